@@ -1,0 +1,377 @@
+//! The client half of a call: which responses are there, which are missing, and when the call is complete.
+//!
+//! COMPLETE means: walking from the root, every branch reached has facts, and every response that they name is here
+//! (PROTOCOL-NOTES 8). Messages may arrive in any order; what arrives before it is expected is kept, within the call's
+//! budgets. Counting alone would be wrong: it completes early in a third of random trees under reordering.
+
+use thiserror::Error;
+
+use crate::call::branches::Branches;
+use crate::id::{CallId, Path, RequestId, Token};
+use crate::manifest::{Facts, Manifest};
+use crate::wire::{Budgets, End, Response, TraceRecord};
+
+/// Most trace records that an initiator keeps of one call.
+const MAX_KEPT_TRACE_RECORDS: usize = 4096;
+
+/// The client half of one call.
+///
+/// ```
+/// use wallaby_proto::call::initiator::{Arrival, Initiator};
+/// use wallaby_proto::wire::{Budgets, Response};
+/// use wallaby_proto::{CallId, NodeId, RequestId, Token};
+///
+/// let call = CallId { initiator: NodeId::new(1).unwrap(), sequence: 1 };
+/// let mut initiator = Initiator::new(call, Token::new(2), Budgets::default());
+/// let request = initiator.send().unwrap(); // now send it to a server
+/// initiator.close();
+///
+/// let answer = Response {
+///     call, request, token: None, index: 0, last: true, manifest: None, status: false, compressed: false,
+///     options: None, payload: "hop".into(),
+/// };
+/// assert_eq!(initiator.handle_response(&answer), Ok(Arrival::New));
+/// assert!(initiator.is_complete());
+/// ```
+#[derive(Debug)]
+pub struct Initiator {
+    call: CallId,
+    token: Token,
+    budgets: Budgets,
+    branches: Branches,
+    /// How many initial requests there are.
+    roots: u32,
+    /// No further initial request comes.
+    closed: bool,
+    /// Expected branches without facts.
+    missing_facts: u64,
+    /// Responses that facts of expected branches name and that have not arrived.
+    missing_responses: u64,
+    /// Responses that have arrived, statuses included.
+    received: u64,
+    bytes: u64,
+    statuses: u64,
+    trace: Vec<TraceRecord>,
+}
+
+/// What a response turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// It is to be delivered.
+    New,
+    /// It had been delivered before and is to be dropped.
+    Duplicate,
+}
+
+/// What a peer did that the protocol forbids; it ends the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Violation {
+    /// The facts of a branch were stated twice and differ.
+    #[error("branch {path} reported {now:?} after it had reported {before:?}")]
+    ConflictingFacts {
+        /// The branch.
+        path: Path,
+        /// What was known.
+        before: Facts,
+        /// What came.
+        now: Facts,
+    },
+    /// A response has a number that its branch's facts exclude.
+    #[error("branch {path} sent response {index}, but it reported only {responses}")]
+    UnexpectedResponse {
+        /// The branch.
+        path: Path,
+        /// The response's number.
+        index: u32,
+        /// How many there should be.
+        responses: u32,
+    },
+    /// The call has more requests than it may.
+    #[error("the call's tree has more than {limit} requests")]
+    TooManyRequests {
+        /// The budget.
+        limit: u32,
+    },
+    /// The call has more responses than it may.
+    #[error("the call got more than {limit} responses")]
+    TooManyResponses {
+        /// The budget.
+        limit: u32,
+    },
+    /// The responses of the call have more bytes than they may.
+    #[error("the call's responses have more than {limit} bytes")]
+    TooManyBytes {
+        /// The budget.
+        limit: u64,
+    },
+}
+
+/// What an initiator knows of a branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BranchView {
+    /// Its place.
+    pub path: Path,
+    /// Its parent's place; `None` for initial requests and while it is unknown.
+    pub parent: Option<Path>,
+    /// The highest hop that was heard of.
+    pub hop: u32,
+    /// What it sent, once that is known.
+    pub facts: Option<Facts>,
+    /// How many of its responses have arrived.
+    pub received: u32,
+}
+
+impl Initiator {
+    /// The client half of a call that has sent nothing yet.
+    pub fn new(call: CallId, token: Token, budgets: Budgets) -> Self {
+        Self {
+            call,
+            token,
+            budgets,
+            branches: Branches::new(token),
+            roots: 0,
+            closed: false,
+            missing_facts: 0,
+            missing_responses: 0,
+            received: 0,
+            bytes: 0,
+            statuses: 0,
+            trace: Vec::new(),
+        }
+    }
+
+    /// The call's id.
+    pub fn call(&self) -> CallId {
+        self.call
+    }
+
+    /// The call's reply token.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Whether all that the call will ever deliver has arrived. Once true, it stays true.
+    pub fn is_complete(&self) -> bool {
+        self.closed && self.missing_facts == 0 && self.missing_responses == 0
+    }
+
+    /// Whether no further initial request comes.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// How many responses have arrived, and how many of them were statuses.
+    pub fn responses(&self) -> (u64, u64) {
+        (self.received, self.statuses)
+    }
+
+    /// All branches heard of so far; parents come before children unless messages overtook each other.
+    pub fn branches(&self) -> impl Iterator<Item = BranchView> {
+        self.branches.iter().map(|branch| BranchView {
+            path: branch.path,
+            parent: branch.parent.and_then(|parent| self.branches.get(parent)).map(|parent| parent.path),
+            hop: branch.hop,
+            facts: branch.facts,
+            received: branch.received.count,
+        })
+    }
+
+    /// Branches that must exist and have not ended, or whose responses are missing.
+    pub fn missing(&self) -> impl Iterator<Item = RequestId> {
+        self.branches
+            .iter()
+            .filter(|branch| branch.expected && (branch.facts.is_none() || branch.missing() > 0))
+            .map(|branch| RequestId { path: branch.path, hop: branch.hop })
+    }
+
+    /// What the requests of a traced call reported.
+    pub fn trace(&self) -> &[TraceRecord] {
+        &self.trace
+    }
+
+    /// The next initial request's id; the caller sends it.
+    ///
+    /// # Errors
+    ///
+    /// If the call has used up its budget of requests.
+    ///
+    /// # Panics
+    ///
+    /// If the call is closed.
+    pub fn send(&mut self) -> Result<RequestId, Violation> {
+        assert!(!self.closed, "a closed call sends no further initial request");
+        let path = Path::ROOT.child(self.roots, self.call, self.token);
+        self.expect_branch(path, None)?;
+        self.roots += 1;
+        Ok(RequestId { path, hop: 0 })
+    }
+
+    /// No further initial request comes: from now on the call can be complete.
+    pub fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// A response of this call arrived.
+    ///
+    /// # Errors
+    ///
+    /// If it contradicts what is known or exceeds a budget; the call has failed then.
+    pub fn handle_response(&mut self, response: &Response) -> Result<Arrival, Violation> {
+        let position = self.branch(response.request)?;
+        let limit = self.budgets.responses;
+        let branch = self.branches.at(position);
+        if let Some(facts) = branch.facts
+            && response.index >= facts.responses
+        {
+            let (path, index, responses) = (branch.path, response.index, facts.responses);
+            return Err(Violation::UnexpectedResponse { path, index, responses });
+        }
+        if response.index >= limit {
+            return Err(Violation::TooManyResponses { limit });
+        }
+        let new = branch.received.insert(response.index);
+        if new {
+            if branch.expected && branch.facts.is_some() {
+                self.missing_responses -= 1;
+            }
+            self.count_response(response)?;
+        }
+        if response.last {
+            let facts = Facts { requests: 0, responses: response.index + 1 };
+            self.learn(position, facts)?;
+        }
+        self.handle_manifest(response.manifest)?;
+        if let Some(options) = &response.options {
+            self.handle_trace(&options.trace);
+        }
+        Ok(if new { Arrival::New } else { Arrival::Duplicate })
+    }
+
+    /// A branch of this call reports its end.
+    ///
+    /// # Errors
+    ///
+    /// If it contradicts what is known or exceeds a budget; the call has failed then.
+    pub fn handle_end(&mut self, end: &End) -> Result<(), Violation> {
+        let position = self.branch(end.request)?;
+        self.learn(position, end.facts)?;
+        self.handle_manifest(end.manifest)?;
+        if let Some(options) = &end.options {
+            self.handle_trace(&options.trace);
+        }
+        Ok(())
+    }
+
+    /// Trace records of this call arrived.
+    pub fn handle_trace(&mut self, records: &[TraceRecord]) {
+        let room = MAX_KEPT_TRACE_RECORDS.saturating_sub(self.trace.len());
+        self.trace.extend(records.iter().take(room).cloned());
+    }
+
+    fn handle_manifest(&mut self, manifest: Option<Manifest>) -> Result<(), Violation> {
+        let Some(manifest) = manifest else { return Ok(()) };
+        let position = self.branch(RequestId { path: manifest.owner, hop: 0 })?;
+        self.learn(position, manifest.facts)
+    }
+
+    fn count_response(&mut self, response: &Response) -> Result<(), Violation> {
+        self.received += 1;
+        self.statuses += u64::from(response.status);
+        self.bytes += response.payload.len() as u64;
+        if self.received > u64::from(self.budgets.responses) {
+            return Err(Violation::TooManyResponses { limit: self.budgets.responses });
+        }
+        if self.bytes > self.budgets.bytes {
+            return Err(Violation::TooManyBytes { limit: self.budgets.bytes });
+        }
+        Ok(())
+    }
+
+    /// The branch of this request, which may be heard of for the first time.
+    fn branch(&mut self, request: RequestId) -> Result<u32, Violation> {
+        let position = match self.branches.find(&request.path) {
+            Some(position) => position,
+            None => self.add_branch(request.path)?,
+        };
+        let branch = self.branches.at(position);
+        branch.hop = branch.hop.max(request.hop);
+        Ok(position)
+    }
+
+    fn add_branch(&mut self, path: Path) -> Result<u32, Violation> {
+        if self.branches.len() >= self.budgets.requests {
+            return Err(Violation::TooManyRequests { limit: self.budgets.requests });
+        }
+        Ok(self.branches.add(path))
+    }
+
+    /// The facts of a branch became known, perhaps again.
+    fn learn(&mut self, position: u32, facts: Facts) -> Result<(), Violation> {
+        let limit = self.budgets.requests;
+        let branch = self.branches.at(position);
+        if let Some(before) = branch.facts {
+            let path = branch.path;
+            return if before == facts {
+                Ok(())
+            } else {
+                Err(Violation::ConflictingFacts { path, before, now: facts })
+            };
+        }
+        if branch.received.bound() > facts.responses {
+            let (path, index, responses) = (branch.path, branch.received.bound() - 1, facts.responses);
+            return Err(Violation::UnexpectedResponse { path, index, responses });
+        }
+        if facts.requests >= limit {
+            return Err(Violation::TooManyRequests { limit });
+        }
+        branch.facts = Some(facts);
+        if branch.expected {
+            self.missing_facts -= 1;
+            self.missing_responses += self.branches.at(position).missing();
+            self.expect_children(position)?;
+        }
+        Ok(())
+    }
+
+    /// A branch is now known to exist, and with it all that its facts and those of its children say.
+    fn expect_branch(&mut self, path: Path, parent: Option<u32>) -> Result<(), Violation> {
+        let position = self.expect_one(path, parent)?;
+        self.expect_children(position)
+    }
+
+    /// Walks down from a branch that is expected and has facts, as far as facts are known.
+    fn expect_children(&mut self, position: u32) -> Result<(), Violation> {
+        let mut open = vec![];
+        let mut next = Some(position);
+        while let Some(parent) = next {
+            let branch = self.branches.at(parent);
+            let (path, requests) = (branch.path, branch.facts.map_or(0, |facts| facts.requests));
+            for index in 0..requests {
+                let child = path.child(index, self.call, self.token);
+                let child = self.expect_one(child, Some(parent))?;
+                if self.branches.at(child).facts.is_some_and(|facts| facts.requests > 0) {
+                    open.push(child);
+                }
+            }
+            next = open.pop();
+        }
+        Ok(())
+    }
+
+    /// Counts what one newly expected branch adds to what is missing.
+    fn expect_one(&mut self, path: Path, parent: Option<u32>) -> Result<u32, Violation> {
+        let position = match self.branches.find(&path) {
+            Some(position) => position,
+            None => self.add_branch(path)?,
+        };
+        let branch = self.branches.at(position);
+        debug_assert!(!branch.expected, "every branch has one parent, which reports once");
+        branch.expected = true;
+        branch.parent = parent;
+        match branch.facts {
+            None => self.missing_facts += 1,
+            Some(_) => self.missing_responses += branch.missing(),
+        }
+        Ok(position)
+    }
+}

@@ -1,0 +1,382 @@
+//! The server half of a call: numbers what a handler sends, and sees to it that its manifest leaves with it.
+//!
+//! The latest message is held back, since only the last one can carry the manifest (thesis 4.3.1); a held-back message
+//! does not exist yet: its number, path and manifest are given when it is released (PROTOCOL-NOTES 3). The parent's
+//! manifest travels in the first message, the branch's own in the last:
+//!
+//! | the request sent | its end is told by |
+//! |---|---|
+//! | responses only | a flag in the last one |
+//! | one delegation, last (replies before it do not matter) | nothing: the branch goes on there, one hop further |
+//! | more | the manifest in the last message |
+//! | nothing | a null response ([`End`]) |
+//! | its last message before it was known to be the last | an [`End`] with the manifest |
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::id::{CallId, RequestId, Token};
+use crate::manifest::{Facts, Manifest};
+use crate::status::Status;
+use crate::wire::{End, MAX_TRACE_RECORDS, MethodRef, Options, ReplyTo, Request, Response, TraceRecord};
+
+/// The server half of one request. `T` says where a delegated request goes and which method it calls there: whatever
+/// the driver needs to send it.
+///
+/// Each operation returns the messages that must now be sent, in order.
+#[derive(Debug)]
+pub struct Server<T> {
+    call: CallId,
+    token: Token,
+    id: RequestId,
+    depth: u32,
+    /// Number of the branch's next response.
+    responses: u32,
+    /// Number of the next child request.
+    requests: u32,
+    /// Something was released: the carried manifest is on its way.
+    released: bool,
+    manifest: Option<Manifest>,
+    held: Option<Held<T>>,
+    traced: Option<Vec<TraceRecord>>,
+    ended: bool,
+}
+
+/// A message that waits to learn whether it is the last.
+#[derive(Debug)]
+enum Held<T> {
+    Response { status: bool, payload: Bytes },
+    Request { to: T, payload: Bytes },
+}
+
+/// A message to send.
+#[derive(Debug, PartialEq)]
+pub enum Outbound<T> {
+    /// To the initiator.
+    Response(Response),
+    /// To the initiator.
+    End(End),
+    /// To the next server.
+    Request(Delegated<T>),
+}
+
+/// A request for the next server; the driver adds what only it knows: reply address, deadline, method number.
+#[derive(Debug, PartialEq)]
+pub struct Delegated<T> {
+    /// Where it goes, as the handler said.
+    pub to: T,
+    /// Its place in the tree.
+    pub id: RequestId,
+    /// How many hops led there.
+    pub depth: u32,
+    /// How many responses its branch has sent.
+    pub base: u32,
+    /// The manifest that it carries on.
+    pub manifest: Option<Manifest>,
+    /// Whether the hops of this call report their timings.
+    pub traced: bool,
+    /// What the hops before it report, in a traced call.
+    pub trace: Vec<TraceRecord>,
+    /// The arguments.
+    pub payload: Bytes,
+}
+
+/// What all requests delegated by one handler have in common.
+#[derive(Debug, Clone)]
+pub struct Inherited {
+    /// Where answers go.
+    pub reply_to: ReplyTo,
+    /// How much time remains now.
+    pub deadline: Option<Duration>,
+    /// The initiator's oldest live call, as far as known.
+    pub oldest: u64,
+    /// Optional fields; the trace records are added to them.
+    pub options: Option<Box<Options>>,
+}
+
+/// The messages of an operation, in order: at most the one held back before and the new one.
+pub type Released<T> = [Option<Outbound<T>>; 2];
+
+impl<T> Delegated<T> {
+    /// The complete message for a server where the method has this name.
+    pub fn into_request(self, call: CallId, token: Token, method: MethodRef, inherited: Inherited) -> (T, Request) {
+        let mut options = inherited.options;
+        if !self.trace.is_empty() {
+            options.get_or_insert_default().trace = self.trace;
+        }
+        let request = Request {
+            call,
+            token,
+            id: self.id,
+            depth: self.depth,
+            base: self.base,
+            reply_to: inherited.reply_to,
+            manifest: self.manifest,
+            deadline: inherited.deadline,
+            oldest: inherited.oldest,
+            traced: self.traced,
+            compressed: false,
+            options,
+            method,
+            payload: self.payload,
+        };
+        (self.to, request)
+    }
+}
+
+impl<T> Server<T> {
+    /// The server half of a request that arrived; takes the trace records it carried.
+    pub fn new(request: &mut Request) -> Self {
+        let carried = request.options.as_mut().map(|options| std::mem::take(&mut options.trace));
+        Self {
+            call: request.call,
+            token: request.token,
+            id: request.id,
+            depth: request.depth,
+            responses: request.base,
+            requests: 0,
+            released: false,
+            manifest: request.manifest,
+            held: None,
+            traced: request.traced.then(|| carried.unwrap_or_default()),
+            ended: false,
+        }
+    }
+
+    /// The call.
+    pub fn call(&self) -> CallId {
+        self.call
+    }
+
+    /// The call's reply token.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// The request's place in the tree.
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+
+    /// How many hops led here.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Whether this hop reports its timings.
+    pub fn is_traced(&self) -> bool {
+        self.traced.is_some()
+    }
+
+    /// Whether the request has ended; nothing may be sent any more.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether a message waits to learn if it is the last.
+    pub fn holds_back(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// A response; more may follow.
+    ///
+    /// # Panics
+    ///
+    /// If the request has ended, as do all operations that send.
+    pub fn reply(&mut self, payload: Bytes) -> Option<Outbound<T>> {
+        self.hold(Held::Response { status: false, payload })
+    }
+
+    /// A request onward; more may follow.
+    pub fn delegate(&mut self, to: T, payload: Bytes) -> Option<Outbound<T>> {
+        self.hold(Held::Request { to, payload })
+    }
+
+    /// Releases the message held back: the handler yields and may not come back for long.
+    pub fn flush(&mut self) -> Option<Outbound<T>> {
+        self.held.take().map(|held| self.release(held))
+    }
+
+    /// The last response. `record` is this hop's, in a traced call.
+    pub fn respond(&mut self, payload: Bytes, record: Option<TraceRecord>) -> Released<T> {
+        let before = self.flush();
+        [before, Some(self.release_last(Held::Response { status: false, payload }, record))]
+    }
+
+    /// A request onward as the last act: a tail call.
+    pub fn forward(&mut self, to: T, payload: Bytes, record: Option<TraceRecord>) -> Released<T> {
+        let before = self.flush();
+        [before, Some(self.release_last(Held::Request { to, payload }, record))]
+    }
+
+    /// The handler ended without a last message of its own.
+    pub fn finish(&mut self, record: Option<TraceRecord>) -> Outbound<T> {
+        if let Some(held) = self.held.take() {
+            return self.release_last(held, record);
+        }
+        self.assert_open();
+        self.ended = true;
+        let facts = Facts { requests: self.requests, responses: self.responses };
+        let (manifest, trace) = self.luggage(record);
+        let options = with_trace(trace);
+        Outbound::End(End { call: self.call, token: Some(self.token), request: self.id, facts, manifest, options })
+    }
+
+    /// The handler failed, or its work is refused: a status ends the branch. What was held back is not sent
+    /// (PROTOCOL-NOTES 10 and 11).
+    pub fn fail(&mut self, status: &Status, record: Option<TraceRecord>) -> Outbound<T> {
+        self.held = None;
+        self.release_last(Held::Response { status: true, payload: status.to_payload() }, record)
+    }
+
+    fn hold(&mut self, message: Held<T>) -> Option<Outbound<T>> {
+        self.assert_open();
+        let before = self.flush();
+        self.held = Some(message);
+        before
+    }
+
+    /// Sends a message of which it is not known that it is the last.
+    fn release(&mut self, message: Held<T>) -> Outbound<T> {
+        let (manifest, trace) = self.luggage(None);
+        match message {
+            Held::Response { status, payload } => self.response(status, payload, false, manifest, trace),
+            Held::Request { to, payload } => self.child(to, payload, manifest, trace),
+        }
+    }
+
+    /// Sends the last message, which tells the end of the branch.
+    fn release_last(&mut self, message: Held<T>, record: Option<TraceRecord>) -> Outbound<T> {
+        self.assert_open();
+        self.ended = true;
+        let (carried, trace) = self.luggage(record);
+        match message {
+            Held::Response { status, payload } if self.requests == 0 => {
+                self.response(status, payload, true, carried, trace)
+            }
+            Held::Response { status, payload } => {
+                debug_assert!(carried.is_none(), "the first of two messages took it along");
+                let own = self.own_manifest(0, 1);
+                self.response(status, payload, false, Some(own), trace)
+            }
+            Held::Request { to, payload } if self.requests == 0 => self.continuation(to, payload, carried, trace),
+            Held::Request { to, payload } => {
+                debug_assert!(carried.is_none(), "the first of two messages took it along");
+                let own = self.own_manifest(1, 0);
+                self.child(to, payload, Some(own), trace)
+            }
+        }
+    }
+
+    /// What the next message takes along: the carried manifest and trace records, once, and this hop's record.
+    fn luggage(&mut self, record: Option<TraceRecord>) -> (Option<Manifest>, Vec<TraceRecord>) {
+        self.released = true;
+        let trace = match &mut self.traced {
+            Some(records) => {
+                let mut trace = std::mem::take(records);
+                trace.extend(record);
+                // The newest records are worth most: they are what a slow tail of a long chain consists of.
+                let excess = trace.len().saturating_sub(MAX_TRACE_RECORDS);
+                trace.drain(..excess);
+                trace
+            }
+            None => Vec::new(),
+        };
+        (self.manifest.take(), trace)
+    }
+
+    fn own_manifest(&self, more_requests: u32, more_responses: u32) -> Manifest {
+        let facts =
+            Facts { requests: self.requests + more_requests, responses: self.responses + more_responses };
+        Manifest { owner: self.id.path, facts }
+    }
+
+    fn response(
+        &mut self,
+        status: bool,
+        payload: Bytes,
+        last: bool,
+        manifest: Option<Manifest>,
+        trace: Vec<TraceRecord>,
+    ) -> Outbound<T> {
+        let index = self.responses;
+        self.responses += 1;
+        Outbound::Response(Response {
+            call: self.call,
+            token: Some(self.token),
+            request: self.id,
+            index,
+            last,
+            manifest,
+            status,
+            compressed: false,
+            options: with_trace(trace),
+            payload,
+        })
+    }
+
+    fn child(
+        &mut self,
+        to: T,
+        payload: Bytes,
+        manifest: Option<Manifest>,
+        trace: Vec<TraceRecord>,
+    ) -> Outbound<T> {
+        let path = self.id.path.child(self.requests, self.call, self.token);
+        self.requests += 1;
+        let id = RequestId { path, hop: 0 };
+        self.delegated(to, id, 0, payload, manifest, trace)
+    }
+
+    /// The only delegation, as the last message: the branch goes on, one hop further (PROTOCOL-NOTES 1).
+    fn continuation(
+        &mut self,
+        to: T,
+        payload: Bytes,
+        manifest: Option<Manifest>,
+        trace: Vec<TraceRecord>,
+    ) -> Outbound<T> {
+        let id = RequestId { path: self.id.path, hop: self.id.hop + 1 };
+        let base = self.responses;
+        self.delegated(to, id, base, payload, manifest, trace)
+    }
+
+    fn delegated(
+        &self,
+        to: T,
+        id: RequestId,
+        base: u32,
+        payload: Bytes,
+        manifest: Option<Manifest>,
+        trace: Vec<TraceRecord>,
+    ) -> Outbound<T> {
+        let (depth, traced) = (self.depth + 1, self.is_traced());
+        Outbound::Request(Delegated { to, id, depth, base, manifest, traced, trace, payload })
+    }
+
+    fn assert_open(&self) {
+        assert!(!self.ended, "a request that has ended sends nothing");
+    }
+}
+
+fn with_trace(trace: Vec<TraceRecord>) -> Option<Box<Options>> {
+    (!trace.is_empty()).then(|| Box::new(Options { trace, ..Options::default() }))
+}
+
+/// A status in the name of a delegated request that certainly was not delivered (PROTOCOL-NOTES 19): response 0 and
+/// last of its branch, with the manifest that the request carried.
+pub fn undelivered<T>(call: CallId, token: Token, request: &Delegated<T>, status: &Status) -> Response {
+    Response {
+        call,
+        token: Some(token),
+        request: request.id,
+        index: request.base,
+        last: true,
+        manifest: request.manifest,
+        status: true,
+        compressed: false,
+        options: with_trace(request.trace.clone()),
+        payload: status.to_payload(),
+    }
+}

@@ -1,0 +1,125 @@
+//! The first frame of each side: who it is, which versions it speaks, what it takes.
+
+use bytes::{BufMut, BytesMut};
+
+use crate::address::Address;
+use crate::id::NodeId;
+use crate::varint::{self, Reader};
+use crate::wire::{DecodeError, MAX_FRAME};
+
+/// The version of the protocol that this crate speaks.
+pub const VERSION: u8 = 1;
+
+/// Begins every connection, so that another protocol on the port is told at once.
+const MAGIC: [u8; 4] = *b"WLBY";
+
+const MAX_EXTENSIONS: usize = 1024;
+
+/// What one side says of itself when a connection opens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// The lowest and the highest version it speaks.
+    pub versions: (u8, u8),
+    /// Its life.
+    pub node: NodeId,
+    /// The life that it wants to reach; `None` if any will do.
+    pub expected: Option<NodeId>,
+    /// Where others reach it; `None` if it does not listen.
+    pub address: Option<Address>,
+    /// Optional features it knows, a bit each: see [`Features`].
+    pub features: Features,
+    /// What it takes.
+    pub limits: Limits,
+}
+
+/// Optional features, a bit each; both sides use what both know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Features(pub u64);
+
+impl Features {
+    /// Requests should carry their call's age: this side schedules by it.
+    pub const AGE: Self = Self(1 << 0);
+
+    /// Whether all of `other` are among these.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// What one side of a connection takes before it has processed something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest message, in bytes of payload.
+    pub message: u64,
+    /// Bytes of requests that wait for their handlers.
+    pub requests: u64,
+    /// Bytes of responses of one call that wait for its application.
+    pub call: u64,
+    /// Bytes of parts under way.
+    pub parts: u64,
+    /// How many messages may travel in parts at a time.
+    pub streams: u32,
+}
+
+impl Default for Limits {
+    /// Messages of 16 MiB; 4 MiB of requests, 1 MiB of responses a call, 128 KiB of parts of 4 messages under way.
+    fn default() -> Self {
+        Self { message: 16 << 20, requests: 4 << 20, call: 1 << 20, parts: 128 << 10, streams: 4 }
+    }
+}
+
+impl Hello {
+    pub(super) fn put(&self, out: &mut BytesMut) {
+        out.put_slice(&MAGIC);
+        out.put_u8(self.versions.0);
+        out.put_u8(self.versions.1);
+        self.node.put(out);
+        out.put_u64(self.expected.map_or(0, NodeId::get));
+        out.put_u8(u8::from(self.address.is_some()));
+        if let Some(address) = &self.address {
+            address.put(out);
+        }
+        varint::put(out, self.features.0);
+        varint::put(out, self.limits.message);
+        varint::put(out, self.limits.requests);
+        varint::put(out, self.limits.call);
+        varint::put(out, self.limits.parts);
+        varint::put(out, u64::from(self.limits.streams));
+        varint::put_bytes(out, &[]); // room for later versions' fields
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let what = "hello";
+        if reader.array(what)? != MAGIC {
+            return Err(DecodeError::Malformed { what, why: "not the beginning of a Wallaby connection" });
+        }
+        let versions = (reader.u8(what)?, reader.u8(what)?);
+        let node = NodeId::read(reader)?;
+        let expected = NodeId::new(u64::from_be_bytes(reader.array(what)?));
+        let address = match reader.u8(what)? {
+            0 => None,
+            1 => Some(Address::read(reader)?),
+            _ => return Err(DecodeError::Malformed { what, why: "an address that is neither there nor not" }),
+        };
+        let features = Features(reader.varint(what)?);
+        let limits = Limits {
+            message: reader.varint(what)?,
+            requests: reader.varint(what)?,
+            call: reader.varint(what)?,
+            parts: reader.varint(what)?,
+            streams: reader.u32(what)?,
+        };
+        if limits.parts < MAX_FRAME as u64 / 2 || limits.streams == 0 || limits.requests == 0 || limits.call == 0 {
+            return Err(DecodeError::Malformed { what, why: "limits that let nothing pass" });
+        }
+        reader.bytes(MAX_EXTENSIONS, what)?;
+        reader.finish(what)?;
+        Ok(Self { versions, node, expected, address, features, limits })
+    }
+
+    /// The highest version that both sides speak.
+    pub(super) fn common_version(&self, other: &Self) -> Option<u8> {
+        let version = self.versions.1.min(other.versions.1);
+        (version >= self.versions.0.max(other.versions.0)).then_some(version)
+    }
+}

@@ -1,0 +1,127 @@
+//! Methods are named once per connection and then numbered.
+
+use std::collections::HashMap;
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use bytes::{BufMut, BytesMut};
+use siphasher::sip::SipHasher24;
+
+use crate::varint::{self, Reader};
+use crate::wire::DecodeError;
+
+/// Longest name of a method or a codec, in bytes.
+pub const MAX_METHOD_NAME: usize = 255;
+
+/// Most methods that one side names on one connection.
+pub const MAX_METHODS: usize = 4096;
+
+/// What a caller says of a method when it first uses it: enough for the server to notice a mismatch, which a codec
+/// without self-description would silently misread.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MethodDefinition {
+    name: Arc<str>,
+    codec: Arc<str>,
+    arguments: u64,
+    answer: u64,
+    key: u64,
+}
+
+impl MethodDefinition {
+    /// A method by name (`package.Service/method`), the codec of its payloads, and the fingerprints of its arguments
+    /// and its answer; fingerprint 0 fits any. `None` if a name is empty or longer than [`MAX_METHOD_NAME`].
+    pub fn new(name: &str, codec: &str, arguments: u64, answer: u64) -> Option<Self> {
+        if name.is_empty() || name.len() > MAX_METHOD_NAME || codec.len() > MAX_METHOD_NAME {
+            return None;
+        }
+        let mut hasher = SipHasher24::new();
+        hasher.write(name.as_bytes());
+        hasher.write_u8(0);
+        hasher.write(codec.as_bytes());
+        hasher.write_u64(arguments);
+        hasher.write_u64(answer);
+        let key = hasher.finish();
+        Some(Self { name: name.into(), codec: codec.into(), arguments, answer, key })
+    }
+
+    /// `package.Service/method`.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The codec of its payloads.
+    pub fn codec(&self) -> &str {
+        &self.codec
+    }
+
+    /// The fingerprint of its arguments' types; 0 fits any.
+    pub fn arguments(&self) -> u64 {
+        self.arguments
+    }
+
+    /// The fingerprint of its answer's type; 0 fits any.
+    pub fn answer(&self) -> u64 {
+        self.answer
+    }
+
+    pub(super) fn put(&self, out: &mut BytesMut, number: u32) {
+        varint::put(out, u64::from(number));
+        varint::put_bytes(out, self.name.as_bytes());
+        varint::put_bytes(out, self.codec.as_bytes());
+        out.put_u64(self.arguments);
+        out.put_u64(self.answer);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<(u32, Self), DecodeError> {
+        let what = "method";
+        let number = reader.u32(what)?;
+        let name = reader.str(MAX_METHOD_NAME, what)?;
+        let codec = reader.str(MAX_METHOD_NAME, what)?;
+        let arguments = u64::from_be_bytes(reader.array(what)?);
+        let answer = u64::from_be_bytes(reader.array(what)?);
+        reader.finish(what)?;
+        let definition = Self::new(name, codec, arguments, answer)
+            .ok_or(DecodeError::Malformed { what, why: "a method without a name" })?;
+        Ok((number, definition))
+    }
+}
+
+/// The numbers that this side gave to methods.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    /// The method used last: most connections use one at a time.
+    last: Option<(u64, u32)>,
+    by_key: HashMap<u64, (u32, MethodDefinition)>,
+}
+
+/// What [`Numbers::number`] found.
+pub(super) enum Number {
+    Known(u32),
+    New(u32),
+    /// All numbers are taken, or another method has the same 64-bit key.
+    Refused,
+}
+
+impl Numbers {
+    pub(super) fn number(&mut self, method: &MethodDefinition) -> Number {
+        if let Some((key, number)) = self.last
+            && key == method.key
+        {
+            return Number::Known(number);
+        }
+        let next = self.by_key.len() as u32;
+        let found = match self.by_key.get(&method.key) {
+            Some((number, known)) if known == method => Number::Known(*number),
+            Some(_) => return Number::Refused,
+            None if next as usize >= MAX_METHODS => return Number::Refused,
+            None => {
+                self.by_key.insert(method.key, (next, method.clone()));
+                Number::New(next)
+            }
+        };
+        if let Number::Known(number) | Number::New(number) = found {
+            self.last = Some((method.key, number));
+        }
+        found
+    }
+}

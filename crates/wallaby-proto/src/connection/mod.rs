@@ -1,0 +1,573 @@
+//! One connection of one life to another: handshake, frames, parts, credit, method numbers.
+//!
+//! The driver's contract: give it what arrived by [`Connection::handle_input`] until that returns `None`, then write
+//! what [`Connection::output`] shows and say how much by [`Connection::advance`]. Everything that sends only appends to
+//! the output. Any error means: close the transport.
+
+mod credit;
+mod hello;
+mod methods;
+mod parts;
+
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use thiserror::Error;
+
+pub use self::hello::{Features, Hello, Limits, VERSION};
+pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
+
+use self::credit::{CallWindows, Grants};
+use self::methods::{Number, Numbers};
+use self::parts::{Assembled, Inbox, Outbox};
+use crate::id::{CallId, NodeId};
+use crate::varint::{self, Reader};
+use crate::wire::{DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, Request, Response, kind};
+
+/// Parts are added to the output only while it is shorter than this.
+const PARTS_BELOW: usize = 32 * 1024;
+
+/// Messages with credit are refused while more than this waits to be written.
+const OUTPUT_LIMIT: usize = 256 * 1024;
+
+/// A frame's body may exceed [`MAX_FRAME`] by what its header takes.
+const MAX_BODY: usize = 2 * MAX_FRAME;
+
+/// Before the handshake is done, a frame's body is at most this long.
+const MAX_HELLO: usize = 4096;
+
+/// What each message costs of a window besides its payload.
+const MESSAGE_COST: u64 = 64;
+
+/// One connection, as one of its two sides sees it.
+#[derive(Debug)]
+pub struct Connection {
+    role: Role,
+    me: Arc<Hello>,
+    /// The peer's hello, once the handshake is done.
+    peer: Option<Arc<Hello>>,
+    output: BytesMut,
+    outbox: Outbox,
+    inbox: Inbox,
+    numbers: Numbers,
+    methods_named: u32,
+    request_window: i64,
+    parts_window: i64,
+    call_windows: CallWindows,
+    request_grants: Grants,
+    parts_grants: Grants,
+    counters: Counters,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Speaks first; may insist on a life.
+    Dialer { expected: Option<NodeId> },
+    Acceptor,
+}
+
+/// What a connection has carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Messages sent (not frames: a message in parts is one).
+    pub messages_sent: u64,
+    /// Messages received.
+    pub messages_received: u64,
+    /// Bytes handed to the transport.
+    pub bytes_sent: u64,
+    /// Bytes taken from the transport.
+    pub bytes_received: u64,
+}
+
+/// What arrived.
+#[derive(Debug, PartialEq)]
+pub enum Event {
+    /// The handshake is done; the peer is who it says, as far as the transport proves.
+    Opened(Arc<Hello>),
+    /// The peer will call this method by this number; numbers count up from 0.
+    Method(u32, MethodDefinition),
+    /// A message.
+    Message(Message),
+    /// The beginning of a message above the limit; its payload is incomplete and the rest is dropped.
+    TooLarge {
+        /// The message, without its payload.
+        message: Message,
+        /// Its length in bytes, header included.
+        size: u64,
+    },
+    /// Something that was refused for want of credit may be accepted now.
+    Credit,
+    /// The peer sends nothing new; it had received so many messages.
+    GoingAway {
+        /// Messages received by the peer.
+        received: u64,
+    },
+    /// The peer closes the connection and says why.
+    Closed(String),
+}
+
+/// Why a connection must be closed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ConnectionError {
+    /// The peer sent bytes that are no message.
+    #[error("malformed bytes: {0}")]
+    Malformed(#[from] DecodeError),
+    /// The two sides have no version in common.
+    #[error("the peer speaks versions {theirs:?} of the protocol, this side {ours:?}")]
+    Version {
+        /// Lowest and highest of this side.
+        ours: (u8, u8),
+        /// Lowest and highest of the peer.
+        theirs: (u8, u8),
+    },
+    /// Another life answers at this address than the one that was meant.
+    #[error("expected node {expected}, but node {found} answers")]
+    WrongNode {
+        /// Whom the dialer wanted.
+        expected: NodeId,
+        /// Who is there.
+        found: NodeId,
+    },
+    /// A frame that is out of place.
+    #[error("frame kind {kind:#04x} {when}")]
+    OutOfPlace {
+        /// Its number.
+        kind: u8,
+        /// Why it is.
+        when: &'static str,
+    },
+    /// A message in parts did not grow any more.
+    #[error("a message in parts is stalled")]
+    Stalled,
+}
+
+/// Why a message was not accepted for sending; the connection goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// The handshake is not done yet.
+    #[error("the handshake is not done yet")]
+    NotOpen,
+    /// There is no credit or no room for it now; [`Event::Credit`] or writing output changes that.
+    #[error("no credit for it now")]
+    Blocked,
+    /// It is longer than the peer takes.
+    #[error("a message of {size} bytes, but the peer takes at most {limit}")]
+    TooLarge {
+        /// Its payload, in bytes.
+        size: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The peer takes no more method names on this connection, or two have the same hash.
+    #[error("no number is left for its method on this connection")]
+    NoMethodNumber,
+}
+
+impl Connection {
+    /// The side that dialled; it insists on a life if one is `expected`.
+    pub fn dial(me: Arc<Hello>, expected: Option<NodeId>) -> Self {
+        let mut connection = Self::new(Role::Dialer { expected }, me);
+        connection.send_hello(expected);
+        connection
+    }
+
+    /// The side that was dialled.
+    pub fn accept(me: Arc<Hello>) -> Self {
+        Self::new(Role::Acceptor, me)
+    }
+
+    fn new(role: Role, me: Arc<Hello>) -> Self {
+        let limits = me.limits;
+        Self {
+            role,
+            me,
+            peer: None,
+            output: BytesMut::new(),
+            outbox: Outbox::default(),
+            inbox: Inbox::default(),
+            numbers: Numbers::default(),
+            methods_named: 0,
+            request_window: 0,
+            parts_window: 0,
+            call_windows: CallWindows::default(),
+            request_grants: Grants::new(limits.requests / 2),
+            parts_grants: Grants::new(limits.parts / 4),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The peer, once the handshake is done.
+    pub fn peer(&self) -> Option<&Arc<Hello>> {
+        self.peer.as_ref()
+    }
+
+    /// What this connection has carried.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Whether nothing waits to be written, not even parts that need credit.
+    pub fn is_idle(&self) -> bool {
+        self.output.is_empty() && self.outbox.is_empty()
+    }
+
+    /// Sends a request by this method; its method number is filled in here.
+    ///
+    /// # Errors
+    ///
+    /// If it is not accepted now or not at all; nothing was sent then.
+    pub fn send_request(&mut self, request: Request, method: &MethodDefinition) -> Result<(), (Refusal, Request)> {
+        match self.check_request(&request, method) {
+            Ok(number) => {
+                let cost = request.payload.len() as u64 + MESSAGE_COST;
+                self.request_window -= cost as i64;
+                self.send(Message::Request(Request { method: MethodRef::Number(number), ..request }));
+                Ok(())
+            }
+            Err(refusal) => Err((refusal, request)),
+        }
+    }
+
+    fn check_request(&mut self, request: &Request, method: &MethodDefinition) -> Result<u32, Refusal> {
+        self.check_size(request.payload.len())?;
+        if self.request_window <= 0 || self.is_congested(request.payload.len()) {
+            return Err(Refusal::Blocked);
+        }
+        match self.numbers.number(method) {
+            Number::Known(number) => Ok(number),
+            Number::New(number) => {
+                put_frame(&mut self.output, kind::METHOD, |out| method.put(out, number));
+                Ok(number)
+            }
+            Number::Refused => Err(Refusal::NoMethodNumber),
+        }
+    }
+
+    /// Sends a response. Only what is `counted` needs the call's credit: a server need not count the one small answer
+    /// to a request that came over this very connection.
+    ///
+    /// # Errors
+    ///
+    /// If it is not accepted now or not at all; nothing was sent then.
+    pub fn send_response(&mut self, response: Response, counted: bool) -> Result<(), (Refusal, Response)> {
+        if let Err(refusal) = self.check_size(response.payload.len()) {
+            return Err((refusal, response));
+        }
+        if counted {
+            let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.call);
+            let cost = response.payload.len() as u64 + MESSAGE_COST;
+            if self.is_congested(response.payload.len()) || !self.call_windows.take(response.call, cost, limit) {
+                return Err((Refusal::Blocked, response));
+            }
+        }
+        self.send(Message::Response(response));
+        Ok(())
+    }
+
+    /// Sends a message that needs no credit: anything but requests and responses.
+    ///
+    /// # Errors
+    ///
+    /// If the handshake is not done.
+    pub fn send_control(&mut self, message: Message) -> Result<(), Refusal> {
+        if self.peer.is_none() {
+            return Err(Refusal::NotOpen);
+        }
+        self.send(message);
+        Ok(())
+    }
+
+    /// A request that came over this connection has left the queue for its handler, or was refused.
+    pub fn grant_request(&mut self, payload: usize) {
+        if let Some(bytes) = self.request_grants.add(payload as u64 + MESSAGE_COST) {
+            put_credit(&mut self.output, REQUESTS, bytes);
+        }
+    }
+
+    /// The application took responses of a call that came over this connection: so many, with payloads of so many bytes
+    /// in all. Call it for at least a quarter of the limit at a time.
+    pub fn grant_call(&mut self, call: CallId, responses: u64, payload: u64) {
+        if self.peer.is_some() {
+            put_frame(&mut self.output, kind::CALL_CREDIT, |out| {
+                call.initiator.put(out);
+                varint::put(out, call.sequence);
+                varint::put(out, payload + responses * MESSAGE_COST);
+            });
+        }
+    }
+
+    /// Calls of this initiator before `oldest` are over: their credit is not kept.
+    pub fn forget_calls(&mut self, oldest: CallId) {
+        self.call_windows.forget(oldest);
+    }
+
+    /// Tells the peer that nothing new comes.
+    pub fn go_away(&mut self) {
+        let received = self.counters.messages_received;
+        put_frame(&mut self.output, kind::GOING_AWAY, |out| varint::put(out, received));
+    }
+
+    /// Tells the peer why the connection is closed now.
+    pub fn close(&mut self, reason: &str) {
+        let reason = &reason[..reason.floor_char_boundary(1024)];
+        put_frame(&mut self.output, kind::CLOSE, |out| out.put_slice(reason.as_bytes()));
+    }
+
+    /// What is to be written to the transport; parts of large messages are added as long as little waits.
+    pub fn output(&mut self) -> &[u8] {
+        let streams = self.peer.as_ref().map_or(1, |peer| peer.limits.streams);
+        while self.output.len() < PARTS_BELOW && self.parts_window > 0 && !self.outbox.is_empty() {
+            self.parts_window -= self.outbox.write_part(&mut self.output, streams) as i64;
+        }
+        &self.output
+    }
+
+    /// So much of the output was written.
+    pub fn advance(&mut self, written: usize) {
+        self.output.advance(written);
+        self.counters.bytes_sent += written as u64;
+    }
+
+    /// Takes the next frame off `input`; `None` if it holds no complete frame. Frames that only concern the connection
+    /// are dealt with on the way.
+    ///
+    /// # Errors
+    ///
+    /// If the connection must be closed.
+    pub fn handle_input(&mut self, input: &mut BytesMut) -> Result<Option<Event>, ConnectionError> {
+        loop {
+            let Some((kind, body)) = self.next_frame(input)? else { return Ok(None) };
+            if let Some(event) = self.handle_frame(kind, body)? {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    /// To be called now and then, seconds apart.
+    ///
+    /// # Errors
+    ///
+    /// If a message in parts has not grown since the last time.
+    pub fn check_stalled(&mut self) -> Result<(), ConnectionError> {
+        if self.inbox.is_stalled() { Err(ConnectionError::Stalled) } else { Ok(()) }
+    }
+
+    fn next_frame(&mut self, input: &mut BytesMut) -> Result<Option<(u8, Bytes)>, ConnectionError> {
+        let Some(&[a, b, c, kind]) = input.first_chunk::<FRAME_HEADER>() else { return Ok(None) };
+        let len = u32::from_le_bytes([a, b, c, 0]) as usize;
+        let limit = if self.peer.is_some() { MAX_BODY } else { MAX_HELLO };
+        if len > limit {
+            return Err(DecodeError::TooLong { what: "frame", len: len as u64, limit }.into());
+        }
+        if input.len() < FRAME_HEADER + len {
+            return Ok(None);
+        }
+        input.advance(FRAME_HEADER);
+        self.counters.bytes_received += (FRAME_HEADER + len) as u64;
+        Ok(Some((kind, input.split_to(len).freeze())))
+    }
+
+    fn handle_frame(&mut self, kind: u8, body: Bytes) -> Result<Option<Event>, ConnectionError> {
+        let Some(peer) = &self.peer else { return self.handle_first_frame(kind, body) };
+        let link = Link { sender: peer.node, receiver: self.me.node };
+        match kind {
+            kind::REQUEST | kind::RESPONSE | kind::END | kind::PING | kind::PONG | kind::TRACE => {
+                let message = Message::decode(kind, body, link)?;
+                self.check_method(&message)?;
+                self.counters.messages_received += 1;
+                Ok(Some(Event::Message(message)))
+            }
+            kind::PART => self.handle_part(&body, link),
+            kind::METHOD => self.handle_method(&body).map(Some),
+            kind::CREDIT => self.handle_credit(&body).map(Some),
+            kind::CALL_CREDIT => self.handle_call_credit(&body).map(Some),
+            kind::GOING_AWAY => Ok(Some(Event::GoingAway { received: read_one(&body, "going away")? })),
+            kind::PROBE => self.handle_probe(&body).map(|()| None),
+            kind::CLOSE => Ok(Some(Event::Closed(String::from_utf8_lossy(&body).into_owned()))),
+            kind::HELLO => Err(ConnectionError::OutOfPlace { kind, when: "after the handshake" }),
+            kind => Err(DecodeError::UnknownKind { kind }.into()),
+        }
+    }
+
+    fn handle_first_frame(&mut self, kind: u8, body: Bytes) -> Result<Option<Event>, ConnectionError> {
+        match kind {
+            kind::HELLO => {}
+            kind::CLOSE => return Ok(Some(Event::Closed(String::from_utf8_lossy(&body).into_owned()))),
+            kind => return Err(ConnectionError::OutOfPlace { kind, when: "before the handshake" }),
+        }
+        let peer = Hello::read(&mut Reader::new(&body))?;
+        if self.me.common_version(&peer).is_none() {
+            return Err(ConnectionError::Version { ours: self.me.versions, theirs: peer.versions });
+        }
+        match self.role {
+            Role::Dialer { expected: Some(expected) } if expected != peer.node => {
+                return Err(ConnectionError::WrongNode { expected, found: peer.node });
+            }
+            Role::Dialer { .. } => {}
+            Role::Acceptor => self.send_hello(None),
+        }
+        self.request_window = peer.limits.requests.min(i64::MAX as u64) as i64;
+        self.parts_window = peer.limits.parts.min(i64::MAX as u64) as i64;
+        let peer = Arc::new(peer);
+        self.peer = Some(Arc::clone(&peer));
+        Ok(Some(Event::Opened(peer)))
+    }
+
+    fn handle_part(&mut self, body: &[u8], link: Link) -> Result<Option<Event>, ConnectionError> {
+        let (bytes, assembled) = self.inbox.handle_part(body, self.me.limits)?;
+        if let Some(bytes) = self.parts_grants.add(bytes) {
+            put_credit(&mut self.output, PARTS, bytes);
+        }
+        let (message, size) = match assembled {
+            Assembled::Partly => return Ok(None),
+            Assembled::Whole { kind, body } => {
+                let size = body.len() as u64;
+                (Message::decode(kind, body, link)?, size)
+            }
+            Assembled::TooLarge { kind, beginning, total } => (Message::decode(kind, beginning, link)?, total),
+        };
+        self.check_method(&message)?;
+        self.counters.messages_received += 1;
+        let limit = self.me.limits.message;
+        if size > limit.saturating_add(MAX_FRAME as u64) || message.payload().len() as u64 > limit {
+            return Ok(Some(Event::TooLarge { message: message.without_payload(), size }));
+        }
+        Ok(Some(Event::Message(message)))
+    }
+
+    fn check_method(&self, message: &Message) -> Result<(), ConnectionError> {
+        match message {
+            Message::Request(Request { method: MethodRef::Number(number), .. }) if *number < self.methods_named => {
+                Ok(())
+            }
+            Message::Request(_) => {
+                Err(DecodeError::Malformed { what: "request", why: "a method that was not named before" }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn handle_method(&mut self, body: &[u8]) -> Result<Event, ConnectionError> {
+        let what = "method";
+        let (number, definition) = MethodDefinition::read(&mut Reader::new(body))?;
+        if number != self.methods_named {
+            return Err(DecodeError::Malformed { what, why: "a number out of turn" }.into());
+        }
+        if number as usize >= MAX_METHODS {
+            let len = u64::from(number) + 1;
+            return Err(DecodeError::TooLong { what: "methods of a connection", len, limit: MAX_METHODS }.into());
+        }
+        self.methods_named += 1;
+        Ok(Event::Method(number, definition))
+    }
+
+    fn handle_credit(&mut self, body: &[u8]) -> Result<Event, ConnectionError> {
+        let what = "credit";
+        let mut reader = Reader::new(body);
+        let window = match reader.u8(what)? {
+            REQUESTS => &mut self.request_window,
+            PARTS => &mut self.parts_window,
+            _ => return Err(DecodeError::Malformed { what, why: "an unknown window" }.into()),
+        };
+        let bytes = reader.varint(what)?;
+        reader.finish(what)?;
+        *window = i64::try_from(bytes)
+            .ok()
+            .and_then(|bytes| window.checked_add(bytes))
+            .ok_or(DecodeError::Malformed { what, why: "more than a window can hold" })?;
+        Ok(Event::Credit)
+    }
+
+    fn handle_call_credit(&mut self, body: &[u8]) -> Result<Event, ConnectionError> {
+        let what = "call credit";
+        let mut reader = Reader::new(body);
+        let call = CallId { initiator: NodeId::read(&mut reader)?, sequence: reader.varint(what)? };
+        let bytes = reader.varint(what)?;
+        reader.finish(what)?;
+        self.call_windows.grant(call, bytes);
+        Ok(Event::Credit)
+    }
+
+    /// A probe asks whether this side still lives; an answer to a probe of ours proves the same of the peer.
+    fn handle_probe(&mut self, body: &[u8]) -> Result<(), ConnectionError> {
+        let what = "probe";
+        let mut reader = Reader::new(body);
+        let answer = reader.u8(what)?;
+        let nonce = reader.varint(what)?;
+        reader.finish(what)?;
+        match answer {
+            ANSWER => Ok(()),
+            ASK => {
+                put_frame(&mut self.output, kind::PROBE, |out| {
+                    out.put_u8(ANSWER);
+                    varint::put(out, nonce);
+                });
+                Ok(())
+            }
+            _ => Err(DecodeError::Malformed { what, why: "neither a question nor an answer" }.into()),
+        }
+    }
+
+    fn send_hello(&mut self, expected: Option<NodeId>) {
+        let hello = Hello { expected, ..(*self.me).clone() };
+        put_frame(&mut self.output, kind::HELLO, |out| hello.put(out));
+    }
+
+    fn check_size(&self, payload: usize) -> Result<(), Refusal> {
+        let Some(peer) = &self.peer else { return Err(Refusal::NotOpen) };
+        let size = payload as u64;
+        let limit = peer.limits.message.min(self.me.limits.message);
+        if size > limit { Err(Refusal::TooLarge { size, limit }) } else { Ok(()) }
+    }
+
+    /// Whether a message with a payload of this size must wait for others to be written.
+    fn is_congested(&self, payload: usize) -> bool {
+        if payload > MAX_FRAME {
+            let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.message);
+            return !self.outbox.is_empty() && (self.outbox.bytes() + payload) as u64 > limit;
+        }
+        self.output.len() > OUTPUT_LIMIT
+    }
+
+    fn send(&mut self, message: Message) {
+        let Some(peer) = &self.peer else { return };
+        let link = Link { sender: self.me.node, receiver: peer.node };
+        self.counters.messages_sent += 1;
+        if message.payload().len() > MAX_FRAME {
+            let mut header = BytesMut::new();
+            message.put_header(&mut header, link);
+            self.outbox.push(message.kind(), header.freeze(), message.payload().clone());
+        } else {
+            put_frame(&mut self.output, message.kind(), |out| message.encode(out, link));
+        }
+    }
+}
+
+const REQUESTS: u8 = 0;
+const PARTS: u8 = 1;
+
+const ASK: u8 = 0;
+const ANSWER: u8 = 1;
+
+/// Appends a frame: its length and kind, and whatever `body` appends.
+fn put_frame(out: &mut BytesMut, kind: u8, body: impl FnOnce(&mut BytesMut)) {
+    let start = out.len();
+    out.put_slice(&[0, 0, 0, kind]);
+    body(out);
+    let len = (out.len() - start - FRAME_HEADER) as u32;
+    out[start..start + 3].copy_from_slice(&len.to_le_bytes()[..3]);
+}
+
+fn put_credit(out: &mut BytesMut, window: u8, bytes: u64) {
+    put_frame(out, kind::CREDIT, |out| {
+        out.put_u8(window);
+        varint::put(out, bytes);
+    });
+}
+
+fn read_one(body: &[u8], what: &'static str) -> Result<u64, DecodeError> {
+    let mut reader = Reader::new(body);
+    let value = reader.varint(what)?;
+    reader.finish(what)?;
+    Ok(value)
+}

@@ -1,0 +1,175 @@
+//! Messages above [`MAX_FRAME`] travel in parts that other messages may overtake.
+//!
+//! Each part is a frame: the number of its stream, and in the first part the total length and the kind of the message.
+//! Parts of several large messages take turns. The receiver grants room for a few parts at a time, so that the
+//! transport's own buffers do not fill with them and small messages wait behind little.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::connection::{Limits, put_frame};
+use crate::varint::{self, Reader};
+use crate::wire::{DecodeError, MAX_FRAME, kind};
+
+/// Payload bytes of a part: small enough for others to slip in between, large enough to cost little.
+const PART: usize = 32 * 1024;
+
+/// A large message on its way out.
+#[derive(Debug)]
+struct Outgoing {
+    stream: u64,
+    kind: u8,
+    header: Bytes,
+    payload: Bytes,
+    begun: bool,
+}
+
+impl Outgoing {
+    fn left(&self) -> usize {
+        self.header.len() + self.payload.len()
+    }
+}
+
+/// The large messages that wait to be sent.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    /// Those that take turns, at most as many as the peer allows, then those that wait.
+    queue: VecDeque<Outgoing>,
+    bytes: usize,
+    next_stream: u64,
+}
+
+impl Outbox {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Bytes that wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn push(&mut self, kind: u8, header: Bytes, payload: Bytes) {
+        let stream = self.next_stream;
+        self.next_stream += 1;
+        self.bytes += header.len() + payload.len();
+        self.queue.push_back(Outgoing { stream, kind, header, payload, begun: false });
+    }
+
+    /// Appends the next part as a frame; returns how many bytes of the message were in it.
+    pub(super) fn write_part(&mut self, out: &mut BytesMut, streams: u32) -> usize {
+        let Some(mut message) = self.queue.pop_front() else { return 0 };
+        let before = message.left();
+        put_frame(out, kind::PART, |out| {
+            varint::put(out, message.stream);
+            if !message.begun {
+                varint::put(out, message.left() as u64);
+                out.put_u8(message.kind);
+                message.begun = true;
+            }
+            let header = message.header.split_to(message.header.len().min(PART));
+            out.put_slice(&header);
+            let payload = message.payload.split_to(message.payload.len().min(PART - header.len()));
+            out.put_slice(&payload);
+        });
+        let written = before - message.left();
+        self.bytes -= written;
+        if message.left() > 0 {
+            // Back in turn: behind the others that take turns, before those that wait.
+            let turn = self.queue.len().min(streams as usize - 1);
+            self.queue.insert(turn, message);
+        }
+        written
+    }
+}
+
+/// A large message on its way in.
+#[derive(Debug)]
+struct Incoming {
+    kind: u8,
+    total: u64,
+    /// What arrived; only the beginning, if the message is too large to be taken.
+    bytes: BytesMut,
+    arrived: u64,
+    too_large: bool,
+    /// Grew since the last look: one that does not is stalled.
+    moved: bool,
+}
+
+/// The large messages that are arriving.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    streams: HashMap<u64, Incoming>,
+}
+
+/// What a part completed.
+#[derive(Debug)]
+pub(super) enum Assembled {
+    /// More parts are to come.
+    Partly,
+    /// A message of this kind.
+    Whole { kind: u8, body: Bytes },
+    /// The beginning of a message that is too large; the rest was and will be dropped.
+    TooLarge { kind: u8, beginning: Bytes, total: u64 },
+}
+
+impl Inbox {
+    /// Takes one part; returns how many bytes of the message were in it, and what it completed.
+    pub(super) fn handle_part(&mut self, body: &[u8], limits: Limits) -> Result<(u64, Assembled), DecodeError> {
+        let what = "part";
+        let mut reader = Reader::new(body);
+        let stream = reader.varint(what)?;
+        if !self.streams.contains_key(&stream) {
+            if self.streams.len() >= limits.streams as usize {
+                return Err(DecodeError::Malformed { what, why: "more messages in parts than were allowed" });
+            }
+            let total = reader.varint(what)?;
+            let kind = reader.u8(what)?;
+            let too_large = total > limits.message.saturating_add(MAX_FRAME as u64);
+            let incoming = Incoming { kind, total, bytes: BytesMut::new(), arrived: 0, too_large, moved: true };
+            self.streams.insert(stream, incoming);
+        }
+        let bytes = &body[reader.position()..];
+        if bytes.is_empty() {
+            return Err(DecodeError::Malformed { what, why: "nothing in it" });
+        }
+        let Some(incoming) = self.streams.get_mut(&stream) else {
+            return Err(DecodeError::Malformed { what, why: "no stream" });
+        };
+        let assembled = incoming.take(bytes)?;
+        if incoming.arrived == incoming.total {
+            self.streams.remove(&stream);
+        }
+        Ok((bytes.len() as u64, assembled))
+    }
+
+    /// Whether a message has not grown since this was last asked.
+    pub(super) fn is_stalled(&mut self) -> bool {
+        self.streams.values_mut().any(|incoming| !std::mem::take(&mut incoming.moved))
+    }
+}
+
+impl Incoming {
+    fn take(&mut self, bytes: &[u8]) -> Result<Assembled, DecodeError> {
+        let first = self.arrived == 0;
+        self.moved = true;
+        self.arrived += bytes.len() as u64;
+        if self.arrived > self.total {
+            return Err(DecodeError::Malformed { what: "part", why: "more bytes than its message has" });
+        }
+        if self.too_large {
+            let (kind, total) = (self.kind, self.total);
+            return Ok(if first {
+                Assembled::TooLarge { kind, beginning: Bytes::copy_from_slice(bytes), total }
+            } else {
+                Assembled::Partly
+            });
+        }
+        self.bytes.extend_from_slice(bytes); // grows with what arrived, not with what was announced
+        if self.arrived < self.total {
+            return Ok(Assembled::Partly);
+        }
+        Ok(Assembled::Whole { kind: self.kind, body: std::mem::take(&mut self.bytes).freeze() })
+    }
+}

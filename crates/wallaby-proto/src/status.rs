@@ -1,0 +1,238 @@
+//! An error that a handler or the framework reports in place of an answer.
+
+use std::fmt;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::address::Address;
+use crate::id::RequestId;
+use crate::varint::{self, Reader};
+use crate::wire::DecodeError;
+
+/// Longest message of a status in bytes; a longer one is cut at a character's border.
+pub const MAX_STATUS_MESSAGE: usize = 4096;
+
+/// What kind of error a [`Status`] is: 1 to 16 as in gRPC, the rest is ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum Code {
+    /// The caller or a deadline cancelled the work.
+    Cancelled = 1,
+    /// Nothing better is known.
+    Unknown = 2,
+    /// An argument can never be right.
+    InvalidArgument = 3,
+    /// The deadline passed before the work was done.
+    DeadlineExceeded = 4,
+    /// What was asked for does not exist.
+    NotFound = 5,
+    /// What was to be created exists.
+    AlreadyExists = 6,
+    /// The caller may not do this.
+    PermissionDenied = 7,
+    /// A limit, a queue or a budget is exhausted.
+    ResourceExhausted = 8,
+    /// The system is not in the state that the work needs.
+    FailedPrecondition = 9,
+    /// The work was given up, for instance over a conflict.
+    Aborted = 10,
+    /// An argument is past the valid range.
+    OutOfRange = 11,
+    /// No such method here.
+    Unimplemented = 12,
+    /// An invariant broke.
+    Internal = 13,
+    /// A server cannot be reached or does not take work now.
+    Unavailable = 14,
+    /// Data is lost or corrupt for good.
+    DataLoss = 15,
+    /// The caller did not prove who it is.
+    Unauthenticated = 16,
+    /// A handler that owed one answer ended without it.
+    Unanswered = 17,
+    /// A handler panicked.
+    Panicked = 18,
+    /// Both sides know the method, but with other types or another codec.
+    Mismatch = 19,
+}
+
+impl Code {
+    const ALL: [Self; 19] = [
+        Self::Cancelled,
+        Self::Unknown,
+        Self::InvalidArgument,
+        Self::DeadlineExceeded,
+        Self::NotFound,
+        Self::AlreadyExists,
+        Self::PermissionDenied,
+        Self::ResourceExhausted,
+        Self::FailedPrecondition,
+        Self::Aborted,
+        Self::OutOfRange,
+        Self::Unimplemented,
+        Self::Internal,
+        Self::Unavailable,
+        Self::DataLoss,
+        Self::Unauthenticated,
+        Self::Unanswered,
+        Self::Panicked,
+        Self::Mismatch,
+    ];
+
+    /// The code with this number; a number from a newer version is [`Code::Unknown`].
+    pub fn from_number(number: u8) -> Self {
+        usize::from(number).checked_sub(1).and_then(|index| Self::ALL.get(index)).copied().unwrap_or(Self::Unknown)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cancelled => "cancelled",
+            Self::Unknown => "unknown",
+            Self::InvalidArgument => "invalid argument",
+            Self::DeadlineExceeded => "deadline exceeded",
+            Self::NotFound => "not found",
+            Self::AlreadyExists => "already exists",
+            Self::PermissionDenied => "permission denied",
+            Self::ResourceExhausted => "resource exhausted",
+            Self::FailedPrecondition => "failed precondition",
+            Self::Aborted => "aborted",
+            Self::OutOfRange => "out of range",
+            Self::Unimplemented => "unimplemented",
+            Self::Internal => "internal",
+            Self::Unavailable => "unavailable",
+            Self::DataLoss => "data loss",
+            Self::Unauthenticated => "unauthenticated",
+            Self::Unanswered => "unanswered",
+            Self::Panicked => "panicked",
+            Self::Mismatch => "mismatch",
+        })
+    }
+}
+
+/// An error that a handler or the framework reports: what, in words, and where in the call's tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    code: Code,
+    message: String,
+    request: Option<RequestId>,
+    server: Option<Address>,
+}
+
+impl Status {
+    /// A status with this code and message; where it happened is filled in on its way.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if message.len() > MAX_STATUS_MESSAGE {
+            message.truncate(message.floor_char_boundary(MAX_STATUS_MESSAGE));
+        }
+        Self { code, message, request: None, server: None }
+    }
+
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// What happened, in words.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The request that ended with this status: its path is the way of hops to it. `None` before it has travelled.
+    pub fn request(&self) -> Option<RequestId> {
+        self.request
+    }
+
+    /// The server that reports, or the one that could not be reached; `None` where it has no address.
+    pub fn server(&self) -> Option<&Address> {
+        self.server.as_ref()
+    }
+
+    /// Says at which request this happened.
+    #[must_use]
+    pub fn at(mut self, request: RequestId) -> Self {
+        self.request = Some(request);
+        self
+    }
+
+    /// Says which server this is about, unless that is known already.
+    #[must_use]
+    pub fn by(mut self, server: Option<&Address>) -> Self {
+        if self.server.is_none() {
+            self.server = server.cloned();
+        }
+        self
+    }
+
+    /// The payload of a response that is a status. The request is not in it: the response names it.
+    pub fn to_payload(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(self.message.len() + 32);
+        out.put_u8(self.code as u8);
+        varint::put_bytes(&mut out, self.message.as_bytes());
+        if let Some(server) = &self.server {
+            server.put(&mut out);
+        }
+        out.freeze()
+    }
+
+    /// Reads the payload of a response that is a status.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are no status.
+    pub fn from_payload(payload: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(payload);
+        let code = Code::from_number(reader.u8("status")?);
+        let message = reader.str(MAX_STATUS_MESSAGE, "status")?.to_owned();
+        let server = if reader.is_empty() { None } else { Some(Address::read(&mut reader)?) };
+        reader.finish("status")?;
+        Ok(Self { code, message, request: None, server })
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)?;
+        match (&self.request, &self.server) {
+            (Some(request), Some(server)) => write!(f, " (request {request} at {server})"),
+            (Some(request), None) => write!(f, " (request {request})"),
+            (None, Some(server)) => write!(f, " (at {server})"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Status {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn survives_as_a_payload() {
+        let status = Status::new(Code::Unavailable, "connection refused");
+        assert_eq!(Status::from_payload(&status.to_payload()), Ok(status.clone()));
+        let status = status.by("tcp://127.0.0.1:1".parse().ok().as_ref());
+        assert_eq!(Status::from_payload(&status.to_payload()), Ok(status));
+    }
+
+    #[test]
+    fn codes_keep_their_numbers() {
+        for (index, code) in Code::ALL.into_iter().enumerate() {
+            assert_eq!(code as usize, index + 1);
+            assert_eq!(Code::from_number(code as u8), code);
+        }
+        assert_eq!(Code::from_number(0), Code::Unknown);
+        assert_eq!(Code::from_number(200), Code::Unknown);
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        let status = Status::new(Code::Internal, "ä".repeat(MAX_STATUS_MESSAGE));
+        assert_eq!(status.message().len(), MAX_STATUS_MESSAGE);
+        assert_eq!(Status::from_payload(&status.to_payload()), Ok(status));
+    }
+}

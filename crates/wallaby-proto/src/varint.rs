@@ -1,0 +1,200 @@
+//! Reading and writing of the integers, strings and durations that all messages are made of.
+//!
+//! Integers are LEB128 of at most ten bytes and canonical: the shortest form is the only one accepted, so that equal
+//! values have equal bytes and a path (see [`crate::id::Path`]) can be compared as bytes.
+
+use std::time::Duration;
+
+use bytes::BufMut;
+
+use crate::wire::DecodeError;
+
+/// Longest encoding of a `u64`.
+pub(crate) const MAX_LEN: usize = 10;
+
+/// Appends `value` as a varint (1 to 10 bytes).
+#[inline]
+pub(crate) fn put(out: &mut impl BufMut, value: u64) {
+    if value < 0x80 {
+        out.put_u8(value as u8);
+        return;
+    }
+    let (bytes, len) = encode(value);
+    out.put_slice(&bytes[..len]);
+}
+
+/// The varint of `value` and its length.
+#[inline]
+pub(crate) fn encode(mut value: u64) -> ([u8; MAX_LEN], usize) {
+    let mut bytes = [0; MAX_LEN];
+    let mut len = 0;
+    while value >= 0x80 {
+        bytes[len] = value as u8 | 0x80;
+        value >>= 7;
+        len += 1;
+    }
+    bytes[len] = value as u8;
+    (bytes, len + 1)
+}
+
+/// Appends a byte string with its length before it.
+pub(crate) fn put_bytes(out: &mut impl BufMut, bytes: &[u8]) {
+    put(out, bytes.len() as u64);
+    out.put_slice(bytes);
+}
+
+/// Appends a duration as two bytes: 5 bits of exponent, 11 of mantissa, in microseconds.
+///
+/// The error is below 0.1 %, rounded down; anything above 50 days is 50 days.
+pub(crate) fn put_duration(out: &mut impl BufMut, duration: Duration) {
+    let mut mantissa = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    let mut exponent = 0u16;
+    while mantissa >= 1 << 11 {
+        mantissa >>= 1;
+        exponent += 1;
+    }
+    if exponent > 31 {
+        (mantissa, exponent) = ((1 << 11) - 1, 31);
+    }
+    out.put_u16(exponent << 11 | mantissa as u16);
+}
+
+/// A cursor over received bytes; every read checks what is left.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+    len: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, len: bytes.len() }
+    }
+
+    /// How many bytes were read so far.
+    pub(crate) fn position(&self) -> usize {
+        self.len - self.rest.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
+        let (&first, rest) = self.rest.split_first().ok_or(DecodeError::Truncated { what })?;
+        self.rest = rest;
+        Ok(first)
+    }
+
+    pub(crate) fn take(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], DecodeError> {
+        if len > self.rest.len() {
+            return Err(DecodeError::Truncated { what });
+        }
+        let (taken, rest) = self.rest.split_at(len);
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], DecodeError> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::Truncated { what })?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    #[inline]
+    pub(crate) fn varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
+        match self.rest {
+            [first, rest @ ..] if *first < 0x80 => {
+                self.rest = rest;
+                Ok(u64::from(*first))
+            }
+            _ => self.long_varint(what),
+        }
+    }
+
+    fn long_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8(what)?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return Err(DecodeError::Malformed { what, why: "a varint above 64 bits" });
+            }
+            value |= bits << shift;
+            if byte < 0x80 {
+                if byte == 0 && shift > 0 {
+                    return Err(DecodeError::Malformed { what, why: "a varint that is not the shortest" });
+                }
+                return Ok(value);
+            }
+        }
+        Err(DecodeError::Malformed { what, why: "a varint above 64 bits" })
+    }
+
+    pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
+        u32::try_from(self.varint(what)?).map_err(|_| DecodeError::Malformed { what, why: "a number above 32 bits" })
+    }
+
+    /// A byte string of at most `limit` bytes, its length before it.
+    pub(crate) fn bytes(&mut self, limit: usize, what: &'static str) -> Result<&'a [u8], DecodeError> {
+        let len = self.varint(what)?;
+        if len > limit as u64 {
+            return Err(DecodeError::TooLong { what, len, limit });
+        }
+        self.take(len as usize, what)
+    }
+
+    pub(crate) fn str(&mut self, limit: usize, what: &'static str) -> Result<&'a str, DecodeError> {
+        std::str::from_utf8(self.bytes(limit, what)?)
+            .map_err(|_| DecodeError::Malformed { what, why: "text that is not UTF-8" })
+    }
+
+    pub(crate) fn duration(&mut self, what: &'static str) -> Result<Duration, DecodeError> {
+        let raw = u16::from_be_bytes(self.array(what)?);
+        Ok(Duration::from_micros(u64::from(raw & 0x7ff) << (raw >> 11)))
+    }
+
+    pub(crate) fn finish(&self, what: &'static str) -> Result<(), DecodeError> {
+        if self.is_empty() { Ok(()) } else { Err(DecodeError::Malformed { what, why: "bytes after its end" }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_survive() {
+        for shift in 0..64 {
+            for value in [(1u64 << shift) - 1, 1 << shift, u64::MAX >> shift] {
+                let mut out = Vec::new();
+                put(&mut out, value);
+                let mut reader = Reader::new(&out);
+                assert_eq!(reader.varint("test"), Ok(value));
+                assert!(reader.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_shortest_form_is_accepted() {
+        assert!(Reader::new(&[0x80, 0x00]).varint("test").is_err());
+        assert!(Reader::new(&[0xff; 10]).varint("test").is_err());
+        assert!(Reader::new(&[0xff; 11]).varint("test").is_err());
+        assert!(Reader::new(&[0x80]).varint("test").is_err());
+    }
+
+    #[test]
+    fn durations_lose_less_than_a_thousandth() {
+        for micros in [0, 1, 2_047, 2_048, 1_000_000, 59_999_999, 86_400_000_000] {
+            let mut out = Vec::new();
+            put_duration(&mut out, Duration::from_micros(micros));
+            let read = Reader::new(&out).duration("test").expect("two bytes").as_micros() as u64;
+            assert!(read <= micros && micros - read <= micros / 1_000, "{micros} became {read}");
+        }
+        let mut out = Vec::new();
+        put_duration(&mut out, Duration::MAX);
+        assert_eq!(out, [0xff, 0xff]);
+    }
+}

@@ -1,0 +1,289 @@
+//! Messages of the protocol itself: pings, pongs, trace reports. They are exempt from credit and sent first.
+
+use bytes::{BufMut, BytesMut};
+
+use crate::address::Address;
+use crate::id::{CallId, NodeId, Path, RequestId, Token};
+use crate::manifest::{Facts, Manifest};
+use crate::varint::{self, Reader};
+use crate::wire::options::{TraceRecord, put_records, read_records};
+use crate::wire::{DecodeError, Link, check_flags, put_initiator, read_initiator};
+
+/// Most children that one pong lists; the rest is asked for from the next index on.
+pub const MAX_CHILDREN: usize = 256;
+
+/// Most missing responses that one ping asks for.
+pub const MAX_MISSING: usize = 256;
+
+/// The initiator asks a server about a request (thesis 4.4), or aborts it (thesis 4.5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ping {
+    /// The call.
+    pub call: CallId,
+    /// Shows that the sender knows the call.
+    pub token: Token,
+    /// The request asked about.
+    pub request: RequestId,
+    /// Nothing of the call may start any more on this server.
+    pub abort: bool,
+    /// From which child on the pong lists children.
+    pub children_from: u32,
+    /// Responses that should have come and have not; who kept them sends them again.
+    pub missing: Vec<u32>,
+}
+
+/// What a server knows of a request, asked or (as an *announcement*) unasked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pong {
+    /// The call.
+    pub call: CallId,
+    /// Shown unless it goes back over the connection that the ping came on.
+    pub token: Option<Token>,
+    /// The request.
+    pub request: RequestId,
+    /// Nobody asked.
+    pub announced: bool,
+    /// Some of its output is still being written.
+    pub writing: bool,
+    /// How far it is; `None` if this life of the server does not know it.
+    pub progress: Option<Progress>,
+}
+
+/// How far a request is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// Its handler has ended.
+    pub finished: bool,
+    /// It was aborted.
+    pub aborted: bool,
+    /// Number of its branch's first response that is its own.
+    pub base: u32,
+    /// Number of its branch's next response.
+    pub count: u32,
+    /// Children it has released, from the index that the ping asked for on.
+    pub children: Vec<Child>,
+    /// Where its branch went on, if it ended with a single delegation.
+    pub continuation: Option<Child>,
+    /// Its branch's facts, if the branch ended here.
+    pub facts: Option<Facts>,
+    /// The manifest it was given, until that has been written out.
+    pub manifest: Option<Manifest>,
+}
+
+/// Where a delegated request went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Child {
+    /// The server's address.
+    pub server: Address,
+    /// The server's life, where the sender knows it.
+    pub node: Option<NodeId>,
+}
+
+/// Trace records that found no place in another message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceReport {
+    /// The call.
+    pub call: CallId,
+    /// Shown unless it goes back over the connection that the request came on.
+    pub token: Option<Token>,
+    /// At most [`crate::wire::options::MAX_TRACE_RECORDS`].
+    pub records: Vec<TraceRecord>,
+}
+
+const DIRECT: u64 = 1 << 0;
+const TOKEN: u64 = 1 << 1;
+const ABORT: u64 = 1 << 2;
+const MISSING: u64 = 1 << 3;
+const KNOWN_OF_PING: u64 = DIRECT | ABORT | MISSING;
+
+impl Ping {
+    pub(super) fn put(&self, out: &mut BytesMut, link: Link) {
+        let flags = flag(self.call.initiator == link.sender, DIRECT)
+            | flag(self.abort, ABORT)
+            | flag(!self.missing.is_empty(), MISSING);
+        varint::put(out, flags);
+        put_initiator(out, self.call, link.sender);
+        self.token.put(out);
+        put_request(out, self.request);
+        varint::put(out, u64::from(self.children_from));
+        if !self.missing.is_empty() {
+            let missing = &self.missing[..self.missing.len().min(MAX_MISSING)];
+            varint::put(out, missing.len() as u64);
+            missing.iter().for_each(|&index| varint::put(out, u64::from(index)));
+        }
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+        let what = "ping";
+        let flags = reader.varint(what)?;
+        check_flags(what, flags, KNOWN_OF_PING)?;
+        let call = read_initiator(reader, (flags & DIRECT != 0).then_some(link.sender))?;
+        let token = Token::read(reader)?;
+        let request = read_request(reader, what)?;
+        let children_from = reader.u32(what)?;
+        let missing = if flags & MISSING != 0 {
+            let count = read_count(reader, MAX_MISSING, what)?;
+            (0..count).map(|_| reader.u32(what)).collect::<Result<_, _>>()?
+        } else {
+            Vec::new()
+        };
+        Ok(Self { call, token, request, abort: flags & ABORT != 0, children_from, missing })
+    }
+}
+
+const ANNOUNCED: u64 = 1 << 2;
+const WRITING: u64 = 1 << 3;
+const KNOWN_REQUEST: u64 = 1 << 4;
+const FINISHED: u64 = 1 << 5;
+const ABORTED: u64 = 1 << 6;
+const CONTINUED: u64 = 1 << 7;
+const FACTS: u64 = 1 << 8;
+const MANIFEST: u64 = 1 << 9;
+const KNOWN_OF_PONG: u64 = (1 << 10) - 1;
+const OF_PROGRESS: u64 = FINISHED | ABORTED | CONTINUED | FACTS | MANIFEST;
+
+impl Pong {
+    pub(super) fn put(&self, out: &mut BytesMut, link: Link) {
+        let flags = flag(self.call.initiator == link.receiver, DIRECT)
+            | flag(self.token.is_some(), TOKEN)
+            | flag(self.announced, ANNOUNCED)
+            | flag(self.writing, WRITING)
+            | self.progress.as_ref().map_or(0, |progress| KNOWN_REQUEST | progress.flags());
+        varint::put(out, flags);
+        put_initiator(out, self.call, link.receiver);
+        if let Some(token) = self.token {
+            token.put(out);
+        }
+        put_request(out, self.request);
+        if let Some(progress) = &self.progress {
+            progress.put(out, &self.request.path);
+        }
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+        let what = "pong";
+        let flags = reader.varint(what)?;
+        check_flags(what, flags, KNOWN_OF_PONG)?;
+        let call = read_initiator(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
+        let token = if flags & TOKEN != 0 { Some(Token::read(reader)?) } else { None };
+        let request = read_request(reader, what)?;
+        let progress = match (flags & KNOWN_REQUEST != 0, flags & OF_PROGRESS) {
+            (true, _) => Some(Progress::read(reader, flags, &request.path)?),
+            (false, 0) => None,
+            (false, _) => return Err(DecodeError::Malformed { what, why: "progress of an unknown request" }),
+        };
+        let (announced, writing) = (flags & ANNOUNCED != 0, flags & WRITING != 0);
+        Ok(Self { call, token, request, announced, writing, progress })
+    }
+}
+
+impl Progress {
+    fn flags(&self) -> u64 {
+        flag(self.finished, FINISHED)
+            | flag(self.aborted, ABORTED)
+            | flag(self.continuation.is_some(), CONTINUED)
+            | flag(self.facts.is_some(), FACTS)
+            | flag(self.manifest.is_some(), MANIFEST)
+    }
+
+    fn put(&self, out: &mut BytesMut, place: &Path) {
+        varint::put(out, u64::from(self.base));
+        varint::put(out, u64::from(self.count));
+        let children = &self.children[..self.children.len().min(MAX_CHILDREN)];
+        varint::put(out, children.len() as u64);
+        children.iter().for_each(|child| child.put(out));
+        if let Some(continuation) = &self.continuation {
+            continuation.put(out);
+        }
+        if let Some(facts) = self.facts {
+            facts.put(out);
+        }
+        if let Some(manifest) = &self.manifest {
+            manifest.put(out, place);
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>, flags: u64, place: &Path) -> Result<Self, DecodeError> {
+        let what = "pong";
+        let has = |flag: u64| flags & flag != 0;
+        let base = reader.u32(what)?;
+        let count = reader.u32(what)?;
+        let children = read_count(reader, MAX_CHILDREN, what)?;
+        Ok(Self {
+            finished: has(FINISHED),
+            aborted: has(ABORTED),
+            base,
+            count,
+            children: (0..children).map(|_| Child::read(reader)).collect::<Result<_, _>>()?,
+            continuation: if has(CONTINUED) { Some(Child::read(reader)?) } else { None },
+            facts: if has(FACTS) { Some(Facts::read(reader)?) } else { None },
+            manifest: if has(MANIFEST) { Some(Manifest::read(reader, place)?) } else { None },
+        })
+    }
+}
+
+impl Child {
+    fn put(&self, out: &mut BytesMut) {
+        self.server.put(out);
+        out.put_u8(u8::from(self.node.is_some()));
+        if let Some(node) = self.node {
+            node.put(out);
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let what = "child";
+        let server = Address::read(reader)?;
+        let node = match reader.u8(what)? {
+            0 => None,
+            1 => Some(NodeId::read(reader)?),
+            _ => return Err(DecodeError::Malformed { what, why: "a node that is neither there nor not" }),
+        };
+        Ok(Self { server, node })
+    }
+}
+
+impl TraceReport {
+    pub(super) fn put(&self, out: &mut BytesMut, link: Link) {
+        varint::put(out, flag(self.call.initiator == link.receiver, DIRECT) | flag(self.token.is_some(), TOKEN));
+        put_initiator(out, self.call, link.receiver);
+        if let Some(token) = self.token {
+            token.put(out);
+        }
+        put_records(out, &self.records);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+        let what = "trace report";
+        let flags = reader.varint(what)?;
+        check_flags(what, flags, DIRECT | TOKEN)?;
+        let call = read_initiator(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
+        let token = if flags & TOKEN != 0 { Some(Token::read(reader)?) } else { None };
+        Ok(Self { call, token, records: read_records(reader)? })
+    }
+}
+
+fn flag(condition: bool, flag: u64) -> u64 {
+    if condition { flag } else { 0 }
+}
+
+fn put_request(out: &mut BytesMut, request: RequestId) {
+    request.path.put(out);
+    varint::put(out, u64::from(request.hop));
+}
+
+fn read_request(reader: &mut Reader<'_>, what: &'static str) -> Result<RequestId, DecodeError> {
+    let path = Path::read(reader)?;
+    if path.is_root() {
+        return Err(DecodeError::Malformed { what, why: "the initiator's own place" });
+    }
+    Ok(RequestId { path, hop: reader.u32(what)? })
+}
+
+fn read_count(reader: &mut Reader<'_>, limit: usize, what: &'static str) -> Result<usize, DecodeError> {
+    let len = reader.varint(what)?;
+    if len > limit as u64 {
+        return Err(DecodeError::TooLong { what, len, limit });
+    }
+    Ok(len as usize)
+}

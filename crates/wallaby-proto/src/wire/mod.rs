@@ -1,0 +1,234 @@
+//! The messages of the protocol and their bytes; `docs/protocol.md` draws every one of them.
+//!
+//! What leaves this module as a value is legal: nothing above it checks lengths or flags again. A message is written
+//! and read in the context of the connection it travels on (a [`Link`]), since what both sides know from the handshake
+//! is not repeated.
+
+mod control;
+mod options;
+mod request;
+mod response;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use thiserror::Error;
+
+pub use self::control::{Child, MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, TraceReport};
+pub use self::options::{
+    Budgets, MAX_METADATA, MAX_TRACE_RECORDS, Metadata, MetadataError, Options, PingSettings, TraceRecord,
+};
+pub use self::request::{MethodRef, ReplyTo, Request};
+pub use self::response::{End, Response};
+
+use crate::id::{CallId, NodeId};
+use crate::varint::{self, Reader};
+
+/// Bytes before every frame's body: its length (3 bytes, little-endian, body only) and its kind.
+pub const FRAME_HEADER: usize = 4;
+
+/// Longest body of a frame: a message up to this size travels whole, a longer one in parts.
+pub const MAX_FRAME: usize = 64 * 1024;
+
+/// The kinds of frames. Numbers are never used again for something else.
+pub(crate) mod kind {
+    pub(crate) const HELLO: u8 = 0x01;
+    pub(crate) const METHOD: u8 = 0x02;
+    pub(crate) const CREDIT: u8 = 0x03;
+    pub(crate) const PART: u8 = 0x04;
+    pub(crate) const GOING_AWAY: u8 = 0x05;
+    pub(crate) const PROBE: u8 = 0x06;
+    pub(crate) const CALL_CREDIT: u8 = 0x07;
+    pub(crate) const CLOSE: u8 = 0x08;
+    pub(crate) const REQUEST: u8 = 0x10;
+    pub(crate) const RESPONSE: u8 = 0x11;
+    pub(crate) const END: u8 = 0x12;
+    pub(crate) const PING: u8 = 0x13;
+    pub(crate) const PONG: u8 = 0x14;
+    pub(crate) const TRACE: u8 = 0x15;
+}
+
+/// The two ends of the connection that a message travels on, as its reader or writer sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Link {
+    /// Who wrote the message.
+    pub sender: NodeId,
+    /// Who reads it.
+    pub receiver: NodeId,
+}
+
+/// One message of the protocol.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Message {
+    /// Work for a server.
+    Request(Request),
+    /// An answer, or a status, for the initiator.
+    Response(Response),
+    /// The end of a branch for which no other message was left: a null response, or the facts alone.
+    End(End),
+    /// The initiator asks about a request, or aborts it.
+    Ping(Ping),
+    /// A server tells what it knows of a request, asked or unasked.
+    Pong(Pong),
+    /// Trace records that found no place in another message.
+    Trace(TraceReport),
+}
+
+/// Why bytes are not a message.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// The bytes end inside a field.
+    #[error("{what}: the bytes end inside it")]
+    Truncated {
+        /// The field.
+        what: &'static str,
+    },
+    /// A field holds what it may not hold.
+    #[error("{what}: {why}")]
+    Malformed {
+        /// The field.
+        what: &'static str,
+        /// What was found.
+        why: &'static str,
+    },
+    /// A field is longer than its limit.
+    #[error("{what}: {len} long, at most {limit} are allowed")]
+    TooLong {
+        /// The field.
+        what: &'static str,
+        /// How long it claims to be.
+        len: u64,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// A frame kind that this version does not know.
+    #[error("unknown frame kind {kind:#04x}")]
+    UnknownKind {
+        /// Its number.
+        kind: u8,
+    },
+    /// Flags or an optional field that must be understood, but are not.
+    #[error("{what}: {bits:#x} is not known to this version and may not be ignored")]
+    NotUnderstood {
+        /// Where they were found.
+        what: &'static str,
+        /// The flags or the field's tag.
+        bits: u64,
+    },
+}
+
+impl Message {
+    /// The number that names this kind of message on the wire.
+    pub(crate) fn kind(&self) -> u8 {
+        match self {
+            Self::Request(_) => kind::REQUEST,
+            Self::Response(_) => kind::RESPONSE,
+            Self::End(_) => kind::END,
+            Self::Ping(_) => kind::PING,
+            Self::Pong(_) => kind::PONG,
+            Self::Trace(_) => kind::TRACE,
+        }
+    }
+
+    /// The call this message belongs to.
+    pub fn call(&self) -> CallId {
+        match self {
+            Self::Request(request) => request.call,
+            Self::Response(response) => response.call,
+            Self::End(end) => end.call,
+            Self::Ping(ping) => ping.call,
+            Self::Pong(pong) => pong.call,
+            Self::Trace(report) => report.call,
+        }
+    }
+
+    /// The application's bytes; empty for messages without.
+    pub(crate) fn payload(&self) -> &Bytes {
+        static EMPTY: Bytes = Bytes::new();
+        match self {
+            Self::Request(request) => &request.payload,
+            Self::Response(response) => &response.payload,
+            _ => &EMPTY,
+        }
+    }
+
+    /// Appends everything but the payload, which follows it.
+    pub(crate) fn put_header(&self, out: &mut BytesMut, link: Link) {
+        match self {
+            Self::Request(request) => request.put_header(out, link),
+            Self::Response(response) => response.put_header(out, link),
+            Self::End(end) => end.put(out, link),
+            Self::Ping(ping) => ping.put(out, link),
+            Self::Pong(pong) => pong.put(out, link),
+            Self::Trace(report) => report.put(out, link),
+        }
+    }
+
+    /// Appends the body of this message's frame: header and payload.
+    pub fn encode(&self, out: &mut BytesMut, link: Link) {
+        self.put_header(out, link);
+        out.put_slice(self.payload());
+    }
+
+    /// Reads the body of a frame of this kind.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are not exactly one legal message of that kind.
+    pub fn decode(kind: u8, body: Bytes, link: Link) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(&body);
+        let mut message = match kind {
+            kind::REQUEST => Self::Request(Request::read_header(&mut reader, link)?),
+            kind::RESPONSE => Self::Response(Response::read_header(&mut reader, link)?),
+            kind::END => Self::End(End::read(&mut reader, link)?),
+            kind::PING => Self::Ping(Ping::read(&mut reader, link)?),
+            kind::PONG => Self::Pong(Pong::read(&mut reader, link)?),
+            kind::TRACE => Self::Trace(TraceReport::read(&mut reader, link)?),
+            kind => return Err(DecodeError::UnknownKind { kind }),
+        };
+        let header = reader.position();
+        match &mut message {
+            Self::Request(request) => request.payload = rest(body, header),
+            Self::Response(response) => response.payload = rest(body, header),
+            _ => reader.finish("message")?,
+        }
+        Ok(message)
+    }
+
+    /// The same message with an empty payload.
+    pub(crate) fn without_payload(mut self) -> Self {
+        match &mut self {
+            Self::Request(request) => request.payload = Bytes::new(),
+            Self::Response(response) => response.payload = Bytes::new(),
+            _ => {}
+        }
+        self
+    }
+}
+
+fn rest(mut body: Bytes, header: usize) -> Bytes {
+    bytes::Buf::advance(&mut body, header);
+    body
+}
+
+/// Writes the initiator of a call unless it is the one that everybody on this connection would assume.
+fn put_initiator(out: &mut BytesMut, call: CallId, assumed: NodeId) {
+    if call.initiator != assumed {
+        call.initiator.put(out);
+    }
+    varint::put(out, call.sequence);
+}
+
+fn read_initiator(reader: &mut Reader<'_>, assumed: Option<NodeId>) -> Result<CallId, DecodeError> {
+    let initiator = match assumed {
+        Some(node) => node,
+        None => NodeId::read(reader)?,
+    };
+    Ok(CallId { initiator, sequence: reader.varint("call")? })
+}
+
+/// Refuses flag bits outside `known`.
+fn check_flags(what: &'static str, flags: u64, known: u64) -> Result<(), DecodeError> {
+    match flags & !known {
+        0 => Ok(()),
+        bits => Err(DecodeError::NotUnderstood { what, bits }),
+    }
+}

@@ -1,0 +1,399 @@
+//! The optional fields of requests and responses: each a tag, a length and a value.
+//!
+//! An even tag may be skipped by who does not know it, an odd one may not: so the wire grows without breaking.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use thiserror::Error;
+
+use crate::address::Address;
+use crate::id::{NodeId, Path, RequestId};
+use crate::varint::{self, Reader};
+use crate::wire::DecodeError;
+
+/// Most bytes of metadata in a request, keys and values together.
+pub const MAX_METADATA: usize = 8 * 1024;
+
+/// Most trace records in one message.
+pub const MAX_TRACE_RECORDS: usize = 32;
+
+const MAX_OPTIONS: usize = 48 * 1024;
+const MAX_METHOD_NAME: usize = 255;
+const MAX_SEAL: usize = 64;
+const MAX_CONTINUATION: usize = 16 * 1024;
+
+mod tag {
+    pub(super) const PING: u64 = 2;
+    pub(super) const BUDGETS: u64 = 4;
+    pub(super) const AGE: u64 = 6;
+    pub(super) const QUIET: u64 = 8;
+    pub(super) const METADATA: u64 = 10;
+    pub(super) const TRACE: u64 = 12;
+    pub(super) const ATTEMPT: u64 = 15;
+    pub(super) const SEAL: u64 = 17;
+    pub(super) const CONTINUATION: u64 = 19;
+    pub(super) const STREAM: u64 = 21;
+}
+
+/// The optional fields of a message; absent ones cost nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Options {
+    /// How the initiator of this call watches over it.
+    pub ping: Option<PingSettings>,
+    /// What the rest of the tree may use up.
+    pub budgets: Option<Budgets>,
+    /// How long ago the call began, as far as hosts know (time on the network is not counted).
+    pub age: Option<Duration>,
+    /// How long the initiator has not heard of this line of the call (PROTOCOL-NOTES 14).
+    pub quiet: Option<Duration>,
+    /// Pairs of text that travel down the tree.
+    pub metadata: Metadata,
+    /// What finished requests of a traced call report of themselves, on their way to the initiator.
+    pub trace: Vec<TraceRecord>,
+    /// Which attempt of a retried request this is; 0 is the first.
+    pub attempt: u32,
+    /// Keyed MAC over reply address, deadline and budgets, for clusters that share a key.
+    pub seal: Option<Bytes>,
+    /// The stack of a chain (wallaby-chain).
+    pub continuation: Option<Bytes>,
+    /// The payload is the beginning of a stream with this number; more follows in frames of its own.
+    pub stream: Option<u64>,
+}
+
+/// The ping period and timeout that a call's initiator uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PingSettings {
+    /// How often it asks.
+    pub period: Duration,
+    /// How long silence lasts before it is a failure.
+    pub timeout: Duration,
+}
+
+/// What a call may use up; servers split what is left among their delegations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budgets {
+    /// Requests, the initial ones included.
+    pub requests: u32,
+    /// Responses.
+    pub responses: u32,
+    /// Bytes of responses.
+    pub bytes: u64,
+    /// Hops on the longest way from the initiator.
+    pub depth: u32,
+}
+
+impl Default for Budgets {
+    /// 65,536 requests, 1,048,576 responses, 1 TiB of responses, 4,096 hops deep.
+    fn default() -> Self {
+        Self { requests: 1 << 16, responses: 1 << 20, bytes: 1 << 40, depth: 4096 }
+    }
+}
+
+/// One hop of a traced call, as its server saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceRecord {
+    /// Which request.
+    pub request: RequestId,
+    /// The server's life.
+    pub node: NodeId,
+    /// Where the server listens, if it does.
+    pub server: Option<Address>,
+    /// The method's name.
+    pub method: String,
+    /// When the request arrived, in microseconds since 1970 by the server's clock.
+    pub arrived_us: u64,
+    /// How long it waited for its handler, in microseconds.
+    pub queued_us: u64,
+    /// How long its handler ran, in microseconds.
+    pub ran_us: u64,
+}
+
+/// Pairs of keys and values that travel down the tree of a call, the W3C trace context and credentials included.
+///
+/// At most [`MAX_METADATA`] bytes, keys and values together; a key stands once.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Metadata {
+    pairs: Vec<(String, String)>,
+}
+
+/// Why a pair was not taken into [`Metadata`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum MetadataError {
+    /// All pairs together would be larger than [`MAX_METADATA`].
+    #[error("metadata of {size} bytes: at most {MAX_METADATA} are allowed")]
+    TooLarge {
+        /// What they would come to, in bytes.
+        size: usize,
+    },
+    /// The key is empty.
+    #[error("a metadata key is empty")]
+    EmptyKey,
+}
+
+impl Metadata {
+    /// Sets `key` to `value`; replaces what it was.
+    ///
+    /// # Errors
+    ///
+    /// If the key is empty or all pairs together would be too large; nothing changes then.
+    pub fn insert(&mut self, key: impl Into<String>, value: impl Into<String>) -> Result<(), MetadataError> {
+        let (key, value) = (key.into(), value.into());
+        if key.is_empty() {
+            return Err(MetadataError::EmptyKey);
+        }
+        let size = self.pairs.iter().filter(|pair| pair.0 != key).map(size_of_pair).sum::<usize>()
+            + key.len()
+            + value.len();
+        if size > MAX_METADATA {
+            return Err(MetadataError::TooLarge { size });
+        }
+        match self.pairs.iter_mut().find(|pair| pair.0 == key) {
+            Some(pair) => pair.1 = value,
+            None => self.pairs.push((key, value)),
+        }
+        Ok(())
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.pairs.iter().find(|pair| pair.0 == key).map(|pair| pair.1.as_str())
+    }
+
+    /// All pairs, in the order in which their keys were first set.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        for (key, value) in &self.pairs {
+            varint::put_bytes(out, key.as_bytes());
+            varint::put_bytes(out, value.as_bytes());
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let what = "metadata";
+        let mut metadata = Self::default();
+        while !reader.is_empty() {
+            let key = reader.str(MAX_METADATA, what)?;
+            let value = reader.str(MAX_METADATA, what)?;
+            let before = metadata.pairs.len();
+            metadata
+                .insert(key, value)
+                .map_err(|_| DecodeError::Malformed { what, why: "an empty key or too many bytes" })?;
+            if metadata.pairs.len() == before {
+                return Err(DecodeError::Malformed { what, why: "a key that stands twice" });
+            }
+        }
+        Ok(metadata)
+    }
+}
+
+fn size_of_pair(pair: &(String, String)) -> usize {
+    pair.0.len() + pair.1.len()
+}
+
+impl Options {
+    /// Whether no optional field is set.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Appends the length of all fields and the fields.
+    pub(super) fn put(&self, out: &mut BytesMut) {
+        let mut fields = BytesMut::new();
+        if let Some(ping) = self.ping {
+            put_field(&mut fields, tag::PING, |field| {
+                varint::put_duration(field, ping.period);
+                varint::put_duration(field, ping.timeout);
+            });
+        }
+        if let Some(budgets) = &self.budgets {
+            put_field(&mut fields, tag::BUDGETS, |field| budgets.put(field));
+        }
+        if let Some(age) = self.age {
+            put_field(&mut fields, tag::AGE, |field| varint::put_duration(field, age));
+        }
+        if let Some(quiet) = self.quiet {
+            put_field(&mut fields, tag::QUIET, |field| varint::put_duration(field, quiet));
+        }
+        if !self.metadata.is_empty() {
+            put_field(&mut fields, tag::METADATA, |field| self.metadata.put(field));
+        }
+        if !self.trace.is_empty() {
+            put_field(&mut fields, tag::TRACE, |field| put_records(field, &self.trace));
+        }
+        if self.attempt > 0 {
+            put_field(&mut fields, tag::ATTEMPT, |field| varint::put(field, u64::from(self.attempt)));
+        }
+        if let Some(seal) = &self.seal {
+            put_field(&mut fields, tag::SEAL, |field| field.put_slice(seal));
+        }
+        if let Some(continuation) = &self.continuation {
+            put_field(&mut fields, tag::CONTINUATION, |field| field.put_slice(continuation));
+        }
+        if let Some(stream) = self.stream {
+            put_field(&mut fields, tag::STREAM, |field| varint::put(field, stream));
+        }
+        varint::put_bytes(out, &fields);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let what = "optional fields";
+        let mut fields = Reader::new(reader.bytes(MAX_OPTIONS, what)?);
+        let mut options = Self::default();
+        let mut last_tag = None;
+        while !fields.is_empty() {
+            let tag = fields.varint(what)?;
+            if last_tag.is_some_and(|last| last >= tag) {
+                return Err(DecodeError::Malformed { what, why: "tags that do not ascend" });
+            }
+            last_tag = Some(tag);
+            let mut field = Reader::new(fields.bytes(MAX_OPTIONS, what)?);
+            if options.read_field(tag, &mut field)? {
+                field.finish(what)?;
+            } else if tag % 2 == 1 {
+                return Err(DecodeError::NotUnderstood { what, bits: tag });
+            }
+        }
+        Ok(options)
+    }
+
+    /// Reads one field; `false` if its tag is unknown.
+    fn read_field(&mut self, tag: u64, field: &mut Reader<'_>) -> Result<bool, DecodeError> {
+        match tag {
+            tag::PING => {
+                let what = "ping settings";
+                self.ping = Some(PingSettings { period: field.duration(what)?, timeout: field.duration(what)? });
+            }
+            tag::BUDGETS => self.budgets = Some(Budgets::read(field)?),
+            tag::AGE => self.age = Some(field.duration("age")?),
+            tag::QUIET => self.quiet = Some(field.duration("quiet time")?),
+            tag::METADATA => self.metadata = Metadata::read(field)?,
+            tag::TRACE => self.trace = read_records(field)?,
+            tag::ATTEMPT => self.attempt = field.u32("attempt")?,
+            tag::SEAL => self.seal = Some(read_all(field, MAX_SEAL, "seal")?),
+            tag::CONTINUATION => self.continuation = Some(read_all(field, MAX_CONTINUATION, "continuation")?),
+            tag::STREAM => self.stream = Some(field.varint("stream")?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+impl Budgets {
+    fn put(&self, out: &mut BytesMut) {
+        varint::put(out, u64::from(self.requests));
+        varint::put(out, u64::from(self.responses));
+        varint::put(out, self.bytes);
+        varint::put(out, u64::from(self.depth));
+    }
+
+    fn read(field: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let what = "budgets";
+        Ok(Self {
+            requests: field.u32(what)?,
+            responses: field.u32(what)?,
+            bytes: field.varint(what)?,
+            depth: field.u32(what)?,
+        })
+    }
+}
+
+fn put_field(out: &mut BytesMut, tag: u64, value: impl FnOnce(&mut BytesMut)) {
+    let mut field = BytesMut::new();
+    value(&mut field);
+    varint::put(out, tag);
+    varint::put_bytes(out, &field);
+}
+
+fn read_all(field: &mut Reader<'_>, limit: usize, what: &'static str) -> Result<Bytes, DecodeError> {
+    let mut all = Vec::new();
+    while !field.is_empty() {
+        all.push(field.u8(what)?);
+        if all.len() > limit {
+            return Err(DecodeError::TooLong { what, len: all.len() as u64, limit });
+        }
+    }
+    Ok(all.into())
+}
+
+/// Appends trace records: their number, then each.
+pub(super) fn put_records(out: &mut BytesMut, records: &[TraceRecord]) {
+    let records = &records[..records.len().min(MAX_TRACE_RECORDS)];
+    varint::put(out, records.len() as u64);
+    for record in records {
+        record.request.path.put(out);
+        varint::put(out, u64::from(record.request.hop));
+        record.node.put(out);
+        out.put_u8(u8::from(record.server.is_some()));
+        if let Some(server) = &record.server {
+            server.put(out);
+        }
+        varint::put_bytes(out, record.method.as_bytes());
+        varint::put(out, record.arrived_us);
+        varint::put(out, record.queued_us);
+        varint::put(out, record.ran_us);
+    }
+}
+
+pub(super) fn read_records(reader: &mut Reader<'_>) -> Result<Vec<TraceRecord>, DecodeError> {
+    let what = "trace records";
+    let count = reader.varint(what)?;
+    if count > MAX_TRACE_RECORDS as u64 {
+        return Err(DecodeError::TooLong { what, len: count, limit: MAX_TRACE_RECORDS });
+    }
+    (0..count).map(|_| read_record(reader)).collect()
+}
+
+fn read_record(reader: &mut Reader<'_>) -> Result<TraceRecord, DecodeError> {
+    let what = "trace record";
+    Ok(TraceRecord {
+        request: RequestId { path: Path::read(reader)?, hop: reader.u32(what)? },
+        node: NodeId::read(reader)?,
+        server: match reader.u8(what)? {
+            0 => None,
+            1 => Some(Address::read(reader)?),
+            _ => return Err(DecodeError::Malformed { what, why: "a server that is neither there nor not" }),
+        },
+        method: reader.str(MAX_METHOD_NAME, what)?.to_owned(),
+        arrived_us: reader.varint(what)?,
+        queued_us: reader.varint(what)?,
+        ran_us: reader.varint(what)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_even_fields_are_skipped_and_odd_ones_refused() {
+        let even = [4, 200, 1, 1, 9];
+        assert_eq!(Options::read(&mut Reader::new(&even)), Ok(Options::default()));
+        let odd = [4, 201, 1, 1, 9];
+        assert_eq!(
+            Options::read(&mut Reader::new(&odd)),
+            Err(DecodeError::NotUnderstood { what: "optional fields", bits: 201 })
+        );
+    }
+
+    #[test]
+    fn metadata_is_bounded_and_keys_are_unique() {
+        let mut metadata = Metadata::default();
+        assert_eq!(metadata.insert("", "x"), Err(MetadataError::EmptyKey));
+        metadata.insert("key", "old").expect("small");
+        metadata.insert("key", "new").expect("small");
+        assert_eq!(metadata.iter().collect::<Vec<_>>(), [("key", "new")]);
+        let size = MAX_METADATA + 1;
+        assert_eq!(metadata.insert("key", "x".repeat(size - 3)), Err(MetadataError::TooLarge { size }));
+        metadata.insert("key", "x".repeat(MAX_METADATA - 3)).expect("exactly the limit");
+        assert!(metadata.insert("other", "").is_err());
+    }
+}

@@ -1,0 +1,189 @@
+//! A request: work for a server, and all it needs to know of the call.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::address::Address;
+use crate::id::{CallId, Path, RequestId, Token};
+use crate::manifest::Manifest;
+use crate::varint::{self, Reader};
+use crate::wire::options::Options;
+use crate::wire::{DecodeError, Link, check_flags, read_initiator};
+
+/// Work for a server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// The call it belongs to.
+    pub call: CallId,
+    /// What answers must show that do not come back over the connection this came on.
+    pub token: Token,
+    /// Its place in the tree.
+    pub id: RequestId,
+    /// How many hops led here: 0 if the initiator sent it.
+    pub depth: u32,
+    /// How many responses earlier hops of its branch have sent; numbers go on from there (PROTOCOL-NOTES 2).
+    pub base: u32,
+    /// Where answers go.
+    pub reply_to: ReplyTo,
+    /// A manifest on its way to the initiator.
+    pub manifest: Option<Manifest>,
+    /// How much time remains; `None` is the receiver's default.
+    pub deadline: Option<Duration>,
+    /// The sequence of the initiator's oldest call that is still alive, as far as the sender knows.
+    pub oldest: u64,
+    /// Whether each hop of this call reports its timings.
+    pub traced: bool,
+    /// Whether the payload is compressed, as negotiated in the handshake.
+    pub compressed: bool,
+    /// Fields that most requests do without.
+    pub options: Option<Box<Options>>,
+    /// What is to be done.
+    pub method: MethodRef,
+    /// The arguments.
+    pub payload: Bytes,
+}
+
+/// How a request names its method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MethodRef {
+    /// By the number that this connection gave it.
+    Number(u32),
+    /// By its name's hash, where there is no connection to number it on.
+    Hash(u64),
+}
+
+/// Where the answers to a request go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplyTo {
+    /// The sender is the initiator: back over the connection, or to the address that its handshake gave.
+    Peer,
+    /// The initiator is not the sender; it is reached at this address.
+    At(Address),
+    /// The initiator is not the sender and cannot be dialled: back along the way the request came.
+    Relay,
+}
+
+const DIRECT: u64 = 1 << 0;
+const PLACE: u64 = 1 << 1;
+const BASE: u64 = 1 << 2;
+const MANIFEST: u64 = 1 << 3;
+const DEADLINE: u64 = 1 << 4;
+const OLDEST: u64 = 1 << 5;
+const OPTIONS: u64 = 1 << 6;
+const ADDRESS: u64 = 1 << 7;
+const HASHED: u64 = 1 << 8;
+const TRACED: u64 = 1 << 9;
+const COMPRESSED: u64 = 1 << 10;
+const KNOWN: u64 = (1 << 11) - 1;
+
+impl Request {
+    fn flags(&self) -> u64 {
+        let when = |condition: bool, flag: u64| if condition { flag } else { 0 };
+        when(self.reply_to == ReplyTo::Peer, DIRECT)
+            | when(self.id != RequestId::FIRST || self.depth > 0, PLACE)
+            | when(self.base > 0, BASE)
+            | when(self.manifest.is_some(), MANIFEST)
+            | when(self.deadline.is_some(), DEADLINE)
+            | when(self.oldest < self.call.sequence, OLDEST)
+            | when(self.options.is_some(), OPTIONS)
+            | when(matches!(self.reply_to, ReplyTo::At(_)), ADDRESS)
+            | when(matches!(self.method, MethodRef::Hash(_)), HASHED)
+            | when(self.traced, TRACED)
+            | when(self.compressed, COMPRESSED)
+    }
+
+    pub(super) fn put_header(&self, out: &mut BytesMut, link: Link) {
+        debug_assert!(self.reply_to != ReplyTo::Peer || self.call.initiator == link.sender);
+        let flags = self.flags();
+        varint::put(out, flags);
+        if flags & DIRECT == 0 {
+            self.call.initiator.put(out);
+        }
+        varint::put(out, self.call.sequence);
+        self.token.put(out);
+        if let ReplyTo::At(address) = &self.reply_to {
+            address.put(out);
+        }
+        if flags & PLACE != 0 {
+            self.id.path.put(out);
+            varint::put(out, u64::from(self.id.hop));
+            varint::put(out, u64::from(self.depth));
+        }
+        if flags & BASE != 0 {
+            varint::put(out, u64::from(self.base));
+        }
+        if let Some(manifest) = &self.manifest {
+            manifest.put(out, &self.id.path);
+        }
+        if let Some(deadline) = self.deadline {
+            varint::put_duration(out, deadline);
+        }
+        if flags & OLDEST != 0 {
+            varint::put(out, self.call.sequence - self.oldest);
+        }
+        if let Some(options) = &self.options {
+            options.put(out);
+        }
+        match self.method {
+            MethodRef::Number(number) => varint::put(out, u64::from(number)),
+            MethodRef::Hash(hash) => out.put_u64(hash),
+        }
+    }
+
+    pub(super) fn read_header(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+        let what = "request";
+        let flags = reader.varint(what)?;
+        check_flags(what, flags, KNOWN)?;
+        let has = |flag: u64| flags & flag != 0;
+        if has(DIRECT) && has(ADDRESS) {
+            return Err(DecodeError::Malformed { what, why: "a reply address besides the sender's own" });
+        }
+        let call = read_initiator(reader, has(DIRECT).then_some(link.sender))?;
+        let token = Token::read(reader)?;
+        let reply_to = match (has(DIRECT), has(ADDRESS)) {
+            (true, _) => ReplyTo::Peer,
+            (false, true) => ReplyTo::At(Address::read(reader)?),
+            (false, false) => ReplyTo::Relay,
+        };
+        let (id, depth) = if has(PLACE) {
+            let path = Path::read(reader)?;
+            if path.is_root() {
+                return Err(DecodeError::Malformed { what, why: "the initiator's own place" });
+            }
+            (RequestId { path, hop: reader.u32(what)? }, reader.u32(what)?)
+        } else {
+            (RequestId::FIRST, 0)
+        };
+        let base = if has(BASE) { reader.u32(what)? } else { 0 };
+        let manifest = if has(MANIFEST) { Some(Manifest::read(reader, &id.path)?) } else { None };
+        let deadline = if has(DEADLINE) { Some(reader.duration(what)?) } else { None };
+        let behind = if has(OLDEST) { reader.varint(what)? } else { 0 };
+        let oldest = call
+            .sequence
+            .checked_sub(behind)
+            .ok_or(DecodeError::Malformed { what, why: "an oldest call before the first" })?;
+        let options = if has(OPTIONS) { Some(Box::new(Options::read(reader)?)) } else { None };
+        let method = if has(HASHED) {
+            MethodRef::Hash(u64::from_be_bytes(reader.array(what)?))
+        } else {
+            MethodRef::Number(reader.u32(what)?)
+        };
+        Ok(Self {
+            call,
+            token,
+            id,
+            depth,
+            base,
+            reply_to,
+            manifest,
+            deadline,
+            oldest,
+            traced: has(TRACED),
+            compressed: has(COMPRESSED),
+            options,
+            method,
+            payload: Bytes::new(),
+        })
+    }
+}

@@ -1,0 +1,191 @@
+//! What goes to the initiator: responses, and the ends of branches for which no response was left.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::id::{CallId, Path, RequestId, Token};
+use crate::manifest::{Facts, Manifest};
+use crate::varint::{self, Reader};
+use crate::wire::options::Options;
+use crate::wire::{DecodeError, Link, check_flags, put_initiator, read_initiator};
+
+/// An answer, or a status, for the initiator.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Response {
+    /// The call it belongs to.
+    pub call: CallId,
+    /// Shown unless it goes back over the connection that the request came on.
+    pub token: Option<Token>,
+    /// The request that sent it.
+    pub request: RequestId,
+    /// Its number among the responses of its branch.
+    pub index: u32,
+    /// The branch ends with it and sent no requests: its facts are (0, index + 1) (PROTOCOL-NOTES 4a).
+    pub last: bool,
+    /// The branch's own facts, where `last` does not say them, or those of an ancestor on their way.
+    pub manifest: Option<Manifest>,
+    /// The payload is a [`crate::Status`].
+    pub status: bool,
+    /// Whether the payload is compressed, as negotiated in the handshake.
+    pub compressed: bool,
+    /// Fields that most responses do without.
+    pub options: Option<Box<Options>>,
+    /// The answer.
+    pub payload: Bytes,
+}
+
+/// The end of a branch for which no other message was left (a null response, thesis 4.3.1), or a branch's facts after
+/// its last message had already gone out (PROTOCOL-NOTES 4c and 4d).
+#[derive(Debug, Clone, PartialEq)]
+pub struct End {
+    /// The call it belongs to.
+    pub call: CallId,
+    /// Shown unless it goes back over the connection that the request came on.
+    pub token: Option<Token>,
+    /// The request that ended its branch.
+    pub request: RequestId,
+    /// What the branch sent.
+    pub facts: Facts,
+    /// The facts of an ancestor on their way.
+    pub manifest: Option<Manifest>,
+    /// Fields that most ends do without.
+    pub options: Option<Box<Options>>,
+}
+
+const DIRECT: u64 = 1 << 0;
+const TOKEN: u64 = 1 << 1;
+const PLACE: u64 = 1 << 2;
+const INDEX: u64 = 1 << 3;
+const LAST: u64 = 1 << 4;
+const MANIFEST: u64 = 1 << 5;
+const STATUS: u64 = 1 << 6;
+const HOP: u64 = 1 << 7;
+const OPTIONS: u64 = 1 << 8;
+const COMPRESSED: u64 = 1 << 9;
+const KNOWN: u64 = (1 << 10) - 1;
+const KNOWN_OF_END: u64 = KNOWN & !(INDEX | LAST | STATUS | COMPRESSED);
+
+fn when(condition: bool, flag: u64) -> u64 {
+    if condition { flag } else { 0 }
+}
+
+/// The flags for who sends what to whom, shared by both messages.
+fn place_flags(call: CallId, token: Option<Token>, request: RequestId, link: Link) -> u64 {
+    when(call.initiator == link.receiver, DIRECT)
+        | when(token.is_some(), TOKEN)
+        | when(request.path != Path::FIRST, PLACE)
+        | when(request.hop > 0, HOP)
+}
+
+fn put_place(out: &mut BytesMut, call: CallId, token: Option<Token>, request: RequestId, link: Link) {
+    put_initiator(out, call, link.receiver);
+    if let Some(token) = token {
+        token.put(out);
+    }
+    if request.path != Path::FIRST {
+        request.path.put(out);
+    }
+    if request.hop > 0 {
+        varint::put(out, u64::from(request.hop));
+    }
+}
+
+fn read_place(
+    reader: &mut Reader<'_>,
+    flags: u64,
+    link: Link,
+) -> Result<(CallId, Option<Token>, RequestId), DecodeError> {
+    let what = "response";
+    let call = read_initiator(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
+    let token = if flags & TOKEN != 0 { Some(Token::read(reader)?) } else { None };
+    let path = if flags & PLACE != 0 { Path::read(reader)? } else { Path::FIRST };
+    if path.is_root() {
+        return Err(DecodeError::Malformed { what, why: "the initiator's own place" });
+    }
+    let hop = if flags & HOP != 0 { reader.u32(what)? } else { 0 };
+    Ok((call, token, RequestId { path, hop }))
+}
+
+impl Response {
+    pub(super) fn put_header(&self, out: &mut BytesMut, link: Link) {
+        let flags = place_flags(self.call, self.token, self.request, link)
+            | when(self.index > 0, INDEX)
+            | when(self.last, LAST)
+            | when(self.manifest.is_some(), MANIFEST)
+            | when(self.status, STATUS)
+            | when(self.options.is_some(), OPTIONS)
+            | when(self.compressed, COMPRESSED);
+        varint::put(out, flags);
+        put_place(out, self.call, self.token, self.request, link);
+        if self.index > 0 {
+            varint::put(out, u64::from(self.index));
+        }
+        if let Some(manifest) = &self.manifest {
+            manifest.put(out, &self.request.path);
+        }
+        if let Some(options) = &self.options {
+            options.put(out);
+        }
+    }
+
+    pub(super) fn read_header(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+        let what = "response";
+        let flags = reader.varint(what)?;
+        check_flags(what, flags, KNOWN)?;
+        let has = |flag: u64| flags & flag != 0;
+        let (call, token, request) = read_place(reader, flags, link)?;
+        let index = if has(INDEX) { reader.u32(what)? } else { 0 };
+        if index == u32::MAX {
+            return Err(DecodeError::Malformed { what, why: "a number that leaves no room for a count" });
+        }
+        let manifest = if has(MANIFEST) { Some(Manifest::read(reader, &request.path)?) } else { None };
+        let options = if has(OPTIONS) { Some(Box::new(Options::read(reader)?)) } else { None };
+        Ok(Self {
+            call,
+            token,
+            request,
+            index,
+            last: has(LAST),
+            manifest,
+            status: has(STATUS),
+            compressed: has(COMPRESSED),
+            options,
+            payload: Bytes::new(),
+        })
+    }
+
+    /// The facts that this response states of its own branch, if it does.
+    pub fn own_facts(&self) -> Option<Facts> {
+        if self.last {
+            return Some(Facts { requests: 0, responses: self.index + 1 });
+        }
+        self.manifest.filter(|manifest| manifest.owner == self.request.path).map(|manifest| manifest.facts)
+    }
+}
+
+impl End {
+    pub(super) fn put(&self, out: &mut BytesMut, link: Link) {
+        let flags = place_flags(self.call, self.token, self.request, link)
+            | when(self.manifest.is_some(), MANIFEST)
+            | when(self.options.is_some(), OPTIONS);
+        varint::put(out, flags);
+        put_place(out, self.call, self.token, self.request, link);
+        self.facts.put(out);
+        if let Some(manifest) = &self.manifest {
+            manifest.put(out, &self.request.path);
+        }
+        if let Some(options) = &self.options {
+            options.put(out);
+        }
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+        let what = "end";
+        let flags = reader.varint(what)?;
+        check_flags(what, flags, KNOWN_OF_END)?;
+        let (call, token, request) = read_place(reader, flags, link)?;
+        let facts = Facts::read(reader)?;
+        let manifest = if flags & MANIFEST != 0 { Some(Manifest::read(reader, &request.path)?) } else { None };
+        let options = if flags & OPTIONS != 0 { Some(Box::new(Options::read(reader)?)) } else { None };
+        Ok(Self { call, token, request, facts, manifest, options })
+    }
+}

@@ -87,6 +87,14 @@ impl Token {
         Self(random)
     }
 
+    /// The token of the initiator's call with this sequence: nobody without the initiator's secret can tell it.
+    pub fn derive(secret: [u8; 16], sequence: u64) -> Self {
+        let mut hasher = SipHasher24::new_with_key(&secret);
+        hasher.write(&sequence.to_le_bytes());
+        let hash = hasher.finish128();
+        Self(hash.h1 ^ hash.h2)
+    }
+
     pub(crate) fn put(self, out: &mut impl BufMut) {
         out.put_u64(self.0);
     }
@@ -283,6 +291,13 @@ impl BuildHasher for PathHasher {
     fn build_hasher(&self) -> SipHasher13 {
         SipHasher13::new_with_keys(self.0.0, !self.0.0)
     }
+}
+
+/// A hash of bytes that is the same in every process and release (SipHash-2-4 with the key 0).
+pub fn stable_hash(bytes: &[u8]) -> u64 {
+    let mut hasher = siphasher::sip::SipHasher24::new();
+    hasher.write(bytes);
+    hasher.finish()
 }
 
 #[cfg(test)]

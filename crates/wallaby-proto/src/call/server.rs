@@ -364,19 +364,20 @@ fn with_trace(trace: Vec<TraceRecord>) -> Option<Box<Options>> {
     (!trace.is_empty()).then(|| Box::new(Options { trace, ..Options::default() }))
 }
 
-/// A status in the name of a delegated request that certainly was not delivered (PROTOCOL-NOTES 19): response 0 and
-/// last of its branch, with the manifest that the request carried.
-pub fn undelivered<T>(call: CallId, token: Token, request: &Delegated<T>, status: &Status) -> Response {
+/// A status in the name of a delegated request that certainly was not delivered (PROTOCOL-NOTES 19): the last of its
+/// branch, with the manifest that the request carried.
+pub fn undelivered(request: &Request, status: &Status) -> Response {
+    let trace = request.options.as_ref().map(|options| options.trace.clone()).unwrap_or_default();
     Response {
-        call,
-        token: Some(token),
+        call: request.call,
+        token: Some(request.token),
         request: request.id,
         index: request.base,
         last: true,
         manifest: request.manifest,
         status: true,
         compressed: false,
-        options: with_trace(request.trace.clone()),
+        options: with_trace(trace),
         payload: status.to_payload(),
     }
 }

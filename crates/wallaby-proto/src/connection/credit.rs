@@ -52,6 +52,11 @@ impl CallWindows {
         true
     }
 
+    /// Whether something is left of a call's window of size `limit`.
+    pub(super) fn has_room(&self, call: CallId, limit: u64) -> bool {
+        self.outstanding.get(&call).is_none_or(|outstanding| *outstanding < limit)
+    }
+
     pub(super) fn grant(&mut self, call: CallId, bytes: u64) {
         if let Some(outstanding) = self.outstanding.get_mut(&call) {
             *outstanding = outstanding.saturating_sub(bytes);

@@ -1,6 +1,6 @@
 //! Methods are named once per connection and then numbered.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ impl MethodDefinition {
 pub(super) struct Numbers {
     /// The method used last: most connections use one at a time.
     last: Option<(u64, u32)>,
-    by_key: HashMap<u64, (u32, MethodDefinition)>,
+    by_key: BTreeMap<u64, (u32, MethodDefinition)>,
 }
 
 /// What [`Numbers::number`] found.

@@ -264,6 +264,17 @@ impl Connection {
         Ok(())
     }
 
+    /// Whether a small request would be accepted now.
+    pub fn takes_requests(&self) -> bool {
+        self.peer.is_some() && self.request_window > 0 && !self.is_congested(0)
+    }
+
+    /// Whether a small response of this call would be accepted now.
+    pub fn takes_responses(&self, call: CallId) -> bool {
+        let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.call);
+        self.call_windows.has_room(call, limit) && !self.is_congested(0)
+    }
+
     /// Sends a message that needs no credit: anything but requests and responses.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! Parts of several large messages take turns. The receiver grants room for a few parts at a time, so that the
 //! transport's own buffers do not fill with them and small messages wait behind little.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -100,7 +100,7 @@ struct Incoming {
 /// The large messages that are arriving.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    streams: HashMap<u64, Incoming>,
+    streams: BTreeMap<u64, Incoming>,
 }
 
 /// What a part completed.

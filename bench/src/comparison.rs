@@ -1,0 +1,293 @@
+//! The stacks against one another on the same patterns of messages.
+
+use crate::fleet::{Folder, Launcher, MOST_SERVERS, ServerConfig, Stack, Transport};
+use crate::floor::message::{PREFIX, least_payload};
+use crate::floor::{Floor, LARGEST_PAYLOAD};
+use crate::harness::{Measurement, Progress, Schedule, System, measure};
+use crate::on_wallaby;
+use crate::pattern::{Pattern, Routes};
+use crate::process::Pinned;
+use crate::row::Row;
+use crate::workload::{Client, Workload, system};
+use anyhow::{Context, Result, ensure};
+use std::cell::RefCell;
+use std::process;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What all comparisons have in common.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// The transports, compared in one run.
+    pub transports: Vec<Transport>,
+    /// The stacks, compared in one run.
+    pub stacks: Vec<Stack>,
+    /// The processor for the client and all servers; none: the operating system places them.
+    pub pin: Option<u32>,
+    /// Emulated one-way delay of each message.
+    pub link: Duration,
+    /// Bytes of payload in each message.
+    pub payload: usize,
+    /// Servers to choose from for each request; none: two more than the largest operation needs.
+    pub servers: Option<usize>,
+    /// Rounds; each system has one turn in each.
+    pub rounds: u32,
+    /// About how long a turn takes.
+    pub turn: Duration,
+    /// Of all random choices.
+    pub seed: u64,
+    /// How servers are started; none: this program with the command `bench-server`.
+    pub launcher: Option<Launcher>,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self {
+            transports: vec![Transport::Unix, Transport::Tcp],
+            stacks: vec![Stack::FloorBlocking, Stack::FloorTokio, Stack::Wallaby],
+            pin: None,
+            link: Duration::ZERO,
+            payload: 100,
+            servers: None,
+            rounds: 20,
+            turn: Duration::from_millis(40),
+            seed: 1,
+            launcher: None,
+        }
+    }
+}
+
+/// Measures every pattern on every stack over every transport, interleaved.
+///
+/// A stack that does not speak a transport is left out there.
+pub(crate) fn compare(
+    bench: &str,
+    patterns: &[Pattern],
+    options: &RunOptions,
+    progress: impl FnMut(Progress<'_>),
+) -> Result<Vec<Row>> {
+    let servers = check(patterns, options)?;
+    // Before anything is started, since threads and processes run where their parent does.
+    let _pinned = options.pin.map(Pinned::to).transpose()?;
+    let launcher = match &options.launcher {
+        Some(launcher) => launcher.clone(),
+        None => Launcher::this_program()?,
+    };
+    let mut systems: Vec<Box<dyn System>> = Vec::new();
+    let mut subjects = Vec::new();
+    let mut folders = Vec::new();
+    for &transport in &options.transports {
+        let folder = Folder::create()?;
+        for &stack in options
+            .stacks
+            .iter()
+            .filter(|stack| stack.speaks(transport))
+        {
+            let config = ServerConfig {
+                stack,
+                transport,
+                index: 0,
+                link: options.link,
+                folder: folder.path().to_owned(),
+                parent: process::id(),
+            };
+            let client =
+                start(&launcher, &config, servers, options.payload).with_context(|| {
+                    format!("can't start the servers of {stack:?} over {transport}")
+                })?;
+            let client = Rc::new(RefCell::new(client));
+            for &pattern in patterns {
+                let seed = options.seed ^ (systems.len() as u64) << 32;
+                subjects.push((stack, transport, pattern));
+                systems.push(Box::new(Workload {
+                    stack,
+                    transport,
+                    pattern,
+                    link: options.link,
+                    routes: Routes::new(u8::try_from(servers)?, seed),
+                    client: Rc::clone(&client),
+                }));
+            }
+        }
+        folders.push(folder);
+    }
+    ensure!(
+        !systems.is_empty(),
+        "nothing to measure: none of the stacks speaks the transport"
+    );
+    let schedule = Schedule {
+        rounds: options.rounds,
+        turn: options.turn,
+        seed: options.seed,
+    };
+    let results = measure(&mut systems, &schedule, progress)?;
+    let rows = subjects
+        .into_iter()
+        .zip(results)
+        .map(|((stack, transport, pattern), result)| {
+            row(bench, stack, transport, pattern, options, &result)
+        });
+    let mut rows: Vec<Row> = rows.collect();
+    rows.sort_by_key(|row| row.n); // stable: within one n as they were asked for
+    Ok(rows)
+}
+
+impl Stack {
+    fn speaks(self, transport: Transport) -> bool {
+        match self {
+            Self::FloorBlocking | Self::FloorTokio => true,
+            Self::Wallaby => transport != Transport::Udp,
+        }
+    }
+}
+
+fn start(
+    launcher: &Launcher,
+    config: &ServerConfig,
+    servers: usize,
+    payload: usize,
+) -> Result<Box<dyn Client>> {
+    Ok(match config.stack {
+        Stack::FloorBlocking | Stack::FloorTokio => {
+            Box::new(Floor::start(launcher, config, servers, payload)?)
+        }
+        Stack::Wallaby => Box::new(on_wallaby::Caller::start(
+            launcher, config, servers, payload,
+        )?),
+    })
+}
+
+/// Refuses what can't be measured; yields how many servers there are to be.
+fn check(patterns: &[Pattern], options: &RunOptions) -> Result<usize> {
+    let needed = patterns
+        .iter()
+        .map(|pattern| pattern.servers())
+        .max()
+        .unwrap_or(0);
+    ensure!(
+        needed > 0,
+        "nothing to measure: no numbers of servers were given"
+    );
+    ensure!(
+        patterns.iter().all(|pattern| pattern.n() > 0),
+        "0 servers can't be measured"
+    );
+    ensure!(
+        needed <= MOST_SERVERS,
+        "{needed} servers are needed, {MOST_SERVERS} are possible"
+    );
+    let servers = options
+        .servers
+        .unwrap_or_else(|| MOST_SERVERS.min(needed + SPARE_SERVERS));
+    ensure!(
+        servers >= needed,
+        "{needed} servers are needed to choose from, not {servers}"
+    );
+    ensure!(
+        servers <= MOST_SERVERS,
+        "{servers} servers are too many, {MOST_SERVERS} are possible"
+    );
+    let least = least_payload(needed);
+    let payload = options.payload;
+    ensure!(
+        (least..=LARGEST_PAYLOAD).contains(&payload),
+        "a payload of {payload} bytes is not possible: it takes {least} to {LARGEST_PAYLOAD} with {needed} servers"
+    );
+    ensure!(options.rounds > 0, "at least one round is needed");
+    ensure!(
+        options.link <= LONGEST_LINK,
+        "a link of more than {} s is not possible",
+        LONGEST_LINK.as_secs()
+    );
+    Ok(servers)
+}
+
+fn row(
+    bench: &str,
+    stack: Stack,
+    transport: Transport,
+    pattern: Pattern,
+    options: &RunOptions,
+    result: &Measurement,
+) -> Row {
+    let prefix = if transport == Transport::Udp {
+        0
+    } else {
+        PREFIX
+    };
+    let per_operation = |count: u64| round(count as f64 / result.operations.max(1) as f64);
+    let (messages, client_messages, bytes) = match result.traffic {
+        Some(traffic) => (
+            per_operation(traffic.messages),
+            per_operation(traffic.client_messages),
+            per_operation(traffic.bytes),
+        ),
+        None => {
+            let messages = pattern.messages() as f64;
+            (
+                messages,
+                pattern.client_messages() as f64,
+                messages * (options.payload + prefix) as f64,
+            )
+        }
+    };
+    Row {
+        bench: bench.into(),
+        system: system(stack, pattern).into(),
+        transport: transport.to_string(),
+        n: pattern.n() as u64,
+        payload: options.payload as u64,
+        link_us: u64::try_from(options.link.as_micros()).unwrap_or(u64::MAX),
+        pin: options.pin,
+        rounds: u64::from(result.rounds),
+        p50_us: micros(result.latencies.quantile(0.5)),
+        p99_us: micros(result.latencies.quantile(0.99)),
+        cpu_us_per_op: micros(result.cpu_per_operation),
+        ops_per_s: None,
+        messages: Some(messages),
+        client_messages: Some(client_messages),
+        bytes: Some(bytes),
+    }
+}
+
+fn micros(duration: Duration) -> f64 {
+    round(duration.as_nanos() as f64 / 1_000.0)
+}
+
+/// To hundredths: more digits only say that nobody thought about them.
+fn round(number: f64) -> f64 {
+    (number * 100.0).round() / 100.0
+}
+
+/// So that even the largest operation does not always take the same servers.
+const SPARE_SERVERS: usize = 2;
+const LONGEST_LINK: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(patterns: &[Pattern], change: impl FnOnce(&mut RunOptions)) -> String {
+        let mut options = RunOptions::default();
+        change(&mut options);
+        check(patterns, &options).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_refused() {
+        let ten = [Pattern::Forward { servers: 10 }];
+        assert!(check(&ten, &RunOptions::default()).is_ok());
+        assert!(refused(&[], |_| ()).contains("nothing to measure"));
+        assert!(
+            refused(&[Pattern::Sequential { servers: 0 }], |_| ()).contains("nothing to measure")
+        );
+        assert!(refused(&[Pattern::Forward { servers: 65 }], |_| ()).contains("64 are possible"));
+        assert!(
+            refused(&ten, |options| options.servers = Some(9)).contains("10 servers are needed")
+        );
+        assert!(refused(&ten, |options| options.servers = Some(99)).contains("too many"));
+        assert!(refused(&ten, |options| options.payload = 19).contains("it takes 20 to 16384"));
+        assert!(refused(&ten, |options| options.link = Duration::from_secs(60)).contains("link"));
+        assert!(refused(&ten, |options| options.rounds = 0).contains("round"));
+    }
+}

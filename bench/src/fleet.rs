@@ -1,0 +1,469 @@
+//! The servers of a benchmark: each a process of its own, started from this very program, gone with it.
+//!
+//! A server reads one instruction a line from its standard input and answers on its standard output:
+//! it announces its address, is told everybody's, says when it is connected, and reports its traffic when asked.
+
+use crate::harness::Traffic;
+use crate::patience::Lost;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::str::FromStr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+use std::{env, fmt, fs, io, process, thread};
+
+/// More servers than this are refused: with threads on all their connections they would swamp the machine.
+pub const MOST_SERVERS: usize = 64;
+
+/// How servers are started.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    /// The program.
+    pub program: PathBuf,
+    /// What makes it call [`crate::server_main`] with the arguments that follow.
+    pub arguments: Vec<OsString>,
+}
+
+impl Launcher {
+    /// This very program with the hidden command `bench-server`.
+    ///
+    /// # Errors
+    /// The operating system does not say which program this is.
+    pub fn this_program() -> Result<Self> {
+        Ok(Self {
+            program: env::current_exe().context("can't find the program to start servers with")?,
+            arguments: vec!["bench-server".into()],
+        })
+    }
+}
+
+/// How messages are carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Unix stream sockets.
+    Unix,
+    /// TCP on the loopback interface.
+    Tcp,
+    /// UDP on the loopback interface.
+    Udp,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Unix => "unix",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+impl FromStr for Transport {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Ok(match name {
+            "unix" => Self::Unix,
+            "tcp" => Self::Tcp,
+            "udp" => Self::Udp,
+            other => bail!("unknown transport {other:?}: choose unix, tcp or udp"),
+        })
+    }
+}
+
+/// What carries out the pattern of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stack {
+    /// Bare loops on blocking sockets.
+    FloorBlocking,
+    /// Bare loops on tokio's sockets, on its current-thread runtime.
+    FloorTokio,
+    /// Wallaby.
+    Wallaby,
+}
+
+/// What a server is told on its command line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ServerConfig {
+    pub(crate) stack: Stack,
+    pub(crate) transport: Transport,
+    /// Its place in the fleet.
+    pub(crate) index: u8,
+    /// The emulated one-way delay of what it sends.
+    pub(crate) link: Duration,
+    /// For sockets in the file system.
+    pub(crate) folder: PathBuf,
+    /// The process that starts it.
+    pub(crate) parent: u32,
+}
+
+impl ServerConfig {
+    /// Where this server's unix socket is.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.join(format!("{:?}-{}", self.stack, self.index))
+    }
+}
+
+/// Everybody's addresses.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Peers {
+    /// Of the servers, in order.
+    pub(crate) servers: Vec<String>,
+    /// Of the client, where servers don't learn it from a connection.
+    pub(crate) client: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Instruction {
+    Connect(Peers),
+    Report,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Announcement {
+    Listening(String),
+    Connected,
+    Traffic(Traffic),
+}
+
+/// Running servers; they are killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    servers: Vec<Server>,
+    pub(crate) addresses: Vec<String>,
+    pub(crate) lost: Lost,
+}
+
+impl Fleet {
+    /// Starts `count` servers like `config`, without connecting them yet.
+    pub(crate) fn start(launcher: &Launcher, count: usize, config: &ServerConfig) -> Result<Self> {
+        ensure!(count > 0, "at least one server is needed");
+        ensure!(
+            count <= MOST_SERVERS,
+            "{count} servers are too many, {MOST_SERVERS} are possible"
+        );
+        let mut fleet = Self {
+            servers: Vec::with_capacity(count),
+            addresses: Vec::with_capacity(count),
+            lost: Lost::default(),
+        };
+        for index in 0..count {
+            let config = ServerConfig {
+                index: u8::try_from(index)?,
+                ..config.clone()
+            };
+            let server = Server::start(launcher, &config, Lost::clone(&fleet.lost))?;
+            fleet.servers.push(server);
+        }
+        for server in &mut fleet.servers {
+            match server.listen()? {
+                Announcement::Listening(address) => fleet.addresses.push(address),
+                other => bail!("{server} said {other:?} instead of its address"),
+            }
+        }
+        Ok(fleet)
+    }
+
+    /// Tells every server where the others are, and waits until they are connected.
+    pub(crate) fn connect(&mut self, client: Option<String>) -> Result<()> {
+        let peers = Peers {
+            servers: self.addresses.clone(),
+            client,
+        };
+        for server in &mut self.servers {
+            server.instruct(&Instruction::Connect(peers.clone()))?;
+        }
+        for server in &mut self.servers {
+            match server.listen()? {
+                Announcement::Connected => (),
+                other => bail!("{server} said {other:?} instead of that it is connected"),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the servers counted, all together.
+    pub(crate) fn traffic(&mut self) -> Result<Traffic> {
+        let mut sum = Traffic::default();
+        for server in &mut self.servers {
+            server.instruct(&Instruction::Report)?;
+            match server.listen()? {
+                Announcement::Traffic(traffic) => {
+                    sum.messages += traffic.messages;
+                    sum.bytes += traffic.bytes;
+                }
+                other => bail!("{server} said {other:?} instead of its traffic"),
+            }
+        }
+        Ok(sum)
+    }
+
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.servers
+            .iter()
+            .map(|server| server.process.id())
+            .collect()
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        // All first, so that they end at the same time; an error means that it has already ended.
+        for server in &mut self.servers {
+            let _ = server.process.kill();
+        }
+        for server in &mut self.servers {
+            let _ = server.process.wait();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Server {
+    name: String,
+    process: Child,
+    instructions: ChildStdin,
+    announcements: Receiver<io::Result<String>>,
+}
+
+impl Server {
+    fn start(launcher: &Launcher, config: &ServerConfig, lost: Lost) -> Result<Self> {
+        let mut process = Command::new(&launcher.program)
+            .args(&launcher.arguments)
+            .arg(serde_json::to_string(config)?)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("can't start {} as a server", launcher.program.display()))?;
+        let pipes = process.stdin.take().zip(process.stdout.take());
+        let (instructions, output) = pipes.ok_or_else(|| anyhow!("a server has no pipes"))?;
+        let (lines, announcements) = sync_channel(1);
+        let server = Self {
+            name: format!(
+                "server {} ({:?}, process {})",
+                config.index,
+                config.stack,
+                process.id()
+            ),
+            process,
+            instructions,
+            announcements,
+        };
+        let name = server.name.clone();
+        // A thread waits for the lines, so that reading one can have a time limit, and notices the end.
+        thread::Builder::new()
+            .name("bench-control".into())
+            .spawn(move || {
+                for line in BufReader::new(output).lines() {
+                    if lines.send(line).is_err() {
+                        return;
+                    }
+                }
+                let _ = lost.set(name); // the first one that is lost is enough
+            })?;
+        Ok(server)
+    }
+
+    fn instruct(&mut self, instruction: &Instruction) -> Result<()> {
+        write_line(&mut self.instructions, instruction).with_context(|| format!("{self} has ended"))
+    }
+
+    fn listen(&mut self) -> Result<Announcement> {
+        let line = match self.announcements.recv_timeout(PATIENCE) {
+            Ok(line) => line.with_context(|| format!("{self} can't be read"))?,
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("{self} said nothing for {} s", PATIENCE.as_secs())
+            }
+            Err(RecvTimeoutError::Disconnected) => bail!("{self} has ended, {}", self.ending()),
+        };
+        serde_json::from_str(&line).with_context(|| format!("{self} said {line:?}"))
+    }
+
+    fn ending(&mut self) -> String {
+        // It closed its output a moment ago, so this takes another moment at most, unless it is stuck in its end.
+        let _ = self.process.kill();
+        self.process
+            .wait()
+            .map_or_else(|error| error.to_string(), |status| status.to_string())
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.name)
+    }
+}
+
+/// A server's side of the conversation.
+pub(crate) struct Control;
+
+impl Control {
+    /// Announces the address; the answer is everybody's.
+    pub(crate) fn exchange_addresses(&mut self, address: &str) -> Result<Peers> {
+        self.announce(&Announcement::Listening(address.to_owned()))?;
+        match self.instruction()? {
+            Some(Instruction::Connect(peers)) => Ok(peers),
+            Some(other) => bail!("was told {other:?} instead of the addresses"),
+            None => process::exit(0),
+        }
+    }
+
+    /// Says that the server is connected, then answers instructions until the client has gone.
+    pub(crate) fn attend(&mut self, traffic: impl Fn() -> Traffic) -> Result<()> {
+        self.announce(&Announcement::Connected)?;
+        while let Some(instruction) = self.instruction()? {
+            match instruction {
+                Instruction::Report => self.announce(&Announcement::Traffic(traffic()))?,
+                Instruction::Connect(_) => bail!("was told the addresses twice"),
+            }
+        }
+        Ok(())
+    }
+
+    fn announce(&mut self, announcement: &Announcement) -> Result<()> {
+        write_line(io::stdout().lock(), announcement)
+    }
+
+    fn instruction(&mut self) -> Result<Option<Instruction>> {
+        let mut line = String::new();
+        if io::stdin().lock().read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        Ok(Some(
+            serde_json::from_str(&line).with_context(|| format!("was told {line:?}"))?,
+        ))
+    }
+}
+
+fn write_line(mut output: impl Write, message: &impl Serialize) -> Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    output.write_all(&line)?;
+    output.flush()?;
+    Ok(())
+}
+
+/// A folder of this run's own, for sockets; removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn create() -> Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        remove_left_behind();
+        for attempt in 0..100 {
+            let path = env::temp_dir().join(format!("{FOLDER}{}-{attempt}", process::id()));
+            match fs::DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
+                Err(error) => {
+                    return Err(error).with_context(|| format!("can't create {}", path.display()));
+                }
+            }
+        }
+        bail!(
+            "{} is full of folders of former runs",
+            env::temp_dir().display()
+        )
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// Removes the folders of runs that were killed before they could do it themselves.
+fn remove_left_behind() {
+    let entries = fs::read_dir(env::temp_dir())
+        .into_iter()
+        .flatten()
+        .flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let owner = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(FOLDER))
+            .and_then(|rest| {
+                let (pid, _) = rest.split_once('-')?;
+                pid.parse::<u32>().ok()
+            });
+        // One that can't be removed belongs to somebody else.
+        if owner
+            .is_some_and(|pid| pid != process::id() && crate::process::processor_time(pid).is_err())
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// How the names of folders begin; the process id and a number follow.
+const FOLDER: &str = "wallaby-bench-";
+/// A server that takes longer to start or answer an instruction is given up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transports_are_written_as_they_are_read() {
+        for transport in [Transport::Unix, Transport::Tcp, Transport::Udp] {
+            assert_eq!(
+                transport.to_string().parse::<Transport>().unwrap(),
+                transport
+            );
+        }
+        assert!("carrier-pigeon".parse::<Transport>().is_err());
+    }
+
+    #[test]
+    fn a_folder_is_gone_after_its_use() {
+        let folder = Folder::create().unwrap();
+        let path = folder.path().to_owned();
+        fs::write(path.join("socket"), "").unwrap();
+        drop(folder);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn folders_of_killed_runs_are_removed() {
+        // No process has this id: they end below 2^22.
+        let left_behind = env::temp_dir().join(format!("{FOLDER}4000000000-0"));
+        fs::create_dir_all(&left_behind).unwrap();
+        let _folder = Folder::create().unwrap();
+        assert!(!left_behind.exists());
+    }
+
+    #[test]
+    fn a_program_that_is_no_server_is_a_clear_error() {
+        let launcher = Launcher {
+            program: "/bin/true".into(),
+            arguments: Vec::new(),
+        };
+        let config = ServerConfig {
+            stack: Stack::FloorBlocking,
+            transport: Transport::Unix,
+            index: 0,
+            link: Duration::ZERO,
+            folder: env::temp_dir(),
+            parent: process::id(),
+        };
+        let error = Fleet::start(&launcher, 1, &config).unwrap_err().to_string();
+        assert!(
+            error.contains("server 0") && error.contains("has ended"),
+            "{error}"
+        );
+    }
+}

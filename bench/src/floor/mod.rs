@@ -1,0 +1,323 @@
+//! Floors: the same patterns of messages by bare loops on raw sockets. No framework can be faster than these.
+//!
+//! A message is a length (on streams) and the payload, which names the servers that are still to be visited. All
+//! connections are made before anything is measured. [`blocking`] has a thread for each connection, so that receiving
+//! a message costs one system call and nothing has to be polled; [`on_tokio`] has one thread and tokio.
+
+pub(crate) mod blocking;
+pub(crate) mod message;
+pub(crate) mod on_tokio;
+pub(crate) mod socket;
+
+use crate::fleet::{Control, Fleet, Launcher, Peers, ServerConfig, Stack, Transport};
+use crate::harness::{Latencies, Traffic};
+use crate::patience::Lost;
+use crate::pattern::{Pattern, Routes};
+use crate::workload::Client;
+use anyhow::{Result, ensure};
+use message::{Frames, Plan, operation};
+use socket::{Listener, Stream};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+use wallaby::link::sleep_until;
+
+/// Runs a server until its client has gone.
+pub(crate) fn serve(config: &ServerConfig) -> Result<()> {
+    match config.transport {
+        Transport::Udp => serve_datagrams(config),
+        Transport::Tcp | Transport::Unix => serve_streams(config),
+    }
+}
+
+fn serve_streams(config: &ServerConfig) -> Result<()> {
+    let listener = Listener::bind(config)?;
+    let mut control = Control;
+    let peers = control.exchange_addresses(&listener.address()?)?;
+    let outlets = connect_to_others(config, &peers)?;
+    match config.stack {
+        Stack::FloorTokio => on_tokio::serve_streams(listener, outlets, config.link)?,
+        _ => blocking::serve_streams(listener, outlets, config.link)?,
+    }
+    control.attend(Traffic::default)
+}
+
+fn serve_datagrams(config: &ServerConfig) -> Result<()> {
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    let mut control = Control;
+    let peers = control.exchange_addresses(&socket.local_addr()?.to_string())?;
+    let directory = Directory::new(&peers)?;
+    match config.stack {
+        Stack::FloorTokio => on_tokio::serve_datagrams(socket, directory, config.link)?,
+        _ => blocking::serve_datagrams(socket, directory, config.link)?,
+    }
+    control.attend(Traffic::default)
+}
+
+/// A connection to every other server, in their order; none to oneself.
+fn connect_to_others(config: &ServerConfig, peers: &Peers) -> Result<Vec<Option<Stream>>> {
+    let connect = |(index, address): (usize, &String)| {
+        let other = index != usize::from(config.index);
+        other
+            .then(|| Stream::connect(config.transport, address, config.index))
+            .transpose()
+    };
+    peers.servers.iter().enumerate().map(connect).collect()
+}
+
+/// Where everybody is, for datagrams.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    servers: Vec<SocketAddr>,
+    client: Option<SocketAddr>,
+}
+
+impl Directory {
+    fn new(peers: &Peers) -> Result<Self> {
+        let servers: Result<_, _> = peers
+            .servers
+            .iter()
+            .map(|address| address.parse())
+            .collect();
+        let client = peers.client.as_deref().map(str::parse).transpose()?;
+        Ok(Self {
+            servers: servers?,
+            client,
+        })
+    }
+
+    pub(crate) fn of(&self, target: u8) -> Option<SocketAddr> {
+        match target {
+            message::CLIENT => self.client,
+            server => self.servers.get(usize::from(server)).copied(),
+        }
+    }
+}
+
+/// When a message that is handed over now leaves on a link with this delay; none: at once.
+pub(crate) fn departure(link: Duration) -> Option<Instant> {
+    (!link.is_zero()).then(|| Instant::now() + link)
+}
+
+/// Waits for the departure. In a floor nothing else is to be done meanwhile, so even an asynchronous loop may block.
+pub(crate) fn await_departure(departure: Option<Instant>) {
+    if let Some(departure) = departure {
+        sleep_until(departure);
+    }
+}
+
+/// The client's side of a floor.
+pub(crate) struct Floor {
+    fleet: Fleet,
+    side: Side,
+    plan: Plan,
+    operation: u64,
+    pool: u8,
+}
+
+enum Side {
+    Blocking(blocking::Caller),
+    Tokio(on_tokio::Caller),
+}
+
+impl Floor {
+    pub(crate) fn start(
+        launcher: &Launcher,
+        config: &ServerConfig,
+        servers: usize,
+        payload: usize,
+    ) -> Result<Self> {
+        let mut fleet = Fleet::start(launcher, servers, config)?;
+        let side = if config.transport == Transport::Udp {
+            let socket = UdpSocket::bind("127.0.0.1:0")?;
+            let peers = Peers {
+                servers: fleet.addresses.clone(),
+                client: Some(socket.local_addr()?.to_string()),
+            };
+            fleet.connect(peers.client.clone())?;
+            Side::with_datagrams(config, socket, Directory::new(&peers)?)?
+        } else {
+            fleet.connect(None)?;
+            let connect =
+                |address: &String| Stream::connect(config.transport, address, message::CLIENT);
+            let streams: Result<_> = fleet.addresses.iter().map(connect).collect();
+            Side::with_streams(config, streams?, payload)?
+        };
+        Ok(Self {
+            fleet,
+            side,
+            plan: Plan::new(payload),
+            operation: 0,
+            pool: u8::try_from(servers)?,
+        })
+    }
+}
+
+impl Side {
+    fn with_streams(config: &ServerConfig, streams: Vec<Stream>, payload: usize) -> Result<Self> {
+        Ok(match config.stack {
+            Stack::FloorTokio => Self::Tokio(on_tokio::Caller::with_streams(
+                streams,
+                payload,
+                config.link,
+            )?),
+            _ => Self::Blocking(blocking::Caller::with_streams(
+                streams,
+                payload,
+                config.link,
+            )),
+        })
+    }
+
+    fn with_datagrams(
+        config: &ServerConfig,
+        socket: UdpSocket,
+        directory: Directory,
+    ) -> Result<Self> {
+        Ok(match config.stack {
+            Stack::FloorTokio => Self::Tokio(on_tokio::Caller::with_datagrams(
+                socket,
+                directory,
+                config.link,
+            )?),
+            _ => Self::Blocking(blocking::Caller::with_datagrams(
+                socket,
+                directory,
+                config.link,
+            )),
+        })
+    }
+
+    fn run(&mut self, limit: Duration, lost: &Lost, job: &mut dyn Iterate) -> Result<()> {
+        match self {
+            Self::Blocking(caller) => caller.run(limit, lost, job),
+            Self::Tokio(caller) => caller.run(limit, lost, job),
+        }
+    }
+}
+
+impl Client for Floor {
+    fn warm_up(&mut self) -> Result<()> {
+        let mut job = EveryPair {
+            plan: &mut self.plan,
+            operation: &mut self.operation,
+            pool: self.pool,
+            next: 0,
+        };
+        self.side
+            .run(Duration::from_secs(60), &self.fleet.lost, &mut job)
+    }
+
+    fn run(
+        &mut self,
+        pattern: Pattern,
+        routes: &mut Routes,
+        operations: u64,
+        limit: Duration,
+        latencies: &mut Latencies,
+    ) -> Result<()> {
+        let job = &mut Measured {
+            plan: &mut self.plan,
+            operation: &mut self.operation,
+            pattern,
+            routes,
+            left: operations,
+            latencies,
+            start: None,
+        };
+        self.side.run(limit, &self.fleet.lost, job)
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        self.fleet.processes()
+    }
+
+    fn traffic(&mut self) -> Result<Option<Traffic>> {
+        Ok(None)
+    }
+}
+
+/// Operations one after the other, whoever carries them out.
+trait Iterate {
+    /// The former operation, if there was one, is done; what is the next? None: that was all.
+    fn next(&mut self) -> Option<(&Plan, u64)>;
+}
+
+/// Operations whose latencies are recorded.
+struct Measured<'run> {
+    plan: &'run mut Plan,
+    operation: &'run mut u64,
+    pattern: Pattern,
+    routes: &'run mut Routes,
+    left: u64,
+    latencies: &'run mut Latencies,
+    start: Option<Instant>,
+}
+
+impl Iterate for Measured<'_> {
+    fn next(&mut self) -> Option<(&Plan, u64)> {
+        if let Some(start) = self.start.take() {
+            self.latencies.record(start.elapsed());
+        }
+        self.left = self.left.checked_sub(1)?;
+        *self.operation += 1;
+        self.plan.draw(self.pattern, self.routes, *self.operation);
+        self.start = Some(Instant::now());
+        Some((self.plan, *self.operation))
+    }
+}
+
+/// A message over each connection that there is: the client's, and from each server to each.
+struct EveryPair<'run> {
+    plan: &'run mut Plan,
+    operation: &'run mut u64,
+    pool: u8,
+    next: u32,
+}
+
+impl Iterate for EveryPair<'_> {
+    fn next(&mut self) -> Option<(&Plan, u64)> {
+        let pool = u32::from(self.pool);
+        let (first, second) = (self.next / pool, self.next % pool);
+        if first >= pool {
+            return None;
+        }
+        self.next += 1;
+        *self.operation += 1;
+        let route = [first as u8, second as u8]; // both below the pool's size, which is a byte
+        let route = if first == second {
+            &route[..1]
+        } else {
+            &route[..]
+        };
+        self.plan.lay(
+            Pattern::Forward {
+                servers: route.len(),
+            },
+            route,
+            *self.operation,
+        );
+        Some((self.plan, *self.operation))
+    }
+}
+
+/// Checks that an answer belongs to the operation that waits for it.
+fn check_answer(payload: &[u8], expected: u64) -> Result<()> {
+    ensure!(!payload.is_empty(), "interrupted");
+    ensure!(
+        operation(payload) == Some(expected),
+        "an answer to another operation came back"
+    );
+    Ok(())
+}
+
+/// The payload of the next whole frame is checked; whether there was one.
+fn check_frame(frames: &mut Frames, expected: u64) -> Result<bool> {
+    let Some(frame) = frames.take()? else {
+        return Ok(false);
+    };
+    check_answer(&frame[message::PREFIX..], expected)?;
+    Ok(true)
+}
+
+/// The largest payload that floors and workloads accept.
+pub(crate) const LARGEST_PAYLOAD: usize = 16_384;

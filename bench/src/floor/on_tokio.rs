@@ -1,0 +1,330 @@
+//! Floors on tokio's sockets and its current-thread runtime.
+
+use super::blocking::spawn;
+use super::message::{CLIENT, Frames, PREFIX, Phase, Targets};
+use super::socket::{Listener, Stream};
+use super::{
+    Directory, Iterate, LARGEST_PAYLOAD, await_departure, check_answer, check_frame, departure,
+};
+use crate::patience::{Lost, block_on};
+use anyhow::{Context, Result, anyhow, bail};
+use std::io::{ErrorKind, Result as IoResult};
+use std::process;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpStream, UdpSocket, UnixStream, tcp, unix};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
+
+enum Reader {
+    Tcp(tcp::OwnedReadHalf),
+    Unix(unix::OwnedReadHalf),
+}
+
+enum Writer {
+    Tcp(tcp::OwnedWriteHalf),
+    Unix(unix::OwnedWriteHalf),
+}
+
+/// Hands a connected stream to the runtime that this is called on.
+fn adopt(stream: Stream) -> IoResult<(Reader, Writer)> {
+    Ok(match stream {
+        Stream::Tcp(stream) => {
+            stream.set_nonblocking(true)?;
+            let (reader, writer) = TcpStream::from_std(stream)?.into_split();
+            (Reader::Tcp(reader), Writer::Tcp(writer))
+        }
+        Stream::Unix(stream) => {
+            stream.set_nonblocking(true)?;
+            let (reader, writer) = UnixStream::from_std(stream)?.into_split();
+            (Reader::Unix(reader), Writer::Unix(writer))
+        }
+    })
+}
+
+impl Reader {
+    async fn read(&mut self, buffer: &mut [u8]) -> IoResult<usize> {
+        match self {
+            Self::Tcp(reader) => reader.read(buffer).await,
+            Self::Unix(reader) => reader.read(buffer).await,
+        }
+    }
+}
+
+impl Writer {
+    async fn write_all(&self, mut bytes: &[u8]) -> IoResult<()> {
+        while !bytes.is_empty() {
+            let written = match self {
+                Self::Tcp(writer) => writer.try_write(bytes),
+                Self::Unix(writer) => writer.try_write(bytes),
+            };
+            match written {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => match self {
+                    Self::Tcp(writer) => writer.writable().await?,
+                    Self::Unix(writer) => writer.writable().await?,
+                },
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The streams a server writes to. What it reads comes over others, whose halves for reading are kept open here.
+struct Outlets {
+    servers: Vec<Option<(Reader, Writer)>>,
+    client: OnceLock<Writer>,
+}
+
+impl Outlets {
+    fn of(&self, target: u8) -> Result<&Writer> {
+        let outlet = match target {
+            CLIENT => self.client.get(),
+            server => self
+                .servers
+                .get(usize::from(server))
+                .and_then(Option::as_ref)
+                .map(|(_, writer)| writer),
+        };
+        outlet.with_context(|| format!("no connection to {target}"))
+    }
+}
+
+/// Starts a thread that accepts connections, and one with a runtime for all of them.
+pub(crate) fn serve_streams(
+    listener: Listener,
+    servers: Vec<Option<Stream>>,
+    link: Duration,
+) -> Result<()> {
+    let (accepted, connections) = mpsc::unbounded_channel();
+    spawn(move || {
+        loop {
+            accepted
+                .send(listener.accept()?)
+                .map_err(|_| anyhow!("the runtime has ended"))?;
+        }
+    })?;
+    spawn(move || runtime()?.block_on(serve_connections(connections, servers, link)))
+}
+
+async fn serve_connections(
+    mut connections: mpsc::UnboundedReceiver<(Stream, bool)>,
+    servers: Vec<Option<Stream>>,
+    link: Duration,
+) -> Result<()> {
+    let servers: IoResult<_> = servers
+        .into_iter()
+        .map(|stream| stream.map(adopt).transpose())
+        .collect();
+    let outlets = Arc::new(Outlets {
+        servers: servers?,
+        client: OnceLock::new(),
+    });
+    while let Some((stream, from_client)) = connections.recv().await {
+        let (reader, writer) = adopt(stream)?;
+        // To other servers one writes over one's own connections; but dropped, this half would end theirs.
+        let mut unused = Some(writer);
+        if from_client && let Some(writer) = unused.take() {
+            outlets
+                .client
+                .set(writer)
+                .map_err(|_| anyhow!("a second client connected"))?;
+        }
+        let outlets = Arc::clone(&outlets);
+        tokio::spawn(async move {
+            let _unused = unused;
+            if let Err(error) = pass_on(reader, &outlets, link).await {
+                eprintln!("a server of a floor failed: {error:#}");
+                process::exit(1);
+            }
+        });
+    }
+    Ok(())
+}
+
+/// The bare loop.
+async fn pass_on(mut reader: Reader, outlets: &Outlets, link: Duration) -> Result<()> {
+    let mut frames = Frames::new(LARGEST_PAYLOAD);
+    let mut targets = Targets::new();
+    loop {
+        let count = reader.read(frames.space()).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        frames.filled(count);
+        while let Some(frame) = frames.take()? {
+            targets.of(&mut frame[PREFIX..])?;
+            await_departure(departure(link));
+            for &target in targets.as_slice() {
+                outlets.of(target)?.write_all(frame).await?;
+            }
+        }
+    }
+}
+
+/// Starts a thread with a runtime and the bare loop.
+pub(crate) fn serve_datagrams(
+    socket: std::net::UdpSocket,
+    directory: Directory,
+    link: Duration,
+) -> Result<()> {
+    spawn(move || {
+        runtime()?.block_on(async {
+            socket.set_nonblocking(true)?;
+            let socket = UdpSocket::from_std(socket)?;
+            let mut buffer = vec![0; LARGEST_PAYLOAD];
+            let mut targets = Targets::new();
+            loop {
+                let (count, _) = socket.recv_from(&mut buffer).await?;
+                let payload = &mut buffer[..count];
+                targets.of(payload)?;
+                await_departure(departure(link));
+                for &target in targets.as_slice() {
+                    let address = directory
+                        .of(target)
+                        .with_context(|| format!("no address of {target}"))?;
+                    socket.send_to(payload, address).await?;
+                }
+            }
+        })
+    })
+}
+
+/// The client's side.
+pub(crate) struct Caller {
+    runtime: Runtime,
+    sockets: Sockets,
+    link: Duration,
+}
+
+enum Sockets {
+    Streams(Vec<(Reader, Writer, Frames)>),
+    Datagrams {
+        socket: UdpSocket,
+        directory: Directory,
+        buffer: Vec<u8>,
+    },
+}
+
+impl Caller {
+    pub(crate) fn with_streams(
+        streams: Vec<Stream>,
+        payload: usize,
+        link: Duration,
+    ) -> Result<Self> {
+        let runtime = runtime()?;
+        let sockets = {
+            let _inside = runtime.enter();
+            let adopt = |stream| {
+                adopt(stream).map(|(reader, writer)| (reader, writer, Frames::new(payload)))
+            };
+            let streams: IoResult<_> = streams.into_iter().map(adopt).collect();
+            Sockets::Streams(streams?)
+        };
+        Ok(Self {
+            runtime,
+            sockets,
+            link,
+        })
+    }
+
+    pub(crate) fn with_datagrams(
+        socket: std::net::UdpSocket,
+        directory: Directory,
+        link: Duration,
+    ) -> Result<Self> {
+        let runtime = runtime()?;
+        socket.set_nonblocking(true)?;
+        let socket = {
+            let _inside = runtime.enter();
+            UdpSocket::from_std(socket)?
+        };
+        let buffer = vec![0; LARGEST_PAYLOAD];
+        Ok(Self {
+            runtime,
+            sockets: Sockets::Datagrams {
+                socket,
+                directory,
+                buffer,
+            },
+            link,
+        })
+    }
+
+    pub(super) fn run(
+        &mut self,
+        limit: Duration,
+        lost: &Lost,
+        job: &mut dyn Iterate,
+    ) -> Result<()> {
+        let Self {
+            runtime,
+            sockets,
+            link,
+        } = self;
+        block_on(runtime, limit, lost, sockets.run(job, *link))
+    }
+}
+
+impl Sockets {
+    async fn run(&mut self, job: &mut dyn Iterate, link: Duration) -> Result<()> {
+        while let Some((plan, operation)) = job.next() {
+            for phase in plan.phases() {
+                await_departure(departure(link));
+                self.phase(phase, operation).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn phase(&mut self, phase: &Phase, operation: u64) -> Result<()> {
+        for &server in &phase.to {
+            match self {
+                Self::Streams(streams) => {
+                    streams[usize::from(server)]
+                        .1
+                        .write_all(phase.frame())
+                        .await?
+                }
+                Self::Datagrams {
+                    socket, directory, ..
+                } => {
+                    let address = directory.of(server).context("no such server")?;
+                    socket.send_to(phase.datagram(), address).await?;
+                }
+            }
+        }
+        for &server in &phase.from {
+            self.receive(server, operation).await?;
+        }
+        Ok(())
+    }
+
+    /// Receives one answer: from this server, or over datagrams from anybody.
+    async fn receive(&mut self, server: u8, operation: u64) -> Result<()> {
+        match self {
+            Self::Streams(streams) => {
+                let (reader, _, frames) = &mut streams[usize::from(server)];
+                while !check_frame(frames, operation)? {
+                    let count = reader.read(frames.space()).await?;
+                    if count == 0 {
+                        bail!("server {server} closed its connection");
+                    }
+                    frames.filled(count);
+                }
+                Ok(())
+            }
+            Self::Datagrams { socket, buffer, .. } => {
+                let (count, _) = socket.recv_from(buffer).await?;
+                check_answer(&buffer[..count], operation)
+            }
+        }
+    }
+}
+
+/// Without timers: these loops need none, and would pay for them at each wait.
+fn runtime() -> Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_io().build()?)
+}

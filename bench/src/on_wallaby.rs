@@ -1,0 +1,322 @@
+//! The patterns by Wallaby: servers that pass a message on, and the client that calls them.
+//!
+//! The payload is laid out as in the floors, so that both do the same work for the same bytes.
+
+use crate::fleet::{Control, Fleet, Launcher, ServerConfig, Transport};
+use crate::floor::message::{CLIENT, Plan, Targets};
+use crate::harness::{Latencies, Traffic};
+use crate::patience::block_on;
+use crate::pattern::{Pattern, Routes};
+
+use crate::workload;
+use anyhow::{Context, Result, bail, ensure};
+use bytes::{Bytes, BytesMut};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+use wallaby::codec::Raw;
+use wallaby::{Address, Client, Code, Endpoint, Many, Method, One, Request, Service, Status};
+
+/// Passes the message to the next server it names; the last one answers with it.
+static PASS: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/pass");
+/// Passes the message to all servers it names at once; each of them answers with it.
+static SPREAD: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("bench.Relay/spread");
+
+/// Where all servers are, once that is known.
+type Directory = Arc<OnceLock<Vec<Address>>>;
+
+/// Runs a server until its client has gone.
+pub(crate) fn serve(config: &ServerConfig) -> Result<()> {
+    let runtime = runtime()?;
+    let directory = Directory::default();
+    let server = builder(config, &format!("server-{}", config.index))?.serve(relay(&directory));
+    let endpoint = runtime.block_on(server.bind())?;
+    // Instructions are read on a thread of their own; this one is the runtime's.
+    let (ended, end) = oneshot::channel();
+    thread::Builder::new()
+        .name("bench-control".into())
+        .spawn(move || {
+            let _ = ended.send(attend(&endpoint, &directory));
+        })?;
+    runtime.block_on(end)?
+}
+
+fn attend(endpoint: &Endpoint, directory: &Directory) -> Result<()> {
+    let mut control = Control;
+    let address = endpoint.address().context("the server does not listen")?;
+    let peers = control.exchange_addresses(&address.to_string())?;
+    if directory.set(addresses(&peers.servers)?).is_err() {
+        bail!("was told the addresses twice");
+    }
+    control.attend(|| traffic(endpoint))
+}
+
+fn relay(directory: &Directory) -> Service {
+    let (for_pass, for_spread) = (Arc::clone(directory), Arc::clone(directory));
+    Service::new("bench.Relay")
+        .method(&PASS, move |request, (message,)| {
+            pass(request, message, Arc::clone(&for_pass))
+        })
+        .method(&SPREAD, move |request, (message,)| {
+            spread(request, message, Arc::clone(&for_spread))
+        })
+}
+
+async fn pass(
+    request: Request<One<Bytes>, Raw>,
+    message: Bytes,
+    directory: Directory,
+) -> Result<(), Status> {
+    let (message, targets) = step(message)?;
+    match targets.as_slice() {
+        [CLIENT] => request.respond(message).await?,
+        [server] => {
+            request
+                .forward(locate(&directory, *server)?, PASS.target((message,)))
+                .await?
+        }
+        _ => {
+            return Err(Status::new(
+                Code::InvalidArgument,
+                "a message to be spread was passed",
+            ));
+        }
+    }
+    Ok(())
+}
+
+async fn spread(
+    request: Request<Many<Bytes>, Raw>,
+    message: Bytes,
+    directory: Directory,
+) -> Result<(), Status> {
+    let (message, targets) = step(message)?;
+    for &server in targets.as_slice() {
+        request
+            .delegate(locate(&directory, server)?, PASS.target((message.clone(),)))
+            .await?;
+    }
+    Ok(())
+}
+
+/// The message as it is to be sent on, and to whom.
+fn step(message: Bytes) -> Result<(Bytes, Targets), Status> {
+    let mut message = BytesMut::from(message);
+    let mut targets = Targets::new();
+    let done = targets.of(&mut message);
+    done.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
+    Ok((message.freeze(), targets))
+}
+
+fn locate(directory: &Directory, server: u8) -> Result<&Address, Status> {
+    let address = directory
+        .get()
+        .and_then(|addresses| addresses.get(usize::from(server)));
+    address.ok_or_else(|| Status::new(Code::NotFound, format!("there is no server {server}")))
+}
+
+/// The client's side.
+pub(crate) struct Caller {
+    fleet: Fleet,
+    runtime: Runtime,
+    endpoint: Endpoint,
+    servers: Vec<Client>,
+    plan: Plan,
+    operation: u64,
+}
+
+impl Caller {
+    pub(crate) fn start(
+        launcher: &Launcher,
+        config: &ServerConfig,
+        servers: usize,
+        payload: usize,
+    ) -> Result<Self> {
+        let mut fleet = Fleet::start(launcher, servers, config)?;
+        fleet.connect(None)?;
+        let runtime = runtime()?;
+        let endpoint = runtime.block_on(builder(config, "client")?.bind())?;
+        let servers = addresses(&fleet.addresses)?;
+        let servers = servers
+            .into_iter()
+            .map(|address| Client::new(&endpoint, address))
+            .collect();
+        Ok(Self {
+            fleet,
+            runtime,
+            endpoint,
+            servers,
+            plan: Plan::new(payload),
+            operation: 0,
+        })
+    }
+}
+
+impl workload::Client for Caller {
+    fn warm_up(&mut self) -> Result<()> {
+        let pool = u8::try_from(self.servers.len())?;
+        let limit = Duration::from_secs(60);
+        let Self {
+            fleet,
+            runtime,
+            servers,
+            plan,
+            operation,
+            ..
+        } = self;
+        let work = async {
+            for (first, second) in
+                (0..pool).flat_map(|first| (0..pool).map(move |second| (first, second)))
+            {
+                let route = if first == second {
+                    &[first][..]
+                } else {
+                    &[first, second]
+                };
+                let pattern = Pattern::Forward {
+                    servers: route.len(),
+                };
+                *operation += 1;
+                plan.lay(pattern, route, *operation);
+                operate(servers, plan, pattern).await?;
+            }
+            Ok(())
+        };
+        block_on(runtime, limit, &fleet.lost, work)
+    }
+
+    fn run(
+        &mut self,
+        pattern: Pattern,
+        routes: &mut Routes,
+        operations: u64,
+        limit: Duration,
+        latencies: &mut Latencies,
+    ) -> Result<()> {
+        let Self {
+            fleet,
+            runtime,
+            servers,
+            plan,
+            operation,
+            ..
+        } = self;
+        let work = async {
+            for _ in 0..operations {
+                *operation += 1;
+                plan.draw(pattern, routes, *operation);
+                let start = Instant::now();
+                operate(servers, plan, pattern).await?;
+                latencies.record(start.elapsed());
+            }
+            Ok(())
+        };
+        block_on(runtime, limit, &fleet.lost, work)
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        self.fleet.processes()
+    }
+
+    fn traffic(&mut self) -> Result<Option<Traffic>> {
+        let mut sum = self.fleet.traffic()?;
+        let own = self.endpoint.metrics();
+        sum.messages += own.messages_sent;
+        sum.bytes += own.bytes_sent;
+        sum.client_messages = own.messages_sent + own.messages_received;
+        Ok(Some(sum))
+    }
+}
+
+/// One operation: the plan's phases, each with one call to everyone it sends to.
+async fn operate(servers: &[Client], plan: &Plan, pattern: Pattern) -> Result<()> {
+    for phase in plan.phases() {
+        let message = Bytes::copy_from_slice(phase.datagram());
+        let expected = phase.from.len();
+        if let Pattern::Spread { .. } = pattern {
+            let server = &servers[usize::from(phase.to[0])];
+            let mut answers = server.call(&SPREAD, (message.clone(),));
+            let mut count = 0;
+            while let Some(answer) = answers.next().await {
+                check(&answer?, &message)?;
+                count += 1;
+            }
+            ensure!(
+                count == expected,
+                "{count} answers came instead of {expected}"
+            );
+            continue;
+        }
+        if let [server] = phase.to[..] {
+            let answer = servers[usize::from(server)]
+                .call(&PASS, (message.clone(),))
+                .await?;
+            check(&answer, &message)?;
+            continue;
+        }
+        // A call is under way as soon as it is made, so these run in parallel.
+        let call = |server: &u8| servers[usize::from(*server)].call(&PASS, (message.clone(),));
+        let calls: Vec<_> = phase.to.iter().map(call).collect();
+        for call in calls {
+            check(&call.await?, &message)?;
+        }
+    }
+    Ok(())
+}
+
+/// Every server sends on what it got, but for the route.
+fn check(answer: &Bytes, message: &Bytes) -> Result<()> {
+    ensure!(
+        answer.get(..8) == message.get(..8),
+        "an answer to another operation came back"
+    );
+    ensure!(
+        answer.len() == message.len(),
+        "an answer of another size came back"
+    );
+    Ok(())
+}
+
+fn traffic(endpoint: &Endpoint) -> Traffic {
+    let metrics = endpoint.metrics();
+    Traffic {
+        messages: metrics.messages_sent,
+        client_messages: 0,
+        bytes: metrics.bytes_sent,
+    }
+}
+
+fn addresses(texts: &[String]) -> Result<Vec<Address>> {
+    let parse = |text: &String| {
+        text.parse()
+            .with_context(|| format!("{text} is no address"))
+    };
+    texts.iter().map(parse).collect()
+}
+
+/// An endpoint of this run that listens.
+fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Builder> {
+    let address = match config.transport {
+        Transport::Tcp => "tcp://127.0.0.1:0".to_owned(),
+        Transport::Unix => {
+            let path = config.folder.join(name);
+            let path = path
+                .to_str()
+                .context("the folder for sockets is not UTF-8")?;
+            format!("unix://{path}")
+        }
+        Transport::Udp => bail!("wallaby does not speak udp yet"),
+    };
+    let builder = Endpoint::builder().listen(&address);
+    Ok(if config.link.is_zero() {
+        builder
+    } else {
+        builder.link_delay(config.link)
+    })
+}
+
+fn runtime() -> Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_all().build()?)
+}

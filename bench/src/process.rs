@@ -1,0 +1,178 @@
+//! What the operating system is asked about processes: where they run, what they use, with whom they die.
+
+use anyhow::{Context, Result, bail};
+use std::time::Duration;
+
+/// Keeps the calling thread, and the threads and processes it starts, on one processor until dropped.
+#[derive(Debug)]
+pub struct Pinned {
+    #[cfg(target_os = "linux")]
+    before: libc::cpu_set_t,
+    // What is restored at the end is this thread's placement.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+#[cfg(target_os = "linux")]
+impl Pinned {
+    /// Pins the calling thread to processor `cpu`.
+    ///
+    /// # Errors
+    /// There is no such processor, or this process may not use it.
+    pub fn to(cpu: u32) -> Result<Self> {
+        let before = affinity().context("this thread's processors can't be read")?;
+        let index = usize::try_from(cpu)?;
+        if index >= usize::try_from(libc::CPU_SETSIZE)? {
+            bail!("there is no processor {cpu}");
+        }
+        // SAFETY: an all-zero set is a valid, empty one; the index was checked against the set's size.
+        let only = unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(index, &mut set);
+            set
+        };
+        set_affinity(&only).with_context(|| format!("can't run on processor {cpu}"))?;
+        Ok(Self {
+            before,
+            _not_send: std::marker::PhantomData,
+        })
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Pinned {
+    /// Pins the calling thread to processor `cpu`.
+    ///
+    /// # Errors
+    /// Always: only known for Linux.
+    pub fn to(_cpu: u32) -> Result<Self> {
+        bail!("pinning to a processor is only supported on Linux")
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // It was allowed before; should it be forbidden by now there is nothing better to do than to stay.
+        let _ = set_affinity(&self.before);
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn affinity() -> std::io::Result<libc::cpu_set_t> {
+    // SAFETY: an all-zero set is valid, and the call writes at most the size it is told.
+    let (result, set) = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        let result = libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
+        (result, set)
+    };
+    if result == 0 {
+        Ok(set)
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn set_affinity(set: &libc::cpu_set_t) -> std::io::Result<()> {
+    // SAFETY: the set lives through the call, which only reads it.
+    let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// The processor time that a process has used so far, all its threads together, those that ended included.
+///
+/// # Errors
+/// There is no such process.
+#[cfg(target_os = "linux")]
+pub fn processor_time(pid: u32) -> Result<Duration> {
+    let mut clock = 0;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: both pointers are to live variables of the right type.
+    let result = unsafe {
+        match libc::clock_getcpuclockid(libc::pid_t::try_from(pid)?, &mut clock) {
+            0 => libc::clock_gettime(clock, &mut time),
+            error => error,
+        }
+    };
+    if result != 0 {
+        bail!("process {pid} has no processor clock any more: has it ended?");
+    }
+    Ok(Duration::new(
+        u64::try_from(time.tv_sec)?,
+        u32::try_from(time.tv_nsec)?,
+    ))
+}
+
+/// The processor time that a process has used so far.
+///
+/// # Errors
+/// Always: only known for Linux.
+#[cfg(not(target_os = "linux"))]
+pub fn processor_time(_pid: u32) -> Result<Duration> {
+    bail!("processor time of other processes is only supported on Linux")
+}
+
+/// Lets this process be killed when the thread that started it ends, however it ends.
+///
+/// # Errors
+/// The parent, whose process id is `parent`, has already ended.
+pub fn die_with_parent(parent: u32) -> Result<()> {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the call takes plain integers and only changes what happens to this process.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)
+    };
+    // The parent may have ended before the line above; then there will be no signal.
+    if std::os::unix::process::parent_id() != parent {
+        bail!("the program that started this server has ended");
+    }
+    Ok(())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_counts_this_process() {
+        let before = processor_time(std::process::id()).unwrap();
+        let mut sum = 0_u64;
+        while processor_time(std::process::id()).unwrap() == before {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+    }
+
+    #[test]
+    fn pinning_ends_with_the_guard() {
+        std::thread::spawn(|| {
+            let count = |set: &libc::cpu_set_t| {
+                // SAFETY: only reads the set it is given.
+                unsafe { libc::CPU_COUNT(set) }
+            };
+            let before = affinity().unwrap();
+            // SAFETY: the index is below the set's size.
+            let first = (0..libc::CPU_SETSIZE as usize)
+                .find(|index| unsafe { libc::CPU_ISSET(*index, &before) })
+                .unwrap();
+            let pinned = Pinned::to(first as u32).unwrap();
+            assert_eq!(count(&affinity().unwrap()), 1);
+            drop(pinned);
+            assert_eq!(count(&affinity().unwrap()), count(&before));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_processor_that_is_not_there_is_an_error() {
+        assert!(Pinned::to(1_000_000).is_err());
+        assert!(Pinned::to(1_000).is_err());
+    }
+}

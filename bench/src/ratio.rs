@@ -1,0 +1,58 @@
+//! What a result is compared with.
+
+use crate::row::Row;
+
+/// The floor a row is compared with: the same pattern of messages on tokio's sockets, measured in the same run. The
+/// floors on tokio's sockets are compared with those on blocking ones, and these with nothing.
+pub fn floor<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
+    let names: &[&str] = match row.system.as_str() {
+        "floor-forward" | "floor-sequential" | "floor-parallel" => &[],
+        "floor-forward-tokio" => &["floor-forward"],
+        "floor-sequential-tokio" => &["floor-sequential"],
+        "floor-parallel-tokio" => &["floor-parallel"],
+        "wallaby-dpc" => &["floor-forward-tokio"],
+        // All others, peers included, make calls.
+        _ => &["floor-sequential-tokio", "floor-parallel-tokio"],
+    };
+    names.iter().find_map(|name| other(row, rows, name))
+}
+
+/// For a row of `wallaby-dpc` that of `wallaby-rpc`: the same work by calls.
+pub fn calls<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
+    (row.system == "wallaby-dpc")
+        .then(|| other(row, rows, "wallaby-rpc"))
+        .flatten()
+}
+
+/// The row of another system that was measured under the same conditions.
+pub fn other<'rows>(row: &Row, rows: &'rows [Row], system: &str) -> Option<&'rows Row> {
+    rows.iter()
+        .find(|other| other.system == system && other.comparable(row))
+}
+
+/// How many times the median of `other` the median of `row` is.
+pub fn of_medians(row: &Row, other: &Row) -> Option<f64> {
+    (other.p50_us > 0.0).then(|| row.p50_us / other.p50_us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::tests::sample;
+
+    #[test]
+    fn a_row_is_compared_with_its_own_pattern_and_transport() {
+        let rows = [
+            sample("floor-forward-tokio", "tcp", 2, 20.0),
+            sample("floor-forward-tokio", "unix", 1, 8.0),
+            sample("floor-forward-tokio", "unix", 2, 16.0),
+            sample("wallaby-rpc", "unix", 2, 30.0),
+            sample("wallaby-dpc", "unix", 2, 20.0),
+        ];
+        let dpc = &rows[4];
+        let floor = floor(dpc, &rows).unwrap();
+        assert_eq!(of_medians(dpc, floor), Some(1.25));
+        assert_eq!(calls(dpc, &rows), Some(&rows[3]));
+        assert_eq!(super::floor(&rows[3], &rows), None);
+    }
+}

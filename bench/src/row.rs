@@ -1,0 +1,140 @@
+//! The one result row of all benchmarks: a line of JSON.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, Write};
+
+/// What one system did in one benchmark. All counts are per operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The benchmark: `hops`, `fanout`, ...
+    pub bench: String,
+    /// The system: `wallaby-dpc`, `wallaby-rpc`, `floor-forward`, ..., or a peer's name.
+    pub system: String,
+    /// The transport: `unix`, `tcp`, `udp`, ...
+    pub transport: String,
+    /// The benchmark's parameter: servers in sequence, degree of fan-out, ...
+    pub n: u64,
+    /// Bytes of payload in a message.
+    pub payload: u64,
+    /// Emulated one-way delay of each message, in microseconds.
+    pub link_us: u64,
+    /// The processor that the client and all servers were pinned to; none: placed freely.
+    pub pin: Option<u32>,
+    /// How many rounds, interleaved with those of the other systems, the figures are from.
+    pub rounds: u64,
+    /// Median latency of an operation, in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile of the latency of an operation, in microseconds.
+    pub p99_us: f64,
+    /// Processor time of the client and all servers per operation, in microseconds.
+    pub cpu_us_per_op: f64,
+    /// Operations per second, where throughput was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ops_per_s: Option<f64>,
+    /// Messages sent by anybody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<f64>,
+    /// Messages that the client sent or received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_messages: Option<f64>,
+    /// Bytes sent by anybody, payloads and headers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<f64>,
+}
+
+impl Row {
+    /// Whether both rows were measured under the same conditions, so that a ratio of them means something.
+    pub fn comparable(&self, other: &Self) -> bool {
+        self.bench == other.bench
+            && self.transport == other.transport
+            && self.n == other.n
+            && self.payload == other.payload
+            && self.link_us == other.link_us
+            && self.pin == other.pin
+    }
+}
+
+/// Writes rows as lines of JSON.
+///
+/// # Errors
+/// The writer's.
+pub fn write(rows: &[Row], mut output: impl Write) -> Result<()> {
+    for row in rows {
+        serde_json::to_writer(&mut output, row)?;
+        output.write_all(b"\n")?;
+    }
+    output.flush()?;
+    Ok(())
+}
+
+/// Reads lines of JSON written by [`write`]; empty lines are passed over.
+///
+/// # Errors
+/// The reader's, or a line that is no row, with its number.
+pub fn read(input: impl BufRead) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (index, line) in input.lines().enumerate() {
+        let line = line?;
+        if !line.trim().is_empty() {
+            let row = serde_json::from_str(&line)
+                .with_context(|| format!("line {} is not a result row", index + 1))?;
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A row with some figures, for tests of whatever shows rows.
+    pub(crate) fn sample(system: &str, transport: &str, n: u64, p50_us: f64) -> Row {
+        Row {
+            bench: "hops".into(),
+            system: system.into(),
+            transport: transport.into(),
+            n,
+            payload: 100,
+            link_us: 0,
+            pin: Some(0),
+            rounds: 20,
+            p50_us,
+            p99_us: p50_us * 2.0,
+            cpu_us_per_op: p50_us * 0.9,
+            ops_per_s: None,
+            messages: Some(3.0),
+            client_messages: None,
+            bytes: None,
+        }
+    }
+
+    #[test]
+    fn a_row_is_one_line_with_the_documented_fields() {
+        let mut output = Vec::new();
+        write(&[sample("floor-forward", "unix", 2, 16.5)], &mut output).unwrap();
+        assert_eq!(
+            String::from_utf8(output).unwrap(),
+            concat!(
+                r#"{"bench":"hops","system":"floor-forward","transport":"unix","n":2,"payload":100,"link_us":0,"#,
+                r#""pin":0,"rounds":20,"p50_us":16.5,"p99_us":33.0,"cpu_us_per_op":14.85,"messages":3.0}"#,
+                "\n"
+            )
+        );
+    }
+
+    #[test]
+    fn rows_come_back_as_they_were() {
+        let rows = [sample("a", "tcp", 1, 1.25), sample("b", "udp", 10, 99.0)];
+        let mut output = Vec::new();
+        write(&rows, &mut output).unwrap();
+        assert_eq!(read(output.as_slice()).unwrap(), rows);
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let error = read("\n{}\n".as_bytes()).unwrap_err();
+        assert_eq!(error.to_string(), "line 2 is not a result row");
+    }
+}

@@ -1,0 +1,159 @@
+//! Result rows as a table for the terminal.
+
+use crate::ratio::{calls, floor, of_medians};
+use crate::row::Row;
+use std::fmt::Write;
+
+/// The rows as tables, one for each set of conditions but `n`, with their ratios.
+pub fn render(rows: &[Row]) -> String {
+    let mut output = String::new();
+    for (index, title) in titles(rows).iter().enumerate() {
+        if index > 0 {
+            output.push('\n');
+        }
+        output.push_str(title);
+        output.push_str("\n\n");
+        let group: Vec<&Row> = rows
+            .iter()
+            .filter(|row| self::title(row) == *title)
+            .collect();
+        lay_out(&lines(&group, rows), &mut output);
+    }
+    output
+}
+
+fn titles(rows: &[Row]) -> Vec<String> {
+    let mut titles = Vec::new();
+    for title in rows.iter().map(title) {
+        if !titles.contains(&title) {
+            titles.push(title);
+        }
+    }
+    titles
+}
+
+fn title(row: &Row) -> String {
+    let mut title = format!(
+        "{} over {}, {}-byte payloads, ",
+        row.bench, row.transport, row.payload
+    );
+    // Writing to a string can't fail.
+    let _ = match row.pin {
+        Some(cpu) => write!(title, "all on processor {cpu}"),
+        None => write!(title, "placed freely"),
+    };
+    if row.link_us > 0 {
+        let _ = write!(
+            title,
+            ", links of {} ms one way",
+            row.link_us as f64 / 1_000.0
+        );
+    }
+    let _ = write!(title, ", {} rounds", row.rounds);
+    title
+}
+
+const HEADINGS: [&str; 8] = [
+    "n",
+    "system",
+    "p50 µs",
+    "p99 µs",
+    "CPU µs",
+    "messages",
+    "× floor",
+    "DPC / RPC",
+];
+
+fn lines(group: &[&Row], rows: &[Row]) -> Vec<[String; 8]> {
+    let mut lines = vec![HEADINGS.map(str::to_owned)];
+    let mut former = None;
+    for row in group {
+        if former.is_some_and(|n| n != row.n) {
+            lines.push(Default::default());
+        }
+        let ratio = |other: Option<&Row>| {
+            let ratio = other.and_then(|other| of_medians(row, other));
+            ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"))
+        };
+        let n = if former == Some(row.n) {
+            String::new()
+        } else {
+            row.n.to_string()
+        };
+        lines.push([
+            n,
+            row.system.clone(),
+            format!("{:.1}", row.p50_us),
+            format!("{:.1}", row.p99_us),
+            format!("{:.1}", row.cpu_us_per_op),
+            row.messages
+                .map_or_else(String::new, |messages| format!("{messages:.1}")),
+            ratio(floor(row, rows)),
+            ratio(calls(row, rows)),
+        ]);
+        former = Some(row.n);
+    }
+    lines
+}
+
+/// Pads every column to its widest cell: names to the left, numbers to the right.
+fn lay_out(lines: &[[String; 8]], output: &mut String) {
+    let used = |column: &usize| lines.iter().skip(1).any(|line| !line[*column].is_empty());
+    let columns: Vec<usize> = (0..HEADINGS.len()).filter(used).collect();
+    let width = |column: usize| {
+        lines
+            .iter()
+            .map(|line| line[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    for line in lines {
+        let mut text = String::new();
+        for &column in &columns {
+            let (cell, width) = (&line[column], width(column));
+            let _ = if HEADINGS[column] == "system" {
+                write!(text, "  {cell:<width$}")
+            } else {
+                write!(text, "  {cell:>width$}")
+            };
+        }
+        output.push_str(text.trim_end());
+        output.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::tests::sample;
+
+    #[test]
+    fn a_table_shows_ratios_to_floors_and_calls() {
+        let rows = [
+            sample("floor-forward-tokio", "unix", 1, 8.0),
+            sample("floor-forward-tokio", "unix", 2, 16.0),
+            sample("wallaby-dpc", "unix", 2, 20.0),
+            sample("wallaby-rpc", "unix", 2, 25.0),
+        ];
+        let expected = "\
+hops over unix, 100-byte payloads, all on processor 0, 20 rounds
+
+  n  system               p50 µs  p99 µs  CPU µs  messages  × floor  DPC / RPC
+  1  floor-forward-tokio     8.0    16.0     7.2       3.0
+
+  2  floor-forward-tokio    16.0    32.0    14.4       3.0
+     wallaby-dpc            20.0    40.0    18.0       3.0     1.25       0.80
+     wallaby-rpc            25.0    50.0    22.5       3.0
+";
+        assert_eq!(render(&rows), expected);
+    }
+
+    #[test]
+    fn transports_have_tables_of_their_own() {
+        let rows = [
+            sample("floor-forward", "unix", 1, 5.0),
+            sample("floor-forward", "tcp", 1, 7.0),
+        ];
+        assert_eq!(render(&rows).matches("hops over").count(), 2);
+    }
+}

@@ -1,0 +1,154 @@
+//! Every pattern of messages on every stack, for real but briefly. This program is the client, and started again it is each of the servers; so it
+//! brings its own `main`. Nothing here depends on how long anything takes.
+
+use std::env;
+use std::error::Error;
+use std::time::Duration;
+use wallaby_bench::{
+    FanoutOptions, HopsOptions, Launcher, RunOptions, Stack, Transport, fanout, hops, server_main,
+};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = env::args().skip(1).peekable();
+    if arguments
+        .next_if(|argument| argument == "bench-server")
+        .is_some()
+    {
+        return Ok(server_main(arguments)?);
+    }
+    if arguments.any(|argument| argument == "--list") {
+        return Ok(());
+    }
+    every_floor_answers_when_messages_are_forwarded()?;
+    every_floor_answers_when_messages_are_spread()?;
+    a_link_delays_every_message()?;
+    wallaby_carries_out_every_pattern()?;
+    an_impossible_processor_is_a_clear_error()
+}
+
+fn brief(stacks: &[Stack]) -> RunOptions {
+    RunOptions {
+        transports: vec![Transport::Unix, Transport::Tcp, Transport::Udp],
+        stacks: stacks.to_vec(),
+        rounds: 2,
+        turn: Duration::from_micros(100),
+        launcher: Launcher::this_program().ok(),
+        ..RunOptions::default()
+    }
+}
+
+const FLOORS: [Stack; 2] = [Stack::FloorBlocking, Stack::FloorTokio];
+
+fn every_floor_answers_when_messages_are_forwarded() -> Result<(), Box<dyn Error>> {
+    let rows = hops(
+        &HopsOptions {
+            hops: vec![1, 3],
+            run: brief(&FLOORS),
+        },
+        |_| (),
+    )?;
+    assert_eq!(
+        rows.len(),
+        3 * 2 * 2 * 2,
+        "transports, stacks, patterns, numbers of hops"
+    );
+    for row in rows {
+        let messages = if row.system.starts_with("floor-forward") {
+            row.n + 1
+        } else {
+            2 * row.n
+        };
+        assert_eq!(row.messages, Some(messages as f64), "{row:?}");
+        assert!(
+            row.p50_us > 0.0 && row.p99_us >= row.p50_us && row.cpu_us_per_op > 0.0,
+            "{row:?}"
+        );
+    }
+    Ok(())
+}
+
+fn every_floor_answers_when_messages_are_spread() -> Result<(), Box<dyn Error>> {
+    let rows = fanout(
+        &FanoutOptions {
+            fanout: vec![1, 5],
+            run: brief(&FLOORS),
+        },
+        |_| (),
+    )?;
+    assert_eq!(rows.len(), 3 * 2 * 2 * 2);
+    assert!(
+        rows.iter()
+            .all(|row| row.bench == "fanout" && row.p50_us > 0.0)
+    );
+    Ok(())
+}
+
+fn a_link_delays_every_message() -> Result<(), Box<dyn Error>> {
+    let run = RunOptions {
+        link: Duration::from_micros(300),
+        ..brief(&FLOORS)
+    };
+    for row in hops(&HopsOptions { hops: vec![2], run }, |_| ())? {
+        let messages = row.messages.unwrap_or_default();
+        assert!(
+            row.p50_us >= 300.0 * messages,
+            "no message may be early: {row:?}"
+        );
+    }
+    Ok(())
+}
+
+fn wallaby_carries_out_every_pattern() -> Result<(), Box<dyn Error>> {
+    let run = brief(&[Stack::Wallaby]);
+    let mut rows = hops(
+        &HopsOptions {
+            hops: vec![1, 3],
+            run: run.clone(),
+        },
+        |_| (),
+    )?;
+    rows.extend(fanout(
+        &FanoutOptions {
+            fanout: vec![1, 4],
+            run,
+        },
+        |_| (),
+    )?);
+    assert_eq!(
+        rows.len(),
+        2 * 2 * 2 * 2,
+        "transports, forms, numbers, benchmarks: {rows:?}"
+    );
+    for row in rows {
+        // At least as many as the pattern has; more where a protocol sends messages of its own.
+        let least = match (row.bench.as_str(), row.system.as_str()) {
+            ("hops", "wallaby-dpc") => row.n + 1,
+            ("hops", _) => 2 * row.n,
+            (_, "wallaby-dpc") => 2 * row.n + 1,
+            _ => 2 * row.n + 2,
+        };
+        assert!(
+            row.messages
+                .is_some_and(|messages| messages >= least as f64),
+            "{row:?}"
+        );
+        assert!(
+            row.bytes
+                .is_some_and(|bytes| bytes >= (least * row.payload) as f64),
+            "{row:?}"
+        );
+    }
+    Ok(())
+}
+
+fn an_impossible_processor_is_a_clear_error() -> Result<(), Box<dyn Error>> {
+    let run = RunOptions {
+        pin: Some(1_000),
+        ..brief(&FLOORS)
+    };
+    match hops(&HopsOptions { hops: vec![1], run }, |_| ()) {
+        Ok(_) => Err("there is no such processor".into()),
+        Err(error) if error.to_string().contains("processor 1000") => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,103 @@
+//! `wallaby bench`: the benchmarks of the crate `wallaby-bench`, from the command line.
+
+use crate::output::print;
+use crate::progress::Progress;
+use crate::time;
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+use wallaby_bench::chart::Chart;
+use wallaby_bench::{FanoutOptions, HopsOptions, Row, RunOptions, Transport, row, table};
+
+/// Which benchmark.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Latency over the number of servers in sequence: forwarded calls, plain RPC, raw sockets
+    Hops {
+        /// How many servers in sequence
+        #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', default_value = "1,2,4,10")]
+        hops: Vec<usize>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Latency over the degree of fan-out: one server, then several in parallel
+    Fanout {
+        /// How many servers in parallel
+        #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', default_value = "1,2,5,10,20")]
+        fanout: Vec<usize>,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+/// What all benchmarks take.
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    /// What messages are carried by, compared in one run: unix, tcp, udp (raw sockets only)
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "unix,tcp")]
+    transport: Vec<Transport>,
+    /// Put the client and all servers on this processor [default: the system places them]
+    #[arg(long, value_name = "CPU")]
+    pin: Option<u32>,
+    /// Delay every message on its way, as a link would: 250us, 1ms
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = time::parse)]
+    link: Duration,
+    /// Rounds; in each, every system has one turn
+    #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Bytes of payload in each message
+    #[arg(long, value_name = "BYTES", default_value_t = 100)]
+    payload: usize,
+    /// Print a line of JSON for each result
+    #[arg(long)]
+    json: bool,
+    /// Draw a chart into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+impl Bench {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let mut progress = Progress::new("measuring");
+        let mut show = |now: wallaby_bench::Progress<'_>| progress.set(now.done, now.total);
+        let (rows, chart, common) = match self {
+            Self::Hops { hops, common } => {
+                let options = HopsOptions { hops, run: common.options() };
+                (wallaby_bench::hops(&options, &mut show)?, Chart::hops(), common)
+            }
+            Self::Fanout { fanout, common } => {
+                let options = FanoutOptions { fanout, run: common.options() };
+                (wallaby_bench::fanout(&options, &mut show)?, Chart::fanout(), common)
+            }
+        };
+        drop(progress);
+        common.show(&rows, &chart)
+    }
+}
+
+impl Common {
+    fn options(&self) -> RunOptions {
+        RunOptions {
+            transports: self.transport.clone(),
+            pin: self.pin,
+            link: self.link,
+            payload: self.payload,
+            rounds: self.rounds,
+            ..RunOptions::default()
+        }
+    }
+
+    fn show(&self, rows: &[Row], chart: &Chart) -> anyhow::Result<()> {
+        if let Some(file) = &self.svg {
+            let chart = chart.svg(rows);
+            std::fs::write(file, chart).with_context(|| format!("{} can't be written", file.display()))?;
+        }
+        if self.json {
+            let mut lines = Vec::new();
+            row::write(rows, &mut lines)?;
+            return print(&String::from_utf8_lossy(&lines));
+        }
+        print(&table::render(rows))
+    }
+}

@@ -1,0 +1,57 @@
+//! Where the processes of the demo listen: any free TCP port, or sockets in a folder that goes with the demo.
+
+use super::Transport;
+use anyhow::Context;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+
+/// The addresses of a cluster.
+pub(crate) enum Sockets {
+    Tcp,
+    Unix(PathBuf),
+}
+
+impl Sockets {
+    pub(crate) fn new(transport: Transport) -> anyhow::Result<Self> {
+        if transport == Transport::Tcp {
+            return Ok(Self::Tcp);
+        }
+        let folder = std::env::temp_dir().join(format!("wallaby-demo-{}", std::process::id()));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
+        made.with_context(|| format!("the folder {} for sockets can't be made", folder.display()))?;
+        Ok(Self::Unix(folder))
+    }
+
+    /// Where the process of this name listens.
+    pub(crate) fn address(&self, name: &str) -> String {
+        match self {
+            Self::Tcp => "tcp://127.0.0.1:0".to_owned(),
+            Self::Unix(folder) => format!("unix://{}/{}.sock", folder.display(), name.replace(' ', "-")),
+        }
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        if let Self::Unix(folder) = self {
+            // What can't be removed is a few empty files for the system to clean up.
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_folders_go_with_their_owner() {
+        let sockets = Sockets::new(Transport::Unix).unwrap();
+        let address = sockets.address("documents 1");
+        assert!(address.ends_with("/documents-1.sock"), "{address}");
+        let folder = PathBuf::from(address.trim_start_matches("unix://")).parent().unwrap().to_owned();
+        assert!(folder.is_dir());
+        drop(sockets);
+        assert!(!folder.exists());
+    }
+}

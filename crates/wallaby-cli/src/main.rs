@@ -1,0 +1,55 @@
+//! The program `wallaby`: `demo` shows what multi-hop calls are good for, `bench` measures it.
+
+mod bench;
+mod demo;
+mod output;
+mod progress;
+mod time;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Calls that travel from server to server and are answered by whoever finishes them
+#[derive(Debug, Parser)]
+#[command(name = "wallaby", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Search text files on a cluster of processes: by multi-hop calls, then by plain RPC
+    Demo(Box<demo::Demo>),
+    /// Measure multi-hop calls against plain RPC and raw sockets
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// A server of a benchmark, which starts it itself
+    #[command(hide = true)]
+    BenchServer { arguments: Vec<String> },
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Demo(demo) => demo.run(),
+        Command::Bench(bench) => bench.run(),
+        Command::BenchServer { arguments } => wallaby_bench::server_main(arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+/// Says what went wrong, where there is something to say; the exit status for it.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    const INTERRUPTED: u8 = 130;
+    if output::is_gone(error) {
+        return ExitCode::SUCCESS;
+    }
+    if error.is::<demo::process::Interrupted>() {
+        return ExitCode::from(INTERRUPTED);
+    }
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
+}

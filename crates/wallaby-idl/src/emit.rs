@@ -1,0 +1,121 @@
+//! The interface tree as Rust code: the server trait, and beside it the module with client, targets and registration.
+//!
+//! What is generated refers to the framework as `::wallaby` and to everything else by absolute paths, so that nothing
+//! a user defines or leaves out can change its meaning. Variables of the generated code have the hygiene of macros: an
+//! argument may be called `request` or `server`.
+
+mod module;
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::spanned::Spanned;
+
+use crate::tree::{Answer, Attributes, Count, Interface, Method, Type};
+
+/// The code of an interface without [flaws](Interface::flaws): the server trait and the module beside it.
+///
+/// An interface that no module can be named after gives no code.
+#[must_use]
+pub fn emit(interface: &Interface) -> TokenStream {
+    let Some(name) = interface.module() else {
+        return TokenStream::new();
+    };
+    let server = server_trait(interface, &name);
+    let module = module::emit(interface, &name);
+    quote! { #server #module }
+}
+
+fn server_trait(interface: &Interface, module: &Ident) -> TokenStream {
+    let Interface {
+        name,
+        visibility,
+        methods,
+        ..
+    } = interface;
+    let name = &name.rust;
+    let attributes = all_attributes(&interface.attributes);
+    let codec = interface.codec.as_ref().map(Type::syntax);
+    let methods = methods.iter().map(|method| server_method(method, codec));
+    quote! {
+        #attributes
+        #visibility trait #name: #module::Requests + ::core::marker::Send + ::core::marker::Sync + 'static {
+            #(#methods)*
+        }
+    }
+}
+
+fn server_method(method: &Method, codec: Option<&syn::Type>) -> TokenStream {
+    let name = &method.name.rust;
+    let place = at(name);
+    let attributes = all_attributes(&method.attributes);
+    let long = allow_long(method.arguments.len() + 2);
+    let request = local("request");
+    let request_type = of_method(
+        quote_spanned!(place=> ::wallaby::Request),
+        &answer_type(&method.answer),
+        codec,
+    );
+    let arguments = method.arguments.iter().map(|argument| {
+        let (name, kind) = (&argument.name, &argument.kind);
+        quote!(#name: #kind)
+    });
+    let handling = handling(place);
+    quote_spanned! {place=>
+        #attributes #long
+        fn #name(self: &::std::sync::Arc<Self>, #request: #request_type, #(#arguments,)*) -> #handling;
+    }
+}
+
+fn all_attributes(attributes: &Attributes) -> TokenStream {
+    let Attributes {
+        docs,
+        conditions,
+        notices,
+        others,
+    } = attributes;
+    quote!(#(#docs)* #(#conditions)* #(#notices)* #(#others)*)
+}
+
+/// What a method of the server trait returns.
+pub(crate) fn handling(place: Span) -> TokenStream {
+    quote_spanned! {place=>
+        impl ::core::future::Future<Output = ::core::result::Result<(), ::wallaby::Status>> + ::core::marker::Send
+    }
+}
+
+/// Silences clippy about a generated function with so many arguments, some of which the user did not write.
+pub(crate) fn allow_long(arguments: usize) -> Option<TokenStream> {
+    const MOST_FOR_CLIPPY: usize = 7;
+    let reason = "the receiver and the request are added to what the service states";
+    (arguments > MOST_FOR_CLIPPY)
+        .then(|| quote!(#[allow(clippy::too_many_arguments, reason = #reason)]))
+}
+
+/// Where errors about generated code are shown: at what the user wrote, though its names mean what they mean in the
+/// macro.
+pub(crate) fn at(written: impl ToTokens) -> Span {
+    Span::call_site().located_at(written.span())
+}
+
+/// A variable of the generated code, which no name of the user's can meet.
+pub(crate) fn local(name: &str) -> Ident {
+    Ident::new(name, Span::mixed_site())
+}
+
+fn answer_type(answer: &Answer) -> syn::Type {
+    if let Some(spelled) = &answer.spelled {
+        return spelled.syntax().clone();
+    }
+    let item = &answer.item;
+    match answer.count {
+        Count::One => syn::parse_quote!(::wallaby::One<#item>),
+        Count::Many => syn::parse_quote!(::wallaby::Many<#item>),
+    }
+}
+
+/// `generic<answer>` or `generic<answer, codec>`: the default codec is left to the default of the type parameter, to
+/// keep error messages and documentation short.
+fn of_method(generic: TokenStream, answer: &syn::Type, codec: Option<&syn::Type>) -> TokenStream {
+    let codec = codec.map(|codec| quote!(, #codec));
+    quote_spanned!(generic.span()=> #generic<#answer #codec>)
+}

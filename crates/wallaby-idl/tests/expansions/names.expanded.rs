@@ -1,0 +1,285 @@
+//! Names that meet what the macro generates: raw identifiers, options, arguments, and types.
+pub trait HTTPFile: http_file::Requests + ::core::marker::Send + ::core::marker::Sync + 'static {
+    fn r#type(
+        self: &::std::sync::Arc<Self>,
+        request: ::wallaby::Request<::wallaby::One<Client>>,
+        r#match: u8,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::wallaby::Status>,
+    > + ::core::marker::Send;
+    fn deadline(
+        self: &::std::sync::Arc<Self>,
+        request: ::wallaby::Request<Many<TYPE>>,
+        request: Vec<Client>,
+        server: [Requests; SERVICE.len()],
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::wallaby::Status>,
+    > + ::core::marker::Send;
+    fn metadata(
+        self: &::std::sync::Arc<Self>,
+        request: ::wallaby::Request<::wallaby::One<[u8; deadline()]>>,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::wallaby::Status>,
+    > + ::core::marker::Send;
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the receiver and the request are added to what the service states"
+    )]
+    fn getAttr(
+        self: &::std::sync::Arc<Self>,
+        request: ::wallaby::Request<::wallaby::One<Server>>,
+        a: u8,
+        b: u8,
+        c: u8,
+        d: u8,
+        e: u8,
+        f: u8,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<(), ::wallaby::Status>,
+    > + ::core::marker::Send;
+}
+/// Client, delegation targets and registration of the service [`HTTPFile`].
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    dead_code,
+    deprecated,
+    unused_imports,
+    unused_qualifications,
+    reason = "everything in here is generated, and not every program uses all of it"
+)]
+pub mod http_file {
+    use super::*;
+    /// The name of the service, with its package.
+    pub const SERVICE: &::core::primitive::str = "demo.HTTPFile";
+    /// The method `type` of the service.
+    pub static TYPE: ::wallaby::Method<(u8,), ::wallaby::One<super::Client>> = ::wallaby::Method::new(
+        "demo.HTTPFile/type",
+    );
+    /// The method `deadline` of the service.
+    pub static DEADLINE: ::wallaby::Method<
+        (Vec<super::Client>, [super::Requests; super::SERVICE.len()]),
+        Many<super::TYPE>,
+    > = ::wallaby::Method::new("demo.HTTPFile/deadline");
+    /// The method `metadata` of the service.
+    pub static METADATA: ::wallaby::Method<
+        (),
+        ::wallaby::One<[u8; super::deadline()]>,
+    > = ::wallaby::Method::new("demo.HTTPFile/metadata");
+    /// The method `getAttr` of the service.
+    pub static GET_ATTR: ::wallaby::Method<
+        (u8, u8, u8, u8, u8, u8),
+        ::wallaby::One<super::Server>,
+    > = ::wallaby::Method::new("demo.HTTPFile/getAttr");
+    /// Calls the methods of [`HTTPFile`] at one server.
+    ///
+    /// A method may have the name of one of the options below and takes its place then: set such an option
+    /// on a [`wallaby::Client`](::wallaby::Client) and pass that to [`within`].
+    #[derive(::core::clone::Clone, ::core::fmt::Debug)]
+    #[must_use = "a client does nothing until one of its methods is called"]
+    pub struct Client {
+        client: ::wallaby::Client,
+    }
+    /// A client of the service at the address `server`, whose calls `endpoint` makes.
+    pub fn at(
+        endpoint: &::wallaby::Endpoint,
+        server: impl ::core::convert::Into<::wallaby::Address>,
+    ) -> Client {
+        within(::wallaby::Client::new(endpoint, server))
+    }
+    /// A client of the service whose calls are made by `client`: with its server and its options.
+    pub fn within(client: ::wallaby::Client) -> Client {
+        Client { client: client }
+    }
+    impl Client {
+        /// Calls [`HTTPFile::type`].
+        pub fn r#type(
+            &self,
+            r#match: u8,
+        ) -> ::wallaby::Call<::wallaby::One<super::Client>> {
+            self.client.call(&TYPE, (r#match,))
+        }
+        /// Calls [`HTTPFile::deadline`].
+        pub fn deadline(
+            &self,
+            request: Vec<super::Client>,
+            server: [super::Requests; super::SERVICE.len()],
+        ) -> ::wallaby::Call<Many<super::TYPE>> {
+            self.client.call(&DEADLINE, (request, server))
+        }
+        /// Calls [`HTTPFile::metadata`].
+        pub fn metadata(
+            &self,
+        ) -> ::wallaby::Call<::wallaby::One<[u8; super::deadline()]>> {
+            self.client.call(&METADATA, ())
+        }
+        /// Calls [`HTTPFile::getAttr`].
+        pub fn getAttr(
+            &self,
+            a: u8,
+            b: u8,
+            c: u8,
+            d: u8,
+            e: u8,
+            f: u8,
+        ) -> ::wallaby::Call<::wallaby::One<super::Server>> {
+            self.client.call(&GET_ATTR, (a, b, c, d, e, f))
+        }
+        /// Has every hop of a call report where and when it ran.
+        pub fn traced(self) -> Self {
+            within(self.client.traced())
+        }
+        /// Ends a call at its first status.
+        pub fn fail_fast(self) -> Self {
+            within(self.client.fail_fast())
+        }
+    }
+    /// The delegation target [`HTTPFile::type`].
+    pub fn r#type(r#match: u8) -> ::wallaby::Target<::wallaby::One<super::Client>> {
+        TYPE.target((r#match,))
+    }
+    /// The delegation target [`HTTPFile::deadline`].
+    pub fn deadline(
+        request: Vec<super::Client>,
+        server: [super::Requests; super::SERVICE.len()],
+    ) -> ::wallaby::Target<Many<super::TYPE>> {
+        DEADLINE.target((request, server))
+    }
+    /// The delegation target [`HTTPFile::metadata`].
+    pub fn metadata() -> ::wallaby::Target<::wallaby::One<[u8; super::deadline()]>> {
+        METADATA.target(())
+    }
+    /// The delegation target [`HTTPFile::getAttr`].
+    pub fn getAttr(
+        a: u8,
+        b: u8,
+        c: u8,
+        d: u8,
+        e: u8,
+        f: u8,
+    ) -> ::wallaby::Target<::wallaby::One<super::Server>> {
+        GET_ATTR.target((a, b, c, d, e, f))
+    }
+    /// The service as `server` implements it, to be passed to an endpoint.
+    ///
+    /// A server that is needed elsewhere too can be passed in an [`Arc`](::std::sync::Arc).
+    #[must_use = "a service answers nothing until an endpoint serves it"]
+    pub fn service<Server: super::HTTPFile>(server: Server) -> ::wallaby::Service {
+        let server = ::std::sync::Arc::new(server);
+        let service = ::wallaby::Service::new(SERVICE);
+        let service = {
+            let server = ::std::sync::Arc::clone(&server);
+            service
+                .method(
+                    &TYPE,
+                    move |request, (r#match,)| {
+                        let server = ::std::sync::Arc::clone(&server);
+                        async move {
+                            super::HTTPFile::r#type(&server, request, r#match).await
+                        }
+                    },
+                )
+        };
+        let service = {
+            let server = ::std::sync::Arc::clone(&server);
+            service
+                .method(
+                    &DEADLINE,
+                    move |request, (request, server)| {
+                        let server = ::std::sync::Arc::clone(&server);
+                        async move {
+                            super::HTTPFile::deadline(&server, request, request, server)
+                                .await
+                        }
+                    },
+                )
+        };
+        let service = {
+            let server = ::std::sync::Arc::clone(&server);
+            service
+                .method(
+                    &METADATA,
+                    move |request, ()| {
+                        let server = ::std::sync::Arc::clone(&server);
+                        async move { super::HTTPFile::metadata(&server, request).await }
+                    },
+                )
+        };
+        let service = {
+            let server = ::std::sync::Arc::clone(&server);
+            service
+                .method(
+                    &GET_ATTR,
+                    move |request, (a, b, c, d, e, f)| {
+                        let server = ::std::sync::Arc::clone(&server);
+                        async move {
+                            super::HTTPFile::getAttr(&server, request, a, b, c, d, e, f)
+                                .await
+                        }
+                    },
+                )
+        };
+        service
+    }
+    impl<Server: super::HTTPFile> super::HTTPFile for ::std::sync::Arc<Server> {
+        fn r#type(
+            self: &::std::sync::Arc<Self>,
+            request: Self::r#type,
+            r#match: u8,
+        ) -> impl ::core::future::Future<
+            Output = ::core::result::Result<(), ::wallaby::Status>,
+        > + ::core::marker::Send {
+            <Server as super::HTTPFile>::r#type(self, request, r#match)
+        }
+        fn deadline(
+            self: &::std::sync::Arc<Self>,
+            request: Self::deadline,
+            request: Vec<super::Client>,
+            server: [super::Requests; super::SERVICE.len()],
+        ) -> impl ::core::future::Future<
+            Output = ::core::result::Result<(), ::wallaby::Status>,
+        > + ::core::marker::Send {
+            <Server as super::HTTPFile>::deadline(self, request, request, server)
+        }
+        fn metadata(
+            self: &::std::sync::Arc<Self>,
+            request: Self::metadata,
+        ) -> impl ::core::future::Future<
+            Output = ::core::result::Result<(), ::wallaby::Status>,
+        > + ::core::marker::Send {
+            <Server as super::HTTPFile>::metadata(self, request)
+        }
+        fn getAttr(
+            self: &::std::sync::Arc<Self>,
+            request: Self::getAttr,
+            a: u8,
+            b: u8,
+            c: u8,
+            d: u8,
+            e: u8,
+            f: u8,
+        ) -> impl ::core::future::Future<
+            Output = ::core::result::Result<(), ::wallaby::Status>,
+        > + ::core::marker::Send {
+            <Server as super::HTTPFile>::getAttr(self, request, a, b, c, d, e, f)
+        }
+    }
+    /// The type of the request that a handler gets, for each method by its name. Every type implements this.
+    #[allow(non_camel_case_types, reason = "the types have the names of the methods")]
+    pub trait Requests {
+        /// The request of the method `type`.
+        type r#type;
+        /// The request of the method `deadline`.
+        type deadline;
+        /// The request of the method `metadata`.
+        type metadata;
+        /// The request of the method `getAttr`.
+        type getAttr;
+    }
+    impl<Server: ?::core::marker::Sized> Requests for Server {
+        type r#type = ::wallaby::Request<::wallaby::One<super::Client>>;
+        type deadline = ::wallaby::Request<Many<super::TYPE>>;
+        type metadata = ::wallaby::Request<::wallaby::One<[u8; super::deadline()]>>;
+        type getAttr = ::wallaby::Request<::wallaby::One<super::Server>>;
+    }
+}

@@ -1,0 +1,301 @@
+//! One frame of every kind that only concerns a connection, as the golden vectors pin them.
+
+use bytes::Bytes;
+use wallaby_proto::connection::{Connection, Event, Features, Hello, Limits};
+use wallaby_proto::wire::{Link, Message, MethodRef, ReplyTo, Request};
+use wallaby_proto::{Path, RequestId};
+
+use crate::pair::{Pair, hello, method, written};
+use crate::samples::{alice, bob, call, token};
+
+/// A frame, the connection it travels on, and what it does to its reader.
+pub(crate) struct Sample {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) link: Link,
+    /// It is the first part of its message.
+    pub(crate) begins: bool,
+    pub(crate) written: Vec<u8>,
+    /// What a connection makes of these bytes, in words.
+    pub(crate) read: Box<dyn Fn(&[u8]) -> String>,
+}
+
+/// All samples; a vector file is named after each.
+pub(crate) fn all() -> Vec<Sample> {
+    let mut samples = handshake();
+    samples.extend(credit());
+    samples.extend(parts());
+    samples.extend(ends());
+    samples
+}
+
+/// A frame from Alice to Bob, after the handshake.
+fn sample(name: &'static str, about: &'static str, act: fn(&mut Connection)) -> Sample {
+    let mut pair = Pair::open(Limits::default());
+    act(&mut pair.alice);
+    let mut written = written(&mut pair.alice);
+    written.truncate(frame_len(&written));
+    let link = Link {
+        sender: alice(),
+        receiver: bob(),
+    };
+    Sample {
+        name,
+        about,
+        link,
+        begins: true,
+        written,
+        read: Box::new(|bytes| effect(&mut open(), bytes)),
+    }
+}
+
+/// Length of the first frame of these bytes.
+fn frame_len(bytes: &[u8]) -> usize {
+    4 + usize::from(bytes[0]) + (usize::from(bytes[1]) << 8) + (usize::from(bytes[2]) << 16)
+}
+
+fn open() -> Pair {
+    Pair::open(Limits::default())
+}
+
+/// What these bytes do to Bob.
+fn effect(pair: &mut Pair, bytes: &[u8]) -> String {
+    let events = pair.bob_reads(bytes).expect("legal bytes");
+    let answer = written(&mut pair.bob);
+    match (events.as_slice(), answer.as_slice()) {
+        ([], []) => "nothing yet".into(),
+        ([Event::Message(Message::Request(request))], _) => {
+            format!(
+                "delivers a request of {} payload bytes",
+                request.payload.len()
+            )
+        }
+        ([event], _) => describe(event),
+        ([], answer) => format!("is answered by {answer:02x?}"),
+        (events, _) => panic!("one event at most: {events:?}"),
+    }
+}
+
+fn handshake() -> Vec<Sample> {
+    let dialer = Hello {
+        address: Some("tcp://10.1.2.3:4000".parse().expect("an address")),
+        features: Features::AGE,
+        ..hello(alice(), Limits::default())
+    };
+    let dialer = Hello {
+        expected: Some(bob()),
+        ..dialer
+    };
+    let mut pair = Pair::closed(dialer.clone(), hello(bob(), Limits::default()));
+    let first = written(&mut pair.alice);
+    pair.bob_reads(&first).expect("a good hello");
+    let second = written(&mut pair.bob);
+    let at_bob = |bytes: &[u8]| {
+        let anybody = hello(alice(), Limits::default());
+        effect_only(
+            &mut Pair::closed(anybody, hello(bob(), Limits::default())).bob,
+            bytes,
+        )
+    };
+    let at_alice = move |bytes: &[u8]| {
+        let mut pair = Pair::closed(dialer.clone(), hello(bob(), Limits::default()));
+        effect_only(&mut pair.alice, bytes)
+    };
+    vec![
+        Sample {
+            name: "hello-dialer",
+            about: "The first frame of who dialled: it expects a certain node, listens itself, and sorts by age.",
+            link: Link {
+                sender: alice(),
+                receiver: bob(),
+            },
+            begins: true,
+            written: first,
+            read: Box::new(at_bob),
+        },
+        Sample {
+            name: "hello-acceptor",
+            about: "The first frame of who was dialled; it does not say where it listens.",
+            link: Link {
+                sender: bob(),
+                receiver: alice(),
+            },
+            begins: true,
+            written: second,
+            read: Box::new(at_alice),
+        },
+    ]
+}
+
+fn effect_only(connection: &mut Connection, bytes: &[u8]) -> String {
+    let event = connection
+        .handle_input(&mut bytes.into())
+        .expect("legal bytes");
+    describe(&event.expect("an event"))
+}
+
+fn describe(event: &Event) -> String {
+    match event {
+        Event::Opened(peer) => format!(
+            "opens: node {}, expects {:?}, address {:?}, {:?}, {:?}",
+            peer.node, peer.expected, peer.address, peer.features, peer.limits
+        ),
+        Event::Method(number, method) => format!(
+            "names method {number}: {}, codec {}, arguments {:#x}, answer {:#x}",
+            method.name(),
+            method.codec(),
+            method.arguments(),
+            method.answer()
+        ),
+        event => format!("{event:?}"),
+    }
+}
+
+fn credit() -> Vec<Sample> {
+    vec![
+        sample(
+            "method",
+            "A method gets its number, before the first request that uses it.",
+            |alice| {
+                alice
+                    .send_request(request(Bytes::new()), &method())
+                    .expect("room");
+            },
+        ),
+        sample(
+            "credit-requests",
+            "Requests of 2 MiB were processed: the peer may send as much again.",
+            |alice| {
+                alice.grant_request(2 << 20);
+            },
+        ),
+        sample(
+            "call-credit",
+            "An application took four answers, of 1000 bytes in all, off its call.",
+            |alice| {
+                alice.grant_call(call(), 4, 1000);
+            },
+        ),
+    ]
+}
+
+fn parts() -> Vec<Sample> {
+    let mut pair = open();
+    pair.alice
+        .send_request(request(vec![b'a'; 65_537].into()), &method())
+        .expect("room");
+    let mut method = pair.alice.output().to_vec();
+    let first = method.split_off(frame_len(&method));
+    assert_eq!(first.len(), frame_len(&first), "one part at a time");
+    pair.alice.advance(method.len() + first.len());
+    let mut before = [&method[..], &first].concat();
+    let second = pair.alice.output().to_vec();
+    pair.alice.advance(second.len());
+    before.extend(&second);
+    let third = pair.alice.output().to_vec();
+    let mut reader = open();
+    reader.bob_reads(&first).expect("legal bytes");
+    let granted = written(&mut reader.bob);
+    let link = Link {
+        sender: alice(),
+        receiver: bob(),
+    };
+    let reads_third = move |bytes: &[u8]| {
+        let mut pair = open();
+        pair.bob_reads(&before).expect("legal bytes");
+        written(&mut pair.bob);
+        effect(&mut pair, bytes)
+    };
+    vec![
+        Sample {
+            name: "part-first",
+            about: "The first part of a request of 65,537 bytes: its stream, its length and its kind, then its bytes.",
+            link,
+            begins: true,
+            written: first,
+            read: Box::new(|bytes| effect(&mut open(), bytes)),
+        },
+        Sample {
+            name: "part-last",
+            about: "The last part of the same request; parts after the first name their stream only.",
+            link,
+            begins: false,
+            written: third,
+            read: Box::new(reads_third),
+        },
+        Sample {
+            name: "credit-parts",
+            about: "A part of 32 KiB has arrived: the peer may send as much again.",
+            link: Link {
+                sender: bob(),
+                receiver: alice(),
+            },
+            begins: true,
+            written: granted,
+            read: Box::new(|bytes| effect(&mut open(), bytes)),
+        },
+    ]
+}
+
+fn ends() -> Vec<Sample> {
+    let link = Link {
+        sender: alice(),
+        receiver: bob(),
+    };
+    let question = vec![3, 0, 0, 0x06, 0, 0xac, 0x02];
+    let mut pair = open();
+    pair.bob_reads(&question).expect("a probe");
+    let answer = written(&mut pair.bob);
+    let read = || Box::new(|bytes: &[u8]| effect(&mut open(), bytes));
+    vec![
+        Sample {
+            name: "probe",
+            about: "Is anybody there?",
+            link,
+            begins: true,
+            written: question,
+            read: read(),
+        },
+        Sample {
+            name: "probe-answer",
+            about: "Yes; the question's nonce comes back.",
+            link: Link {
+                sender: bob(),
+                receiver: alice(),
+            },
+            begins: true,
+            written: answer,
+            read: read(),
+        },
+        sample(
+            "going-away",
+            "Nothing new comes; so many messages were received.",
+            |alice| alice.go_away(),
+        ),
+        sample("close", "The connection is closed, and why.", |alice| {
+            alice.close("malformed bytes")
+        }),
+    ]
+}
+
+fn request(payload: Bytes) -> Request {
+    Request {
+        call: call(),
+        token: token(),
+        id: RequestId {
+            path: Path::FIRST,
+            hop: 0,
+        },
+        depth: 0,
+        base: 0,
+        reply_to: ReplyTo::Peer,
+        manifest: None,
+        deadline: None,
+        oldest: call().sequence,
+        traced: false,
+        compressed: false,
+        options: None,
+        method: MethodRef::Number(0),
+        payload,
+    }
+}

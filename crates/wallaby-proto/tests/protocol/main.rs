@@ -1,0 +1,27 @@
+//! Tests of the protocol core through its public interface.
+//!
+//! | module | what it checks |
+//! |---|---|
+//! | `vectors`, `sizes` | the bytes of every message and frame, and how many they are |
+//! | `roundtrip`, `hostile`, `limits` | what is written is read again; what nobody would write is refused |
+//! | `handshake`, `credit`, `parts` | what a connection does besides carrying messages |
+//! | `tree` | completion against an independent oracle |
+//!
+//! The other modules are what these share. `WALLABY_CASES=20` runs twenty times as many cases of each property,
+//! `WALLABY_BLESS=1` rewrites the golden files.
+
+mod credit;
+mod frames;
+mod golden;
+mod handshake;
+mod hostile;
+mod layout;
+mod limits;
+mod pair;
+mod parts;
+mod roundtrip;
+mod samples;
+mod sizes;
+mod strategies;
+mod tree;
+mod vectors;

@@ -1,0 +1,131 @@
+//! What is written is read again, over every kind of link, alone and through connections that cut anywhere.
+
+use bytes::{Bytes, BytesMut};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use wallaby_proto::connection::{Event, Limits, Refusal};
+use wallaby_proto::wire::{Message, MethodRef, Request};
+
+use crate::layout::Layout;
+use crate::pair::{Pair, messages, method};
+use crate::samples::{alice, bob};
+use crate::strategies::{config, link, message};
+use crate::vectors::{frame, kind};
+
+proptest! {
+    #![proptest_config(config(1000))]
+
+    /// Direct, delegated, relayed: the initiator is the sender, the receiver or somebody else.
+    #[test]
+    fn messages_survive(message in message()) {
+        let mut body = BytesMut::new();
+        message.encode(&mut body, link(alice(), bob()));
+        let read = Message::decode(kind(&message), body.freeze(), link(alice(), bob()));
+        prop_assert_eq!(read, Ok(message));
+    }
+
+    /// The description in `docs/protocol.md`, of which `layout` is the reader, fits every message.
+    #[test]
+    fn every_byte_is_described(message in message()) {
+        let link = link(alice(), bob());
+        let frame = frame(&message, link);
+        let fields = Layout::of(&frame, link, true);
+        let bytes: Vec<u8> = fields.into_iter().flat_map(|(bytes, _)| bytes).collect();
+        prop_assert_eq!(bytes, frame);
+    }
+
+    /// Equal values have equal bytes: what decodes at all encodes to the bytes it was read from, unless they hold
+    /// optional fields of a later version or a named owner where a number would do.
+    #[test]
+    fn bytes_are_canonical(message in message(), position in any::<prop::sample::Index>(), byte: u8) {
+        let link = link(alice(), bob());
+        let mut bytes = BytesMut::new();
+        message.encode(&mut bytes, link);
+        let position = position.index(bytes.len());
+        bytes[position] = byte;
+        let bytes = bytes.freeze();
+        if let Ok(read) = Message::decode(kind(&message), bytes.clone(), link) {
+            let mut again = BytesMut::new();
+            read.encode(&mut again, link);
+            prop_assert_eq!(Message::decode(kind(&message), again.freeze(), link), Ok(read));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(100))]
+
+    /// A stream of messages arrives in order and complete, however the transport cuts it.
+    #[test]
+    fn streams_survive_any_cut(sent in vec(message(), 1..20), cuts in vec(1..200usize, 1..50)) {
+        let mut pair = Pair::open(Limits::default());
+        let mut expected = Vec::new();
+        for message in sent {
+            let message = with_number(message);
+            send(&mut pair, message.clone()).expect("room for a few small messages");
+            expected.push(message);
+        }
+        let mut arrived = Vec::new();
+        for most in cuts.into_iter().cycle() {
+            arrived.extend(messages(pair.to_bob(most).expect("legal bytes")));
+            if pair.alice.is_idle() {
+                break;
+            }
+        }
+        prop_assert_eq!(arrived, expected);
+        let (sent, received) = (pair.alice.counters(), pair.bob.counters());
+        prop_assert_eq!(sent.messages_sent, received.messages_received);
+        prop_assert_eq!(sent.bytes_sent, received.bytes_received);
+    }
+}
+
+/// A request's method number is the connection's business: it is the first that is named.
+fn with_number(message: Message) -> Message {
+    match message {
+        Message::Request(request) => Message::Request(Request {
+            method: MethodRef::Number(0),
+            ..request
+        }),
+        message => message,
+    }
+}
+
+fn send(pair: &mut Pair, message: Message) -> Result<(), Refusal> {
+    match message {
+        Message::Request(request) => pair
+            .alice
+            .send_request(request, &method())
+            .map_err(|(refusal, _)| refusal),
+        Message::Response(response) => pair
+            .alice
+            .send_response(response, true)
+            .map_err(|(refusal, _)| refusal),
+        message => pair.alice.send_control(message),
+    }
+}
+
+#[test]
+fn a_message_of_the_largest_legal_size_in_every_field_passes() {
+    let mut pair = Pair::open(Limits::default());
+    let request = crate::limits::largest_request();
+    pair.alice
+        .send_request(request.clone(), &method())
+        .expect("room");
+    let mut arrived = Vec::new();
+    while !pair.alice.is_idle() {
+        arrived.extend(messages(pair.to_bob(usize::MAX).expect("legal bytes")));
+        pair.to_alice(usize::MAX).expect("credit");
+    }
+    assert_eq!(arrived, [with_number(Message::Request(request))]);
+    assert!(matches!(
+        pair.to_bob(usize::MAX).as_deref(),
+        Ok([] | [Event::Credit])
+    ));
+}
+
+#[test]
+fn an_empty_body_is_no_message() {
+    for kind in 0x10..=0x15 {
+        assert!(Message::decode(kind, Bytes::new(), link(alice(), bob())).is_err());
+    }
+}

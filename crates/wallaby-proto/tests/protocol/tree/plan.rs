@@ -1,0 +1,117 @@
+//! What every handler of a tree does.
+
+/// What one handler does, from its first act to its end.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Plan {
+    pub(super) acts: Vec<Act>,
+    pub(super) finale: Finale,
+}
+
+/// Something that a handler does before its end.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Act {
+    Reply,
+    Delegate(Plan),
+    /// The handler yields: what was held back leaves (PROTOCOL-NOTES 4d).
+    Flush,
+}
+
+/// How a handler ends.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Finale {
+    /// Without a last message of its own: the one held back is the last, if there is one.
+    Finish,
+    Respond,
+    Forward(Box<Plan>),
+    /// With a status; what was held back is not sent.
+    Fail,
+}
+
+/// The size of random trees.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    /// Hops on the longest way from the initiator.
+    pub(super) depth: u32,
+    /// Delegations of one request.
+    pub(super) fanout: u32,
+    /// Replies of one request.
+    pub(super) replies: u32,
+    /// Messages in all, about.
+    pub(super) messages: u32,
+}
+
+impl Plan {
+    /// A handler that does nothing.
+    pub(super) const IDLE: Self = Self { acts: Vec::new(), finale: Finale::Finish };
+
+    /// A random plan that causes about as many messages as `shape` says, or fewer.
+    pub(super) fn random(shape: Shape, random: &mut Random) -> Self {
+        let most = if shape.depth == 0 { 0 } else { shape.fanout.min(shape.messages) };
+        // Some stop early, so that trees are neither all deep nor all shallow.
+        let children = if most == 0 || random.below(shape.depth + 4) == 0 { 0 } else { 1 + random.below(most) };
+        let replies = random.below(shape.replies + 1);
+        let below = shape.messages.saturating_sub(children + replies);
+        let mut acts: Vec<Act> = (0..replies).map(|_| Act::Reply).collect();
+        let mut left = below;
+        for child in 0..children {
+            // Often one child gets it all: so trees grow deep as well as broad.
+            let messages = match random.below(3) {
+                _ if child + 1 == children => left,
+                0 => 0,
+                1 => left,
+                _ => random.below(left + 1),
+            };
+            left -= messages;
+            let shape = Shape { depth: shape.depth - 1, messages, ..shape };
+            let place = random.below(acts.len() as u32 + 1) as usize;
+            acts.insert(place, Act::Delegate(Self::random(shape, random)));
+        }
+        let flushes = if random.below(3) == 0 { random.below(acts.len() as u32 + 1) } else { 0 };
+        for _ in 0..flushes {
+            acts.insert(random.below(acts.len() as u32 + 1) as usize, Act::Flush);
+        }
+        let finale = Self::random_finale(&mut acts, random);
+        Self { acts, finale }
+    }
+
+    /// The last act becomes the finale half of the time, where it can.
+    fn random_finale(acts: &mut Vec<Act>, random: &mut Random) -> Finale {
+        match (random.below(8), acts.pop()) {
+            (0, last) => {
+                acts.extend(last);
+                Finale::Fail
+            }
+            (1..=4, Some(Act::Delegate(plan))) => Finale::Forward(Box::new(plan)),
+            (1..=4, Some(Act::Reply)) => Finale::Respond,
+            (_, last) => {
+                acts.extend(last);
+                Finale::Finish
+            }
+        }
+    }
+}
+
+/// A small generator of random numbers (SplitMix64): a tree is named by its seed.
+#[derive(Debug)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `limit`, which is not 0.
+    pub(super) fn below(&mut self, limit: u32) -> u32 {
+        (self.next() % u64::from(limit)) as u32
+    }
+
+    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for end in (1..items.len()).rev() {
+            items.swap(end, self.below(end as u32 + 1) as usize);
+        }
+    }
+}

@@ -1,0 +1,848 @@
+//! A call as its initiator sees it: a stream of answers that ends when the whole tree of hops is complete.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use wallaby_proto::call::initiator::{Arrival, Initiator};
+use wallaby_proto::connection::{MethodDefinition, Refusal};
+use wallaby_proto::wire::{Budgets, End, Message, Metadata, MethodRef, Options, Ping, ReplyTo, Request, Response};
+use wallaby_proto::{Address, CallId, Path, RequestId, Status, Token};
+
+use crate::blocking;
+use crate::codec::{Codec, Postcard};
+use crate::driver::peer::{Peer, Refused};
+use crate::endpoint::{DEFAULT_DEADLINE, Inner};
+use crate::error::{CallError, Failure};
+use crate::method::{Answer, Many, One};
+use crate::trace::{self, Root, Trace};
+
+/// Times that a request of which no byte was written moves to another connection.
+const MOVES: usize = 3;
+
+/// How a call is made.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct CallOptions {
+    /// How much time the call has; the endpoint's default (60 s) if not set.
+    pub deadline: Option<Duration>,
+    /// Whether each hop reports its timings for [`Call::trace`].
+    pub traced: bool,
+    /// Whether the first status ends the call; the rest of the tree is aborted then.
+    pub fail_fast: bool,
+    /// Pairs that travel down the tree.
+    pub metadata: Metadata,
+    /// What the call's tree may use up.
+    pub budgets: Option<Budgets>,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything that was to come has come. `statuses` counts the errors among the answers.
+    Complete {
+        /// How many answers were statuses.
+        statuses: u64,
+    },
+    /// It failed.
+    Failed(Failure),
+}
+
+/// The part of a call that the endpoint knows too.
+pub(crate) struct CallShared {
+    pub(crate) id: CallId,
+    token: Token,
+    endpoint: Arc<Inner>,
+    options: CallOptions,
+    begun: Instant,
+    deadline: Instant,
+    state: Mutex<State>,
+}
+
+struct State {
+    initiator: Initiator,
+    answers: VecDeque<RawAnswer>,
+    waker: Option<Waker>,
+    /// How the call ended.
+    outcome: Option<Outcome>,
+    ended_after: Option<Duration>,
+    /// The failure was yielded.
+    told: bool,
+    roots: Vec<Sent>,
+    /// When each branch's latest response arrived, in a traced call.
+    answered: Vec<(Path, Duration)>,
+    /// What the application took of answers, by connection, since it was last credited.
+    taken: Vec<Taken>,
+}
+
+/// An initial request.
+#[derive(Debug)]
+struct Sent {
+    root: Root,
+    peer: Option<Arc<Peer>>,
+    /// Why its connection ended.
+    lost: Option<String>,
+}
+
+#[derive(Debug)]
+struct Taken {
+    peer: Arc<Peer>,
+    responses: u64,
+    bytes: u64,
+}
+
+/// An answer with its payload as bytes.
+#[derive(Debug)]
+pub struct RawAnswer {
+    /// The request that sent it.
+    pub request: RequestId,
+    /// Its number among the answers of its branch.
+    pub index: u32,
+    /// The answer.
+    pub payload: Bytes,
+    status: bool,
+    peer: Option<Arc<Peer>>,
+}
+
+impl CallShared {
+    pub(crate) fn new(endpoint: Arc<Inner>, id: CallId, token: Token, options: CallOptions) -> Arc<Self> {
+        let begun = Instant::now();
+        let time = options.deadline.unwrap_or(endpoint.config.default_deadline);
+        let initiator = Initiator::new(id, token, options.budgets.unwrap_or_default());
+        Arc::new(Self {
+            id,
+            token,
+            endpoint,
+            options,
+            begun,
+            deadline: begun + time.min(Duration::from_secs(365 * 86_400)),
+            state: Mutex::new(State {
+                initiator,
+                answers: VecDeque::new(),
+                waker: None,
+                outcome: None,
+                ended_after: None,
+                told: false,
+                roots: Vec::new(),
+                answered: Vec::new(),
+                taken: Vec::new(),
+            }),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    // What arrives.
+
+    /// A response or the end of a branch arrived, over `peer` or from this endpoint itself.
+    pub(crate) fn handle_answer(&self, peer: Option<&Arc<Peer>>, message: Message) {
+        let mut state = self.lock();
+        if state.outcome.is_some() {
+            self.endpoint.meters.late_dropped.add();
+            return;
+        }
+        let token = match &message {
+            Message::Response(response) => response.token,
+            Message::End(end) => end.token,
+            Message::Trace(report) => report.token,
+            _ => None,
+        };
+        if !state.may_answer(self.token, token, peer) {
+            self.endpoint.meters.forged_dropped.add();
+            tracing::warn!(call = %self.id, ?peer, "an answer without the call's token was dropped");
+            return;
+        }
+        let handled = match message {
+            Message::Response(response) => self.handle_response(&mut state, peer, response),
+            Message::End(end) => Self::handle_end(&mut state, &end),
+            Message::Trace(report) => {
+                state.initiator.handle_trace(&report.records);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        let ends = match handled {
+            Ok(()) if state.initiator.is_complete() => Some(state.completed()),
+            Ok(()) => None,
+            Err(failure) => Some(Outcome::Failed(failure)),
+        };
+        match ends {
+            Some(outcome) => self.end(state, outcome),
+            None => state.wake(),
+        }
+    }
+
+    fn handle_response(
+        &self,
+        state: &mut State,
+        peer: Option<&Arc<Peer>>,
+        response: Response,
+    ) -> Result<(), Failure> {
+        match state.initiator.handle_response(&response)? {
+            Arrival::Duplicate => self.endpoint.meters.duplicates_dropped.add(),
+            Arrival::New => {
+                self.endpoint.meters.responses_received.add();
+                if response.status {
+                    self.endpoint.meters.statuses_received.add();
+                }
+                if self.options.traced {
+                    state.note_answer(response.request.path, self.begun.elapsed());
+                }
+                let first_failed = response.status && self.options.fail_fast;
+                state.answers.push_back(RawAnswer {
+                    request: response.request,
+                    index: response.index,
+                    payload: response.payload,
+                    status: response.status,
+                    peer: peer.cloned(),
+                });
+                if first_failed {
+                    return Err(Failure::Aborted);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_end(state: &mut State, end: &End) -> Result<(), Failure> {
+        Ok(state.initiator.handle_end(end)?)
+    }
+
+    /// A connection has ended: requests that went out on it may be lost. Returns their servers.
+    pub(crate) fn handle_lost(&self, peer: &Peer, reason: &str) -> Vec<Address> {
+        let mut state = self.lock();
+        let mut servers = Vec::new();
+        for sent in &mut state.roots {
+            if sent.peer.as_ref().is_some_and(|used| used.id == peer.id) {
+                sent.lost = Some(reason.to_owned());
+                servers.push(sent.root.server.clone());
+            }
+        }
+        servers
+    }
+
+    /// A server is gone for good, and with it the initial requests that went to that life of it and have shown nothing.
+    pub(crate) fn handle_gone(&self, peer: &Peer, reason: &str) {
+        let state = self.lock();
+        if state.outcome.is_some() {
+            return;
+        }
+        let silent: Vec<_> = state.initiator.branches().filter(|branch| branch.received == 0 && branch.hop == 0).collect();
+        let lost = state.roots.iter().find(|sent| {
+            sent.peer.as_ref().is_some_and(|used| used.id == peer.id)
+                && silent.iter().any(|branch| branch.path == sent.root.path && branch.facts.is_none())
+        });
+        if let Some(sent) = lost {
+            let request = RequestId { path: sent.root.path, hop: 0 };
+            let failure =
+                Failure::ServerLost { request, server: sent.root.server.clone(), reason: reason.to_owned() };
+            self.end(state, Outcome::Failed(failure));
+        }
+    }
+
+    /// The deadline passed.
+    pub(crate) fn handle_deadline(&self) {
+        let state = self.lock();
+        if state.outcome.is_some() {
+            return;
+        }
+        let missing = state.initiator.missing().take(8).map(|request| state.describe(request)).collect();
+        let failure = Failure::Deadline { after: self.deadline - self.begun, missing };
+        self.end(state, Outcome::Failed(failure));
+    }
+
+    // How it ends.
+
+    /// The initiator gives the call up.
+    pub(crate) fn abort(&self) {
+        let state = self.lock();
+        if state.outcome.is_none() {
+            self.end(state, Outcome::Failed(Failure::Aborted));
+        }
+    }
+
+    pub(crate) fn fail(&self, failure: Failure) {
+        let state = self.lock();
+        if state.outcome.is_none() {
+            self.end(state, Outcome::Failed(failure));
+        }
+    }
+
+    /// The call has ended; nothing changes that. What still runs somewhere is told to stop.
+    fn end(&self, mut state: MutexGuard<'_, State>, outcome: Outcome) {
+        let meters = &self.endpoint.meters;
+        match &outcome {
+            Outcome::Complete { .. } => meters.calls_completed.add(),
+            Outcome::Failed(Failure::Aborted) => meters.calls_aborted.add(),
+            Outcome::Failed(_) => meters.calls_failed.add(),
+        }
+        tracing::debug!(call = %self.id, ?outcome, "ended");
+        let complete = matches!(outcome, Outcome::Complete { .. });
+        state.outcome = Some(outcome);
+        state.ended_after = Some(self.begun.elapsed());
+        let sent: Vec<_> = if complete { Vec::new() } else { state.aborts(self.id, self.token) };
+        for used in state.roots.iter().filter_map(|sent| sent.peer.as_ref()) {
+            used.busy.fetch_sub(1, Ordering::Relaxed);
+        }
+        let waker = state.waker.take();
+        drop(state);
+        self.endpoint.forget_call(self.id.sequence);
+        for (peer, ping) in sent {
+            peer.control(Message::Ping(ping));
+        }
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    // What the initiator sends.
+
+    /// Takes the next initial request's id and makes the request.
+    fn prepare(
+        &self,
+        server: &Address,
+        method: &MethodDefinition,
+        payload: Bytes,
+    ) -> Result<Request, Failure> {
+        let mut state = self.lock();
+        if let Some(Outcome::Failed(failure)) = &state.outcome {
+            return Err(failure.clone());
+        }
+        let id = state.initiator.send()?;
+        let (size, limit) = (payload.len() as u64, self.endpoint.config.limits.message);
+        if size > limit {
+            return Err(Failure::TooLarge { request: id, server: server.clone(), size, limit });
+        }
+        let root =
+            Root { path: id.path, server: server.clone(), method: method.name().to_string(), node: None };
+        state.roots.push(Sent { root, peer: None, lost: None });
+        drop(state);
+        Ok(Request {
+            call: self.id,
+            token: self.token,
+            id,
+            depth: 0,
+            base: 0,
+            reply_to: ReplyTo::Peer,
+            manifest: None,
+            deadline: self.stated_deadline(),
+            oldest: self.endpoint.oldest_call(),
+            traced: self.options.traced,
+            compressed: false,
+            options: self.request_options(),
+            method: MethodRef::Number(0),
+            payload,
+        })
+    }
+
+    /// The default of the protocol need not be stated.
+    fn stated_deadline(&self) -> Option<Duration> {
+        let own = self.options.deadline.unwrap_or(self.endpoint.config.default_deadline);
+        (own != DEFAULT_DEADLINE).then(|| self.deadline.saturating_duration_since(Instant::now()))
+    }
+
+    fn request_options(&self) -> Option<Box<Options>> {
+        let CallOptions { metadata, budgets, .. } = &self.options;
+        if metadata.is_empty() && budgets.is_none() {
+            return None;
+        }
+        Some(Box::new(Options { metadata: metadata.clone(), budgets: *budgets, ..Options::default() }))
+    }
+
+    /// Sends at once if there is a connection and credit; gives the request back if it has to wait.
+    fn try_send(&self, server: &Address, method: &MethodDefinition, request: Request) -> Result<(), Request> {
+        match self.endpoint.pool.ready(server) {
+            Some(peer) => self.try_send_on(&peer, server, method, request),
+            None => Err(request),
+        }
+    }
+
+    fn try_send_on(
+        &self,
+        peer: &Arc<Peer>,
+        server: &Address,
+        method: &MethodDefinition,
+        request: Request,
+    ) -> Result<(), Request> {
+        let id = request.id;
+        // Noted before it is sent: the answer may overtake the note.
+        if !self.note_sent(id, peer) {
+            return Ok(());
+        }
+        match peer.try_request(request, method) {
+            Ok(()) => Ok(()),
+            Err((Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen), request)) => {
+                self.note_not_sent(id);
+                Err(request)
+            }
+            Err((Refused::Now(refusal), _)) => {
+                self.note_not_sent(id);
+                let server = server.clone();
+                self.fail(match refusal {
+                    Refusal::TooLarge { size, limit } => Failure::TooLarge { request: id, server, size, limit },
+                    refusal => Failure::Refused { request: id, server, reason: refusal.to_string() },
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends; waits for a connection and for credit.
+    async fn send(
+        &self,
+        server: &Address,
+        method: &MethodDefinition,
+        mut request: Request,
+    ) -> Result<(), Failure> {
+        let id = request.id;
+        for _ in 0..MOVES {
+            let peer = self.endpoint.connect(server).await.map_err(|error| Failure::NotSent { request: id, error })?;
+            loop {
+                let room = peer.room();
+                match self.try_send_on(&peer, server, method, request) {
+                    Ok(()) => return Ok(()),
+                    Err(refused) => request = refused,
+                }
+                if peer.is_closed() {
+                    break;
+                }
+                room.await;
+            }
+        }
+        let reason = "its connections end before the request is sent".into();
+        Err(Failure::Refused { request: id, server: server.clone(), reason })
+    }
+
+    fn note_sent(&self, id: RequestId, peer: &Arc<Peer>) -> bool {
+        let mut state = self.lock();
+        if state.outcome.is_some() {
+            return false;
+        }
+        if let Some(sent) = state.roots.iter_mut().find(|sent| sent.root.path == id.path) {
+            sent.root.node = peer.node();
+            sent.peer = Some(Arc::clone(peer));
+            peer.busy.fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    fn note_not_sent(&self, id: RequestId) {
+        let mut state = self.lock();
+        let ended = state.outcome.is_some();
+        if let Some(sent) = state.roots.iter_mut().find(|sent| sent.root.path == id.path)
+            && let Some(peer) = sent.peer.take()
+            && !ended
+        {
+            peer.busy.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        state.initiator.close();
+        if state.outcome.is_none() && state.initiator.is_complete() {
+            let outcome = state.completed();
+            self.end(state, outcome);
+        }
+    }
+
+    // What the application takes.
+
+    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Result<RawAnswer, CallError>>> {
+        let mut state = self.lock();
+        if let Some(answer) = state.answers.pop_front() {
+            let credit = state.take(&answer, self.endpoint.config.limits.call / 4);
+            drop(state);
+            if let Some(taken) = credit {
+                taken.peer.grant_call(self.id, taken.responses, taken.bytes);
+            }
+            return Poll::Ready(Some(answer.into_result()));
+        }
+        match &state.outcome {
+            None => {
+                if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                    state.waker = Some(cx.waker().clone());
+                }
+                Poll::Pending
+            }
+            Some(Outcome::Failed(failure)) if !state.told => {
+                let failure = failure.clone();
+                state.told = true;
+                // A call that failed fast has said why: the status.
+                if self.options.fail_fast && failure == Failure::Aborted {
+                    return Poll::Ready(None);
+                }
+                Poll::Ready(Some(Err(failure.into())))
+            }
+            Some(_) => Poll::Ready(None),
+        }
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        self.lock().outcome.clone()
+    }
+
+    fn trace(&self) -> Trace {
+        let state = self.lock();
+        let elapsed = state.ended_after.unwrap_or_else(|| self.begun.elapsed());
+        let begun = SystemTime::now() - self.begun.elapsed();
+        let roots: Vec<_> = state.roots.iter().map(|sent| sent.root.clone()).collect();
+        trace::assemble(&state.initiator, begun, elapsed, &roots, &state.answered)
+    }
+}
+
+impl State {
+    /// Whether who sent an answer shows that it may: by the call's token, or by the connection of one of its requests.
+    fn may_answer(&self, token: Token, shown: Option<Token>, peer: Option<&Arc<Peer>>) -> bool {
+        match (shown, peer) {
+            (Some(shown), _) => shown == token,
+            (None, Some(peer)) => {
+                self.roots.iter().any(|sent| sent.peer.as_ref().is_some_and(|used| used.id == peer.id))
+            }
+            (None, None) => false,
+        }
+    }
+
+    fn completed(&self) -> Outcome {
+        Outcome::Complete { statuses: self.initiator.responses().1 }
+    }
+
+    fn wake(&mut self) {
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn note_answer(&mut self, path: Path, at: Duration) {
+        match self.answered.iter_mut().find(|(known, _)| *known == path) {
+            Some(answered) => answered.1 = at,
+            None => self.answered.push((path, at)),
+        }
+    }
+
+    /// What stops the servers that are known to work for this call.
+    fn aborts(&self, call: CallId, token: Token) -> Vec<(Arc<Peer>, Ping)> {
+        let sent = self.roots.iter().filter_map(|sent| Some((sent, sent.peer.clone()?)));
+        sent.map(|(sent, peer)| {
+            let request = RequestId { path: sent.root.path, hop: 0 };
+            (peer, Ping { call, token, request, abort: true, children_from: 0, missing: Vec::new() })
+        })
+        .collect()
+    }
+
+    /// The application takes an answer; returns what is to be credited for now. A call that has ended needs no credit.
+    fn take(&mut self, answer: &RawAnswer, worth: u64) -> Option<Taken> {
+        let peer = answer.peer.as_ref()?;
+        if self.outcome.is_some() {
+            return None;
+        }
+        let position = match self.taken.iter().position(|taken| taken.peer.id == peer.id) {
+            Some(position) => position,
+            None => {
+                self.taken.push(Taken { peer: Arc::clone(peer), responses: 0, bytes: 0 });
+                self.taken.len() - 1
+            }
+        };
+        let taken = &mut self.taken[position];
+        taken.responses += 1;
+        taken.bytes += answer.payload.len() as u64;
+        (taken.bytes + 64 * taken.responses >= worth).then(|| self.taken.swap_remove(position))
+    }
+
+    /// A missing request in words.
+    fn describe(&self, request: RequestId) -> String {
+        let Some(sent) = self.roots.iter().find(|sent| sent.root.path == request.path) else {
+            return format!("request {request} (its server is not known)");
+        };
+        let server = &sent.root.server;
+        match (&sent.peer, &sent.lost) {
+            (None, _) => format!("request {request} (not sent to {server} yet)"),
+            (Some(_), Some(lost)) => format!("request {request} at {server} (its connection ended: {lost})"),
+            (Some(_), None) => format!("request {request} at {server}"),
+        }
+    }
+}
+
+impl RawAnswer {
+    fn into_result(self) -> Result<Self, CallError> {
+        if !self.status {
+            return Ok(self);
+        }
+        match Status::from_payload(&self.payload) {
+            Ok(status) => Err(CallError::Status(status.at(self.request))),
+            Err(error) => {
+                let error = crate::codec::CodecError::new("status", error.to_string());
+                Err(CallError::Decode { request: self.request, error })
+            }
+        }
+    }
+}
+
+/// A call whose payloads are bytes: any number of initial requests, then a stream of answers.
+///
+/// It can complete only after [`close`](Self::close). Dropping it aborts it.
+pub struct RawCall {
+    shared: Arc<CallShared>,
+}
+
+impl RawCall {
+    pub(crate) fn new(shared: Arc<CallShared>) -> Self {
+        Self { shared }
+    }
+
+    /// The call's id.
+    pub fn id(&self) -> CallId {
+        self.shared.id
+    }
+
+    /// Sends an initial request; waits until it is accepted for sending.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the call: it cannot be sent, or the call has ended.
+    ///
+    /// # Panics
+    ///
+    /// If the call is closed.
+    pub async fn send(
+        &mut self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<RequestId, CallError> {
+        let server = server.into();
+        let request = self.prepare(&server, method, payload)?;
+        let id = request.id;
+        if let Err(request) = self.shared.try_send(&server, method, request) {
+            let sent = self.shared.send(&server, method, request).await;
+            sent.inspect_err(|failure| self.shared.fail(failure.clone()))?;
+        }
+        Ok(id)
+    }
+
+    /// Sends an initial request at once, or in the background if that has to wait.
+    pub(crate) fn send_now(&self, server: Address, method: &Arc<MethodDefinition>, payload: Bytes) {
+        let Ok(request) = self.prepare(&server, method, payload) else { return };
+        if let Err(request) = self.shared.try_send(&server, method, request) {
+            let (shared, method) = (Arc::clone(&self.shared), Arc::clone(method));
+            self.shared.endpoint.runtime.spawn(async move {
+                if let Err(failure) = shared.send(&server, &method, request).await {
+                    shared.fail(failure);
+                }
+            });
+        }
+    }
+
+    fn prepare(&self, server: &Address, method: &MethodDefinition, payload: Bytes) -> Result<Request, Failure> {
+        self.shared.prepare(server, method, payload).inspect_err(|failure| self.shared.fail(failure.clone()))
+    }
+
+    /// No further initial request comes: the call completes when all that was sent is done.
+    pub fn close(&mut self) {
+        self.shared.close();
+    }
+
+    /// Waits for the next answer; `None` when the call is over. A status is an `Err` after which more may come.
+    pub async fn next(&mut self) -> Option<Result<RawAnswer, CallError>> {
+        poll_fn(|cx| self.shared.poll_next(cx)).await
+    }
+
+    /// How the call ended; `None` while it goes on.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.shared.outcome()
+    }
+
+    /// The tree of hops, as far as it is known now.
+    pub fn trace(&self) -> Trace {
+        self.shared.trace()
+    }
+
+    /// Gives the call up: its servers are told to stop.
+    pub fn abort(&self) {
+        self.shared.abort();
+    }
+
+    pub(crate) fn fail(&self, failure: Failure) {
+        self.shared.fail(failure);
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<CallShared> {
+        &self.shared
+    }
+}
+
+impl Stream for RawCall {
+    type Item = Result<RawAnswer, CallError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.shared.poll_next(cx)
+    }
+}
+
+impl Drop for RawCall {
+    fn drop(&mut self) {
+        self.shared.abort();
+    }
+}
+
+impl fmt::Debug for RawCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RawCall({}, {:?})", self.shared.id, self.shared.outcome())
+    }
+}
+
+/// A call to a method that answers `A`.
+///
+/// `Call<Many<T>>` is a stream of answers, each a `Result`, that ends when the whole tree of hops is complete.
+/// `Call<One<T>>` is awaited for its answer. Dropping a call aborts it.
+#[must_use = "a call that is dropped is aborted"]
+pub struct Call<A, C = Postcard> {
+    raw: RawCall,
+    types: PhantomData<fn() -> (A, C)>,
+}
+
+impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
+    pub(crate) fn new(raw: RawCall) -> Self {
+        Self { raw, types: PhantomData }
+    }
+
+    /// The call's id.
+    pub fn id(&self) -> CallId {
+        self.raw.id()
+    }
+
+    /// Waits for the next answer; `None` when the call is over. A status is an `Err` after which more may come.
+    pub async fn next(&mut self) -> Option<Result<A::Item, CallError>> {
+        poll_fn(|cx| self.poll_item(cx)).await
+    }
+
+    /// [`next`](Self::next) for code that is not async.
+    pub fn blocking_next(&mut self) -> Option<Result<A::Item, CallError>> {
+        blocking::wait(self.next()).unwrap_or_else(|_| Some(Err(Failure::WouldBlock.into())))
+    }
+
+    /// How the call ended; `None` while it goes on.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.raw.outcome()
+    }
+
+    /// The tree of hops, as far as it is known now.
+    pub fn trace(&self) -> Trace {
+        self.raw.trace()
+    }
+
+    /// Gives the call up: its servers are told to stop.
+    pub fn abort(self) {
+        self.raw.abort();
+    }
+
+    fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<A::Item, CallError>>> {
+        self.raw.shared.poll_next(cx).map(|next| {
+            next.map(|answer| {
+                let RawAnswer { request, payload, .. } = answer?;
+                C::decode(payload).map_err(|error| CallError::Decode { request, error })
+            })
+        })
+    }
+}
+
+impl<T: Send + 'static, C: Codec<T>> Call<Many<T>, C> {
+    /// Waits for the end of the call and returns all answers.
+    ///
+    /// # Errors
+    ///
+    /// The first status or failure; the rest of the call is aborted then.
+    pub async fn collect(mut self) -> Result<Vec<T>, CallError> {
+        let mut answers = Vec::new();
+        while let Some(answer) = self.next().await {
+            answers.push(answer?);
+        }
+        Ok(answers)
+    }
+
+    /// [`collect`](Self::collect) for code that is not async.
+    ///
+    /// # Errors
+    ///
+    /// As `collect`, and on a thread of an async runtime.
+    pub fn blocking_collect(self) -> Result<Vec<T>, CallError> {
+        blocking::wait(self.collect()).unwrap_or_else(|_| Err(Failure::WouldBlock.into()))
+    }
+}
+
+impl<T: Send + 'static, C: Codec<T>> Call<One<T>, C> {
+    /// Waits for the answer; the call can be asked for its trace afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The status that came in its place, or why the call failed.
+    pub async fn answer(&mut self) -> Result<T, CallError> {
+        self.next().await.unwrap_or_else(|| Err(Failure::NoAnswer.into()))
+    }
+
+    /// Waits for the answer, in code that is not async.
+    ///
+    /// # Errors
+    ///
+    /// As [`answer`](Self::answer), and on a thread of an async runtime.
+    pub fn wait(mut self) -> Result<T, CallError> {
+        blocking::wait(self.answer()).unwrap_or_else(|_| Err(Failure::WouldBlock.into()))
+    }
+}
+
+impl<T: Send + 'static, C: Codec<T> + 'static> IntoFuture for Call<One<T>, C> {
+    type Output = Result<T, CallError>;
+    type IntoFuture = AnswerFuture<T, C>;
+
+    fn into_future(self) -> AnswerFuture<T, C> {
+        AnswerFuture(self)
+    }
+}
+
+/// The one answer of a call.
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct AnswerFuture<T, C = Postcard>(Call<One<T>, C>);
+
+impl<T: Send + 'static, C: Codec<T>> Future for AnswerFuture<T, C> {
+    type Output = Result<T, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll_item(cx).map(|next| next.unwrap_or_else(|| Err(Failure::NoAnswer.into())))
+    }
+}
+
+impl<T, C> fmt::Debug for AnswerFuture<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<A: Answer, C: Codec<A::Item>> Stream for Call<A, C> {
+    type Item = Result<A::Item, CallError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_item(cx)
+    }
+}
+
+impl<A, C> fmt::Debug for Call<A, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.raw.fmt(f)
+    }
+}
+
+impl fmt::Debug for CallShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CallShared({})", self.id)
+    }
+}

@@ -1,0 +1,219 @@
+//! Where typed calls start: a server, and how to call it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::wire::{Budgets, MetadataError};
+use wallaby_proto::Address;
+
+use crate::call::{Call, CallOptions, CallShared, RawCall};
+use crate::codec::Codec;
+use crate::endpoint::{Endpoint, Inner};
+use crate::error::Failure;
+use crate::handling::Handling;
+use crate::method::{Answer, Method};
+
+/// An outgoing call of one request, as client middleware sees it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Outgoing {
+    /// The server.
+    pub server: Address,
+    /// The method.
+    pub method: Arc<MethodDefinition>,
+    /// The arguments.
+    pub payload: Bytes,
+    /// How the call is made.
+    pub options: CallOptions,
+}
+
+/// Makes outgoing calls of one request.
+pub trait Sender: Send + Sync + 'static {
+    /// Makes the call, or returns one that has failed.
+    fn send(&self, outgoing: Outgoing) -> RawCall;
+}
+
+/// Client middleware: makes a sender around a sender. It may refuse, measure, retry, change metadata or the server.
+pub trait SendLayer: Send + Sync + 'static {
+    /// The sender around `inner`.
+    fn wrap(&self, inner: Arc<dyn Sender>) -> Arc<dyn Sender>;
+}
+
+/// Makes calls for an endpoint, or on behalf of a request (see [`crate::Request::call`]).
+#[derive(Clone)]
+pub struct Caller {
+    endpoint: Arc<Inner>,
+    /// Keeps the endpoint open.
+    open: Option<Endpoint>,
+    parent: Option<Arc<Handling>>,
+    options: CallOptions,
+}
+
+impl Caller {
+    pub(crate) fn new(endpoint: &Endpoint) -> Self {
+        Self {
+            endpoint: Arc::clone(endpoint.inner()),
+            open: Some(endpoint.clone()),
+            parent: None,
+            options: CallOptions::default(),
+        }
+    }
+
+    pub(crate) fn within(handling: &Arc<Handling>) -> Self {
+        let metadata = handling.options.as_ref().map(|options| options.metadata.clone()).unwrap_or_default();
+        let options = CallOptions {
+            deadline: Some(handling.deadline.saturating_duration_since(Instant::now())),
+            traced: handling.is_traced(),
+            metadata,
+            ..CallOptions::default()
+        };
+        Self { endpoint: Arc::clone(&handling.endpoint), open: None, parent: Some(Arc::clone(handling)), options }
+    }
+
+    /// Calls to the server at this address.
+    pub fn at(self, server: impl Into<Address>) -> Client {
+        Client { caller: self, server: server.into(), refused: None }
+    }
+
+    /// How much time a call has; on behalf of a request, not more than that has left.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        let inherited = self.parent.is_some().then_some(self.options.deadline).flatten();
+        self.options.deadline = Some(inherited.map_or(deadline, |inherited| deadline.min(inherited)));
+        self
+    }
+
+    /// A call with any number of initial requests and with payloads as bytes.
+    pub fn begin(&self) -> RawCall {
+        let call = Inner::begin_call(&self.endpoint, self.options.clone());
+        self.adopt(call.shared());
+        call
+    }
+
+    fn adopt(&self, call: &Arc<CallShared>) {
+        if let Some(parent) = &self.parent {
+            parent.adopt(call);
+        }
+    }
+}
+
+/// A server and how it is called. Cheap to clone; the options apply to all calls made with it.
+///
+/// ```
+/// # use wallaby::{Client, Endpoint, Method, One, Address};
+/// # use std::time::Duration;
+/// static DOUBLE: Method<(u64,), One<u64>> = Method::new("example.Math/double");
+///
+/// # async fn example(endpoint: Endpoint, server: Address) -> Result<(), wallaby::CallError> {
+/// let client = Client::new(&endpoint, server).deadline(Duration::from_millis(100));
+/// let doubled = client.call(&DOUBLE, (21,)).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    caller: Caller,
+    server: Address,
+    /// Why calls fail at once: an option that cannot be.
+    refused: Option<MetadataError>,
+}
+
+impl Client {
+    /// Calls from `endpoint` to the server at this address.
+    pub fn new(endpoint: &Endpoint, server: impl Into<Address>) -> Self {
+        Caller::new(endpoint).at(server)
+    }
+
+    /// The server.
+    pub fn server(&self) -> &Address {
+        &self.server
+    }
+
+    /// How much time a call has (60 s if nothing is said); on behalf of a request, not more than that has left.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.caller = self.caller.deadline(deadline);
+        self
+    }
+
+    /// Each hop reports its timings for [`Call::trace`].
+    #[must_use]
+    pub fn traced(mut self) -> Self {
+        self.caller.options.traced = true;
+        self
+    }
+
+    /// The first status ends a call and aborts the rest of its tree.
+    #[must_use]
+    pub fn fail_fast(mut self) -> Self {
+        self.caller.options.fail_fast = true;
+        self
+    }
+
+    /// A pair that travels down the tree of each call. If all pairs together exceed 8 KiB, calls fail and say so.
+    #[must_use]
+    pub fn metadata(mut self, key: &str, value: &str) -> Self {
+        if let Err(error) = self.caller.options.metadata.insert(key, value) {
+            self.refused = Some(error);
+        }
+        self
+    }
+
+    /// What the tree of each call may use up.
+    #[must_use]
+    pub fn budgets(mut self, budgets: Budgets) -> Self {
+        self.caller.options.budgets = Some(budgets);
+        self
+    }
+
+    /// Calls a method. The request leaves at once if there is a connection, else as soon as there is one.
+    pub fn call<Args, A, C>(&self, method: &'static Method<Args, A, C>, arguments: Args) -> Call<A, C>
+    where
+        A: Answer,
+        C: Codec<Args> + Codec<A::Item>,
+    {
+        let payload = <C as Codec<Args>>::encode(&arguments);
+        let failed = |failure| {
+            let call = Inner::begin_call(&self.caller.endpoint, CallOptions::default());
+            call.fail(failure);
+            call
+        };
+        Call::new(match payload {
+            Ok(payload) => self.call_raw(method.definition(), payload),
+            Err(error) => failed(Failure::Codec(error)),
+        })
+    }
+
+    /// Calls a method with payloads as bytes.
+    pub fn call_raw(&self, method: &Arc<MethodDefinition>, payload: Bytes) -> RawCall {
+        let options = self.caller.options.clone();
+        let outgoing = Outgoing { server: self.server.clone(), method: Arc::clone(method), payload, options };
+        let call = match (&self.refused, &self.caller.endpoint.sender) {
+            (Some(refused), _) => {
+                let call = Inner::begin_call(&self.caller.endpoint, CallOptions::default());
+                call.fail(Failure::Codec(crate::codec::CodecError::new("metadata", refused.to_string())));
+                call
+            }
+            (None, Some(sender)) => sender.send(outgoing),
+            (None, None) => Inner::send(&self.caller.endpoint, outgoing),
+        };
+        self.caller.adopt(call.shared());
+        call
+    }
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Caller").field("node", &self.endpoint.node).field("within", &self.parent).finish()
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let open = self.caller.open.is_some();
+        f.debug_struct("Client").field("server", &self.server).field("owns_endpoint", &open).finish()
+    }
+}

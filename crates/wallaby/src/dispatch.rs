@@ -1,0 +1,163 @@
+//! What becomes of each message that a connection delivers.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+use wallaby_proto::call::server::Server;
+use wallaby_proto::connection::{ConnectionError, Event, MethodDefinition};
+use wallaby_proto::wire::{Message, MethodRef, Request};
+use wallaby_proto::{Address, Code, Status};
+
+use crate::driver::peer::{Dispatch, Peer};
+use crate::endpoint::Inner;
+use crate::error::ConnectError;
+use crate::handling::Handling;
+use crate::service::Registered;
+
+/// Dispatches what arrives over one connection.
+pub(crate) struct Dispatcher {
+    endpoint: Arc<Inner>,
+    dialled: Option<Address>,
+    opened: Option<oneshot::Sender<Result<(), ConnectError>>>,
+    /// What the peer's method numbers mean here.
+    methods: Vec<Method>,
+    /// When the batch that is handled arrived.
+    now: Option<Instant>,
+    /// Payload sizes of requests that left the queue in this batch.
+    granted: Vec<usize>,
+    closed: Option<String>,
+}
+
+/// A method that the peer has named.
+struct Method {
+    definition: Arc<MethodDefinition>,
+    served: Option<Arc<Registered>>,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(
+        endpoint: Arc<Inner>,
+        dialled: Option<Address>,
+        opened: oneshot::Sender<Result<(), ConnectError>>,
+    ) -> Self {
+        let opened = Some(opened);
+        Self { endpoint, dialled, opened, methods: Vec::new(), now: None, granted: Vec::new(), closed: None }
+    }
+
+    /// The connection has ended; whoever waits for its handshake learns why.
+    pub(crate) fn failed(&mut self, end: Result<String, ConnectionError>) {
+        let (Some(opened), Some(server)) = (self.opened.take(), self.dialled.clone()) else { return };
+        let error = match (self.closed.take(), end) {
+            (Some(reason), _) | (None, Ok(reason)) => ConnectError::Closed { server, reason },
+            (None, Err(source)) => ConnectError::Handshake { server, source },
+        };
+        // Nobody may be waiting any more.
+        let _ = opened.send(Err(error));
+    }
+
+    fn handle_request(&mut self, peer: &Arc<Peer>, mut request: Request) {
+        self.endpoint.meters.requests_received.add();
+        let MethodRef::Number(number) = request.method else { return };
+        let payload = std::mem::take(&mut request.payload);
+        if let Some(node) = peer.node()
+            && node != request.call.initiator
+        {
+            self.endpoint.pool.learn_route(request.call.initiator, request.depth, peer);
+        }
+        self.granted.push(payload.len());
+        let arrived = *self.now.get_or_insert_with(Instant::now);
+        let Some(method) = self.methods.get_mut(number as usize) else { return };
+        let served = method.served(&self.endpoint);
+        let handling =
+            Handling::new(Arc::clone(&self.endpoint), Arc::clone(peer), Arc::clone(&method.definition), request, arrived);
+        match served {
+            Ok(served) => {
+                if let Some(job) = self.endpoint.admit(&handling, &served.handler, payload) {
+                    job.start();
+                }
+            }
+            Err(status) => handling.fail(&status),
+        }
+    }
+
+    fn handle_message(&mut self, peer: &Arc<Peer>, message: Message) {
+        match message {
+            Message::Request(request) => self.handle_request(peer, request),
+            message @ (Message::Response(_) | Message::End(_) | Message::Trace(_)) => {
+                self.endpoint.handle_answer(Some(peer), message);
+            }
+            Message::Ping(ping) if ping.abort => self.endpoint.handle_abort(ping.call, ping.token),
+            // Asking after requests comes with failure detection; until then nobody sends these.
+            Message::Ping(_) | Message::Pong(_) => {}
+        }
+    }
+
+    /// A message above the limit: a request gets a status, of an answer the application gets one in its place.
+    fn handle_too_large(&mut self, peer: &Arc<Peer>, message: Message, size: u64) {
+        let limit = self.endpoint.config.limits.message;
+        let status = |what: &str| {
+            let message = format!("{what} of {size} bytes: at most {limit} are taken");
+            Status::new(Code::ResourceExhausted, message).by(self.endpoint.address.as_ref())
+        };
+        match message {
+            Message::Request(mut request) => {
+                let refusal = Server::<()>::new(&mut request).fail(&status("a request"), None);
+                if let wallaby_proto::call::server::Outbound::Response(response) = refusal {
+                    self.endpoint.meters.statuses_sent.add();
+                    // Without credit: it is small, and nothing of the call runs here that could send more.
+                    let _ = peer.try_response(response, false, 0);
+                }
+            }
+            Message::Response(mut response) => {
+                response.status = true;
+                response.payload = status("an answer").to_payload();
+                self.endpoint.handle_answer(Some(peer), Message::Response(response));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Method {
+    /// The handler, looked up at first use: a service may be registered after the connection was opened.
+    fn served(&mut self, endpoint: &Inner) -> Result<Arc<Registered>, Status> {
+        if let Some(served) = &self.served {
+            return Ok(Arc::clone(served));
+        }
+        let served = endpoint.method(&self.definition)?;
+        self.served = Some(Arc::clone(&served));
+        Ok(served)
+    }
+}
+
+impl Dispatch for Dispatcher {
+    fn handle(&mut self, peer: &Arc<Peer>, event: Event) {
+        match event {
+            Event::Opened(_) => {
+                self.endpoint.connection_opened(peer, self.dialled.as_ref());
+                if let Some(opened) = self.opened.take() {
+                    // Nobody may be waiting any more.
+                    let _ = opened.send(Ok(()));
+                }
+            }
+            Event::Method(_, definition) => {
+                self.methods.push(Method { definition: Arc::new(definition), served: None });
+            }
+            Event::Message(message) => self.handle_message(peer, message),
+            Event::TooLarge { message, size } => self.handle_too_large(peer, message, size),
+            Event::Credit | Event::GoingAway { .. } => {}
+            Event::Closed(reason) => {
+                tracing::debug!(?peer, reason, "the peer closes the connection");
+                self.closed = Some(reason);
+            }
+        }
+    }
+
+    fn batch_done(&mut self, peer: &Arc<Peer>) {
+        self.now = None;
+        if !self.granted.is_empty() {
+            peer.grant_requests(self.granted.drain(..));
+        }
+    }
+}

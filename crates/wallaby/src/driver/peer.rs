@@ -1,0 +1,462 @@
+//! A connection to a peer: shared by all who send on it, read by one task.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tokio::io::ReadBuf;
+use tokio::sync::Notify;
+use wallaby_proto::connection::{
+    Connection, ConnectionError, Counters, Event, Hello, MethodDefinition, Refusal,
+};
+use wallaby_proto::wire::{Message, Request, Response};
+use wallaby_proto::{CallId, NodeId};
+
+use crate::driver::cork;
+use crate::link::DelayLine;
+use crate::transport::{ReadHalf, WriteHalf};
+
+/// Room for one read from the transport.
+const READ: usize = 64 * 1024;
+
+/// Output above this is written even while a batch is handled.
+const CORK_LIMIT: usize = 64 * 1024;
+
+/// Reads handled before other tasks get their turn.
+const READS_A_TURN: usize = 16;
+
+/// One open connection.
+pub(crate) struct Peer {
+    /// Unique in this process.
+    pub(crate) id: u64,
+    writer: WriteHalf,
+    state: Mutex<State>,
+    hello: OnceLock<Arc<Hello>>,
+    closed: AtomicBool,
+    /// Something may be accepted that was not before; also told when the connection ends.
+    room: Notify,
+    /// Tick of the last use, for the pool.
+    pub(crate) used: AtomicU64,
+    /// Calls and requests that need this connection.
+    pub(crate) busy: AtomicU32,
+    delay: Option<Arc<DelayLine<Delayed>>>,
+}
+
+/// Bytes that leave after the emulated delay of a link.
+pub(crate) struct Delayed {
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) bytes: Bytes,
+}
+
+struct State {
+    connection: Connection,
+    /// Bytes whose delay is over and that did not fit yet (only with an emulated link).
+    late: BytesMut,
+    /// The transport takes no more; the driver waits for it.
+    blocked: bool,
+    /// Somebody will write the output at the end of a batch.
+    kept: bool,
+    /// The driver, while it waits.
+    driver: Option<Waker>,
+    /// Why the connection ends.
+    ended: Option<String>,
+}
+
+/// What a driver does with what arrives.
+pub(crate) trait Dispatch {
+    /// An event of the connection.
+    fn handle(&mut self, peer: &Arc<Peer>, event: Event);
+    /// All events of a read were handled.
+    fn batch_done(&mut self, peer: &Arc<Peer>);
+}
+
+impl Peer {
+    pub(crate) fn new(connection: Connection, writer: WriteHalf, delay: Option<Arc<DelayLine<Delayed>>>) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            writer,
+            state: Mutex::new(State {
+                connection,
+                late: BytesMut::new(),
+                blocked: false,
+                kept: false,
+                driver: None,
+                ended: None,
+            }),
+            hello: OnceLock::new(),
+            closed: AtomicBool::new(false),
+            room: Notify::new(),
+            used: AtomicU64::new(0),
+            busy: AtomicU32::new(0),
+            delay,
+        })
+    }
+
+    /// What the peer said of itself; `None` before the handshake is done.
+    pub(crate) fn hello(&self) -> Option<&Arc<Hello>> {
+        self.hello.get()
+    }
+
+    /// The peer's life; `None` before the handshake is done.
+    pub(crate) fn node(&self) -> Option<NodeId> {
+        self.hello.get().map(|hello| hello.node)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) == 0 && self.lock().connection.is_idle()
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.lock().connection.counters()
+    }
+
+    /// Sends a request, or gives it back.
+    pub(crate) fn try_request(
+        self: &Arc<Self>,
+        request: Request,
+        method: &MethodDefinition,
+    ) -> Result<(), (Refused, Request)> {
+        let mut state = self.lock();
+        if let Some(ended) = &state.ended {
+            return Err((Refused::Ended(ended.clone()), request));
+        }
+        match state.connection.send_request(request, method) {
+            Ok(()) => {
+                self.written(state);
+                Ok(())
+            }
+            Err((refusal, request)) => Err((Refused::Now(refusal), request)),
+        }
+    }
+
+    /// Sends a response, or gives it back. `oldest` is the initiator's oldest live call, as far as known.
+    pub(crate) fn try_response(
+        self: &Arc<Self>,
+        response: Response,
+        counted: bool,
+        oldest: u64,
+    ) -> Result<(), (Refused, Response)> {
+        let mut state = self.lock();
+        if let Some(ended) = &state.ended {
+            return Err((Refused::Ended(ended.clone()), response));
+        }
+        if counted {
+            state.connection.forget_calls(CallId { sequence: oldest, ..response.call });
+        }
+        match state.connection.send_response(response, counted) {
+            Ok(()) => {
+                self.written(state);
+                Ok(())
+            }
+            Err((refusal, response)) => Err((Refused::Now(refusal), response)),
+        }
+    }
+
+    /// Sends a message that needs no credit; `false` if the connection has ended.
+    pub(crate) fn control(self: &Arc<Self>, message: Message) -> bool {
+        let mut state = self.lock();
+        if state.ended.is_some() || state.connection.send_control(message).is_err() {
+            return false;
+        }
+        self.written(state);
+        true
+    }
+
+    /// Whether a request would be accepted now.
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.lock().connection.takes_requests()
+    }
+
+    /// Whether a response to this call would be accepted now.
+    pub(crate) fn takes_responses(&self, call: CallId) -> bool {
+        self.lock().connection.takes_responses(call)
+    }
+
+    /// Requests that came over this connection left the queue for their handlers.
+    pub(crate) fn grant_requests(self: &Arc<Self>, payloads: impl Iterator<Item = usize>) {
+        let mut state = self.lock();
+        payloads.for_each(|payload| state.connection.grant_request(payload));
+        self.written(state);
+    }
+
+    /// The application took responses of a call that came over this connection.
+    pub(crate) fn grant_call(self: &Arc<Self>, call: CallId, responses: u64, payload: u64) {
+        let mut state = self.lock();
+        state.connection.grant_call(call, responses, payload);
+        self.written(state);
+    }
+
+    /// Waits until something may be accepted that was not before. Create it before trying, so that nothing is missed.
+    pub(crate) fn room(&self) -> tokio::sync::futures::Notified<'_> {
+        self.room.notified()
+    }
+
+    /// Ends the connection: the peer is told why, what was accepted is written as far as the transport takes it now.
+    pub(crate) fn end(self: &Arc<Self>, reason: &str) {
+        let mut state = self.lock();
+        if state.ended.is_none() {
+            state.connection.close(reason);
+            self.flush(&mut state);
+            self.fail(state, reason);
+        }
+    }
+
+    /// Writes what a new connection has to say at once.
+    pub(crate) fn flush_now(self: &Arc<Self>) {
+        let mut state = self.lock();
+        self.flush(&mut state);
+    }
+
+    /// Ends the connection if a large message that arrives has stopped to grow.
+    pub(crate) fn check_stalled(self: &Arc<Self>) {
+        let stalled = self.lock().connection.check_stalled();
+        if let Err(error) = stalled {
+            self.end(&error.to_string());
+        }
+    }
+
+    /// The end of a batch.
+    pub(crate) fn uncork(self: &Arc<Self>) {
+        let mut state = self.lock();
+        state.kept = false;
+        self.flush(&mut state);
+    }
+
+    /// Bytes of an emulated link have reached its end.
+    pub(crate) fn arrive_late(self: &Arc<Self>, bytes: &[u8]) {
+        let mut state = self.lock();
+        state.late.put_slice(bytes);
+        self.flush(&mut state);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Output was added: it is written now, or at the end of the batch that this thread handles.
+    fn written(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if state.blocked {
+            return;
+        }
+        if cork::is_corked() && state.connection.output().len() < CORK_LIMIT {
+            if !state.kept {
+                state.kept = cork::keep(self);
+            }
+            return;
+        }
+        self.flush(&mut state);
+    }
+
+    /// Writes what the transport takes.
+    fn flush(self: &Arc<Self>, state: &mut State) {
+        if state.blocked || state.ended.is_some() {
+            return;
+        }
+        let result = match &self.delay {
+            Some(delay) => self.flush_delayed(state, delay),
+            None => self.flush_output(state),
+        };
+        if let Err(error) = result {
+            let reason = format!("cannot write: {error}");
+            self.mark_ended(state, &reason);
+        }
+    }
+
+    fn flush_output(&self, state: &mut State) -> io::Result<()> {
+        loop {
+            let output = state.connection.output();
+            if output.is_empty() {
+                return Ok(());
+            }
+            match self.writer.try_write(output) {
+                Ok(written) => state.connection.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    state.block();
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// With an emulated link, output goes to the delay line and comes back as late bytes.
+    fn flush_delayed(self: &Arc<Self>, state: &mut State, delay: &DelayLine<Delayed>) -> io::Result<()> {
+        loop {
+            let bytes = Bytes::copy_from_slice(state.connection.output());
+            if bytes.is_empty() {
+                break;
+            }
+            let len = bytes.len();
+            if delay.send(Delayed { peer: Arc::clone(self), bytes }).is_err() {
+                return Err(io::Error::other("the emulated link is full"));
+            }
+            state.connection.advance(len);
+        }
+        while !state.late.is_empty() {
+            match self.writer.try_write(&state.late) {
+                Ok(written) => state.late.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    state.block();
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn mark_ended(&self, state: &mut State, reason: &str) {
+        state.ended.get_or_insert_with(|| reason.to_owned());
+        state.driver.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn fail(&self, mut state: MutexGuard<'_, State>, reason: &str) {
+        self.mark_ended(&mut state, reason);
+    }
+
+    /// Reads and dispatches until the connection ends; returns why.
+    pub(crate) async fn drive(
+        self: &Arc<Self>,
+        mut reader: ReadHalf,
+        dispatch: &mut impl Dispatch,
+    ) -> Result<String, ConnectionError> {
+        let mut input = BytesMut::with_capacity(READ);
+        let mut events = Vec::new();
+        let end = poll_fn(|cx| self.poll(cx, &mut reader, &mut input, &mut events, dispatch)).await;
+        if let Err(error) = &end {
+            self.end(&error.to_string());
+        }
+        let mut state = self.lock();
+        let reason = end.as_ref().map_or_else(ToString::to_string, Clone::clone);
+        self.mark_ended(&mut state, &reason);
+        drop(state);
+        self.closed.store(true, Ordering::Release);
+        self.room.notify_waiters();
+        end
+    }
+
+    fn poll(
+        self: &Arc<Self>,
+        cx: &mut Context<'_>,
+        reader: &mut ReadHalf,
+        input: &mut BytesMut,
+        events: &mut Vec<Event>,
+        dispatch: &mut impl Dispatch,
+    ) -> Poll<Result<String, ConnectionError>> {
+        if let Some(ended) = self.poll_write(cx) {
+            return Poll::Ready(Ok(ended));
+        }
+        for _ in 0..READS_A_TURN {
+            match ready!(poll_read(reader, cx, input)) {
+                Ok(0) => return Poll::Ready(Ok("the peer closed it".into())),
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(Ok(format!("cannot read: {error}"))),
+            }
+            if let Err(error) = self.handle_input(input, events, dispatch) {
+                return Poll::Ready(Err(error));
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Goes on writing if the transport takes something again; says why if the connection has ended.
+    fn poll_write(self: &Arc<Self>, cx: &mut Context<'_>) -> Option<String> {
+        let mut state = self.lock();
+        while state.blocked && state.ended.is_none() {
+            match self.writer.poll_writable(cx) {
+                Poll::Pending => break,
+                Poll::Ready(_) => {
+                    state.blocked = false;
+                    self.flush(&mut state);
+                    self.room.notify_waiters();
+                }
+            }
+        }
+        if !state.driver.as_ref().is_some_and(|driver| driver.will_wake(cx.waker())) {
+            state.driver = Some(cx.waker().clone());
+        }
+        state.ended.clone()
+    }
+
+    fn handle_input(
+        self: &Arc<Self>,
+        input: &mut BytesMut,
+        events: &mut Vec<Event>,
+        dispatch: &mut impl Dispatch,
+    ) -> Result<(), ConnectionError> {
+        let mut state = self.lock();
+        let failed = loop {
+            match state.connection.handle_input(input) {
+                Ok(Some(event)) => events.push(event),
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        // The handshake's answer and credit for parts leave at once; credit may have freed parts of ours.
+        self.flush(&mut state);
+        drop(state);
+        cork::batch(|| {
+            for event in events.drain(..) {
+                match &event {
+                    Event::Opened(hello) => {
+                        let _ = self.hello.set(Arc::clone(hello));
+                    }
+                    Event::Credit => self.room.notify_waiters(),
+                    _ => {}
+                }
+                dispatch.handle(self, event);
+            }
+            dispatch.batch_done(self);
+        });
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+impl State {
+    fn block(&mut self) {
+        self.blocked = true;
+        if let Some(driver) = &self.driver {
+            driver.wake_by_ref();
+        }
+    }
+}
+
+/// Why a peer did not accept a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It may later, or never: see the refusal.
+    Now(Refusal),
+    /// The connection has ended; why.
+    Ended(String),
+}
+
+fn poll_read(reader: &mut ReadHalf, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
+    input.reserve(READ / 2);
+    let before = input.len();
+    // SAFETY: `chunk_mut` is the spare capacity of `input`; a `ReadBuf` over uninitialised bytes never reads them.
+    let spare = unsafe { input.chunk_mut().as_uninit_slice_mut() };
+    let mut buffer = ReadBuf::uninit(spare);
+    ready!(reader.poll_read(cx, &mut buffer))?;
+    let read = buffer.filled().len();
+    // SAFETY: `ReadBuf` counts as filled only bytes that were initialised, and they begin where the spare room begins.
+    unsafe { input.advance_mut(read) };
+    Poll::Ready(Ok(input.len() - before))
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Peer({}, {:?})", self.id, self.node())
+    }
+}

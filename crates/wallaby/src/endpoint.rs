@@ -1,0 +1,666 @@
+//! An endpoint: one addressable participant, client and server at once.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use wallaby_proto::connection::{Connection, Features, Hello, Limits as WireLimits, MethodDefinition, VERSION};
+use wallaby_proto::wire::Message;
+use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
+
+use crate::builder::{Builder, Config};
+use crate::call::{CallOptions, CallShared, RawCall};
+use crate::calls::Calls;
+use crate::client::{Caller, Outgoing, Sender};
+use crate::dispatch::Dispatcher;
+use crate::driver::peer::{Delayed, Peer};
+use crate::error::{BindError, ConnectError, Failure, ServeError};
+use crate::executor::{Admission, Executor, Schedule};
+use crate::handling::{Handling, Job};
+use crate::link::DelayLine;
+use crate::metrics::{Meters, Metrics};
+use crate::pool::Pool;
+use crate::service::{Handler, Registered, Service};
+use crate::transport::{self, Listener, ReadHalf, WriteHalf};
+
+/// How much time a call has if nobody says: the protocol's default, which is not stated on the wire.
+pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How often connections are asked whether large messages have stopped to grow.
+const STALL_CHECK: Duration = Duration::from_secs(15);
+
+/// One addressable participant, client and server at once. Cheap to clone; it closes when the last clone is dropped.
+///
+/// An endpoint lives in the tokio runtime in which it was made.
+#[derive(Clone)]
+pub struct Endpoint {
+    inner: Arc<Inner>,
+    _open: Arc<Open>,
+}
+
+/// Closes the endpoint when its last handle is gone.
+struct Open(Arc<Inner>);
+
+/// What all parts of an endpoint share.
+pub(crate) struct Inner {
+    pub(crate) node: NodeId,
+    secret: [u8; 16],
+    hello: Arc<Hello>,
+    /// Where others reach this endpoint.
+    pub(crate) address: Option<Address>,
+    pub(crate) config: Config,
+    pub(crate) pool: Pool,
+    pub(crate) meters: Meters,
+    pub(crate) runtime: Handle,
+    /// What typed clients send goes through this, if there is client middleware.
+    pub(crate) sender: Option<Arc<dyn Sender>>,
+    calls: Mutex<Calls>,
+    services: RwLock<HashMap<Arc<str>, Arc<Registered>>>,
+    executor: Executor<Job>,
+    /// Requests whose handlers wait for something, by call: whom an abort reaches.
+    waiting: Mutex<HashMap<CallId, Vec<Arc<Handling>>>>,
+    /// When the first of the live calls' deadlines passes, as far as known.
+    next_deadline: Mutex<Option<Instant>>,
+    deadlines_changed: Notify,
+    delay: Option<Arc<DelayLine<Delayed>>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    closed: AtomicBool,
+}
+
+impl Endpoint {
+    /// An endpoint that listens at this address: `tcp://HOST:PORT` (port 0 for any), `unix:///PATH` or `mem://NAME`.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be listened at.
+    pub async fn bind(address: &str) -> Result<Self, BindError> {
+        Self::builder().listen(address).bind().await
+    }
+
+    /// An endpoint that does not listen. It can make calls; answers of servers that it is not connected to come back
+    /// along the way its requests went.
+    ///
+    /// # Errors
+    ///
+    /// If there is no tokio runtime here, or no random numbers.
+    pub fn client() -> Result<Self, BindError> {
+        Self::start(Builder::default(), Vec::new())
+    }
+
+    /// Sets up an endpoint.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) async fn from_builder(builder: Builder) -> Result<Self, BindError> {
+        let mut listeners = Vec::new();
+        for address in &builder.listen {
+            listeners.push(transport::listen(address).await?);
+        }
+        Self::start(builder, listeners)
+    }
+
+    fn start(builder: Builder, listeners: Vec<(Listener, Address)>) -> Result<Self, BindError> {
+        let runtime = Handle::try_current().map_err(|_| BindError::NoRuntime)?;
+        let address = builder.advertise.or_else(|| listeners.first().map(|(_, address)| address.clone()));
+        let inner = Inner::new(builder.config, address, runtime)?;
+        for service in builder.services {
+            inner.register(service)?;
+        }
+        let mut tasks: Vec<_> =
+            listeners.into_iter().map(|(listener, _)| inner.spawn(Inner::accept(Arc::downgrade(&inner), listener))).collect();
+        tasks.push(inner.spawn(Inner::watch_deadlines(Arc::downgrade(&inner))));
+        tasks.push(inner.spawn(Inner::watch_stalls(Arc::downgrade(&inner))));
+        *inner.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
+        Ok(Self { _open: Arc::new(Open(Arc::clone(&inner))), inner })
+    }
+
+    /// Serves these methods from now on.
+    ///
+    /// # Errors
+    ///
+    /// If one of them is served already or has a reserved name; none is registered then.
+    pub fn serve(&self, service: Service) -> Result<(), ServeError> {
+        self.inner.register(service)
+    }
+
+    /// Where others reach this endpoint; `None` if it does not listen.
+    pub fn address(&self) -> Option<&Address> {
+        self.inner.address.as_ref()
+    }
+
+    /// The endpoint's life: random, new at every start.
+    pub fn node(&self) -> NodeId {
+        self.inner.node
+    }
+
+    /// Makes calls with settings of their own, with several initial requests, or with payloads as bytes.
+    pub fn caller(&self) -> Caller {
+        Caller::new(self)
+    }
+
+    /// Connects to a server ahead of the first call.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be reached.
+    pub async fn connect(&self, server: impl Into<Address>) -> Result<(), ConnectError> {
+        self.inner.connect(&server.into()).await.map(drop)
+    }
+
+    /// What the endpoint has counted since its start.
+    pub fn metrics(&self) -> Metrics {
+        let open = self.inner.pool.open();
+        self.inner.meters.snapshot(open.iter().map(|peer| peer.counters()))
+    }
+
+    /// How many handlers run and how many requests wait for one.
+    pub fn load(&self) -> (usize, usize) {
+        self.inner.executor.load()
+    }
+
+    /// Closes the endpoint: its calls fail, its connections end, it listens no more.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Inner {
+    fn new(config: Config, address: Option<Address>, runtime: Handle) -> Result<Arc<Self>, BindError> {
+        let random = |buffer: &mut [u8]| getrandom::fill(buffer).map_err(|error| BindError::Random(error.to_string()));
+        let (mut node, mut secret) = ([0; 8], [0; 16]);
+        random(&mut node)?;
+        random(&mut secret)?;
+        let node = NodeId::new(u64::from_ne_bytes(node).max(1)).ok_or(BindError::Random("zero".into()))?;
+        let limits = &config.limits;
+        let hello = Hello {
+            versions: (VERSION, VERSION),
+            node,
+            expected: None,
+            address: address.clone(),
+            features: match config.executor.schedule {
+                Schedule::OldestCall => Features::AGE,
+                Schedule::Fifo | Schedule::EarliestDeadline => Features::default(),
+            },
+            limits: WireLimits {
+                message: limits.message,
+                requests: limits.requests.max(1),
+                call: limits.call.max(1),
+                parts: limits.parts.max(WireLimits::default().parts),
+                streams: limits.streams.max(1),
+            },
+        };
+        let delay = match config.link_delay {
+            Some(delay) => {
+                let line = DelayLine::new(delay, |delayed: Delayed| delayed.peer.arrive_late(&delayed.bytes));
+                Some(Arc::new(line.map_err(|error| BindError::Random(error.to_string()))?))
+            }
+            None => None,
+        };
+        Ok(Arc::new_cyclic(|inner: &Weak<Self>| {
+            let base: Arc<dyn Sender> = Arc::new(Base(inner.clone()));
+            let layers = &config.send_layers;
+            let sender = layers.iter().fold(base, |inner, layer| layer.wrap(inner));
+            Self {
+                node,
+                secret,
+                hello: Arc::new(hello),
+                address,
+                pool: Pool::new(config.limits.connections),
+                meters: Meters::default(),
+                runtime,
+                sender: (!layers.is_empty()).then_some(sender),
+                calls: Mutex::default(),
+                services: RwLock::default(),
+                executor: Executor::new(config.executor.clone()),
+                waiting: Mutex::default(),
+                next_deadline: Mutex::default(),
+                deadlines_changed: Notify::new(),
+                delay,
+                tasks: Mutex::default(),
+                closed: AtomicBool::new(false),
+                config,
+            }
+        }))
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.runtime.spawn(task)
+    }
+
+    fn close(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|task| task.abort());
+        let calls: Vec<_> = self.calls().iter().cloned().collect();
+        calls.iter().for_each(|call| call.fail(Failure::Closed));
+        for peer in self.pool.open() {
+            peer.end("the endpoint was closed");
+        }
+    }
+
+    // Calls.
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new call without requests. Taking an id and entering the live set is one step (PROTOCOL-NOTES 29).
+    pub(crate) fn begin_call(self: &Arc<Self>, options: CallOptions) -> RawCall {
+        let mut calls = self.calls();
+        let limit = self.config.limits.calls;
+        let full = calls.len() >= limit;
+        let call = calls.add(|sequence| {
+            let id = CallId { initiator: self.node, sequence };
+            CallShared::new(Arc::clone(self), id, Token::derive(self.secret, sequence), options)
+        });
+        drop(calls);
+        self.meters.calls_started.add();
+        self.note_deadline(call.deadline());
+        if full {
+            call.fail(Failure::TooManyCalls { limit });
+        }
+        if self.closed.load(Ordering::Acquire) {
+            call.fail(Failure::Closed);
+        }
+        RawCall::new(call)
+    }
+
+    /// Makes a call of one request, without client middleware.
+    pub(crate) fn send(self: &Arc<Self>, outgoing: Outgoing) -> RawCall {
+        let mut call = self.begin_call(outgoing.options);
+        call.send_now(outgoing.server, &outgoing.method, outgoing.payload);
+        call.close();
+        call
+    }
+
+    pub(crate) fn oldest_call(&self) -> u64 {
+        self.calls().oldest()
+    }
+
+    pub(crate) fn forget_call(&self, sequence: u64) {
+        self.calls().remove(sequence);
+    }
+
+    fn call(&self, sequence: u64) -> Option<Arc<CallShared>> {
+        self.calls().get(sequence).cloned()
+    }
+
+    /// An answer to a call of this endpoint or, if it is another's, one to pass on.
+    pub(crate) fn handle_answer(self: &Arc<Self>, peer: Option<&Arc<Peer>>, message: Message) {
+        let id = message.call();
+        if id.initiator != self.node {
+            return self.relay(peer, message);
+        }
+        match self.call(id.sequence) {
+            Some(call) => call.handle_answer(peer, message),
+            None => self.meters.late_dropped.add(),
+        }
+    }
+
+    /// Passes an answer on towards an initiator that cannot be dialled.
+    fn relay(self: &Arc<Self>, from: Option<&Arc<Peer>>, message: Message) {
+        let id = message.call();
+        let next = self.pool.by_node(id.initiator).or_else(|| self.pool.route(id.initiator));
+        let next = next.filter(|next| from.is_none_or(|from| from.id != next.id));
+        let (Some(next), Some(from)) = (next, from) else {
+            self.meters.undeliverable.add();
+            tracing::warn!(call = %id, "no way to its initiator is known");
+            return;
+        };
+        self.meters.relayed.add();
+        match message {
+            Message::Response(response) => {
+                let size = response.payload.len() as u64;
+                let (from, endpoint) = (Arc::clone(from), Arc::clone(self));
+                let forward = async move {
+                    let mut response = response;
+                    loop {
+                        let room = next.room();
+                        match next.try_response(response, true, 0) {
+                            Ok(()) => return from.grant_call(id, 1, size),
+                            Err((_, refused)) => response = refused,
+                        }
+                        if next.is_closed() {
+                            return endpoint.meters.undeliverable.add();
+                        }
+                        room.await;
+                    }
+                };
+                // What waits here was not credited, so the server before it sends no more than the call's window.
+                self.spawn(forward);
+            }
+            other => {
+                next.control(other);
+            }
+        }
+    }
+
+    // Deadlines of calls.
+
+    fn note_deadline(&self, deadline: Instant) {
+        let mut next = self.next_deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        if next.is_none_or(|next| deadline < next) {
+            *next = Some(deadline);
+            self.deadlines_changed.notify_one();
+        }
+    }
+
+    /// Fails calls whose deadline has passed. Most calls end long before, so nothing is kept by deadline: when the
+    /// earliest one known passes, all live calls are looked at.
+    async fn watch_deadlines(inner: Weak<Self>) {
+        loop {
+            let Some(endpoint) = inner.upgrade() else { return };
+            let next = *endpoint.next_deadline.lock().unwrap_or_else(PoisonError::into_inner);
+            let changed = endpoint.deadlines_changed.notified();
+            match next {
+                Some(next) => {
+                    if tokio::time::timeout_at(next.into(), changed).await.is_err() {
+                        endpoint.end_late_calls();
+                    }
+                }
+                None => changed.await,
+            }
+        }
+    }
+
+    fn end_late_calls(&self) {
+        *self.next_deadline.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let now = Instant::now();
+        let calls = self.calls();
+        let late: Vec<_> = calls.iter().filter(|call| call.deadline() <= now).cloned().collect();
+        let next = calls.iter().map(|call| call.deadline()).filter(|deadline| *deadline > now).min();
+        drop(calls);
+        late.iter().for_each(|call| call.handle_deadline());
+        if let Some(next) = next {
+            self.note_deadline(next);
+        }
+    }
+
+    async fn watch_stalls(inner: Weak<Self>) {
+        loop {
+            tokio::time::sleep(STALL_CHECK).await;
+            let Some(endpoint) = inner.upgrade() else { return };
+            for peer in endpoint.pool.open() {
+                peer.check_stalled();
+            }
+        }
+    }
+
+    // Connections.
+
+    /// The connection to a server, dialled if need be; several who need it wait for the same one.
+    pub(crate) async fn connect(self: &Arc<Self>, server: &Address) -> Result<Arc<Peer>, ConnectError> {
+        if let Some(peer) = self.pool.ready(server) {
+            return Ok(peer);
+        }
+        let slot = self.pool.slot(server);
+        slot.get_or_init(|| self.dial(server, None, self.config.dial_timeout)).await.clone()
+    }
+
+    /// A connection to an initiator, to answer it.
+    pub(crate) async fn connect_initiator(
+        self: &Arc<Self>,
+        address: &Address,
+        node: NodeId,
+    ) -> Result<Arc<Peer>, ConnectError> {
+        let after = self.config.dial_back_timeout;
+        if self.pool.is_unreachable(address) {
+            return Err(ConnectError::TimedOut { server: address.clone(), after });
+        }
+        let slot = self.pool.slot(address);
+        let peer = slot.get_or_init(|| self.dial(address, Some(node), after)).await.clone();
+        match peer {
+            Ok(peer) if peer.node() == Some(node) => Ok(peer),
+            Ok(peer) => Err(ConnectError::Closed {
+                server: address.clone(),
+                reason: format!("node {node} is gone: {:?} answers there", peer.node()),
+            }),
+            Err(error) => {
+                self.pool.set_unreachable(address);
+                Err(error)
+            }
+        }
+    }
+
+    async fn dial(
+        self: &Arc<Self>,
+        server: &Address,
+        expected: Option<NodeId>,
+        after: Duration,
+    ) -> Result<Arc<Peer>, ConnectError> {
+        self.pool.make_room().map_err(|limit| ConnectError::TooMany { server: server.clone(), limit })?;
+        let timed_out = |_| ConnectError::TimedOut { server: server.clone(), after };
+        let begun = Instant::now();
+        let stream = timeout(after, transport::dial(server)).await.map_err(timed_out)?;
+        let stream = stream.ok_or_else(|| ConnectError::NoTransport { server: server.clone() })?;
+        let (reader, writer) = stream
+            .map_err(|error| ConnectError::Unreachable { server: server.clone(), reason: error.to_string() })?;
+        let connection = Connection::dial(Arc::clone(&self.hello), expected);
+        let (peer, opened) = self.adopt(connection, reader, writer, Some(server.clone()));
+        let rest = after.saturating_sub(begun.elapsed());
+        match timeout(rest, opened).await {
+            Ok(Ok(Ok(()))) => Ok(peer),
+            Ok(Ok(Err(error))) => Err(error),
+            Ok(Err(_)) => Err(ConnectError::Closed { server: server.clone(), reason: "it ended early".into() }),
+            Err(elapsed) => {
+                peer.end("the handshake took too long");
+                Err(timed_out(elapsed))
+            }
+        }
+    }
+
+    async fn accept(inner: Weak<Self>, mut listener: Listener) {
+        loop {
+            let accepted = listener.accept().await;
+            let Some(endpoint) = inner.upgrade() else { return };
+            match accepted {
+                Ok((reader, writer)) => {
+                    let connection = Connection::accept(Arc::clone(&endpoint.hello));
+                    match endpoint.pool.make_room() {
+                        Ok(()) => drop(endpoint.adopt(connection, reader, writer, None)),
+                        Err(limit) => {
+                            let peer = Peer::new(connection, writer, None);
+                            peer.end(&format!("all {limit} connections are in use"));
+                        }
+                    }
+                }
+                Err(error) => {
+                    // Out of file descriptors, most likely: accepting again at once would only burn the processor.
+                    tracing::error!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        }
+    }
+
+    /// Drives a new connection in a task of its own; the receiver learns when its handshake is done.
+    fn adopt(
+        self: &Arc<Self>,
+        connection: Connection,
+        reader: ReadHalf,
+        writer: WriteHalf,
+        dialled: Option<Address>,
+    ) -> (Arc<Peer>, tokio::sync::oneshot::Receiver<Result<(), ConnectError>>) {
+        let (opened, receiver) = tokio::sync::oneshot::channel();
+        let peer = Peer::new(connection, writer, self.delay.clone());
+        peer.flush_now();
+        let mut dispatcher = Dispatcher::new(Arc::clone(self), dialled.clone(), opened);
+        let (driven, endpoint) = (Arc::clone(&peer), Arc::clone(self));
+        let drive = async move {
+            let end = driven.drive(reader, &mut dispatcher).await;
+            let reason = end.as_ref().map_or_else(ToString::to_string, Clone::clone);
+            dispatcher.failed(end);
+            endpoint.connection_ended(&driven, &reason).await;
+        };
+        self.spawn(drive);
+        (peer, receiver)
+    }
+
+    /// A connection's handshake is done.
+    pub(crate) fn connection_opened(&self, peer: &Arc<Peer>, dialled: Option<&Address>) {
+        self.meters.connections_opened.add();
+        for stale in self.pool.opened(peer, dialled) {
+            stale.end("another life answers at this address");
+        }
+    }
+
+    async fn connection_ended(self: &Arc<Self>, peer: &Arc<Peer>, reason: &str) {
+        if self.pool.remove(peer) {
+            self.meters.connection_ended(peer.counters());
+        }
+        tracing::debug!(?peer, reason, "connection ended");
+        if self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        let calls: Vec<_> = self.calls().iter().cloned().collect();
+        let affected: Vec<_> = calls.into_iter().filter_map(|call| Some((call.handle_lost(peer, reason), call))).collect();
+        let Some(server) = affected.iter().find_map(|(servers, _)| servers.first()).cloned() else { return };
+        self.check_gone(peer, &server, reason, affected.into_iter().map(|(_, call)| call).collect()).await;
+    }
+
+    /// A server whose connection ended is gone if a redial is refused or another life answers. Calls whose requests it
+    /// had, and of which nothing more is heard for a while, have failed then.
+    async fn check_gone(
+        self: &Arc<Self>,
+        peer: &Arc<Peer>,
+        server: &Address,
+        reason: &str,
+        calls: Vec<Arc<CallShared>>,
+    ) {
+        let gone = match self.connect(server).await {
+            Ok(again) if again.node() == peer.node() => return,
+            Ok(_) => format!("{reason}; another life answers there now"),
+            Err(error) => format!("{reason}; {error}"),
+        };
+        tokio::time::sleep(self.config.lost_grace).await;
+        calls.iter().for_each(|call| call.handle_gone(peer, &gone));
+    }
+
+    // Requests.
+
+    fn register(&self, service: Service) -> Result<(), ServeError> {
+        let mut services = self.services.write().unwrap_or_else(PoisonError::into_inner);
+        for method in &service.methods {
+            let name = method.definition.name();
+            if name.starts_with("wallaby.") {
+                return Err(ServeError::Reserved { name: name.to_string() });
+            }
+            let twice = service.methods.iter().filter(|other| other.definition.name() == name).count() > 1;
+            if twice || services.contains_key(name) {
+                return Err(ServeError::Taken { name: name.to_string() });
+            }
+        }
+        for method in service.methods {
+            let name = Arc::clone(method.definition.name());
+            let wrap = |inner, layer: &Arc<dyn crate::service::Layer>| layer.wrap(&name, inner);
+            let handler = self.config.layers.iter().fold(method.handler, wrap);
+            services.insert(Arc::clone(&name), Arc::new(Registered { definition: method.definition, handler }));
+        }
+        Ok(())
+    }
+
+    /// What this endpoint does with a method that a caller names.
+    pub(crate) fn method(&self, caller: &MethodDefinition) -> Result<Arc<Registered>, Status> {
+        let services = self.services.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(method) = services.get(caller.name()) else {
+            return Err(Status::new(Code::Unimplemented, format!("no method {} here", caller.name())));
+        };
+        method.check(caller).map(|()| Arc::clone(method))
+    }
+
+    /// A request is ready for its handler. Returns it if it may start at once.
+    pub(crate) fn admit(&self, handling: &Arc<Handling>, handler: &Arc<dyn Handler>, payload: bytes::Bytes) -> Option<Job> {
+        let urgency = match self.executor.schedule() {
+            Schedule::Fifo => 0,
+            Schedule::OldestCall => u64::MAX - handling.age().as_micros() as u64,
+            Schedule::EarliestDeadline => handling.remaining().as_micros() as u64,
+        };
+        let job = Job { handling: Arc::clone(handling), handler: Arc::clone(handler), payload };
+        match self.executor.admit(job, urgency) {
+            Admission::Run(job) => Some(job),
+            Admission::Queued => {
+                self.handling_waits(handling);
+                None
+            }
+            Admission::Refused(job) => {
+                self.meters.requests_refused.add();
+                let (running, waiting) = self.executor.load();
+                let message = format!("{running} handlers run and {waiting} requests wait: no more are taken");
+                job.handling.fail(&Status::new(Code::ResourceExhausted, message));
+                None
+            }
+        }
+    }
+
+    /// A handler is done: the next request in the queue takes its place.
+    pub(crate) fn release(endpoint: &Arc<Self>) {
+        if let Some(job) = endpoint.executor.release() {
+            endpoint.spawn(async move { job.start() });
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<CallId, Vec<Arc<Handling>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request waits, in the queue or in its handler: an abort must find it.
+    pub(crate) fn handling_waits(&self, handling: &Arc<Handling>) {
+        let mut waiting = self.waiting();
+        let of_call = waiting.entry(handling.call).or_default();
+        if !of_call.iter().any(|known| Arc::ptr_eq(known, handling)) {
+            of_call.push(Arc::clone(handling));
+        }
+    }
+
+    pub(crate) fn handling_ended(&self, handling: &Arc<Handling>) {
+        let mut waiting = self.waiting();
+        if let Some(of_call) = waiting.get_mut(&handling.call) {
+            of_call.retain(|known| !Arc::ptr_eq(known, handling));
+            if of_call.is_empty() {
+                waiting.remove(&handling.call);
+            }
+        }
+    }
+
+    /// The initiator aborts a call: what runs here for it is stopped.
+    pub(crate) fn handle_abort(&self, call: CallId, token: Token) {
+        let stopped = self.waiting().get(&call).cloned().unwrap_or_default();
+        for handling in stopped.iter().filter(|handling| handling.token == token) {
+            handling.stop(&Status::new(Code::Cancelled, "the call was aborted by its initiator"));
+        }
+    }
+}
+
+/// Sends without client middleware.
+struct Base(Weak<Inner>);
+
+impl Sender for Base {
+    fn send(&self, outgoing: Outgoing) -> RawCall {
+        let endpoint = self.0.upgrade().expect("whoever sends holds the endpoint");
+        Inner::send(&endpoint, outgoing)
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("node", &self.inner.node).field("address", &self.inner.address).finish()
+    }
+}

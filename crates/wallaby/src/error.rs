@@ -1,0 +1,285 @@
+//! What can go wrong, one type an operation.
+
+use std::io;
+use std::time::Duration;
+
+use thiserror::Error;
+use wallaby_proto::call::initiator::Violation;
+use wallaby_proto::connection::ConnectionError;
+use wallaby_proto::{Address, AddressError, Code, RequestId, Status};
+
+use crate::codec::CodecError;
+
+/// Why an endpoint could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The text is no address.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The host's name is not known.
+    #[error("cannot find the host of {address:?}: {source}")]
+    Resolve {
+        /// What was given.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: Address,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No transport for this scheme can listen.
+    #[error("cannot listen on {address}: no transport for its scheme")]
+    NoTransport {
+        /// Where.
+        address: Address,
+    },
+    /// The operating system gives no random numbers.
+    #[error("no random numbers from the operating system: {0}")]
+    Random(String),
+    /// There is no tokio runtime here.
+    #[error("an endpoint needs a tokio runtime: call this inside one")]
+    NoRuntime,
+    /// Two services have a method of the same name.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// Why a service was not registered.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The method is registered already.
+    #[error("method {name} is registered already")]
+    Taken {
+        /// Its name.
+        name: String,
+    },
+    /// The name belongs to the framework.
+    #[error("{name}: names that begin with \"wallaby.\" are reserved")]
+    Reserved {
+        /// The name.
+        name: String,
+    },
+}
+
+/// Why there is no connection to a server.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody could be reached there.
+    #[error("cannot connect to {server}: {reason}")]
+    Unreachable {
+        /// Where.
+        server: Address,
+        /// What the system said.
+        reason: String,
+    },
+    /// Nobody answered in time.
+    #[error("cannot connect to {server}: no answer within {after:?}")]
+    TimedOut {
+        /// Where.
+        server: Address,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The handshake failed.
+    #[error("cannot connect to {server}: {source}")]
+    Handshake {
+        /// Where.
+        server: Address,
+        /// Why.
+        source: ConnectionError,
+    },
+    /// The server closed the connection during the handshake.
+    #[error("{server} closed the connection: {reason}")]
+    Closed {
+        /// Where.
+        server: Address,
+        /// What it said, or what the system said.
+        reason: String,
+    },
+    /// This endpoint has as many connections as it may, and all are in use.
+    #[error("cannot connect to {server}: all {limit} connections are in use")]
+    TooMany {
+        /// Where.
+        server: Address,
+        /// The limit.
+        limit: usize,
+    },
+    /// No transport for this scheme.
+    #[error("cannot connect to {server}: no transport for its scheme")]
+    NoTransport {
+        /// Where.
+        server: Address,
+    },
+}
+
+/// Why a handler could not send.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The value cannot be encoded.
+    #[error("cannot encode the value: {0}")]
+    Codec(#[from] CodecError),
+    /// The message is longer than a message may be.
+    #[error("a message of {size} bytes to {peer}: at most {limit} are allowed")]
+    TooLarge {
+        /// Its payload, in bytes.
+        size: u64,
+        /// The limit.
+        limit: u64,
+        /// For whom it was.
+        peer: String,
+    },
+    /// There is no credit or room now (only from `try_` forms).
+    #[error("no credit or room for it now")]
+    Full,
+    /// The request has ended: an error, an abort or its deadline ended it.
+    #[error("the request has ended: {0}")]
+    Ended(String),
+    /// The tree of this call may not grow deeper.
+    #[error("hop {depth} of the call: at most {limit} are allowed")]
+    TooDeep {
+        /// How many hops led here.
+        depth: u32,
+        /// The limit.
+        limit: u32,
+    },
+    /// The next server cannot be reached, or takes no more methods.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<SendError> for Status {
+    fn from(error: SendError) -> Self {
+        let code = match &error {
+            SendError::Codec(_) => Code::Internal,
+            SendError::TooLarge { .. } | SendError::Full | SendError::TooDeep { .. } => Code::ResourceExhausted,
+            SendError::Ended(_) => Code::Cancelled,
+            SendError::Refused(_) => Code::Unavailable,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// What a call yields in place of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// A handler or the framework reported an error in place of an answer. The call goes on: there may be more answers.
+    #[error(transparent)]
+    Status(#[from] Status),
+    /// An answer cannot be decoded. The call goes on.
+    #[error("request {request} sent an answer that cannot be read: {error}")]
+    Decode {
+        /// Who sent it.
+        request: RequestId,
+        /// Why.
+        error: CodecError,
+    },
+    /// The call has failed. Nothing more comes.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+impl CallError {
+    /// The status, if it is one.
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Status(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    /// The failure, if the call has failed.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Failed(failure) => Some(failure),
+            _ => None,
+        }
+    }
+}
+
+/// Why a call failed: terminal, nothing changes it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The request was never sent, so nothing was executed for it.
+    #[error("request {request} was not sent: {error}")]
+    NotSent {
+        /// Which.
+        request: RequestId,
+        /// Why.
+        error: ConnectError,
+    },
+    /// The request is longer than a message may be; it was not sent.
+    #[error("request {request} of {size} bytes was not sent to {server}: at most {limit} are allowed")]
+    TooLarge {
+        /// Which.
+        request: RequestId,
+        /// For whom.
+        server: Address,
+        /// Its payload, in bytes.
+        size: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The arguments cannot be encoded; nothing was sent.
+    #[error("cannot encode the arguments: {0}")]
+    Codec(#[from] CodecError),
+    /// The request was refused on this side; it was not sent.
+    #[error("request {request} was not sent to {server}: {reason}")]
+    Refused {
+        /// Which.
+        request: RequestId,
+        /// For whom.
+        server: Address,
+        /// Why.
+        reason: String,
+    },
+    /// The deadline passed. Requests may have been executed.
+    #[error("no end within {after:?}; missing: {}", missing.join(", "))]
+    Deadline {
+        /// How much time the call had.
+        after: Duration,
+        /// Requests that did not report their end, with what is known of their servers.
+        missing: Vec<String>,
+    },
+    /// A server is gone, and what it was asked for may or may not have been executed.
+    #[error("request {request} was lost: its server {server} is gone ({reason})")]
+    ServerLost {
+        /// Which.
+        request: RequestId,
+        /// Where it ran.
+        server: Address,
+        /// How that was noticed.
+        reason: String,
+    },
+    /// A server sent what the protocol forbids.
+    #[error("a server broke the protocol: {0}")]
+    Violation(#[from] Violation),
+    /// This endpoint has as many calls as it may; nothing was sent.
+    #[error("{limit} calls are live already: no more are allowed")]
+    TooManyCalls {
+        /// The limit.
+        limit: usize,
+    },
+    /// The endpoint was closed.
+    #[error("the endpoint was closed")]
+    Closed,
+    /// The call was aborted by its initiator.
+    #[error("the call was aborted")]
+    Aborted,
+    /// The call completed without the one answer that its method promises.
+    #[error("the call completed without an answer")]
+    NoAnswer,
+    /// A blocking form was used where it would stop an async runtime.
+    #[error("a blocking call inside an async runtime would stop it: use the async form or a thread of its own")]
+    WouldBlock,
+}

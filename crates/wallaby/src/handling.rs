@@ -1,0 +1,762 @@
+//! One request being handled: its place in the call, what its handler sends, and how it ends.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::Sleep;
+use wallaby_proto::call::server::{Inherited, Outbound, Released, Server, undelivered};
+use wallaby_proto::connection::{Features, MethodDefinition, Refusal};
+use wallaby_proto::wire::{Message, MethodRef, Options, ReplyTo, Request, Response, TraceRecord};
+use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
+
+use crate::blocking::panic_message;
+use crate::call::CallShared;
+use crate::driver::peer::{Peer, Refused};
+use crate::endpoint::Inner;
+use crate::error::{ConnectError, SendError};
+use crate::request::RawRequest;
+use crate::service::{Handler, HandlerFuture};
+
+/// A single answer of up to this size goes back on its own connection without being counted.
+const SMALL: usize = 4096;
+
+/// Times that a message of which no byte was written moves to another connection.
+const MOVES: usize = 3;
+
+/// Where a delegated request goes.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    pub(crate) server: Address,
+    pub(crate) method: Arc<MethodDefinition>,
+}
+
+/// One request being handled.
+pub(crate) struct Handling {
+    pub(crate) endpoint: Arc<Inner>,
+    /// The connection that the request came over.
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) method: Arc<MethodDefinition>,
+    pub(crate) call: CallId,
+    pub(crate) token: Token,
+    pub(crate) id: RequestId,
+    pub(crate) depth: u32,
+    reply_to: ReplyTo,
+    oldest: u64,
+    /// The request's optional fields: what children inherit.
+    pub(crate) options: Option<Box<Options>>,
+    pub(crate) deadline: Instant,
+    arrived: Instant,
+    state: Mutex<State>,
+    cancelled: AtomicBool,
+    cancel: Notify,
+}
+
+struct State {
+    server: Server<Destination>,
+    started: Option<Instant>,
+    /// The handler is being polled: its latest message may be held back.
+    polling: bool,
+    /// The request's handle was dropped.
+    dropped: bool,
+    /// A blocking handler runs: what it returns decides how the request ends.
+    kept: bool,
+    /// The initiator expects exactly one answer.
+    owes_answer: bool,
+    /// Why the framework ended the request.
+    stopped: Option<String>,
+    /// Calls that the handler made on behalf of this one.
+    calls: Vec<Weak<CallShared>>,
+    /// The handler's task, while it waits.
+    task: Option<Waker>,
+}
+
+/// A message ready for its connection.
+#[derive(Debug)]
+enum Parcel {
+    Request(Destination, Request),
+    /// A response, or the end of a branch.
+    Answer(Message),
+}
+
+/// What happened to a parcel.
+enum Attempt {
+    Done,
+    /// There is no connection, or no credit on this one.
+    Wait(Parcel),
+}
+
+impl Handling {
+    pub(crate) fn new(
+        endpoint: Arc<Inner>,
+        peer: Arc<Peer>,
+        method: Arc<MethodDefinition>,
+        mut request: Request,
+        arrived: Instant,
+    ) -> Arc<Self> {
+        let time = request.deadline.unwrap_or(endpoint.config.default_deadline);
+        let server = Server::new(&mut request);
+        Arc::new(Self {
+            endpoint,
+            peer,
+            method,
+            call: request.call,
+            token: request.token,
+            id: request.id,
+            depth: request.depth,
+            reply_to: request.reply_to,
+            oldest: request.oldest,
+            options: request.options,
+            deadline: arrived + time.min(Duration::from_secs(365 * 86_400)),
+            arrived,
+            state: Mutex::new(State {
+                server,
+                started: None,
+                polling: false,
+                dropped: false,
+                kept: false,
+                owes_answer: false,
+                stopped: None,
+                calls: Vec::new(),
+                task: None,
+            }),
+            cancelled: AtomicBool::new(false),
+            cancel: Notify::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long ago the call began, as far as hosts know.
+    pub(crate) fn age(&self) -> Duration {
+        let before = self.options.as_ref().and_then(|options| options.age).unwrap_or_default();
+        before + self.arrived.elapsed()
+    }
+
+    pub(crate) fn is_traced(&self) -> bool {
+        self.lock().server.is_traced()
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    pub(crate) async fn cancelled(&self) {
+        let cancel = self.cancel.notified();
+        if !self.is_cancelled() {
+            cancel.await;
+        }
+    }
+
+    /// The initiator expects exactly one answer to this request.
+    pub(crate) fn owe_answer(&self) {
+        self.lock().owes_answer = true;
+    }
+
+    /// A call that the handler makes on behalf of this one: it ends with it.
+    pub(crate) fn adopt(&self, call: &Arc<CallShared>) {
+        let mut state = self.lock();
+        if state.stopped.is_some() {
+            drop(state);
+            call.abort();
+            return;
+        }
+        state.calls.retain(|call| call.strong_count() > 0);
+        state.calls.push(Arc::downgrade(call));
+    }
+
+    // What handlers do.
+
+    /// The handler sends a message after which more may follow.
+    pub(crate) async fn send(self: &Arc<Self>, message: Sending) -> Result<(), SendError> {
+        let released = self.release(message)?;
+        self.dispatch(released).await;
+        Ok(())
+    }
+
+    /// Like `send`, but fails where that would wait.
+    pub(crate) fn try_send(self: &Arc<Self>, message: Sending) -> Result<(), SendError> {
+        if !self.has_room(&message) {
+            return Err(SendError::Full);
+        }
+        let released = self.release(message)?;
+        self.dispatch_later(released);
+        Ok(())
+    }
+
+    /// The handler sends its last message.
+    pub(crate) async fn send_last(self: &Arc<Self>, message: Sending) -> Result<(), SendError> {
+        let released = self.release_last(message)?;
+        self.dispatch(released).await;
+        Ok(())
+    }
+
+    /// The message held back leaves now.
+    pub(crate) async fn flush(self: &Arc<Self>) {
+        let released = [self.lock().server.flush(), None];
+        self.dispatch(released).await;
+    }
+
+    /// The handler ends the request with a status.
+    pub(crate) fn fail(self: &Arc<Self>, status: &Status) {
+        let mut state = self.lock();
+        if state.server.has_ended() {
+            drop(state);
+            self.endpoint.meters.late_errors.add();
+            tracing::warn!(call = %self.call, request = %self.id, %status, "error after the request ended");
+            return;
+        }
+        let record = self.record(&state);
+        let status = status.clone().by(self.endpoint.address.as_ref());
+        let released = state.server.fail(&status, record);
+        drop(state);
+        self.endpoint.meters.statuses_sent.add();
+        tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
+        self.dispatch_later([Some(released), None]);
+    }
+
+    /// The framework ends the request: abort, deadline. The handler learns of it and cannot send any more.
+    pub(crate) fn stop(self: &Arc<Self>, status: &Status) {
+        let mut state = self.lock();
+        if state.stopped.is_some() {
+            return;
+        }
+        state.stopped = Some(status.message().to_owned());
+        let calls = std::mem::take(&mut state.calls);
+        let ended = state.server.has_ended();
+        drop(state);
+        if !ended {
+            self.fail(status);
+        }
+        self.cancelled.store(true, Ordering::Release);
+        self.cancel.notify_waiters();
+        self.lock().task.take().into_iter().for_each(Waker::wake);
+        calls.iter().filter_map(Weak::upgrade).for_each(|call| call.abort());
+    }
+
+    /// The request's handle was dropped.
+    pub(crate) fn handle_dropped(self: &Arc<Self>) {
+        let mut state = self.lock();
+        state.dropped = true;
+        if !state.polling && !state.kept {
+            self.finish(state);
+        }
+    }
+
+    /// The request does not end before this is dropped, even if its handle is.
+    pub(crate) fn keep(self: &Arc<Self>) -> Keep {
+        self.lock().kept = true;
+        Keep(Arc::clone(self))
+    }
+
+    /// Ends the request if nothing has ended it.
+    fn finish(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if state.server.has_ended() {
+            return;
+        }
+        if state.owes_answer && !state.server.holds_back() {
+            drop(state);
+            let message = format!("{} ended without an answer", self.method.name());
+            self.fail(&Status::new(Code::Unanswered, message));
+            return;
+        }
+        let record = self.record(&state);
+        let released = state.server.finish(record);
+        drop(state);
+        self.dispatch_later([Some(released), None]);
+    }
+
+    fn release(&self, message: Sending) -> Result<Released<Destination>, SendError> {
+        message.check(self)?;
+        let mut state = self.open()?;
+        let polling = state.polling;
+        let server = &mut state.server;
+        let before = match message {
+            Sending::Answer(payload) => server.reply(payload),
+            Sending::Onward(to, payload) => server.delegate(to, payload),
+        };
+        // Outside the handler's own poll nobody would come back for a message held back.
+        let now = if polling { None } else { server.flush() };
+        Ok([before, now])
+    }
+
+    fn release_last(&self, message: Sending) -> Result<Released<Destination>, SendError> {
+        message.check(self)?;
+        let mut state = self.open()?;
+        let record = self.record(&state);
+        Ok(match message {
+            Sending::Answer(payload) => state.server.respond(payload, record),
+            Sending::Onward(to, payload) => state.server.forward(to, payload, record),
+        })
+    }
+
+    fn open(&self) -> Result<MutexGuard<'_, State>, SendError> {
+        let state = self.lock();
+        if state.server.has_ended() {
+            let why = state.stopped.clone().unwrap_or_else(|| "it was answered or failed before".into());
+            return Err(SendError::Ended(why));
+        }
+        Ok(state)
+    }
+
+    /// What a traced hop reports of itself when it ends.
+    fn record(&self, state: &State) -> Option<TraceRecord> {
+        if !state.server.is_traced() {
+            return None;
+        }
+        let now = Instant::now();
+        let started = state.started.unwrap_or(now);
+        let arrived = SystemTime::now().checked_sub(now - self.arrived).unwrap_or(UNIX_EPOCH);
+        let micros = |duration: Duration| duration.as_micros() as u64;
+        Some(TraceRecord {
+            request: self.id,
+            node: self.endpoint.node,
+            server: self.endpoint.address.clone(),
+            method: self.method.name().to_string(),
+            arrived_us: micros(arrived.duration_since(UNIX_EPOCH).unwrap_or_default()),
+            queued_us: micros(started.saturating_duration_since(self.arrived)),
+            ran_us: micros(now.saturating_duration_since(started)),
+        })
+    }
+
+    // How messages leave.
+
+    async fn dispatch(self: &Arc<Self>, released: Released<Destination>) {
+        for outbound in released.into_iter().flatten() {
+            if let Attempt::Wait(parcel) = self.attempt(self.pack(outbound)) {
+                self.deliver(parcel).await;
+            }
+        }
+    }
+
+    /// Sends without waiting; what has to wait goes on in a task of its own.
+    fn dispatch_later(self: &Arc<Self>, released: Released<Destination>) {
+        let mut waiting = Vec::new();
+        for outbound in released.into_iter().flatten() {
+            if let Attempt::Wait(parcel) = self.attempt(self.pack(outbound)) {
+                waiting.push(parcel);
+            }
+        }
+        if !waiting.is_empty() {
+            let handling = Arc::clone(self);
+            self.endpoint.runtime.spawn(async move {
+                for parcel in waiting {
+                    handling.deliver(parcel).await;
+                }
+            });
+        }
+    }
+
+    fn pack(&self, outbound: Outbound<Destination>) -> Parcel {
+        match outbound {
+            Outbound::Response(response) => Parcel::Answer(Message::Response(response)),
+            Outbound::End(end) => Parcel::Answer(Message::End(end)),
+            Outbound::Request(delegated) => {
+                let inherited = Inherited {
+                    reply_to: self.onward_reply_to(),
+                    deadline: Some(self.deadline.saturating_duration_since(Instant::now())),
+                    oldest: self.oldest,
+                    options: self.options.clone(),
+                };
+                let (to, request) = delegated.into_request(self.call, self.token, MethodRef::Number(0), inherited);
+                Parcel::Request(to, request)
+            }
+        }
+    }
+
+    /// Where servers further on send their answers.
+    fn onward_reply_to(&self) -> ReplyTo {
+        match &self.reply_to {
+            ReplyTo::Peer => match self.peer.hello().and_then(|hello| hello.address.clone()) {
+                Some(address) => ReplyTo::At(address),
+                None => ReplyTo::Relay,
+            },
+            other => other.clone(),
+        }
+    }
+
+    /// Whether a message would be accepted without waiting, as far as can be told.
+    fn has_room(&self, message: &Sending) -> bool {
+        match message {
+            Sending::Answer(_) => self.way_back().is_none_or(|peer| peer.takes_responses(self.call)),
+            Sending::Onward(to, _) => self.endpoint.pool.ready(&to.server).is_none_or(|peer| peer.takes_requests()),
+        }
+    }
+
+    /// Sends at once if there is a connection and credit.
+    fn attempt(self: &Arc<Self>, parcel: Parcel) -> Attempt {
+        match parcel {
+            Parcel::Request(to, request) => match self.endpoint.pool.ready(&to.server) {
+                Some(peer) => self.attempt_request(&peer, to, request),
+                None => Attempt::Wait(Parcel::Request(to, request)),
+            },
+            Parcel::Answer(message) if self.call.initiator == self.endpoint.node => {
+                self.endpoint.handle_answer(None, message);
+                Attempt::Done
+            }
+            Parcel::Answer(message) => match self.way_back() {
+                Some(peer) => self.attempt_answer(&peer, message),
+                None => Attempt::Wait(Parcel::Answer(message)),
+            },
+        }
+    }
+
+    fn attempt_request(self: &Arc<Self>, peer: &Arc<Peer>, to: Destination, mut request: Request) -> Attempt {
+        if peer.hello().is_some_and(|hello| hello.features.contains(Features::AGE)) {
+            request.options.get_or_insert_default().age = Some(self.age());
+        }
+        match peer.try_request(request, &to.method) {
+            Ok(()) => Attempt::Done,
+            Err((Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen), request)) => {
+                Attempt::Wait(Parcel::Request(to, request))
+            }
+            Err((Refused::Now(refusal), request)) => {
+                self.answer_for(&to, &request, Code::ResourceExhausted, &refusal.to_string());
+                Attempt::Done
+            }
+        }
+    }
+
+    fn attempt_answer(&self, peer: &Arc<Peer>, message: Message) -> Attempt {
+        let own = peer.id == self.peer.id && peer.node() == Some(self.call.initiator);
+        let mut response = match message {
+            Message::Response(response) => response,
+            Message::End(mut end) => {
+                if own {
+                    end.token = None;
+                }
+                return match peer.control(Message::End(end.clone())) {
+                    true => Attempt::Done,
+                    false => Attempt::Wait(Parcel::Answer(Message::End(end))),
+                };
+            }
+            other => unreachable!("{other:?} is no answer"),
+        };
+        let token = response.token;
+        if own {
+            response.token = None;
+        }
+        let counted = !(own && response.last && response.index == 0 && response.payload.len() <= SMALL);
+        match peer.try_response(response, counted, self.oldest) {
+            Ok(()) => Attempt::Done,
+            Err((Refused::Now(Refusal::TooLarge { size, limit }), response)) => {
+                let message = format!("an answer of {size} bytes, but the initiator takes at most {limit}");
+                let status = Status::new(Code::ResourceExhausted, message).by(self.endpoint.address.as_ref());
+                let response = Response { status: true, payload: status.to_payload(), ..response };
+                // A status is always accepted: it is small, and counting it could only make it wait.
+                let _ = peer.try_response(response, false, self.oldest);
+                Attempt::Done
+            }
+            Err((_, mut response)) => {
+                response.token = token;
+                Attempt::Wait(Parcel::Answer(Message::Response(response)))
+            }
+        }
+    }
+
+    /// Sends, and waits for a connection and for credit.
+    async fn deliver(self: &Arc<Self>, parcel: Parcel) {
+        let mut parcel = parcel;
+        for _ in 0..MOVES {
+            let peer = match &parcel {
+                Parcel::Request(to, request) => match self.endpoint.connect(&to.server).await {
+                    Ok(peer) => peer,
+                    Err(error) => {
+                        self.answer_for(to, request, Code::Unavailable, &error.to_string());
+                        return;
+                    }
+                },
+                Parcel::Answer(_) => match self.find_way_back().await {
+                    Ok(peer) => peer,
+                    Err(error) => {
+                        self.endpoint.meters.undeliverable.add();
+                        let initiator = self.call.initiator;
+                        tracing::warn!(call = %self.call, request = %self.id, %initiator, %error, "undeliverable");
+                        return;
+                    }
+                },
+            };
+            loop {
+                let room = peer.room();
+                let attempt = match parcel {
+                    Parcel::Request(to, request) => self.attempt_request(&peer, to, request),
+                    Parcel::Answer(message) => self.attempt_answer(&peer, message),
+                };
+                match attempt {
+                    Attempt::Done => return,
+                    Attempt::Wait(refused) => parcel = refused,
+                }
+                if peer.is_closed() {
+                    break;
+                }
+                room.await;
+            }
+        }
+        if let Parcel::Request(to, request) = &parcel {
+            self.answer_for(to, request, Code::Unavailable, "its connections end before the request is sent");
+        }
+    }
+
+    /// A status in the name of a request that certainly did not reach its server.
+    fn answer_for(self: &Arc<Self>, to: &Destination, request: &Request, code: Code, why: &str) {
+        let status = Status::new(code, why).by(Some(&to.server));
+        self.endpoint.meters.statuses_sent.add();
+        let answer = Parcel::Answer(Message::Response(undelivered(request, &status)));
+        if let Attempt::Wait(parcel) = self.attempt(answer) {
+            let handling = Arc::clone(self);
+            // Boxed, since sending an answer may end here again.
+            let deliver: Pin<Box<dyn Future<Output = ()> + Send>> =
+                Box::pin(async move { handling.deliver(parcel).await });
+            self.endpoint.runtime.spawn(deliver);
+        }
+    }
+
+    /// The open connection on which an answer reaches the initiator directly.
+    fn way_back(&self) -> Option<Arc<Peer>> {
+        if self.peer.node() == Some(self.call.initiator) && !self.peer.is_closed() {
+            return Some(Arc::clone(&self.peer));
+        }
+        self.endpoint.pool.by_node(self.call.initiator)
+    }
+
+    /// The same, but dials the initiator; failing that, the way the request came.
+    async fn find_way_back(&self) -> Result<Arc<Peer>, ConnectError> {
+        if let Some(peer) = self.way_back() {
+            return Ok(peer);
+        }
+        let address = match &self.reply_to {
+            ReplyTo::At(address) => Some(address.clone()),
+            ReplyTo::Peer => self.peer.hello().and_then(|hello| hello.address.clone()),
+            ReplyTo::Relay => None,
+        };
+        let failed = match address {
+            Some(address) => match self.endpoint.connect_initiator(&address, self.call.initiator).await {
+                Ok(peer) => return Ok(peer),
+                Err(error) => error,
+            },
+            None => ConnectError::Closed {
+                server: Address::Mem("initiator".into()),
+                reason: "it does not listen and its connection has ended".into(),
+            },
+        };
+        let relay = !self.peer.is_closed() && self.peer.node() != Some(self.call.initiator);
+        if relay { Ok(Arc::clone(&self.peer)) } else { self.endpoint.pool.route(self.call.initiator).ok_or(failed) }
+    }
+}
+
+/// Keeps a request from ending.
+pub(crate) struct Keep(Arc<Handling>);
+
+impl Drop for Keep {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.kept = false;
+        if state.dropped && !state.polling {
+            self.0.finish(state);
+        }
+    }
+}
+
+/// A message that a handler sends.
+#[derive(Debug)]
+pub(crate) enum Sending {
+    Answer(Bytes),
+    Onward(Destination, Bytes),
+}
+
+impl Sending {
+    fn check(&self, handling: &Handling) -> Result<(), SendError> {
+        let (payload, peer) = match self {
+            Self::Answer(payload) => (payload, "the initiator".to_owned()),
+            Self::Onward(to, payload) => (payload, to.server.to_string()),
+        };
+        let (size, limit) = (payload.len() as u64, handling.endpoint.config.limits.message);
+        if size > limit {
+            return Err(SendError::TooLarge { size, limit, peer });
+        }
+        let (depth, limit) = (handling.depth + 1, handling.endpoint.config.max_depth);
+        if matches!(self, Self::Onward(..)) && depth > limit {
+            return Err(SendError::TooDeep { depth, limit });
+        }
+        Ok(())
+    }
+}
+
+/// A handler that runs.
+pub(crate) struct Run {
+    handling: Arc<Handling>,
+    future: HandlerFuture,
+    /// When the request must have ended, then when its handler counts as stuck; only once it is a task of its own.
+    alarm: Option<Pin<Box<Sleep>>>,
+    /// The request was stopped and the handler has a little time left.
+    in_grace: bool,
+    /// It holds one of the executor's places.
+    placed: bool,
+}
+
+/// A request that waits for its handler.
+pub(crate) struct Job {
+    pub(crate) handling: Arc<Handling>,
+    pub(crate) handler: Arc<dyn Handler>,
+    pub(crate) payload: Bytes,
+}
+
+impl Job {
+    /// Begins to handle the request on this thread; a handler that waits for something becomes a task of its own.
+    pub(crate) fn start(self) {
+        let Self { handling, handler, payload } = self;
+        handling.begin();
+        let request = RawRequest::new(Arc::clone(&handling), payload);
+        let future = match catch_unwind(AssertUnwindSafe(|| handler.handle(request))) {
+            Ok(future) => future,
+            Err(panic) => {
+                handling.end_poll(Some(Err(panicked(&handling, &*panic))));
+                Inner::release(&handling.endpoint);
+                return;
+            }
+        };
+        let mut run = Run { handling, future, alarm: None, in_grace: false, placed: true };
+        // The handler gets a real waker when the task polls it again.
+        if run.poll_handler(&mut Context::from_waker(Waker::noop())).is_pending() {
+            run.handling.endpoint.handling_waits(&run.handling);
+            let runtime = run.handling.endpoint.runtime.clone();
+            runtime.spawn(run);
+        }
+    }
+}
+
+impl Handling {
+    fn begin(&self) {
+        let mut state = self.lock();
+        state.polling = true;
+        if state.server.is_traced() {
+            state.started = Some(Instant::now());
+        }
+    }
+
+    /// The handler is polled again.
+    fn resume(&self, task: &Waker) {
+        let mut state = self.lock();
+        state.polling = true;
+        if !state.task.as_ref().is_some_and(|known| known.will_wake(task)) {
+            state.task = Some(task.clone());
+        }
+    }
+
+    /// The handler's poll is over: what it held back leaves, and if it is done, its request ends.
+    fn end_poll(self: &Arc<Self>, result: Option<Result<(), Status>>) {
+        let mut state = self.lock();
+        state.polling = false;
+        match result {
+            Some(Err(status)) => {
+                drop(state);
+                self.fail(&status);
+            }
+            _ if state.dropped => self.finish(state),
+            _ => {
+                let released = state.server.flush();
+                drop(state);
+                if released.is_some() {
+                    self.dispatch_later([released, None]);
+                }
+            }
+        }
+    }
+}
+
+impl Run {
+    fn poll_handler(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let result = match catch_unwind(AssertUnwindSafe(|| self.future.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => None,
+            Ok(Poll::Ready(result)) => Some(result),
+            Err(panic) => Some(Err(panicked(&self.handling, &*panic))),
+        };
+        let done = result.is_some();
+        self.handling.end_poll(result);
+        if !done {
+            return Poll::Pending;
+        }
+        self.leave();
+        Poll::Ready(())
+    }
+
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.placed) {
+            Inner::release(&self.handling.endpoint);
+        }
+    }
+
+    /// Stops the request at its deadline; a handler that goes on for too long after a stop gives up its place.
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) {
+        let deadline = self.handling.deadline;
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline.into())));
+        while self.placed {
+            if self.handling.is_cancelled() && !std::mem::replace(&mut self.in_grace, true) {
+                let grace = self.handling.endpoint.config.grace;
+                alarm.as_mut().reset(tokio::time::Instant::now() + grace);
+            }
+            if alarm.as_mut().poll(cx).is_pending() {
+                return;
+            }
+            if self.in_grace {
+                self.placed = false;
+                self.handling.endpoint.meters.stuck.add();
+                Inner::release(&self.handling.endpoint);
+                return;
+            }
+            let late = "the call's deadline passed before the handler was done";
+            self.handling.stop(&Status::new(Code::DeadlineExceeded, late));
+        }
+    }
+}
+
+impl Future for Run {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.handling.resume(cx.waker());
+        if self.poll_handler(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        self.poll_alarm(cx);
+        Poll::Pending
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.handling.endpoint.handling_ended(&self.handling);
+        self.leave();
+    }
+}
+
+fn panicked(handling: &Handling, panic: &(dyn std::any::Any + Send)) -> Status {
+    handling.endpoint.meters.panics.add();
+    Status::new(Code::Panicked, panic_message(panic))
+}
+
+impl fmt::Debug for Handling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handling({} {} of {})", self.method.name(), self.id, self.call)
+    }
+}
+
+/// What a handler can ask about its request.
+impl Handling {
+    pub(crate) fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    pub(crate) fn delegator(&self) -> Option<NodeId> {
+        self.peer.node()
+    }
+}

@@ -1,0 +1,123 @@
+//! What a method's type says: its arguments, what the initiator gets, and the codec of both.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use wallaby_proto::connection::MethodDefinition;
+
+use crate::codec::{Codec, CodecError, Postcard};
+
+/// The initiator gets exactly one answer of type `T`.
+#[derive(Debug)]
+pub struct One<T>(PhantomData<fn() -> T>);
+
+/// The initiator gets any number of answers of type `T`, from anybody.
+#[derive(Debug)]
+pub struct Many<T>(PhantomData<fn() -> T>);
+
+/// How many answers an initiator gets, and of which type: [`One`] or [`Many`].
+pub trait Answer: sealed::Sealed + Send + 'static {
+    /// The type of one answer.
+    type Item: Send + 'static;
+    /// Whether there is exactly one.
+    const ONE: bool;
+}
+
+impl<T: Send + 'static> Answer for One<T> {
+    type Item = T;
+    const ONE: bool = true;
+}
+
+impl<T: Send + 'static> Answer for Many<T> {
+    type Item = T;
+    const ONE: bool = false;
+}
+
+/// [`Answer`] is for [`One`] and [`Many`] alone.
+mod sealed {
+    #[expect(unnameable_types, reason = "a sealed trait")]
+    pub trait Sealed {}
+    impl<T> Sealed for super::One<T> {}
+    impl<T> Sealed for super::Many<T> {}
+}
+
+/// The description of a method: a `static` beside the service it belongs to.
+///
+/// `Args` is the tuple of its arguments, `A` what the initiator gets, `C` the codec of both.
+///
+/// ```
+/// use wallaby::{Many, Method};
+///
+/// static LOOKUP: Method<(String,), Many<u64>> = Method::new("example.Index/lookup");
+/// assert_eq!(LOOKUP.name(), "example.Index/lookup");
+/// ```
+pub struct Method<Args, A, C = Postcard> {
+    name: &'static str,
+    definition: OnceLock<Arc<MethodDefinition>>,
+    types: PhantomData<fn() -> (Args, A, C)>,
+}
+
+impl<Args, A, C> Method<Args, A, C> {
+    /// A method by its full name, `package.Service/method`, of 1 to 255 bytes.
+    ///
+    /// # Panics
+    ///
+    /// If the name is empty or too long: in a `static`, the compiler says so.
+    pub const fn new(name: &'static str) -> Self {
+        assert!(!name.is_empty() && name.len() <= 255, "a method's name has 1 to 255 bytes");
+        Self { name, definition: OnceLock::new(), types: PhantomData }
+    }
+
+    /// `package.Service/method`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+impl<Args, A: Answer, C: Codec<Args> + Codec<A::Item>> Method<Args, A, C> {
+    /// What is said of the method on its first use on a connection: name, codec, fingerprints of its types.
+    pub fn definition(&self) -> &Arc<MethodDefinition> {
+        self.definition.get_or_init(|| {
+            let (arguments, answer) = (<C as Codec<Args>>::fingerprint(), <C as Codec<A::Item>>::fingerprint());
+            let definition = MethodDefinition::new(self.name, C::NAME, arguments, answer);
+            Arc::new(definition.expect("the name's length was checked by `new`"))
+        })
+    }
+
+    /// A delegation target: this method with these arguments.
+    pub fn target(&self, args: Args) -> Target<A, C> {
+        let payload = <C as Codec<Args>>::encode(&args);
+        Target { definition: Arc::clone(self.definition()), payload, types: PhantomData }
+    }
+}
+
+impl<Args, A, C> fmt::Debug for Method<Args, A, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Method({})", self.name)
+    }
+}
+
+/// What a request can be delegated to: a method and its arguments. Its type says what the initiator gets from it, so
+/// that the compiler refuses one that answers something else.
+#[must_use = "a target does nothing until a request is delegated to it"]
+pub struct Target<A, C = Postcard> {
+    pub(crate) definition: Arc<MethodDefinition>,
+    pub(crate) payload: Result<Bytes, CodecError>,
+    types: PhantomData<fn() -> (A, C)>,
+}
+
+impl<A, C> Target<A, C> {
+    /// A target of a method known only at run time, with arguments that are encoded already. The types are what the
+    /// caller promises.
+    pub fn raw(definition: Arc<MethodDefinition>, payload: Bytes) -> Self {
+        Self { definition, payload: Ok(payload), types: PhantomData }
+    }
+}
+
+impl<A, C> fmt::Debug for Target<A, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({})", self.definition.name())
+    }
+}

@@ -1,0 +1,122 @@
+//! What an endpoint counts.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wallaby_proto::connection::Counters;
+
+macro_rules! metrics {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// A snapshot of what an endpoint has counted since its start.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
+        pub struct Metrics {
+            /// Messages sent: requests, responses and those of the protocol itself.
+            pub messages_sent: u64,
+            /// Messages received.
+            pub messages_received: u64,
+            /// Bytes written to transports, framing included.
+            pub bytes_sent: u64,
+            /// Bytes read from transports, framing included.
+            pub bytes_received: u64,
+            $($(#[$doc])+ pub $name: u64,)+
+        }
+
+        /// The counters behind [`Metrics`].
+        #[derive(Debug, Default)]
+        pub(crate) struct Meters {
+            /// What connections that have ended carried.
+            ended: Mutex<Counters>,
+            $(pub(crate) $name: Meter,)+
+        }
+
+        impl Meters {
+            /// A snapshot; `open` are the counters of connections that are open.
+            pub(crate) fn snapshot(&self, open: impl Iterator<Item = Counters>) -> Metrics {
+                let ended = *self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+                let carried = open.fold(ended, add);
+                Metrics {
+                    messages_sent: carried.messages_sent,
+                    messages_received: carried.messages_received,
+                    bytes_sent: carried.bytes_sent,
+                    bytes_received: carried.bytes_received,
+                    $($name: self.$name.get(),)+
+                }
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Calls begun.
+    calls_started,
+    /// Calls that completed, with or without statuses.
+    calls_completed,
+    /// Calls that failed.
+    calls_failed,
+    /// Calls that their initiator gave up.
+    calls_aborted,
+    /// Requests that arrived.
+    requests_received,
+    /// Requests refused since the executor's queue was full.
+    requests_refused,
+    /// Responses that were delivered to a call here, statuses included.
+    responses_received,
+    /// Statuses among them.
+    statuses_received,
+    /// Statuses that ended requests here.
+    statuses_sent,
+    /// Handlers that panicked.
+    panics,
+    /// Errors of handlers whose request had ended before.
+    late_errors,
+    /// Handlers that went on for long after their request was stopped, and gave up their place in the executor.
+    stuck,
+    /// Responses passed on for initiators that cannot be dialled.
+    relayed,
+    /// Responses that no way led to their initiator for.
+    undeliverable,
+    /// Responses that had arrived before.
+    duplicates_dropped,
+    /// Responses to calls that are over.
+    late_dropped,
+    /// Messages that did not show their call's token.
+    forged_dropped,
+    /// Connections opened, by either side.
+    connections_opened,
+    /// Connections that ended.
+    connections_ended,
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Meter(AtomicU64);
+
+impl Meter {
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Meters {
+    /// A connection has ended after it carried this.
+    pub(crate) fn connection_ended(&self, carried: Counters) {
+        self.connections_ended.add();
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        *ended = add(*ended, carried);
+    }
+}
+
+fn add(a: Counters, b: Counters) -> Counters {
+    Counters {
+        messages_sent: a.messages_sent + b.messages_sent,
+        messages_received: a.messages_received + b.messages_received,
+        bytes_sent: a.bytes_sent + b.bytes_sent,
+        bytes_received: a.bytes_received + b.bytes_received,
+    }
+}

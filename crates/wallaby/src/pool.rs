@@ -1,0 +1,190 @@
+//! Connections: one per server, cached, bounded; found by address for requests and by life for answers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::OnceCell;
+use wallaby_proto::{Address, NodeId};
+
+use crate::driver::peer::Peer;
+use crate::error::ConnectError;
+
+/// How long an address that could not be dialled for an answer is not tried again.
+const UNREACHABLE_FOR: Duration = Duration::from_secs(1);
+
+/// Most addresses remembered as unreachable, and most ways back to initiators.
+const REMEMBERED: usize = 16_384;
+
+/// A connection that several may be waiting for.
+pub(crate) type Slot = Arc<OnceCell<Result<Arc<Peer>, ConnectError>>>;
+
+/// All connections of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    limit: usize,
+    state: Mutex<State>,
+    ticks: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Those dialled, by the address dialled.
+    dialled: HashMap<Address, Slot>,
+    /// The life that was last found at an address.
+    lives: HashMap<Address, NodeId>,
+    /// All that are open, whoever dialled.
+    open: HashMap<u64, Arc<Peer>>,
+    by_node: HashMap<NodeId, Vec<Arc<Peer>>>,
+    unreachable: HashMap<Address, Instant>,
+    /// Ways back to initiators that are not connected: how many hops away they are, and over which connection.
+    routes: HashMap<NodeId, (u32, Weak<Peer>)>,
+}
+
+impl Pool {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, state: Mutex::default(), ticks: AtomicU64::new(1) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn use_now(&self, peer: &Peer) {
+        peer.used.store(self.ticks.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// The open connection to a server, if there is one.
+    pub(crate) fn ready(&self, server: &Address) -> Option<Arc<Peer>> {
+        let state = self.lock();
+        let peer = state.dialled.get(server)?.get()?.as_ref().ok()?;
+        if peer.is_closed() {
+            return None;
+        }
+        self.use_now(peer);
+        Some(Arc::clone(peer))
+    }
+
+    /// The slot in which the connection to a server is or will be; one that failed or ended is replaced.
+    pub(crate) fn slot(&self, server: &Address) -> Slot {
+        let mut state = self.lock();
+        let slot = state.dialled.entry(server.clone()).or_default();
+        let over = match slot.get() {
+            Some(Ok(peer)) => peer.is_closed(),
+            Some(Err(_)) => true,
+            None => false,
+        };
+        if over {
+            *slot = Slot::default();
+        }
+        Arc::clone(slot)
+    }
+
+    /// The open connection to a life, if there is one.
+    pub(crate) fn by_node(&self, node: NodeId) -> Option<Arc<Peer>> {
+        let state = self.lock();
+        let peer = state.by_node.get(&node)?.iter().find(|peer| !peer.is_closed())?;
+        self.use_now(peer);
+        Some(Arc::clone(peer))
+    }
+
+    /// Makes room for one more connection: the least recently used one that nobody needs is closed.
+    ///
+    /// # Errors
+    ///
+    /// The limit, if all connections are needed.
+    pub(crate) fn make_room(&self) -> Result<(), usize> {
+        let candidates = {
+            let state = self.lock();
+            if state.open.len() < self.limit {
+                return Ok(());
+            }
+            let mut candidates: Vec<_> = state.open.values().cloned().collect();
+            candidates.sort_by_key(|peer| peer.used.load(Ordering::Relaxed));
+            candidates
+        };
+        let idle = candidates.iter().find(|peer| peer.is_idle()).ok_or(self.limit)?;
+        idle.end("least recently used of too many connections");
+        self.remove(idle);
+        Ok(())
+    }
+
+    /// A connection is open; its peer's life is known. Returns connections to an earlier life at the same address:
+    /// that life is over, and so are they.
+    pub(crate) fn opened(&self, peer: &Arc<Peer>, dialled: Option<&Address>) -> Vec<Arc<Peer>> {
+        self.use_now(peer);
+        let Some(node) = peer.node() else { return Vec::new() };
+        let mut state = self.lock();
+        state.open.insert(peer.id, Arc::clone(peer));
+        state.by_node.entry(node).or_default().push(Arc::clone(peer));
+        let Some(address) = dialled else { return Vec::new() };
+        if state.lives.len() >= REMEMBERED {
+            state.lives.clear();
+        }
+        match state.lives.insert(address.clone(), node) {
+            Some(before) if before != node => state.by_node.get(&before).cloned().unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A connection has ended. Returns whether it was open.
+    pub(crate) fn remove(&self, peer: &Arc<Peer>) -> bool {
+        let mut state = self.lock();
+        if let Some(node) = peer.node()
+            && let Some(peers) = state.by_node.get_mut(&node)
+        {
+            peers.retain(|other| other.id != peer.id);
+            if peers.is_empty() {
+                state.by_node.remove(&node);
+            }
+        }
+        state.dialled.retain(|_, slot| !matches!(slot.get(), Some(Ok(other)) if other.id == peer.id));
+        state.open.remove(&peer.id).is_some()
+    }
+
+    /// All open connections.
+    pub(crate) fn open(&self) -> Vec<Arc<Peer>> {
+        self.lock().open.values().cloned().collect()
+    }
+
+    /// Whether dialling this address for an answer has just failed.
+    pub(crate) fn is_unreachable(&self, address: &Address) -> bool {
+        self.lock().unreachable.get(address).is_some_and(|since| since.elapsed() < UNREACHABLE_FOR)
+    }
+
+    /// Dialling this address for an answer has failed.
+    pub(crate) fn set_unreachable(&self, address: &Address) {
+        let mut state = self.lock();
+        if state.unreachable.len() >= REMEMBERED {
+            state.unreachable.retain(|_, since| since.elapsed() < UNREACHABLE_FOR);
+        }
+        if state.unreachable.len() < REMEMBERED {
+            state.unreachable.insert(address.clone(), Instant::now());
+        }
+    }
+
+    /// A request of this initiator came over a connection that is not the initiator's own, `depth` hops from it. The
+    /// shortest way is kept: it leads to servers that are nearer, so that ways never form a circle.
+    pub(crate) fn learn_route(&self, initiator: NodeId, depth: u32, peer: &Arc<Peer>) {
+        let mut state = self.lock();
+        if let Some((known, way)) = state.routes.get(&initiator)
+            && *known <= depth
+            && way.upgrade().is_some_and(|way| !way.is_closed())
+        {
+            return;
+        }
+        if state.routes.len() >= REMEMBERED {
+            state.routes.retain(|_, (_, way)| way.upgrade().is_some_and(|way| !way.is_closed()));
+        }
+        if state.routes.len() < REMEMBERED {
+            state.routes.insert(initiator, (depth, Arc::downgrade(peer)));
+        }
+    }
+
+    /// The way back to an initiator that is not connected.
+    pub(crate) fn route(&self, initiator: NodeId) -> Option<Arc<Peer>> {
+        let way = self.lock().routes.get(&initiator)?.1.upgrade()?;
+        (!way.is_closed()).then_some(way)
+    }
+}

@@ -1,0 +1,457 @@
+//! What a handler holds: a request, and what it can do with it.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::wire::Metadata;
+use wallaby_proto::{Address, CallId, NodeId, RequestId, Status};
+
+use crate::blocking;
+use crate::client::Caller;
+use crate::codec::{Codec, Postcard};
+use crate::error::SendError;
+use crate::handling::{Destination, Handling, Keep, Sending};
+use crate::method::{Answer, Many, One, Target};
+
+/// A request whose payloads are bytes: what [`Request`] is built on, for tools, gateways and other formats.
+///
+/// The request ends when this is dropped, wherever that happens; the call goes on wherever it was delegated to.
+pub struct RawRequest {
+    handling: Arc<Handling>,
+    payload: Bytes,
+}
+
+impl RawRequest {
+    pub(crate) fn new(handling: Arc<Handling>, payload: Bytes) -> Self {
+        Self { handling, payload }
+    }
+
+    pub(crate) fn take_payload(&mut self) -> Bytes {
+        std::mem::take(&mut self.payload)
+    }
+
+    /// The arguments.
+    pub fn payload(&self) -> &Bytes {
+        &self.payload
+    }
+
+    /// The method's name, `package.Service/method`.
+    pub fn method(&self) -> &str {
+        self.handling.method.name()
+    }
+
+    /// The call that the request belongs to.
+    pub fn call_id(&self) -> CallId {
+        self.handling.call
+    }
+
+    /// The request's place in the call's tree.
+    pub fn id(&self) -> RequestId {
+        self.handling.id
+    }
+
+    /// How many hops led here: 0 if the initiator sent it.
+    pub fn depth(&self) -> u32 {
+        self.handling.depth
+    }
+
+    /// The endpoint that made the call.
+    pub fn initiator(&self) -> NodeId {
+        self.handling.call.initiator
+    }
+
+    /// The endpoint that sent this request: the initiator, or the server before.
+    pub fn delegator(&self) -> Option<NodeId> {
+        self.handling.delegator()
+    }
+
+    /// The call's metadata.
+    pub fn metadata(&self) -> &Metadata {
+        static NONE: std::sync::LazyLock<Metadata> = std::sync::LazyLock::new(Metadata::default);
+        self.handling.options.as_ref().map_or(&NONE, |options| &options.metadata)
+    }
+
+    /// How much time remains until the call's deadline.
+    pub fn remaining(&self) -> Duration {
+        self.handling.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether the request was stopped: the call was aborted, or its deadline passed. Nothing can be sent any more.
+    pub fn is_cancelled(&self) -> bool {
+        self.handling.is_cancelled()
+    }
+
+    /// Waits until the request is stopped. A handler that works for long should watch this and give up.
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<> {
+        let handling = Arc::clone(&self.handling);
+        async move { handling.cancelled().await }
+    }
+
+    /// Makes calls on behalf of this request: they inherit its deadline, metadata and trace, and end when it is stopped.
+    pub fn call(&self) -> Caller {
+        Caller::within(&self.handling)
+    }
+
+    /// Sends an answer to the initiator; more may follow.
+    ///
+    /// # Errors
+    ///
+    /// If the answer is too large or the request has ended.
+    pub async fn reply(&self, payload: Bytes) -> Result<(), SendError> {
+        self.handling.send(Sending::Answer(payload)).await
+    }
+
+    /// Like [`reply`](Self::reply), but fails with [`SendError::Full`] where that would wait.
+    ///
+    /// # Errors
+    ///
+    /// As `reply`, or if there is no credit or room now.
+    pub fn try_reply(&self, payload: Bytes) -> Result<(), SendError> {
+        self.handling.try_send(Sending::Answer(payload))
+    }
+
+    /// Sends the last answer and ends the request.
+    ///
+    /// # Errors
+    ///
+    /// If the answer is too large or the request has ended.
+    pub async fn respond(self, payload: Bytes) -> Result<(), SendError> {
+        self.handling.send_last(Sending::Answer(payload)).await
+    }
+
+    /// Hands work to another server, which answers the initiator directly; more may follow.
+    ///
+    /// A server that cannot be reached shows as a status among the call's answers.
+    ///
+    /// # Errors
+    ///
+    /// If the request is too large, too deep in the tree, or has ended.
+    pub async fn delegate(
+        &self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<(), SendError> {
+        self.handling.send(onward(server.into(), method, payload)).await
+    }
+
+    /// Like [`delegate`](Self::delegate), but fails with [`SendError::Full`] where that would wait.
+    ///
+    /// # Errors
+    ///
+    /// As `delegate`, or if there is no credit or room now.
+    pub fn try_delegate(
+        &self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<(), SendError> {
+        self.handling.try_send(onward(server.into(), method, payload))
+    }
+
+    /// Hands the rest of the work to another server and ends the request: a tail call.
+    ///
+    /// # Errors
+    ///
+    /// As [`delegate`](Self::delegate).
+    pub async fn forward(
+        self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<(), SendError> {
+        self.handling.send_last(onward(server.into(), method, payload)).await
+    }
+
+    /// Sends the message that is held back because it might be the last one.
+    pub async fn flush(&self) {
+        self.handling.flush().await;
+    }
+
+    /// Ends the request with a status.
+    pub fn fail(self, status: &Status) {
+        self.handling.fail(status);
+    }
+}
+
+impl Drop for RawRequest {
+    fn drop(&mut self) {
+        self.handling.handle_dropped();
+    }
+}
+
+impl fmt::Debug for RawRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.handling.fmt(f)
+    }
+}
+
+fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> Sending {
+    Sending::Onward(Destination { server, method: Arc::clone(method) }, payload)
+}
+
+/// A request to a method that answers `A`: what a handler holds, and what it can do with it.
+///
+/// `Request<One<T>>` has [`respond`](Request::respond) and [`forward`](Request::forward), which consume it;
+/// `Request<Many<T>>` can also [`reply`](Request::reply) and [`delegate`](Request::delegate) any number of times, and
+/// ends when it is dropped.
+pub struct Request<A, C = Postcard> {
+    raw: RawRequest,
+    types: PhantomData<fn() -> (A, C)>,
+}
+
+impl<A: Answer, C> Request<A, C> {
+    pub(crate) fn new(raw: RawRequest) -> Self {
+        if A::ONE {
+            raw.handling.owe_answer();
+        }
+        Self { raw, types: PhantomData }
+    }
+
+    pub(crate) fn keep(&self) -> Keep {
+        self.raw.handling.keep()
+    }
+
+    /// The request with payloads as bytes.
+    pub fn into_raw(self) -> RawRequest {
+        self.raw
+    }
+
+    /// Ends the request with a status.
+    pub fn fail(self, status: &Status) {
+        self.raw.fail(status);
+    }
+}
+
+/// What a handler can ask about its request.
+impl<A, C> Request<A, C> {
+    /// See [`RawRequest::method`].
+    pub fn method(&self) -> &str {
+        self.raw.method()
+    }
+
+    /// See [`RawRequest::call_id`].
+    pub fn call_id(&self) -> CallId {
+        self.raw.call_id()
+    }
+
+    /// See [`RawRequest::id`].
+    pub fn id(&self) -> RequestId {
+        self.raw.id()
+    }
+
+    /// See [`RawRequest::depth`].
+    pub fn depth(&self) -> u32 {
+        self.raw.depth()
+    }
+
+    /// See [`RawRequest::initiator`].
+    pub fn initiator(&self) -> NodeId {
+        self.raw.initiator()
+    }
+
+    /// See [`RawRequest::delegator`].
+    pub fn delegator(&self) -> Option<NodeId> {
+        self.raw.delegator()
+    }
+
+    /// See [`RawRequest::metadata`].
+    pub fn metadata(&self) -> &Metadata {
+        self.raw.metadata()
+    }
+
+    /// See [`RawRequest::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.raw.remaining()
+    }
+
+    /// See [`RawRequest::is_cancelled`].
+    pub fn is_cancelled(&self) -> bool {
+        self.raw.is_cancelled()
+    }
+
+    /// See [`RawRequest::cancelled`].
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<A, C> {
+        self.raw.cancelled()
+    }
+
+    /// See [`RawRequest::call`].
+    pub fn call(&self) -> Caller {
+        self.raw.call()
+    }
+}
+
+impl<T: Send + 'static, C: Codec<T>> Request<One<T>, C> {
+    /// Sends the answer and ends the request.
+    ///
+    /// # Errors
+    ///
+    /// If the answer cannot be encoded, is too large, or the request has ended.
+    pub async fn respond(self, answer: T) -> Result<(), SendError> {
+        self.raw.respond(C::encode(&answer)?).await
+    }
+
+    /// Hands the work to another server, which answers the initiator directly, and ends the request: a tail call.
+    ///
+    /// # Errors
+    ///
+    /// If the request cannot be encoded, is too large, too deep in the tree, or has ended.
+    pub async fn forward(self, server: impl Into<Address>, target: Target<One<T>, C>) -> Result<(), SendError> {
+        self.raw.forward(server, &target.definition, target.payload?).await
+    }
+
+    /// [`respond`](Self::respond) for blocking handlers.
+    ///
+    /// # Errors
+    ///
+    /// As `respond`, and on a thread of an async runtime.
+    pub fn blocking_respond(self, answer: T) -> Result<(), SendError> {
+        block(self.respond(answer))
+    }
+
+    /// [`forward`](Self::forward) for blocking handlers.
+    ///
+    /// # Errors
+    ///
+    /// As `forward`, and on a thread of an async runtime.
+    pub fn blocking_forward(self, server: impl Into<Address>, target: Target<One<T>, C>) -> Result<(), SendError> {
+        block(self.forward(server, target))
+    }
+}
+
+impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
+    /// Sends an answer to the initiator; more may follow.
+    ///
+    /// Answers arrive in any order if they are large or come from several servers.
+    ///
+    /// # Errors
+    ///
+    /// If the answer cannot be encoded, is too large, or the request has ended.
+    pub async fn reply(&self, answer: T) -> Result<(), SendError> {
+        self.raw.reply(C::encode(&answer)?).await
+    }
+
+    /// Like [`reply`](Self::reply), but fails with [`SendError::Full`] where that would wait.
+    ///
+    /// # Errors
+    ///
+    /// As `reply`, or if there is no credit or room now.
+    pub fn try_reply(&self, answer: T) -> Result<(), SendError> {
+        self.raw.try_reply(C::encode(&answer)?)
+    }
+
+    /// Sends the last answer and ends the request.
+    ///
+    /// # Errors
+    ///
+    /// As [`reply`](Self::reply).
+    pub async fn respond(self, answer: T) -> Result<(), SendError> {
+        self.raw.respond(C::encode(&answer)?).await
+    }
+
+    /// Hands work to another server, which answers the initiator directly; more may follow.
+    ///
+    /// A server that cannot be reached shows as a status among the call's answers.
+    ///
+    /// # Errors
+    ///
+    /// If the request cannot be encoded, is too large, too deep in the tree, or has ended.
+    pub async fn delegate<B: Answer<Item = T>>(
+        &self,
+        server: impl Into<Address>,
+        target: Target<B, C>,
+    ) -> Result<(), SendError> {
+        self.raw.delegate(server, &target.definition, target.payload?).await
+    }
+
+    /// Like [`delegate`](Self::delegate), but fails with [`SendError::Full`] where that would wait.
+    ///
+    /// # Errors
+    ///
+    /// As `delegate`, or if there is no credit or room now.
+    pub fn try_delegate<B: Answer<Item = T>>(
+        &self,
+        server: impl Into<Address>,
+        target: Target<B, C>,
+    ) -> Result<(), SendError> {
+        self.raw.try_delegate(server, &target.definition, target.payload?)
+    }
+
+    /// Hands the rest of the work to another server and ends the request: a tail call.
+    ///
+    /// # Errors
+    ///
+    /// As [`delegate`](Self::delegate).
+    pub async fn forward<B: Answer<Item = T>>(
+        self,
+        server: impl Into<Address>,
+        target: Target<B, C>,
+    ) -> Result<(), SendError> {
+        self.raw.forward(server, &target.definition, target.payload?).await
+    }
+
+    /// Sends the message that is held back because it might be the last one.
+    pub async fn flush(&self) {
+        self.raw.flush().await;
+    }
+
+    /// [`reply`](Self::reply) for blocking handlers.
+    ///
+    /// # Errors
+    ///
+    /// As `reply`, and on a thread of an async runtime.
+    pub fn blocking_reply(&self, answer: T) -> Result<(), SendError> {
+        block(self.reply(answer))
+    }
+
+    /// [`respond`](Self::respond) for blocking handlers.
+    ///
+    /// # Errors
+    ///
+    /// As `respond`, and on a thread of an async runtime.
+    pub fn blocking_respond(self, answer: T) -> Result<(), SendError> {
+        block(self.respond(answer))
+    }
+
+    /// [`delegate`](Self::delegate) for blocking handlers.
+    ///
+    /// # Errors
+    ///
+    /// As `delegate`, and on a thread of an async runtime.
+    pub fn blocking_delegate<B: Answer<Item = T>>(
+        &self,
+        server: impl Into<Address>,
+        target: Target<B, C>,
+    ) -> Result<(), SendError> {
+        block(self.delegate(server, target))
+    }
+
+    /// [`forward`](Self::forward) for blocking handlers.
+    ///
+    /// # Errors
+    ///
+    /// As `forward`, and on a thread of an async runtime.
+    pub fn blocking_forward<B: Answer<Item = T>>(
+        self,
+        server: impl Into<Address>,
+        target: Target<B, C>,
+    ) -> Result<(), SendError> {
+        block(self.forward(server, target))
+    }
+}
+
+fn block(sending: impl Future<Output = Result<(), SendError>>) -> Result<(), SendError> {
+    let stopped = || SendError::Refused("a blocking send inside an async runtime would stop it".into());
+    blocking::wait(sending).unwrap_or_else(|_| Err(stopped()))
+}
+
+impl<A, C> fmt::Debug for Request<A, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.raw.fmt(f)
+    }
+}

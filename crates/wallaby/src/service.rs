@@ -1,0 +1,190 @@
+//! Services: methods by name, and the handlers that wrap each other around them.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::{Code, Status};
+
+use crate::codec::Codec;
+use crate::method::{Answer, Method};
+use crate::request::{RawRequest, Request};
+
+/// What a handler returns: a future that ends when it has nothing more to do.
+pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
+
+/// Handles requests of one method, with payloads as bytes.
+pub trait Handler: Send + Sync + 'static {
+    /// Handles one request. The request ends when it is dropped, or with the status returned.
+    fn handle(&self, request: RawRequest) -> HandlerFuture;
+}
+
+impl<F, Fut> Handler for F
+where
+    F: Fn(RawRequest) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), Status>> + Send + 'static,
+{
+    fn handle(&self, request: RawRequest) -> HandlerFuture {
+        Box::pin(self(request))
+    }
+}
+
+/// Middleware: makes a handler around a handler. It may refuse, measure, change metadata, or answer by itself.
+pub trait Layer: Send + Sync + 'static {
+    /// The handler around `inner`, for the method with this name.
+    fn wrap(&self, method: &str, inner: Arc<dyn Handler>) -> Arc<dyn Handler>;
+}
+
+/// A set of methods to register with an endpoint. `#[wallaby::service]` makes one from a trait's implementation.
+pub struct Service {
+    name: &'static str,
+    pub(crate) methods: Vec<Registered>,
+}
+
+/// A method that an endpoint serves.
+pub(crate) struct Registered {
+    pub(crate) definition: Arc<MethodDefinition>,
+    pub(crate) handler: Arc<dyn Handler>,
+}
+
+impl Service {
+    /// A service without methods; `name` (`package.Service`) is for messages only.
+    pub fn new(name: &'static str) -> Self {
+        Self { name, methods: Vec::new() }
+    }
+
+    /// The service's name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Adds a method whose handler is a future.
+    #[must_use]
+    pub fn method<Args, A, C, F, Fut>(self, method: &'static Method<Args, A, C>, handler: F) -> Self
+    where
+        Args: Send + 'static,
+        A: Answer,
+        C: Codec<Args> + Codec<A::Item>,
+        F: Fn(Request<A, C>, Args) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), Status>> + Send + 'static,
+    {
+        let handler = move |mut raw: RawRequest| {
+            let handled = match <C as Codec<Args>>::decode(raw.take_payload()) {
+                Ok(arguments) => Ok(handler(Request::new(raw), arguments)),
+                Err(error) => Err(undecodable(&error)),
+            };
+            async move { handled?.await }
+        };
+        self.raw(Arc::clone(method.definition()), handler)
+    }
+
+    /// Adds a method whose handler blocks: it runs on a pool of threads that grows and shrinks with need.
+    #[must_use]
+    pub fn blocking_method<Args, A, C, F>(self, method: &'static Method<Args, A, C>, handler: F) -> Self
+    where
+        Args: Send + 'static,
+        A: Answer,
+        C: Codec<Args> + Codec<A::Item>,
+        F: Fn(Request<A, C>, Args) -> Result<(), Status> + Send + Sync + 'static,
+    {
+        let handler = Arc::new(handler);
+        self.method(method, move |request, arguments| {
+            let handler = Arc::clone(&handler);
+            async move { blocking_with(request, move |request| handler(request, arguments)).await? }
+        })
+    }
+
+    /// Adds a method with payloads as bytes.
+    #[must_use]
+    pub fn raw(mut self, definition: Arc<MethodDefinition>, handler: impl Handler) -> Self {
+        self.methods.push(Registered { definition, handler: Arc::new(handler) });
+        self
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let methods = self.methods.iter().map(|method| method.definition.name());
+        f.debug_struct("Service").field("name", &self.name).field("methods", &methods.collect::<Vec<_>>()).finish()
+    }
+}
+
+impl Registered {
+    /// Whether a caller means the same method by its name as this server does.
+    ///
+    /// # Errors
+    ///
+    /// A status that says what differs.
+    pub(crate) fn check(&self, caller: &MethodDefinition) -> Result<(), Status> {
+        let (here, name) = (&self.definition, caller.name());
+        if caller.codec() != here.codec() {
+            let (theirs, ours) = (caller.codec(), here.codec());
+            let message = format!("{name}: the caller uses codec {theirs:?}, this server {ours:?}");
+            return Err(Status::new(Code::Mismatch, message));
+        }
+        for (what, theirs, ours) in [
+            ("arguments", caller.arguments(), here.arguments()),
+            ("answer", caller.answer(), here.answer()),
+        ] {
+            if theirs != ours && theirs != 0 && ours != 0 {
+                let message = format!(
+                    "{name}: the caller's type of its {what} is not this server's (fingerprints {theirs:016x} and \
+                     {ours:016x}): were they built from the same definition?"
+                );
+                return Err(Status::new(Code::Mismatch, message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs a blocking handler on a worker thread. Its request does not end before the handler returns, since a status that
+/// it returns must still end the request.
+///
+/// # Errors
+///
+/// A status if the runtime is shutting down or the handler panicked.
+pub async fn blocking_with<A: Answer, C: 'static, T: Send + 'static>(
+    request: Request<A, C>,
+    handler: impl FnOnce(Request<A, C>) -> T + Send + 'static,
+) -> Result<T, Status> {
+    let _keep = request.keep();
+    crate::blocking::run(move || handler(request)).await
+}
+
+/// What a handler may return for an answer of type `T`: the value, or a status in its place.
+#[diagnostic::on_unimplemented(
+    message = "the handler returns `{Self}`, but the answer of its method is `{T}`",
+    label = "expected `{T}` or `Result<{T}, Status>`"
+)]
+pub trait IntoAnswer<T> {
+    /// The answer, or the status in its place.
+    fn into_answer(self) -> Result<T, Status>;
+}
+
+impl<T> IntoAnswer<T> for T {
+    fn into_answer(self) -> Result<T, Status> {
+        Ok(self)
+    }
+}
+
+impl<T> IntoAnswer<T> for Result<T, Status> {
+    fn into_answer(self) -> Self {
+        self
+    }
+}
+
+/// The answer to a request from what its handler returned.
+///
+/// # Errors
+///
+/// The status that the handler returned.
+pub fn into_answer<A: Answer, C, O: IntoAnswer<A::Item>>(_: &Request<A, C>, output: O) -> Result<A::Item, Status> {
+    output.into_answer()
+}
+
+fn undecodable(error: &crate::codec::CodecError) -> Status {
+    Status::new(Code::InvalidArgument, format!("the arguments cannot be read: {error}"))
+}

@@ -1,0 +1,128 @@
+//! `mem:`: streams between endpoints of one process.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::ReadBuf;
+use tokio::sync::mpsc;
+
+/// Bytes that one direction holds before its writer has to wait.
+const CAPACITY: usize = 256 * 1024;
+
+/// Streams that wait to be accepted.
+const BACKLOG: usize = 128;
+
+static LISTENERS: LazyLock<Mutex<HashMap<String, mpsc::Sender<(Reader, Writer)>>>> = LazyLock::new(Mutex::default);
+
+/// One direction of a stream.
+#[derive(Debug, Default)]
+struct Pipe {
+    bytes: BytesMut,
+    closed: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Reader(Arc<Mutex<Pipe>>);
+
+#[derive(Debug)]
+pub(crate) struct Writer(Arc<Mutex<Pipe>>);
+
+#[derive(Debug)]
+pub(crate) struct Listener {
+    name: String,
+    streams: mpsc::Receiver<(Reader, Writer)>,
+}
+
+pub(super) fn listen(name: &str) -> io::Result<Listener> {
+    let mut listeners = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if listeners.contains_key(name) {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    let (sender, streams) = mpsc::channel(BACKLOG);
+    listeners.insert(name.to_owned(), sender);
+    Ok(Listener { name: name.to_owned(), streams })
+}
+
+pub(super) async fn dial(name: &str) -> io::Result<(Reader, Writer)> {
+    let listener = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+    let listener = listener.ok_or(io::ErrorKind::ConnectionRefused)?;
+    let (there, here) = (Arc::default(), Arc::default());
+    let theirs = (Reader(Arc::clone(&there)), Writer(Arc::clone(&here)));
+    listener.send(theirs).await.map_err(|_| io::ErrorKind::ConnectionRefused)?;
+    Ok((Reader(here), Writer(there)))
+}
+
+impl Listener {
+    pub(super) async fn accept(&mut self) -> io::Result<(Reader, Writer)> {
+        self.streams.recv().await.ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        LISTENERS.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.name);
+    }
+}
+
+impl Reader {
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if pipe.bytes.is_empty() && !pipe.closed {
+            pipe.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let len = pipe.bytes.len().min(buffer.remaining());
+        buffer.put_slice(&pipe.bytes[..len]);
+        pipe.bytes.advance(len);
+        pipe.writer.take().into_iter().for_each(Waker::wake);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Writer {
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if pipe.closed {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let len = bytes.len().min(CAPACITY - pipe.bytes.len());
+        if len == 0 && !bytes.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        pipe.bytes.extend_from_slice(&bytes[..len]);
+        pipe.reader.take().into_iter().for_each(Waker::wake);
+        Ok(len)
+    }
+
+    pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if pipe.closed || pipe.bytes.len() < CAPACITY {
+            return Poll::Ready(Ok(()));
+        }
+        pipe.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        close(&self.0);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        close(&self.0);
+    }
+}
+
+fn close(pipe: &Mutex<Pipe>) {
+    let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
+    pipe.closed = true;
+    pipe.reader.take().into_iter().chain(pipe.writer.take()).for_each(Waker::wake);
+}

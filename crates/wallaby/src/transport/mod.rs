@@ -1,0 +1,172 @@
+//! Byte streams: what moves the bytes of connections, picked by the address's scheme.
+//!
+//! A transport only moves bytes. Framing, handshake and credit are `wallaby_proto::connection`.
+
+mod mem;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host, tcp, unix};
+use wallaby_proto::{Address, AddressError};
+
+use crate::error::BindError;
+
+/// The receiving end of a stream; one task owns it.
+#[derive(Debug)]
+pub(crate) enum ReadHalf {
+    Tcp(tcp::OwnedReadHalf),
+    Unix(unix::OwnedReadHalf),
+    Mem(mem::Reader),
+}
+
+/// The sending end of a stream; anybody may write to it without waiting.
+#[derive(Debug)]
+pub(crate) enum WriteHalf {
+    Tcp(tcp::OwnedWriteHalf),
+    Unix(unix::OwnedWriteHalf),
+    Mem(mem::Writer),
+}
+
+/// Where streams come in.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix { listener: UnixListener, _file: SocketFile },
+    Mem(mem::Listener),
+}
+
+/// The file of a unix socket, removed with its listener.
+#[derive(Debug)]
+pub(crate) struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Somebody may have removed it already; nothing depends on it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl ReadHalf {
+    /// Reads what is there; zero bytes mean that the peer sends nothing more.
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(half) => Pin::new(half).poll_read(cx, buffer),
+            Self::Unix(half) => Pin::new(half).poll_read(cx, buffer),
+            Self::Mem(half) => half.poll_read(cx, buffer),
+        }
+    }
+}
+
+impl WriteHalf {
+    /// Writes as much as fits now.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(half) => half.try_write(bytes),
+            Self::Unix(half) => half.try_write(bytes),
+            Self::Mem(half) => half.try_write(bytes),
+        }
+    }
+
+    /// Ready when something may fit again. One task at a time may wait.
+    pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(half) => half.as_ref().poll_write_ready(cx),
+            Self::Unix(half) => half.as_ref().poll_write_ready(cx),
+            Self::Mem(half) => half.poll_writable(cx),
+        }
+    }
+}
+
+impl Listener {
+    /// The next stream.
+    pub(crate) async fn accept(&mut self) -> io::Result<(ReadHalf, WriteHalf)> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.and_then(|(stream, _)| split_tcp(stream)),
+            Self::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| split_unix(stream)),
+            Self::Mem(listener) => listener.accept().await.map(split_mem),
+        }
+    }
+}
+
+/// Opens a stream to a server; `None` if no transport knows the scheme.
+pub(crate) async fn dial(server: &Address) -> Option<io::Result<(ReadHalf, WriteHalf)>> {
+    Some(match server {
+        Address::Tcp(socket) => TcpStream::connect(socket).await.and_then(split_tcp),
+        Address::Unix(path) => UnixStream::connect(&**path).await.map(split_unix),
+        Address::Mem(name) => mem::dial(name).await.map(split_mem),
+        _ => return None,
+    })
+}
+
+/// Listens; returns the address as others see it (port 0 is replaced by the real one).
+pub(crate) async fn listen(address: &str) -> Result<(Listener, Address), BindError> {
+    let address = resolve(address).await?;
+    let failed = |source| BindError::Listen { address: address.clone(), source };
+    match &address {
+        Address::Tcp(socket) => {
+            let listener = TcpListener::bind(socket).await.map_err(failed)?;
+            let socket = listener.local_addr().map_err(failed)?;
+            Ok((Listener::Tcp(listener), Address::Tcp(socket)))
+        }
+        Address::Unix(path) => {
+            let path = Path::new(&**path);
+            let listener = listen_unix(path).await.map_err(failed)?;
+            Ok((Listener::Unix { listener, _file: SocketFile(path.into()) }, address.clone()))
+        }
+        Address::Mem(name) => {
+            let listener = mem::listen(name).map_err(failed)?;
+            Ok((Listener::Mem(listener), address.clone()))
+        }
+        _ => Err(BindError::NoTransport { address }),
+    }
+}
+
+/// An address from text that may have a host name in place of an IP address.
+async fn resolve(text: &str) -> Result<Address, BindError> {
+    let error = match text.parse() {
+        Ok(address) => return Ok(address),
+        Err(error) => error,
+    };
+    let (AddressError::NoSocketAddress { .. }, Some(host)) = (&error, text.strip_prefix("tcp://")) else {
+        return Err(error.into());
+    };
+    match lookup_host(host).await.map(|mut found| found.next()) {
+        Ok(Some(socket)) => Ok(Address::Tcp(socket)),
+        Ok(None) => Err(error.into()),
+        Err(source) if source.kind() == io::ErrorKind::InvalidInput => Err(error.into()),
+        Err(source) => Err(BindError::Resolve { address: text.into(), source }),
+    }
+}
+
+/// Listens at a path; a socket file that nobody listens on any more is replaced.
+async fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            match UnixStream::connect(path).await {
+                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
+                _ => return Err(error),
+            }
+            UnixListener::bind(path)
+        }
+        result => result,
+    }
+}
+
+fn split_tcp(stream: TcpStream) -> io::Result<(ReadHalf, WriteHalf)> {
+    stream.set_nodelay(true)?;
+    let (read, write) = stream.into_split();
+    Ok((ReadHalf::Tcp(read), WriteHalf::Tcp(write)))
+}
+
+fn split_unix(stream: UnixStream) -> (ReadHalf, WriteHalf) {
+    let (read, write) = stream.into_split();
+    (ReadHalf::Unix(read), WriteHalf::Unix(write))
+}
+
+fn split_mem((read, write): (mem::Reader, mem::Writer)) -> (ReadHalf, WriteHalf) {
+    (ReadHalf::Mem(read), WriteHalf::Mem(write))
+}

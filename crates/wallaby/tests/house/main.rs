@@ -1,0 +1,257 @@
+//! The house rules as ordinary tests: the map in `ARCHITECTURE.md` is true, folders are named after
+//! their crates, dependencies point down, the protocol core is free of IO, nothing unfinished is left
+//! behind, and the README's program is compiled. Each failure says what to do. `CONTRIBUTING.md`
+//! explains the rules.
+
+mod code;
+mod project;
+
+use code::{before_tests, code_only, find};
+use project::{Crate, Map, modules, read, root, rust_fences, sources};
+
+/// The workspace's crates, lowest layer first: a crate may depend only on those before it.
+const LAYERS: &[&str] = &[
+    "wallaby-proto",
+    "wallaby-idl",
+    "wallaby-macros",
+    "wallaby",
+    "wallaby-bench",
+    "wallaby-cli",
+];
+
+/// The crate that must stay pure, and what it may depend on, development aside.
+const CORE: &str = "wallaby-proto";
+const CORE_DEPENDENCIES: &[&str] = &["bytes", "serde", "siphasher", "thiserror"];
+
+/// What would bring sockets, threads, a clock, randomness or async into the core's sources.
+const IMPURE: &[&str] = &[
+    "TcpStream",
+    "TcpListener",
+    "UdpSocket",
+    "UnixStream",
+    "UnixListener",
+    "UnixDatagram",
+    "thread::",
+    "std::fs",
+    "std::env",
+    "std::process",
+    "Instant::now",
+    "SystemTime",
+    "RandomState",
+    "HashMap::new(", // seeds itself at random; so does the next
+    "HashSet::new(",
+    "async ",
+    ".await",
+];
+
+/// What may not be left in any source file.
+const UNFINISHED: &[&str] = &["todo!(", "unimplemented!(", "dbg!("];
+
+/// A file longer than this is two files.
+const MOST_LINES: usize = 1200;
+
+#[test]
+fn map_names_only_what_exists() {
+    let map = Map::read();
+    report(
+        map.paths
+            .iter()
+            .filter(|path| !root().join(path).exists())
+            .map(|path| {
+                format!(
+                    "ARCHITECTURE.md: the map names `{path}`, which does not exist: \
+                     correct the path or remove it"
+                )
+            }),
+    );
+}
+
+#[test]
+fn map_names_every_crate() {
+    let map = Map::read();
+    report(
+        Crate::all()
+            .into_iter()
+            .filter(|krate| !map.has(&krate.folder))
+            .map(|krate| missing_from_map(&krate.folder)),
+    );
+}
+
+#[test]
+fn map_names_every_module_of_the_core_and_the_library() {
+    let map = Map::read();
+    report(
+        [CORE, "wallaby"]
+            .iter()
+            .flat_map(|name| modules(&format!("crates/{name}/src")))
+            .filter(|module| !module.spellings().iter().any(|path| map.has(path)))
+            .map(|module| missing_from_map(&module.path)),
+    );
+}
+
+#[test]
+fn folders_are_named_after_their_crates() {
+    report(Crate::all().into_iter().filter_map(|krate| {
+        let expected = match krate.folder.strip_prefix("crates/") {
+            Some(name) => name.to_owned(),
+            None => format!("wallaby-{}", krate.folder.replace('/', "-")),
+        };
+        (krate.manifest.name != expected).then(|| {
+            format!(
+                "{}/Cargo.toml: the package is called `{}`: call it `{expected}`, \
+                 or rename the folder",
+                krate.folder, krate.manifest.name
+            )
+        })
+    }));
+}
+
+#[test]
+fn crates_share_the_workspace_lints() {
+    report(
+        Crate::all()
+            .into_iter()
+            .filter(|krate| !krate.manifest.workspace_lints)
+            .map(|krate| {
+                format!(
+                    "{}/Cargo.toml: add `[lints]` with `workspace = true`",
+                    krate.folder
+                )
+            }),
+    );
+}
+
+#[test]
+fn dependencies_point_down() {
+    let rank = |name: &str| LAYERS.iter().position(|layer| *layer == name);
+    let mut problems = Vec::new();
+    for Crate { folder, manifest } in Crate::all() {
+        let Some(own) = rank(&manifest.name) else {
+            problems.push(format!(
+                "{folder}: `{}` has no layer: add it to LAYERS in {} above all that it depends on",
+                manifest.name,
+                file!()
+            ));
+            continue;
+        };
+        for dependency in &manifest.dependencies {
+            if rank(&dependency.name).is_some_and(|other| other >= own) {
+                problems.push(format!(
+                    "{folder}/Cargo.toml: `{}` is not a layer below `{}`: \
+                     move what is needed of it down, or the code that needs it up",
+                    dependency.name, manifest.name
+                ));
+            }
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn core_depends_on_no_runtime() {
+    let core = Crate::all()
+        .into_iter()
+        .find(|krate| krate.manifest.name == CORE);
+    let core = core.expect("the core is a crate of the workspace");
+    report(
+        core.manifest
+            .dependencies
+            .iter()
+            .filter(|dependency| !dependency.development)
+            .filter(|dependency| !CORE_DEPENDENCIES.contains(&dependency.name.as_str()))
+            .map(|dependency| {
+                format!(
+                    "{}/Cargo.toml: the core must not depend on `{}`: do it in `wallaby`, \
+                     or, if the crate has no IO, threads, clock, randomness or async in it, \
+                     add it to CORE_DEPENDENCIES in {}",
+                    core.folder,
+                    dependency.name,
+                    file!()
+                )
+            }),
+    );
+}
+
+#[test]
+fn core_is_sans_io() {
+    let sources = sources()
+        .into_iter()
+        .filter(|(path, _)| path.starts_with("crates/wallaby-proto/src/"))
+        .filter(|(path, _)| !path.ends_with("tests.rs") && !path.contains("/tests/"));
+    let mut problems = Vec::new();
+    for (path, source) in sources {
+        for (number, word) in find(before_tests(&code_only(&source)), IMPURE) {
+            problems.push(format!(
+                "{path}:{number}: `{word}` in the protocol core: take the time, the bytes or the \
+                 seed as an argument, and do the IO in `wallaby`"
+            ));
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn nothing_is_unfinished() {
+    let mut problems = Vec::new();
+    for (path, source) in sources() {
+        for (number, word) in find(&code_only(&source), UNFINISHED) {
+            problems.push(format!(
+                "{path}:{number}: finish what `{word}..)` stands for, or remove it"
+            ));
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn files_are_short() {
+    report(sources().into_iter().filter_map(|(path, source)| {
+        let lines = source.lines().count();
+        (lines > MOST_LINES).then(|| {
+            format!(
+                "{path}: {lines} lines, more than {MOST_LINES}: split it by concept, \
+                 each part one sentence to describe"
+            )
+        })
+    }));
+}
+
+#[test]
+fn readme_is_compiled() {
+    let readme = read("README.md");
+    let fences: Vec<&str> = rust_fences(&readme);
+    let included = sources().iter().any(|(path, source)| {
+        path.starts_with("crates/wallaby/src/") && source.contains("/../README.md\")")
+    });
+    let mut problems = Vec::new();
+    if fences.is_empty() {
+        problems.push("README.md: show a complete small program in a ```rust block".to_owned());
+    }
+    for fence in fences.iter().filter(|fence| fence.contains("ignore")) {
+        problems.push(format!(
+            "README.md: the block ```{fence} is not compiled: \
+             drop `ignore`, or use `no_run` or `text`"
+        ));
+    }
+    if !included {
+        problems.push(
+            "crates/wallaby/src/lib.rs: compile the README: put \
+             #[doc = include_str!(\"../../../README.md\")] on an item that is #[cfg(doctest)]"
+                .to_owned(),
+        );
+    }
+    report(problems);
+}
+
+fn missing_from_map(path: &str) -> String {
+    format!(
+        "ARCHITECTURE.md: the map lacks `{path}`: \
+         add it in backticks with a sentence on what it is"
+    )
+}
+
+/// Fails with all problems at once, one a line.
+fn report(problems: impl IntoIterator<Item = String>) {
+    let problems: Vec<String> = problems.into_iter().collect();
+    assert!(problems.is_empty(), "\n\n{}\n", problems.join("\n"));
+}

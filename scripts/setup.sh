@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Installs what a fresh Debian machine with a Rust toolchain still lacks. Silent when nothing is missing.
+#
+#   scripts/setup.sh build       a C linker, which rustc calls to link (gcc, libc6-dev)
+#   scripts/setup.sh test        build, and the toolchain's rustfmt and clippy
+#   scripts/setup.sh callgrind   build, and valgrind
+#   scripts/setup.sh audit       build, git and cargo-deny (compiled from source: about three minutes on two cores, once)
+set -euo pipefail
+
+# A shell that rustup has not yet been added to still finds the toolchain.
+PATH=$PATH:${CARGO_HOME:-${HOME:-}/.cargo}/bin
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+fail() {
+    say "$@"
+    exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    else
+        sudo "$@"
+    fi
+}
+
+# apt_install WHY PACKAGE...
+apt_install() {
+    local why=$1
+    shift
+    have apt-get || fail "$why: please install the equivalent of the Debian packages '$*' and try again"
+    if [ "$(id -u)" -ne 0 ] && ! have sudo; then
+        fail "$why: please run as root: apt-get update && apt-get install -y $*"
+    fi
+    say "$why; installing $*"
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
+    local log
+    log=$(mktemp)
+    # Package lists of other repositories may be unreachable; what counts is whether the install succeeds.
+    if ! { as_root "${apt[@]}" update || true; as_root "${apt[@]}" install -y --no-install-recommends "$@"; } \
+        >"$log" 2>&1 </dev/null; then
+        cat "$log" >&2
+        rm -f "$log"
+        fail "apt-get could not install $*; see the lines above"
+    fi
+    rm -f "$log"
+}
+
+# A `cc` alone is not enough: without the C library's start files it cannot link a program.
+can_link() {
+    have cc || return 1
+    local folder status=0
+    folder=$(mktemp -d)
+    printf 'int main(void) { return 0; }\n' >"$folder/main.c"
+    cc "$folder/main.c" -o "$folder/main" >/dev/null 2>&1 || status=1
+    rm -rf "$folder"
+    return "$status"
+}
+
+need_cargo() {
+    have cargo || fail "no cargo in PATH: install a Rust toolchain first, from https://rustup.rs"
+}
+
+need_linker() {
+    can_link || apt_install "no working C linker" gcc libc6-dev
+}
+
+# need_component COMMAND COMPONENT
+need_component() {
+    cargo "$1" --version >/dev/null 2>&1 && return
+    have rustup || fail "cargo $1 is missing: please add it to your Rust toolchain and try again"
+    say "cargo $1 is missing; adding the toolchain component $2"
+    rustup component add "$2" || fail "rustup could not add $2; with network access: rustup component add $2"
+}
+
+need_valgrind() {
+    have valgrind || apt_install "no valgrind" valgrind libc6-dbg
+}
+
+need_deny() {
+    have git || apt_install "no git, by which cargo-deny fetches the advisory database" git
+    cargo deny --version >/dev/null 2>&1 && return
+    say "no cargo-deny; compiling it (about three minutes on two cores, once)"
+    cargo install cargo-deny --locked --version '^0.20' \
+        || fail "cargo-deny could not be installed; with network access: cargo install cargo-deny --locked"
+}
+
+case "${1:-}" in
+build)
+    need_cargo
+    need_linker
+    ;;
+test)
+    need_cargo
+    need_linker
+    need_component fmt rustfmt
+    need_component clippy clippy
+    ;;
+callgrind)
+    need_cargo
+    need_linker
+    need_valgrind
+    ;;
+audit)
+    need_cargo
+    need_linker
+    need_deny
+    ;;
+*)
+    sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    exit 2
+    ;;
+esac

@@ -22,6 +22,8 @@ pub struct RunOptions {
     pub transports: Vec<Transport>,
     /// The stacks, compared in one run.
     pub stacks: Vec<Stack>,
+    /// Only systems with these names, `wallaby-dpc` for one; none: all of the stacks.
+    pub only: Vec<String>,
     /// The processor for the client and all servers; none: the operating system places them.
     pub pin: Option<u32>,
     /// Emulated one-way delay of each message.
@@ -45,6 +47,7 @@ impl Default for RunOptions {
         Self {
             transports: vec![Transport::Unix, Transport::Tcp],
             stacks: vec![Stack::FloorBlocking, Stack::FloorTokio, Stack::Wallaby],
+            only: Vec::new(),
             pin: None,
             link: Duration::ZERO,
             payload: 100,
@@ -73,6 +76,10 @@ pub(crate) fn compare(
         Some(launcher) => launcher.clone(),
         None => Launcher::this_program()?,
     };
+    let wanted = |stack: Stack, pattern: &Pattern| {
+        let name = system(stack, *pattern);
+        options.only.is_empty() || options.only.iter().any(|only| only == name)
+    };
     let mut systems: Vec<Box<dyn System>> = Vec::new();
     let mut subjects = Vec::new();
     let mut folders = Vec::new();
@@ -83,6 +90,14 @@ pub(crate) fn compare(
             .iter()
             .filter(|stack| stack.speaks(transport))
         {
+            let patterns: Vec<Pattern> = patterns
+                .iter()
+                .copied()
+                .filter(|pattern| wanted(stack, pattern))
+                .collect();
+            if patterns.is_empty() {
+                continue;
+            }
             let config = ServerConfig {
                 stack,
                 transport,
@@ -96,7 +111,7 @@ pub(crate) fn compare(
                     format!("can't start the servers of {stack:?} over {transport}")
                 })?;
             let client = Rc::new(RefCell::new(client));
-            for &pattern in patterns {
+            for pattern in patterns {
                 let seed = options.seed ^ (systems.len() as u64) << 32;
                 subjects.push((stack, transport, pattern));
                 systems.push(Box::new(Workload {
@@ -113,7 +128,7 @@ pub(crate) fn compare(
     }
     ensure!(
         !systems.is_empty(),
-        "nothing to measure: none of the stacks speaks the transport"
+        "nothing to measure: no system with such a name speaks the transport"
     );
     let schedule = Schedule {
         rounds: options.rounds,

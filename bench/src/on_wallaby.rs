@@ -11,6 +11,7 @@ use crate::pattern::{Pattern, Routes};
 use crate::workload;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
+use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -122,9 +123,9 @@ pub(crate) struct Caller {
     fleet: Fleet,
     runtime: Runtime,
     endpoint: Endpoint,
-    servers: Vec<Client>,
-    plan: Plan,
-    operation: u64,
+    /// None after a failure: then nobody knows which answers are still to come.
+    operator: Option<Operator>,
+    pool: u8,
 }
 
 impl Caller {
@@ -138,35 +139,45 @@ impl Caller {
         fleet.connect(None)?;
         let runtime = runtime()?;
         let endpoint = runtime.block_on(builder(config, "client")?.bind())?;
-        let servers = addresses(&fleet.addresses)?;
-        let servers = servers
-            .into_iter()
-            .map(|address| Client::new(&endpoint, address))
-            .collect();
+        let addresses = addresses(&fleet.addresses)?.into_iter();
+        let operator = Operator {
+            servers: addresses
+                .map(|address| Client::new(&endpoint, address))
+                .collect(),
+            plan: Plan::new(payload),
+            operation: 0,
+        };
+        let pool = u8::try_from(servers)?;
         Ok(Self {
             fleet,
             runtime,
             endpoint,
-            servers,
-            plan: Plan::new(payload),
-            operation: 0,
+            operator: Some(operator),
+            pool,
         })
+    }
+
+    /// Lends the operator to some work in a task of its own, as a program would do it: the future that a runtime is
+    /// entered with has to wait for one more look at the sockets whenever another task wakes it.
+    fn run_task<T, W>(&mut self, limit: Duration, work: impl FnOnce(Operator) -> W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<(Operator, T)>> + Send + 'static,
+    {
+        let operator = self.operator.take().context("an operation failed before")?;
+        let task = self.runtime.spawn(work(operator));
+        let (operator, result) = block_on(&self.runtime, limit, &self.fleet.lost, async {
+            task.await?
+        })?;
+        self.operator = Some(operator);
+        Ok(result)
     }
 }
 
 impl workload::Client for Caller {
     fn warm_up(&mut self) -> Result<()> {
-        let pool = u8::try_from(self.servers.len())?;
-        let limit = Duration::from_secs(60);
-        let Self {
-            fleet,
-            runtime,
-            servers,
-            plan,
-            operation,
-            ..
-        } = self;
-        let work = async {
+        let pool = self.pool;
+        self.run_task(Duration::from_secs(60), |mut operator| async move {
             for (first, second) in
                 (0..pool).flat_map(|first| (0..pool).map(move |second| (first, second)))
             {
@@ -178,13 +189,12 @@ impl workload::Client for Caller {
                 let pattern = Pattern::Forward {
                     servers: route.len(),
                 };
-                *operation += 1;
-                plan.lay(pattern, route, *operation);
-                operate(servers, plan, pattern).await?;
+                operator.operation += 1;
+                operator.plan.lay(pattern, route, operator.operation);
+                operator.operate(pattern).await?;
             }
-            Ok(())
-        };
-        block_on(runtime, limit, &fleet.lost, work)
+            Ok((operator, ()))
+        })
     }
 
     fn run(
@@ -195,25 +205,23 @@ impl workload::Client for Caller {
         limit: Duration,
         latencies: &mut Latencies,
     ) -> Result<()> {
-        let Self {
-            fleet,
-            runtime,
-            servers,
-            plan,
-            operation,
-            ..
-        } = self;
-        let work = async {
+        let mut drawn = routes.clone();
+        let mut taken = Vec::with_capacity(usize::try_from(operations)?);
+        let (drawn, taken) = self.run_task(limit, |mut operator| async move {
             for _ in 0..operations {
-                *operation += 1;
-                plan.draw(pattern, routes, *operation);
+                operator.operation += 1;
+                operator.plan.draw(pattern, &mut drawn, operator.operation);
                 let start = Instant::now();
-                operate(servers, plan, pattern).await?;
-                latencies.record(start.elapsed());
+                operator.operate(pattern).await?;
+                taken.push(start.elapsed());
             }
-            Ok(())
-        };
-        block_on(runtime, limit, &fleet.lost, work)
+            Ok((operator, (drawn, taken)))
+        })?;
+        *routes = drawn;
+        taken
+            .into_iter()
+            .for_each(|latency| latencies.record(latency));
+        Ok(())
     }
 
     fn processes(&self) -> Vec<u32> {
@@ -230,40 +238,61 @@ impl workload::Client for Caller {
     }
 }
 
-/// One operation: the plan's phases, each with one call to everyone it sends to.
-async fn operate(servers: &[Client], plan: &Plan, pattern: Pattern) -> Result<()> {
-    for phase in plan.phases() {
-        let message = Bytes::copy_from_slice(phase.datagram());
-        let expected = phase.from.len();
-        if let Pattern::Spread { .. } = pattern {
-            let server = &servers[usize::from(phase.to[0])];
-            let mut answers = server.call(&SPREAD, (message.clone(),));
-            let mut count = 0;
-            while let Some(answer) = answers.next().await {
-                check(&answer?, &message)?;
-                count += 1;
+/// Carries out operations.
+struct Operator {
+    servers: Vec<Client>,
+    plan: Plan,
+    operation: u64,
+}
+
+impl Operator {
+    /// The operation that was planned: its phases, each with one call to everyone it sends to.
+    async fn operate(&self, pattern: Pattern) -> Result<()> {
+        for phase in self.plan.phases() {
+            let message = Bytes::copy_from_slice(phase.datagram());
+            match (pattern, &phase.to[..]) {
+                (Pattern::Spread { .. }, [server]) => {
+                    self.spread(*server, message, phase.from.len()).await?
+                }
+                (_, [server]) => self.pass(*server, message).await?,
+                (_, servers) => self.pass_to_all(servers, message).await?,
             }
-            ensure!(
-                count == expected,
-                "{count} answers came instead of {expected}"
-            );
-            continue;
         }
-        if let [server] = phase.to[..] {
-            let answer = servers[usize::from(server)]
-                .call(&PASS, (message.clone(),))
-                .await?;
-            check(&answer, &message)?;
-            continue;
-        }
+        Ok(())
+    }
+
+    async fn pass(&self, server: u8, message: Bytes) -> Result<()> {
+        let answer = self.server(server).call(&PASS, (message.clone(),)).await?;
+        check(&answer, &message)
+    }
+
+    async fn pass_to_all(&self, servers: &[u8], message: Bytes) -> Result<()> {
         // A call is under way as soon as it is made, so these run in parallel.
-        let call = |server: &u8| servers[usize::from(*server)].call(&PASS, (message.clone(),));
-        let calls: Vec<_> = phase.to.iter().map(call).collect();
+        let call = |server: &u8| self.server(*server).call(&PASS, (message.clone(),));
+        let calls: Vec<_> = servers.iter().map(call).collect();
         for call in calls {
             check(&call.await?, &message)?;
         }
+        Ok(())
     }
-    Ok(())
+
+    async fn spread(&self, server: u8, message: Bytes, expected: usize) -> Result<()> {
+        let mut answers = self.server(server).call(&SPREAD, (message.clone(),));
+        let mut count = 0;
+        while let Some(answer) = answers.next().await {
+            check(&answer?, &message)?;
+            count += 1;
+        }
+        ensure!(
+            count == expected,
+            "{count} answers came instead of {expected}"
+        );
+        Ok(())
+    }
+
+    fn server(&self, server: u8) -> &Client {
+        &self.servers[usize::from(server)]
+    }
 }
 
 /// Every server sends on what it got, but for the route.

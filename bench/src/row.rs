@@ -68,7 +68,7 @@ pub fn write(rows: &[Row], mut output: impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Reads lines of JSON written by [`write`]; empty lines are passed over.
+/// Reads lines of JSON written by [`write()`]; empty lines are passed over.
 ///
 /// # Errors
 /// The reader's, or a line that is no row, with its number.

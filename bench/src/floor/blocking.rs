@@ -1,7 +1,7 @@
 //! Floors on blocking sockets.
 
 use super::message::{CLIENT, Frames, PREFIX, Targets};
-use super::socket::{Listener, Stream};
+use super::socket::{Listener, Stream, WELCOME};
 use super::{
     Directory, Iterate, LARGEST_PAYLOAD, await_departure, check_answer, check_frame, departure,
 };
@@ -50,6 +50,7 @@ pub(crate) fn serve_streams(
                     .client
                     .set(for_answers)
                     .map_err(|_| anyhow!("a second client connected"))?;
+                stream.write_all(&WELCOME)?;
             }
             let outlets = Arc::clone(&outlets);
             spawn(move || pass_on(&stream, &outlets, link))?;

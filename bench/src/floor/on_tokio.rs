@@ -2,7 +2,7 @@
 
 use super::blocking::spawn;
 use super::message::{CLIENT, Frames, PREFIX, Phase, Targets};
-use super::socket::{Listener, Stream};
+use super::socket::{Listener, Stream, WELCOME};
 use super::{
     Directory, Iterate, LARGEST_PAYLOAD, await_departure, check_answer, check_frame, departure,
 };
@@ -131,6 +131,7 @@ async fn serve_connections(
                 .client
                 .set(writer)
                 .map_err(|_| anyhow!("a second client connected"))?;
+            outlets.of(CLIENT)?.write_all(&WELCOME).await?;
         }
         let outlets = Arc::clone(&outlets);
         tokio::spawn(async move {

@@ -2,7 +2,7 @@
 
 use super::message::CLIENT;
 use crate::fleet::{ServerConfig, Transport};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,7 +16,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Connects to a server and says who connects: a server, or [`CLIENT`].
+    /// Connects to a server and says who connects: a server, or [`CLIENT`], which waits for a [`WELCOME`].
     pub(crate) fn connect(transport: Transport, address: &str, who: u8) -> Result<Self> {
         let stream = match transport {
             Transport::Tcp => TcpStream::connect(address).map(Self::Tcp),
@@ -26,6 +26,16 @@ impl Stream {
         let stream = stream.with_context(|| format!("can't connect to {address}"))?;
         stream.hurry()?;
         stream.write_all(&[who])?;
+        if who == CLIENT {
+            // Another server's message must not arrive before the server knows whom to answer.
+            stream.limit_reads(Some(INTRODUCTION))?;
+            let mut welcome = [0];
+            let count = stream
+                .read(&mut welcome)
+                .context("a server does not answer")?;
+            ensure!(count == 1, "a server closed its connection");
+            stream.limit_reads(None)?;
+        }
         Ok(stream)
     }
 
@@ -123,6 +133,9 @@ impl Listener {
         Ok((stream, who == [CLIENT]))
     }
 }
+
+/// What a server says to its client when it is ready to answer it.
+pub(crate) const WELCOME: [u8; 1] = [1];
 
 /// Who connects says at once who it is.
 const INTRODUCTION: Duration = Duration::from_secs(10);

@@ -16,7 +16,12 @@ pub(crate) enum Bench {
     /// Latency over the number of servers in sequence: forwarded calls, plain RPC, raw sockets
     Hops {
         /// How many servers in sequence
-        #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', default_value = "1,2,4,10")]
+        #[arg(
+            long,
+            value_name = "NUMBER,...",
+            value_delimiter = ',',
+            default_value = "1,2,4,10"
+        )]
         hops: Vec<usize>,
         #[command(flatten)]
         common: Common,
@@ -24,7 +29,12 @@ pub(crate) enum Bench {
     /// Latency over the degree of fan-out: one server, then several in parallel
     Fanout {
         /// How many servers in parallel
-        #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', default_value = "1,2,5,10,20")]
+        #[arg(
+            long,
+            value_name = "NUMBER,...",
+            value_delimiter = ',',
+            default_value = "1,2,5,10,20"
+        )]
         fanout: Vec<usize>,
         #[command(flatten)]
         common: Common,
@@ -35,13 +45,18 @@ pub(crate) enum Bench {
 #[derive(Debug, Args)]
 pub(crate) struct Common {
     /// What messages are carried by, compared in one run: unix, tcp, udp (raw sockets only)
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "unix,tcp")]
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        default_value = "unix,tcp"
+    )]
     transport: Vec<Transport>,
     /// Put the client and all servers on this processor [default: the system places them]
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
     /// Delay every message on its way, as a link would: 250us, 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = time::parse)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = time::parse_delay)]
     link: Duration,
     /// Rounds; in each, every system has one turn
     #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
@@ -63,12 +78,26 @@ impl Bench {
         let mut show = |now: wallaby_bench::Progress<'_>| progress.set(now.done, now.total);
         let (rows, chart, common) = match self {
             Self::Hops { hops, common } => {
-                let options = HopsOptions { hops, run: common.options() };
-                (wallaby_bench::hops(&options, &mut show)?, Chart::hops(), common)
+                let options = HopsOptions {
+                    hops,
+                    run: common.options(),
+                };
+                (
+                    wallaby_bench::hops(&options, &mut show)?,
+                    Chart::hops(),
+                    common,
+                )
             }
             Self::Fanout { fanout, common } => {
-                let options = FanoutOptions { fanout, run: common.options() };
-                (wallaby_bench::fanout(&options, &mut show)?, Chart::fanout(), common)
+                let options = FanoutOptions {
+                    fanout,
+                    run: common.options(),
+                };
+                (
+                    wallaby_bench::fanout(&options, &mut show)?,
+                    Chart::fanout(),
+                    common,
+                )
             }
         };
         drop(progress);
@@ -91,7 +120,8 @@ impl Common {
     fn show(&self, rows: &[Row], chart: &Chart) -> anyhow::Result<()> {
         if let Some(file) = &self.svg {
             let chart = chart.svg(rows);
-            std::fs::write(file, chart).with_context(|| format!("{} can't be written", file.display()))?;
+            std::fs::write(file, chart)
+                .with_context(|| format!("{} can't be written", file.display()))?;
         }
         if self.json {
             let mut lines = Vec::new();

@@ -7,11 +7,12 @@ mod progress;
 mod time;
 
 use clap::{Parser, Subcommand};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// Calls that travel from server to server and are answered by whoever finishes them
 #[derive(Debug, Parser)]
-#[command(name = "wallaby", version, about)]
+#[command(name = "wallaby", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -48,6 +49,9 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if error.is::<demo::process::Interrupted>() {
+        if std::io::stderr().is_terminal() {
+            eprintln!(); // ends the line in which ^C stands
+        }
         return ExitCode::from(INTERRUPTED);
     }
     eprintln!("error: {error:#}");

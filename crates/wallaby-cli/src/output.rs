@@ -11,7 +11,10 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 
 /// Whether an error says that nobody reads the output any more, which needs no words.
 pub(crate) fn is_gone(error: &anyhow::Error) -> bool {
-    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// How many columns there are to draw in.

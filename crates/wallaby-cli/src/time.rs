@@ -5,7 +5,9 @@ use std::time::Duration;
 /// Reads `250us`, `1.5ms`, `2s`, `1m` or `0`.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let number: f64 = number.parse().map_err(|_| wrong(text))?;
     let seconds = match unit.trim() {
@@ -25,6 +27,15 @@ pub(crate) fn parse_nonzero(text: &str) -> Result<Duration, String> {
     match parse(text)? {
         Duration::ZERO => Err("this time can't be zero".to_owned()),
         time => Ok(time),
+    }
+}
+
+/// Like [`parse`], for the delay of a link.
+pub(crate) fn parse_delay(text: &str) -> Result<Duration, String> {
+    const LONGEST: Duration = Duration::from_secs(10);
+    match parse(text)? {
+        delay if delay > LONGEST => Err(format!("a link takes {} at most", show(LONGEST))),
+        delay => Ok(delay),
     }
 }
 
@@ -49,7 +60,10 @@ pub(crate) fn show_micros(micros: f64) -> String {
 }
 
 fn three_digits(number: f64) -> String {
-    if number < 9.995 {
+    if number.fract() == 0.0 {
+        // Asked for or counted, not measured: more digits would say more than is known.
+        format!("{number}")
+    } else if number < 9.995 {
         format!("{number:.2}")
     } else if number < 99.95 {
         format!("{number:.1}")
@@ -73,17 +87,30 @@ mod tests {
 
     #[test]
     fn refuses_the_rest() {
-        for wrong in ["", "5", "ms", "-1ms", "1.2.3s", "1 parsec", "9e99s", "99999999999999999999999999999s"] {
+        for wrong in [
+            "",
+            "5",
+            "ms",
+            "-1ms",
+            "1.2.3s",
+            "1 parsec",
+            "9e99s",
+            "99999999999999999999999999999s",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
         assert!(parse_nonzero("0ms").is_err());
+        assert!(parse_delay("11s").is_err());
     }
 
     #[test]
-    fn writes_three_digits() {
+    fn writes_three_digits_of_what_has_them() {
+        assert_eq!(show(Duration::from_secs(2)), "2 s");
+        assert_eq!(show(Duration::ZERO), "0 µs");
+        assert_eq!(show_micros(8.0), "8 µs");
         assert_eq!(show(Duration::from_nanos(1_234)), "1.23 µs");
         assert_eq!(show(Duration::from_micros(999)), "999 µs");
         assert_eq!(show(Duration::from_micros(12_345)), "12.3 ms");
-        assert_eq!(show(Duration::from_millis(2_000)), "2.00 s");
+        assert_eq!(show(Duration::from_millis(2_001)), "2.00 s");
     }
 }

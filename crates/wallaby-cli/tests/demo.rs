@@ -1,4 +1,5 @@
 //! `wallaby demo` as its users run it: as a program, on a small folder.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use serde_json::Value;
 use std::fs;
@@ -9,8 +10,14 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 const TEXTS: [(&str, &str); 6] = [
-    ("kangaroo.md", "# Kangaroos\nA kangaroo goes by hop.\nHop, hop, hop: that is its gait."),
-    ("wallaby.md", "# Wallabies\nSmaller than a kangaroo, but each hop counts."),
+    (
+        "kangaroo.md",
+        "# Kangaroos\nA kangaroo goes by hop.\nHop, hop, hop: that is its gait.",
+    ),
+    (
+        "wallaby.md",
+        "# Wallabies\nSmaller than a kangaroo, but each hop counts.",
+    ),
     ("frog.txt", "A frog may hop or swim."),
     ("sub/train.txt", "A train does neither; you hop on."),
     ("sub/beer.txt", "Beer needs a hop or two."),
@@ -19,7 +26,11 @@ const TEXTS: [(&str, &str); 6] = [
 
 fn wallaby() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wallaby"));
-    command.arg("demo").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .arg("demo")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
@@ -44,7 +55,10 @@ fn stderr(output: &Output) -> String {
 /// The paths found for the first word, best first.
 fn paths(found: &Value) -> Vec<&str> {
     let documents = found["answers"][0]["documents"].as_array().unwrap();
-    documents.iter().map(|document| document["path"].as_str().unwrap()).collect()
+    documents
+        .iter()
+        .map(|document| document["path"].as_str().unwrap())
+        .collect()
 }
 
 #[test]
@@ -52,8 +66,23 @@ fn the_whole_demo_as_json() {
     for transport in ["tcp", "unix"] {
         let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{transport}.html"));
         let output = wallaby()
-            .args(["--json", "--rounds", "2", "--servers", "3", "--transport", transport, "Hop", "stone"])
-            .args(["--docs".as_ref(), folder(transport).as_os_str(), "--html".as_ref(), page.as_os_str()])
+            .args([
+                "--json",
+                "--rounds",
+                "2",
+                "--servers",
+                "3",
+                "--transport",
+                transport,
+                "Hop",
+                "stone",
+            ])
+            .args([
+                "--docs".as_ref(),
+                folder(transport).as_os_str(),
+                "--html".as_ref(),
+                page.as_os_str(),
+            ])
             .output()
             .unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -67,8 +96,14 @@ fn the_whole_demo_as_json() {
         assert_eq!(comparison["queries"], 4);
         assert_eq!(comparison["same_answers"], true);
         // One request for each word, whatever is found; by plain RPC one more for each document.
-        assert_eq!(comparison["dpc"]["client_messages_sent"], 1.0, "{comparison:#}");
-        assert_eq!(comparison["rpc"]["client_messages_sent"], 4.0, "{comparison:#}");
+        assert_eq!(
+            comparison["dpc"]["client_messages_sent"], 1.0,
+            "{comparison:#}"
+        );
+        assert_eq!(
+            comparison["rpc"]["client_messages_sent"], 4.0,
+            "{comparison:#}"
+        );
         assert_eq!(report["traces"]["dpc"]["hops"].as_array().unwrap().len(), 6);
         assert!(fs::read_to_string(page).unwrap().contains("<svg"));
     }
@@ -78,19 +113,34 @@ fn the_whole_demo_as_json() {
 fn an_empty_folder_is_no_failure_and_a_missing_one_is() {
     let empty = Path::new(env!("CARGO_TARGET_TMPDIR")).join("empty");
     fs::create_dir_all(&empty).unwrap();
-    let run = |folder: &Path| wallaby().args(["--json", "--docs"]).arg(folder).output().unwrap();
+    let run = |folder: &Path| {
+        wallaby()
+            .args(["--json", "--docs"])
+            .arg(folder)
+            .output()
+            .unwrap()
+    };
     let output = run(&empty);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(json(&output)["comparison"], Value::Null);
     let output = run(&empty.join("missing"));
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("missing can't be read"), "{output:?}");
+    assert!(
+        stderr(&output).contains("missing can't be read"),
+        "{output:?}"
+    );
 }
 
 #[test]
 fn wrong_usage_has_its_own_status() {
     let servers = ["serve", "documents", "--docs", ".", "--shard", "5/4"];
-    for arguments in [&servers[..], &["--servers", "0"], &["--link", "fast"], &["search", "hop"], &["--json", "-i"]] {
+    for arguments in [
+        &servers[..],
+        &["--servers", "0"],
+        &["--link", "fast"],
+        &["search", "hop"],
+        &["--json", "-i"],
+    ] {
         let output = wallaby().args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
     }
@@ -104,11 +154,21 @@ struct Server {
 
 impl Server {
     fn start(arguments: &[&str]) -> Self {
-        let mut child = wallaby().arg("serve").args(arguments).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = wallaby()
+            .arg("serve")
+            .args(arguments)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let mut address = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut address).unwrap();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut address)
+            .unwrap();
         assert!(address.starts_with("tcp://127.0.0.1:"), "{address:?}");
-        Self { child, address: address.trim_end().to_owned() }
+        Self {
+            child,
+            address: address.trim_end().to_owned(),
+        }
     }
 }
 
@@ -121,7 +181,13 @@ impl Drop for Server {
 
 fn signal(name: &str, process: u32) {
     let process = process.to_string();
-    assert!(Command::new("kill").args(["-s", name, &process]).status().unwrap().success());
+    assert!(
+        Command::new("kill")
+            .args(["-s", name, &process])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 struct ByHand {
@@ -136,18 +202,28 @@ fn by_hand(name: &str) -> ByHand {
         .map(|shard| Server::start(&["documents", "--docs", folder, "--shard", shard]))
         .into_iter()
         .collect();
-    let addresses: Vec<_> = documents.iter().map(|server| server.address.as_str()).collect();
+    let addresses: Vec<_> = documents
+        .iter()
+        .map(|server| server.address.as_str())
+        .collect();
     let index = Server::start(&["index", "--documents", &addresses.join(",")]);
     ByHand { index, documents }
 }
 
 fn search(index: &Server, options: &[&str]) -> Output {
-    wallaby().args(["search", "--index", &index.address, "hop"]).args(options).output().unwrap()
+    wallaby()
+        .args(["search", "--index", &index.address, "hop"])
+        .args(options)
+        .output()
+        .unwrap()
 }
 
 #[test]
 fn servers_by_hand_answer_and_killed_ones_are_named() {
-    let ByHand { index, mut documents } = by_hand("killed");
+    let ByHand {
+        index,
+        mut documents,
+    } = by_hand("killed");
     for options in [&["--json"][..], &["--json", "--rpc"]] {
         let output = search(&index, options);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -162,24 +238,42 @@ fn servers_by_hand_answer_and_killed_ones_are_named() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let found = json(&output);
         let errors = found["answers"][0]["errors"].to_string();
-        assert!(errors.contains(&address) && !errors.contains("no complete answer"), "{errors}");
+        assert!(
+            errors.contains(&address) && !errors.contains("no complete answer"),
+            "{errors}"
+        );
         // Those that live answer all the same.
         let alive = &found["answers"][0]["documents"];
-        assert!(alive.as_array().unwrap().iter().all(|document| document["server"] != address.as_str()));
+        assert!(
+            alive
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|document| document["server"] != address.as_str())
+        );
     }
 
     let address = index.address.clone();
     drop(index);
-    let output = wallaby().args(["search", "--index", &address, "hop"]).output().unwrap();
+    let output = wallaby()
+        .args(["search", "--index", &address, "hop"])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stdout).contains(&address), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains(&address),
+        "{output:?}"
+    );
 }
 
 #[test]
 fn stopped_servers_are_named_at_the_deadline() {
     let ByHand { index, documents } = by_hand("stopped");
     signal("STOP", documents[0].child.id());
-    for options in [&["--json", "--deadline", "300ms"][..], &["--json", "--rpc", "--deadline", "300ms"]] {
+    for options in [
+        &["--json", "--deadline", "300ms"][..],
+        &["--json", "--rpc", "--deadline", "300ms"],
+    ] {
         let output = search(&index, options);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let errors = json(&output)["answers"][0]["errors"].to_string();
@@ -193,12 +287,18 @@ fn stopped_servers_are_named_at_the_deadline() {
     let output = search(&index, &["--deadline", "300ms"]);
     assert_eq!(output.status.code(), Some(1));
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(shown.contains(&index.address) && shown.contains("within 300 ms"), "{shown}");
+    assert!(
+        shown.contains(&index.address) && shown.contains("within 300 ms"),
+        "{shown}"
+    );
 }
 
 #[test]
 fn an_index_without_its_servers_says_so() {
-    let output = wallaby().args(["serve", "index", "--documents", "tcp://127.0.0.1:1"]).output().unwrap();
+    let output = wallaby()
+        .args(["serve", "index", "--documents", "tcp://127.0.0.1:1"])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("tcp://127.0.0.1:1"), "{output:?}");
 }
@@ -228,24 +328,41 @@ fn waiting_demo(name: &str) -> Waiting {
     let mut line = String::new();
     while !line.contains("Type a word") {
         line.clear();
-        assert_ne!(output.read_line(&mut line).unwrap(), 0, "the demo ended early");
-        servers.extend(line.split_once("process ").map(|(_, process)| process.trim().parse::<u32>().unwrap()));
+        assert_ne!(
+            output.read_line(&mut line).unwrap(),
+            0,
+            "the demo ended early"
+        );
+        servers.extend(
+            line.split_once("process ")
+                .map(|(_, process)| process.trim().parse::<u32>().unwrap()),
+        );
     }
     assert_eq!(servers.len(), 5);
-    Waiting { demo, server: servers[0], output }
+    Waiting {
+        demo,
+        server: servers[0],
+        output,
+    }
 }
 
 /// Waits for the end of all processes that may write to `output`.
 fn all_end(mut output: BufReader<ChildStdout>) -> bool {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(output.read_to_end(&mut Vec::new()).is_ok()));
-    receiver.recv_timeout(Duration::from_secs(60)).unwrap_or(false)
+    receiver
+        .recv_timeout(Duration::from_secs(60))
+        .unwrap_or(false)
 }
 
 #[test]
 fn an_interrupt_ends_every_process() {
     for name in ["INT", "TERM"] {
-        let Waiting { mut demo, server, output } = waiting_demo(name);
+        let Waiting {
+            mut demo,
+            server,
+            output,
+        } = waiting_demo(name);
         // A stopped process must end too.
         signal("STOP", server);
         signal(name, demo.id());
@@ -256,7 +373,11 @@ fn an_interrupt_ends_every_process() {
 
 #[test]
 fn servers_do_not_outlive_a_killed_demo() {
-    let Waiting { mut demo, server, output } = waiting_demo("killed-demo");
+    let Waiting {
+        mut demo,
+        server,
+        output,
+    } = waiting_demo("killed-demo");
     signal("STOP", server);
     demo.kill().unwrap();
     demo.wait().unwrap();
@@ -265,10 +386,18 @@ fn servers_do_not_outlive_a_killed_demo() {
 
 #[test]
 fn a_reader_that_leaves_ends_the_demo_quietly() {
-    let mut demo = wallaby().args(["--rounds", "1", "hop", "--docs"]).arg(folder("leaves")).spawn().unwrap();
+    let mut demo = wallaby()
+        .args(["--rounds", "1", "hop", "--docs"])
+        .arg(folder("leaves"))
+        .spawn()
+        .unwrap();
     drop(demo.stdout.take());
     let mut complaints = String::new();
-    demo.stderr.take().unwrap().read_to_string(&mut complaints).unwrap();
+    demo.stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut complaints)
+        .unwrap();
     assert_eq!(demo.wait().unwrap().code(), Some(0), "{complaints}");
     assert!(!complaints.contains("error"), "{complaints}");
 }

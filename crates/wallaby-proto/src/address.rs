@@ -41,13 +41,17 @@ pub enum Address {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// There is no `scheme:` or it is not one of ours.
-    #[error("{text:?} is no address: expected tcp://IP:PORT, udp://IP:PORT, unix:///PATH or mem://NAME")]
+    #[error(
+        "{text:?} is no address: expected tcp://IP:PORT, udp://IP:PORT, unix:///PATH or mem://NAME"
+    )]
     UnknownScheme {
         /// What was given.
         text: String,
     },
     /// The scheme needs an IP address and a port.
-    #[error("{text:?} is no address: expected an IP address and a port after the scheme, as in tcp://127.0.0.1:4000")]
+    #[error(
+        "{text:?} is no address: expected an IP address and a port after the scheme, as in tcp://127.0.0.1:4000"
+    )]
     NoSocketAddress {
         /// What was given.
         text: String,
@@ -89,7 +93,12 @@ impl Address {
             UDP6 => Self::Udp(read_v6(reader)?),
             UNIX => Self::Unix(read_name(reader)?),
             MEM => Self::Mem(read_name(reader)?),
-            _ => return Err(DecodeError::Malformed { what, why: "an unknown scheme" }),
+            _ => {
+                return Err(DecodeError::Malformed {
+                    what,
+                    why: "an unknown scheme",
+                });
+            }
         })
     }
 }
@@ -124,7 +133,10 @@ fn read_v6(reader: &mut Reader<'_>) -> Result<SocketAddr, DecodeError> {
 fn read_name(reader: &mut Reader<'_>) -> Result<Arc<str>, DecodeError> {
     let name = reader.str(MAX_NAME, "address")?;
     if !is_name(name) {
-        return Err(DecodeError::Malformed { what: "address", why: "an empty name or one with NUL" });
+        return Err(DecodeError::Malformed {
+            what: "address",
+            why: "an empty name or one with NUL",
+        });
     }
     Ok(name.into())
 }
@@ -137,9 +149,16 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let socket = |rest: &str| rest.parse().map_err(|_| AddressError::NoSocketAddress { text: text.into() });
+        let socket = |rest: &str| {
+            rest.parse()
+                .map_err(|_| AddressError::NoSocketAddress { text: text.into() })
+        };
         let name = |rest: &str| {
-            if is_name(rest) { Ok(rest.into()) } else { Err(AddressError::BadName { text: text.into() }) }
+            if is_name(rest) {
+                Ok(rest.into())
+            } else {
+                Err(AddressError::BadName { text: text.into() })
+            }
         };
         match text.split_once("://") {
             Some(("tcp", rest)) => Ok(Self::Tcp(socket(rest)?)),
@@ -214,7 +233,15 @@ mod tests {
 
     #[test]
     fn what_is_no_address_says_what_was_expected() {
-        for text in ["", "127.0.0.1:80", "http://x", "tcp://localhost:80", "tcp://1.2.3.4", "unix://", "mem://"] {
+        for text in [
+            "",
+            "127.0.0.1:80",
+            "http://x",
+            "tcp://localhost:80",
+            "tcp://1.2.3.4",
+            "unix://",
+            "mem://",
+        ] {
             let error = text.parse::<Address>().expect_err(text);
             assert!(error.to_string().contains("expected"), "{error}");
         }

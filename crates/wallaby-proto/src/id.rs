@@ -36,8 +36,10 @@ impl NodeId {
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let what = "node id";
-        Self::new(u64::from_be_bytes(reader.array(what)?))
-            .ok_or(DecodeError::Malformed { what, why: "zero, which is no id" })
+        Self::new(u64::from_be_bytes(reader.array(what)?)).ok_or(DecodeError::Malformed {
+            what,
+            why: "zero, which is no id",
+        })
     }
 }
 
@@ -131,10 +133,16 @@ pub struct Path {
 
 impl Path {
     /// The place of the initiator; its children are the initial requests.
-    pub const ROOT: Self = Self { tag: 0, bytes: [0; MAX_LITERAL_PATH] };
+    pub const ROOT: Self = Self {
+        tag: 0,
+        bytes: [0; MAX_LITERAL_PATH],
+    };
 
     /// The place of the initial request 0: what a call with a single request uses.
-    pub const FIRST: Self = Self { tag: 1, bytes: [0; MAX_LITERAL_PATH] };
+    pub const FIRST: Self = Self {
+        tag: 1,
+        bytes: [0; MAX_LITERAL_PATH],
+    };
 
     /// Whether this is the initiator's own place.
     pub fn is_root(&self) -> bool {
@@ -160,7 +168,10 @@ impl Path {
         hasher.write(&[self.tag]);
         hasher.write(&self.bytes);
         hasher.write(&varint[..len]);
-        Self { tag: FOLDED, bytes: hasher.finish128().as_bytes() }
+        Self {
+            tag: FOLDED,
+            bytes: hasher.finish128().as_bytes(),
+        }
     }
 
     /// The parent's path; `None` for the root and for folded paths, which cannot be traced upwards.
@@ -172,7 +183,10 @@ impl Path {
         while end > 0 && self.bytes[end - 1] >= 0x80 {
             end -= 1;
         }
-        let mut parent = Self { tag: end as u8, bytes: [0; MAX_LITERAL_PATH] };
+        let mut parent = Self {
+            tag: end as u8,
+            bytes: [0; MAX_LITERAL_PATH],
+        };
         parent.bytes[..end].copy_from_slice(&self.bytes[..end]);
         Some(parent)
     }
@@ -211,10 +225,17 @@ impl Path {
         let what = "path";
         let tag = reader.u8(what)?;
         if tag == FOLDED {
-            return Ok(Self { tag, bytes: reader.array(what)? });
+            return Ok(Self {
+                tag,
+                bytes: reader.array(what)?,
+            });
         }
         if usize::from(tag) > MAX_LITERAL_PATH {
-            return Err(DecodeError::TooLong { what, len: u64::from(tag), limit: MAX_LITERAL_PATH });
+            return Err(DecodeError::TooLong {
+                what,
+                len: u64::from(tag),
+                limit: MAX_LITERAL_PATH,
+            });
         }
         let literal = reader.take(usize::from(tag), what)?;
         let mut indexes = Reader::new(literal);
@@ -234,7 +255,9 @@ impl fmt::Display for Path {
         }
         if self.is_folded() {
             f.write_str("~")?;
-            return self.bytes[..6].iter().try_for_each(|byte| write!(f, "{byte:02x}"));
+            return self.bytes[..6]
+                .iter()
+                .try_for_each(|byte| write!(f, "{byte:02x}"));
         }
         let mut indexes = Reader::new(self.literal());
         let mut separator = "";
@@ -263,7 +286,10 @@ pub struct RequestId {
 
 impl RequestId {
     /// The initial request 0 of a call.
-    pub const FIRST: Self = Self { path: Path::FIRST, hop: 0 };
+    pub const FIRST: Self = Self {
+        path: Path::FIRST,
+        hop: 0,
+    };
 }
 
 impl fmt::Display for RequestId {
@@ -307,11 +333,16 @@ mod tests {
     const TOKEN: Token = Token(7);
 
     fn call() -> CallId {
-        CallId { initiator: NodeId(1), sequence: 5 }
+        CallId {
+            initiator: NodeId(1),
+            sequence: 5,
+        }
     }
 
     fn path(indexes: &[u32]) -> Path {
-        indexes.iter().fold(Path::ROOT, |path, &index| path.child(index, call(), TOKEN))
+        indexes
+            .iter()
+            .fold(Path::ROOT, |path, &index| path.child(index, call(), TOKEN))
     }
 
     #[test]
@@ -341,7 +372,12 @@ mod tests {
 
     #[test]
     fn paths_survive_the_wire() {
-        for place in [Path::ROOT, Path::FIRST, path(&[9; 12]), path(&[1_000_000; 9])] {
+        for place in [
+            Path::ROOT,
+            Path::FIRST,
+            path(&[9; 12]),
+            path(&[1_000_000; 9]),
+        ] {
             let mut out = Vec::new();
             place.put(&mut out);
             assert_eq!(Path::read(&mut Reader::new(&out)), Ok(place));

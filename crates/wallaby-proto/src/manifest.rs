@@ -37,14 +37,20 @@ impl Facts {
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { requests: reader.u32("manifest")?, responses: reader.u32("manifest")? })
+        Ok(Self {
+            requests: reader.u32("manifest")?,
+            responses: reader.u32("manifest")?,
+        })
     }
 }
 
 impl Manifest {
     /// Appends the owner, as levels above `place` (one byte) where it can be, and the facts.
     pub(crate) fn put(&self, out: &mut impl BufMut, place: &Path) {
-        match place.levels_below(&self.owner).and_then(|levels| u8::try_from(levels).ok()) {
+        match place
+            .levels_below(&self.owner)
+            .and_then(|levels| u8::try_from(levels).ok())
+        {
             Some(levels) if levels < NAMED => out.put_u8(levels),
             _ => {
                 out.put_u8(NAMED);
@@ -60,11 +66,20 @@ impl Manifest {
             NAMED => Path::read(reader)?,
             levels => place
                 .ancestor(u32::from(levels))
-                .ok_or(DecodeError::Malformed { what, why: "an owner above the root" })?,
+                .ok_or(DecodeError::Malformed {
+                    what,
+                    why: "an owner above the root",
+                })?,
         };
         if owner.is_root() {
-            return Err(DecodeError::Malformed { what, why: "the initiator as its owner" });
+            return Err(DecodeError::Malformed {
+                what,
+                why: "the initiator as its owner",
+            });
         }
-        Ok(Self { owner, facts: Facts::read(reader)? })
+        Ok(Self {
+            owner,
+            facts: Facts::read(reader)?,
+        })
     }
 }

@@ -82,7 +82,11 @@ impl Code {
 
     /// The code with this number; a number from a newer version is [`Code::Unknown`].
     pub fn from_number(number: u8) -> Self {
-        usize::from(number).checked_sub(1).and_then(|index| Self::ALL.get(index)).copied().unwrap_or(Self::Unknown)
+        usize::from(number)
+            .checked_sub(1)
+            .and_then(|index| Self::ALL.get(index))
+            .copied()
+            .unwrap_or(Self::Unknown)
     }
 }
 
@@ -128,7 +132,12 @@ impl Status {
         if message.len() > MAX_STATUS_MESSAGE {
             message.truncate(message.floor_char_boundary(MAX_STATUS_MESSAGE));
         }
-        Self { code, message, request: None, server: None }
+        Self {
+            code,
+            message,
+            request: None,
+            server: None,
+        }
     }
 
     /// What kind of error it is.
@@ -187,9 +196,18 @@ impl Status {
         let mut reader = Reader::new(payload);
         let code = Code::from_number(reader.u8("status")?);
         let message = reader.str(MAX_STATUS_MESSAGE, "status")?.to_owned();
-        let server = if reader.is_empty() { None } else { Some(Address::read(&mut reader)?) };
+        let server = if reader.is_empty() {
+            None
+        } else {
+            Some(Address::read(&mut reader)?)
+        };
         reader.finish("status")?;
-        Ok(Self { code, message, request: None, server })
+        Ok(Self {
+            code,
+            message,
+            request: None,
+            server,
+        })
     }
 }
 
@@ -214,7 +232,10 @@ mod tests {
     #[test]
     fn survives_as_a_payload() {
         let status = Status::new(Code::Unavailable, "connection refused");
-        assert_eq!(Status::from_payload(&status.to_payload()), Ok(status.clone()));
+        assert_eq!(
+            Status::from_payload(&status.to_payload()),
+            Ok(status.clone())
+        );
         let status = status.by("tcp://127.0.0.1:1".parse().ok().as_ref());
         assert_eq!(Status::from_payload(&status.to_payload()), Ok(status));
     }

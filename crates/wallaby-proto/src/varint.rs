@@ -68,7 +68,10 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes, len: bytes.len() }
+        Self {
+            rest: bytes,
+            len: bytes.len(),
+        }
     }
 
     /// How many bytes were read so far.
@@ -82,7 +85,10 @@ impl<'a> Reader<'a> {
 
     #[inline]
     pub(crate) fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
-        let (&first, rest) = self.rest.split_first().ok_or(DecodeError::Truncated { what })?;
+        let (&first, rest) = self
+            .rest
+            .split_first()
+            .ok_or(DecodeError::Truncated { what })?;
         self.rest = rest;
         Ok(first)
     }
@@ -96,8 +102,14 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    pub(crate) fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], DecodeError> {
-        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::Truncated { what })?;
+    pub(crate) fn array<const N: usize>(
+        &mut self,
+        what: &'static str,
+    ) -> Result<[u8; N], DecodeError> {
+        let (taken, rest) = self
+            .rest
+            .split_first_chunk::<N>()
+            .ok_or(DecodeError::Truncated { what })?;
         self.rest = rest;
         Ok(*taken)
     }
@@ -119,25 +131,41 @@ impl<'a> Reader<'a> {
             let byte = self.u8(what)?;
             let bits = u64::from(byte & 0x7f);
             if shift == 63 && bits > 1 {
-                return Err(DecodeError::Malformed { what, why: "a varint above 64 bits" });
+                return Err(DecodeError::Malformed {
+                    what,
+                    why: "a varint above 64 bits",
+                });
             }
             value |= bits << shift;
             if byte < 0x80 {
                 if byte == 0 && shift > 0 {
-                    return Err(DecodeError::Malformed { what, why: "a varint that is not the shortest" });
+                    return Err(DecodeError::Malformed {
+                        what,
+                        why: "a varint that is not the shortest",
+                    });
                 }
                 return Ok(value);
             }
         }
-        Err(DecodeError::Malformed { what, why: "a varint above 64 bits" })
+        Err(DecodeError::Malformed {
+            what,
+            why: "a varint above 64 bits",
+        })
     }
 
     pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
-        u32::try_from(self.varint(what)?).map_err(|_| DecodeError::Malformed { what, why: "a number above 32 bits" })
+        u32::try_from(self.varint(what)?).map_err(|_| DecodeError::Malformed {
+            what,
+            why: "a number above 32 bits",
+        })
     }
 
     /// A byte string of at most `limit` bytes, its length before it.
-    pub(crate) fn bytes(&mut self, limit: usize, what: &'static str) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn bytes(
+        &mut self,
+        limit: usize,
+        what: &'static str,
+    ) -> Result<&'a [u8], DecodeError> {
         let len = self.varint(what)?;
         if len > limit as u64 {
             return Err(DecodeError::TooLong { what, len, limit });
@@ -146,8 +174,10 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn str(&mut self, limit: usize, what: &'static str) -> Result<&'a str, DecodeError> {
-        std::str::from_utf8(self.bytes(limit, what)?)
-            .map_err(|_| DecodeError::Malformed { what, why: "text that is not UTF-8" })
+        std::str::from_utf8(self.bytes(limit, what)?).map_err(|_| DecodeError::Malformed {
+            what,
+            why: "text that is not UTF-8",
+        })
     }
 
     pub(crate) fn duration(&mut self, what: &'static str) -> Result<Duration, DecodeError> {
@@ -156,7 +186,14 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn finish(&self, what: &'static str) -> Result<(), DecodeError> {
-        if self.is_empty() { Ok(()) } else { Err(DecodeError::Malformed { what, why: "bytes after its end" }) }
+        if self.is_empty() {
+            Ok(())
+        } else {
+            Err(DecodeError::Malformed {
+                what,
+                why: "bytes after its end",
+            })
+        }
     }
 }
 
@@ -190,8 +227,14 @@ mod tests {
         for micros in [0, 1, 2_047, 2_048, 1_000_000, 59_999_999, 86_400_000_000] {
             let mut out = Vec::new();
             put_duration(&mut out, Duration::from_micros(micros));
-            let read = Reader::new(&out).duration("test").expect("two bytes").as_micros() as u64;
-            assert!(read <= micros && micros - read <= micros / 1_000, "{micros} became {read}");
+            let read = Reader::new(&out)
+                .duration("test")
+                .expect("two bytes")
+                .as_micros() as u64;
+            assert!(
+                read <= micros && micros - read <= micros / 1_000,
+                "{micros} became {read}"
+            );
         }
         let mut out = Vec::new();
         put_duration(&mut out, Duration::MAX);

@@ -22,19 +22,22 @@ pub(crate) struct WouldBlock;
 ///
 /// # Errors
 ///
-/// A status if the runtime is shutting down or the work panicked.
-pub async fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, Status> {
+/// A status if the runtime is shutting down.
+///
+/// # Panics
+///
+/// If the work does, so that a blocking handler's panic is treated and counted as any other handler's.
+pub async fn run<R: Send + 'static>(
+    work: impl FnOnce() -> R + Send + 'static,
+) -> Result<R, Status> {
     let worker = tokio::task::spawn_blocking(move || {
         WORKER.set(true);
         let _leave = Leave;
         work()
     });
-    worker.await.map_err(|error| {
-        if error.is_panic() {
-            Status::new(Code::Panicked, panic_message(&*error.into_panic()))
-        } else {
-            Status::new(Code::Unavailable, "the server is shutting down")
-        }
+    worker.await.map_err(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => Status::new(Code::Unavailable, "the server is shutting down"),
     })
 }
 
@@ -50,7 +53,10 @@ impl Drop for Leave {
 pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("the handler panicked: {}", text.as_deref().unwrap_or("no message"))
+    format!(
+        "the handler panicked: {}",
+        text.as_deref().unwrap_or("no message")
+    )
 }
 
 /// Waits for a future on this thread.

@@ -192,6 +192,9 @@ impl Builder {
 
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Builder").field("listen", &self.listen).field("services", &self.services).finish()
+        f.debug_struct("Builder")
+            .field("listen", &self.listen)
+            .field("services", &self.services)
+            .finish()
     }
 }

@@ -14,7 +14,9 @@ use bytes::Bytes;
 use futures_core::Stream;
 use wallaby_proto::call::initiator::{Arrival, Initiator};
 use wallaby_proto::connection::{MethodDefinition, Refusal};
-use wallaby_proto::wire::{Budgets, End, Message, Metadata, MethodRef, Options, Ping, ReplyTo, Request, Response};
+use wallaby_proto::wire::{
+    Budgets, End, Message, Metadata, MethodRef, Options, Ping, ReplyTo, Request, Response,
+};
 use wallaby_proto::{Address, CallId, Path, RequestId, Status, Token};
 
 use crate::blocking;
@@ -113,7 +115,12 @@ pub struct RawAnswer {
 }
 
 impl CallShared {
-    pub(crate) fn new(endpoint: Arc<Inner>, id: CallId, token: Token, options: CallOptions) -> Arc<Self> {
+    pub(crate) fn new(
+        endpoint: Arc<Inner>,
+        id: CallId,
+        token: Token,
+        options: CallOptions,
+    ) -> Arc<Self> {
         let begun = Instant::now();
         let time = options.deadline.unwrap_or(endpoint.config.default_deadline);
         let initiator = Initiator::new(id, token, options.budgets.unwrap_or_default());
@@ -241,15 +248,27 @@ impl CallShared {
         if state.outcome.is_some() {
             return;
         }
-        let silent: Vec<_> = state.initiator.branches().filter(|branch| branch.received == 0 && branch.hop == 0).collect();
+        let silent: Vec<_> = state
+            .initiator
+            .branches()
+            .filter(|branch| branch.received == 0 && branch.hop == 0)
+            .collect();
         let lost = state.roots.iter().find(|sent| {
             sent.peer.as_ref().is_some_and(|used| used.id == peer.id)
-                && silent.iter().any(|branch| branch.path == sent.root.path && branch.facts.is_none())
+                && silent
+                    .iter()
+                    .any(|branch| branch.path == sent.root.path && branch.facts.is_none())
         });
         if let Some(sent) = lost {
-            let request = RequestId { path: sent.root.path, hop: 0 };
-            let failure =
-                Failure::ServerLost { request, server: sent.root.server.clone(), reason: reason.to_owned() };
+            let request = RequestId {
+                path: sent.root.path,
+                hop: 0,
+            };
+            let failure = Failure::ServerLost {
+                request,
+                server: sent.root.server.clone(),
+                reason: reason.to_owned(),
+            };
             self.end(state, Outcome::Failed(failure));
         }
     }
@@ -260,8 +279,16 @@ impl CallShared {
         if state.outcome.is_some() {
             return;
         }
-        let missing = state.initiator.missing().take(8).map(|request| state.describe(request)).collect();
-        let failure = Failure::Deadline { after: self.deadline - self.begun, missing };
+        let missing = state
+            .initiator
+            .missing()
+            .take(8)
+            .map(|request| state.describe(request))
+            .collect();
+        let failure = Failure::Deadline {
+            after: self.deadline - self.begun,
+            missing,
+        };
         self.end(state, Outcome::Failed(failure));
     }
 
@@ -293,8 +320,12 @@ impl CallShared {
         tracing::debug!(call = %self.id, ?outcome, "ended");
         let complete = matches!(outcome, Outcome::Complete { .. });
         state.outcome = Some(outcome);
-        state.ended_after = Some(self.begun.elapsed());
-        let sent: Vec<_> = if complete { Vec::new() } else { state.aborts(self.id, self.token) };
+        state.ended_after = self.options.traced.then(|| self.begun.elapsed());
+        let sent: Vec<_> = if complete {
+            Vec::new()
+        } else {
+            state.aborts(self.id, self.token)
+        };
         for used in state.roots.iter().filter_map(|sent| sent.peer.as_ref()) {
             used.busy.fetch_sub(1, Ordering::Relaxed);
         }
@@ -323,11 +354,24 @@ impl CallShared {
         let id = state.initiator.send()?;
         let (size, limit) = (payload.len() as u64, self.endpoint.config.limits.message);
         if size > limit {
-            return Err(Failure::TooLarge { request: id, server: server.clone(), size, limit });
+            return Err(Failure::TooLarge {
+                request: id,
+                server: server.clone(),
+                size,
+                limit,
+            });
         }
-        let root =
-            Root { path: id.path, server: server.clone(), method: method.name().to_string(), node: None };
-        state.roots.push(Sent { root, peer: None, lost: None });
+        let root = Root {
+            path: id.path,
+            server: server.clone(),
+            method: method.name().to_string(),
+            node: None,
+        };
+        state.roots.push(Sent {
+            root,
+            peer: None,
+            lost: None,
+        });
         drop(state);
         Ok(Request {
             call: self.id,
@@ -349,20 +393,34 @@ impl CallShared {
 
     /// The default of the protocol need not be stated.
     fn stated_deadline(&self) -> Option<Duration> {
-        let own = self.options.deadline.unwrap_or(self.endpoint.config.default_deadline);
+        let own = self
+            .options
+            .deadline
+            .unwrap_or(self.endpoint.config.default_deadline);
         (own != DEFAULT_DEADLINE).then(|| self.deadline.saturating_duration_since(Instant::now()))
     }
 
     fn request_options(&self) -> Option<Box<Options>> {
-        let CallOptions { metadata, budgets, .. } = &self.options;
+        let CallOptions {
+            metadata, budgets, ..
+        } = &self.options;
         if metadata.is_empty() && budgets.is_none() {
             return None;
         }
-        Some(Box::new(Options { metadata: metadata.clone(), budgets: *budgets, ..Options::default() }))
+        Some(Box::new(Options {
+            metadata: metadata.clone(),
+            budgets: *budgets,
+            ..Options::default()
+        }))
     }
 
     /// Sends at once if there is a connection and credit; gives the request back if it has to wait.
-    fn try_send(&self, server: &Address, method: &MethodDefinition, request: Request) -> Result<(), Request> {
+    fn try_send(
+        &self,
+        server: &Address,
+        method: &MethodDefinition,
+        request: Request,
+    ) -> Result<(), Request> {
         match self.endpoint.pool.ready(server) {
             Some(peer) => self.try_send_on(&peer, server, method, request),
             None => Err(request),
@@ -383,7 +441,10 @@ impl CallShared {
         }
         match peer.try_request(request, method) {
             Ok(()) => Ok(()),
-            Err((Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen), request)) => {
+            Err((
+                Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen),
+                request,
+            )) => {
                 self.note_not_sent(id);
                 Err(request)
             }
@@ -391,8 +452,17 @@ impl CallShared {
                 self.note_not_sent(id);
                 let server = server.clone();
                 self.fail(match refusal {
-                    Refusal::TooLarge { size, limit } => Failure::TooLarge { request: id, server, size, limit },
-                    refusal => Failure::Refused { request: id, server, reason: refusal.to_string() },
+                    Refusal::TooLarge { size, limit } => Failure::TooLarge {
+                        request: id,
+                        server,
+                        size,
+                        limit,
+                    },
+                    refusal => Failure::Refused {
+                        request: id,
+                        server,
+                        reason: refusal.to_string(),
+                    },
                 });
                 Ok(())
             }
@@ -408,7 +478,11 @@ impl CallShared {
     ) -> Result<(), Failure> {
         let id = request.id;
         for _ in 0..MOVES {
-            let peer = self.endpoint.connect(server).await.map_err(|error| Failure::NotSent { request: id, error })?;
+            let peer = self
+                .endpoint
+                .connect(server)
+                .await
+                .map_err(|error| Failure::NotSent { request: id, error })?;
             loop {
                 let room = peer.room();
                 match self.try_send_on(&peer, server, method, request) {
@@ -422,7 +496,11 @@ impl CallShared {
             }
         }
         let reason = "its connections end before the request is sent".into();
-        Err(Failure::Refused { request: id, server: server.clone(), reason })
+        Err(Failure::Refused {
+            request: id,
+            server: server.clone(),
+            reason,
+        })
     }
 
     fn note_sent(&self, id: RequestId, peer: &Arc<Peer>) -> bool {
@@ -430,7 +508,11 @@ impl CallShared {
         if state.outcome.is_some() {
             return false;
         }
-        if let Some(sent) = state.roots.iter_mut().find(|sent| sent.root.path == id.path) {
+        if let Some(sent) = state
+            .roots
+            .iter_mut()
+            .find(|sent| sent.root.path == id.path)
+        {
             sent.root.node = peer.node();
             sent.peer = Some(Arc::clone(peer));
             peer.busy.fetch_add(1, Ordering::Relaxed);
@@ -441,7 +523,10 @@ impl CallShared {
     fn note_not_sent(&self, id: RequestId) {
         let mut state = self.lock();
         let ended = state.outcome.is_some();
-        if let Some(sent) = state.roots.iter_mut().find(|sent| sent.root.path == id.path)
+        if let Some(sent) = state
+            .roots
+            .iter_mut()
+            .find(|sent| sent.root.path == id.path)
             && let Some(peer) = sent.peer.take()
             && !ended
         {
@@ -472,7 +557,11 @@ impl CallShared {
         }
         match &state.outcome {
             None => {
-                if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                if !state
+                    .waker
+                    .as_ref()
+                    .is_some_and(|waker| waker.will_wake(cx.waker()))
+                {
                     state.waker = Some(cx.waker().clone());
                 }
                 Poll::Pending
@@ -508,15 +597,18 @@ impl State {
     fn may_answer(&self, token: Token, shown: Option<Token>, peer: Option<&Arc<Peer>>) -> bool {
         match (shown, peer) {
             (Some(shown), _) => shown == token,
-            (None, Some(peer)) => {
-                self.roots.iter().any(|sent| sent.peer.as_ref().is_some_and(|used| used.id == peer.id))
-            }
+            (None, Some(peer)) => self
+                .roots
+                .iter()
+                .any(|sent| sent.peer.as_ref().is_some_and(|used| used.id == peer.id)),
             (None, None) => false,
         }
     }
 
     fn completed(&self) -> Outcome {
-        Outcome::Complete { statuses: self.initiator.responses().1 }
+        Outcome::Complete {
+            statuses: self.initiator.responses().1,
+        }
     }
 
     fn wake(&mut self) {
@@ -532,10 +624,26 @@ impl State {
 
     /// What stops the servers that are known to work for this call.
     fn aborts(&self, call: CallId, token: Token) -> Vec<(Arc<Peer>, Ping)> {
-        let sent = self.roots.iter().filter_map(|sent| Some((sent, sent.peer.clone()?)));
+        let sent = self
+            .roots
+            .iter()
+            .filter_map(|sent| Some((sent, sent.peer.clone()?)));
         sent.map(|(sent, peer)| {
-            let request = RequestId { path: sent.root.path, hop: 0 };
-            (peer, Ping { call, token, request, abort: true, children_from: 0, missing: Vec::new() })
+            let request = RequestId {
+                path: sent.root.path,
+                hop: 0,
+            };
+            (
+                peer,
+                Ping {
+                    call,
+                    token,
+                    request,
+                    abort: true,
+                    children_from: 0,
+                    missing: Vec::new(),
+                },
+            )
         })
         .collect()
     }
@@ -549,7 +657,11 @@ impl State {
         let position = match self.taken.iter().position(|taken| taken.peer.id == peer.id) {
             Some(position) => position,
             None => {
-                self.taken.push(Taken { peer: Arc::clone(peer), responses: 0, bytes: 0 });
+                self.taken.push(Taken {
+                    peer: Arc::clone(peer),
+                    responses: 0,
+                    bytes: 0,
+                });
                 self.taken.len() - 1
             }
         };
@@ -561,13 +673,19 @@ impl State {
 
     /// A missing request in words.
     fn describe(&self, request: RequestId) -> String {
-        let Some(sent) = self.roots.iter().find(|sent| sent.root.path == request.path) else {
+        let Some(sent) = self
+            .roots
+            .iter()
+            .find(|sent| sent.root.path == request.path)
+        else {
             return format!("request {request} (its server is not known)");
         };
         let server = &sent.root.server;
         match (&sent.peer, &sent.lost) {
             (None, _) => format!("request {request} (not sent to {server} yet)"),
-            (Some(_), Some(lost)) => format!("request {request} at {server} (its connection ended: {lost})"),
+            (Some(_), Some(lost)) => {
+                format!("request {request} at {server} (its connection ended: {lost})")
+            }
             (Some(_), None) => format!("request {request} at {server}"),
         }
     }
@@ -582,7 +700,10 @@ impl RawAnswer {
             Ok(status) => Err(CallError::Status(status.at(self.request))),
             Err(error) => {
                 let error = crate::codec::CodecError::new("status", error.to_string());
-                Err(CallError::Decode { request: self.request, error })
+                Err(CallError::Decode {
+                    request: self.request,
+                    error,
+                })
             }
         }
     }
@@ -632,7 +753,9 @@ impl RawCall {
 
     /// Sends an initial request at once, or in the background if that has to wait.
     pub(crate) fn send_now(&self, server: Address, method: &Arc<MethodDefinition>, payload: Bytes) {
-        let Ok(request) = self.prepare(&server, method, payload) else { return };
+        let Ok(request) = self.prepare(&server, method, payload) else {
+            return;
+        };
         if let Err(request) = self.shared.try_send(&server, method, request) {
             let (shared, method) = (Arc::clone(&self.shared), Arc::clone(method));
             self.shared.endpoint.runtime.spawn(async move {
@@ -643,8 +766,15 @@ impl RawCall {
         }
     }
 
-    fn prepare(&self, server: &Address, method: &MethodDefinition, payload: Bytes) -> Result<Request, Failure> {
-        self.shared.prepare(server, method, payload).inspect_err(|failure| self.shared.fail(failure.clone()))
+    fn prepare(
+        &self,
+        server: &Address,
+        method: &MethodDefinition,
+        payload: Bytes,
+    ) -> Result<Request, Failure> {
+        self.shared
+            .prepare(server, method, payload)
+            .inspect_err(|failure| self.shared.fail(failure.clone()))
     }
 
     /// No further initial request comes: the call completes when all that was sent is done.
@@ -697,7 +827,12 @@ impl Drop for RawCall {
 
 impl fmt::Debug for RawCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RawCall({}, {:?})", self.shared.id, self.shared.outcome())
+        write!(
+            f,
+            "RawCall({}, {:?})",
+            self.shared.id,
+            self.shared.outcome()
+        )
     }
 }
 
@@ -713,7 +848,10 @@ pub struct Call<A, C = Postcard> {
 
 impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
     pub(crate) fn new(raw: RawCall) -> Self {
-        Self { raw, types: PhantomData }
+        Self {
+            raw,
+            types: PhantomData,
+        }
     }
 
     /// The call's id.
@@ -749,7 +887,9 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<A::Item, CallError>>> {
         self.raw.shared.poll_next(cx).map(|next| {
             next.map(|answer| {
-                let RawAnswer { request, payload, .. } = answer?;
+                let RawAnswer {
+                    request, payload, ..
+                } = answer?;
                 C::decode(payload).map_err(|error| CallError::Decode { request, error })
             })
         })
@@ -787,7 +927,9 @@ impl<T: Send + 'static, C: Codec<T>> Call<One<T>, C> {
     ///
     /// The status that came in its place, or why the call failed.
     pub async fn answer(&mut self) -> Result<T, CallError> {
-        self.next().await.unwrap_or_else(|| Err(Failure::NoAnswer.into()))
+        self.next()
+            .await
+            .unwrap_or_else(|| Err(Failure::NoAnswer.into()))
     }
 
     /// Waits for the answer, in code that is not async.
@@ -817,7 +959,9 @@ impl<T: Send + 'static, C: Codec<T>> Future for AnswerFuture<T, C> {
     type Output = Result<T, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll_item(cx).map(|next| next.unwrap_or_else(|| Err(Failure::NoAnswer.into())))
+        self.0
+            .poll_item(cx)
+            .map(|next| next.unwrap_or_else(|| Err(Failure::NoAnswer.into())))
     }
 }
 

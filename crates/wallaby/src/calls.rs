@@ -21,7 +21,12 @@ pub(crate) struct Calls {
 
 impl Default for Calls {
     fn default() -> Self {
-        Self { first: 1, young: VecDeque::new(), old: BTreeMap::new(), live: 0 }
+        Self {
+            first: 1,
+            young: VecDeque::new(),
+            old: BTreeMap::new(),
+            live: 0,
+        }
     }
 }
 

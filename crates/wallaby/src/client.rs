@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use wallaby_proto::Address;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::wire::{Budgets, MetadataError};
-use wallaby_proto::Address;
 
 use crate::call::{Call, CallOptions, CallShared, RawCall};
 use crate::codec::Codec;
@@ -63,26 +63,44 @@ impl Caller {
     }
 
     pub(crate) fn within(handling: &Arc<Handling>) -> Self {
-        let metadata = handling.options.as_ref().map(|options| options.metadata.clone()).unwrap_or_default();
+        let metadata = handling
+            .options
+            .as_ref()
+            .map(|options| options.metadata.clone())
+            .unwrap_or_default();
         let options = CallOptions {
             deadline: Some(handling.deadline.saturating_duration_since(Instant::now())),
             traced: handling.is_traced(),
             metadata,
             ..CallOptions::default()
         };
-        Self { endpoint: Arc::clone(&handling.endpoint), open: None, parent: Some(Arc::clone(handling)), options }
+        Self {
+            endpoint: Arc::clone(&handling.endpoint),
+            open: None,
+            parent: Some(Arc::clone(handling)),
+            options,
+        }
     }
 
     /// Calls to the server at this address.
     pub fn at(self, server: impl Into<Address>) -> Client {
-        Client { caller: self, server: server.into(), refused: None }
+        Client {
+            caller: self,
+            server: server.into(),
+            refused: None,
+        }
     }
 
     /// How much time a call has; on behalf of a request, not more than that has left.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        let inherited = self.parent.is_some().then_some(self.options.deadline).flatten();
-        self.options.deadline = Some(inherited.map_or(deadline, |inherited| deadline.min(inherited)));
+        let inherited = self
+            .parent
+            .is_some()
+            .then_some(self.options.deadline)
+            .flatten();
+        self.options.deadline =
+            Some(inherited.map_or(deadline, |inherited| deadline.min(inherited)));
         self
     }
 
@@ -170,7 +188,11 @@ impl Client {
     }
 
     /// Calls a method. The request leaves at once if there is a connection, else as soon as there is one.
-    pub fn call<Args, A, C>(&self, method: &'static Method<Args, A, C>, arguments: Args) -> Call<A, C>
+    pub fn call<Args, A, C>(
+        &self,
+        method: &'static Method<Args, A, C>,
+        arguments: Args,
+    ) -> Call<A, C>
     where
         A: Answer,
         C: Codec<Args> + Codec<A::Item>,
@@ -190,11 +212,19 @@ impl Client {
     /// Calls a method with payloads as bytes.
     pub fn call_raw(&self, method: &Arc<MethodDefinition>, payload: Bytes) -> RawCall {
         let options = self.caller.options.clone();
-        let outgoing = Outgoing { server: self.server.clone(), method: Arc::clone(method), payload, options };
+        let outgoing = Outgoing {
+            server: self.server.clone(),
+            method: Arc::clone(method),
+            payload,
+            options,
+        };
         let call = match (&self.refused, &self.caller.endpoint.sender) {
             (Some(refused), _) => {
                 let call = Inner::begin_call(&self.caller.endpoint, CallOptions::default());
-                call.fail(Failure::Codec(crate::codec::CodecError::new("metadata", refused.to_string())));
+                call.fail(Failure::Codec(crate::codec::CodecError::new(
+                    "metadata",
+                    refused.to_string(),
+                )));
                 call
             }
             (None, Some(sender)) => sender.send(outgoing),
@@ -207,13 +237,19 @@ impl Client {
 
 impl fmt::Debug for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Caller").field("node", &self.endpoint.node).field("within", &self.parent).finish()
+        f.debug_struct("Caller")
+            .field("node", &self.endpoint.node)
+            .field("within", &self.parent)
+            .finish()
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let open = self.caller.open.is_some();
-        f.debug_struct("Client").field("server", &self.server).field("owns_endpoint", &open).finish()
+        f.debug_struct("Client")
+            .field("server", &self.server)
+            .field("owns_endpoint", &open)
+            .finish()
     }
 }

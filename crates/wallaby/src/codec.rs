@@ -18,7 +18,10 @@ pub struct CodecError {
 impl CodecError {
     /// An error of the codec with this name.
     pub fn new(codec: &'static str, what: impl Into<String>) -> Self {
-        Self { codec, what: what.into() }
+        Self {
+            codec,
+            what: what.into(),
+        }
     }
 }
 
@@ -62,7 +65,10 @@ impl Format for Postcard {
 impl<T: Serialize + DeserializeOwned + 'static> Codec<T> for Postcard {
     fn encode(value: &T) -> Result<Bytes, CodecError> {
         let bytes = postcard::to_extend(value, Extend(BytesMut::new()));
-        Ok(bytes.map_err(|error| CodecError::new(Self::NAME, error.to_string()))?.0.freeze())
+        Ok(bytes
+            .map_err(|error| CodecError::new(Self::NAME, error.to_string()))?
+            .0
+            .freeze())
     }
 
     fn decode(payload: Bytes) -> Result<T, CodecError> {
@@ -138,7 +144,10 @@ impl Codec<()> for Raw {
         if payload.is_empty() {
             return Ok(());
         }
-        Err(CodecError::new(Self::NAME, format!("{} bytes where none were expected", payload.len())))
+        Err(CodecError::new(
+            Self::NAME,
+            format!("{} bytes where none were expected", payload.len()),
+        ))
     }
 }
 
@@ -148,8 +157,12 @@ mod tests {
 
     #[test]
     fn postcard_takes_exactly_one_value() {
-        let payload = <Postcard as Codec<(u32, String)>>::encode(&(7, "hop".into())).expect("encodes");
-        assert_eq!(<Postcard as Codec<(u32, String)>>::decode(payload.clone()), Ok((7, "hop".into())));
+        let payload =
+            <Postcard as Codec<(u32, String)>>::encode(&(7, "hop".into())).expect("encodes");
+        assert_eq!(
+            <Postcard as Codec<(u32, String)>>::decode(payload.clone()),
+            Ok((7, "hop".into()))
+        );
         let mut longer = payload.to_vec();
         longer.push(0);
         assert!(<Postcard as Codec<(u32, String)>>::decode(longer.into()).is_err());
@@ -159,7 +172,10 @@ mod tests {
     #[test]
     fn raw_keeps_bytes() {
         let payload = <Raw as Codec<(Vec<u8>,)>>::encode(&(vec![1, 2],)).expect("encodes");
-        assert_eq!(<Raw as Codec<(Bytes,)>>::decode(payload), Ok((Bytes::from_static(&[1, 2]),)));
+        assert_eq!(
+            <Raw as Codec<(Bytes,)>>::decode(payload),
+            Ok((Bytes::from_static(&[1, 2]),))
+        );
         assert!(<Raw as Codec<()>>::decode(Bytes::from_static(&[1])).is_err());
     }
 }

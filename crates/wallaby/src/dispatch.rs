@@ -42,12 +42,22 @@ impl Dispatcher {
         opened: oneshot::Sender<Result<(), ConnectError>>,
     ) -> Self {
         let opened = Some(opened);
-        Self { endpoint, dialled, opened, methods: Vec::new(), now: None, granted: Vec::new(), closed: None }
+        Self {
+            endpoint,
+            dialled,
+            opened,
+            methods: Vec::new(),
+            now: None,
+            granted: Vec::new(),
+            closed: None,
+        }
     }
 
     /// The connection has ended; whoever waits for its handshake learns why.
     pub(crate) fn failed(&mut self, end: Result<String, ConnectionError>) {
-        let (Some(opened), Some(server)) = (self.opened.take(), self.dialled.clone()) else { return };
+        let (Some(opened), Some(server)) = (self.opened.take(), self.dialled.clone()) else {
+            return;
+        };
         let error = match (self.closed.take(), end) {
             (Some(reason), _) | (None, Ok(reason)) => ConnectError::Closed { server, reason },
             (None, Err(source)) => ConnectError::Handshake { server, source },
@@ -58,19 +68,30 @@ impl Dispatcher {
 
     fn handle_request(&mut self, peer: &Arc<Peer>, mut request: Request) {
         self.endpoint.meters.requests_received.add();
-        let MethodRef::Number(number) = request.method else { return };
+        let MethodRef::Number(number) = request.method else {
+            return;
+        };
         let payload = std::mem::take(&mut request.payload);
         if let Some(node) = peer.node()
             && node != request.call.initiator
         {
-            self.endpoint.pool.learn_route(request.call.initiator, request.depth, peer);
+            self.endpoint
+                .pool
+                .learn_route(request.call.initiator, request.depth, peer);
         }
         self.granted.push(payload.len());
         let arrived = *self.now.get_or_insert_with(Instant::now);
-        let Some(method) = self.methods.get_mut(number as usize) else { return };
+        let Some(method) = self.methods.get_mut(number as usize) else {
+            return;
+        };
         let served = method.served(&self.endpoint);
-        let handling =
-            Handling::new(Arc::clone(&self.endpoint), Arc::clone(peer), Arc::clone(&method.definition), request, arrived);
+        let handling = Handling::new(
+            Arc::clone(&self.endpoint),
+            Arc::clone(peer),
+            Arc::clone(&method.definition),
+            request,
+            arrived,
+        );
         match served {
             Ok(served) => {
                 if let Some(job) = self.endpoint.admit(&handling, &served.handler, payload) {
@@ -112,7 +133,8 @@ impl Dispatcher {
             Message::Response(mut response) => {
                 response.status = true;
                 response.payload = status("an answer").to_payload();
-                self.endpoint.handle_answer(Some(peer), Message::Response(response));
+                self.endpoint
+                    .handle_answer(Some(peer), Message::Response(response));
             }
             _ => {}
         }
@@ -142,7 +164,10 @@ impl Dispatch for Dispatcher {
                 }
             }
             Event::Method(_, definition) => {
-                self.methods.push(Method { definition: Arc::new(definition), served: None });
+                self.methods.push(Method {
+                    definition: Arc::new(definition),
+                    served: None,
+                });
             }
             Event::Message(message) => self.handle_message(peer, message),
             Event::TooLarge { message, size } => self.handle_too_large(peer, message, size),

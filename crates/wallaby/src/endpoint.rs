@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use wallaby_proto::connection::{Connection, Features, Hello, Limits as WireLimits, MethodDefinition, VERSION};
+use wallaby_proto::connection::{
+    Connection, Features, Hello, Limits as WireLimits, MethodDefinition, VERSION,
+};
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
 
@@ -27,6 +28,7 @@ use crate::link::DelayLine;
 use crate::metrics::{Meters, Metrics};
 use crate::pool::Pool;
 use crate::service::{Handler, Registered, Service};
+use crate::timer;
 use crate::transport::{self, Listener, ReadHalf, WriteHalf};
 
 /// How much time a call has if nobody says: the protocol's default, which is not stated on the wire.
@@ -65,9 +67,10 @@ pub(crate) struct Inner {
     executor: Executor<Job>,
     /// Requests whose handlers wait for something, by call: whom an abort reaches.
     waiting: Mutex<HashMap<CallId, Vec<Arc<Handling>>>>,
+    me: Weak<Self>,
     /// When the first of the live calls' deadlines passes, as far as known.
-    next_deadline: Mutex<Option<Instant>>,
-    deadlines_changed: Notify,
+    next_alarm: Mutex<Option<Instant>>,
+    next_stall_check: Mutex<Instant>,
     delay: Option<Arc<DelayLine<Delayed>>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     closed: AtomicBool,
@@ -108,17 +111,23 @@ impl Endpoint {
 
     fn start(builder: Builder, listeners: Vec<(Listener, Address)>) -> Result<Self, BindError> {
         let runtime = Handle::try_current().map_err(|_| BindError::NoRuntime)?;
-        let address = builder.advertise.or_else(|| listeners.first().map(|(_, address)| address.clone()));
+        let address = builder
+            .advertise
+            .or_else(|| listeners.first().map(|(_, address)| address.clone()));
         let inner = Inner::new(builder.config, address, runtime)?;
         for service in builder.services {
             inner.register(service)?;
         }
-        let mut tasks: Vec<_> =
-            listeners.into_iter().map(|(listener, _)| inner.spawn(Inner::accept(Arc::downgrade(&inner), listener))).collect();
-        tasks.push(inner.spawn(Inner::watch_deadlines(Arc::downgrade(&inner))));
-        tasks.push(inner.spawn(Inner::watch_stalls(Arc::downgrade(&inner))));
+        inner.check_stalls(Instant::now());
+        let tasks: Vec<_> = listeners
+            .into_iter()
+            .map(|(listener, _)| inner.spawn(Inner::accept(Arc::downgrade(&inner), listener)))
+            .collect();
         *inner.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
-        Ok(Self { _open: Arc::new(Open(Arc::clone(&inner))), inner })
+        Ok(Self {
+            _open: Arc::new(Open(Arc::clone(&inner))),
+            inner,
+        })
     }
 
     /// Serves these methods from now on.
@@ -157,7 +166,9 @@ impl Endpoint {
     /// What the endpoint has counted since its start.
     pub fn metrics(&self) -> Metrics {
         let open = self.inner.pool.open();
-        self.inner.meters.snapshot(open.iter().map(|peer| peer.counters()))
+        self.inner
+            .meters
+            .snapshot(open.iter().map(|peer| peer.counters()))
     }
 
     /// How many handlers run and how many requests wait for one.
@@ -182,12 +193,19 @@ impl Drop for Open {
 }
 
 impl Inner {
-    fn new(config: Config, address: Option<Address>, runtime: Handle) -> Result<Arc<Self>, BindError> {
-        let random = |buffer: &mut [u8]| getrandom::fill(buffer).map_err(|error| BindError::Random(error.to_string()));
+    fn new(
+        config: Config,
+        address: Option<Address>,
+        runtime: Handle,
+    ) -> Result<Arc<Self>, BindError> {
+        let random = |buffer: &mut [u8]| {
+            getrandom::fill(buffer).map_err(|error| BindError::Random(error.to_string()))
+        };
         let (mut node, mut secret) = ([0; 8], [0; 16]);
         random(&mut node)?;
         random(&mut secret)?;
-        let node = NodeId::new(u64::from_ne_bytes(node).max(1)).ok_or(BindError::Random("zero".into()))?;
+        let node =
+            NodeId::new(u64::from_ne_bytes(node).max(1)).ok_or(BindError::Random("zero".into()))?;
         let limits = &config.limits;
         let hello = Hello {
             versions: (VERSION, VERSION),
@@ -208,8 +226,12 @@ impl Inner {
         };
         let delay = match config.link_delay {
             Some(delay) => {
-                let line = DelayLine::new(delay, |delayed: Delayed| delayed.peer.arrive_late(&delayed.bytes));
-                Some(Arc::new(line.map_err(|error| BindError::Random(error.to_string()))?))
+                let line = DelayLine::new(delay, |delayed: Delayed| {
+                    delayed.peer.arrive_late(&delayed.bytes)
+                });
+                Some(Arc::new(
+                    line.map_err(|error| BindError::Random(error.to_string()))?,
+                ))
             }
             None => None,
         };
@@ -230,8 +252,9 @@ impl Inner {
                 services: RwLock::default(),
                 executor: Executor::new(config.executor.clone()),
                 waiting: Mutex::default(),
-                next_deadline: Mutex::default(),
-                deadlines_changed: Notify::new(),
+                me: inner.clone(),
+                next_alarm: Mutex::default(),
+                next_stall_check: Mutex::new(Instant::now()),
                 delay,
                 tasks: Mutex::default(),
                 closed: AtomicBool::new(false),
@@ -248,7 +271,11 @@ impl Inner {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|task| task.abort());
+        self.tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+            .for_each(|task| task.abort());
         let calls: Vec<_> = self.calls().iter().cloned().collect();
         calls.iter().for_each(|call| call.fail(Failure::Closed));
         for peer in self.pool.open() {
@@ -268,8 +295,16 @@ impl Inner {
         let limit = self.config.limits.calls;
         let full = calls.len() >= limit;
         let call = calls.add(|sequence| {
-            let id = CallId { initiator: self.node, sequence };
-            CallShared::new(Arc::clone(self), id, Token::derive(self.secret, sequence), options)
+            let id = CallId {
+                initiator: self.node,
+                sequence,
+            };
+            CallShared::new(
+                Arc::clone(self),
+                id,
+                Token::derive(self.secret, sequence),
+                options,
+            )
         });
         drop(calls);
         self.meters.calls_started.add();
@@ -318,7 +353,10 @@ impl Inner {
     /// Passes an answer on towards an initiator that cannot be dialled.
     fn relay(self: &Arc<Self>, from: Option<&Arc<Peer>>, message: Message) {
         let id = message.call();
-        let next = self.pool.by_node(id.initiator).or_else(|| self.pool.route(id.initiator));
+        let next = self
+            .pool
+            .by_node(id.initiator)
+            .or_else(|| self.pool.route(id.initiator));
         let next = next.filter(|next| from.is_none_or(|from| from.id != next.id));
         let (Some(next), Some(from)) = (next, from) else {
             self.meters.undeliverable.add();
@@ -356,37 +394,55 @@ impl Inner {
     // Deadlines of calls.
 
     fn note_deadline(&self, deadline: Instant) {
-        let mut next = self.next_deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self
+            .next_alarm
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if next.is_none_or(|next| deadline < next) {
             *next = Some(deadline);
-            self.deadlines_changed.notify_one();
+            drop(next);
+            self.set_alarm(deadline);
         }
     }
 
-    /// Fails calls whose deadline has passed. Most calls end long before, so nothing is kept by deadline: when the
-    /// earliest one known passes, all live calls are looked at.
-    async fn watch_deadlines(inner: Weak<Self>) {
-        loop {
-            let Some(endpoint) = inner.upgrade() else { return };
-            let next = *endpoint.next_deadline.lock().unwrap_or_else(PoisonError::into_inner);
-            let changed = endpoint.deadlines_changed.notified();
-            match next {
-                Some(next) => {
-                    if tokio::time::timeout_at(next.into(), changed).await.is_err() {
-                        endpoint.end_late_calls();
-                    }
-                }
-                None => changed.await,
-            }
+    fn set_alarm(&self, at: Instant) {
+        if !timer::wake(self.me.clone(), at) {
+            tracing::error!(
+                "the system gives no thread for timers: deadlines of calls are not watched"
+            );
         }
     }
 
-    fn end_late_calls(&self) {
-        *self.next_deadline.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let now = Instant::now();
+    /// Fails calls whose deadline has passed, and ends connections that stall. Most calls end long before, so nothing is
+    /// kept by deadline: when the earliest one known passes, all live calls are looked at.
+    pub(crate) fn alarm(&self, now: Instant) {
+        if self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        let mut next = self
+            .next_alarm
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let due = next.take_if(|next| *next <= now).is_some();
+        drop(next);
+        if due {
+            self.end_late_calls(now);
+        }
+        self.check_stalls(now);
+    }
+
+    fn end_late_calls(&self, now: Instant) {
         let calls = self.calls();
-        let late: Vec<_> = calls.iter().filter(|call| call.deadline() <= now).cloned().collect();
-        let next = calls.iter().map(|call| call.deadline()).filter(|deadline| *deadline > now).min();
+        let late: Vec<_> = calls
+            .iter()
+            .filter(|call| call.deadline() <= now)
+            .cloned()
+            .collect();
+        let next = calls
+            .iter()
+            .map(|call| call.deadline())
+            .filter(|deadline| *deadline > now)
+            .min();
         drop(calls);
         late.iter().for_each(|call| call.handle_deadline());
         if let Some(next) = next {
@@ -394,25 +450,37 @@ impl Inner {
         }
     }
 
-    async fn watch_stalls(inner: Weak<Self>) {
-        loop {
-            tokio::time::sleep(STALL_CHECK).await;
-            let Some(endpoint) = inner.upgrade() else { return };
-            for peer in endpoint.pool.open() {
-                peer.check_stalled();
-            }
+    /// A message in parts that stops to grow would hold its memory for ever.
+    fn check_stalls(&self, now: Instant) {
+        let mut next = self
+            .next_stall_check
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if now < *next {
+            return;
+        }
+        *next = now + STALL_CHECK;
+        self.set_alarm(*next);
+        drop(next);
+        for peer in self.pool.open() {
+            peer.check_stalled();
         }
     }
 
     // Connections.
 
     /// The connection to a server, dialled if need be; several who need it wait for the same one.
-    pub(crate) async fn connect(self: &Arc<Self>, server: &Address) -> Result<Arc<Peer>, ConnectError> {
+    pub(crate) async fn connect(
+        self: &Arc<Self>,
+        server: &Address,
+    ) -> Result<Arc<Peer>, ConnectError> {
         if let Some(peer) = self.pool.ready(server) {
             return Ok(peer);
         }
         let slot = self.pool.slot(server);
-        slot.get_or_init(|| self.dial(server, None, self.config.dial_timeout)).await.clone()
+        slot.get_or_init(|| self.dial(server, None, self.config.dial_timeout))
+            .await
+            .clone()
     }
 
     /// A connection to an initiator, to answer it.
@@ -423,10 +491,16 @@ impl Inner {
     ) -> Result<Arc<Peer>, ConnectError> {
         let after = self.config.dial_back_timeout;
         if self.pool.is_unreachable(address) {
-            return Err(ConnectError::TimedOut { server: address.clone(), after });
+            return Err(ConnectError::TimedOut {
+                server: address.clone(),
+                after,
+            });
         }
         let slot = self.pool.slot(address);
-        let peer = slot.get_or_init(|| self.dial(address, Some(node), after)).await.clone();
+        let peer = slot
+            .get_or_init(|| self.dial(address, Some(node), after))
+            .await
+            .clone();
         match peer {
             Ok(peer) if peer.node() == Some(node) => Ok(peer),
             Ok(peer) => Err(ConnectError::Closed {
@@ -446,20 +520,37 @@ impl Inner {
         expected: Option<NodeId>,
         after: Duration,
     ) -> Result<Arc<Peer>, ConnectError> {
-        self.pool.make_room().map_err(|limit| ConnectError::TooMany { server: server.clone(), limit })?;
-        let timed_out = |_| ConnectError::TimedOut { server: server.clone(), after };
+        self.pool
+            .make_room()
+            .map_err(|limit| ConnectError::TooMany {
+                server: server.clone(),
+                limit,
+            })?;
+        let timed_out = |_| ConnectError::TimedOut {
+            server: server.clone(),
+            after,
+        };
         let begun = Instant::now();
-        let stream = timeout(after, transport::dial(server)).await.map_err(timed_out)?;
-        let stream = stream.ok_or_else(|| ConnectError::NoTransport { server: server.clone() })?;
-        let (reader, writer) = stream
-            .map_err(|error| ConnectError::Unreachable { server: server.clone(), reason: error.to_string() })?;
+        let stream = timeout(after, transport::dial(server))
+            .await
+            .map_err(timed_out)?;
+        let stream = stream.ok_or_else(|| ConnectError::NoTransport {
+            server: server.clone(),
+        })?;
+        let (reader, writer) = stream.map_err(|error| ConnectError::Unreachable {
+            server: server.clone(),
+            reason: error.to_string(),
+        })?;
         let connection = Connection::dial(Arc::clone(&self.hello), expected);
         let (peer, opened) = self.adopt(connection, reader, writer, Some(server.clone()));
         let rest = after.saturating_sub(begun.elapsed());
         match timeout(rest, opened).await {
             Ok(Ok(Ok(()))) => Ok(peer),
             Ok(Ok(Err(error))) => Err(error),
-            Ok(Err(_)) => Err(ConnectError::Closed { server: server.clone(), reason: "it ended early".into() }),
+            Ok(Err(_)) => Err(ConnectError::Closed {
+                server: server.clone(),
+                reason: "it ended early".into(),
+            }),
             Err(elapsed) => {
                 peer.end("the handshake took too long");
                 Err(timed_out(elapsed))
@@ -470,7 +561,9 @@ impl Inner {
     async fn accept(inner: Weak<Self>, mut listener: Listener) {
         loop {
             let accepted = listener.accept().await;
-            let Some(endpoint) = inner.upgrade() else { return };
+            let Some(endpoint) = inner.upgrade() else {
+                return;
+            };
             match accepted {
                 Ok((reader, writer)) => {
                     let connection = Connection::accept(Arc::clone(&endpoint.hello));
@@ -498,7 +591,10 @@ impl Inner {
         reader: ReadHalf,
         writer: WriteHalf,
         dialled: Option<Address>,
-    ) -> (Arc<Peer>, tokio::sync::oneshot::Receiver<Result<(), ConnectError>>) {
+    ) -> (
+        Arc<Peer>,
+        tokio::sync::oneshot::Receiver<Result<(), ConnectError>>,
+    ) {
         let (opened, receiver) = tokio::sync::oneshot::channel();
         let peer = Peer::new(connection, writer, self.delay.clone());
         peer.flush_now();
@@ -531,9 +627,24 @@ impl Inner {
             return;
         }
         let calls: Vec<_> = self.calls().iter().cloned().collect();
-        let affected: Vec<_> = calls.into_iter().filter_map(|call| Some((call.handle_lost(peer, reason), call))).collect();
-        let Some(server) = affected.iter().find_map(|(servers, _)| servers.first()).cloned() else { return };
-        self.check_gone(peer, &server, reason, affected.into_iter().map(|(_, call)| call).collect()).await;
+        let affected: Vec<_> = calls
+            .into_iter()
+            .filter_map(|call| Some((call.handle_lost(peer, reason), call)))
+            .collect();
+        let Some(server) = affected
+            .iter()
+            .find_map(|(servers, _)| servers.first())
+            .cloned()
+        else {
+            return;
+        };
+        self.check_gone(
+            peer,
+            &server,
+            reason,
+            affected.into_iter().map(|(_, call)| call).collect(),
+        )
+        .await;
     }
 
     /// A server whose connection ended is gone if a redial is refused or another life answers. Calls whose requests it
@@ -557,22 +668,40 @@ impl Inner {
     // Requests.
 
     fn register(&self, service: Service) -> Result<(), ServeError> {
-        let mut services = self.services.write().unwrap_or_else(PoisonError::into_inner);
+        let mut services = self
+            .services
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         for method in &service.methods {
             let name = method.definition.name();
             if name.starts_with("wallaby.") {
-                return Err(ServeError::Reserved { name: name.to_string() });
+                return Err(ServeError::Reserved {
+                    name: name.to_string(),
+                });
             }
-            let twice = service.methods.iter().filter(|other| other.definition.name() == name).count() > 1;
+            let twice = service
+                .methods
+                .iter()
+                .filter(|other| other.definition.name() == name)
+                .count()
+                > 1;
             if twice || services.contains_key(name) {
-                return Err(ServeError::Taken { name: name.to_string() });
+                return Err(ServeError::Taken {
+                    name: name.to_string(),
+                });
             }
         }
         for method in service.methods {
             let name = Arc::clone(method.definition.name());
             let wrap = |inner, layer: &Arc<dyn crate::service::Layer>| layer.wrap(&name, inner);
             let handler = self.config.layers.iter().fold(method.handler, wrap);
-            services.insert(Arc::clone(&name), Arc::new(Registered { definition: method.definition, handler }));
+            services.insert(
+                Arc::clone(&name),
+                Arc::new(Registered {
+                    definition: method.definition,
+                    handler,
+                }),
+            );
         }
         Ok(())
     }
@@ -581,19 +710,31 @@ impl Inner {
     pub(crate) fn method(&self, caller: &MethodDefinition) -> Result<Arc<Registered>, Status> {
         let services = self.services.read().unwrap_or_else(PoisonError::into_inner);
         let Some(method) = services.get(caller.name()) else {
-            return Err(Status::new(Code::Unimplemented, format!("no method {} here", caller.name())));
+            return Err(Status::new(
+                Code::Unimplemented,
+                format!("no method {} here", caller.name()),
+            ));
         };
         method.check(caller).map(|()| Arc::clone(method))
     }
 
     /// A request is ready for its handler. Returns it if it may start at once.
-    pub(crate) fn admit(&self, handling: &Arc<Handling>, handler: &Arc<dyn Handler>, payload: bytes::Bytes) -> Option<Job> {
+    pub(crate) fn admit(
+        &self,
+        handling: &Arc<Handling>,
+        handler: &Arc<dyn Handler>,
+        payload: bytes::Bytes,
+    ) -> Option<Job> {
         let urgency = match self.executor.schedule() {
             Schedule::Fifo => 0,
             Schedule::OldestCall => u64::MAX - handling.age().as_micros() as u64,
             Schedule::EarliestDeadline => handling.remaining().as_micros() as u64,
         };
-        let job = Job { handling: Arc::clone(handling), handler: Arc::clone(handler), payload };
+        let job = Job {
+            handling: Arc::clone(handling),
+            handler: Arc::clone(handler),
+            payload,
+        };
         match self.executor.admit(job, urgency) {
             Admission::Run(job) => Some(job),
             Admission::Queued => {
@@ -603,8 +744,11 @@ impl Inner {
             Admission::Refused(job) => {
                 self.meters.requests_refused.add();
                 let (running, waiting) = self.executor.load();
-                let message = format!("{running} handlers run and {waiting} requests wait: no more are taken");
-                job.handling.fail(&Status::new(Code::ResourceExhausted, message));
+                let message = format!(
+                    "{running} handlers run and {waiting} requests wait: no more are taken"
+                );
+                job.handling
+                    .fail(&Status::new(Code::ResourceExhausted, message));
                 None
             }
         }
@@ -644,7 +788,10 @@ impl Inner {
     pub(crate) fn handle_abort(&self, call: CallId, token: Token) {
         let stopped = self.waiting().get(&call).cloned().unwrap_or_default();
         for handling in stopped.iter().filter(|handling| handling.token == token) {
-            handling.stop(&Status::new(Code::Cancelled, "the call was aborted by its initiator"));
+            handling.stop(&Status::new(
+                Code::Cancelled,
+                "the call was aborted by its initiator",
+            ));
         }
     }
 }
@@ -661,6 +808,9 @@ impl Sender for Base {
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Endpoint").field("node", &self.inner.node).field("address", &self.inner.address).finish()
+        f.debug_struct("Endpoint")
+            .field("node", &self.inner.node)
+            .field("address", &self.inner.address)
+            .finish()
     }
 }

@@ -160,7 +160,9 @@ impl From<SendError> for Status {
     fn from(error: SendError) -> Self {
         let code = match &error {
             SendError::Codec(_) => Code::Internal,
-            SendError::TooLarge { .. } | SendError::Full | SendError::TooDeep { .. } => Code::ResourceExhausted,
+            SendError::TooLarge { .. } | SendError::Full | SendError::TooDeep { .. } => {
+                Code::ResourceExhausted
+            }
             SendError::Ended(_) => Code::Cancelled,
             SendError::Refused(_) => Code::Unavailable,
         };
@@ -219,7 +221,9 @@ pub enum Failure {
         error: ConnectError,
     },
     /// The request is longer than a message may be; it was not sent.
-    #[error("request {request} of {size} bytes was not sent to {server}: at most {limit} are allowed")]
+    #[error(
+        "request {request} of {size} bytes was not sent to {server}: at most {limit} are allowed"
+    )]
     TooLarge {
         /// Which.
         request: RequestId,
@@ -280,6 +284,8 @@ pub enum Failure {
     #[error("the call completed without an answer")]
     NoAnswer,
     /// A blocking form was used where it would stop an async runtime.
-    #[error("a blocking call inside an async runtime would stop it: use the async form or a thread of its own")]
+    #[error(
+        "a blocking call inside an async runtime would stop it: use the async form or a thread of its own"
+    )]
     WouldBlock,
 }

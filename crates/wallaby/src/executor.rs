@@ -18,7 +18,11 @@ pub struct ExecutorConfig {
 
 impl Default for ExecutorConfig {
     fn default() -> Self {
-        Self { concurrency: 4096, queue: 4096, schedule: Schedule::Fifo }
+        Self {
+            concurrency: 4096,
+            queue: 4096,
+            schedule: Schedule::Fifo,
+        }
     }
 }
 
@@ -60,8 +64,15 @@ pub(crate) enum Admission<J> {
 
 impl<J> Executor<J> {
     pub(crate) fn new(config: ExecutorConfig) -> Self {
-        let state = State { running: 0, waiting: BinaryHeap::new(), arrivals: 0 };
-        Self { config, state: Mutex::new(state) }
+        let state = State {
+            running: 0,
+            waiting: BinaryHeap::new(),
+            arrivals: 0,
+        };
+        Self {
+            config,
+            state: Mutex::new(state),
+        }
     }
 
     pub(crate) fn schedule(&self) -> Schedule {
@@ -80,7 +91,11 @@ impl<J> Executor<J> {
         }
         state.arrivals += 1;
         let arrival = state.arrivals;
-        state.waiting.push(Waiting { urgency, arrival, job });
+        state.waiting.push(Waiting {
+            urgency,
+            arrival,
+            job,
+        });
         Admission::Queued
     }
 
@@ -145,11 +160,18 @@ mod tests {
 
     #[test]
     fn runs_up_to_the_limit_then_queues_then_refuses() {
-        let executor = Executor::new(ExecutorConfig { concurrency: 1, queue: 2, schedule: Schedule::OldestCall });
+        let executor = Executor::new(ExecutorConfig {
+            concurrency: 1,
+            queue: 2,
+            schedule: Schedule::OldestCall,
+        });
         assert!(matches!(executor.admit("runs", 9), Admission::Run("runs")));
         assert!(matches!(executor.admit("later", 5), Admission::Queued));
         assert!(matches!(executor.admit("sooner", 3), Admission::Queued));
-        assert!(matches!(executor.admit("refused", 1), Admission::Refused("refused")));
+        assert!(matches!(
+            executor.admit("refused", 1),
+            Admission::Refused("refused")
+        ));
         assert_eq!(executor.load(), (1, 2));
         assert_eq!(executor.release(), Some("sooner"));
         assert_eq!(executor.release(), Some("later"));
@@ -159,7 +181,11 @@ mod tests {
 
     #[test]
     fn equal_urgency_is_first_come_first_served() {
-        let executor = Executor::new(ExecutorConfig { concurrency: 1, queue: 9, schedule: Schedule::Fifo });
+        let executor = Executor::new(ExecutorConfig {
+            concurrency: 1,
+            queue: 9,
+            schedule: Schedule::Fifo,
+        });
         for job in 0..5 {
             executor.admit(job, 0);
         }

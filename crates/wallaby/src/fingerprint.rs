@@ -10,8 +10,8 @@ use std::fmt::{self, Display};
 
 use serde::de::value::U32Deserializer;
 use serde::de::{
-    self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess,
-    VariantAccess, Visitor,
+    self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess,
+    SeqAccess, VariantAccess, Visitor,
 };
 
 /// Steps that one reading may take; recursive types end there.
@@ -26,7 +26,12 @@ pub(crate) fn of<T: DeserializeOwned>() -> u64 {
     let mut plans = vec![Plan::default()];
     let mut readings = 0;
     while let Some(plan) = plans.pop() {
-        let mut reading = Reading { shape: &mut shape, steps: STEPS, plan, found: Vec::new() };
+        let mut reading = Reading {
+            shape: &mut shape,
+            steps: STEPS,
+            plan,
+            found: Vec::new(),
+        };
         // A refusal of invented values is no error: what was asked for until then is the shape.
         let _ = T::deserialize(Probe(&mut reading));
         let found = std::mem::take(&mut reading.found);
@@ -140,15 +145,27 @@ impl<'de> Deserializer<'de> for Probe<'_, '_> {
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         self.0.note("option")?;
-        if self.0.is_generous() { visitor.visit_some(self) } else { visitor.visit_none() }
+        if self.0.is_generous() {
+            visitor.visit_some(self)
+        } else {
+            visitor.visit_none()
+        }
     }
 
-    fn deserialize_unit_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, Refused> {
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Refused> {
         self.0.note(name)?;
         visitor.visit_unit()
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, Refused> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Refused> {
         self.0.note(name)?;
         visitor.visit_newtype_struct(self)
     }
@@ -156,12 +173,22 @@ impl<'de> Deserializer<'de> for Probe<'_, '_> {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         self.0.note("seq")?;
         let elements = usize::from(self.0.is_generous());
-        visitor.visit_seq(Elements { reading: self.0, left: elements })
+        visitor.visit_seq(Elements {
+            reading: self.0,
+            left: elements,
+        })
     }
 
-    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Refused> {
+    fn deserialize_tuple<V: Visitor<'de>>(
+        self,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, Refused> {
         self.0.note(format_args!("tuple{len}"))?;
-        visitor.visit_seq(Elements { reading: self.0, left: len })
+        visitor.visit_seq(Elements {
+            reading: self.0,
+            left: len,
+        })
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
@@ -177,7 +204,10 @@ impl<'de> Deserializer<'de> for Probe<'_, '_> {
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         self.0.note("map")?;
         let entries = usize::from(self.0.is_generous());
-        visitor.visit_map(Elements { reading: self.0, left: entries })
+        visitor.visit_map(Elements {
+            reading: self.0,
+            left: entries,
+        })
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -187,7 +217,10 @@ impl<'de> Deserializer<'de> for Probe<'_, '_> {
         visitor: V,
     ) -> Result<V::Value, Refused> {
         self.0.note(format_args!("{name}{fields:?}"))?;
-        visitor.visit_seq(Elements { reading: self.0, left: fields.len() })
+        visitor.visit_seq(Elements {
+            reading: self.0,
+            left: fields.len(),
+        })
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -198,7 +231,10 @@ impl<'de> Deserializer<'de> for Probe<'_, '_> {
     ) -> Result<V::Value, Refused> {
         let variant = self.0.variant(name, variants.len());
         self.0.note(format_args!("{name}{variants:?}#{variant}"))?;
-        visitor.visit_enum(Variant { reading: self.0, variant })
+        visitor.visit_enum(Variant {
+            reading: self.0,
+            variant,
+        })
     }
 
     fn is_human_readable(&self) -> bool {
@@ -214,8 +250,13 @@ struct Elements<'r, 'a> {
 impl<'de> SeqAccess<'de> for Elements<'_, '_> {
     type Error = Refused;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Refused> {
-        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Refused> {
+        let Some(left) = self.left.checked_sub(1) else {
+            return Ok(None);
+        };
         self.left = left;
         seed.deserialize(Probe(self.reading)).map(Some)
     }
@@ -224,7 +265,10 @@ impl<'de> SeqAccess<'de> for Elements<'_, '_> {
 impl<'de> MapAccess<'de> for Elements<'_, '_> {
     type Error = Refused;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Refused> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Refused> {
         self.next_element_seed(seed)
     }
 
@@ -330,7 +374,10 @@ mod tests {
     #[test]
     fn later_variants_are_seen() {
         assert_ne!(of::<before::Shape>(), of::<after::Shape>());
-        assert_ne!(of::<(u8, Vec<before::Shape>)>(), of::<(u8, Vec<after::Shape>)>());
+        assert_ne!(
+            of::<(u8, Vec<before::Shape>)>(),
+            of::<(u8, Vec<after::Shape>)>()
+        );
     }
 
     #[test]
@@ -341,7 +388,13 @@ mod tests {
 
     #[test]
     fn types_that_refuse_invented_values_still_have_one() {
-        assert_eq!(of::<wallaby_proto::Address>(), of::<wallaby_proto::Address>());
-        assert_ne!(of::<(std::num::NonZeroU8, u8)>(), of::<(std::num::NonZeroU8, u16)>());
+        assert_eq!(
+            of::<wallaby_proto::Address>(),
+            of::<wallaby_proto::Address>()
+        );
+        assert_ne!(
+            of::<(std::num::NonZeroU8, u8)>(),
+            of::<(std::num::NonZeroU8, u16)>()
+        );
     }
 }

@@ -78,6 +78,9 @@ struct State {
     task: Option<Waker>,
 }
 
+/// What is left to send once there is a connection and credit.
+pub(crate) type Delivery = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A message ready for its connection.
 #[derive(Debug)]
 enum Parcel {
@@ -138,7 +141,11 @@ impl Handling {
 
     /// How long ago the call began, as far as hosts know.
     pub(crate) fn age(&self) -> Duration {
-        let before = self.options.as_ref().and_then(|options| options.age).unwrap_or_default();
+        let before = self
+            .options
+            .as_ref()
+            .and_then(|options| options.age)
+            .unwrap_or_default();
         before + self.arrived.elapsed()
     }
 
@@ -176,11 +183,10 @@ impl Handling {
 
     // What handlers do.
 
-    /// The handler sends a message after which more may follow.
-    pub(crate) async fn send(self: &Arc<Self>, message: Sending) -> Result<(), SendError> {
+    /// The handler sends a message after which more may follow. What has to wait is returned.
+    pub(crate) fn send(self: &Arc<Self>, message: Sending) -> Result<Option<Delivery>, SendError> {
         let released = self.release(message)?;
-        self.dispatch(released).await;
-        Ok(())
+        Ok(self.dispatch(released))
     }
 
     /// Like `send`, but fails where that would wait.
@@ -193,17 +199,19 @@ impl Handling {
         Ok(())
     }
 
-    /// The handler sends its last message.
-    pub(crate) async fn send_last(self: &Arc<Self>, message: Sending) -> Result<(), SendError> {
+    /// The handler sends its last message. What has to wait is returned.
+    pub(crate) fn send_last(
+        self: &Arc<Self>,
+        message: Sending,
+    ) -> Result<Option<Delivery>, SendError> {
         let released = self.release_last(message)?;
-        self.dispatch(released).await;
-        Ok(())
+        Ok(self.dispatch(released))
     }
 
-    /// The message held back leaves now.
-    pub(crate) async fn flush(self: &Arc<Self>) {
+    /// The message held back leaves now. What has to wait is returned.
+    pub(crate) fn flush(self: &Arc<Self>) -> Option<Delivery> {
         let released = [self.lock().server.flush(), None];
-        self.dispatch(released).await;
+        self.dispatch(released)
     }
 
     /// The handler ends the request with a status.
@@ -240,7 +248,10 @@ impl Handling {
         self.cancelled.store(true, Ordering::Release);
         self.cancel.notify_waiters();
         self.lock().task.take().into_iter().for_each(Waker::wake);
-        calls.iter().filter_map(Weak::upgrade).for_each(|call| call.abort());
+        calls
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|call| call.abort());
     }
 
     /// The request's handle was dropped.
@@ -302,7 +313,10 @@ impl Handling {
     fn open(&self) -> Result<MutexGuard<'_, State>, SendError> {
         let state = self.lock();
         if state.server.has_ended() {
-            let why = state.stopped.clone().unwrap_or_else(|| "it was answered or failed before".into());
+            let why = state
+                .stopped
+                .clone()
+                .unwrap_or_else(|| "it was answered or failed before".into());
             return Err(SendError::Ended(why));
         }
         Ok(state)
@@ -315,7 +329,9 @@ impl Handling {
         }
         let now = Instant::now();
         let started = state.started.unwrap_or(now);
-        let arrived = SystemTime::now().checked_sub(now - self.arrived).unwrap_or(UNIX_EPOCH);
+        let arrived = SystemTime::now()
+            .checked_sub(now - self.arrived)
+            .unwrap_or(UNIX_EPOCH);
         let micros = |duration: Duration| duration.as_micros() as u64;
         Some(TraceRecord {
             request: self.id,
@@ -330,29 +346,30 @@ impl Handling {
 
     // How messages leave.
 
-    async fn dispatch(self: &Arc<Self>, released: Released<Destination>) {
-        for outbound in released.into_iter().flatten() {
-            if let Attempt::Wait(parcel) = self.attempt(self.pack(outbound)) {
-                self.deliver(parcel).await;
-            }
-        }
-    }
-
-    /// Sends without waiting; what has to wait goes on in a task of its own.
-    fn dispatch_later(self: &Arc<Self>, released: Released<Destination>) {
+    /// Sends at once what can be sent; the rest is a future. That is boxed: handlers are futures that hold this one, and
+    /// a large one would be moved around for nothing each time.
+    fn dispatch(self: &Arc<Self>, released: Released<Destination>) -> Option<Delivery> {
         let mut waiting = Vec::new();
         for outbound in released.into_iter().flatten() {
             if let Attempt::Wait(parcel) = self.attempt(self.pack(outbound)) {
                 waiting.push(parcel);
             }
         }
-        if !waiting.is_empty() {
-            let handling = Arc::clone(self);
-            self.endpoint.runtime.spawn(async move {
-                for parcel in waiting {
-                    handling.deliver(parcel).await;
-                }
-            });
+        if waiting.is_empty() {
+            return None;
+        }
+        let handling = Arc::clone(self);
+        Some(Box::pin(async move {
+            for parcel in waiting {
+                handling.deliver(parcel).await;
+            }
+        }))
+    }
+
+    /// Sends without waiting; what has to wait goes on in a task of its own.
+    fn dispatch_later(self: &Arc<Self>, released: Released<Destination>) {
+        if let Some(delivery) = self.dispatch(released) {
+            self.endpoint.runtime.spawn(delivery);
         }
     }
 
@@ -367,7 +384,8 @@ impl Handling {
                     oldest: self.oldest,
                     options: self.options.clone(),
                 };
-                let (to, request) = delegated.into_request(self.call, self.token, MethodRef::Number(0), inherited);
+                let (to, request) =
+                    delegated.into_request(self.call, self.token, MethodRef::Number(0), inherited);
                 Parcel::Request(to, request)
             }
         }
@@ -387,8 +405,14 @@ impl Handling {
     /// Whether a message would be accepted without waiting, as far as can be told.
     fn has_room(&self, message: &Sending) -> bool {
         match message {
-            Sending::Answer(_) => self.way_back().is_none_or(|peer| peer.takes_responses(self.call)),
-            Sending::Onward(to, _) => self.endpoint.pool.ready(&to.server).is_none_or(|peer| peer.takes_requests()),
+            Sending::Answer(_) => self
+                .way_back()
+                .is_none_or(|peer| peer.takes_responses(self.call)),
+            Sending::Onward(to, _) => self
+                .endpoint
+                .pool
+                .ready(&to.server)
+                .is_none_or(|peer| peer.takes_requests()),
         }
     }
 
@@ -410,15 +434,24 @@ impl Handling {
         }
     }
 
-    fn attempt_request(self: &Arc<Self>, peer: &Arc<Peer>, to: Destination, mut request: Request) -> Attempt {
-        if peer.hello().is_some_and(|hello| hello.features.contains(Features::AGE)) {
+    fn attempt_request(
+        self: &Arc<Self>,
+        peer: &Arc<Peer>,
+        to: Destination,
+        mut request: Request,
+    ) -> Attempt {
+        if peer
+            .hello()
+            .is_some_and(|hello| hello.features.contains(Features::AGE))
+        {
             request.options.get_or_insert_default().age = Some(self.age());
         }
         match peer.try_request(request, &to.method) {
             Ok(()) => Attempt::Done,
-            Err((Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen), request)) => {
-                Attempt::Wait(Parcel::Request(to, request))
-            }
+            Err((
+                Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen),
+                request,
+            )) => Attempt::Wait(Parcel::Request(to, request)),
             Err((Refused::Now(refusal), request)) => {
                 self.answer_for(&to, &request, Code::ResourceExhausted, &refusal.to_string());
                 Attempt::Done
@@ -445,13 +478,20 @@ impl Handling {
         if own {
             response.token = None;
         }
-        let counted = !(own && response.last && response.index == 0 && response.payload.len() <= SMALL);
+        let counted =
+            !(own && response.last && response.index == 0 && response.payload.len() <= SMALL);
         match peer.try_response(response, counted, self.oldest) {
             Ok(()) => Attempt::Done,
             Err((Refused::Now(Refusal::TooLarge { size, limit }), response)) => {
-                let message = format!("an answer of {size} bytes, but the initiator takes at most {limit}");
-                let status = Status::new(Code::ResourceExhausted, message).by(self.endpoint.address.as_ref());
-                let response = Response { status: true, payload: status.to_payload(), ..response };
+                let message =
+                    format!("an answer of {size} bytes, but the initiator takes at most {limit}");
+                let status = Status::new(Code::ResourceExhausted, message)
+                    .by(self.endpoint.address.as_ref());
+                let response = Response {
+                    status: true,
+                    payload: status.to_payload(),
+                    ..response
+                };
                 // A status is always accepted: it is small, and counting it could only make it wait.
                 let _ = peer.try_response(response, false, self.oldest);
                 Attempt::Done
@@ -502,7 +542,12 @@ impl Handling {
             }
         }
         if let Parcel::Request(to, request) = &parcel {
-            self.answer_for(to, request, Code::Unavailable, "its connections end before the request is sent");
+            self.answer_for(
+                to,
+                request,
+                Code::Unavailable,
+                "its connections end before the request is sent",
+            );
         }
     }
 
@@ -514,8 +559,7 @@ impl Handling {
         if let Attempt::Wait(parcel) = self.attempt(answer) {
             let handling = Arc::clone(self);
             // Boxed, since sending an answer may end here again.
-            let deliver: Pin<Box<dyn Future<Output = ()> + Send>> =
-                Box::pin(async move { handling.deliver(parcel).await });
+            let deliver: Delivery = Box::pin(async move { handling.deliver(parcel).await });
             self.endpoint.runtime.spawn(deliver);
         }
     }
@@ -539,7 +583,11 @@ impl Handling {
             ReplyTo::Relay => None,
         };
         let failed = match address {
-            Some(address) => match self.endpoint.connect_initiator(&address, self.call.initiator).await {
+            Some(address) => match self
+                .endpoint
+                .connect_initiator(&address, self.call.initiator)
+                .await
+            {
                 Ok(peer) => return Ok(peer),
                 Err(error) => error,
             },
@@ -549,7 +597,11 @@ impl Handling {
             },
         };
         let relay = !self.peer.is_closed() && self.peer.node() != Some(self.call.initiator);
-        if relay { Ok(Arc::clone(&self.peer)) } else { self.endpoint.pool.route(self.call.initiator).ok_or(failed) }
+        if relay {
+            Ok(Arc::clone(&self.peer))
+        } else {
+            self.endpoint.pool.route(self.call.initiator).ok_or(failed)
+        }
     }
 }
 
@@ -579,7 +631,10 @@ impl Sending {
             Self::Answer(payload) => (payload, "the initiator".to_owned()),
             Self::Onward(to, payload) => (payload, to.server.to_string()),
         };
-        let (size, limit) = (payload.len() as u64, handling.endpoint.config.limits.message);
+        let (size, limit) = (
+            payload.len() as u64,
+            handling.endpoint.config.limits.message,
+        );
         if size > limit {
             return Err(SendError::TooLarge { size, limit, peer });
         }
@@ -613,7 +668,11 @@ pub(crate) struct Job {
 impl Job {
     /// Begins to handle the request on this thread; a handler that waits for something becomes a task of its own.
     pub(crate) fn start(self) {
-        let Self { handling, handler, payload } = self;
+        let Self {
+            handling,
+            handler,
+            payload,
+        } = self;
         handling.begin();
         let request = RawRequest::new(Arc::clone(&handling), payload);
         let future = match catch_unwind(AssertUnwindSafe(|| handler.handle(request))) {
@@ -624,9 +683,18 @@ impl Job {
                 return;
             }
         };
-        let mut run = Run { handling, future, alarm: None, in_grace: false, placed: true };
+        let mut run = Run {
+            handling,
+            future,
+            alarm: None,
+            in_grace: false,
+            placed: true,
+        };
         // The handler gets a real waker when the task polls it again.
-        if run.poll_handler(&mut Context::from_waker(Waker::noop())).is_pending() {
+        if run
+            .poll_handler(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+        {
             run.handling.endpoint.handling_waits(&run.handling);
             let runtime = run.handling.endpoint.runtime.clone();
             runtime.spawn(run);
@@ -647,7 +715,11 @@ impl Handling {
     fn resume(&self, task: &Waker) {
         let mut state = self.lock();
         state.polling = true;
-        if !state.task.as_ref().is_some_and(|known| known.will_wake(task)) {
+        if !state
+            .task
+            .as_ref()
+            .is_some_and(|known| known.will_wake(task))
+        {
             state.task = Some(task.clone());
         }
     }
@@ -661,7 +733,7 @@ impl Handling {
                 drop(state);
                 self.fail(&status);
             }
-            _ if state.dropped => self.finish(state),
+            _ if state.dropped && !state.kept => self.finish(state),
             _ => {
                 let released = state.server.flush();
                 drop(state);
@@ -698,7 +770,9 @@ impl Run {
     /// Stops the request at its deadline; a handler that goes on for too long after a stop gives up its place.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) {
         let deadline = self.handling.deadline;
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline.into())));
+        let alarm = self
+            .alarm
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline.into())));
         while self.placed {
             if self.handling.is_cancelled() && !std::mem::replace(&mut self.in_grace, true) {
                 let grace = self.handling.endpoint.config.grace;
@@ -714,7 +788,8 @@ impl Run {
                 return;
             }
             let late = "the call's deadline passed before the handler was done";
-            self.handling.stop(&Status::new(Code::DeadlineExceeded, late));
+            self.handling
+                .stop(&Status::new(Code::DeadlineExceeded, late));
         }
     }
 }
@@ -746,7 +821,13 @@ fn panicked(handling: &Handling, panic: &(dyn std::any::Any + Send)) -> Status {
 
 impl fmt::Debug for Handling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Handling({} {} of {})", self.method.name(), self.id, self.call)
+        write!(
+            f,
+            "Handling({} {} of {})",
+            self.method.name(),
+            self.id,
+            self.call
+        )
     }
 }
 

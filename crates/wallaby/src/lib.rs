@@ -1,4 +1,21 @@
-//! Wallaby: multi-hop calls for distributed services.
+//! Multi-hop calls for distributed services: **a call is a tree of hops, not a round trip**.
+//!
+//! A server that gets a request may hand the rest of the work to another server; whoever finishes it answers the
+//! caller directly. The framework knows when the whole tree is complete, when it has failed and where.
+//!
+//! Start with [`macro@service`] and [`macro@serve`], which make typed clients, servers and delegation targets of a
+//! trait, with [`Endpoint`], which is client and server at once, and with the program in the README. What happens under
+//! them:
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`Endpoint`], [`Builder`], [`Limits`] | one participant and its settings |
+//! | [`Client`], [`Call`], [`CallError`], [`Outcome`] | the initiator's side: making calls, their answers, how they end |
+//! | [`Request`], [`SendError`], [`Status`] | the server's side: reply, respond, delegate, forward, fail |
+//! | [`Method`], [`Target`], [`One`], [`Many`], [`codec`] | what a method's type says, and how payloads look |
+//! | [`ExecutorConfig`], [`Layer`], [`SendLayer`] | which requests run when, and middleware |
+//! | [`RawCall`], [`RawRequest`], [`Service::raw`] | the same with payloads as bytes, for tools and gateways |
+//! | [`Trace`], [`Metrics`] | the tree of hops of a call, and what an endpoint counts |
 
 pub mod codec;
 pub mod link;
@@ -20,6 +37,7 @@ mod metrics;
 mod pool;
 mod request;
 mod service;
+mod timer;
 mod trace;
 mod transport;
 
@@ -46,3 +64,8 @@ pub mod __private {
     pub use crate::blocking::run as blocking;
     pub use crate::service::{IntoAnswer, blocking_with, into_answer};
 }
+
+/// The README's program compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -66,8 +66,15 @@ impl<Args, A, C> Method<Args, A, C> {
     ///
     /// If the name is empty or too long: in a `static`, the compiler says so.
     pub const fn new(name: &'static str) -> Self {
-        assert!(!name.is_empty() && name.len() <= 255, "a method's name has 1 to 255 bytes");
-        Self { name, definition: OnceLock::new(), types: PhantomData }
+        assert!(
+            !name.is_empty() && name.len() <= 255,
+            "a method's name has 1 to 255 bytes"
+        );
+        Self {
+            name,
+            definition: OnceLock::new(),
+            types: PhantomData,
+        }
     }
 
     /// `package.Service/method`.
@@ -80,7 +87,10 @@ impl<Args, A: Answer, C: Codec<Args> + Codec<A::Item>> Method<Args, A, C> {
     /// What is said of the method on its first use on a connection: name, codec, fingerprints of its types.
     pub fn definition(&self) -> &Arc<MethodDefinition> {
         self.definition.get_or_init(|| {
-            let (arguments, answer) = (<C as Codec<Args>>::fingerprint(), <C as Codec<A::Item>>::fingerprint());
+            let (arguments, answer) = (
+                <C as Codec<Args>>::fingerprint(),
+                <C as Codec<A::Item>>::fingerprint(),
+            );
             let definition = MethodDefinition::new(self.name, C::NAME, arguments, answer);
             Arc::new(definition.expect("the name's length was checked by `new`"))
         })
@@ -89,7 +99,11 @@ impl<Args, A: Answer, C: Codec<Args> + Codec<A::Item>> Method<Args, A, C> {
     /// A delegation target: this method with these arguments.
     pub fn target(&self, args: Args) -> Target<A, C> {
         let payload = <C as Codec<Args>>::encode(&args);
-        Target { definition: Arc::clone(self.definition()), payload, types: PhantomData }
+        Target {
+            definition: Arc::clone(self.definition()),
+            payload,
+            types: PhantomData,
+        }
     }
 }
 
@@ -112,7 +126,11 @@ impl<A, C> Target<A, C> {
     /// A target of a method known only at run time, with arguments that are encoded already. The types are what the
     /// caller promises.
     pub fn raw(definition: Arc<MethodDefinition>, payload: Bytes) -> Self {
-        Self { definition, payload: Ok(payload), types: PhantomData }
+        Self {
+            definition,
+            payload: Ok(payload),
+            types: PhantomData,
+        }
     }
 }
 

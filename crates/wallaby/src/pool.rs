@@ -44,7 +44,11 @@ struct State {
 
 impl Pool {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, state: Mutex::default(), ticks: AtomicU64::new(1) }
+        Self {
+            limit,
+            state: Mutex::default(),
+            ticks: AtomicU64::new(1),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -52,7 +56,10 @@ impl Pool {
     }
 
     fn use_now(&self, peer: &Peer) {
-        peer.used.store(self.ticks.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        peer.used.store(
+            self.ticks.fetch_add(1, Ordering::Relaxed),
+            Ordering::Relaxed,
+        );
     }
 
     /// The open connection to a server, if there is one.
@@ -84,7 +91,11 @@ impl Pool {
     /// The open connection to a life, if there is one.
     pub(crate) fn by_node(&self, node: NodeId) -> Option<Arc<Peer>> {
         let state = self.lock();
-        let peer = state.by_node.get(&node)?.iter().find(|peer| !peer.is_closed())?;
+        let peer = state
+            .by_node
+            .get(&node)?
+            .iter()
+            .find(|peer| !peer.is_closed())?;
         self.use_now(peer);
         Some(Arc::clone(peer))
     }
@@ -104,7 +115,10 @@ impl Pool {
             candidates.sort_by_key(|peer| peer.used.load(Ordering::Relaxed));
             candidates
         };
-        let idle = candidates.iter().find(|peer| peer.is_idle()).ok_or(self.limit)?;
+        let idle = candidates
+            .iter()
+            .find(|peer| peer.is_idle())
+            .ok_or(self.limit)?;
         idle.end("least recently used of too many connections");
         self.remove(idle);
         Ok(())
@@ -114,16 +128,26 @@ impl Pool {
     /// that life is over, and so are they.
     pub(crate) fn opened(&self, peer: &Arc<Peer>, dialled: Option<&Address>) -> Vec<Arc<Peer>> {
         self.use_now(peer);
-        let Some(node) = peer.node() else { return Vec::new() };
+        let Some(node) = peer.node() else {
+            return Vec::new();
+        };
         let mut state = self.lock();
         state.open.insert(peer.id, Arc::clone(peer));
-        state.by_node.entry(node).or_default().push(Arc::clone(peer));
-        let Some(address) = dialled else { return Vec::new() };
+        state
+            .by_node
+            .entry(node)
+            .or_default()
+            .push(Arc::clone(peer));
+        let Some(address) = dialled else {
+            return Vec::new();
+        };
         if state.lives.len() >= REMEMBERED {
             state.lives.clear();
         }
         match state.lives.insert(address.clone(), node) {
-            Some(before) if before != node => state.by_node.get(&before).cloned().unwrap_or_default(),
+            Some(before) if before != node => {
+                state.by_node.get(&before).cloned().unwrap_or_default()
+            }
             _ => Vec::new(),
         }
     }
@@ -139,7 +163,9 @@ impl Pool {
                 state.by_node.remove(&node);
             }
         }
-        state.dialled.retain(|_, slot| !matches!(slot.get(), Some(Ok(other)) if other.id == peer.id));
+        state
+            .dialled
+            .retain(|_, slot| !matches!(slot.get(), Some(Ok(other)) if other.id == peer.id));
         state.open.remove(&peer.id).is_some()
     }
 
@@ -150,14 +176,19 @@ impl Pool {
 
     /// Whether dialling this address for an answer has just failed.
     pub(crate) fn is_unreachable(&self, address: &Address) -> bool {
-        self.lock().unreachable.get(address).is_some_and(|since| since.elapsed() < UNREACHABLE_FOR)
+        self.lock()
+            .unreachable
+            .get(address)
+            .is_some_and(|since| since.elapsed() < UNREACHABLE_FOR)
     }
 
     /// Dialling this address for an answer has failed.
     pub(crate) fn set_unreachable(&self, address: &Address) {
         let mut state = self.lock();
         if state.unreachable.len() >= REMEMBERED {
-            state.unreachable.retain(|_, since| since.elapsed() < UNREACHABLE_FOR);
+            state
+                .unreachable
+                .retain(|_, since| since.elapsed() < UNREACHABLE_FOR);
         }
         if state.unreachable.len() < REMEMBERED {
             state.unreachable.insert(address.clone(), Instant::now());
@@ -175,10 +206,14 @@ impl Pool {
             return;
         }
         if state.routes.len() >= REMEMBERED {
-            state.routes.retain(|_, (_, way)| way.upgrade().is_some_and(|way| !way.is_closed()));
+            state
+                .routes
+                .retain(|_, (_, way)| way.upgrade().is_some_and(|way| !way.is_closed()));
         }
         if state.routes.len() < REMEMBERED {
-            state.routes.insert(initiator, (depth, Arc::downgrade(peer)));
+            state
+                .routes
+                .insert(initiator, (depth, Arc::downgrade(peer)));
         }
     }
 

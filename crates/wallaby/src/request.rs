@@ -15,7 +15,7 @@ use crate::blocking;
 use crate::client::Caller;
 use crate::codec::{Codec, Postcard};
 use crate::error::SendError;
-use crate::handling::{Destination, Handling, Keep, Sending};
+use crate::handling::{Delivery, Destination, Handling, Keep, Sending};
 use crate::method::{Answer, Many, One, Target};
 
 /// A request whose payloads are bytes: what [`Request`] is built on, for tools, gateways and other formats.
@@ -73,12 +73,17 @@ impl RawRequest {
     /// The call's metadata.
     pub fn metadata(&self) -> &Metadata {
         static NONE: std::sync::LazyLock<Metadata> = std::sync::LazyLock::new(Metadata::default);
-        self.handling.options.as_ref().map_or(&NONE, |options| &options.metadata)
+        self.handling
+            .options
+            .as_ref()
+            .map_or(&NONE, |options| &options.metadata)
     }
 
     /// How much time remains until the call's deadline.
     pub fn remaining(&self) -> Duration {
-        self.handling.deadline.saturating_duration_since(Instant::now())
+        self.handling
+            .deadline
+            .saturating_duration_since(Instant::now())
     }
 
     /// Whether the request was stopped: the call was aborted, or its deadline passed. Nothing can be sent any more.
@@ -103,7 +108,7 @@ impl RawRequest {
     ///
     /// If the answer is too large or the request has ended.
     pub async fn reply(&self, payload: Bytes) -> Result<(), SendError> {
-        self.handling.send(Sending::Answer(payload)).await
+        settle(self.handling.send(Sending::Answer(payload))).await
     }
 
     /// Like [`reply`](Self::reply), but fails with [`SendError::Full`] where that would wait.
@@ -121,7 +126,7 @@ impl RawRequest {
     ///
     /// If the answer is too large or the request has ended.
     pub async fn respond(self, payload: Bytes) -> Result<(), SendError> {
-        self.handling.send_last(Sending::Answer(payload)).await
+        settle(self.handling.send_last(Sending::Answer(payload))).await
     }
 
     /// Hands work to another server, which answers the initiator directly; more may follow.
@@ -137,7 +142,7 @@ impl RawRequest {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        self.handling.send(onward(server.into(), method, payload)).await
+        settle(self.handling.send(onward(server.into(), method, payload))).await
     }
 
     /// Like [`delegate`](Self::delegate), but fails with [`SendError::Full`] where that would wait.
@@ -151,7 +156,8 @@ impl RawRequest {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        self.handling.try_send(onward(server.into(), method, payload))
+        self.handling
+            .try_send(onward(server.into(), method, payload))
     }
 
     /// Hands the rest of the work to another server and ends the request: a tail call.
@@ -165,12 +171,18 @@ impl RawRequest {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        self.handling.send_last(onward(server.into(), method, payload)).await
+        settle(
+            self.handling
+                .send_last(onward(server.into(), method, payload)),
+        )
+        .await
     }
 
     /// Sends the message that is held back because it might be the last one.
     pub async fn flush(&self) {
-        self.handling.flush().await;
+        if let Some(delivery) = self.handling.flush() {
+            delivery.await;
+        }
     }
 
     /// Ends the request with a status.
@@ -191,8 +203,22 @@ impl fmt::Debug for RawRequest {
     }
 }
 
+/// Waits for what could not be sent at once.
+async fn settle(sent: Result<Option<Delivery>, SendError>) -> Result<(), SendError> {
+    if let Some(delivery) = sent? {
+        delivery.await;
+    }
+    Ok(())
+}
+
 fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> Sending {
-    Sending::Onward(Destination { server, method: Arc::clone(method) }, payload)
+    Sending::Onward(
+        Destination {
+            server,
+            method: Arc::clone(method),
+        },
+        payload,
+    )
 }
 
 /// A request to a method that answers `A`: what a handler holds, and what it can do with it.
@@ -210,7 +236,10 @@ impl<A: Answer, C> Request<A, C> {
         if A::ONE {
             raw.handling.owe_answer();
         }
-        Self { raw, types: PhantomData }
+        Self {
+            raw,
+            types: PhantomData,
+        }
     }
 
     pub(crate) fn keep(&self) -> Keep {
@@ -301,8 +330,14 @@ impl<T: Send + 'static, C: Codec<T>> Request<One<T>, C> {
     /// # Errors
     ///
     /// If the request cannot be encoded, is too large, too deep in the tree, or has ended.
-    pub async fn forward(self, server: impl Into<Address>, target: Target<One<T>, C>) -> Result<(), SendError> {
-        self.raw.forward(server, &target.definition, target.payload?).await
+    pub async fn forward(
+        self,
+        server: impl Into<Address>,
+        target: Target<One<T>, C>,
+    ) -> Result<(), SendError> {
+        self.raw
+            .forward(server, &target.definition, target.payload?)
+            .await
     }
 
     /// [`respond`](Self::respond) for blocking handlers.
@@ -319,7 +354,11 @@ impl<T: Send + 'static, C: Codec<T>> Request<One<T>, C> {
     /// # Errors
     ///
     /// As `forward`, and on a thread of an async runtime.
-    pub fn blocking_forward(self, server: impl Into<Address>, target: Target<One<T>, C>) -> Result<(), SendError> {
+    pub fn blocking_forward(
+        self,
+        server: impl Into<Address>,
+        target: Target<One<T>, C>,
+    ) -> Result<(), SendError> {
         block(self.forward(server, target))
     }
 }
@@ -366,7 +405,9 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
         server: impl Into<Address>,
         target: Target<B, C>,
     ) -> Result<(), SendError> {
-        self.raw.delegate(server, &target.definition, target.payload?).await
+        self.raw
+            .delegate(server, &target.definition, target.payload?)
+            .await
     }
 
     /// Like [`delegate`](Self::delegate), but fails with [`SendError::Full`] where that would wait.
@@ -379,7 +420,8 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
         server: impl Into<Address>,
         target: Target<B, C>,
     ) -> Result<(), SendError> {
-        self.raw.try_delegate(server, &target.definition, target.payload?)
+        self.raw
+            .try_delegate(server, &target.definition, target.payload?)
     }
 
     /// Hands the rest of the work to another server and ends the request: a tail call.
@@ -392,7 +434,9 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
         server: impl Into<Address>,
         target: Target<B, C>,
     ) -> Result<(), SendError> {
-        self.raw.forward(server, &target.definition, target.payload?).await
+        self.raw
+            .forward(server, &target.definition, target.payload?)
+            .await
     }
 
     /// Sends the message that is held back because it might be the last one.
@@ -446,7 +490,8 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
 }
 
 fn block(sending: impl Future<Output = Result<(), SendError>>) -> Result<(), SendError> {
-    let stopped = || SendError::Refused("a blocking send inside an async runtime would stop it".into());
+    let stopped =
+        || SendError::Refused("a blocking send inside an async runtime would stop it".into());
     blocking::wait(sending).unwrap_or_else(|_| Err(stopped()))
 }
 

@@ -52,7 +52,10 @@ pub(crate) struct Registered {
 impl Service {
     /// A service without methods; `name` (`package.Service`) is for messages only.
     pub fn new(name: &'static str) -> Self {
-        Self { name, methods: Vec::new() }
+        Self {
+            name,
+            methods: Vec::new(),
+        }
     }
 
     /// The service's name.
@@ -82,7 +85,11 @@ impl Service {
 
     /// Adds a method whose handler blocks: it runs on a pool of threads that grows and shrinks with need.
     #[must_use]
-    pub fn blocking_method<Args, A, C, F>(self, method: &'static Method<Args, A, C>, handler: F) -> Self
+    pub fn blocking_method<Args, A, C, F>(
+        self,
+        method: &'static Method<Args, A, C>,
+        handler: F,
+    ) -> Self
     where
         Args: Send + 'static,
         A: Answer,
@@ -99,7 +106,10 @@ impl Service {
     /// Adds a method with payloads as bytes.
     #[must_use]
     pub fn raw(mut self, definition: Arc<MethodDefinition>, handler: impl Handler) -> Self {
-        self.methods.push(Registered { definition, handler: Arc::new(handler) });
+        self.methods.push(Registered {
+            definition,
+            handler: Arc::new(handler),
+        });
         self
     }
 }
@@ -107,7 +117,10 @@ impl Service {
 impl fmt::Debug for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let methods = self.methods.iter().map(|method| method.definition.name());
-        f.debug_struct("Service").field("name", &self.name).field("methods", &methods.collect::<Vec<_>>()).finish()
+        f.debug_struct("Service")
+            .field("name", &self.name)
+            .field("methods", &methods.collect::<Vec<_>>())
+            .finish()
     }
 }
 
@@ -145,7 +158,11 @@ impl Registered {
 ///
 /// # Errors
 ///
-/// A status if the runtime is shutting down or the handler panicked.
+/// A status if the runtime is shutting down.
+///
+/// # Panics
+///
+/// If the handler does.
 pub async fn blocking_with<A: Answer, C: 'static, T: Send + 'static>(
     request: Request<A, C>,
     handler: impl FnOnce(Request<A, C>) -> T + Send + 'static,
@@ -181,10 +198,16 @@ impl<T> IntoAnswer<T> for Result<T, Status> {
 /// # Errors
 ///
 /// The status that the handler returned.
-pub fn into_answer<A: Answer, C, O: IntoAnswer<A::Item>>(_: &Request<A, C>, output: O) -> Result<A::Item, Status> {
+pub fn into_answer<A: Answer, C, O: IntoAnswer<A::Item>>(
+    _: &Request<A, C>,
+    output: O,
+) -> Result<A::Item, Status> {
     output.into_answer()
 }
 
 fn undecodable(error: &crate::codec::CodecError) -> Status {
-    Status::new(Code::InvalidArgument, format!("the arguments cannot be read: {error}"))
+    Status::new(
+        Code::InvalidArgument,
+        format!("the arguments cannot be read: {error}"),
+    )
 }

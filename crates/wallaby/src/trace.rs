@@ -70,47 +70,87 @@ pub(crate) fn assemble(
     roots: &[Root],
     answered: &[(Path, Duration)],
 ) -> Trace {
-    let begun_us = begun.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
+    let begun_us = begun
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_micros() as u64;
     let mut hops: Vec<(RequestId, Option<Path>, Hop)> = Vec::new();
     for branch in initiator.branches() {
-        let records = initiator.trace().iter().filter(|record| record.request.path == branch.path);
+        let records = initiator
+            .trace()
+            .iter()
+            .filter(|record| record.request.path == branch.path);
         let mut of_branch: Vec<_> = records.map(|record| reported(record, begun_us)).collect();
         of_branch.sort_by_key(|hop| hop.hop);
         of_branch.dedup_by_key(|hop| hop.hop);
         if of_branch.last().is_none_or(|last| last.hop < branch.hop) {
             of_branch.push(unreported(branch.path, branch.hop));
         }
-        if let (Some(root), Some(first)) = (roots.iter().find(|root| root.path == branch.path), of_branch.first_mut())
-            && first.hop == 0
+        if let (Some(root), Some(first)) = (
+            roots.iter().find(|root| root.path == branch.path),
+            of_branch.first_mut(),
+        ) && first.hop == 0
         {
             first.server.get_or_insert_with(|| root.server.clone());
             first.method.get_or_insert_with(|| root.method.clone());
             first.node = first.node.or(root.node);
         }
         if let Some(last) = of_branch.last_mut() {
-            last.responses = branch.facts.map_or(branch.received, |facts| facts.responses).into();
+            last.responses = branch
+                .facts
+                .map_or(branch.received, |facts| facts.responses)
+                .into();
             last.delegated = branch.facts.map_or(0, |facts| facts.requests).into();
-            last.answered = answered.iter().find(|(path, _)| *path == branch.path).map(|(_, at)| *at);
+            last.answered = answered
+                .iter()
+                .find(|(path, _)| *path == branch.path)
+                .map(|(_, at)| *at);
         }
-        let parent = branch.parent.or_else(|| branch.path.parent()).filter(|parent| !parent.is_root());
-        hops.extend(of_branch.into_iter().map(|hop| (RequestId { path: branch.path, hop: hop.hop }, parent, hop)));
+        let parent = branch
+            .parent
+            .or_else(|| branch.path.parent())
+            .filter(|parent| !parent.is_root());
+        hops.extend(of_branch.into_iter().map(|hop| {
+            (
+                RequestId {
+                    path: branch.path,
+                    hop: hop.hop,
+                },
+                parent,
+                hop,
+            )
+        }));
     }
     hops.sort_by_key(|(id, ..)| depth_order(id));
-    Trace { call: initiator.call(), elapsed, hops: link(hops) }
+    Trace {
+        call: initiator.call(),
+        elapsed,
+        hops: link(hops),
+    }
 }
 
 /// Parents before children: shorter literal paths first, folded ones last.
 fn depth_order(id: &RequestId) -> (bool, u32, Path, u32) {
-    (id.path.is_folded(), id.path.levels_below(&Path::ROOT).unwrap_or(u32::MAX), id.path, id.hop)
+    (
+        id.path.is_folded(),
+        id.path.levels_below(&Path::ROOT).unwrap_or(u32::MAX),
+        id.path,
+        id.hop,
+    )
 }
 
 /// Fills in who sent each hop: the one before it in its branch, or the last hop of its parent's branch.
 fn link(hops: Vec<(RequestId, Option<Path>, Hop)>) -> Vec<Hop> {
     let keys: Vec<_> = hops.iter().map(|(id, ..)| *id).collect();
     let linked = hops.into_iter().map(|(id, parent, hop)| {
-        let before = keys.iter().rposition(|key| key.path == id.path && key.hop < id.hop);
+        let before = keys
+            .iter()
+            .rposition(|key| key.path == id.path && key.hop < id.hop);
         let above = || parent.and_then(|parent| keys.iter().rposition(|key| key.path == parent));
-        Hop { parent: before.or_else(above), ..hop }
+        Hop {
+            parent: before.or_else(above),
+            ..hop
+        }
     });
     linked.collect()
 }

@@ -28,7 +28,10 @@ struct Shelf;
 #[wallaby::serve]
 impl Documents for Shelf {
     async fn fetch(&self, id: u32) -> Result<Document, Status> {
-        Ok(Document { id, text: format!("document {id}") })
+        Ok(Document {
+            id,
+            text: format!("document {id}"),
+        })
     }
 }
 
@@ -57,7 +60,10 @@ async fn search(scheme: impl Fn(&str) -> String) {
             .expect("binds");
         shelves.push(endpoint);
     }
-    let addresses = shelves.iter().map(|shelf| shelf.address().expect("listens").clone()).collect();
+    let addresses = shelves
+        .iter()
+        .map(|shelf| shelf.address().expect("listens").clone())
+        .collect();
     let index = Endpoint::builder()
         .listen(&scheme("index"))
         .serve(index::service(Catalogue { shelves: addresses }))
@@ -67,7 +73,8 @@ async fn search(scheme: impl Fn(&str) -> String) {
     let initiator = Endpoint::bind(&scheme("initiator")).await.expect("binds");
 
     for words in [0, 1, 2, 3] {
-        let mut call = index::at(&initiator, index.address().expect("listens")).lookup("x".repeat(words));
+        let mut call =
+            index::at(&initiator, index.address().expect("listens")).lookup("x".repeat(words));
         let mut found = Vec::new();
         while let Some(document) = call.next().await {
             found.push(document.expect("an answer").id);

@@ -56,15 +56,31 @@ impl Cluster {
         for number in 1..=plan.servers {
             let shard = format!("{number}/{}", plan.servers);
             let folder = plan.folder.as_os_str();
-            let arguments = ["documents".into(), "--docs".into(), folder.to_owned(), "--shard".into(), shard.into()];
+            let arguments = [
+                "documents".into(),
+                "--docs".into(),
+                folder.to_owned(),
+                "--shard".into(),
+                shard.into(),
+            ];
             self.spawn(&format!("documents {number}"), plan, &arguments, &lines)?;
         }
-        self.all_ready(&mut said, &mut Progress::new("reading documents")).await?;
+        self.all_ready(&mut said, &mut Progress::new("reading documents"))
+            .await?;
 
-        let addresses: Vec<&str> = self.servers.iter().map(|server| server.ready.address.as_str()).collect();
-        let arguments = ["index".into(), "--documents".into(), addresses.join(",").into()];
+        let addresses: Vec<&str> = self
+            .servers
+            .iter()
+            .map(|server| server.ready.address.as_str())
+            .collect();
+        let arguments = [
+            "index".into(),
+            "--documents".into(),
+            addresses.join(",").into(),
+        ];
         self.spawn("index", plan, &arguments, &lines)?;
-        self.all_ready(&mut said, &mut Progress::new("indexing documents")).await
+        self.all_ready(&mut said, &mut Progress::new("indexing documents"))
+            .await
     }
 
     fn spawn(
@@ -95,29 +111,57 @@ impl Cluster {
             tokio::spawn(listen_to(number, output, lines.clone()));
         }
         if let Some(output) = child.stderr.take() {
-            tokio::spawn(hear_complaints(number, name.to_owned(), output, lines.clone()));
+            tokio::spawn(hear_complaints(
+                number,
+                name.to_owned(),
+                output,
+                lines.clone(),
+            ));
         }
         let process = child.id().unwrap_or_default();
-        self.servers.push(Server { name: name.to_owned(), process, ready: Ready::default(), child });
+        self.servers.push(Server {
+            name: name.to_owned(),
+            process,
+            ready: Ready::default(),
+            child,
+        });
         Ok(())
     }
 
     /// Waits until every server serves.
-    async fn all_ready(&mut self, said: &mut mpsc::Receiver<Line>, progress: &mut Progress) -> anyhow::Result<()> {
-        let starting = self.servers.iter().filter(|server| !server.is_ready()).count();
+    async fn all_ready(
+        &mut self,
+        said: &mut mpsc::Receiver<Line>,
+        progress: &mut Progress,
+    ) -> anyhow::Result<()> {
+        let starting = self
+            .servers
+            .iter()
+            .filter(|server| !server.is_ready())
+            .count();
         let mut counts = BTreeMap::new();
         while self.servers.iter().any(|server| !server.is_ready()) {
             let Ok(Some((number, said))) = tokio::time::timeout(SILENCE, said.recv()).await else {
-                let waiting: Vec<_> = self.servers.iter().filter(|server| !server.is_ready()).collect();
+                let waiting: Vec<_> = self
+                    .servers
+                    .iter()
+                    .filter(|server| !server.is_ready())
+                    .collect();
                 let names: Vec<_> = waiting.iter().map(|server| server.name.as_str()).collect();
-                bail!("no sign of life from the servers {} for {} s", names.join(", "), SILENCE.as_secs());
+                bail!(
+                    "no sign of life from the servers {} for {} s",
+                    names.join(", "),
+                    SILENCE.as_secs()
+                );
             };
             match said {
                 Said::Event(Event::Progress { done, total }) => {
                     counts.insert(number, (done, total));
                     // Before all have told how much they have to do, the sum says nothing.
                     if counts.len() == starting {
-                        let (done, total) = counts.values().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
+                        let (done, total) = counts
+                            .values()
+                            .fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
                         progress.set(done, total);
                     }
                 }
@@ -142,7 +186,12 @@ impl Cluster {
     /// The servers whose process has ended though nobody asked it to, each with how.
     pub(crate) fn ended(&mut self) -> Vec<String> {
         let ended = |server: &mut Server| match server.child.try_wait() {
-            Ok(Some(status)) => Some(format!("{} (process {}) {}", server.name, server.process, ending(status))),
+            Ok(Some(status)) => Some(format!(
+                "{} (process {}) {}",
+                server.name,
+                server.process,
+                ending(status)
+            )),
             _ => None,
         };
         self.servers.iter_mut().filter_map(ended).collect()
@@ -184,11 +233,17 @@ async fn listen_to(number: usize, output: impl AsyncRead + Unpin, lines: mpsc::S
     }
 }
 
-async fn hear_complaints(number: usize, name: String, output: impl AsyncRead + Unpin, lines: mpsc::Sender<Line>) {
+async fn hear_complaints(
+    number: usize,
+    name: String,
+    output: impl AsyncRead + Unpin,
+    lines: mpsc::Sender<Line>,
+) {
     let mut output = BufReader::new(output).lines();
     while let Ok(Some(line)) = output.next_line().await {
         let line = format!("{name}: {line}");
-        if let Err(mpsc::error::SendError((_, Said::Complaint(line)))) = lines.send((number, Said::Complaint(line))).await
+        if let Err(mpsc::error::SendError((_, Said::Complaint(line)))) =
+            lines.send((number, Said::Complaint(line))).await
         {
             eprintln!("{line}");
         }

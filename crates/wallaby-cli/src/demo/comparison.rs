@@ -19,7 +19,9 @@ impl Traffic {
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             messages_sent: self.messages_sent.saturating_sub(earlier.messages_sent),
-            messages_received: self.messages_received.saturating_sub(earlier.messages_received),
+            messages_received: self
+                .messages_received
+                .saturating_sub(earlier.messages_received),
             bytes_sent: self.bytes_sent.saturating_sub(earlier.bytes_sent),
             bytes_received: self.bytes_received.saturating_sub(earlier.bytes_received),
         }
@@ -81,7 +83,9 @@ impl Measured {
 /// The nearest-rank percentile, in microseconds.
 fn percentile(sorted: &[Duration], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    sorted.get(rank - 1).map_or(0.0, |time| time.as_secs_f64() * 1e6)
+    sorted
+        .get(rank - 1)
+        .map_or(0.0, |time| time.as_secs_f64() * 1e6)
 }
 
 /// The same queries, asked in two ways.
@@ -121,21 +125,49 @@ impl Comparison {
         vec![
             line("latency, p50", dpc.p50_us, rpc.p50_us, show_micros),
             line("latency, p99", dpc.p99_us, rpc.p99_us, show_micros),
-            line("messages the client sent", dpc.client_messages_sent, rpc.client_messages_sent, mean),
-            line("messages the client handled", dpc.client_messages_received, rpc.client_messages_received, mean),
-            line("messages of all processes", dpc.messages, rpc.messages, mean),
-            line("bytes to and from the client", dpc.client_bytes, rpc.client_bytes, whole),
+            line(
+                "messages the client sent",
+                dpc.client_messages_sent,
+                rpc.client_messages_sent,
+                mean,
+            ),
+            line(
+                "messages the client handled",
+                dpc.client_messages_received,
+                rpc.client_messages_received,
+                mean,
+            ),
+            line(
+                "messages of all processes",
+                dpc.messages,
+                rpc.messages,
+                mean,
+            ),
+            line(
+                "bytes to and from the client",
+                dpc.client_bytes,
+                rpc.client_bytes,
+                whole,
+            ),
             line("bytes of all processes", dpc.bytes, rpc.bytes, whole),
         ]
     }
 
     /// What the numbers are, in words.
     pub(crate) fn note(&self, link: Duration) -> String {
-        let link = if link.is_zero() { String::new() } else { format!(", each message {} on its way", show(link)) };
+        let link = if link.is_zero() {
+            String::new()
+        } else {
+            format!(", each message {} on its way", show(link))
+        };
+        let queries = if self.queries == 1 {
+            "1 query".to_owned()
+        } else {
+            format!("{} queries", self.queries)
+        };
         format!(
-            "{} queries of each kind, taken in turns{link}. Per query; messages and bytes are what the endpoints \
-             counted on their connections, those of all processes counted once, where they were sent.",
-            self.queries
+            "{queries} of each kind, taken in turns{link}. Per query; messages and bytes are what the endpoints \
+             counted on their connections, those of all processes counted once, where they were sent."
         )
     }
 
@@ -143,9 +175,15 @@ impl Comparison {
     pub(crate) fn table(&self) -> String {
         const NUMBER: usize = 12;
         let row = |what: &str, [dpc, rpc, ratio]: [&str; 3]| {
-            let right = |text: &str, width| pad_str(text, width, Alignment::Right, None).into_owned();
+            let right =
+                |text: &str, width| pad_str(text, width, Alignment::Right, None).into_owned();
             let what = pad_str(what, 30, Alignment::Left, None);
-            format!("{what}{}{}{}\n", right(dpc, DPC.len() + 2), right(rpc, NUMBER), right(ratio, 9))
+            format!(
+                "{what}{}{}{}\n",
+                right(dpc, DPC.len() + 2),
+                right(rpc, NUMBER),
+                right(ratio, 9)
+            )
         };
         let mut out = style(row("", [DPC, RPC, "ratio"])).bold().to_string();
         for line in self.lines() {
@@ -157,7 +195,11 @@ impl Comparison {
 
 /// A ratio as text; none where there is nothing to compare with.
 pub(crate) fn ratio(ratio: f64) -> String {
-    if ratio.is_finite() { format!("{ratio:.2}") } else { "–".to_owned() }
+    if ratio.is_finite() {
+        format!("{ratio:.2}")
+    } else {
+        "–".to_owned()
+    }
 }
 
 fn mean(number: f64) -> String {
@@ -188,8 +230,18 @@ pub(crate) fn example() -> Comparison {
         messages: 21.0,
         bytes: 3_000.0,
     };
-    let rpc = Cost { p50_us: 4_160.0, client_messages_sent: 11.0, client_messages_received: 11.0, ..dpc };
-    Comparison { queries: 240, same_answers: true, dpc, rpc }
+    let rpc = Cost {
+        p50_us: 4_160.0,
+        client_messages_sent: 11.0,
+        client_messages_received: 11.0,
+        ..dpc
+    };
+    Comparison {
+        queries: 240,
+        same_answers: true,
+        dpc,
+        rpc,
+    }
 }
 
 #[cfg(test)]
@@ -199,14 +251,22 @@ mod tests {
     #[test]
     fn percentiles_are_nearest_ranks() {
         let sorted: Vec<_> = (1..=200).map(Duration::from_micros).collect();
-        assert_eq!((percentile(&sorted, 50), percentile(&sorted, 99)), (100.0, 198.0));
+        assert_eq!(
+            (percentile(&sorted, 50), percentile(&sorted, 99)),
+            (100.0, 198.0)
+        );
         assert_eq!(percentile(&sorted[..1], 99), 1.0);
         assert_eq!(percentile(&[], 50), 0.0);
     }
 
     #[test]
     fn costs_are_means_over_the_queries() {
-        let client = Traffic { messages_sent: 4, messages_received: 12, bytes_sent: 100, bytes_received: 300 };
+        let client = Traffic {
+            messages_sent: 4,
+            messages_received: 12,
+            bytes_sent: 100,
+            bytes_received: 300,
+        };
         let measured = Measured {
             latencies: vec![Duration::from_micros(3), Duration::from_micros(1)],
             client,
@@ -214,8 +274,14 @@ mod tests {
         };
         let cost = measured.cost(2);
         assert_eq!((cost.p50_us, cost.p99_us), (1.0, 3.0));
-        assert_eq!((cost.client_messages_sent, cost.client_messages_received), (2.0, 6.0));
-        assert_eq!((cost.client_bytes, cost.messages, cost.bytes), (200.0, 4.0, 100.0));
+        assert_eq!(
+            (cost.client_messages_sent, cost.client_messages_received),
+            (2.0, 6.0)
+        );
+        assert_eq!(
+            (cost.client_bytes, cost.messages, cost.bytes),
+            (200.0, 4.0, 100.0)
+        );
         assert_eq!(Measured::default().cost(0), Cost::default());
     }
 

@@ -41,13 +41,20 @@ impl Concordance {
     fn add(&mut self, word: &str, line: u32, offset: u32) {
         match self.words.get_mut(word) {
             Some(found) => found.add(line, offset),
-            None => self.words.entry(word.to_owned()).or_default().add(line, offset),
+            None => self
+                .words
+                .entry(word.to_owned())
+                .or_default()
+                .add(line, offset),
         }
     }
 
     /// Every word with how often it occurs.
     pub(crate) fn counts(&self) -> Vec<(String, u32)> {
-        self.words.iter().map(|(word, found)| (word.clone(), found.count)).collect()
+        self.words
+            .iter()
+            .map(|(word, found)| (word.clone(), found.count))
+            .collect()
     }
 
     /// How often a word (in normal form) occurs.
@@ -57,7 +64,10 @@ impl Concordance {
 
     /// The line of the document `text` that shows a word best.
     pub(crate) fn snippet(&self, text: &str, word: &str) -> Snippet {
-        let place = self.words.get(word).and_then(|found| Some((found.line, text.get(found.offset as usize..)?)));
+        let place = self
+            .words
+            .get(word)
+            .and_then(|found| Some((found.line, text.get(found.offset as usize..)?)));
         let (number, rest) = place.unwrap_or_default();
         Snippet::cut(number, rest.lines().next().unwrap_or_default(), word)
     }
@@ -66,7 +76,11 @@ impl Concordance {
 impl Occurrences {
     fn add(&mut self, line: u32, offset: u32) {
         self.count += 1;
-        self.here = if self.reading == line { self.here.saturating_add(1) } else { 1 };
+        self.here = if self.reading == line {
+            self.here.saturating_add(1)
+        } else {
+            1
+        };
         self.reading = line;
         if self.here > self.most {
             (self.most, self.line, self.offset) = (self.here, line, offset);
@@ -91,14 +105,20 @@ mod tests {
     fn shows_the_line_with_most_occurrences() {
         let text = "one hop\r\nHop by hop it goes\r\n\nhop, hop";
         let snippet = Concordance::of(text).snippet(text, "hop");
-        assert_eq!((snippet.line, snippet.text.as_str()), (2, "Hop by hop it goes"));
+        assert_eq!(
+            (snippet.line, snippet.text.as_str()),
+            (2, "Hop by hop it goes")
+        );
         assert_eq!(snippet.highlights, [(0, 3), (7, 10)]);
         assert_eq!(Concordance::of(text).snippet(text, "it").line, 2);
     }
 
     #[test]
     fn nothing_is_shown_of_a_word_that_is_not_there() {
-        assert_eq!(Concordance::of("text").snippet("text", "hop"), Snippet::default());
+        assert_eq!(
+            Concordance::of("text").snippet("text", "hop"),
+            Snippet::default()
+        );
         assert_eq!(Concordance::of("").snippet("", "hop"), Snippet::default());
     }
 }

@@ -21,6 +21,10 @@ const MOST_ENTRIES: usize = 200_000;
 const MOST_PROBLEMS: usize = 5;
 /// A NUL byte among the first bytes says "not text", as it does for grep and git.
 const PROBE: usize = 8 << 10;
+/// What comments and headings begin and end with in most languages.
+const DECORATION: &[char] = &[
+    '#', '/', '*', '!', '<', '>', '-', '=', ';', '%', '|', ' ', '\t', '\u{feff}',
+];
 /// Folders whose contents somebody's tools have made.
 const GENERATED: [&str; 3] = ["target", "node_modules", "__pycache__"];
 
@@ -35,9 +39,19 @@ pub(crate) struct Document {
 impl Document {
     /// The first line that says something, as a heading would.
     pub(crate) fn title(&self) -> String {
-        let decoration = |c: char| !c.is_alphanumeric();
-        let line = self.text.lines().take(50).map(|line| line.trim_matches(decoration)).find(|line| !line.is_empty());
-        visible(&line.unwrap_or_default().chars().take(80).collect::<String>())
+        let mut lines = self
+            .text
+            .lines()
+            .take(50)
+            .map(|line| line.trim_matches(DECORATION));
+        let line = lines.find(|line| line.contains(char::is_alphanumeric));
+        visible(
+            &line
+                .unwrap_or_default()
+                .chars()
+                .take(80)
+                .collect::<String>(),
+        )
     }
 }
 
@@ -68,8 +82,11 @@ impl Skipped {
             (self.too_large, "over 1 MiB"),
             (self.unreadable, "unreadable"),
         ];
-        let mut parts: Vec<String> =
-            counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        let mut parts: Vec<String> = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
         if self.stopped {
             parts.push("what is beyond 20,000 files or 64 MiB".to_owned());
         }
@@ -84,7 +101,8 @@ impl AddAssign<&Self> for Skipped {
         self.unreadable += other.unreadable;
         self.stopped |= other.stopped;
         let room = MOST_PROBLEMS.saturating_sub(self.problems.len());
-        self.problems.extend(other.problems.iter().take(room).cloned());
+        self.problems
+            .extend(other.problems.iter().take(room).cloned());
     }
 }
 
@@ -142,11 +160,20 @@ fn hash(text: &str) -> u64 {
 /// The folder to search when none is given: the repository that the current folder is in.
 pub(crate) fn default_folder() -> anyhow::Result<PathBuf> {
     let here = std::env::current_dir().context("the current folder can't be determined")?;
-    let repository = here.ancestors().find(|folder| folder.join("crates/wallaby-cli/Cargo.toml").is_file());
+    let repository = here
+        .ancestors()
+        .find(|folder| folder.join("crates/wallaby-cli/Cargo.toml").is_file());
     match repository {
         Some(folder) => Ok(folder.to_owned()),
         None => bail!("which folder of text files shall be searched? Name it: --docs DIR"),
     }
+}
+
+/// An error if a folder can't be read at all.
+pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
+    fs::read_dir(folder)
+        .map(drop)
+        .with_context(|| format!("the folder {} can't be read", folder.display()))
 }
 
 /// A shard of a folder's documents, and what was left out of it. `progress` hears how many of how many files are read.
@@ -183,15 +210,27 @@ struct Entry {
 /// The shard's files, in the same order in every process. Hidden ones and links are passed over: a link's target is
 /// listed under its own name.
 fn list(folder: &Path, shard: Shard) -> anyhow::Result<(Vec<Entry>, Skipped)> {
-    fs::read_dir(folder).with_context(|| format!("the folder {} can't be read", folder.display()))?;
+    check(folder)?;
     let mut skipped = Skipped::default();
     let mut files = Vec::new();
     let mut seen = 0;
-    let mut to_do = vec![Place { path: folder.to_owned(), is_folder: true, depth: 0 }];
+    let mut to_do = vec![Place {
+        path: folder.to_owned(),
+        is_folder: true,
+        depth: 0,
+    }];
     while let Some(place) = to_do.pop() {
         if !place.is_folder {
-            let path = place.path.strip_prefix(folder).unwrap_or(&place.path).to_string_lossy().into_owned();
-            files.push(Entry { file: place.path, path });
+            let path = place
+                .path
+                .strip_prefix(folder)
+                .unwrap_or(&place.path)
+                .to_string_lossy()
+                .into_owned();
+            files.push(Entry {
+                file: place.path,
+                path,
+            });
             if files.len() == MOST_FILES {
                 skipped.stopped = !to_do.is_empty();
                 break;
@@ -204,7 +243,9 @@ fn list(folder: &Path, shard: Shard) -> anyhow::Result<(Vec<Entry>, Skipped)> {
                 to_do.extend(children.into_iter().rev());
             }
             Ok(_) => skipped.stopped = true,
-            Err(error) if shard.is_first() => skipped.unreadable(&place.path.to_string_lossy(), &error),
+            Err(error) if shard.is_first() => {
+                skipped.unreadable(&place.path.to_string_lossy(), &error)
+            }
             Err(_) => {}
         }
     }
@@ -225,11 +266,19 @@ impl Place {
         let mut children = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             // What goes away while we look is not missed.
-            let Ok((name, kind)) = entry.and_then(|entry| Ok((entry.file_name(), entry.file_type()?))) else { continue };
+            let Ok((name, kind)) =
+                entry.and_then(|entry| Ok((entry.file_name(), entry.file_type()?)))
+            else {
+                continue;
+            };
             let hidden = name.as_encoded_bytes().starts_with(b".");
             let generated = kind.is_dir() && GENERATED.iter().any(|folder| name == *folder);
             if !hidden && !generated && (kind.is_dir() || kind.is_file()) {
-                children.push(Self { path: self.path.join(name), is_folder: kind.is_dir(), depth: self.depth + 1 });
+                children.push(Self {
+                    path: self.path.join(name),
+                    is_folder: kind.is_dir(),
+                    depth: self.depth + 1,
+                });
             }
         }
         children.sort_by(|a, b| a.path.cmp(&b.path));
@@ -253,14 +302,20 @@ fn load(entry: Entry, skipped: &mut Skipped) -> Option<Document> {
         skipped.binary += 1;
         return None;
     }
-    let text = String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
-    Some(Document { path: visible(&entry.path), text })
+    let text = String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+    Some(Document {
+        path: visible(&entry.path),
+        text,
+    })
 }
 
 /// At most one byte more than the limit, whatever length the file claims to have.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(LARGEST_FILE + 1).read_to_end(&mut bytes)?;
+    File::open(path)?
+        .take(LARGEST_FILE + 1)
+        .read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -271,7 +326,10 @@ mod tests {
 
     fn paths(folder: &Scratch, shard: Shard) -> Vec<String> {
         let (documents, _) = read(folder.path(), shard, |_, _| {}).unwrap();
-        documents.into_iter().map(|document| document.path).collect()
+        documents
+            .into_iter()
+            .map(|document| document.path)
+            .collect()
     }
 
     #[test]
@@ -285,10 +343,19 @@ mod tests {
         folder.write("target/debug/c.rs", b"generated");
         folder.write(".git/config", b"hidden");
         std::os::unix::fs::symlink("..", folder.path().join("loop")).unwrap();
-        assert_eq!(paths(&folder, Shard::WHOLE), ["a.md", "latin.txt", "sub/deep/b.rs"]);
+        assert_eq!(
+            paths(&folder, Shard::WHOLE),
+            ["a.md", "latin.txt", "sub/deep/b.rs"]
+        );
         let (_, skipped) = read(folder.path(), Shard::WHOLE, |_, _| {}).unwrap();
-        assert_eq!((skipped.binary, skipped.too_large, skipped.unreadable), (1, 1, 0));
-        assert_eq!(skipped.sentence().unwrap(), "left out: 1 not text, 1 over 1 MiB");
+        assert_eq!(
+            (skipped.binary, skipped.too_large, skipped.unreadable),
+            (1, 1, 0)
+        );
+        assert_eq!(
+            skipped.sentence().unwrap(),
+            "left out: 1 not text, 1 over 1 MiB"
+        );
     }
 
     #[test]
@@ -296,10 +363,16 @@ mod tests {
         let folder = Scratch::new("unreadable");
         folder.write("a.md", b"text");
         let mut skipped = Skipped::default();
-        let gone = Entry { file: folder.path().join("gone.md"), path: "gone.md".to_owned() };
+        let gone = Entry {
+            file: folder.path().join("gone.md"),
+            path: "gone.md".to_owned(),
+        };
         assert_eq!(load(gone, &mut skipped), None);
         assert_eq!(skipped.unreadable, 1);
-        assert!(skipped.problems[0].starts_with("gone.md: No such file"), "{skipped:?}");
+        assert!(
+            skipped.problems[0].starts_with("gone.md: No such file"),
+            "{skipped:?}"
+        );
         assert_eq!(skipped.sentence().unwrap(), "left out: 1 unreadable");
     }
 
@@ -307,7 +380,13 @@ mod tests {
     fn names_need_not_be_unicode() {
         use std::os::unix::ffi::OsStrExt;
         let folder = Scratch::new("names");
-        fs::write(folder.path().join(std::ffi::OsStr::from_bytes(b"odd\xff\x1b.txt")), b"text").unwrap();
+        fs::write(
+            folder
+                .path()
+                .join(std::ffi::OsStr::from_bytes(b"odd\xff\x1b.txt")),
+            b"text",
+        )
+        .unwrap();
         assert_eq!(paths(&folder, Shard::WHOLE), ["odd\u{fffd} .txt"]);
     }
 
@@ -317,8 +396,9 @@ mod tests {
         for number in 0..40 {
             folder.write(&format!("{number}.txt"), b"text");
         }
-        let mut all: Vec<String> =
-            (1..=4).flat_map(|number| paths(&folder, Shard::new(number, 4).unwrap())).collect();
+        let mut all: Vec<String> = (1..=4)
+            .flat_map(|number| paths(&folder, Shard::new(number, 4).unwrap()))
+            .collect();
         all.sort();
         assert_eq!(all, paths(&folder, Shard::WHOLE));
         assert_eq!(all.len(), 40);
@@ -330,7 +410,10 @@ mod tests {
         folder.write("a.txt", b"text");
         folder.write("b.txt", b"text");
         let mut seen = Vec::new();
-        read(folder.path(), Shard::WHOLE, |done, total| seen.push((done, total))).unwrap();
+        read(folder.path(), Shard::WHOLE, |done, total| {
+            seen.push((done, total))
+        })
+        .unwrap();
         assert_eq!(seen, [(0, 2), (1, 2), (2, 2)]);
     }
 
@@ -339,7 +422,10 @@ mod tests {
         let folder = Scratch::new("empty");
         assert!(paths(&folder, Shard::WHOLE).is_empty());
         let missing = read(&folder.path().join("nothing"), Shard::WHOLE, |_, _| {}).unwrap_err();
-        assert!(format!("{missing:#}").contains("nothing can't be read"), "{missing:#}");
+        assert!(
+            format!("{missing:#}").contains("nothing can't be read"),
+            "{missing:#}"
+        );
     }
 
     #[test]
@@ -352,9 +438,15 @@ mod tests {
 
     #[test]
     fn titles_are_the_first_words() {
-        let title = |text: &str| Document { path: String::new(), text: text.to_owned() }.title();
+        let title = |text: &str| {
+            Document {
+                path: String::new(),
+                text: text.to_owned(),
+            }
+            .title()
+        };
         assert_eq!(title("\n# The *first* hop #\nmore"), "The *first* hop");
-        assert_eq!(title("//! What runs it.\n"), "What runs it");
+        assert_eq!(title("//! `What` runs it.\n"), "`What` runs it.");
         assert_eq!(title("\n--\n"), "");
     }
 }

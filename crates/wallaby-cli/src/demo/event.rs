@@ -65,7 +65,12 @@ impl Teller {
         match self {
             Self::Program { .. } => tell(&Event::Ready(ready)),
             Self::Person(progress) => {
-                for line in ready.skipped.sentence().iter().chain(&ready.skipped.problems) {
+                for line in ready
+                    .skipped
+                    .sentence()
+                    .iter()
+                    .chain(&ready.skipped.problems)
+                {
                     progress.note(line);
                 }
                 drop(progress);
@@ -91,11 +96,20 @@ mod tests {
 
     #[test]
     fn events_are_lines_of_json() {
-        let ready = Event::Ready(Ready { address: "tcp://127.0.0.1:1".to_owned(), ..Ready::default() });
+        let ready = Event::Ready(Ready {
+            address: "tcp://127.0.0.1:1".to_owned(),
+            ..Ready::default()
+        });
         let line = serde_json::to_string(&ready).unwrap();
-        assert!(line.starts_with(r#"{"event":"ready","address":"tcp://127.0.0.1:1""#), "{line}");
+        assert!(
+            line.starts_with(r#"{"event":"ready","address":"tcp://127.0.0.1:1""#),
+            "{line}"
+        );
         assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), ready);
         let progress = r#"{"event":"progress","done":1,"total":2}"#;
-        assert_eq!(serde_json::from_str::<Event>(progress).unwrap(), Event::Progress { done: 1, total: 2 });
+        assert_eq!(
+            serde_json::from_str::<Event>(progress).unwrap(),
+            Event::Progress { done: 1, total: 2 }
+        );
     }
 }

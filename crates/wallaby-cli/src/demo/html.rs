@@ -53,7 +53,10 @@ pub(crate) fn escape(text: &str) -> String {
 fn introduction(collection: &Collection, link: Duration) -> String {
     let delay = match link.is_zero() {
         true => String::new(),
-        false => format!(" Every message is {} on its way.", show_micros(link.as_secs_f64() * 1e6)),
+        false => format!(
+            " Every message is {} on its way.",
+            show_micros(link.as_secs_f64() * 1e6)
+        ),
     };
     format!(
         "<p class=\"quiet\">The client asks the index server for a word. With Wallaby the index server hands the \
@@ -67,21 +70,33 @@ fn introduction(collection: &Collection, link: Duration) -> String {
 
 fn cards(comparison: &Comparison) -> String {
     let Comparison { dpc, rpc, .. } = comparison;
-    let card = |figure: String, text: String| format!("<div class=\"card\"><b>{figure}</b><span>{text}</span></div>\n");
+    let card = |figure: String, text: String| {
+        format!("<div class=\"card\"><b>{figure}</b><span>{text}</span></div>\n")
+    };
     let latency = comparison::ratio(dpc.p50_us / rpc.p50_us);
     let mut out = "<div class=\"cards\">\n".to_owned();
     out += &card(
         format!("{latency} ×"),
-        format!("the latency of plain RPC: {} instead of {}", show_micros(dpc.p50_us), show_micros(rpc.p50_us)),
+        format!(
+            "the latency of plain RPC: {} instead of {}",
+            show_micros(dpc.p50_us),
+            show_micros(rpc.p50_us)
+        ),
     );
     let messages = |number: f64| format!("{number:.1}").trim_end_matches(".0").to_owned();
     out += &card(
         format!("{} sent", messages(dpc.client_messages_sent)),
-        format!("messages a query by the client instead of {}", messages(rpc.client_messages_sent)),
+        format!(
+            "messages a query by the client instead of {}",
+            messages(rpc.client_messages_sent)
+        ),
     );
     out += &card(
         format!("{} in all", messages(dpc.messages)),
-        format!("messages a query between all processes instead of {}", messages(rpc.messages)),
+        format!(
+            "messages a query between all processes instead of {}",
+            messages(rpc.messages)
+        ),
     );
     out += "</div>\n";
     out
@@ -92,9 +107,14 @@ fn waterfalls(traces: &Traces) -> String {
     let figure = |title: &str, timeline: &super::timeline::Timeline| {
         let time = show_micros(timeline.elapsed_us);
         let picture = waterfall::draw(timeline, scale);
-        format!("<figure><figcaption>{title} <span>· {time}</span></figcaption>\n{picture}</figure>\n")
+        format!(
+            "<figure><figcaption>{title} <span>· {time}</span></figcaption>\n{picture}</figure>\n"
+        )
     };
-    let mut out = format!("<h2>One query for “{}”, hop by hop</h2>\n", escape(&traces.word));
+    let mut out = format!(
+        "<h2>One query for “{}”, hop by hop</h2>\n",
+        escape(&traces.word)
+    );
     out += "<div class=\"legend\">\
             <span><i class=\"line\" style=\"border-color:var(--go)\"></i>request on its way</span>\
             <span><i style=\"background:var(--queue)\"></i>queued</span>\
@@ -102,7 +122,10 @@ fn waterfalls(traces: &Traces) -> String {
             <span><i class=\"line dashed\" style=\"border-color:var(--come)\"></i>answer on its way</span>\
             </div>\n";
     out += &figure("Wallaby: one call of two hops", &traces.dpc);
-    out += &figure("Plain RPC: a call, then one more for each document", &traces.rpc);
+    out += &figure(
+        "Plain RPC: a call, then one more for each document",
+        &traces.rpc,
+    );
     out
 }
 
@@ -113,7 +136,11 @@ fn table(comparison: &Comparison, link: Duration) -> String {
         comparison::RPC
     );
     for line in comparison.lines() {
-        let part = if line.ratio.is_finite() { line.ratio.min(1.0) * 100.0 } else { 0.0 };
+        let part = if line.ratio.is_finite() {
+            line.ratio.min(1.0) * 100.0
+        } else {
+            0.0
+        };
         let worse = if line.ratio > 1.0 { " worse" } else { "" };
         let _ = writeln!(
             out,
@@ -125,7 +152,11 @@ fn table(comparison: &Comparison, link: Duration) -> String {
             comparison::ratio(line.ratio)
         );
     }
-    let _ = writeln!(out, "</table></figure>\n<p class=\"quiet small\">{}</p>", escape(&comparison.note(link)));
+    let _ = writeln!(
+        out,
+        "</table></figure>\n<p class=\"quiet small\">{}</p>",
+        escape(&comparison.note(link))
+    );
     out
 }
 
@@ -133,7 +164,11 @@ fn answers(answers: &[Answer]) -> String {
     let mut out = "<h2>What was found</h2>\n".to_owned();
     for answer in answers {
         let count = answer.documents.len();
-        let _ = writeln!(out, "<h3>{} <span class=\"quiet small\">· {count} found</span></h3>", escape(&answer.word));
+        let _ = writeln!(
+            out,
+            "<h3>{} <span class=\"quiet small\">· {count} found</span></h3>",
+            escape(&answer.word)
+        );
         out += "<ul class=\"found\">\n";
         for found in &answer.documents {
             out += &document(found);
@@ -150,7 +185,11 @@ fn document(found: &Found) -> String {
     let mut snippet = String::new();
     for (piece, highlighted) in found.snippet.pieces() {
         let piece = escape(piece);
-        snippet += &if highlighted { format!("<mark>{piece}</mark>") } else { piece };
+        snippet += &if highlighted {
+            format!("<mark>{piece}</mark>")
+        } else {
+            piece
+        };
     }
     format!(
         "<li title=\"{}\"><code>{}:{}</code> <span class=\"quiet small\">×{} · {}</span><br>{snippet}</li>\n",
@@ -175,7 +214,10 @@ fn cluster(collection: &Collection) -> String {
     }
     let left_out = collection.skipped.sentence().unwrap_or_default();
     let folder = escape(&collection.folder);
-    let _ = writeln!(out, "</table></figure>\n<p class=\"quiet small\">Documents of {folder}. {left_out}</p>");
+    let _ = writeln!(
+        out,
+        "</table></figure>\n<p class=\"quiet small\">Documents of {folder}. {left_out}</p>"
+    );
     out
 }
 
@@ -193,13 +235,27 @@ mod tests {
             count: 2,
             snippet: Snippet::cut(1, "a <hop> here", "hop"),
         };
-        let server = |name: &str| ServerInfo { name: name.to_owned(), ..ServerInfo::default() };
+        let server = |name: &str| ServerInfo {
+            name: name.to_owned(),
+            ..ServerInfo::default()
+        };
         Report {
-            collection: Collection { servers: vec![server("index"), server("documents 1")], ..Collection::default() },
+            collection: Collection {
+                servers: vec![server("index"), server("documents 1")],
+                ..Collection::default()
+            },
             link_us: 1_000.0,
-            answers: vec![Answer { word: "hop".to_owned(), documents: vec![found], ..Answer::default() }],
+            answers: vec![Answer {
+                word: "hop".to_owned(),
+                documents: vec![found],
+                ..Answer::default()
+            }],
             comparison: Some(comparison::example()),
-            traces: Some(Traces { word: "hop".to_owned(), dpc: timeline::example(), rpc: timeline::example() }),
+            traces: Some(Traces {
+                word: "hop".to_owned(),
+                dpc: timeline::example(),
+                rpc: timeline::example(),
+            }),
         }
     }
 
@@ -213,7 +269,11 @@ mod tests {
             assert!(!page.contains(outside), "{outside}");
         }
         for tag in ["figure", "table", "svg", "ul", "li", "tr", "div"] {
-            assert_eq!(page.matches(&format!("</{tag}>")).count(), opened(&page, tag), "{tag}");
+            assert_eq!(
+                page.matches(&format!("</{tag}>")).count(),
+                opened(&page, tag),
+                "{tag}"
+            );
         }
     }
 

@@ -26,10 +26,17 @@ pub(crate) struct IndexBuilder {
 
 impl IndexBuilder {
     pub(crate) fn add(&mut self, server: u32, document: u32, words: Vec<(String, u32)>) {
-        let length = words.iter().fold(0, |sum: u32, (_, count)| sum.saturating_add(*count));
+        let length = words
+            .iter()
+            .fold(0, |sum: u32, (_, count)| sum.saturating_add(*count));
         self.lengths.insert((server, document), length);
         for (word, count) in words {
-            self.postings.entry(word).or_default().push(Posting { server, document, count, score: 0.0 });
+            self.postings.entry(word).or_default().push(Posting {
+                server,
+                document,
+                count,
+                score: 0.0,
+            });
         }
     }
 
@@ -39,14 +46,23 @@ impl IndexBuilder {
         let mean = total / self.lengths.len().max(1) as f32;
         for postings in self.postings.values_mut() {
             for posting in postings.iter_mut() {
-                let length = self.lengths.get(&(posting.server, posting.document)).copied().unwrap_or(0);
+                let length = self
+                    .lengths
+                    .get(&(posting.server, posting.document))
+                    .copied()
+                    .unwrap_or(0);
                 posting.score = score(posting.count as f32, length as f32 / mean.max(1.0));
             }
             postings.sort_by(|a, b| {
-                b.score.total_cmp(&a.score).then((a.server, a.document).cmp(&(b.server, b.document)))
+                b.score
+                    .total_cmp(&a.score)
+                    .then((a.server, a.document).cmp(&(b.server, b.document)))
             });
         }
-        Index { postings: self.postings, documents: self.lengths.len() as u64 }
+        Index {
+            postings: self.postings,
+            documents: self.lengths.len() as u64,
+        }
     }
 }
 
@@ -75,23 +91,36 @@ impl Index {
 
     /// The best `limit` documents for a word.
     pub(crate) fn find(&self, word: &str, limit: u32) -> &[Posting] {
-        let all = self.postings.get(&*normal(word)).map_or(&[][..], Vec::as_slice);
+        let all = self
+            .postings
+            .get(&*normal(word))
+            .map_or(&[][..], Vec::as_slice);
         &all[..all.len().min(limit as usize)]
     }
 
     /// Up to `count` words that make good examples: each is what about `matches` documents are about.
     pub(crate) fn examples(&self, count: u32, matches: u32) -> Vec<String> {
-        let mut candidates: Vec<_> =
-            self.postings.iter().filter(|(word, _)| word.chars().all(char::is_alphabetic)).collect();
+        let mut candidates: Vec<_> = self
+            .postings
+            .iter()
+            .filter(|(word, _)| word.chars().all(char::is_alphabetic))
+            .collect();
         // The words themselves are the last criterion: the order of a hash map must not show.
         candidates.sort_by_key(|(word, postings)| {
             let off = postings.len().abs_diff(matches as usize);
             let short = word.chars().count() < 5;
-            let mentions: u64 = postings.iter().map(|posting| u64::from(posting.count)).sum();
+            let mentions: u64 = postings
+                .iter()
+                .map(|posting| u64::from(posting.count))
+                .sum();
             (short, off, std::cmp::Reverse(mentions), *word)
         });
         // Sorted, because the reader meets them one by one.
-        let chosen: BTreeSet<_> = candidates.into_iter().take(count as usize).map(|(word, _)| word.clone()).collect();
+        let chosen: BTreeSet<_> = candidates
+            .into_iter()
+            .take(count as usize)
+            .map(|(word, _)| word.clone())
+            .collect();
         chosen.into_iter().collect()
     }
 }
@@ -110,7 +139,11 @@ mod tests {
     }
 
     fn places(index: &Index, word: &str) -> Vec<(u32, u32, u32)> {
-        index.find(word, 10).iter().map(|found| (found.server, found.document, found.count)).collect()
+        index
+            .find(word, 10)
+            .iter()
+            .map(|found| (found.server, found.document, found.count))
+            .collect()
     }
 
     #[test]
@@ -132,12 +165,19 @@ mod tests {
     #[test]
     fn equal_documents_keep_one_order() {
         let index = index(&["hop"; 4]);
-        assert_eq!(places(&index, "hop"), [(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1)]);
+        assert_eq!(
+            places(&index, "hop"),
+            [(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1)]
+        );
     }
 
     #[test]
     fn examples_are_words_with_about_the_wanted_matches() {
-        let index = index(&["common paired tiny 12345", "common paired tiny", "common single"]);
+        let index = index(&[
+            "common paired tiny 12345",
+            "common paired tiny",
+            "common single",
+        ]);
         assert_eq!(index.examples(1, 2), ["paired"]);
         assert_eq!(index.examples(2, 3), ["common", "paired"]);
         assert_eq!(index.examples(9, 2), ["common", "paired", "single", "tiny"]);

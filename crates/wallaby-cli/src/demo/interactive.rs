@@ -1,16 +1,19 @@
 //! `wallaby demo --interactive`: type a word, get the documents and the tree.
 
-use crate::output::{print, width};
 use super::query::Searcher;
 use super::search::queries;
 use super::{show, tree};
+use crate::output::{print, width};
 use console::style;
 use std::io::BufRead;
 use tokio::sync::mpsc;
 
 /// Answers the words on standard input, line by line, until it ends.
 pub(crate) async fn run(searcher: &Searcher) -> anyhow::Result<()> {
-    print(&format!("{}\n", style("Type a word and press Enter; Ctrl-D ends.").dim()))?;
+    print(&format!(
+        "{}\n",
+        style("Type a word and press Enter; Ctrl-D ends.").dim()
+    ))?;
     let mut lines = lines();
     loop {
         print("> ")?;
@@ -34,7 +37,11 @@ pub(crate) async fn run(searcher: &Searcher) -> anyhow::Result<()> {
 async fn answer(searcher: &Searcher, word: &str) -> anyhow::Result<()> {
     let outcome = searcher.by_delegation(word, true).await;
     print(&show::answer(&searcher.answer(word, &outcome), usize::MAX))?;
-    print(&format!("\n{}{}\n\n", tree::draw(&outcome.timeline, width()), style(tree::legend()).dim()))
+    print(&format!(
+        "\n{}{}\n\n",
+        tree::draw(&outcome.timeline, width()),
+        style(tree::legend()).dim()
+    ))
 }
 
 /// Reads in a thread of its own, which may stay blocked when the program ends.
@@ -43,7 +50,10 @@ fn lines() -> mpsc::Receiver<String> {
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().split(b'\n') {
             let Ok(line) = line else { break };
-            if sender.blocking_send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+            if sender
+                .blocking_send(String::from_utf8_lossy(&line).into_owned())
+                .is_err()
+            {
                 break;
             }
         }

@@ -1,11 +1,11 @@
 //! The same queries in two ways, many times: how long they take and what they send.
 
 use super::comparison::{Comparison, Measured, Traffic};
-use crate::progress::Progress;
 use super::query::{Outcome, Searcher};
 use super::report::Traces;
 use super::services::{self, Counts, Excerpt, counts};
 use super::timeline::Timeline;
+use crate::progress::Progress;
 use std::time::{Duration, Instant};
 use wallaby::Address;
 
@@ -41,12 +41,23 @@ pub(crate) struct Meters<'a> {
 
 impl Meters<'_> {
     /// Asks for all words in both ways, in turns.
-    pub(crate) async fn compare(&self, words: &[String], effort: Effort) -> anyhow::Result<Comparison> {
+    pub(crate) async fn compare(
+        &self,
+        words: &[String],
+        effort: Effort,
+    ) -> anyhow::Result<Comparison> {
         let mut progress = Progress::new("measuring");
         let (mut dpc, mut rpc) = (Measured::default(), Measured::default());
         let mut same_answers = true;
+        progress.set(0, u64::from(effort.rounds));
         for round in 0..WARM_UP {
-            self.round(round, words, &mut Measured::default(), &mut Measured::default()).await?;
+            self.round(
+                round,
+                words,
+                &mut Measured::default(),
+                &mut Measured::default(),
+            )
+            .await?;
         }
         let begin = Instant::now();
         for round in 0..effort.rounds {
@@ -127,9 +138,11 @@ impl Meters<'_> {
     async fn read(&self) -> anyhow::Result<Traffic> {
         let mut sum = Traffic::default();
         for server in &self.servers {
-            let counters = services::counters::at(&self.searcher.endpoint, server).deadline(self.searcher.deadline);
+            let counters = services::counters::at(&self.searcher.endpoint, server)
+                .deadline(self.searcher.deadline);
             let read = counters.read().await;
-            let read = read.map_err(|error| anyhow::anyhow!("{}: {error}", self.searcher.name(server)))?;
+            let read =
+                read.map_err(|error| anyhow::anyhow!("{}: {error}", self.searcher.name(server)))?;
             sum = sum + traffic(read);
         }
         Ok(sum)
@@ -139,7 +152,11 @@ impl Meters<'_> {
     pub(crate) async fn trace(&self, word: &str) -> anyhow::Result<Traces> {
         let dpc = self.median(Way::Delegation, word).await?;
         let rpc = self.median(Way::PlainCalls, word).await?;
-        Ok(Traces { word: word.to_owned(), dpc, rpc })
+        Ok(Traces {
+            word: word.to_owned(),
+            dpc,
+            rpc,
+        })
     }
 
     async fn median(&self, way: Way, word: &str) -> anyhow::Result<Timeline> {

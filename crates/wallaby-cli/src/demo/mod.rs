@@ -35,6 +35,7 @@ pub(crate) mod words;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,7 +84,9 @@ pub(crate) enum Transport {
 impl Demo {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         // One thread: the processes of the cluster share the machine's cores already.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
         let runtime = runtime.context("the runtime can't be started")?;
         let result = runtime.block_on(async {
             match self.part {
@@ -96,4 +99,12 @@ impl Demo {
         runtime.shutdown_background();
         result
     }
+}
+
+/// An endpoint of the demo, before it is bound: its link delayed, and patient enough for such a link.
+fn endpoint(link: Duration) -> wallaby::Builder {
+    const DIALLING: Duration = Duration::from_secs(2);
+    wallaby::Endpoint::builder()
+        .link_delay(link)
+        .dial_timeout(DIALLING.max(link * 10))
 }

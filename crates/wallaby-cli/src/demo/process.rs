@@ -23,11 +23,15 @@ pub(crate) fn die_with(parent: u32) -> anyhow::Result<()> {
         // SAFETY: PR_SET_PDEATHSIG takes a signal number and touches no memory of ours.
         let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         if result != 0 {
-            return Err(std::io::Error::last_os_error()).context("this process can't be tied to its parent");
+            return Err(std::io::Error::last_os_error())
+                .context("this process can't be tied to its parent");
         }
     }
     // The parent may have ended before the request was made.
-    anyhow::ensure!(std::os::unix::process::parent_id() == parent, "the process that started this one has ended");
+    anyhow::ensure!(
+        std::os::unix::process::parent_id() == parent,
+        "the process that started this one has ended"
+    );
     Ok(())
 }
 

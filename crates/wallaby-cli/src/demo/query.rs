@@ -5,8 +5,9 @@ use super::services::{self, Excerpt, Hit};
 use super::timeline::Timeline;
 use super::{failure, trace};
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::{Duration, Instant};
-use wallaby::{Address, CallError, Endpoint, One};
+use wallaby::{Address, Call, CallError, Endpoint, One};
 
 /// Asks the index server.
 pub(crate) struct Searcher {
@@ -36,12 +37,25 @@ impl Searcher {
         let begin = Instant::now();
         let mut outcome = Outcome::default();
         let mut call = self.index(traced).lookup(word.to_owned(), self.limit);
+        let mut inquiry = None;
         let mut failure = None;
-        while let Some(answer) = call.next().await {
+        let mut doubts = pin!(tokio::time::sleep_until(self.doubts(begin).into()));
+        loop {
+            let answer = tokio::select! {
+                biased;
+                answer = call.next() => answer,
+                () = &mut doubts, if inquiry.is_none() => {
+                    inquiry = Some(self.index(false).find(word.to_owned(), self.limit));
+                    continue;
+                }
+            };
             match answer {
-                Ok(excerpt) => outcome.excerpts.push(excerpt),
-                Err(error) if error.failure().is_none() => outcome.errors.push(failure::of_call(&error)),
-                Err(error) => failure = Some(error),
+                None => break,
+                Some(Ok(excerpt)) => outcome.excerpts.push(excerpt),
+                Some(Err(error)) if error.failure().is_none() => {
+                    outcome.errors.push(failure::of_call(&error))
+                }
+                Some(Err(error)) => failure = Some(error),
             }
         }
         outcome.elapsed = begin.elapsed();
@@ -49,10 +63,10 @@ impl Searcher {
             outcome.timeline = self.timeline(&call.trace(), Duration::ZERO);
         }
         if let Some(error) = failure {
-            let error = self.explain(&error, word, &outcome.excerpts).await;
+            let error = self.explain(&error, inquiry, &outcome).await;
             outcome.errors.push(error);
         }
-        outcome.sorted()
+        outcome.finished()
     }
 
     /// As with any RPC: a call for the list, then one for each document, all at once.
@@ -63,34 +77,49 @@ impl Searcher {
         let hits = match find.answer().await {
             Ok(hits) => hits,
             Err(error) => {
-                outcome.errors.push(failure::at(&error, &self.name(&self.index)));
+                outcome
+                    .errors
+                    .push(failure::at(&error, &self.name(&self.index), &self.index));
                 Vec::new()
             }
         };
         let mut timelines = vec![(Duration::ZERO, traced.then(|| find.trace()))];
         let begun = begin.elapsed();
-        let mut calls: Vec<_> = (0..).zip(&hits).map(|(rank, hit)| self.excerpt(hit, word, rank, traced)).collect();
+        let mut calls: Vec<_> = (0..)
+            .zip(&hits)
+            .map(|(rank, hit)| self.excerpt(hit, word, rank, traced))
+            .collect();
         for (call, hit) in calls.iter_mut().zip(&hits) {
             match call.answer().await {
                 Ok(excerpt) => outcome.excerpts.push(excerpt),
-                Err(error) => outcome.errors.push(failure::at(&error, &self.name(&hit.server))),
+                Err(error) => {
+                    outcome
+                        .errors
+                        .push(failure::at(&error, &self.name(&hit.server), &hit.server))
+                }
             }
         }
         outcome.elapsed = begin.elapsed();
-        timelines.extend(calls.iter().map(|call| (begun, traced.then(|| call.trace()))));
+        timelines.extend(
+            calls
+                .iter()
+                .map(|call| (begun, traced.then(|| call.trace()))),
+        );
         for (begun, trace) in timelines {
             if let Some(trace) = trace {
                 outcome.timeline.append(self.timeline(&trace, begun));
             }
         }
         outcome.timeline.elapsed_us = trace::micros(outcome.elapsed);
-        outcome.sorted()
+        outcome.finished()
     }
 
     /// Words worth a query.
     pub(crate) async fn examples(&self, count: u32) -> anyhow::Result<Vec<String>> {
         let examples = self.index(false).examples(count, self.limit).await;
-        examples.map_err(|error| anyhow::anyhow!(failure::at(&error, &self.name(&self.index))))
+        examples.map_err(|error| {
+            anyhow::anyhow!(failure::at(&error, &self.name(&self.index), &self.index))
+        })
     }
 
     fn index(&self, traced: bool) -> services::index::Client {
@@ -98,7 +127,7 @@ impl Searcher {
         if traced { client.traced() } else { client }
     }
 
-    fn excerpt(&self, hit: &Hit, word: &str, rank: u32, traced: bool) -> wallaby::Call<One<Excerpt>> {
+    fn excerpt(&self, hit: &Hit, word: &str, rank: u32, traced: bool) -> Call<One<Excerpt>> {
         let client = services::documents::at(&self.endpoint, &hit.server).deadline(self.deadline);
         let client = if traced { client.traced() } else { client };
         client.excerpt(hit.document, word.to_owned(), rank)
@@ -106,35 +135,63 @@ impl Searcher {
 
     /// A server as people know it.
     pub(crate) fn name(&self, server: &Address) -> String {
-        self.names.get(server).map_or_else(|| server.to_string(), |name| format!("{name} ({server})"))
+        self.names
+            .get(server)
+            .map_or_else(|| server.to_string(), |name| format!("{name} ({server})"))
     }
 
     fn short_name(&self, server: &Address) -> String {
-        self.names.get(server).cloned().unwrap_or_else(|| server.to_string())
+        self.names
+            .get(server)
+            .cloned()
+            .unwrap_or_else(|| server.to_string())
     }
 
     fn timeline(&self, trace: &wallaby::Trace, begun: Duration) -> Timeline {
         trace::timeline(trace, begun, |server| self.short_name(server))
     }
 
-    /// Why a call failed. The call itself may not know which documents it waits for; the index does.
-    async fn explain(&self, error: &CallError, word: &str, found: &[Excerpt]) -> String {
+    /// When a query takes so long that it will probably fail: time enough to ask whom it waits for.
+    fn doubts(&self, begin: Instant) -> Instant {
+        const MOST: Duration = Duration::from_millis(300);
+        begin + self.deadline.saturating_sub(MOST.min(self.deadline / 4))
+    }
+
+    /// Why a call failed. It doesn't know itself which documents it waits for; the index does, which was asked for them
+    /// by an `inquiry` shortly before the deadline.
+    async fn explain(
+        &self,
+        error: &CallError,
+        inquiry: Option<Call<One<Vec<Hit>>>>,
+        outcome: &Outcome,
+    ) -> String {
         let sentence = failure::of_call(error);
-        /// Whoever lives answers this at once; the user has waited long enough.
-        const PATIENCE: Duration = Duration::from_millis(300);
-        let index = services::index::at(&self.endpoint, &self.index).deadline(PATIENCE);
-        match index.find(word.to_owned(), self.limit).await {
-            Ok(hits) => {
-                let silent = silent(&hits, found).into_iter().map(|(server, missing)| {
-                    format!("{} ({missing} missing)", self.name(server))
-                });
-                let silent: Vec<String> = silent.collect();
-                match silent.is_empty() {
-                    true => sentence,
-                    false => format!("{sentence}: no answer from {}", silent.join(", ")),
-                }
-            }
-            Err(_) => format!("{sentence}: no answer from the index server {}", self.name(&self.index)),
+        let Some(mut inquiry) = inquiry else {
+            return sentence;
+        };
+        let Ok(Ok(hits)) = tokio::time::timeout(Duration::from_millis(50), inquiry.answer()).await
+        else {
+            return format!(
+                "{sentence}: the index server {} does not answer",
+                self.name(&self.index)
+            );
+        };
+        let mut silent = failure::silent(&hits, &outcome.excerpts);
+        // Those that could not even be asked have been named.
+        silent.retain(|server, _| {
+            !outcome
+                .errors
+                .iter()
+                .any(|error| error.contains(&server.to_string()))
+        });
+        let silent: Vec<String> = silent
+            .into_iter()
+            .map(|(server, missing)| format!("{} ({missing} missing)", self.name(server)))
+            .collect();
+        if silent.is_empty() {
+            sentence
+        } else {
+            format!("{sentence}: no answer from {}", silent.join(", "))
         }
     }
 
@@ -156,20 +213,10 @@ impl Searcher {
     }
 }
 
-/// The servers that owe answers, and how many.
-fn silent<'a>(hits: &'a [Hit], found: &[Excerpt]) -> BTreeMap<&'a Address, usize> {
-    let mut silent = BTreeMap::new();
-    for hit in hits {
-        if !found.iter().any(|excerpt| (&excerpt.server, excerpt.document) == (&hit.server, hit.document)) {
-            *silent.entry(&hit.server).or_default() += 1;
-        }
-    }
-    silent
-}
-
 impl Outcome {
-    fn sorted(mut self) -> Self {
+    fn finished(mut self) -> Self {
         self.excerpts.sort_by_key(|excerpt| excerpt.rank);
+        self.errors = failure::once(self.errors);
         self
     }
 }

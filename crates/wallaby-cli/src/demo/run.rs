@@ -2,24 +2,27 @@
 
 use super::cluster::{Cluster, Plan, Server};
 use super::measure::{Effort, Meters};
-use crate::output::{print, width};
 use super::process::interrupted;
 use super::query::Searcher;
 use super::report::{Collection, Report, ServerInfo};
 use super::search::queries;
-use super::{Transport, documents, html, interactive, show, sockets, tree};
+use super::sockets::Sockets;
+use super::{Transport, documents, html, interactive, show, tree};
+use crate::output::{print, width};
 use crate::time::{self, show_micros};
 use anyhow::{Context, bail};
 use clap::Args;
 use console::style;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use wallaby::{Address, Endpoint};
+use wallaby::Address;
 
 /// How many words are chosen if none are given.
 const EXAMPLES: u32 = 6;
 /// How many documents of each are shown; the page and the JSON have all.
 const SHOWN: usize = 3;
+/// How long a query may take, if no link makes it take longer.
+const LEAST_DEADLINE: Duration = Duration::from_secs(2);
 /// A measurement longer than this tries the patience more than it adds to the figures.
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -39,7 +42,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     /// Delay every message on its way, as a link would: 250us, 1ms, 20ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = time::parse)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = time::parse_delay)]
     link: Duration,
     /// What the processes talk over
     #[arg(long, value_enum, default_value_t = Transport::Tcp)]
@@ -47,9 +50,9 @@ pub(crate) struct Options {
     /// How many times each word is asked to measure the latency
     #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
-    /// Give up a query after this time
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time::parse_nonzero)]
-    deadline: Duration,
+    /// Give up a query after this time [default: 2s, or 10 times the link's delay]
+    #[arg(long, value_name = "TIME", value_parser = time::parse_nonzero)]
+    deadline: Option<Duration>,
     /// Write a page with the hops over time and the figures
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -64,24 +67,48 @@ pub(crate) struct Options {
 impl Options {
     /// Runs the demo; whatever happens, no process is left behind.
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let sockets = sockets::Sockets::new(self.transport)?;
+        let sockets = Sockets::new(self.transport)?;
         let mut cluster = Cluster::default();
         let result = tokio::select! {
             result = self.with(&mut cluster, &sockets) => result,
             signal = interrupted() => signal.and_then(|interrupted| Err(interrupted.into())),
         };
-        let result = result.map_err(|error| blame(error, &cluster.ended()));
         cluster.end().await;
         result
     }
 
-    async fn with(&self, cluster: &mut Cluster, sockets: &sockets::Sockets) -> anyhow::Result<()> {
+    async fn with(&self, cluster: &mut Cluster, sockets: &Sockets) -> anyhow::Result<()> {
         let words = queries(&self.words)?;
-        let folder = self.docs.clone().map_or_else(documents::default_folder, Ok)?;
+        let folder = self
+            .docs
+            .clone()
+            .map_or_else(documents::default_folder, Ok)?;
+        documents::check(&folder)?;
         let listen = |name: &str| sockets.address(name);
-        cluster.start(&Plan { folder: &folder, servers: self.servers, link: self.link, listen: &listen }).await?;
-        let Some(index) = cluster.index() else { bail!("there is no index server") };
-        let searcher = self.searcher(cluster, index, &sockets.address("client")).await?;
+        cluster
+            .start(&Plan {
+                folder: &folder,
+                servers: self.servers,
+                link: self.link,
+                listen: &listen,
+            })
+            .await?;
+        let result = self.search(cluster, sockets, &folder, words).await;
+        result.map_err(|error| blame(error, &cluster.ended()))
+    }
+
+    /// Everything after the cluster's start.
+    async fn search(
+        &self,
+        cluster: &Cluster,
+        sockets: &Sockets,
+        folder: &Path,
+        words: Vec<String>,
+    ) -> anyhow::Result<()> {
+        let index = cluster.index().context("there is no index server")?;
+        let searcher = self
+            .searcher(cluster, index, &sockets.address("client"))
+            .await?;
         let mut report = Report {
             collection: collection(cluster, index, folder.display().to_string()),
             link_us: self.link.as_secs_f64() * 1e6,
@@ -91,28 +118,47 @@ impl Options {
         if self.interactive {
             return interactive::run(&searcher).await;
         }
-        let words = if words.is_empty() { searcher.examples(EXAMPLES).await? } else { words };
+        let words = if words.is_empty() {
+            searcher.examples(EXAMPLES).await?
+        } else {
+            words
+        };
         self.find(&searcher, &words, &mut report).await?;
-        self.measure(&searcher, cluster, &words, &mut report).await?;
+        self.measure(&searcher, cluster, &words, &mut report)
+            .await?;
         self.finish(&report)
     }
 
-    async fn searcher(&self, cluster: &Cluster, index: &Server, listen: &str) -> anyhow::Result<Searcher> {
-        let endpoint = Endpoint::builder().listen(listen).link_delay(self.link).bind().await;
+    async fn searcher(
+        &self,
+        cluster: &Cluster,
+        index: &Server,
+        listen: &str,
+    ) -> anyhow::Result<Searcher> {
+        let endpoint = super::endpoint(self.link).listen(listen).bind().await;
         let endpoint = endpoint.context("the client's endpoint can't be made")?;
         let address = |server: &Server| server.ready.address.parse::<Address>();
-        let names = cluster.servers().map(|server| Ok((address(server)?, server.name.clone())));
+        let names = cluster
+            .servers()
+            .map(|server| Ok((address(server)?, server.name.clone())));
         Ok(Searcher {
             endpoint,
             index: address(index)?,
-            deadline: self.deadline,
+            deadline: self
+                .deadline
+                .unwrap_or_else(|| LEAST_DEADLINE.max(self.link * 10)),
             limit: self.limit,
             names: names.collect::<anyhow::Result<_>>()?,
         })
     }
 
     /// Asks for each word by one call of two hops.
-    async fn find(&self, searcher: &Searcher, words: &[String], report: &mut Report) -> anyhow::Result<()> {
+    async fn find(
+        &self,
+        searcher: &Searcher,
+        words: &[String],
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
         self.say(|| heading("Each word by one call: to the index server, on to the documents, back to the client"))?;
         for word in words {
             let outcome = searcher.by_delegation(word, false).await;
@@ -120,7 +166,12 @@ impl Options {
             self.say(|| show::answer(&answer, SHOWN))?;
             report.answers.push(answer);
         }
-        if let Some(error) = report.answers.iter().flat_map(|answer| &answer.errors).next() {
+        if let Some(error) = report
+            .answers
+            .iter()
+            .flat_map(|answer| &answer.errors)
+            .next()
+        {
             bail!("{error}");
         }
         Ok(())
@@ -134,25 +185,48 @@ impl Options {
         words: &[String],
         report: &mut Report,
     ) -> anyhow::Result<()> {
-        let most = report.answers.iter().max_by_key(|answer| answer.documents.len());
-        let Some(shown) = most.filter(|answer| !answer.documents.is_empty()).map(|answer| answer.word.clone()) else {
+        let most = report
+            .answers
+            .iter()
+            .max_by_key(|answer| answer.documents.len());
+        let Some(shown) = most
+            .filter(|answer| !answer.documents.is_empty())
+            .map(|answer| answer.word.clone())
+        else {
             return self.say(|| "There is nothing to measure: no document was found.\n".to_owned());
         };
         let addresses = cluster.servers().map(|server| server.ready.address.parse());
-        let meters = Meters { searcher, servers: addresses.collect::<Result<_, _>>()? };
-        let effort = Effort { rounds: self.rounds, at_most: LONGEST };
+        let meters = Meters {
+            searcher,
+            servers: addresses.collect::<Result<_, _>>()?,
+        };
+        let effort = Effort {
+            rounds: self.rounds,
+            at_most: LONGEST,
+        };
         let comparison = meters.compare(words, effort).await?;
-        anyhow::ensure!(comparison.same_answers, "the two ways of asking found different documents");
+        anyhow::ensure!(
+            comparison.same_answers,
+            "the two ways of asking found different documents"
+        );
         self.say(|| {
-            let heading = heading("The same words by that call and by plain RPC, one call for each document");
+            let heading =
+                heading("The same words by that call and by plain RPC, one call for each document");
             let note = style(comparison.note(self.link)).dim();
             format!("{heading}{}\n{note}\n", comparison.table())
         })?;
         report.comparison = Some(comparison);
         let traces = meters.trace(&shown).await?;
         self.say(|| {
-            let heading = heading(&format!("The call for “{shown}”: {}", show_micros(traces.dpc.elapsed_us)));
-            format!("{heading}{}\n{}\n", tree::draw(&traces.dpc, width()), style(tree::legend()).dim())
+            let heading = heading(&format!(
+                "The call for “{shown}”: {}",
+                show_micros(traces.dpc.elapsed_us)
+            ));
+            format!(
+                "{heading}{}\n{}\n",
+                tree::draw(&traces.dpc, width()),
+                style(tree::legend()).dim()
+            )
         })?;
         report.traces = Some(traces);
         Ok(())
@@ -161,7 +235,8 @@ impl Options {
     /// Writes what was asked for besides the terminal's text.
     fn finish(&self, report: &Report) -> anyhow::Result<()> {
         if let Some(file) = &self.html {
-            std::fs::write(file, html::page(report)).with_context(|| format!("{} can't be written", file.display()))?;
+            std::fs::write(file, html::page(report))
+                .with_context(|| format!("{} can't be written", file.display()))?;
             self.say(|| format!("\nThe page with all of this: {}\n", file.display()))?;
         }
         match self.json {
@@ -198,5 +273,9 @@ fn collection(cluster: &Cluster, index: &Server, folder: String) -> Collection {
 
 /// If servers have ended on their own, that is why the job failed.
 fn blame(error: anyhow::Error, ended: &[String]) -> anyhow::Error {
-    if ended.is_empty() { error } else { error.context(ended.join(", ")) }
+    if ended.is_empty() {
+        error
+    } else {
+        error.context(ended.join(", "))
+    }
 }

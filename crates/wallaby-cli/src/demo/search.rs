@@ -1,11 +1,11 @@
 //! `wallaby demo search`: a client of servers that somebody else has started.
 
-use crate::output::print;
 use super::query::Searcher;
 use super::report::Answer;
 use super::timeline::Timeline;
 use super::words::words;
 use super::{show, tree};
+use crate::output::print;
 use crate::time;
 use anyhow::{Context, bail};
 use clap::Args;
@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
-use wallaby::{Address, Endpoint};
+use wallaby::Address;
 
 /// Search for words by servers that were started with `wallaby demo serve`
 #[derive(Debug, Args)]
@@ -37,7 +37,7 @@ pub(crate) struct Search {
     #[arg(long)]
     trace: bool,
     /// Delay everything that this client sends, as a link would: 250us, 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = time::parse)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = time::parse_delay)]
     link: Duration,
     /// Print one JSON object
     #[arg(long)]
@@ -56,7 +56,10 @@ impl Search {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let words = queries(&self.words)?;
         let searcher = self.searcher().await?;
-        let mut found = Found { answers: Vec::new(), traces: Vec::new() };
+        let mut found = Found {
+            answers: Vec::new(),
+            traces: Vec::new(),
+        };
         for word in words {
             let outcome = match self.rpc {
                 true => searcher.by_plain_calls(&word, self.trace).await,
@@ -76,7 +79,12 @@ impl Search {
         if self.json {
             print(&format!("{}\n", serde_json::to_string(&found)?))?;
         }
-        match found.answers.iter().filter(|answer| !answer.errors.is_empty()).count() {
+        match found
+            .answers
+            .iter()
+            .filter(|answer| !answer.errors.is_empty())
+            .count()
+        {
             0 => Ok(()),
             1 => bail!("a query was not answered completely"),
             count => bail!("{count} queries were not answered completely"),
@@ -84,11 +92,14 @@ impl Search {
     }
 
     async fn searcher(&self) -> anyhow::Result<Searcher> {
-        let mut builder = Endpoint::builder().link_delay(self.link);
+        let mut builder = super::endpoint(self.link);
         if let Some(address) = beside(&self.index) {
             builder = builder.listen(&address);
         }
-        let endpoint = builder.bind().await.context("the client's endpoint can't be made")?;
+        let endpoint = builder
+            .bind()
+            .await
+            .context("the client's endpoint can't be made")?;
         Ok(Searcher {
             endpoint,
             index: self.index.clone(),
@@ -103,8 +114,12 @@ impl Search {
 /// address answers come back the way the request went, which works from behind any NAT.
 fn beside(index: &Address) -> Option<String> {
     match index {
-        Address::Tcp(SocketAddr::V4(address)) if address.ip().is_loopback() => Some("tcp://127.0.0.1:0".to_owned()),
-        Address::Tcp(SocketAddr::V6(address)) if address.ip().is_loopback() => Some("tcp://[::1]:0".to_owned()),
+        Address::Tcp(SocketAddr::V4(address)) if address.ip().is_loopback() => {
+            Some("tcp://127.0.0.1:0".to_owned())
+        }
+        Address::Tcp(SocketAddr::V6(address)) if address.ip().is_loopback() => {
+            Some("tcp://[::1]:0".to_owned())
+        }
         _ => None,
     }
 }
@@ -121,7 +136,10 @@ pub(crate) fn queries(arguments: &[String]) -> anyhow::Result<Vec<String>> {
             }
         }
         let repeated = words(argument).next().is_some();
-        anyhow::ensure!(queries.len() > before || repeated, "there is no word to search for in {argument:?}");
+        anyhow::ensure!(
+            queries.len() > before || repeated,
+            "there is no word to search for in {argument:?}"
+        );
     }
     Ok(queries)
 }
@@ -131,10 +149,23 @@ mod tests {
     #[test]
     fn arguments_are_taken_apart_into_words() {
         let queries = |arguments: &[&str]| {
-            super::queries(&arguments.iter().map(|argument| (*argument).to_owned()).collect::<Vec<_>>())
+            super::queries(
+                &arguments
+                    .iter()
+                    .map(|argument| (*argument).to_owned())
+                    .collect::<Vec<_>>(),
+            )
         };
-        assert_eq!(queries(&["Hop", "two words", "hop"]).unwrap(), ["hop", "two", "words"]);
-        assert!(queries(&["ok", "--!"]).unwrap_err().to_string().contains("\"--!\""));
+        assert_eq!(
+            queries(&["Hop", "two words", "hop"]).unwrap(),
+            ["hop", "two", "words"]
+        );
+        assert!(
+            queries(&["ok", "--!"])
+                .unwrap_err()
+                .to_string()
+                .contains("\"--!\"")
+        );
         assert!(queries(&[""]).is_err());
     }
 }

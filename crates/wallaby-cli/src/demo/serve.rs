@@ -32,7 +32,12 @@ pub(crate) enum Serve {
     /// Serve the index of what document servers hold; it asks them for their words when it starts
     Index {
         /// The document servers' addresses, separated by commas
-        #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',', required = true)]
+        #[arg(
+            long,
+            value_name = "ADDRESS,...",
+            value_delimiter = ',',
+            required = true
+        )]
         documents: Vec<Address>,
         #[command(flatten)]
         listening: Listening,
@@ -46,7 +51,7 @@ pub(crate) struct Listening {
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:0")]
     listen: Address,
     /// Delay everything that this server sends, as a link would: 250us, 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = time::parse)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = time::parse_delay)]
     link: Duration,
     /// End when this process does, which reads events from standard output
     #[arg(long, value_name = "PROCESS", hide = true)]
@@ -63,8 +68,15 @@ impl Serve {
             die_with(parent)?;
         }
         let endpoint = match &self {
-            Self::Documents { docs, shard, listening } => serve_documents(docs, *shard, listening).await?,
-            Self::Index { documents, listening } => serve_index(documents, listening).await?,
+            Self::Documents {
+                docs,
+                shard,
+                listening,
+            } => serve_documents(docs, *shard, listening).await?,
+            Self::Index {
+                documents,
+                listening,
+            } => serve_index(documents, listening).await?,
         };
         interrupted().await?;
         endpoint.close();
@@ -75,8 +87,14 @@ impl Serve {
 impl Listening {
     /// An endpoint that tells its counts, and the address it listens at.
     async fn bind(&self) -> anyhow::Result<(Endpoint, Address)> {
-        let endpoint = Endpoint::builder().listen(&self.listen.to_string()).link_delay(self.link).bind().await?;
-        let address = endpoint.address().context("an endpoint that was to listen does not")?.clone();
+        let endpoint = super::endpoint(self.link)
+            .listen(&self.listen.to_string())
+            .bind()
+            .await?;
+        let address = endpoint
+            .address()
+            .context("an endpoint that was to listen does not")?
+            .clone();
         endpoint.serve(services::counters::service(Meter(endpoint.clone())))?;
         Ok((endpoint, address))
     }
@@ -86,19 +104,31 @@ impl Listening {
     }
 }
 
-async fn serve_documents(folder: &std::path::Path, shard: Shard, listening: &Listening) -> anyhow::Result<Endpoint> {
+async fn serve_documents(
+    folder: &std::path::Path,
+    shard: Shard,
+    listening: &Listening,
+) -> anyhow::Result<Endpoint> {
     let (endpoint, address) = listening.bind().await?;
     let mut teller = listening.teller("reading documents");
-    let (documents, skipped) = documents::read(folder, shard, |done, total| teller.progress(done, total))?;
+    let (documents, skipped) =
+        documents::read(folder, shard, |done, total| teller.progress(done, total))?;
     let ready = Ready {
         address: address.to_string(),
         documents: documents.len() as u64,
-        bytes: documents.iter().map(|document| document.text.len() as u64).sum(),
+        bytes: documents
+            .iter()
+            .map(|document| document.text.len() as u64)
+            .sum(),
         skipped: skipped.clone(),
         ..Ready::default()
     };
     let documents = documents.into_iter().map(Held::from).collect();
-    let server = DocumentServer { address, documents, skipped };
+    let server = DocumentServer {
+        address,
+        documents,
+        skipped,
+    };
     endpoint.serve(services::documents::service(server))?;
     teller.ready(ready)?;
     Ok(endpoint)
@@ -113,7 +143,9 @@ async fn serve_index(servers: &[Address], listening: &Listening) -> anyhow::Resu
     let mut done = 0;
     teller.progress(done, total);
     for (number, server) in (0..).zip(servers) {
-        let mut words = services::documents::at(&endpoint, server).deadline(GATHERING).words();
+        let mut words = services::documents::at(&endpoint, server)
+            .deadline(GATHERING)
+            .words();
         while let Some(document) = words.next().await {
             let document = document.with_context(|| format!("document server {server}"))?;
             index.add(number, document.document, document.words);
@@ -129,8 +161,13 @@ async fn serve_index(servers: &[Address], listening: &Listening) -> anyhow::Resu
         bytes: holdings.iter().map(|held| held.bytes).sum(),
         skipped: Skipped::default(),
     };
-    holdings.iter().for_each(|held| ready.skipped += &held.skipped);
-    endpoint.serve(services::index::service(IndexServer { words, servers: servers.to_vec() }))?;
+    holdings
+        .iter()
+        .for_each(|held| ready.skipped += &held.skipped);
+    endpoint.serve(services::index::service(IndexServer {
+        words,
+        servers: servers.to_vec(),
+    }))?;
     teller.ready(ready)?;
     Ok(endpoint)
 }
@@ -139,7 +176,10 @@ async fn serve_index(servers: &[Address], listening: &Listening) -> anyhow::Resu
 async fn holdings(endpoint: &Endpoint, servers: &[Address]) -> anyhow::Result<Vec<Holdings>> {
     let mut holdings = Vec::with_capacity(servers.len());
     for server in servers {
-        let held = services::documents::at(endpoint, server).deadline(GATHERING).holdings().await;
+        let held = services::documents::at(endpoint, server)
+            .deadline(GATHERING)
+            .holdings()
+            .await;
         holdings.push(held.with_context(|| format!("document server {server}"))?);
     }
     Ok(holdings)

@@ -91,7 +91,12 @@ pub(crate) struct IndexServer {
 
 #[wallaby::serve]
 impl Index for IndexServer {
-    async fn lookup(&self, request: Request<Many<Excerpt>>, word: String, limit: u32) -> Result<(), Status> {
+    async fn lookup(
+        &self,
+        request: Request<Many<Excerpt>>,
+        word: String,
+        limit: u32,
+    ) -> Result<(), Status> {
         let mut unreachable = Unreachable::default();
         for (rank, hit) in (0..).zip(self.hits(&word, limit)) {
             let excerpt = documents::excerpt(hit.document, word.clone(), rank);
@@ -134,13 +139,18 @@ impl Unreachable {
     }
 
     fn into_result(self) -> Result<(), Status> {
-        let Some((_, _, first)) = self.0.first() else { return Ok(()) };
+        let Some((_, _, first)) = self.0.first() else {
+            return Ok(());
+        };
         let code = first.code();
         let sentences: Vec<String> = self
             .0
             .iter()
             .map(|(server, documents, why)| {
-                format!("document server {server} can't be reached ({documents} missing): {}", why.message())
+                format!(
+                    "document server {server} can't be reached ({documents} missing): {}",
+                    why.message()
+                )
             })
             .collect();
         Err(Status::new(code, sentences.join("; ")))
@@ -163,7 +173,11 @@ pub(crate) struct Held {
 
 impl From<Document> for Held {
     fn from(document: Document) -> Self {
-        Self { title: document.title(), words: Concordance::of(&document.text), document }
+        Self {
+            title: document.title(),
+            words: Concordance::of(&document.text),
+            document,
+        }
     }
 }
 
@@ -171,7 +185,10 @@ impl From<Document> for Held {
 impl Documents for DocumentServer {
     async fn excerpt(&self, document: u32, word: String, rank: u32) -> Result<Excerpt, Status> {
         let Some(held) = self.documents.get(document as usize) else {
-            return Err(Status::new(Code::NotFound, format!("{} has no document {document}", self.address)));
+            return Err(Status::new(
+                Code::NotFound,
+                format!("{} has no document {document}", self.address),
+            ));
         };
         let word = normal(&word);
         Ok(Excerpt {
@@ -187,7 +204,12 @@ impl Documents for DocumentServer {
 
     async fn words(&self, request: Request<Many<DocumentWords>>) -> Result<(), Status> {
         for (document, held) in (0..).zip(&self.documents) {
-            request.reply(DocumentWords { document, words: held.words.counts() }).await?;
+            request
+                .reply(DocumentWords {
+                    document,
+                    words: held.words.counts(),
+                })
+                .await?;
         }
         Ok(())
     }
@@ -195,7 +217,11 @@ impl Documents for DocumentServer {
     async fn holdings(&self) -> Holdings {
         Holdings {
             documents: self.documents.len() as u64,
-            bytes: self.documents.iter().map(|held| held.document.text.len() as u64).sum(),
+            bytes: self
+                .documents
+                .iter()
+                .map(|held| held.document.text.len() as u64)
+                .sum(),
             skipped: self.skipped.clone(),
         }
     }

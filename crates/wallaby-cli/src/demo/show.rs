@@ -9,14 +9,27 @@ use std::fmt::Write;
 pub(crate) fn answer(answer: &Answer, most: usize) -> String {
     let mut out = String::new();
     let found = answer.documents.len();
-    let count = if found == 1 { "1 document".to_owned() } else { format!("{found} documents") };
+    let count = if found == 1 {
+        "1 document".to_owned()
+    } else {
+        format!("{found} documents")
+    };
     let time = show_micros(answer.elapsed_us);
-    let _ = writeln!(out, "{} {}", style(&answer.word).bold(), style(format!("· {count} · {time}")).dim());
+    let _ = writeln!(
+        out,
+        "{} {}",
+        style(&answer.word).bold(),
+        style(format!("· {count} · {time}")).dim()
+    );
     for document in answer.documents.iter().take(most) {
         out += &self::document(document);
     }
     if found > most {
-        let _ = writeln!(out, "  {}", style(format!("… and {} more", found - most)).dim());
+        let _ = writeln!(
+            out,
+            "  {}",
+            style(format!("… and {} more", found - most)).dim()
+        );
     }
     for error in &answer.errors {
         let _ = writeln!(out, "  {} {error}", style("error:").red().bold());
@@ -33,7 +46,11 @@ fn document(found: &Found) -> String {
         };
     }
     let place = style(format!("{}:{}", found.path, found.snippet.line)).cyan();
-    let times = if found.count == 1 { String::new() } else { format!(" ×{}", found.count) };
+    let times = if found.count == 1 {
+        String::new()
+    } else {
+        format!(" ×{}", found.count)
+    };
     let about = style(format!("{times} · {}", found.server)).dim();
     format!("  {place}{about}\n      {snippet}\n")
 }
@@ -52,7 +69,11 @@ pub(crate) fn collection(collection: &Collection) -> String {
         let _ = writeln!(out, "{} {problem}", style("unreadable:").yellow());
     }
     for server in &collection.servers {
-        let _ = writeln!(out, "  {:<14}{}  process {}", server.name, server.address, server.process);
+        let _ = writeln!(
+            out,
+            "  {:<14}{}  process {}",
+            server.name, server.address, server.process
+        );
     }
     out
 }

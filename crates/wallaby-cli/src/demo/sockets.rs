@@ -26,7 +26,11 @@ impl Sockets {
     pub(crate) fn address(&self, name: &str) -> String {
         match self {
             Self::Tcp => "tcp://127.0.0.1:0".to_owned(),
-            Self::Unix(folder) => format!("unix://{}/{}.sock", folder.display(), name.replace(' ', "-")),
+            Self::Unix(folder) => format!(
+                "unix://{}/{}.sock",
+                folder.display(),
+                name.replace(' ', "-")
+            ),
         }
     }
 }
@@ -49,7 +53,10 @@ mod tests {
         let sockets = Sockets::new(Transport::Unix).unwrap();
         let address = sockets.address("documents 1");
         assert!(address.ends_with("/documents-1.sock"), "{address}");
-        let folder = PathBuf::from(address.trim_start_matches("unix://")).parent().unwrap().to_owned();
+        let folder = PathBuf::from(address.trim_start_matches("unix://"))
+            .parent()
+            .unwrap()
+            .to_owned();
         assert!(folder.is_dir());
         drop(sockets);
         assert!(!folder.exists());

@@ -65,7 +65,10 @@ impl Timeline {
     /// When a hop's request left its sender, as well as that is known: not before its sender began to work on its own.
     pub(crate) fn sent_us(&self, hop: usize) -> f64 {
         let row = &self.hops[hop];
-        let sender = row.parent.and_then(|parent| self.hops.get(parent)).and_then(|parent| parent.work);
+        let sender = row
+            .parent
+            .and_then(|parent| self.hops.get(parent))
+            .and_then(|parent| parent.work);
         let sent = sender.map_or(row.begun_us, |work| work.ended_us());
         row.work.map_or(sent, |work| sent.min(work.arrived_us))
     }
@@ -73,13 +76,18 @@ impl Timeline {
     /// Whether a hop is the last of those with the same sender.
     pub(crate) fn is_last_child(&self, hop: usize) -> bool {
         let parent = self.hops[hop].parent;
-        self.hops[hop + 1..].iter().all(|later| later.parent != parent)
+        self.hops[hop + 1..]
+            .iter()
+            .all(|later| later.parent != parent)
     }
 
     /// Adds the hops of another call; they stay in place, the times too.
     pub(crate) fn append(&mut self, other: Self) {
         let first = self.hops.len();
-        let moved = |hop: HopRow| HopRow { parent: hop.parent.map(|parent| parent + first), ..hop };
+        let moved = |hop: HopRow| HopRow {
+            parent: hop.parent.map(|parent| parent + first),
+            ..hop
+        };
         self.hops.extend(other.hops.into_iter().map(moved));
         self.elapsed_us = self.elapsed_us.max(other.elapsed_us);
     }
@@ -87,17 +95,27 @@ impl Timeline {
     /// The hops in the order of the tree: each directly followed by its children, siblings as they stand.
     pub(crate) fn in_tree_order(mut self) -> Self {
         let mut order = Vec::with_capacity(self.hops.len());
-        let mut open: Vec<usize> = (0..self.hops.len()).rev().filter(|hop| self.hops[*hop].parent.is_none()).collect();
+        let mut open: Vec<usize> = (0..self.hops.len())
+            .rev()
+            .filter(|hop| self.hops[*hop].parent.is_none())
+            .collect();
         while let Some(hop) = open.pop() {
             order.push(hop);
-            open.extend((hop + 1..self.hops.len()).rev().filter(|child| self.hops[*child].parent == Some(hop)));
+            open.extend(
+                (hop + 1..self.hops.len())
+                    .rev()
+                    .filter(|child| self.hops[*child].parent == Some(hop)),
+            );
         }
         let place = |old: usize| order.iter().position(|hop| *hop == old);
         self.hops = order
             .iter()
             .map(|old| {
                 let hop = &self.hops[*old];
-                HopRow { parent: hop.parent.and_then(place), ..hop.clone() }
+                HopRow {
+                    parent: hop.parent.and_then(place),
+                    ..hop.clone()
+                }
             })
             .collect();
         self
@@ -107,7 +125,13 @@ impl Timeline {
 /// A small tree for the tests of everything that draws.
 #[cfg(test)]
 pub(crate) fn example() -> Timeline {
-    let work = |arrived_us, ran_us| Some(Work { arrived_us, queued_us: 10.0, ran_us });
+    let work = |arrived_us, ran_us| {
+        Some(Work {
+            arrived_us,
+            queued_us: 10.0,
+            ran_us,
+        })
+    };
     let excerpt = |number: u32, arrived_us: f64| HopRow {
         path: format!("0.{number}"),
         parent: Some(0),
@@ -126,8 +150,19 @@ pub(crate) fn example() -> Timeline {
         delegated: 3,
         ..HopRow::default()
     };
-    let hops = vec![lookup, excerpt(1, 2_100.0), excerpt(2, 2_150.0), HopRow { work: None, ..excerpt(3, 2_200.0) }];
-    Timeline { elapsed_us: 3_300.0, hops }
+    let hops = vec![
+        lookup,
+        excerpt(1, 2_100.0),
+        excerpt(2, 2_150.0),
+        HopRow {
+            work: None,
+            ..excerpt(3, 2_200.0)
+        },
+    ];
+    Timeline {
+        elapsed_us: 3_300.0,
+        hops,
+    }
 }
 
 #[cfg(test)]
@@ -138,14 +173,19 @@ mod tests {
     fn knows_depth_and_siblings() {
         let timeline = example();
         assert_eq!((timeline.depth(0), timeline.depth(2)), (0, 1));
-        assert!(timeline.is_last_child(0) && timeline.is_last_child(3) && !timeline.is_last_child(1));
+        assert!(
+            timeline.is_last_child(0) && timeline.is_last_child(3) && !timeline.is_last_child(1)
+        );
     }
 
     #[test]
     fn requests_leave_when_their_sender_is_done_or_before_they_arrive() {
         let mut timeline = example();
         assert_eq!((timeline.sent_us(0), timeline.sent_us(1)), (0.0, 1_100.0));
-        timeline.hops[1].work = Some(Work { arrived_us: 1_050.0, ..Work::default() });
+        timeline.hops[1].work = Some(Work {
+            arrived_us: 1_050.0,
+            ..Work::default()
+        });
         assert_eq!(timeline.sent_us(1), 1_050.0);
     }
 
@@ -154,15 +194,54 @@ mod tests {
         let mut both = example();
         both.append(example());
         let parents: Vec<_> = both.hops.iter().map(|hop| hop.parent).collect();
-        assert_eq!(parents, [None, Some(0), Some(0), Some(0), None, Some(4), Some(4), Some(4)]);
+        assert_eq!(
+            parents,
+            [
+                None,
+                Some(0),
+                Some(0),
+                Some(0),
+                None,
+                Some(4),
+                Some(4),
+                Some(4)
+            ]
+        );
     }
 
     #[test]
     fn children_follow_their_parent() {
-        let hop = |path: &str, parent| HopRow { path: path.to_owned(), parent, ..HopRow::default() };
-        let hops = vec![hop("0", None), hop("1", None), hop("0.0", Some(0)), hop("1.0", Some(1)), hop("0.0.0", Some(2))];
-        let ordered = Timeline { elapsed_us: 0.0, hops }.in_tree_order();
-        let seen: Vec<_> = ordered.hops.iter().map(|hop| (hop.path.as_str(), hop.parent)).collect();
-        assert_eq!(seen, [("0", None), ("0.0", Some(0)), ("0.0.0", Some(1)), ("1", None), ("1.0", Some(3))]);
+        let hop = |path: &str, parent| HopRow {
+            path: path.to_owned(),
+            parent,
+            ..HopRow::default()
+        };
+        let hops = vec![
+            hop("0", None),
+            hop("1", None),
+            hop("0.0", Some(0)),
+            hop("1.0", Some(1)),
+            hop("0.0.0", Some(2)),
+        ];
+        let ordered = Timeline {
+            elapsed_us: 0.0,
+            hops,
+        }
+        .in_tree_order();
+        let seen: Vec<_> = ordered
+            .hops
+            .iter()
+            .map(|hop| (hop.path.as_str(), hop.parent))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("0", None),
+                ("0.0", Some(0)),
+                ("0.0.0", Some(1)),
+                ("1", None),
+                ("1.0", Some(3))
+            ]
+        );
     }
 }

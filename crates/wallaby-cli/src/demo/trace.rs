@@ -10,7 +10,11 @@ pub(crate) fn micros(time: Duration) -> f64 {
 }
 
 /// The timeline of a call that was begun at `begun`, its servers called by `name`.
-pub(crate) fn timeline(trace: &Trace, begun: Duration, name: impl Fn(&Address) -> String) -> Timeline {
+pub(crate) fn timeline(
+    trace: &Trace,
+    begun: Duration,
+    name: impl Fn(&Address) -> String,
+) -> Timeline {
     let row = |hop: &Hop| HopRow {
         path: hop.path.clone(),
         parent: hop.parent,
@@ -27,7 +31,11 @@ pub(crate) fn timeline(trace: &Trace, begun: Duration, name: impl Fn(&Address) -
         delegated: hop.delegated,
     };
     let hops = trace.hops.iter().map(row).collect();
-    Timeline { elapsed_us: micros(begun + trace.elapsed), hops }.in_tree_order()
+    Timeline {
+        elapsed_us: micros(begun + trace.elapsed),
+        hops,
+    }
+    .in_tree_order()
 }
 
 /// A method without its package.

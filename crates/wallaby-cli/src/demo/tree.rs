@@ -22,7 +22,12 @@ pub(crate) fn draw(timeline: &Timeline, width: usize) -> String {
 
     let mut out = String::new();
     let mut line = |label: &str, server: &str, bar: &str, figures: [String; 3]| {
-        let _ = write!(out, "{}  {}  {bar} ", pad(label, label_width), pad(server, server_width));
+        let _ = write!(
+            out,
+            "{}  {}  {bar} ",
+            pad(label, label_width),
+            pad(server, server_width)
+        );
         for figure in figures {
             let figure = pad_str(&figure, FIGURES, console::Alignment::Right, None).into_owned();
             let _ = write!(out, "{figure}");
@@ -30,7 +35,12 @@ pub(crate) fn draw(timeline: &Timeline, width: usize) -> String {
         out.truncate(out.trim_end().len());
         out.push('\n');
     };
-    line("client", "", &axis(timeline, bars), ["queued", "ran", "answered"].map(str::to_owned));
+    line(
+        "client",
+        "",
+        &axis(timeline, bars),
+        ["queued", "ran", "answered"].map(str::to_owned),
+    );
     for (hop, label) in labels.iter().enumerate() {
         let row = &timeline.hops[hop];
         line(label, &row.server, &bar(timeline, hop, bars), figures(row));
@@ -43,7 +53,10 @@ pub(crate) fn draw(timeline: &Timeline, width: usize) -> String {
 
 /// What the marks in the bars mean.
 pub(crate) fn legend() -> String {
-    format!("{} on its way   {} queued   {} running   {} answer on its way", GOING, QUEUED, RUNNING, COMING)
+    format!(
+        "{} on its way   {} queued   {} running   {} answer on its way",
+        GOING, QUEUED, RUNNING, COMING
+    )
 }
 
 const GOING: char = '·';
@@ -72,17 +85,24 @@ fn label(timeline: &Timeline, hop: usize) -> String {
 fn axis(timeline: &Timeline, width: usize) -> String {
     let end = show_micros(timeline.elapsed_us);
     let line = "┄".repeat(width.saturating_sub(measure_text_width(&end) + 3));
-    style(pad(&format!("0 {line} {end}"), width)).dim().to_string()
+    style(pad(&format!("0 {line} {end}"), width))
+        .dim()
+        .to_string()
 }
 
 fn bar(timeline: &Timeline, hop: usize, width: usize) -> String {
     let column = |time: f64| {
-        let part = if timeline.elapsed_us > 0.0 { (time / timeline.elapsed_us).clamp(0.0, 1.0) } else { 0.0 };
+        let part = if timeline.elapsed_us > 0.0 {
+            (time / timeline.elapsed_us).clamp(0.0, 1.0)
+        } else {
+            0.0
+        };
         ((part * width as f64) as usize).min(width - 1)
     };
     let row = &timeline.hops[hop];
     let mut cells = vec![' '; width];
-    let mut fill = |from: f64, to: f64, mark: char| cells[column(from)..=column(to.max(from))].fill(mark);
+    let mut fill =
+        |from: f64, to: f64, mark: char| cells[column(from)..=column(to.max(from))].fill(mark);
     let sent = timeline.sent_us(hop);
     if let Some(work) = row.work {
         // Later marks win: that something ran matters more than that it travelled.
@@ -118,15 +138,29 @@ fn paint(cells: &[char]) -> String {
 
 fn figures(row: &HopRow) -> [String; 3] {
     let time = |time: Option<f64>| time.map_or_else(|| "–".to_owned(), show_micros);
-    [time(row.work.map(|work| work.queued_us)), time(row.work.map(|work| work.ran_us)), time(row.answered_us)]
+    [
+        time(row.work.map(|work| work.queued_us)),
+        time(row.work.map(|work| work.ran_us)),
+        time(row.answered_us),
+    ]
 }
 
 fn pad(text: &str, width: usize) -> String {
-    pad_str(&truncate_str(text, width, "…"), width, console::Alignment::Left, None).into_owned()
+    pad_str(
+        &truncate_str(text, width, "…"),
+        width,
+        console::Alignment::Left,
+        None,
+    )
+    .into_owned()
 }
 
 fn widest<'a>(texts: impl IntoIterator<Item = &'a String>) -> usize {
-    texts.into_iter().map(|text| measure_text_width(text)).max().unwrap_or(0)
+    texts
+        .into_iter()
+        .map(|text| measure_text_width(text))
+        .max()
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -142,8 +176,11 @@ mod tests {
     fn draws_the_tree() {
         let drawn = plain(&example(), 92);
         assert_eq!(drawn.lines().count(), 5, "{drawn}");
-        assert!(drawn.contains("└─ Documents/excerpt  documents 3"), "{drawn}");
-        assert!(drawn.contains("10.0 µs  40.0 µs  3.15 ms"), "{drawn}");
+        assert!(
+            drawn.contains("└─ Documents/excerpt  documents 3"),
+            "{drawn}"
+        );
+        assert!(drawn.contains("10 µs    40 µs  3.15 ms"), "{drawn}");
     }
 
     #[test]

@@ -23,7 +23,10 @@ pub(crate) fn words(text: &str) -> impl Iterator<Item = (Range<usize>, &str)> {
 
 /// The form in which two words are compared: lower case.
 pub(crate) fn normal(word: &str) -> Cow<'_, str> {
-    if word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()) {
+    if word
+        .bytes()
+        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    {
         Cow::Borrowed(word)
     } else {
         Cow::Owned(word.to_lowercase())
@@ -44,25 +47,38 @@ mod tests {
     use super::*;
 
     fn list(text: &str) -> Vec<String> {
-        words(text).map(|(_, word)| normal(word).into_owned()).collect()
+        words(text)
+            .map(|(_, word)| normal(word).into_owned())
+            .collect()
     }
 
     #[test]
     fn splits_prose_and_code() {
-        assert_eq!(list("The first hop, it's HERE."), ["the", "first", "hop", "it", "s", "here"]);
-        assert_eq!(list("request.delegate_to(x2)"), ["request", "delegate", "to", "x2"]);
+        assert_eq!(
+            list("The first hop, it's HERE."),
+            ["the", "first", "hop", "it", "s", "here"]
+        );
+        assert_eq!(
+            list("request.delegate_to(x2)"),
+            ["request", "delegate", "to", "x2"]
+        );
     }
 
     #[test]
     fn knows_other_scripts() {
-        assert_eq!(list("Übergrößenträger naïve Ελλάδα"), ["übergrößenträger", "naïve", "ελλάδα"]);
+        assert_eq!(
+            list("Übergrößenträger naïve Ελλάδα"),
+            ["übergrößenträger", "naïve", "ελλάδα"]
+        );
         assert_eq!(list("cafe\u{301} noir"), ["cafe\u{301}", "noir"]);
     }
 
     #[test]
     fn says_where_words_stand() {
         let text = "«été» ok";
-        let found: Vec<_> = words(text).map(|(range, word)| (text[range].to_owned(), word)).collect();
+        let found: Vec<_> = words(text)
+            .map(|(range, word)| (text[range].to_owned(), word))
+            .collect();
         assert_eq!(found, [("été".to_owned(), "été"), ("ok".to_owned(), "ok")]);
     }
 

@@ -24,12 +24,20 @@ pub(super) struct Branch {
 
 impl Branch {
     pub(super) fn new(path: Path) -> Self {
-        Self { path, parent: None, expected: false, facts: None, received: Received::default(), hop: 0 }
+        Self {
+            path,
+            parent: None,
+            expected: false,
+            facts: None,
+            received: Received::default(),
+            hop: 0,
+        }
     }
 
     /// How many responses are missing, as far as the facts tell.
     pub(super) fn missing(&self) -> u64 {
-        self.facts.map_or(0, |facts| u64::from(facts.responses - self.received.count))
+        self.facts
+            .map_or(0, |facts| u64::from(facts.responses - self.received.count))
     }
 }
 
@@ -82,7 +90,12 @@ impl std::fmt::Debug for PathHasher {
 
 impl Branches {
     pub(super) fn new(token: Token) -> Self {
-        Self { first: None, more: Vec::new(), index: None, token }
+        Self {
+            first: None,
+            more: Vec::new(),
+            index: None,
+            token,
+        }
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -95,7 +108,11 @@ impl Branches {
         }
         match &self.index {
             Some(index) => index.get(path).copied(),
-            None => self.more.iter().position(|branch| branch.path == *path).map(|position| position as u32 + 1),
+            None => self
+                .more
+                .iter()
+                .position(|branch| branch.path == *path)
+                .map(|position| position as u32 + 1),
         }
     }
 
@@ -114,7 +131,12 @@ impl Branches {
             }
             None if self.more.len() > SCANNED => {
                 let mut index = HashMap::with_hasher(PathHasher(self.token));
-                index.extend(self.more.iter().zip(1..).map(|(branch, position)| (branch.path, position)));
+                index.extend(
+                    self.more
+                        .iter()
+                        .zip(1..)
+                        .map(|(branch, position)| (branch.path, position)),
+                );
                 self.index = Some(index);
             }
             None => {}

@@ -169,7 +169,10 @@ impl Initiator {
     pub fn branches(&self) -> impl Iterator<Item = BranchView> {
         self.branches.iter().map(|branch| BranchView {
             path: branch.path,
-            parent: branch.parent.and_then(|parent| self.branches.get(parent)).map(|parent| parent.path),
+            parent: branch
+                .parent
+                .and_then(|parent| self.branches.get(parent))
+                .map(|parent| parent.path),
             hop: branch.hop,
             facts: branch.facts,
             received: branch.received.count,
@@ -181,7 +184,10 @@ impl Initiator {
         self.branches
             .iter()
             .filter(|branch| branch.expected && (branch.facts.is_none() || branch.missing() > 0))
-            .map(|branch| RequestId { path: branch.path, hop: branch.hop })
+            .map(|branch| RequestId {
+                path: branch.path,
+                hop: branch.hop,
+            })
     }
 
     /// What the requests of a traced call reported.
@@ -199,7 +205,10 @@ impl Initiator {
     ///
     /// If the call is closed.
     pub fn send(&mut self) -> Result<RequestId, Violation> {
-        assert!(!self.closed, "a closed call sends no further initial request");
+        assert!(
+            !self.closed,
+            "a closed call sends no further initial request"
+        );
         let path = Path::ROOT.child(self.roots, self.call, self.token);
         self.expect_branch(path, None)?;
         self.roots += 1;
@@ -224,7 +233,11 @@ impl Initiator {
             && response.index >= facts.responses
         {
             let (path, index, responses) = (branch.path, response.index, facts.responses);
-            return Err(Violation::UnexpectedResponse { path, index, responses });
+            return Err(Violation::UnexpectedResponse {
+                path,
+                index,
+                responses,
+            });
         }
         if response.index >= limit {
             return Err(Violation::TooManyResponses { limit });
@@ -237,14 +250,21 @@ impl Initiator {
             self.count_response(response)?;
         }
         if response.last {
-            let facts = Facts { requests: 0, responses: response.index + 1 };
+            let facts = Facts {
+                requests: 0,
+                responses: response.index + 1,
+            };
             self.learn(position, facts)?;
         }
         self.handle_manifest(response.manifest)?;
         if let Some(options) = &response.options {
             self.handle_trace(&options.trace);
         }
-        Ok(if new { Arrival::New } else { Arrival::Duplicate })
+        Ok(if new {
+            Arrival::New
+        } else {
+            Arrival::Duplicate
+        })
     }
 
     /// A branch of this call reports its end.
@@ -269,8 +289,13 @@ impl Initiator {
     }
 
     fn handle_manifest(&mut self, manifest: Option<Manifest>) -> Result<(), Violation> {
-        let Some(manifest) = manifest else { return Ok(()) };
-        let position = self.branch(RequestId { path: manifest.owner, hop: 0 })?;
+        let Some(manifest) = manifest else {
+            return Ok(());
+        };
+        let position = self.branch(RequestId {
+            path: manifest.owner,
+            hop: 0,
+        })?;
         self.learn(position, manifest.facts)
     }
 
@@ -279,10 +304,14 @@ impl Initiator {
         self.statuses += u64::from(response.status);
         self.bytes += response.payload.len() as u64;
         if self.received > u64::from(self.budgets.responses) {
-            return Err(Violation::TooManyResponses { limit: self.budgets.responses });
+            return Err(Violation::TooManyResponses {
+                limit: self.budgets.responses,
+            });
         }
         if self.bytes > self.budgets.bytes {
-            return Err(Violation::TooManyBytes { limit: self.budgets.bytes });
+            return Err(Violation::TooManyBytes {
+                limit: self.budgets.bytes,
+            });
         }
         Ok(())
     }
@@ -300,7 +329,9 @@ impl Initiator {
 
     fn add_branch(&mut self, path: Path) -> Result<u32, Violation> {
         if self.branches.len() >= self.budgets.requests {
-            return Err(Violation::TooManyRequests { limit: self.budgets.requests });
+            return Err(Violation::TooManyRequests {
+                limit: self.budgets.requests,
+            });
         }
         Ok(self.branches.add(path))
     }
@@ -314,12 +345,21 @@ impl Initiator {
             return if before == facts {
                 Ok(())
             } else {
-                Err(Violation::ConflictingFacts { path, before, now: facts })
+                Err(Violation::ConflictingFacts {
+                    path,
+                    before,
+                    now: facts,
+                })
             };
         }
         if branch.received.bound() > facts.responses {
-            let (path, index, responses) = (branch.path, branch.received.bound() - 1, facts.responses);
-            return Err(Violation::UnexpectedResponse { path, index, responses });
+            let (path, index, responses) =
+                (branch.path, branch.received.bound() - 1, facts.responses);
+            return Err(Violation::UnexpectedResponse {
+                path,
+                index,
+                responses,
+            });
         }
         if facts.requests >= limit {
             return Err(Violation::TooManyRequests { limit });
@@ -349,7 +389,12 @@ impl Initiator {
             for index in 0..requests {
                 let child = path.child(index, self.call, self.token);
                 let child = self.expect_one(child, Some(parent))?;
-                if self.branches.at(child).facts.is_some_and(|facts| facts.requests > 0) {
+                if self
+                    .branches
+                    .at(child)
+                    .facts
+                    .is_some_and(|facts| facts.requests > 0)
+                {
                     open.push(child);
                 }
             }
@@ -365,7 +410,10 @@ impl Initiator {
             None => self.add_branch(path)?,
         };
         let branch = self.branches.at(position);
-        debug_assert!(!branch.expected, "every branch has one parent, which reports once");
+        debug_assert!(
+            !branch.expected,
+            "every branch has one parent, which reports once"
+        );
         branch.expected = true;
         branch.parent = parent;
         match branch.facts {

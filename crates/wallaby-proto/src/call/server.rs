@@ -19,7 +19,9 @@ use bytes::Bytes;
 use crate::id::{CallId, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::status::Status;
-use crate::wire::{End, MAX_TRACE_RECORDS, MethodRef, Options, ReplyTo, Request, Response, TraceRecord};
+use crate::wire::{
+    End, MAX_TRACE_RECORDS, MethodRef, Options, ReplyTo, Request, Response, TraceRecord,
+};
 
 /// The server half of one request. `T` says where a delegated request goes and which method it calls there: whatever
 /// the driver needs to send it.
@@ -100,7 +102,13 @@ pub type Released<T> = [Option<Outbound<T>>; 2];
 
 impl<T> Delegated<T> {
     /// The complete message for a server where the method has this name.
-    pub fn into_request(self, call: CallId, token: Token, method: MethodRef, inherited: Inherited) -> (T, Request) {
+    pub fn into_request(
+        self,
+        call: CallId,
+        token: Token,
+        method: MethodRef,
+        inherited: Inherited,
+    ) -> (T, Request) {
         let mut options = inherited.options;
         if !self.trace.is_empty() {
             options.get_or_insert_default().trace = self.trace;
@@ -128,7 +136,10 @@ impl<T> Delegated<T> {
 impl<T> Server<T> {
     /// The server half of a request that arrived; takes the trace records it carried.
     pub fn new(request: &mut Request) -> Self {
-        let carried = request.options.as_mut().map(|options| std::mem::take(&mut options.trace));
+        let carried = request
+            .options
+            .as_mut()
+            .map(|options| std::mem::take(&mut options.trace));
         Self {
             call: request.call,
             token: request.token,
@@ -185,7 +196,10 @@ impl<T> Server<T> {
     ///
     /// If the request has ended, as do all operations that send.
     pub fn reply(&mut self, payload: Bytes) -> Option<Outbound<T>> {
-        self.hold(Held::Response { status: false, payload })
+        self.hold(Held::Response {
+            status: false,
+            payload,
+        })
     }
 
     /// A request onward; more may follow.
@@ -201,13 +215,25 @@ impl<T> Server<T> {
     /// The last response. `record` is this hop's, in a traced call.
     pub fn respond(&mut self, payload: Bytes, record: Option<TraceRecord>) -> Released<T> {
         let before = self.flush();
-        [before, Some(self.release_last(Held::Response { status: false, payload }, record))]
+        [
+            before,
+            Some(self.release_last(
+                Held::Response {
+                    status: false,
+                    payload,
+                },
+                record,
+            )),
+        ]
     }
 
     /// A request onward as the last act: a tail call.
     pub fn forward(&mut self, to: T, payload: Bytes, record: Option<TraceRecord>) -> Released<T> {
         let before = self.flush();
-        [before, Some(self.release_last(Held::Request { to, payload }, record))]
+        [
+            before,
+            Some(self.release_last(Held::Request { to, payload }, record)),
+        ]
     }
 
     /// The handler ended without a last message of its own.
@@ -217,17 +243,33 @@ impl<T> Server<T> {
         }
         self.assert_open();
         self.ended = true;
-        let facts = Facts { requests: self.requests, responses: self.responses };
+        let facts = Facts {
+            requests: self.requests,
+            responses: self.responses,
+        };
         let (manifest, trace) = self.luggage(record);
         let options = with_trace(trace);
-        Outbound::End(End { call: self.call, token: Some(self.token), request: self.id, facts, manifest, options })
+        Outbound::End(End {
+            call: self.call,
+            token: Some(self.token),
+            request: self.id,
+            facts,
+            manifest,
+            options,
+        })
     }
 
     /// The handler failed, or its work is refused: a status ends the branch. What was held back is not sent
     /// (PROTOCOL-NOTES 10 and 11).
     pub fn fail(&mut self, status: &Status, record: Option<TraceRecord>) -> Outbound<T> {
         self.held = None;
-        self.release_last(Held::Response { status: true, payload: status.to_payload() }, record)
+        self.release_last(
+            Held::Response {
+                status: true,
+                payload: status.to_payload(),
+            },
+            record,
+        )
     }
 
     fn hold(&mut self, message: Held<T>) -> Option<Outbound<T>> {
@@ -241,7 +283,9 @@ impl<T> Server<T> {
     fn release(&mut self, message: Held<T>) -> Outbound<T> {
         let (manifest, trace) = self.luggage(None);
         match message {
-            Held::Response { status, payload } => self.response(status, payload, false, manifest, trace),
+            Held::Response { status, payload } => {
+                self.response(status, payload, false, manifest, trace)
+            }
             Held::Request { to, payload } => self.child(to, payload, manifest, trace),
         }
     }
@@ -260,7 +304,9 @@ impl<T> Server<T> {
                 let own = self.own_manifest(0, 1);
                 self.response(status, payload, false, Some(own), trace)
             }
-            Held::Request { to, payload } if self.requests == 0 => self.continuation(to, payload, carried, trace),
+            Held::Request { to, payload } if self.requests == 0 => {
+                self.continuation(to, payload, carried, trace)
+            }
             Held::Request { to, payload } => {
                 debug_assert!(carried.is_none(), "the first of two messages took it along");
                 let own = self.own_manifest(1, 0);
@@ -287,9 +333,14 @@ impl<T> Server<T> {
     }
 
     fn own_manifest(&self, more_requests: u32, more_responses: u32) -> Manifest {
-        let facts =
-            Facts { requests: self.requests + more_requests, responses: self.responses + more_responses };
-        Manifest { owner: self.id.path, facts }
+        let facts = Facts {
+            requests: self.requests + more_requests,
+            responses: self.responses + more_responses,
+        };
+        Manifest {
+            owner: self.id.path,
+            facts,
+        }
     }
 
     fn response(
@@ -337,7 +388,10 @@ impl<T> Server<T> {
         manifest: Option<Manifest>,
         trace: Vec<TraceRecord>,
     ) -> Outbound<T> {
-        let id = RequestId { path: self.id.path, hop: self.id.hop + 1 };
+        let id = RequestId {
+            path: self.id.path,
+            hop: self.id.hop.saturating_add(1),
+        };
         let base = self.responses;
         self.delegated(to, id, base, payload, manifest, trace)
     }
@@ -351,8 +405,17 @@ impl<T> Server<T> {
         manifest: Option<Manifest>,
         trace: Vec<TraceRecord>,
     ) -> Outbound<T> {
-        let (depth, traced) = (self.depth + 1, self.is_traced());
-        Outbound::Request(Delegated { to, id, depth, base, manifest, traced, trace, payload })
+        let (depth, traced) = (self.depth.saturating_add(1), self.is_traced());
+        Outbound::Request(Delegated {
+            to,
+            id,
+            depth,
+            base,
+            manifest,
+            traced,
+            trace,
+            payload,
+        })
     }
 
     fn assert_open(&self) {
@@ -361,13 +424,22 @@ impl<T> Server<T> {
 }
 
 fn with_trace(trace: Vec<TraceRecord>) -> Option<Box<Options>> {
-    (!trace.is_empty()).then(|| Box::new(Options { trace, ..Options::default() }))
+    (!trace.is_empty()).then(|| {
+        Box::new(Options {
+            trace,
+            ..Options::default()
+        })
+    })
 }
 
 /// A status in the name of a delegated request that certainly was not delivered (PROTOCOL-NOTES 19): the last of its
 /// branch, with the manifest that the request carried.
 pub fn undelivered(request: &Request, status: &Status) -> Response {
-    let trace = request.options.as_ref().map(|options| options.trace.clone()).unwrap_or_default();
+    let trace = request
+        .options
+        .as_ref()
+        .map(|options| options.trace.clone())
+        .unwrap_or_default();
     Response {
         call: request.call,
         token: Some(request.token),

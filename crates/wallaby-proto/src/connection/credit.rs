@@ -54,7 +54,9 @@ impl CallWindows {
 
     /// Whether something is left of a call's window of size `limit`.
     pub(super) fn has_room(&self, call: CallId, limit: u64) -> bool {
-        self.outstanding.get(&call).is_none_or(|outstanding| *outstanding < limit)
+        self.outstanding
+            .get(&call)
+            .is_none_or(|outstanding| *outstanding < limit)
     }
 
     pub(super) fn grant(&mut self, call: CallId, bytes: u64) {
@@ -71,7 +73,10 @@ impl CallWindows {
         if self.outstanding.is_empty() {
             return;
         }
-        let first = CallId { sequence: 0, ..oldest };
+        let first = CallId {
+            sequence: 0,
+            ..oldest
+        };
         while let Some((&call, _)) = self.outstanding.range(first..oldest).next() {
             self.outstanding.remove(&call);
         }

@@ -1,6 +1,6 @@
 //! The first frame of each side: who it is, which versions it speaks, what it takes.
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 
 use crate::address::Address;
 use crate::id::NodeId;
@@ -64,12 +64,18 @@ pub struct Limits {
 impl Default for Limits {
     /// Messages of 16 MiB; 4 MiB of requests, 1 MiB of responses a call, 128 KiB of parts of 4 messages under way.
     fn default() -> Self {
-        Self { message: 16 << 20, requests: 4 << 20, call: 1 << 20, parts: 128 << 10, streams: 4 }
+        Self {
+            message: 16 << 20,
+            requests: 4 << 20,
+            call: 1 << 20,
+            parts: 128 << 10,
+            streams: 4,
+        }
     }
 }
 
 impl Hello {
-    pub(super) fn put(&self, out: &mut BytesMut) {
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
         out.put_slice(&MAGIC);
         out.put_u8(self.versions.0);
         out.put_u8(self.versions.1);
@@ -88,18 +94,32 @@ impl Hello {
         varint::put_bytes(out, &[]); // room for later versions' fields
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    /// Reads the beginning, which is the same in all versions: a later one may go on otherwise.
+    pub(super) fn read_versions(reader: &mut Reader<'_>) -> Result<(u8, u8), DecodeError> {
         let what = "hello";
         if reader.array(what)? != MAGIC {
-            return Err(DecodeError::Malformed { what, why: "not the beginning of a Wallaby connection" });
+            return Err(DecodeError::Malformed {
+                what,
+                why: "not the beginning of a Wallaby connection",
+            });
         }
-        let versions = (reader.u8(what)?, reader.u8(what)?);
+        Ok((reader.u8(what)?, reader.u8(what)?))
+    }
+
+    /// Reads what follows the versions.
+    pub(super) fn read(reader: &mut Reader<'_>, versions: (u8, u8)) -> Result<Self, DecodeError> {
+        let what = "hello";
         let node = NodeId::read(reader)?;
         let expected = NodeId::new(u64::from_be_bytes(reader.array(what)?));
         let address = match reader.u8(what)? {
             0 => None,
             1 => Some(Address::read(reader)?),
-            _ => return Err(DecodeError::Malformed { what, why: "an address that is neither there nor not" }),
+            _ => {
+                return Err(DecodeError::Malformed {
+                    what,
+                    why: "an address that is neither there nor not",
+                });
+            }
         };
         let features = Features(reader.varint(what)?);
         let limits = Limits {
@@ -109,17 +129,31 @@ impl Hello {
             parts: reader.varint(what)?,
             streams: reader.u32(what)?,
         };
-        if limits.parts < MAX_FRAME as u64 / 2 || limits.streams == 0 || limits.requests == 0 || limits.call == 0 {
-            return Err(DecodeError::Malformed { what, why: "limits that let nothing pass" });
+        if limits.parts < MAX_FRAME as u64 / 2
+            || limits.streams == 0
+            || limits.requests == 0
+            || limits.call == 0
+        {
+            return Err(DecodeError::Malformed {
+                what,
+                why: "limits that let nothing pass",
+            });
         }
         reader.bytes(MAX_EXTENSIONS, what)?;
         reader.finish(what)?;
-        Ok(Self { versions, node, expected, address, features, limits })
+        Ok(Self {
+            versions,
+            node,
+            expected,
+            address,
+            features,
+            limits,
+        })
     }
 
     /// The highest version that both sides speak.
-    pub(super) fn common_version(&self, other: &Self) -> Option<u8> {
-        let version = self.versions.1.min(other.versions.1);
-        (version >= self.versions.0.max(other.versions.0)).then_some(version)
+    pub(super) fn common_version(&self, theirs: (u8, u8)) -> Option<u8> {
+        let version = self.versions.1.min(theirs.1);
+        (version >= self.versions.0.max(theirs.0)).then_some(version)
     }
 }

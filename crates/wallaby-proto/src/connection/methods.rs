@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::sync::Arc;
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 use siphasher::sip::SipHasher24;
 
 use crate::varint::{self, Reader};
@@ -41,7 +41,13 @@ impl MethodDefinition {
         hasher.write_u64(arguments);
         hasher.write_u64(answer);
         let key = hasher.finish();
-        Some(Self { name: name.into(), codec: codec.into(), arguments, answer, key })
+        Some(Self {
+            name: name.into(),
+            codec: codec.into(),
+            arguments,
+            answer,
+            key,
+        })
     }
 
     /// `package.Service/method`.
@@ -64,7 +70,7 @@ impl MethodDefinition {
         self.answer
     }
 
-    pub(super) fn put(&self, out: &mut BytesMut, number: u32) {
+    pub(super) fn put(&self, out: &mut Vec<u8>, number: u32) {
         varint::put(out, u64::from(number));
         varint::put_bytes(out, self.name.as_bytes());
         varint::put_bytes(out, self.codec.as_bytes());
@@ -80,8 +86,11 @@ impl MethodDefinition {
         let arguments = u64::from_be_bytes(reader.array(what)?);
         let answer = u64::from_be_bytes(reader.array(what)?);
         reader.finish(what)?;
-        let definition = Self::new(name, codec, arguments, answer)
-            .ok_or(DecodeError::Malformed { what, why: "a method without a name" })?;
+        let definition =
+            Self::new(name, codec, arguments, answer).ok_or(DecodeError::Malformed {
+                what,
+                why: "a method without a name",
+            })?;
         Ok((number, definition))
     }
 }
@@ -89,9 +98,10 @@ impl MethodDefinition {
 /// The numbers that this side gave to methods.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    /// The method used last: most connections use one at a time.
-    last: Option<(u64, u32)>,
-    by_key: BTreeMap<u64, (u32, MethodDefinition)>,
+    /// The number used last: most connections use one at a time.
+    last: u32,
+    by_number: Vec<MethodDefinition>,
+    by_key: BTreeMap<u64, u32>,
 }
 
 /// What [`Numbers::number`] found.
@@ -104,24 +114,52 @@ pub(super) enum Number {
 
 impl Numbers {
     pub(super) fn number(&mut self, method: &MethodDefinition) -> Number {
-        if let Some((key, number)) = self.last
-            && key == method.key
-        {
-            return Number::Known(number);
+        if self.is(self.last, method) {
+            return Number::Known(self.last);
         }
-        let next = self.by_key.len() as u32;
-        let found = match self.by_key.get(&method.key) {
-            Some((number, known)) if known == method => Number::Known(*number),
-            Some(_) => return Number::Refused,
-            None if next as usize >= MAX_METHODS => return Number::Refused,
-            None => {
-                self.by_key.insert(method.key, (next, method.clone()));
-                Number::New(next)
+        match self.by_key.get(&method.key) {
+            Some(&number) if self.is(number, method) => {
+                self.last = number;
+                Number::Known(number)
             }
-        };
-        if let Number::Known(number) | Number::New(number) = found {
-            self.last = Some((method.key, number));
+            Some(_) => Number::Refused,
+            None if self.by_number.len() >= MAX_METHODS => Number::Refused,
+            None => {
+                self.last = self.by_number.len() as u32;
+                self.by_number.push(method.clone());
+                self.by_key.insert(method.key, self.last);
+                Number::New(self.last)
+            }
         }
-        found
+    }
+
+    fn is(&self, number: u32, method: &MethodDefinition) -> bool {
+        self.by_number
+            .get(number as usize)
+            .is_some_and(|known| known == method)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_methods_with_one_hash_are_told_apart_and_refused() {
+        let method = |name| MethodDefinition::new(name, "raw", 0, 0).expect("a name");
+        let (first, other) = (method("a/a"), method("b/b"));
+        let colliding = MethodDefinition {
+            key: first.key,
+            ..method("c/c")
+        };
+        let mut numbers = Numbers::default();
+        assert!(matches!(numbers.number(&first), Number::New(0)));
+        assert!(
+            matches!(numbers.number(&colliding), Number::Refused),
+            "right behind the one it collides with"
+        );
+        assert!(matches!(numbers.number(&other), Number::New(1)));
+        assert!(matches!(numbers.number(&colliding), Number::Refused));
+        assert!(matches!(numbers.number(&first), Number::Known(0)));
     }
 }

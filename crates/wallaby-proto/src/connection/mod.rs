@@ -2,11 +2,13 @@
 //!
 //! The driver's contract: give it what arrived by [`Connection::handle_input`] until that returns `None`, then write
 //! what [`Connection::output`] shows and say how much by [`Connection::advance`]. Everything that sends only appends to
-//! the output. Any error means: close the transport.
+//! the output. Any error means: close the transport, after what the output still shows (the reason, for the peer) was
+//! written as far as that does not wait.
 
 mod credit;
 mod hello;
 mod methods;
+mod output;
 mod parts;
 
 use std::sync::Arc;
@@ -19,13 +21,19 @@ pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
 
 use self::credit::{CallWindows, Grants};
 use self::methods::{Number, Numbers};
+use self::output::Output;
 use self::parts::{Assembled, Inbox, Outbox};
 use crate::id::{CallId, NodeId};
 use crate::varint::{self, Reader};
-use crate::wire::{DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, Request, Response, kind};
+use crate::wire::{
+    DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, Request, Response, kind,
+};
 
 /// Parts are added to the output only while it is shorter than this.
 const PARTS_BELOW: usize = 32 * 1024;
+
+/// Whatever else waits: after so many written bytes without a part, one is added.
+const PARTS_AFTER: usize = 256 * 1024;
 
 /// Messages with credit are refused while more than this waits to be written.
 const OUTPUT_LIMIT: usize = 256 * 1024;
@@ -33,8 +41,14 @@ const OUTPUT_LIMIT: usize = 256 * 1024;
 /// A frame's body may exceed [`MAX_FRAME`] by what its header takes.
 const MAX_BODY: usize = 2 * MAX_FRAME;
 
+/// Longest header that most messages have.
+const HEADER_GUESS: usize = 64;
+
 /// Before the handshake is done, a frame's body is at most this long.
 const MAX_HELLO: usize = 4096;
+
+/// Longest reason for closing that is sent or told, in bytes.
+const MAX_REASON: usize = 1024;
 
 /// What each message costs of a window besides its payload.
 const MESSAGE_COST: u64 = 64;
@@ -46,8 +60,10 @@ pub struct Connection {
     me: Arc<Hello>,
     /// The peer's hello, once the handshake is done.
     peer: Option<Arc<Hello>>,
-    output: BytesMut,
+    output: Output,
     outbox: Outbox,
+    /// Bytes written since the last part was added.
+    since_part: usize,
     inbox: Inbox,
     numbers: Numbers,
     methods_named: u32,
@@ -62,7 +78,9 @@ pub struct Connection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// Speaks first; may insist on a life.
-    Dialer { expected: Option<NodeId> },
+    Dialer {
+        expected: Option<NodeId>,
+    },
     Acceptor,
 }
 
@@ -182,8 +200,9 @@ impl Connection {
             role,
             me,
             peer: None,
-            output: BytesMut::new(),
+            output: Output::default(),
             outbox: Outbox::default(),
+            since_part: 0,
             inbox: Inbox::default(),
             numbers: Numbers::default(),
             methods_named: 0,
@@ -216,19 +235,30 @@ impl Connection {
     /// # Errors
     ///
     /// If it is not accepted now or not at all; nothing was sent then.
-    pub fn send_request(&mut self, request: Request, method: &MethodDefinition) -> Result<(), (Refusal, Request)> {
+    pub fn send_request(
+        &mut self,
+        request: Request,
+        method: &MethodDefinition,
+    ) -> Result<(), (Refusal, Request)> {
         match self.check_request(&request, method) {
             Ok(number) => {
                 let cost = request.payload.len() as u64 + MESSAGE_COST;
                 self.request_window -= cost as i64;
-                self.send(Message::Request(Request { method: MethodRef::Number(number), ..request }));
+                self.send(Message::Request(Request {
+                    method: MethodRef::Number(number),
+                    ..request
+                }));
                 Ok(())
             }
             Err(refusal) => Err((refusal, request)),
         }
     }
 
-    fn check_request(&mut self, request: &Request, method: &MethodDefinition) -> Result<u32, Refusal> {
+    fn check_request(
+        &mut self,
+        request: &Request,
+        method: &MethodDefinition,
+    ) -> Result<u32, Refusal> {
         self.check_size(request.payload.len())?;
         if self.request_window <= 0 || self.is_congested(request.payload.len()) {
             return Err(Refusal::Blocked);
@@ -236,7 +266,8 @@ impl Connection {
         match self.numbers.number(method) {
             Number::Known(number) => Ok(number),
             Number::New(number) => {
-                put_frame(&mut self.output, kind::METHOD, |out| method.put(out, number));
+                self.output
+                    .put_frame(kind::METHOD, |out| method.put(out, number));
                 Ok(number)
             }
             Number::Refused => Err(Refusal::NoMethodNumber),
@@ -249,14 +280,20 @@ impl Connection {
     /// # Errors
     ///
     /// If it is not accepted now or not at all; nothing was sent then.
-    pub fn send_response(&mut self, response: Response, counted: bool) -> Result<(), (Refusal, Response)> {
+    pub fn send_response(
+        &mut self,
+        response: Response,
+        counted: bool,
+    ) -> Result<(), (Refusal, Response)> {
         if let Err(refusal) = self.check_size(response.payload.len()) {
             return Err((refusal, response));
         }
         if counted {
             let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.call);
             let cost = response.payload.len() as u64 + MESSAGE_COST;
-            if self.is_congested(response.payload.len()) || !self.call_windows.take(response.call, cost, limit) {
+            if self.is_congested(response.payload.len())
+                || !self.call_windows.take(response.call, cost, limit)
+            {
                 return Err((Refusal::Blocked, response));
             }
         }
@@ -299,7 +336,7 @@ impl Connection {
     /// in all. Call it for at least a quarter of the limit at a time.
     pub fn grant_call(&mut self, call: CallId, responses: u64, payload: u64) {
         if self.peer.is_some() {
-            put_frame(&mut self.output, kind::CALL_CREDIT, |out| {
+            self.output.put_frame(kind::CALL_CREDIT, |out| {
                 call.initiator.put(out);
                 varint::put(out, call.sequence);
                 varint::put(out, payload + responses * MESSAGE_COST);
@@ -315,27 +352,36 @@ impl Connection {
     /// Tells the peer that nothing new comes.
     pub fn go_away(&mut self) {
         let received = self.counters.messages_received;
-        put_frame(&mut self.output, kind::GOING_AWAY, |out| varint::put(out, received));
+        self.output
+            .put_frame(kind::GOING_AWAY, |out| varint::put(out, received));
     }
 
     /// Tells the peer why the connection is closed now.
     pub fn close(&mut self, reason: &str) {
-        let reason = &reason[..reason.floor_char_boundary(1024)];
-        put_frame(&mut self.output, kind::CLOSE, |out| out.put_slice(reason.as_bytes()));
+        let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
+        self.output
+            .put_frame(kind::CLOSE, |out| out.put_slice(reason.as_bytes()));
     }
 
     /// What is to be written to the transport; parts of large messages are added as long as little waits.
     pub fn output(&mut self) -> &[u8] {
-        let streams = self.peer.as_ref().map_or(1, |peer| peer.limits.streams);
-        while self.output.len() < PARTS_BELOW && self.parts_window > 0 && !self.outbox.is_empty() {
+        while !self.outbox.is_empty() && self.parts_window > 0 && self.is_turn_of_parts() {
+            let streams = self.peer.as_ref().map_or(1, |peer| peer.limits.streams);
             self.parts_window -= self.outbox.write_part(&mut self.output, streams) as i64;
+            self.since_part = 0;
         }
-        &self.output
+        self.output.waiting()
+    }
+
+    /// Parts wait while other messages do, but not for ever.
+    fn is_turn_of_parts(&self) -> bool {
+        self.output.len() < PARTS_BELOW || self.since_part > PARTS_AFTER
     }
 
     /// So much of the output was written.
     pub fn advance(&mut self, written: usize) {
         self.output.advance(written);
+        self.since_part += written;
         self.counters.bytes_sent += written as u64;
     }
 
@@ -347,7 +393,9 @@ impl Connection {
     /// If the connection must be closed.
     pub fn handle_input(&mut self, input: &mut BytesMut) -> Result<Option<Event>, ConnectionError> {
         loop {
-            let Some((kind, body)) = self.next_frame(input)? else { return Ok(None) };
+            let Some((kind, body)) = self.next_frame(input)? else {
+                return Ok(None);
+            };
             if let Some(event) = self.handle_frame(kind, body)? {
                 return Ok(Some(event));
             }
@@ -360,15 +408,30 @@ impl Connection {
     ///
     /// If a message in parts has not grown since the last time.
     pub fn check_stalled(&mut self) -> Result<(), ConnectionError> {
-        if self.inbox.is_stalled() { Err(ConnectionError::Stalled) } else { Ok(()) }
+        if self.inbox.is_stalled() {
+            Err(ConnectionError::Stalled)
+        } else {
+            Ok(())
+        }
     }
 
     fn next_frame(&mut self, input: &mut BytesMut) -> Result<Option<(u8, Bytes)>, ConnectionError> {
-        let Some(&[a, b, c, kind]) = input.first_chunk::<FRAME_HEADER>() else { return Ok(None) };
+        let Some(&[a, b, c, kind]) = input.first_chunk::<FRAME_HEADER>() else {
+            return Ok(None);
+        };
         let len = u32::from_le_bytes([a, b, c, 0]) as usize;
-        let limit = if self.peer.is_some() { MAX_BODY } else { MAX_HELLO };
+        let limit = if self.peer.is_some() {
+            MAX_BODY
+        } else {
+            MAX_HELLO
+        };
         if len > limit {
-            return Err(DecodeError::TooLong { what: "frame", len: len as u64, limit }.into());
+            return Err(DecodeError::TooLong {
+                what: "frame",
+                len: len as u64,
+                limit,
+            }
+            .into());
         }
         if input.len() < FRAME_HEADER + len {
             return Ok(None);
@@ -379,43 +442,80 @@ impl Connection {
     }
 
     fn handle_frame(&mut self, kind: u8, body: Bytes) -> Result<Option<Event>, ConnectionError> {
-        let Some(peer) = &self.peer else { return self.handle_first_frame(kind, body) };
-        let link = Link { sender: peer.node, receiver: self.me.node };
+        let Some(peer) = &self.peer else {
+            return self.handle_first_frame(kind, body);
+        };
+        let link = Link {
+            sender: peer.node,
+            receiver: self.me.node,
+        };
         match kind {
             kind::REQUEST | kind::RESPONSE | kind::END | kind::PING | kind::PONG | kind::TRACE => {
+                let size = body.len() as u64;
                 let message = Message::decode(kind, body, link)?;
                 self.check_method(&message)?;
                 self.counters.messages_received += 1;
+                if message.payload().len() as u64 > self.me.limits.message {
+                    return Ok(Some(Event::TooLarge {
+                        message: message.without_payload(),
+                        size,
+                    }));
+                }
                 Ok(Some(Event::Message(message)))
             }
             kind::PART => self.handle_part(&body, link),
             kind::METHOD => self.handle_method(&body).map(Some),
             kind::CREDIT => self.handle_credit(&body).map(Some),
             kind::CALL_CREDIT => self.handle_call_credit(&body).map(Some),
-            kind::GOING_AWAY => Ok(Some(Event::GoingAway { received: read_one(&body, "going away")? })),
+            kind::GOING_AWAY => Ok(Some(Event::GoingAway {
+                received: read_one(&body, "going away")?,
+            })),
             kind::PROBE => self.handle_probe(&body).map(|()| None),
-            kind::CLOSE => Ok(Some(Event::Closed(String::from_utf8_lossy(&body).into_owned()))),
-            kind::HELLO => Err(ConnectionError::OutOfPlace { kind, when: "after the handshake" }),
+            kind::CLOSE => Ok(Some(closed(&body))),
+            kind::HELLO => Err(ConnectionError::OutOfPlace {
+                kind,
+                when: "after the handshake",
+            }),
             kind => Err(DecodeError::UnknownKind { kind }.into()),
         }
     }
 
-    fn handle_first_frame(&mut self, kind: u8, body: Bytes) -> Result<Option<Event>, ConnectionError> {
+    fn handle_first_frame(
+        &mut self,
+        kind: u8,
+        body: Bytes,
+    ) -> Result<Option<Event>, ConnectionError> {
         match kind {
             kind::HELLO => {}
-            kind::CLOSE => return Ok(Some(Event::Closed(String::from_utf8_lossy(&body).into_owned()))),
-            kind => return Err(ConnectionError::OutOfPlace { kind, when: "before the handshake" }),
-        }
-        let peer = Hello::read(&mut Reader::new(&body))?;
-        if self.me.common_version(&peer).is_none() {
-            return Err(ConnectionError::Version { ours: self.me.versions, theirs: peer.versions });
-        }
-        match self.role {
-            Role::Dialer { expected: Some(expected) } if expected != peer.node => {
-                return Err(ConnectionError::WrongNode { expected, found: peer.node });
+            kind::CLOSE => return Ok(Some(closed(&body))),
+            kind => {
+                return Err(ConnectionError::OutOfPlace {
+                    kind,
+                    when: "before the handshake",
+                });
             }
-            Role::Dialer { .. } => {}
-            Role::Acceptor => self.send_hello(None),
+        }
+        let mut reader = Reader::new(&body);
+        let theirs = Hello::read_versions(&mut reader)?;
+        if self.role == Role::Acceptor {
+            self.send_hello(None); // also if the versions do not fit: so the dialer learns why
+        }
+        if self.me.common_version(theirs).is_none() {
+            return Err(ConnectionError::Version {
+                ours: self.me.versions,
+                theirs,
+            });
+        }
+        let peer = Hello::read(&mut reader, theirs)?;
+        if let Role::Dialer {
+            expected: Some(expected),
+        } = self.role
+            && expected != peer.node
+        {
+            return Err(ConnectionError::WrongNode {
+                expected,
+                found: peer.node,
+            });
         }
         self.request_window = peer.limits.requests.min(i64::MAX as u64) as i64;
         self.parts_window = peer.limits.parts.min(i64::MAX as u64) as i64;
@@ -435,25 +535,35 @@ impl Connection {
                 let size = body.len() as u64;
                 (Message::decode(kind, body, link)?, size)
             }
-            Assembled::TooLarge { kind, beginning, total } => (Message::decode(kind, beginning, link)?, total),
+            Assembled::TooLarge {
+                kind,
+                beginning,
+                total,
+            } => (Message::decode(kind, beginning, link)?, total),
         };
         self.check_method(&message)?;
         self.counters.messages_received += 1;
         let limit = self.me.limits.message;
         if size > limit.saturating_add(MAX_FRAME as u64) || message.payload().len() as u64 > limit {
-            return Ok(Some(Event::TooLarge { message: message.without_payload(), size }));
+            return Ok(Some(Event::TooLarge {
+                message: message.without_payload(),
+                size,
+            }));
         }
         Ok(Some(Event::Message(message)))
     }
 
     fn check_method(&self, message: &Message) -> Result<(), ConnectionError> {
         match message {
-            Message::Request(Request { method: MethodRef::Number(number), .. }) if *number < self.methods_named => {
-                Ok(())
+            Message::Request(Request {
+                method: MethodRef::Number(number),
+                ..
+            }) if *number < self.methods_named => Ok(()),
+            Message::Request(_) => Err(DecodeError::Malformed {
+                what: "request",
+                why: "a method that was not named before",
             }
-            Message::Request(_) => {
-                Err(DecodeError::Malformed { what: "request", why: "a method that was not named before" }.into())
-            }
+            .into()),
             _ => Ok(()),
         }
     }
@@ -462,11 +572,20 @@ impl Connection {
         let what = "method";
         let (number, definition) = MethodDefinition::read(&mut Reader::new(body))?;
         if number != self.methods_named {
-            return Err(DecodeError::Malformed { what, why: "a number out of turn" }.into());
+            return Err(DecodeError::Malformed {
+                what,
+                why: "a number out of turn",
+            }
+            .into());
         }
         if number as usize >= MAX_METHODS {
             let len = u64::from(number) + 1;
-            return Err(DecodeError::TooLong { what: "methods of a connection", len, limit: MAX_METHODS }.into());
+            return Err(DecodeError::TooLong {
+                what: "methods of a connection",
+                len,
+                limit: MAX_METHODS,
+            }
+            .into());
         }
         self.methods_named += 1;
         Ok(Event::Method(number, definition))
@@ -478,21 +597,33 @@ impl Connection {
         let window = match reader.u8(what)? {
             REQUESTS => &mut self.request_window,
             PARTS => &mut self.parts_window,
-            _ => return Err(DecodeError::Malformed { what, why: "an unknown window" }.into()),
+            _ => {
+                return Err(DecodeError::Malformed {
+                    what,
+                    why: "an unknown window",
+                }
+                .into());
+            }
         };
         let bytes = reader.varint(what)?;
         reader.finish(what)?;
         *window = i64::try_from(bytes)
             .ok()
             .and_then(|bytes| window.checked_add(bytes))
-            .ok_or(DecodeError::Malformed { what, why: "more than a window can hold" })?;
+            .ok_or(DecodeError::Malformed {
+                what,
+                why: "more than a window can hold",
+            })?;
         Ok(Event::Credit)
     }
 
     fn handle_call_credit(&mut self, body: &[u8]) -> Result<Event, ConnectionError> {
         let what = "call credit";
         let mut reader = Reader::new(body);
-        let call = CallId { initiator: NodeId::read(&mut reader)?, sequence: reader.varint(what)? };
+        let call = CallId {
+            initiator: NodeId::read(&mut reader)?,
+            sequence: reader.varint(what)?,
+        };
         let bytes = reader.varint(what)?;
         reader.finish(what)?;
         self.call_windows.grant(call, bytes);
@@ -508,27 +639,42 @@ impl Connection {
         reader.finish(what)?;
         match answer {
             ANSWER => Ok(()),
+            // Who does not read the answers needs no more of them: they must not pile up here.
+            ASK if self.output.len() > OUTPUT_LIMIT => Ok(()),
             ASK => {
-                put_frame(&mut self.output, kind::PROBE, |out| {
+                self.output.put_frame(kind::PROBE, |out| {
                     out.put_u8(ANSWER);
                     varint::put(out, nonce);
                 });
                 Ok(())
             }
-            _ => Err(DecodeError::Malformed { what, why: "neither a question nor an answer" }.into()),
+            _ => Err(DecodeError::Malformed {
+                what,
+                why: "neither a question nor an answer",
+            }
+            .into()),
         }
     }
 
     fn send_hello(&mut self, expected: Option<NodeId>) {
-        let hello = Hello { expected, ..(*self.me).clone() };
-        put_frame(&mut self.output, kind::HELLO, |out| hello.put(out));
+        let hello = Hello {
+            expected,
+            ..(*self.me).clone()
+        };
+        self.output.put_frame(kind::HELLO, |out| hello.put(out));
     }
 
     fn check_size(&self, payload: usize) -> Result<(), Refusal> {
-        let Some(peer) = &self.peer else { return Err(Refusal::NotOpen) };
+        let Some(peer) = &self.peer else {
+            return Err(Refusal::NotOpen);
+        };
         let size = payload as u64;
         let limit = peer.limits.message.min(self.me.limits.message);
-        if size > limit { Err(Refusal::TooLarge { size, limit }) } else { Ok(()) }
+        if size > limit {
+            Err(Refusal::TooLarge { size, limit })
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether a message with a payload of this size must wait for others to be written.
@@ -542,14 +688,22 @@ impl Connection {
 
     fn send(&mut self, message: Message) {
         let Some(peer) = &self.peer else { return };
-        let link = Link { sender: self.me.node, receiver: peer.node };
+        let link = Link {
+            sender: self.me.node,
+            receiver: peer.node,
+        };
         self.counters.messages_sent += 1;
         if message.payload().len() > MAX_FRAME {
-            let mut header = BytesMut::new();
+            let mut header = Vec::new();
             message.put_header(&mut header, link);
-            self.outbox.push(message.kind(), header.freeze(), message.payload().clone());
+            self.outbox
+                .push(message.kind(), header.into(), message.payload().clone());
         } else {
-            put_frame(&mut self.output, message.kind(), |out| message.encode(out, link));
+            self.output.put_frame(message.kind(), |out| {
+                out.reserve(HEADER_GUESS + message.payload().len());
+                message.put_header(out, link);
+                out.put_slice(message.payload());
+            });
         }
     }
 }
@@ -560,20 +714,16 @@ const PARTS: u8 = 1;
 const ASK: u8 = 0;
 const ANSWER: u8 = 1;
 
-/// Appends a frame: its length and kind, and whatever `body` appends.
-fn put_frame(out: &mut BytesMut, kind: u8, body: impl FnOnce(&mut BytesMut)) {
-    let start = out.len();
-    out.put_slice(&[0, 0, 0, kind]);
-    body(out);
-    let len = (out.len() - start - FRAME_HEADER) as u32;
-    out[start..start + 3].copy_from_slice(&len.to_le_bytes()[..3]);
-}
-
-fn put_credit(out: &mut BytesMut, window: u8, bytes: u64) {
-    put_frame(out, kind::CREDIT, |out| {
+fn put_credit(output: &mut Output, window: u8, bytes: u64) {
+    output.put_frame(kind::CREDIT, |out| {
         out.put_u8(window);
         varint::put(out, bytes);
     });
+}
+
+fn closed(body: &[u8]) -> Event {
+    let reason = &body[..body.len().min(MAX_REASON)];
+    Event::Closed(String::from_utf8_lossy(reason).into_owned())
 }
 
 fn read_one(body: &[u8], what: &'static str) -> Result<u64, DecodeError> {

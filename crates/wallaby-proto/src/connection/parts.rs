@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::connection::{Limits, put_frame};
+use crate::connection::Limits;
+use crate::connection::output::Output;
 use crate::varint::{self, Reader};
 use crate::wire::{DecodeError, MAX_FRAME, kind};
 
@@ -54,14 +55,22 @@ impl Outbox {
         let stream = self.next_stream;
         self.next_stream += 1;
         self.bytes += header.len() + payload.len();
-        self.queue.push_back(Outgoing { stream, kind, header, payload, begun: false });
+        self.queue.push_back(Outgoing {
+            stream,
+            kind,
+            header,
+            payload,
+            begun: false,
+        });
     }
 
     /// Appends the next part as a frame; returns how many bytes of the message were in it.
-    pub(super) fn write_part(&mut self, out: &mut BytesMut, streams: u32) -> usize {
-        let Some(mut message) = self.queue.pop_front() else { return 0 };
+    pub(super) fn write_part(&mut self, output: &mut Output, streams: u32) -> usize {
+        let Some(mut message) = self.queue.pop_front() else {
+            return 0;
+        };
         let before = message.left();
-        put_frame(out, kind::PART, |out| {
+        output.put_frame(kind::PART, |out| {
             varint::put(out, message.stream);
             if !message.begun {
                 varint::put(out, message.left() as u64);
@@ -70,7 +79,9 @@ impl Outbox {
             }
             let header = message.header.split_to(message.header.len().min(PART));
             out.put_slice(&header);
-            let payload = message.payload.split_to(message.payload.len().min(PART - header.len()));
+            let payload = message
+                .payload
+                .split_to(message.payload.len().min(PART - header.len()));
             out.put_slice(&payload);
         });
         let written = before - message.left();
@@ -111,31 +122,55 @@ pub(super) enum Assembled {
     /// A message of this kind.
     Whole { kind: u8, body: Bytes },
     /// The beginning of a message that is too large; the rest was and will be dropped.
-    TooLarge { kind: u8, beginning: Bytes, total: u64 },
+    TooLarge {
+        kind: u8,
+        beginning: Bytes,
+        total: u64,
+    },
 }
 
 impl Inbox {
     /// Takes one part; returns how many bytes of the message were in it, and what it completed.
-    pub(super) fn handle_part(&mut self, body: &[u8], limits: Limits) -> Result<(u64, Assembled), DecodeError> {
+    pub(super) fn handle_part(
+        &mut self,
+        body: &[u8],
+        limits: Limits,
+    ) -> Result<(u64, Assembled), DecodeError> {
         let what = "part";
         let mut reader = Reader::new(body);
         let stream = reader.varint(what)?;
         if !self.streams.contains_key(&stream) {
             if self.streams.len() >= limits.streams as usize {
-                return Err(DecodeError::Malformed { what, why: "more messages in parts than were allowed" });
+                return Err(DecodeError::Malformed {
+                    what,
+                    why: "more messages in parts than were allowed",
+                });
             }
             let total = reader.varint(what)?;
             let kind = reader.u8(what)?;
             let too_large = total > limits.message.saturating_add(MAX_FRAME as u64);
-            let incoming = Incoming { kind, total, bytes: BytesMut::new(), arrived: 0, too_large, moved: true };
+            let incoming = Incoming {
+                kind,
+                total,
+                bytes: BytesMut::new(),
+                arrived: 0,
+                too_large,
+                moved: true,
+            };
             self.streams.insert(stream, incoming);
         }
         let bytes = &body[reader.position()..];
         if bytes.is_empty() {
-            return Err(DecodeError::Malformed { what, why: "nothing in it" });
+            return Err(DecodeError::Malformed {
+                what,
+                why: "nothing in it",
+            });
         }
         let Some(incoming) = self.streams.get_mut(&stream) else {
-            return Err(DecodeError::Malformed { what, why: "no stream" });
+            return Err(DecodeError::Malformed {
+                what,
+                why: "no stream",
+            });
         };
         let assembled = incoming.take(bytes)?;
         if incoming.arrived == incoming.total {
@@ -146,7 +181,9 @@ impl Inbox {
 
     /// Whether a message has not grown since this was last asked.
     pub(super) fn is_stalled(&mut self) -> bool {
-        self.streams.values_mut().any(|incoming| !std::mem::take(&mut incoming.moved))
+        self.streams
+            .values_mut()
+            .any(|incoming| !std::mem::take(&mut incoming.moved))
     }
 }
 
@@ -156,12 +193,19 @@ impl Incoming {
         self.moved = true;
         self.arrived += bytes.len() as u64;
         if self.arrived > self.total {
-            return Err(DecodeError::Malformed { what: "part", why: "more bytes than its message has" });
+            return Err(DecodeError::Malformed {
+                what: "part",
+                why: "more bytes than its message has",
+            });
         }
         if self.too_large {
             let (kind, total) = (self.kind, self.total);
             return Ok(if first {
-                Assembled::TooLarge { kind, beginning: Bytes::copy_from_slice(bytes), total }
+                Assembled::TooLarge {
+                    kind,
+                    beginning: Bytes::copy_from_slice(bytes),
+                    total,
+                }
             } else {
                 Assembled::Partly
             });
@@ -170,6 +214,9 @@ impl Incoming {
         if self.arrived < self.total {
             return Ok(Assembled::Partly);
         }
-        Ok(Assembled::Whole { kind: self.kind, body: std::mem::take(&mut self.bytes).freeze() })
+        Ok(Assembled::Whole {
+            kind: self.kind,
+            body: std::mem::take(&mut self.bytes).freeze(),
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! Messages of the protocol itself: pings, pongs, trace reports. They are exempt from credit and sent first.
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 
 use crate::address::Address;
 use crate::id::{CallId, NodeId, Path, RequestId, Token};
@@ -97,7 +97,7 @@ const MISSING: u64 = 1 << 3;
 const KNOWN_OF_PING: u64 = DIRECT | ABORT | MISSING;
 
 impl Ping {
-    pub(super) fn put(&self, out: &mut BytesMut, link: Link) {
+    pub(super) fn put(&self, out: &mut Vec<u8>, link: Link) {
         let flags = flag(self.call.initiator == link.sender, DIRECT)
             | flag(self.abort, ABORT)
             | flag(!self.missing.is_empty(), MISSING);
@@ -109,7 +109,9 @@ impl Ping {
         if !self.missing.is_empty() {
             let missing = &self.missing[..self.missing.len().min(MAX_MISSING)];
             varint::put(out, missing.len() as u64);
-            missing.iter().for_each(|&index| varint::put(out, u64::from(index)));
+            missing
+                .iter()
+                .for_each(|&index| varint::put(out, u64::from(index)));
         }
     }
 
@@ -123,11 +125,20 @@ impl Ping {
         let children_from = reader.u32(what)?;
         let missing = if flags & MISSING != 0 {
             let count = read_count(reader, MAX_MISSING, what)?;
-            (0..count).map(|_| reader.u32(what)).collect::<Result<_, _>>()?
+            (0..count)
+                .map(|_| reader.u32(what))
+                .collect::<Result<_, _>>()?
         } else {
             Vec::new()
         };
-        Ok(Self { call, token, request, abort: flags & ABORT != 0, children_from, missing })
+        Ok(Self {
+            call,
+            token,
+            request,
+            abort: flags & ABORT != 0,
+            children_from,
+            missing,
+        })
     }
 }
 
@@ -143,12 +154,15 @@ const KNOWN_OF_PONG: u64 = (1 << 10) - 1;
 const OF_PROGRESS: u64 = FINISHED | ABORTED | CONTINUED | FACTS | MANIFEST;
 
 impl Pong {
-    pub(super) fn put(&self, out: &mut BytesMut, link: Link) {
+    pub(super) fn put(&self, out: &mut Vec<u8>, link: Link) {
         let flags = flag(self.call.initiator == link.receiver, DIRECT)
             | flag(self.token.is_some(), TOKEN)
             | flag(self.announced, ANNOUNCED)
             | flag(self.writing, WRITING)
-            | self.progress.as_ref().map_or(0, |progress| KNOWN_REQUEST | progress.flags());
+            | self
+                .progress
+                .as_ref()
+                .map_or(0, |progress| KNOWN_REQUEST | progress.flags());
         varint::put(out, flags);
         put_initiator(out, self.call, link.receiver);
         if let Some(token) = self.token {
@@ -165,15 +179,31 @@ impl Pong {
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN_OF_PONG)?;
         let call = read_initiator(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
-        let token = if flags & TOKEN != 0 { Some(Token::read(reader)?) } else { None };
+        let token = if flags & TOKEN != 0 {
+            Some(Token::read(reader)?)
+        } else {
+            None
+        };
         let request = read_request(reader, what)?;
         let progress = match (flags & KNOWN_REQUEST != 0, flags & OF_PROGRESS) {
             (true, _) => Some(Progress::read(reader, flags, &request.path)?),
             (false, 0) => None,
-            (false, _) => return Err(DecodeError::Malformed { what, why: "progress of an unknown request" }),
+            (false, _) => {
+                return Err(DecodeError::Malformed {
+                    what,
+                    why: "progress of an unknown request",
+                });
+            }
         };
         let (announced, writing) = (flags & ANNOUNCED != 0, flags & WRITING != 0);
-        Ok(Self { call, token, request, announced, writing, progress })
+        Ok(Self {
+            call,
+            token,
+            request,
+            announced,
+            writing,
+            progress,
+        })
     }
 }
 
@@ -186,7 +216,7 @@ impl Progress {
             | flag(self.manifest.is_some(), MANIFEST)
     }
 
-    fn put(&self, out: &mut BytesMut, place: &Path) {
+    fn put(&self, out: &mut Vec<u8>, place: &Path) {
         varint::put(out, u64::from(self.base));
         varint::put(out, u64::from(self.count));
         let children = &self.children[..self.children.len().min(MAX_CHILDREN)];
@@ -214,16 +244,30 @@ impl Progress {
             aborted: has(ABORTED),
             base,
             count,
-            children: (0..children).map(|_| Child::read(reader)).collect::<Result<_, _>>()?,
-            continuation: if has(CONTINUED) { Some(Child::read(reader)?) } else { None },
-            facts: if has(FACTS) { Some(Facts::read(reader)?) } else { None },
-            manifest: if has(MANIFEST) { Some(Manifest::read(reader, place)?) } else { None },
+            children: (0..children)
+                .map(|_| Child::read(reader))
+                .collect::<Result<_, _>>()?,
+            continuation: if has(CONTINUED) {
+                Some(Child::read(reader)?)
+            } else {
+                None
+            },
+            facts: if has(FACTS) {
+                Some(Facts::read(reader)?)
+            } else {
+                None
+            },
+            manifest: if has(MANIFEST) {
+                Some(Manifest::read(reader, place)?)
+            } else {
+                None
+            },
         })
     }
 }
 
 impl Child {
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         self.server.put(out);
         out.put_u8(u8::from(self.node.is_some()));
         if let Some(node) = self.node {
@@ -237,15 +281,23 @@ impl Child {
         let node = match reader.u8(what)? {
             0 => None,
             1 => Some(NodeId::read(reader)?),
-            _ => return Err(DecodeError::Malformed { what, why: "a node that is neither there nor not" }),
+            _ => {
+                return Err(DecodeError::Malformed {
+                    what,
+                    why: "a node that is neither there nor not",
+                });
+            }
         };
         Ok(Self { server, node })
     }
 }
 
 impl TraceReport {
-    pub(super) fn put(&self, out: &mut BytesMut, link: Link) {
-        varint::put(out, flag(self.call.initiator == link.receiver, DIRECT) | flag(self.token.is_some(), TOKEN));
+    pub(super) fn put(&self, out: &mut Vec<u8>, link: Link) {
+        varint::put(
+            out,
+            flag(self.call.initiator == link.receiver, DIRECT) | flag(self.token.is_some(), TOKEN),
+        );
         put_initiator(out, self.call, link.receiver);
         if let Some(token) = self.token {
             token.put(out);
@@ -258,8 +310,16 @@ impl TraceReport {
         let flags = reader.varint(what)?;
         check_flags(what, flags, DIRECT | TOKEN)?;
         let call = read_initiator(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
-        let token = if flags & TOKEN != 0 { Some(Token::read(reader)?) } else { None };
-        Ok(Self { call, token, records: read_records(reader)? })
+        let token = if flags & TOKEN != 0 {
+            Some(Token::read(reader)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            call,
+            token,
+            records: read_records(reader)?,
+        })
     }
 }
 
@@ -267,7 +327,7 @@ fn flag(condition: bool, flag: u64) -> u64 {
     if condition { flag } else { 0 }
 }
 
-fn put_request(out: &mut BytesMut, request: RequestId) {
+fn put_request(out: &mut Vec<u8>, request: RequestId) {
     request.path.put(out);
     varint::put(out, u64::from(request.hop));
 }
@@ -275,12 +335,22 @@ fn put_request(out: &mut BytesMut, request: RequestId) {
 fn read_request(reader: &mut Reader<'_>, what: &'static str) -> Result<RequestId, DecodeError> {
     let path = Path::read(reader)?;
     if path.is_root() {
-        return Err(DecodeError::Malformed { what, why: "the initiator's own place" });
+        return Err(DecodeError::Malformed {
+            what,
+            why: "the initiator's own place",
+        });
     }
-    Ok(RequestId { path, hop: reader.u32(what)? })
+    Ok(RequestId {
+        path,
+        hop: reader.u32(what)?,
+    })
 }
 
-fn read_count(reader: &mut Reader<'_>, limit: usize, what: &'static str) -> Result<usize, DecodeError> {
+fn read_count(
+    reader: &mut Reader<'_>,
+    limit: usize,
+    what: &'static str,
+) -> Result<usize, DecodeError> {
     let len = reader.varint(what)?;
     if len > limit as u64 {
         return Err(DecodeError::TooLong { what, len, limit });

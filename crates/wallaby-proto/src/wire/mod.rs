@@ -14,7 +14,8 @@ use thiserror::Error;
 
 pub use self::control::{Child, MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, TraceReport};
 pub use self::options::{
-    Budgets, MAX_METADATA, MAX_TRACE_RECORDS, Metadata, MetadataError, Options, PingSettings, TraceRecord,
+    Budgets, MAX_METADATA, MAX_TRACE_RECORDS, Metadata, MetadataError, Options, PingSettings,
+    TraceRecord,
 };
 pub use self::request::{MethodRef, ReplyTo, Request};
 pub use self::response::{End, Response};
@@ -151,7 +152,7 @@ impl Message {
     }
 
     /// Appends everything but the payload, which follows it.
-    pub(crate) fn put_header(&self, out: &mut BytesMut, link: Link) {
+    pub(crate) fn put_header(&self, out: &mut Vec<u8>, link: Link) {
         match self {
             Self::Request(request) => request.put_header(out, link),
             Self::Response(response) => response.put_header(out, link),
@@ -164,7 +165,9 @@ impl Message {
 
     /// Appends the body of this message's frame: header and payload.
     pub fn encode(&self, out: &mut BytesMut, link: Link) {
-        self.put_header(out, link);
+        let mut header = Vec::new();
+        self.put_header(&mut header, link);
+        out.put_slice(&header);
         out.put_slice(self.payload());
     }
 
@@ -210,7 +213,7 @@ fn rest(mut body: Bytes, header: usize) -> Bytes {
 }
 
 /// Writes the initiator of a call unless it is the one that everybody on this connection would assume.
-fn put_initiator(out: &mut BytesMut, call: CallId, assumed: NodeId) {
+fn put_initiator(out: &mut Vec<u8>, call: CallId, assumed: NodeId) {
     if call.initiator != assumed {
         call.initiator.put(out);
     }
@@ -222,7 +225,10 @@ fn read_initiator(reader: &mut Reader<'_>, assumed: Option<NodeId>) -> Result<Ca
         Some(node) => node,
         None => NodeId::read(reader)?,
     };
-    Ok(CallId { initiator, sequence: reader.varint("call")? })
+    Ok(CallId {
+        initiator,
+        sequence: reader.varint("call")?,
+    })
 }
 
 /// Refuses flag bits outside `known`.

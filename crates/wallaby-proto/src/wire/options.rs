@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use thiserror::Error;
 
 use crate::address::Address;
@@ -86,7 +86,12 @@ pub struct Budgets {
 impl Default for Budgets {
     /// 65,536 requests, 1,048,576 responses, 1 TiB of responses, 4,096 hops deep.
     fn default() -> Self {
-        Self { requests: 1 << 16, responses: 1 << 20, bytes: 1 << 40, depth: 4096 }
+        Self {
+            requests: 1 << 16,
+            responses: 1 << 20,
+            bytes: 1 << 40,
+            depth: 4096,
+        }
     }
 }
 
@@ -137,12 +142,21 @@ impl Metadata {
     /// # Errors
     ///
     /// If the key is empty or all pairs together would be too large; nothing changes then.
-    pub fn insert(&mut self, key: impl Into<String>, value: impl Into<String>) -> Result<(), MetadataError> {
+    pub fn insert(
+        &mut self,
+        key: impl Into<String>,
+        value: impl Into<String>,
+    ) -> Result<(), MetadataError> {
         let (key, value) = (key.into(), value.into());
         if key.is_empty() {
             return Err(MetadataError::EmptyKey);
         }
-        let size = self.pairs.iter().filter(|pair| pair.0 != key).map(size_of_pair).sum::<usize>()
+        let size = self
+            .pairs
+            .iter()
+            .filter(|pair| pair.0 != key)
+            .map(size_of_pair)
+            .sum::<usize>()
             + key.len()
             + value.len();
         if size > MAX_METADATA {
@@ -157,12 +171,17 @@ impl Metadata {
 
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.pairs.iter().find(|pair| pair.0 == key).map(|pair| pair.1.as_str())
+        self.pairs
+            .iter()
+            .find(|pair| pair.0 == key)
+            .map(|pair| pair.1.as_str())
     }
 
     /// All pairs, in the order in which their keys were first set.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+        self.pairs
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
     /// Whether there are none.
@@ -170,7 +189,7 @@ impl Metadata {
         self.pairs.is_empty()
     }
 
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         for (key, value) in &self.pairs {
             varint::put_bytes(out, key.as_bytes());
             varint::put_bytes(out, value.as_bytes());
@@ -179,19 +198,29 @@ impl Metadata {
 
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let what = "metadata";
-        let mut metadata = Self::default();
+        let (mut pairs, mut size) = (Vec::new(), 0);
         while !reader.is_empty() {
             let key = reader.str(MAX_METADATA, what)?;
             let value = reader.str(MAX_METADATA, what)?;
-            let before = metadata.pairs.len();
-            metadata
-                .insert(key, value)
-                .map_err(|_| DecodeError::Malformed { what, why: "an empty key or too many bytes" })?;
-            if metadata.pairs.len() == before {
-                return Err(DecodeError::Malformed { what, why: "a key that stands twice" });
+            size += key.len() + value.len();
+            if key.is_empty() || size > MAX_METADATA {
+                return Err(DecodeError::Malformed {
+                    what,
+                    why: "an empty key or too many bytes",
+                });
             }
+            pairs.push((key.to_owned(), value.to_owned()));
         }
-        Ok(metadata)
+        // A peer may send thousands of pairs: they are not compared each with each.
+        let mut keys: Vec<&str> = pairs.iter().map(|pair| pair.0.as_str()).collect();
+        keys.sort_unstable();
+        if keys.windows(2).any(|two| two[0] == two[1]) {
+            return Err(DecodeError::Malformed {
+                what,
+                why: "a key that stands twice",
+            });
+        }
+        Ok(Self { pairs })
     }
 }
 
@@ -206,8 +235,8 @@ impl Options {
     }
 
     /// Appends the length of all fields and the fields.
-    pub(super) fn put(&self, out: &mut BytesMut) {
-        let mut fields = BytesMut::new();
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        let mut fields = Vec::new();
         if let Some(ping) = self.ping {
             put_field(&mut fields, tag::PING, |field| {
                 varint::put_duration(field, ping.period);
@@ -218,25 +247,35 @@ impl Options {
             put_field(&mut fields, tag::BUDGETS, |field| budgets.put(field));
         }
         if let Some(age) = self.age {
-            put_field(&mut fields, tag::AGE, |field| varint::put_duration(field, age));
+            put_field(&mut fields, tag::AGE, |field| {
+                varint::put_duration(field, age)
+            });
         }
         if let Some(quiet) = self.quiet {
-            put_field(&mut fields, tag::QUIET, |field| varint::put_duration(field, quiet));
+            put_field(&mut fields, tag::QUIET, |field| {
+                varint::put_duration(field, quiet)
+            });
         }
         if !self.metadata.is_empty() {
             put_field(&mut fields, tag::METADATA, |field| self.metadata.put(field));
         }
         if !self.trace.is_empty() {
-            put_field(&mut fields, tag::TRACE, |field| put_records(field, &self.trace));
+            put_field(&mut fields, tag::TRACE, |field| {
+                put_records(field, &self.trace)
+            });
         }
         if self.attempt > 0 {
-            put_field(&mut fields, tag::ATTEMPT, |field| varint::put(field, u64::from(self.attempt)));
+            put_field(&mut fields, tag::ATTEMPT, |field| {
+                varint::put(field, u64::from(self.attempt))
+            });
         }
         if let Some(seal) = &self.seal {
             put_field(&mut fields, tag::SEAL, |field| field.put_slice(seal));
         }
         if let Some(continuation) = &self.continuation {
-            put_field(&mut fields, tag::CONTINUATION, |field| field.put_slice(continuation));
+            put_field(&mut fields, tag::CONTINUATION, |field| {
+                field.put_slice(continuation)
+            });
         }
         if let Some(stream) = self.stream {
             put_field(&mut fields, tag::STREAM, |field| varint::put(field, stream));
@@ -252,7 +291,10 @@ impl Options {
         while !fields.is_empty() {
             let tag = fields.varint(what)?;
             if last_tag.is_some_and(|last| last >= tag) {
-                return Err(DecodeError::Malformed { what, why: "tags that do not ascend" });
+                return Err(DecodeError::Malformed {
+                    what,
+                    why: "tags that do not ascend",
+                });
             }
             last_tag = Some(tag);
             let mut field = Reader::new(fields.bytes(MAX_OPTIONS, what)?);
@@ -270,7 +312,10 @@ impl Options {
         match tag {
             tag::PING => {
                 let what = "ping settings";
-                self.ping = Some(PingSettings { period: field.duration(what)?, timeout: field.duration(what)? });
+                self.ping = Some(PingSettings {
+                    period: field.duration(what)?,
+                    timeout: field.duration(what)?,
+                });
             }
             tag::BUDGETS => self.budgets = Some(Budgets::read(field)?),
             tag::AGE => self.age = Some(field.duration("age")?),
@@ -279,7 +324,9 @@ impl Options {
             tag::TRACE => self.trace = read_records(field)?,
             tag::ATTEMPT => self.attempt = field.u32("attempt")?,
             tag::SEAL => self.seal = Some(read_all(field, MAX_SEAL, "seal")?),
-            tag::CONTINUATION => self.continuation = Some(read_all(field, MAX_CONTINUATION, "continuation")?),
+            tag::CONTINUATION => {
+                self.continuation = Some(read_all(field, MAX_CONTINUATION, "continuation")?)
+            }
             tag::STREAM => self.stream = Some(field.varint("stream")?),
             _ => return Ok(false),
         }
@@ -288,7 +335,7 @@ impl Options {
 }
 
 impl Budgets {
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut Vec<u8>) {
         varint::put(out, u64::from(self.requests));
         varint::put(out, u64::from(self.responses));
         varint::put(out, self.bytes);
@@ -306,26 +353,34 @@ impl Budgets {
     }
 }
 
-fn put_field(out: &mut BytesMut, tag: u64, value: impl FnOnce(&mut BytesMut)) {
-    let mut field = BytesMut::new();
+fn put_field(out: &mut Vec<u8>, tag: u64, value: impl FnOnce(&mut Vec<u8>)) {
+    let mut field = Vec::new();
     value(&mut field);
     varint::put(out, tag);
     varint::put_bytes(out, &field);
 }
 
-fn read_all(field: &mut Reader<'_>, limit: usize, what: &'static str) -> Result<Bytes, DecodeError> {
+fn read_all(
+    field: &mut Reader<'_>,
+    limit: usize,
+    what: &'static str,
+) -> Result<Bytes, DecodeError> {
     let mut all = Vec::new();
     while !field.is_empty() {
         all.push(field.u8(what)?);
         if all.len() > limit {
-            return Err(DecodeError::TooLong { what, len: all.len() as u64, limit });
+            return Err(DecodeError::TooLong {
+                what,
+                len: all.len() as u64,
+                limit,
+            });
         }
     }
     Ok(all.into())
 }
 
 /// Appends trace records: their number, then each.
-pub(super) fn put_records(out: &mut BytesMut, records: &[TraceRecord]) {
+pub(super) fn put_records(out: &mut Vec<u8>, records: &[TraceRecord]) {
     let records = &records[..records.len().min(MAX_TRACE_RECORDS)];
     varint::put(out, records.len() as u64);
     for record in records {
@@ -347,7 +402,11 @@ pub(super) fn read_records(reader: &mut Reader<'_>) -> Result<Vec<TraceRecord>, 
     let what = "trace records";
     let count = reader.varint(what)?;
     if count > MAX_TRACE_RECORDS as u64 {
-        return Err(DecodeError::TooLong { what, len: count, limit: MAX_TRACE_RECORDS });
+        return Err(DecodeError::TooLong {
+            what,
+            len: count,
+            limit: MAX_TRACE_RECORDS,
+        });
     }
     (0..count).map(|_| read_record(reader)).collect()
 }
@@ -355,12 +414,20 @@ pub(super) fn read_records(reader: &mut Reader<'_>) -> Result<Vec<TraceRecord>, 
 fn read_record(reader: &mut Reader<'_>) -> Result<TraceRecord, DecodeError> {
     let what = "trace record";
     Ok(TraceRecord {
-        request: RequestId { path: Path::read(reader)?, hop: reader.u32(what)? },
+        request: RequestId {
+            path: Path::read(reader)?,
+            hop: reader.u32(what)?,
+        },
         node: NodeId::read(reader)?,
         server: match reader.u8(what)? {
             0 => None,
             1 => Some(Address::read(reader)?),
-            _ => return Err(DecodeError::Malformed { what, why: "a server that is neither there nor not" }),
+            _ => {
+                return Err(DecodeError::Malformed {
+                    what,
+                    why: "a server that is neither there nor not",
+                });
+            }
         },
         method: reader.str(MAX_METHOD_NAME, what)?.to_owned(),
         arrived_us: reader.varint(what)?,
@@ -376,11 +443,17 @@ mod tests {
     #[test]
     fn unknown_even_fields_are_skipped_and_odd_ones_refused() {
         let even = [4, 200, 1, 1, 9];
-        assert_eq!(Options::read(&mut Reader::new(&even)), Ok(Options::default()));
+        assert_eq!(
+            Options::read(&mut Reader::new(&even)),
+            Ok(Options::default())
+        );
         let odd = [4, 201, 1, 1, 9];
         assert_eq!(
             Options::read(&mut Reader::new(&odd)),
-            Err(DecodeError::NotUnderstood { what: "optional fields", bits: 201 })
+            Err(DecodeError::NotUnderstood {
+                what: "optional fields",
+                bits: 201
+            })
         );
     }
 
@@ -392,8 +465,13 @@ mod tests {
         metadata.insert("key", "new").expect("small");
         assert_eq!(metadata.iter().collect::<Vec<_>>(), [("key", "new")]);
         let size = MAX_METADATA + 1;
-        assert_eq!(metadata.insert("key", "x".repeat(size - 3)), Err(MetadataError::TooLarge { size }));
-        metadata.insert("key", "x".repeat(MAX_METADATA - 3)).expect("exactly the limit");
+        assert_eq!(
+            metadata.insert("key", "x".repeat(size - 3)),
+            Err(MetadataError::TooLarge { size })
+        );
+        metadata
+            .insert("key", "x".repeat(MAX_METADATA - 3))
+            .expect("exactly the limit");
         assert!(metadata.insert("other", "").is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 
 use crate::address::Address;
 use crate::id::{CallId, Path, RequestId, Token};
@@ -64,6 +64,9 @@ pub enum ReplyTo {
     Relay,
 }
 
+/// Most responses that earlier hops of a branch may have sent: its server counts on from there without overflow.
+const MAX_BASE: u32 = 1 << 31;
+
 const DIRECT: u64 = 1 << 0;
 const PLACE: u64 = 1 << 1;
 const BASE: u64 = 1 << 2;
@@ -93,7 +96,7 @@ impl Request {
             | when(self.compressed, COMPRESSED)
     }
 
-    pub(super) fn put_header(&self, out: &mut BytesMut, link: Link) {
+    pub(super) fn put_header(&self, out: &mut Vec<u8>, link: Link) {
         debug_assert!(self.reply_to != ReplyTo::Peer || self.call.initiator == link.sender);
         let flags = self.flags();
         varint::put(out, flags);
@@ -137,7 +140,10 @@ impl Request {
         check_flags(what, flags, KNOWN)?;
         let has = |flag: u64| flags & flag != 0;
         if has(DIRECT) && has(ADDRESS) {
-            return Err(DecodeError::Malformed { what, why: "a reply address besides the sender's own" });
+            return Err(DecodeError::Malformed {
+                what,
+                why: "a reply address besides the sender's own",
+            });
         }
         let call = read_initiator(reader, has(DIRECT).then_some(link.sender))?;
         let token = Token::read(reader)?;
@@ -149,21 +155,51 @@ impl Request {
         let (id, depth) = if has(PLACE) {
             let path = Path::read(reader)?;
             if path.is_root() {
-                return Err(DecodeError::Malformed { what, why: "the initiator's own place" });
+                return Err(DecodeError::Malformed {
+                    what,
+                    why: "the initiator's own place",
+                });
             }
-            (RequestId { path, hop: reader.u32(what)? }, reader.u32(what)?)
+            (
+                RequestId {
+                    path,
+                    hop: reader.u32(what)?,
+                },
+                reader.u32(what)?,
+            )
         } else {
             (RequestId::FIRST, 0)
         };
         let base = if has(BASE) { reader.u32(what)? } else { 0 };
-        let manifest = if has(MANIFEST) { Some(Manifest::read(reader, &id.path)?) } else { None };
-        let deadline = if has(DEADLINE) { Some(reader.duration(what)?) } else { None };
+        if base > MAX_BASE {
+            return Err(DecodeError::Malformed {
+                what,
+                why: "a base that leaves no room for responses",
+            });
+        }
+        let manifest = if has(MANIFEST) {
+            Some(Manifest::read(reader, &id.path)?)
+        } else {
+            None
+        };
+        let deadline = if has(DEADLINE) {
+            Some(reader.duration(what)?)
+        } else {
+            None
+        };
         let behind = if has(OLDEST) { reader.varint(what)? } else { 0 };
         let oldest = call
             .sequence
             .checked_sub(behind)
-            .ok_or(DecodeError::Malformed { what, why: "an oldest call before the first" })?;
-        let options = if has(OPTIONS) { Some(Box::new(Options::read(reader)?)) } else { None };
+            .ok_or(DecodeError::Malformed {
+                what,
+                why: "an oldest call before the first",
+            })?;
+        let options = if has(OPTIONS) {
+            Some(Box::new(Options::read(reader)?))
+        } else {
+            None
+        };
         let method = if has(HASHED) {
             MethodRef::Hash(u64::from_be_bytes(reader.array(what)?))
         } else {

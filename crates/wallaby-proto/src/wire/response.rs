@@ -1,6 +1,6 @@
 //! What goes to the initiator: responses, and the ends of branches for which no response was left.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
@@ -76,7 +76,13 @@ fn place_flags(call: CallId, token: Option<Token>, request: RequestId, link: Lin
         | when(request.hop > 0, HOP)
 }
 
-fn put_place(out: &mut BytesMut, call: CallId, token: Option<Token>, request: RequestId, link: Link) {
+fn put_place(
+    out: &mut Vec<u8>,
+    call: CallId,
+    token: Option<Token>,
+    request: RequestId,
+    link: Link,
+) {
     put_initiator(out, call, link.receiver);
     if let Some(token) = token {
         token.put(out);
@@ -96,17 +102,32 @@ fn read_place(
 ) -> Result<(CallId, Option<Token>, RequestId), DecodeError> {
     let what = "response";
     let call = read_initiator(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
-    let token = if flags & TOKEN != 0 { Some(Token::read(reader)?) } else { None };
-    let path = if flags & PLACE != 0 { Path::read(reader)? } else { Path::FIRST };
+    let token = if flags & TOKEN != 0 {
+        Some(Token::read(reader)?)
+    } else {
+        None
+    };
+    let path = if flags & PLACE != 0 {
+        Path::read(reader)?
+    } else {
+        Path::FIRST
+    };
     if path.is_root() {
-        return Err(DecodeError::Malformed { what, why: "the initiator's own place" });
+        return Err(DecodeError::Malformed {
+            what,
+            why: "the initiator's own place",
+        });
     }
-    let hop = if flags & HOP != 0 { reader.u32(what)? } else { 0 };
+    let hop = if flags & HOP != 0 {
+        reader.u32(what)?
+    } else {
+        0
+    };
     Ok((call, token, RequestId { path, hop }))
 }
 
 impl Response {
-    pub(super) fn put_header(&self, out: &mut BytesMut, link: Link) {
+    pub(super) fn put_header(&self, out: &mut Vec<u8>, link: Link) {
         let flags = place_flags(self.call, self.token, self.request, link)
             | when(self.index > 0, INDEX)
             | when(self.last, LAST)
@@ -135,10 +156,21 @@ impl Response {
         let (call, token, request) = read_place(reader, flags, link)?;
         let index = if has(INDEX) { reader.u32(what)? } else { 0 };
         if index == u32::MAX {
-            return Err(DecodeError::Malformed { what, why: "a number that leaves no room for a count" });
+            return Err(DecodeError::Malformed {
+                what,
+                why: "a number that leaves no room for a count",
+            });
         }
-        let manifest = if has(MANIFEST) { Some(Manifest::read(reader, &request.path)?) } else { None };
-        let options = if has(OPTIONS) { Some(Box::new(Options::read(reader)?)) } else { None };
+        let manifest = if has(MANIFEST) {
+            Some(Manifest::read(reader, &request.path)?)
+        } else {
+            None
+        };
+        let options = if has(OPTIONS) {
+            Some(Box::new(Options::read(reader)?))
+        } else {
+            None
+        };
         Ok(Self {
             call,
             token,
@@ -156,14 +188,19 @@ impl Response {
     /// The facts that this response states of its own branch, if it does.
     pub fn own_facts(&self) -> Option<Facts> {
         if self.last {
-            return Some(Facts { requests: 0, responses: self.index + 1 });
+            return Some(Facts {
+                requests: 0,
+                responses: self.index + 1,
+            });
         }
-        self.manifest.filter(|manifest| manifest.owner == self.request.path).map(|manifest| manifest.facts)
+        self.manifest
+            .filter(|manifest| manifest.owner == self.request.path)
+            .map(|manifest| manifest.facts)
     }
 }
 
 impl End {
-    pub(super) fn put(&self, out: &mut BytesMut, link: Link) {
+    pub(super) fn put(&self, out: &mut Vec<u8>, link: Link) {
         let flags = place_flags(self.call, self.token, self.request, link)
             | when(self.manifest.is_some(), MANIFEST)
             | when(self.options.is_some(), OPTIONS);
@@ -184,8 +221,23 @@ impl End {
         check_flags(what, flags, KNOWN_OF_END)?;
         let (call, token, request) = read_place(reader, flags, link)?;
         let facts = Facts::read(reader)?;
-        let manifest = if flags & MANIFEST != 0 { Some(Manifest::read(reader, &request.path)?) } else { None };
-        let options = if flags & OPTIONS != 0 { Some(Box::new(Options::read(reader)?)) } else { None };
-        Ok(Self { call, token, request, facts, manifest, options })
+        let manifest = if flags & MANIFEST != 0 {
+            Some(Manifest::read(reader, &request.path)?)
+        } else {
+            None
+        };
+        let options = if flags & OPTIONS != 0 {
+            Some(Box::new(Options::read(reader)?))
+        } else {
+            None
+        };
+        Ok(Self {
+            call,
+            token,
+            request,
+            facts,
+            manifest,
+            options,
+        })
     }
 }

@@ -1,12 +1,11 @@
 //! One frame of every kind that only concerns a connection, as the golden vectors pin them.
 
-use bytes::Bytes;
 use wallaby_proto::connection::{Connection, Event, Features, Hello, Limits};
-use wallaby_proto::wire::{Link, Message, MethodRef, ReplyTo, Request};
-use wallaby_proto::{Path, RequestId};
+use wallaby_proto::wire::{Link, Message, Request};
 
+use crate::limits::request;
 use crate::pair::{Pair, hello, method, written};
-use crate::samples::{alice, bob, call, token};
+use crate::samples::{alice, bob, call};
 
 /// A frame, the connection it travels on, and what it does to its reader.
 pub(crate) struct Sample {
@@ -157,9 +156,7 @@ fn credit() -> Vec<Sample> {
             "method",
             "A method gets its number, before the first request that uses it.",
             |alice| {
-                alice
-                    .send_request(request(Bytes::new()), &method())
-                    .expect("room");
+                alice.send_request(request(0), &method()).expect("room");
             },
         ),
         sample(
@@ -182,7 +179,13 @@ fn credit() -> Vec<Sample> {
 fn parts() -> Vec<Sample> {
     let mut pair = open();
     pair.alice
-        .send_request(request(vec![b'a'; 65_537].into()), &method())
+        .send_request(
+            Request {
+                payload: vec![b'a'; 65_537].into(),
+                ..request(0)
+            },
+            &method(),
+        )
         .expect("room");
     let mut method = pair.alice.output().to_vec();
     let first = method.split_off(frame_len(&method));
@@ -276,26 +279,4 @@ fn ends() -> Vec<Sample> {
             alice.close("malformed bytes")
         }),
     ]
-}
-
-fn request(payload: Bytes) -> Request {
-    Request {
-        call: call(),
-        token: token(),
-        id: RequestId {
-            path: Path::FIRST,
-            hop: 0,
-        },
-        depth: 0,
-        base: 0,
-        reply_to: ReplyTo::Peer,
-        manifest: None,
-        deadline: None,
-        oldest: call().sequence,
-        traced: false,
-        compressed: false,
-        options: None,
-        method: MethodRef::Number(0),
-        payload,
-    }
 }

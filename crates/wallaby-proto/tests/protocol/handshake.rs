@@ -2,7 +2,9 @@
 
 use bytes::BytesMut;
 use proptest::prelude::*;
-use wallaby_proto::connection::{ConnectionError, Event, Features, Hello, Limits, Refusal, VERSION};
+use wallaby_proto::connection::{
+    ConnectionError, Event, Features, Hello, Limits, Refusal, VERSION,
+};
 use wallaby_proto::wire::{DecodeError, Message};
 
 use crate::pair::{Pair, hello, method, written};
@@ -25,8 +27,14 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn both_sides_learn_who_the_other_is() {
-    let at_alice = Hello { address: Some("mem://alice".parse().expect("an address")), ..plain(alice()) };
-    let at_bob = Hello { features: Features::AGE, ..plain(bob()) };
+    let at_alice = Hello {
+        address: Some("mem://alice".parse().expect("an address")),
+        ..plain(alice())
+    };
+    let at_bob = Hello {
+        features: Features::AGE,
+        ..plain(bob())
+    };
     let mut pair = pair_of(at_alice.clone(), at_bob.clone());
     assert!(pair.alice.peer().is_none());
     let events = pair.to_bob(usize::MAX).expect("a good hello");
@@ -40,38 +48,73 @@ fn both_sides_learn_who_the_other_is() {
 fn nothing_is_sent_before_the_handshake_is_done() {
     let mut pair = pair_of(plain(alice()), plain(bob()));
     let request = crate::limits::request(10);
-    let (refusal, _) = pair.alice.send_request(request, &method()).expect_err("not open");
+    let (refusal, _) = pair
+        .alice
+        .send_request(request, &method())
+        .expect_err("not open");
     assert_eq!(refusal, Refusal::NotOpen);
     assert_eq!(pair.bob.send_control(ping()), Err(Refusal::NotOpen));
     assert!(!pair.alice.takes_requests());
-    assert!(written(&mut pair.bob).is_empty(), "who was dialled waits for the dialler");
+    assert!(
+        written(&mut pair.bob).is_empty(),
+        "who was dialled waits for the dialler"
+    );
 }
 
 #[test]
 fn versions_without_overlap_are_refused_at_both_ends() {
     let newer = (VERSION + 1, VERSION + 3);
-    let mut pair = pair_of(Hello { versions: newer, ..plain(alice()) }, plain(bob()));
+    let mut pair = pair_of(
+        Hello {
+            versions: newer,
+            ..plain(alice())
+        },
+        plain(bob()),
+    );
     let ours = (VERSION, VERSION);
-    let at_bob = ConnectionError::Version { ours, theirs: newer };
+    let at_bob = ConnectionError::Version {
+        ours,
+        theirs: newer,
+    };
     assert_eq!(pair.to_bob(usize::MAX), Err(at_bob));
     // Bob's hello leaves all the same, so that Alice learns the reason.
-    let at_alice = ConnectionError::Version { ours: newer, theirs: ours };
+    let at_alice = ConnectionError::Version {
+        ours: newer,
+        theirs: ours,
+    };
     assert_eq!(pair.to_alice(usize::MAX), Err(at_alice));
 }
 
 #[test]
 fn versions_that_overlap_are_fine() {
-    let wide = Hello { versions: (0, 9), ..plain(alice()) };
+    let wide = Hello {
+        versions: (0, 9),
+        ..plain(alice())
+    };
     let mut pair = pair_of(wide, plain(bob()));
-    assert!(matches!(pair.to_bob(usize::MAX).as_deref(), Ok([Event::Opened(_)])));
-    assert!(matches!(pair.to_alice(usize::MAX).as_deref(), Ok([Event::Opened(_)])));
+    assert!(matches!(
+        pair.to_bob(usize::MAX).as_deref(),
+        Ok([Event::Opened(_)])
+    ));
+    assert!(matches!(
+        pair.to_alice(usize::MAX).as_deref(),
+        Ok([Event::Opened(_)])
+    ));
 }
 
 #[test]
 fn a_hello_of_a_later_version_may_look_otherwise() {
     let mut pair = pair_of(plain(alice()), plain(bob()));
-    let error = pair.bob_reads(&frame(0x01, b"WLBY\x07\x09 whatever else it says")).expect_err("too new");
-    assert_eq!(error, ConnectionError::Version { ours: (VERSION, VERSION), theirs: (7, 9) });
+    let error = pair
+        .bob_reads(&frame(0x01, b"WLBY\x07\x09 whatever else it says"))
+        .expect_err("too new");
+    assert_eq!(
+        error,
+        ConnectionError::Version {
+            ours: (VERSION, VERSION),
+            theirs: (7, 9)
+        }
+    );
 }
 
 #[test]
@@ -81,15 +124,27 @@ fn fields_that_a_later_version_adds_are_skipped() {
     assert_eq!(bytes.pop(), Some(0), "the length of the extensions");
     bytes.extend([3, b'n', b'e', b'w']);
     bytes[0] += 3;
-    assert!(matches!(pair.bob_reads(&bytes).as_deref(), Ok([Event::Opened(_)])));
+    assert!(matches!(
+        pair.bob_reads(&bytes).as_deref(),
+        Ok([Event::Opened(_)])
+    ));
 }
 
 #[test]
 fn another_life_than_the_expected_one_is_refused() {
-    let mut pair = pair_of(Hello { expected: Some(carol()), ..plain(alice()) }, plain(bob()));
+    let mut pair = pair_of(
+        Hello {
+            expected: Some(carol()),
+            ..plain(alice())
+        },
+        plain(bob()),
+    );
     let events = pair.to_bob(usize::MAX).expect("Bob cannot know better");
     assert!(matches!(&events[..], [Event::Opened(peer)] if peer.expected == Some(carol())));
-    let wrong = ConnectionError::WrongNode { expected: carol(), found: bob() };
+    let wrong = ConnectionError::WrongNode {
+        expected: carol(),
+        found: bob(),
+    };
     assert_eq!(pair.to_alice(usize::MAX), Err(wrong));
     assert!(pair.alice.peer().is_none(), "nothing is sent to it");
 }
@@ -97,24 +152,57 @@ fn another_life_than_the_expected_one_is_refused() {
 #[test]
 fn another_protocol_is_told_at_once() {
     let mut pair = pair_of(plain(alice()), plain(bob()));
-    let error = pair.bob_reads(b"GET / HTTP/1.1\r\n\r\n").expect_err("no hello");
-    assert_eq!(error, DecodeError::TooLong { what: "frame", len: 0x0054_4547, limit: 4096 }.into());
+    let error = pair
+        .bob_reads(b"GET / HTTP/1.1\r\n\r\n")
+        .expect_err("no hello");
+    assert_eq!(
+        error,
+        DecodeError::TooLong {
+            what: "frame",
+            len: 0x0054_4547,
+            limit: 4096
+        }
+        .into()
+    );
     let mut pair = pair_of(plain(alice()), plain(bob()));
-    let error = pair.bob_reads(&frame(0x01, &[0; 40])).expect_err("no magic");
-    assert!(error.to_string().contains("not the beginning of a Wallaby connection"), "{error}");
+    let error = pair
+        .bob_reads(&frame(0x01, &[0; 40]))
+        .expect_err("no magic");
+    assert!(
+        error
+            .to_string()
+            .contains("not the beginning of a Wallaby connection"),
+        "{error}"
+    );
 }
 
 #[test]
 fn frames_out_of_place_are_refused() {
     let mut pair = pair_of(plain(alice()), plain(bob()));
-    let error = pair.bob_reads(&frame(0x10, &[])).expect_err("no handshake yet");
-    assert_eq!(error, ConnectionError::OutOfPlace { kind: 0x10, when: "before the handshake" });
+    let error = pair
+        .bob_reads(&frame(0x10, &[]))
+        .expect_err("no handshake yet");
+    assert_eq!(
+        error,
+        ConnectionError::OutOfPlace {
+            kind: 0x10,
+            when: "before the handshake"
+        }
+    );
     let hello = written(&mut pair.alice);
     let mut pair = Pair::open(Limits::default());
     let error = pair.bob_reads(&hello).expect_err("a second hello");
-    assert_eq!(error, ConnectionError::OutOfPlace { kind: 0x01, when: "after the handshake" });
+    assert_eq!(
+        error,
+        ConnectionError::OutOfPlace {
+            kind: 0x01,
+            when: "after the handshake"
+        }
+    );
     let mut pair = Pair::open(Limits::default());
-    let error = pair.bob_reads(&frame(0x77, &[])).expect_err("from the future");
+    let error = pair
+        .bob_reads(&frame(0x77, &[]))
+        .expect_err("from the future");
     assert_eq!(error, DecodeError::UnknownKind { kind: 0x77 }.into());
 }
 
@@ -122,21 +210,41 @@ fn frames_out_of_place_are_refused() {
 fn who_was_dialled_may_say_why_it_closes_at_once() {
     let mut pair = pair_of(plain(alice()), plain(bob()));
     pair.bob.close("too many connections");
-    assert_eq!(pair.to_alice(usize::MAX), Ok(vec![Event::Closed("too many connections".into())]));
+    assert_eq!(
+        pair.to_alice(usize::MAX),
+        Ok(vec![Event::Closed("too many connections".into())])
+    );
 }
 
 #[test]
 fn limits_that_let_nothing_pass_are_refused() {
     let tight = [
-        Limits { streams: 0, ..Limits::default() },
-        Limits { requests: 0, ..Limits::default() },
-        Limits { call: 0, ..Limits::default() },
-        Limits { parts: 1000, ..Limits::default() },
+        Limits {
+            streams: 0,
+            ..Limits::default()
+        },
+        Limits {
+            requests: 0,
+            ..Limits::default()
+        },
+        Limits {
+            call: 0,
+            ..Limits::default()
+        },
+        Limits {
+            parts: 1000,
+            ..Limits::default()
+        },
     ];
     for limits in tight {
         let mut pair = pair_of(hello(alice(), limits), plain(bob()));
-        let error = pair.to_bob(usize::MAX).expect_err("a connection that could carry nothing");
-        assert!(error.to_string().contains("limits that let nothing pass"), "{error}");
+        let error = pair
+            .to_bob(usize::MAX)
+            .expect_err("a connection that could carry nothing");
+        assert!(
+            error.to_string().contains("limits that let nothing pass"),
+            "{error}"
+        );
     }
 }
 
@@ -158,7 +266,10 @@ fn the_end_is_announced() {
     pair.bob.close(&"é".repeat(600));
     let events = pair.to_alice(usize::MAX).expect("legal bytes");
     let reason = "é".repeat(512);
-    assert_eq!(events, [Event::GoingAway { received: 1 }, Event::Closed(reason)]);
+    assert_eq!(
+        events,
+        [Event::GoingAway { received: 1 }, Event::Closed(reason)]
+    );
 }
 
 #[test]
@@ -189,7 +300,10 @@ proptest! {
 }
 
 fn ping() -> Message {
-    let ping = samples::all().into_iter().find(|sample| sample.name == "ping").expect("a sample");
+    let ping = samples::all()
+        .into_iter()
+        .find(|sample| sample.name == "ping")
+        .expect("a sample");
     ping.message
 }
 

@@ -5,6 +5,7 @@
 //! | `vectors`, `sizes` | the bytes of every message and frame, and how many they are |
 //! | `roundtrip`, `hostile`, `limits` | what is written is read again; what nobody would write is refused |
 //! | `handshake`, `credit`, `parts` | what a connection does besides carrying messages |
+//! | `transcript` | what the halves of a call say to each other, scenario by scenario |
 //! | `tree` | completion against an independent oracle |
 //!
 //! The other modules are what these share. `WALLABY_CASES=20` runs twenty times as many cases of each property,
@@ -23,5 +24,6 @@ mod roundtrip;
 mod samples;
 mod sizes;
 mod strategies;
+mod transcript;
 mod tree;
 mod vectors;

@@ -75,7 +75,11 @@ pub(crate) trait Dispatch {
 }
 
 impl Peer {
-    pub(crate) fn new(connection: Connection, writer: WriteHalf, delay: Option<Arc<DelayLine<Delayed>>>) -> Arc<Self> {
+    pub(crate) fn new(
+        connection: Connection,
+        writer: WriteHalf,
+        delay: Option<Arc<DelayLine<Delayed>>>,
+    ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -150,7 +154,10 @@ impl Peer {
             return Err((Refused::Ended(ended.clone()), response));
         }
         if counted {
-            state.connection.forget_calls(CallId { sequence: oldest, ..response.call });
+            state.connection.forget_calls(CallId {
+                sequence: oldest,
+                ..response.call
+            });
         }
         match state.connection.send_response(response, counted) {
             Ok(()) => {
@@ -290,14 +297,24 @@ impl Peer {
     }
 
     /// With an emulated link, output goes to the delay line and comes back as late bytes.
-    fn flush_delayed(self: &Arc<Self>, state: &mut State, delay: &DelayLine<Delayed>) -> io::Result<()> {
+    fn flush_delayed(
+        self: &Arc<Self>,
+        state: &mut State,
+        delay: &DelayLine<Delayed>,
+    ) -> io::Result<()> {
         loop {
             let bytes = Bytes::copy_from_slice(state.connection.output());
             if bytes.is_empty() {
                 break;
             }
             let len = bytes.len();
-            if delay.send(Delayed { peer: Arc::clone(self), bytes }).is_err() {
+            if delay
+                .send(Delayed {
+                    peer: Arc::clone(self),
+                    bytes,
+                })
+                .is_err()
+            {
                 return Err(io::Error::other("the emulated link is full"));
             }
             state.connection.advance(len);
@@ -384,7 +401,11 @@ impl Peer {
                 }
             }
         }
-        if !state.driver.as_ref().is_some_and(|driver| driver.will_wake(cx.waker())) {
+        if !state
+            .driver
+            .as_ref()
+            .is_some_and(|driver| driver.will_wake(cx.waker()))
+        {
             state.driver = Some(cx.waker().clone());
         }
         state.ended.clone()
@@ -442,7 +463,11 @@ pub(crate) enum Refused {
     Ended(String),
 }
 
-fn poll_read(reader: &mut ReadHalf, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
+fn poll_read(
+    reader: &mut ReadHalf,
+    cx: &mut Context<'_>,
+    input: &mut BytesMut,
+) -> Poll<io::Result<usize>> {
     input.reserve(READ / 2);
     let before = input.len();
     // SAFETY: `chunk_mut` is the spare capacity of `input`; a `ReadBuf` over uninitialised bytes never reads them.

@@ -15,7 +15,8 @@ const CAPACITY: usize = 256 * 1024;
 /// Streams that wait to be accepted.
 const BACKLOG: usize = 128;
 
-static LISTENERS: LazyLock<Mutex<HashMap<String, mpsc::Sender<(Reader, Writer)>>>> = LazyLock::new(Mutex::default);
+static LISTENERS: LazyLock<Mutex<HashMap<String, mpsc::Sender<(Reader, Writer)>>>> =
+    LazyLock::new(Mutex::default);
 
 /// One direction of a stream.
 #[derive(Debug, Default)]
@@ -45,32 +46,52 @@ pub(super) fn listen(name: &str) -> io::Result<Listener> {
     }
     let (sender, streams) = mpsc::channel(BACKLOG);
     listeners.insert(name.to_owned(), sender);
-    Ok(Listener { name: name.to_owned(), streams })
+    Ok(Listener {
+        name: name.to_owned(),
+        streams,
+    })
 }
 
 pub(super) async fn dial(name: &str) -> io::Result<(Reader, Writer)> {
-    let listener = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+    let listener = LISTENERS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get(name)
+        .cloned();
     let listener = listener.ok_or(io::ErrorKind::ConnectionRefused)?;
     let (there, here) = (Arc::default(), Arc::default());
     let theirs = (Reader(Arc::clone(&there)), Writer(Arc::clone(&here)));
-    listener.send(theirs).await.map_err(|_| io::ErrorKind::ConnectionRefused)?;
+    listener
+        .send(theirs)
+        .await
+        .map_err(|_| io::ErrorKind::ConnectionRefused)?;
     Ok((Reader(here), Writer(there)))
 }
 
 impl Listener {
     pub(super) async fn accept(&mut self) -> io::Result<(Reader, Writer)> {
-        self.streams.recv().await.ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.streams
+            .recv()
+            .await
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        LISTENERS.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.name);
+        LISTENERS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.name);
     }
 }
 
 impl Reader {
-    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if pipe.bytes.is_empty() && !pipe.closed {
             pipe.reader = Some(cx.waker().clone());
@@ -124,5 +145,9 @@ impl Drop for Writer {
 fn close(pipe: &Mutex<Pipe>) {
     let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
     pipe.closed = true;
-    pipe.reader.take().into_iter().chain(pipe.writer.take()).for_each(Waker::wake);
+    pipe.reader
+        .take()
+        .into_iter()
+        .chain(pipe.writer.take())
+        .for_each(Waker::wake);
 }

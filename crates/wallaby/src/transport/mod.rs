@@ -35,7 +35,10 @@ pub(crate) enum WriteHalf {
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    Unix { listener: UnixListener, _file: SocketFile },
+    Unix {
+        listener: UnixListener,
+        _file: SocketFile,
+    },
     Mem(mem::Listener),
 }
 
@@ -52,7 +55,11 @@ impl Drop for SocketFile {
 
 impl ReadHalf {
     /// Reads what is there; zero bytes mean that the peer sends nothing more.
-    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(half) => Pin::new(half).poll_read(cx, buffer),
             Self::Unix(half) => Pin::new(half).poll_read(cx, buffer),
@@ -85,8 +92,14 @@ impl Listener {
     /// The next stream.
     pub(crate) async fn accept(&mut self) -> io::Result<(ReadHalf, WriteHalf)> {
         match self {
-            Self::Tcp(listener) => listener.accept().await.and_then(|(stream, _)| split_tcp(stream)),
-            Self::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| split_unix(stream)),
+            Self::Tcp(listener) => listener
+                .accept()
+                .await
+                .and_then(|(stream, _)| split_tcp(stream)),
+            Self::Unix { listener, .. } => listener
+                .accept()
+                .await
+                .map(|(stream, _)| split_unix(stream)),
             Self::Mem(listener) => listener.accept().await.map(split_mem),
         }
     }
@@ -105,7 +118,10 @@ pub(crate) async fn dial(server: &Address) -> Option<io::Result<(ReadHalf, Write
 /// Listens; returns the address as others see it (port 0 is replaced by the real one).
 pub(crate) async fn listen(address: &str) -> Result<(Listener, Address), BindError> {
     let address = resolve(address).await?;
-    let failed = |source| BindError::Listen { address: address.clone(), source };
+    let failed = |source| BindError::Listen {
+        address: address.clone(),
+        source,
+    };
     match &address {
         Address::Tcp(socket) => {
             let listener = TcpListener::bind(socket).await.map_err(failed)?;
@@ -115,7 +131,13 @@ pub(crate) async fn listen(address: &str) -> Result<(Listener, Address), BindErr
         Address::Unix(path) => {
             let path = Path::new(&**path);
             let listener = listen_unix(path).await.map_err(failed)?;
-            Ok((Listener::Unix { listener, _file: SocketFile(path.into()) }, address.clone()))
+            Ok((
+                Listener::Unix {
+                    listener,
+                    _file: SocketFile(path.into()),
+                },
+                address.clone(),
+            ))
         }
         Address::Mem(name) => {
             let listener = mem::listen(name).map_err(failed)?;
@@ -131,14 +153,18 @@ async fn resolve(text: &str) -> Result<Address, BindError> {
         Ok(address) => return Ok(address),
         Err(error) => error,
     };
-    let (AddressError::NoSocketAddress { .. }, Some(host)) = (&error, text.strip_prefix("tcp://")) else {
+    let (AddressError::NoSocketAddress { .. }, Some(host)) = (&error, text.strip_prefix("tcp://"))
+    else {
         return Err(error.into());
     };
     match lookup_host(host).await.map(|mut found| found.next()) {
         Ok(Some(socket)) => Ok(Address::Tcp(socket)),
         Ok(None) => Err(error.into()),
         Err(source) if source.kind() == io::ErrorKind::InvalidInput => Err(error.into()),
-        Err(source) => Err(BindError::Resolve { address: text.into(), source }),
+        Err(source) => Err(BindError::Resolve {
+            address: text.into(),
+            source,
+        }),
     }
 }
 
@@ -147,7 +173,9 @@ async fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             match UnixStream::connect(path).await {
-                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
+                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
+                    std::fs::remove_file(path)?
+                }
                 _ => return Err(error),
             }
             UnixListener::bind(path)

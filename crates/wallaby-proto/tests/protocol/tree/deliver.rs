@@ -39,7 +39,10 @@ pub(super) fn check(run: &Run, steps: impl IntoIterator<Item = Step>) {
         let complete = initiator.is_closed() && sum.is_all();
         assert_eq!(initiator.is_complete(), complete, "after {step:?}");
         assert_eq!(initiator.responses().0, responses);
-        assert!(!complete || initiator.missing().next().is_none(), "a complete call misses nothing");
+        assert!(
+            !complete || initiator.missing().next().is_none(),
+            "a complete call misses nothing"
+        );
     }
     assert!(initiator.is_complete(), "all has arrived");
     assert_eq!(initiator.branches().count(), run.branches);
@@ -50,7 +53,11 @@ pub(super) fn check(run: &Run, steps: impl IntoIterator<Item = Step>) {
 fn arrive(initiator: &mut Initiator, arrival: &Arrival, first: bool) -> u64 {
     match &arrival.message {
         Message::Response(response) => {
-            let expected = if first { initiator::Arrival::New } else { initiator::Arrival::Duplicate };
+            let expected = if first {
+                initiator::Arrival::New
+            } else {
+                initiator::Arrival::Duplicate
+            };
             assert_eq!(initiator.handle_response(response), Ok(expected));
             u64::from(first)
         }

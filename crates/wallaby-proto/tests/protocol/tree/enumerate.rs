@@ -11,7 +11,10 @@ pub(super) struct Plans {
 
 impl Plans {
     pub(super) fn up_to(size: usize) -> Self {
-        let mut plans = Self { by_size: vec![vec![]], acts_by_size: vec![vec![vec![]]] };
+        let mut plans = Self {
+            by_size: vec![vec![]],
+            acts_by_size: vec![vec![vec![]]],
+        };
         for size in 1..=size {
             plans.add_acts(size);
             plans.add_plans(size);
@@ -46,12 +49,20 @@ impl Plans {
 
     fn add_plans(&mut self, size: usize) {
         let mut all = Vec::new();
-        let mut add = |acts: &Vec<Act>, finale| all.push(Plan { acts: acts.clone(), finale });
+        let mut add = |acts: &Vec<Act>, finale| {
+            all.push(Plan {
+                acts: acts.clone(),
+                finale,
+            })
+        };
         // What is held back is the last message, else the end is one of its own.
         for acts in self.acts_by_size[size].iter().filter(|acts| holds(acts)) {
             add(acts, Finale::Finish);
         }
-        for acts in self.acts_by_size[size - 1].iter().filter(|acts| !holds(acts)) {
+        for acts in self.acts_by_size[size - 1]
+            .iter()
+            .filter(|acts| !holds(acts))
+        {
             add(acts, Finale::Finish);
         }
         for acts in &self.acts_by_size[size - 1] {
@@ -61,7 +72,10 @@ impl Plans {
                 add(&[&acts[..], &[dropped]].concat(), Finale::Fail);
             }
         }
-        for acts in self.acts_by_size[size - 1].iter().filter(|acts| !holds(acts)) {
+        for acts in self.acts_by_size[size - 1]
+            .iter()
+            .filter(|acts| !holds(acts))
+        {
             add(acts, Finale::Fail);
         }
         for below in 1..size {

@@ -44,7 +44,9 @@ fn in_every_order(roots: &[Plan]) {
         let opening = roots.iter().map(|_| Step::Send).chain([Step::Close]);
         // Each message comes twice: once in its turn, once more right behind the next.
         let again = order.iter().enumerate().flat_map(|(turn, number)| {
-            let before = turn.checked_sub(1).map(|before| Step::Arrive(order[before]));
+            let before = turn
+                .checked_sub(1)
+                .map(|before| Step::Arrive(order[before]));
             [Some(Step::Arrive(*number)), before].into_iter().flatten()
         });
         check(&run, opening.chain(again));

@@ -42,13 +42,24 @@ pub(super) struct Shape {
 
 impl Plan {
     /// A handler that does nothing.
-    pub(super) const IDLE: Self = Self { acts: Vec::new(), finale: Finale::Finish };
+    pub(super) const IDLE: Self = Self {
+        acts: Vec::new(),
+        finale: Finale::Finish,
+    };
 
     /// A random plan that causes about as many messages as `shape` says, or fewer.
     pub(super) fn random(shape: Shape, random: &mut Random) -> Self {
-        let most = if shape.depth == 0 { 0 } else { shape.fanout.min(shape.messages) };
+        let most = if shape.depth == 0 {
+            0
+        } else {
+            shape.fanout.min(shape.messages)
+        };
         // Some stop early, so that trees are neither all deep nor all shallow.
-        let children = if most == 0 || random.below(shape.depth + 4) == 0 { 0 } else { 1 + random.below(most) };
+        let children = if most == 0 || random.below(shape.depth + 4) == 0 {
+            0
+        } else {
+            1 + random.below(most)
+        };
         let replies = random.below(shape.replies + 1);
         let below = shape.messages.saturating_sub(children + replies);
         let mut acts: Vec<Act> = (0..replies).map(|_| Act::Reply).collect();
@@ -62,11 +73,19 @@ impl Plan {
                 _ => random.below(left + 1),
             };
             left -= messages;
-            let shape = Shape { depth: shape.depth - 1, messages, ..shape };
+            let shape = Shape {
+                depth: shape.depth - 1,
+                messages,
+                ..shape
+            };
             let place = random.below(acts.len() as u32 + 1) as usize;
             acts.insert(place, Act::Delegate(Self::random(shape, random)));
         }
-        let flushes = if random.below(3) == 0 { random.below(acts.len() as u32 + 1) } else { 0 };
+        let flushes = if random.below(3) == 0 {
+            random.below(acts.len() as u32 + 1)
+        } else {
+            0
+        };
         for _ in 0..flushes {
             acts.insert(random.below(acts.len() as u32 + 1) as usize, Act::Flush);
         }

@@ -11,8 +11,13 @@ use crate::strategies::config;
 /// Runs the trees with this seed and delivers their messages in several orders.
 fn check_seed(seed: u64, roots: u32, shape: Shape) {
     let mut random = Random(seed);
-    let each = Shape { messages: shape.messages / roots, ..shape };
-    let plans: Vec<Plan> = (0..roots).map(|_| Plan::random(each, &mut random)).collect();
+    let each = Shape {
+        messages: shape.messages / roots,
+        ..shape
+    };
+    let plans: Vec<Plan> = (0..roots)
+        .map(|_| Plan::random(each, &mut random))
+        .collect();
     let run = Run::of(&plans, Token::new(seed));
     for _ in 0..4 {
         check(&run, steps(&run, roots, &mut random));
@@ -29,7 +34,11 @@ fn steps(run: &Run, roots: u32, random: &mut Random) -> Vec<Step> {
         order.sort_unstable(); // as they were sent, each duplicate behind its original
     }
     let mut steps = Vec::new();
-    let mut sent = if random.below(2) == 0 { roots as usize } else { 0 };
+    let mut sent = if random.below(2) == 0 {
+        roots as usize
+    } else {
+        0
+    };
     steps.extend(vec![Step::Send; sent]);
     for number in order {
         while sent <= run.arrivals[number].root {
@@ -38,7 +47,10 @@ fn steps(run: &Run, roots: u32, random: &mut Random) -> Vec<Step> {
         }
         steps.push(Step::Arrive(number));
     }
-    let last_send = steps.iter().rposition(|step| *step == Step::Send).expect("a call has a root");
+    let last_send = steps
+        .iter()
+        .rposition(|step| *step == Step::Send)
+        .expect("a call has a root");
     let place = last_send + 1 + random.below((steps.len() - last_send) as u32) as usize;
     steps.insert(place, Step::Close);
     steps
@@ -70,24 +82,46 @@ proptest! {
 #[test]
 fn random_trees_are_worth_their_name() {
     let mut random = Random(1);
-    let shape = Shape { depth: 12, fanout: 12, replies: 4, messages: 2000 };
-    let runs: Vec<Run> =
-        (0..40).map(|_| Run::of(&[Plan::random(shape, &mut random)], Token::new(1))).collect();
-    let largest = runs.iter().map(|run| run.requests + run.arrivals.len()).max().expect("some");
-    assert!((1000..6000).contains(&largest), "{largest} messages in the largest tree");
-    assert!(runs.iter().any(|run| run.branches < run.requests), "some branches go on");
+    let shape = Shape {
+        depth: 12,
+        fanout: 12,
+        replies: 4,
+        messages: 2000,
+    };
+    let runs: Vec<Run> = (0..40)
+        .map(|_| Run::of(&[Plan::random(shape, &mut random)], Token::new(1)))
+        .collect();
+    let largest = runs
+        .iter()
+        .map(|run| run.requests + run.arrivals.len())
+        .max()
+        .expect("some");
+    assert!(
+        (1000..6000).contains(&largest),
+        "{largest} messages in the largest tree"
+    );
+    assert!(
+        runs.iter().any(|run| run.branches < run.requests),
+        "some branches go on"
+    );
 }
 
 #[test]
 fn deep_trees_fold() {
     let mut random = Random(2);
-    let shape = Shape { depth: 60, fanout: 3, replies: 1, messages: 300 };
+    let shape = Shape {
+        depth: 60,
+        fanout: 3,
+        replies: 1,
+        messages: 300,
+    };
     let folds = |run: Run| {
         run.arrivals.iter().any(|arrival| match &arrival.message {
             wallaby_proto::wire::Message::Response(response) => response.request.path.is_folded(),
             _ => false,
         })
     };
-    let folded = (0..100).filter(|_| folds(Run::of(&[Plan::random(shape, &mut random)], Token::new(2))));
+    let folded =
+        (0..100).filter(|_| folds(Run::of(&[Plan::random(shape, &mut random)], Token::new(2))));
     assert!(folded.count() > 10);
 }

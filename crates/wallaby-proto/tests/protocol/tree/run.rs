@@ -42,12 +42,26 @@ struct Pending<'a> {
 impl Run {
     /// Runs the trees of a call's initial requests to their ends.
     pub(super) fn of(roots: &[Plan], token: Token) -> Self {
-        let call = CallId { initiator: alice(), sequence: 77 };
-        let run = Self { call, token, arrivals: Vec::new(), branches: roots.len(), requests: 0 };
+        let call = CallId {
+            initiator: alice(),
+            sequence: 77,
+        };
+        let run = Self {
+            call,
+            token,
+            arrivals: Vec::new(),
+            branches: roots.len(),
+            requests: 0,
+        };
         let mut pending: Vec<Pending<'_>> = Vec::new();
         for ((root, plan), share) in roots.iter().enumerate().zip(Share::ALL.split(roots.len())) {
             let request = run.initial(root as u32);
-            pending.push(Pending { request, plan, share, root });
+            pending.push(Pending {
+                request,
+                plan,
+                share,
+                root,
+            });
         }
         run.finish(pending)
     }
@@ -58,20 +72,36 @@ impl Run {
             let (root, share) = (next.root, next.share);
             let mut request = next.request;
             let outputs = handle(&mut request, next.plan);
-            assert!(!outputs.is_empty(), "a request sends something, if only its end");
+            assert!(
+                !outputs.is_empty(),
+                "a request sends something, if only its end"
+            );
             let shares = share.split(outputs.len());
             for (output, share) in outputs.into_iter().zip(shares) {
                 match output {
-                    Outbound::Response(response) => self.arrive(Message::Response(response), share, root),
+                    Outbound::Response(response) => {
+                        self.arrive(Message::Response(response), share, root)
+                    }
                     Outbound::End(end) => self.arrive(Message::End(end), share, root),
                     Outbound::Request(delegated) => {
                         self.branches += usize::from(delegated.id.hop == 0);
-                        let (plan, request) =
-                            delegated.into_request(self.call, self.token, MethodRef::Number(0), inherited());
-                        let Message::Request(request) = travel(Message::Request(request), bob(), carol()) else {
+                        let (plan, request) = delegated.into_request(
+                            self.call,
+                            self.token,
+                            MethodRef::Number(0),
+                            inherited(),
+                        );
+                        let Message::Request(request) =
+                            travel(Message::Request(request), bob(), carol())
+                        else {
                             panic!("it was a request")
                         };
-                        pending.push(Pending { request, plan, share, root });
+                        pending.push(Pending {
+                            request,
+                            plan,
+                            share,
+                            root,
+                        });
                     }
                 }
             }
@@ -82,7 +112,11 @@ impl Run {
 
     fn arrive(&mut self, message: Message, share: Share, root: usize) {
         let message = travel(message, carol(), alice());
-        self.arrivals.push(Arrival { message, share, root });
+        self.arrivals.push(Arrival {
+            message,
+            share,
+            root,
+        });
     }
 
     fn initial(&self, index: u32) -> Request {
@@ -146,7 +180,12 @@ fn handle<'a>(request: &mut Request, plan: &'a Plan) -> Vec<Outbound<&'a Plan>> 
     match &plan.finale {
         Finale::Finish => outputs.push(server.finish(None)),
         Finale::Respond => outputs.extend(server.respond(Bytes::new(), None).into_iter().flatten()),
-        Finale::Forward(plan) => outputs.extend(server.forward(plan, Bytes::new(), None).into_iter().flatten()),
+        Finale::Forward(plan) => outputs.extend(
+            server
+                .forward(plan, Bytes::new(), None)
+                .into_iter()
+                .flatten(),
+        ),
         Finale::Fail => outputs.push(server.fail(&Status::new(Code::Internal, "planned"), None)),
     }
     assert!(server.has_ended() && !server.holds_back());
@@ -155,11 +194,20 @@ fn handle<'a>(request: &mut Request, plan: &'a Plan) -> Vec<Outbound<&'a Plan>> 
 
 fn inherited() -> Inherited {
     let address = Address::Mem("alice".into());
-    Inherited { reply_to: ReplyTo::At(address), deadline: None, oldest: 1, options: None }
+    Inherited {
+        reply_to: ReplyTo::At(address),
+        deadline: None,
+        oldest: 1,
+        options: None,
+    }
 }
 
 /// The message as its receiver reads it.
-fn travel(message: Message, sender: wallaby_proto::NodeId, receiver: wallaby_proto::NodeId) -> Message {
+fn travel(
+    message: Message,
+    sender: wallaby_proto::NodeId,
+    receiver: wallaby_proto::NodeId,
+) -> Message {
     let link = Link { sender, receiver };
     let mut body = BytesMut::new();
     message.encode(&mut body, link);

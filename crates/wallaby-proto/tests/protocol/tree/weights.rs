@@ -31,7 +31,9 @@ impl Sum {
     pub(super) fn add(&mut self, share: Share) {
         let mut digit = share.0;
         while self.digits.remove(&digit) {
-            digit = digit.checked_sub(1).expect("a call is worth 1 and not more");
+            digit = digit
+                .checked_sub(1)
+                .expect("a call is worth 1 and not more");
         }
         self.digits.insert(digit);
     }

@@ -1,0 +1,333 @@
+//! What the protocol core alone costs: calls from handle to handle through connections that end in memory.
+//!
+//! `cost --list` names the scenarios, `cost SCENARIO CALLS` makes that many calls and prints nanoseconds per call.
+//! `scripts/core-cost.sh` makes the table of `docs/core-cost.md` with it.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+use wallaby_proto::call::initiator::Initiator;
+use wallaby_proto::call::server::{Inherited, Outbound, Server};
+use wallaby_proto::connection::{
+    Connection, Event, Features, Hello, Limits, MethodDefinition, VERSION,
+};
+use wallaby_proto::wire::{Budgets, Message, MethodRef, ReplyTo, Request, Response};
+use wallaby_proto::{Address, CallId, NodeId, Token};
+
+/// As in the benchmarks of the thesis.
+static PAYLOAD: [u8; 100] = [7; 100];
+
+const SCENARIOS: [(&str, fn(&mut Cluster, u64)); 6] = [
+    ("one hop", one_hop),
+    ("two hops", two_hops),
+    ("fan-out to four", fan_out),
+    ("a request alone", request_alone),
+    ("a response alone", response_alone),
+    ("the halves alone", halves_alone),
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--list"] => SCENARIOS.iter().for_each(|(name, _)| println!("{name}")),
+        [name, calls] => {
+            let calls: u64 = calls.parse()?;
+            let (_, call) = SCENARIOS
+                .iter()
+                .find(|scenario| scenario.0 == name)
+                .ok_or("no such scenario")?;
+            let mut cluster = Cluster::new()?;
+            call(&mut cluster, 1); // names the methods
+            let start = Instant::now();
+            (2..calls + 2).for_each(|sequence| call(&mut cluster, sequence));
+            println!("{:.0}", start.elapsed().as_nanos() as f64 / calls as f64);
+        }
+        _ => return Err("usage: cost --list | cost SCENARIO CALLS".into()),
+    }
+    Ok(())
+}
+
+/// An initiator and two servers, each connected with each.
+struct Cluster {
+    initiator: NodeId,
+    method: MethodDefinition,
+    reply_to: Address,
+    /// Initiator to first server, first server to second, second server to initiator.
+    first: Line,
+    onward: Line,
+    back: Line,
+}
+
+/// A connection and what its ends have received.
+struct Line {
+    dialer: Connection,
+    acceptor: Connection,
+    to_dialer: BytesMut,
+    to_acceptor: BytesMut,
+}
+
+impl Cluster {
+    fn new() -> Result<Self, Box<dyn Error>> {
+        let node = |number| NodeId::new(number).ok_or("zero is no node id");
+        let (initiator, one, two) = (node(1)?, node(2)?, node(3)?);
+        Ok(Self {
+            initiator,
+            method: MethodDefinition::new("example.Door/knock", "raw", 1, 2).ok_or("a bad name")?,
+            reply_to: "tcp://10.0.0.1:4000".parse()?,
+            first: Line::open(initiator, one)?,
+            onward: Line::open(one, two)?,
+            back: Line::open(two, initiator)?,
+        })
+    }
+
+    fn call(&self, sequence: u64) -> Initiator {
+        let call = CallId {
+            initiator: self.initiator,
+            sequence,
+        };
+        Initiator::new(call, Token::new(sequence), Budgets::default())
+    }
+
+    fn request(&self, initiator: &mut Initiator) -> Request {
+        let Ok(id) = initiator.send() else {
+            unreachable!("within the budget")
+        };
+        let call = initiator.call();
+        Request {
+            call,
+            token: initiator.token(),
+            id,
+            depth: 0,
+            base: 0,
+            reply_to: ReplyTo::Peer,
+            manifest: None,
+            deadline: None,
+            oldest: call.sequence,
+            traced: false,
+            compressed: false,
+            options: None,
+            method: MethodRef::Number(0),
+            payload: Bytes::from_static(&PAYLOAD),
+        }
+    }
+
+    fn inherited(&self, sequence: u64) -> Inherited {
+        let reply_to = ReplyTo::At(self.reply_to.clone());
+        Inherited {
+            reply_to,
+            deadline: None,
+            oldest: sequence,
+            options: None,
+        }
+    }
+}
+
+impl Line {
+    fn open(dialer: NodeId, acceptor: NodeId) -> Result<Self, Box<dyn Error>> {
+        let hello = |node| {
+            let limits = Limits {
+                requests: u64::MAX,
+                ..Limits::default()
+            };
+            let versions = (VERSION, VERSION);
+            Arc::new(Hello {
+                versions,
+                node,
+                expected: None,
+                address: None,
+                features: Features::default(),
+                limits,
+            })
+        };
+        let mut line = Self {
+            dialer: Connection::dial(hello(dialer), None),
+            acceptor: Connection::accept(hello(acceptor)),
+            to_dialer: BytesMut::new(),
+            to_acceptor: BytesMut::new(),
+        };
+        carry(&mut line.dialer, &mut line.to_acceptor);
+        line.acceptor.handle_input(&mut line.to_acceptor)?;
+        carry(&mut line.acceptor, &mut line.to_dialer);
+        line.dialer.handle_input(&mut line.to_dialer)?;
+        Ok(line)
+    }
+
+    fn send_request(&mut self, request: Request, method: &MethodDefinition) {
+        let sent = self.dialer.send_request(request, method);
+        assert!(sent.is_ok(), "the window is large");
+        carry(&mut self.dialer, &mut self.to_acceptor);
+    }
+
+    fn receive_request(&mut self) -> Request {
+        let Message::Request(request) = receive(&mut self.acceptor, &mut self.to_acceptor) else {
+            unreachable!("a request was sent")
+        };
+        self.acceptor.grant_request(request.payload.len());
+        request
+    }
+}
+
+/// What one end has written arrives in the other's buffer.
+fn carry(from: &mut Connection, to: &mut BytesMut) {
+    let output = from.output();
+    let len = output.len();
+    to.extend_from_slice(output);
+    from.advance(len);
+}
+
+fn receive(connection: &mut Connection, input: &mut BytesMut) -> Message {
+    loop {
+        match connection.handle_input(input) {
+            Ok(Some(Event::Message(message))) => return message,
+            Ok(Some(_)) => {}
+            other => unreachable!("{other:?}"),
+        }
+    }
+}
+
+/// The answer goes back over the connection that the request came on.
+fn answer_directly(line: &mut Line, mut response: Response) -> Response {
+    response.token = None;
+    let sent = line.acceptor.send_response(response, false);
+    assert!(sent.is_ok(), "an answer that is not counted");
+    carry(&mut line.acceptor, &mut line.to_dialer);
+    let Message::Response(response) = receive(&mut line.dialer, &mut line.to_dialer) else {
+        unreachable!("a response was sent")
+    };
+    response
+}
+
+/// The answer of the second server, over a connection of its own.
+fn answer_from_afar(line: &mut Line, response: Response) -> Response {
+    let sent = line.dialer.send_response(response, false);
+    assert!(sent.is_ok(), "an answer that is not counted");
+    carry(&mut line.dialer, &mut line.to_acceptor);
+    let Message::Response(response) = receive(&mut line.acceptor, &mut line.to_acceptor) else {
+        unreachable!("a response was sent")
+    };
+    response
+}
+
+fn one_hop(cluster: &mut Cluster, sequence: u64) {
+    let mut initiator = cluster.call(sequence);
+    let request = cluster.request(&mut initiator);
+    initiator.close();
+    cluster.first.send_request(request, &cluster.method);
+    let mut request = cluster.first.receive_request();
+    let mut server: Server<()> = Server::new(&mut request);
+    for message in server.respond(request.payload, None).into_iter().flatten() {
+        let Outbound::Response(response) = message else {
+            unreachable!("it responds")
+        };
+        finish(
+            &mut initiator,
+            &answer_directly(&mut cluster.first, response),
+        );
+    }
+    assert!(initiator.is_complete());
+}
+
+fn two_hops(cluster: &mut Cluster, sequence: u64) {
+    let mut initiator = cluster.call(sequence);
+    let request = cluster.request(&mut initiator);
+    initiator.close();
+    cluster.first.send_request(request, &cluster.method);
+    let mut request = cluster.first.receive_request();
+    let mut server: Server<()> = Server::new(&mut request);
+    for message in server
+        .forward((), request.payload, None)
+        .into_iter()
+        .flatten()
+    {
+        respond_deep(cluster, &mut initiator, message);
+    }
+    assert!(initiator.is_complete());
+}
+
+fn fan_out(cluster: &mut Cluster, sequence: u64) {
+    let mut initiator = cluster.call(sequence);
+    let request = cluster.request(&mut initiator);
+    initiator.close();
+    cluster.first.send_request(request, &cluster.method);
+    let mut request = cluster.first.receive_request();
+    let mut server: Server<()> = Server::new(&mut request);
+    for _ in 0..4 {
+        if let Some(message) = server.delegate((), request.payload.clone()) {
+            respond_deep(cluster, &mut initiator, message);
+        }
+    }
+    let message = server.finish(None);
+    respond_deep(cluster, &mut initiator, message);
+    assert!(initiator.is_complete());
+}
+
+/// The first server sends a request onward, the second answers it.
+fn respond_deep(cluster: &mut Cluster, initiator: &mut Initiator, message: Outbound<()>) {
+    let Outbound::Request(delegated) = message else {
+        unreachable!("it delegates")
+    };
+    let call = initiator.call();
+    let inherited = cluster.inherited(call.sequence);
+    let ((), request) =
+        delegated.into_request(call, initiator.token(), MethodRef::Number(0), inherited);
+    cluster.onward.send_request(request, &cluster.method);
+    let mut request = cluster.onward.receive_request();
+    let mut server: Server<()> = Server::new(&mut request);
+    for message in server.respond(request.payload, None).into_iter().flatten() {
+        let Outbound::Response(response) = message else {
+            unreachable!("it responds")
+        };
+        finish(initiator, &answer_from_afar(&mut cluster.back, response));
+    }
+}
+
+fn finish(initiator: &mut Initiator, response: &Response) {
+    let arrived = initiator.handle_response(response);
+    assert!(arrived.is_ok(), "as the protocol says");
+    black_box(response);
+}
+
+/// A request from value to bytes to value, without the halves of a call.
+fn request_alone(cluster: &mut Cluster, sequence: u64) {
+    let request = cluster.request(&mut cluster.call(sequence));
+    cluster.first.send_request(request, &cluster.method);
+    black_box(cluster.first.receive_request());
+}
+
+/// A response from value to bytes to value.
+fn response_alone(cluster: &mut Cluster, sequence: u64) {
+    let response = Response {
+        call: CallId {
+            initiator: cluster.initiator,
+            sequence,
+        },
+        token: None,
+        request: wallaby_proto::RequestId::FIRST,
+        index: 0,
+        last: true,
+        manifest: None,
+        status: false,
+        compressed: false,
+        options: None,
+        payload: Bytes::from_static(&PAYLOAD),
+    };
+    black_box(answer_directly(&mut cluster.first, response));
+}
+
+/// Both halves of a call of one hop, without bytes.
+fn halves_alone(cluster: &mut Cluster, sequence: u64) {
+    let mut initiator = cluster.call(sequence);
+    let mut request = cluster.request(&mut initiator);
+    initiator.close();
+    let mut server: Server<()> = Server::new(&mut request);
+    for message in server.respond(request.payload, None).into_iter().flatten() {
+        let Outbound::Response(response) = message else {
+            unreachable!("it responds")
+        };
+        finish(&mut initiator, &response);
+    }
+    assert!(initiator.is_complete());
+}

@@ -1,0 +1,54 @@
+//! The bytes that wait to be written to the transport.
+
+use crate::wire::FRAME_HEADER;
+
+/// What was written is dropped from the front when it is at least this long and half of all: each byte moves once.
+const WORTH_MOVING: usize = 32 * 1024;
+
+/// More room than this is given back when nothing waits: it was needed for one large burst.
+const KEPT: usize = 1024 * 1024;
+
+/// Frames, in order; some of the first may have been written already.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl Output {
+    pub(super) fn waiting(&self) -> &[u8] {
+        &self.bytes[self.written..]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// So many bytes were written.
+    pub(super) fn advance(&mut self, written: usize) {
+        assert!(written <= self.len(), "no more was written than waited");
+        self.written += written;
+        if self.is_empty() {
+            self.bytes.clear();
+            self.bytes.shrink_to(KEPT);
+            self.written = 0;
+        } else if self.written >= WORTH_MOVING && self.written >= self.len() {
+            self.bytes.drain(..self.written);
+            self.written = 0;
+        }
+    }
+
+    /// Appends a frame: its length and kind, and whatever `body` appends.
+    #[inline]
+    pub(super) fn put_frame(&mut self, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0, 0, 0, kind]);
+        body(&mut self.bytes);
+        let [a, b, c, ..] = ((self.bytes.len() - start - FRAME_HEADER) as u32).to_le_bytes();
+        self.bytes[start..start + 3].copy_from_slice(&[a, b, c]);
+    }
+}

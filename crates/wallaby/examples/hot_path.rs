@@ -1,0 +1,55 @@
+//! Calls over a chain of servers in one thread, over and over: for counting the instructions of the hot path.
+//!
+//! `hot_path CALLS SERVERS PREFIX` makes so many calls of 100 bytes that each server forwards to the next and the last
+//! one answers. Server K listens at the address PREFIX followed by K, for instance `mem://hot`.
+
+use std::env::args;
+
+use bytes::Bytes;
+use wallaby::codec::Raw;
+use wallaby::{Address, Client, Endpoint, Method, One, Request, Service, Status};
+
+static PASS: Method<(Bytes,), One<Bytes>, Raw> = Method::new("example.Chain/pass");
+
+async fn pass(
+    request: Request<One<Bytes>, Raw>,
+    payload: Bytes,
+    next: Option<Address>,
+) -> Result<(), Status> {
+    match next {
+        Some(next) => request.forward(next, PASS.target((payload,))).await?,
+        None => request.respond(payload).await?,
+    }
+    Ok(())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let usage = "usage: hot_path CALLS SERVERS PREFIX";
+    let calls: u32 = args().nth(1).ok_or(usage)?.parse()?;
+    let servers: u32 = args().nth(2).ok_or(usage)?.parse()?;
+    let prefix = args().nth(3).ok_or(usage)?;
+
+    let mut chain = Vec::new();
+    let mut next: Option<Address> = None;
+    for number in (0..servers).rev() {
+        let onward = next.clone();
+        let service = Service::new("example.Chain").method(&PASS, move |request, (payload,)| {
+            pass(request, payload, onward.clone())
+        });
+        let server = Endpoint::builder()
+            .listen(&format!("{prefix}{number}"))
+            .serve(service)
+            .bind()
+            .await?;
+        next = server.address().cloned();
+        chain.push(server);
+    }
+    let initiator = Endpoint::bind(&format!("{prefix}i")).await?;
+    let client = Client::new(&initiator, next.ok_or(usage)?);
+    let payload = Bytes::from(vec![7; 100]);
+    for _ in 0..calls {
+        client.call(&PASS, (payload.clone(),)).await?;
+    }
+    Ok(())
+}

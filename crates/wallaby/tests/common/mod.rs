@@ -1,0 +1,217 @@
+//! What these tests share: endpoints on every transport, and two services whose handlers are closures.
+
+#![allow(
+    dead_code,
+    unused_macros,
+    missing_docs,
+    reason = "each test program uses a part of it"
+)]
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+use wallaby::{Address, Builder, Call, CallError, Endpoint, Failure, Many, Service, Status};
+
+/// Text in, text out.
+#[wallaby::service(package = "test")]
+pub(crate) trait Work {
+    async fn many(what: String) -> Many<String>;
+    async fn one(what: String) -> String;
+}
+
+/// Bytes in, bytes out, without a codec that would look at each.
+#[wallaby::service(package = "test", codec = wallaby::codec::Raw)]
+pub(crate) trait Heap {
+    async fn many(what: Bytes) -> Many<Bytes>;
+    async fn one(what: Bytes) -> Bytes;
+}
+
+/// Addresses of one transport, for one test.
+pub(crate) struct Net {
+    scheme: Scheme,
+    number: u64,
+    next: AtomicU64,
+}
+
+enum Scheme {
+    Mem,
+    Tcp,
+    Unix(PathBuf),
+}
+
+impl Net {
+    pub(crate) fn mem() -> Self {
+        Self::new(Scheme::Mem)
+    }
+
+    pub(crate) fn tcp() -> Self {
+        Self::new(Scheme::Tcp)
+    }
+
+    pub(crate) fn unix() -> Self {
+        let mut net = Self::new(Scheme::Mem);
+        let folder = format!("wallaby-test-{}-{}", std::process::id(), net.number);
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        net.scheme = Scheme::Unix(folder);
+        net
+    }
+
+    fn new(scheme: Scheme) -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Self {
+            scheme,
+            number,
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// Where to listen: a new address each time.
+    pub(crate) fn address(&self) -> String {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        match &self.scheme {
+            Scheme::Mem => format!("mem://test-{}-{next}", self.number),
+            Scheme::Tcp => "tcp://127.0.0.1:0".into(),
+            Scheme::Unix(folder) => format!("unix://{}/{next}", folder.display()),
+        }
+    }
+
+    /// An endpoint that listens and serves this.
+    pub(crate) async fn serve(&self, service: Service) -> Endpoint {
+        self.bind(Endpoint::builder().serve(service)).await
+    }
+
+    /// An endpoint that listens.
+    pub(crate) async fn endpoint(&self) -> Endpoint {
+        self.bind(Endpoint::builder()).await
+    }
+
+    pub(crate) async fn bind(&self, builder: Builder) -> Endpoint {
+        let endpoint = builder.listen(&self.address()).bind().await;
+        endpoint.expect("the address is free")
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        if let Scheme::Unix(folder) = &self.scheme {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
+/// Where an endpoint listens.
+pub(crate) fn at(endpoint: &Endpoint) -> Address {
+    endpoint.address().expect("it listens").clone()
+}
+
+pub(crate) fn client() -> Endpoint {
+    Endpoint::client().expect("there is a runtime")
+}
+
+/// A service without methods yet.
+pub(crate) fn service() -> Service {
+    Service::new("test")
+}
+
+/// Fails a test that hangs, instead of waiting for ever.
+pub(crate) async fn patience<T>(test: impl Future<Output = T>) -> T {
+    let limit = Duration::from_secs(60);
+    let result = tokio::time::timeout(limit, test).await;
+    result.expect("the test hangs")
+}
+
+/// Yields until something that other tasks bring about is so.
+pub(crate) async fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// All that a call yields.
+pub(crate) async fn all<T: Send + 'static, C>(
+    call: &mut Call<Many<T>, C>,
+) -> Vec<Result<T, CallError>>
+where
+    C: wallaby::codec::Codec<T>,
+{
+    let mut all = Vec::new();
+    while let Some(item) = call.next().await {
+        all.push(item);
+    }
+    all
+}
+
+/// All answers in order of their value, and all statuses.
+pub(crate) async fn sorted(call: &mut Call<Many<String>>) -> (Vec<String>, Vec<Status>) {
+    let (mut answers, mut statuses) = (Vec::new(), Vec::new());
+    for item in all(call).await {
+        match item {
+            Ok(answer) => answers.push(answer),
+            Err(CallError::Status(status)) => statuses.push(status),
+            Err(other) => panic!("neither an answer nor a status: {other}"),
+        }
+    }
+    answers.sort();
+    (answers, statuses)
+}
+
+pub(crate) fn status<T: std::fmt::Debug>(item: Result<T, CallError>) -> Status {
+    let error = item.expect_err("a status");
+    error
+        .status()
+        .unwrap_or_else(|| panic!("not a status: {error}"))
+        .clone()
+}
+
+pub(crate) fn failure<T: std::fmt::Debug>(item: Result<T, CallError>) -> Failure {
+    let error = item.expect_err("a failure");
+    error
+        .failure()
+        .unwrap_or_else(|| panic!("not a failure: {error}"))
+        .clone()
+}
+
+/// Lets through as many as it was opened for.
+#[derive(Clone)]
+pub(crate) struct Gate(Arc<Semaphore>);
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(0)))
+    }
+
+    pub(crate) fn open(&self, times: usize) {
+        self.0.add_permits(times);
+    }
+
+    pub(crate) async fn pass(&self) {
+        self.0.acquire().await.expect("never closed").forget();
+    }
+}
+
+/// Runs each of these tests over every transport.
+macro_rules! over_every_transport {
+    ($($test:ident),+ $(,)?) => { $(
+        mod $test {
+            #[tokio::test]
+            async fn over_mem() {
+                $crate::common::patience(super::$test($crate::common::Net::mem())).await;
+            }
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn over_tcp() {
+                $crate::common::patience(super::$test($crate::common::Net::tcp())).await;
+            }
+            #[tokio::test]
+            async fn over_unix() {
+                $crate::common::patience(super::$test($crate::common::Net::unix())).await;
+            }
+        }
+    )+ };
+}

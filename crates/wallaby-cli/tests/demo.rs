@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -271,24 +271,24 @@ fn stopped_servers_are_named_at_the_deadline() {
     let ByHand { index, documents } = by_hand("stopped");
     signal("STOP", documents[0].child.id());
     for options in [
-        &["--json", "--deadline", "300ms"][..],
-        &["--json", "--rpc", "--deadline", "300ms"],
+        &["--json", "--deadline", "1s"][..],
+        &["--json", "--rpc", "--deadline", "1s"],
     ] {
         let output = search(&index, options);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let errors = json(&output)["answers"][0]["errors"].to_string();
         assert!(errors.contains(&documents[0].address), "{errors}");
-        assert!(errors.contains("within 300 ms"), "{errors}");
+        assert!(errors.contains("within 1 s"), "{errors}");
     }
     signal("CONT", documents[0].child.id());
     assert_eq!(search(&index, &[]).status.code(), Some(0));
 
     signal("STOP", index.child.id());
-    let output = search(&index, &["--deadline", "300ms"]);
+    let output = search(&index, &["--deadline", "1s"]);
     assert_eq!(output.status.code(), Some(1));
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
-        shown.contains(&index.address) && shown.contains("within 300 ms"),
+        shown.contains(&index.address) && shown.contains("within 1 s"),
         "{shown}"
     );
 }
@@ -306,6 +306,8 @@ fn an_index_without_its_servers_says_so() {
 /// A demo that waits for words.
 struct Waiting {
     demo: Child,
+    /// Held open: the end of its input would end it too.
+    _input: ChildStdin,
     /// The first of its servers.
     server: u32,
     /// Ends when the last process that could write to it has ended.
@@ -340,6 +342,7 @@ fn waiting_demo(name: &str) -> Waiting {
     }
     assert_eq!(servers.len(), 5);
     Waiting {
+        _input: demo.stdin.take().unwrap(),
         demo,
         server: servers[0],
         output,
@@ -362,6 +365,7 @@ fn an_interrupt_ends_every_process() {
             mut demo,
             server,
             output,
+            _input,
         } = waiting_demo(name);
         // A stopped process must end too.
         signal("STOP", server);
@@ -377,6 +381,7 @@ fn servers_do_not_outlive_a_killed_demo() {
         mut demo,
         server,
         output,
+        _input,
     } = waiting_demo("killed-demo");
     signal("STOP", server);
     demo.kill().unwrap();

@@ -156,8 +156,14 @@ impl Path {
 
     /// The path of child `index` of the branch at this path, in the call with this id and token.
     pub fn child(&self, index: u32, call: CallId, token: Token) -> Self {
-        let (varint, len) = varint::encode(u64::from(index));
         let used = usize::from(self.tag);
+        if index < 0x80 && used < MAX_LITERAL_PATH {
+            let mut child = *self;
+            child.bytes[used] = index as u8;
+            child.tag += 1;
+            return child;
+        }
+        let (varint, len) = varint::encode(u64::from(index));
         if used + len <= MAX_LITERAL_PATH {
             let mut child = *self;
             child.bytes[used..used + len].copy_from_slice(&varint[..len]);

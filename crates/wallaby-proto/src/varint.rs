@@ -15,12 +15,12 @@ pub(crate) const MAX_LEN: usize = 10;
 /// Appends `value` as a varint (1 to 10 bytes).
 #[inline]
 pub(crate) fn put(out: &mut impl BufMut, value: u64) {
-    if value < 0x80 {
-        out.put_u8(value as u8);
-        return;
+    let mut rest = value;
+    while rest >= 0x80 {
+        out.put_u8(rest as u8 | 0x80);
+        rest >>= 7;
     }
-    let (bytes, len) = encode(value);
-    out.put_slice(&bytes[..len]);
+    out.put_u8(rest as u8);
 }
 
 /// The varint of `value` and its length.
@@ -127,16 +127,16 @@ impl<'a> Reader<'a> {
 
     fn long_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
+        let mut shift = 0;
+        loop {
             let byte = self.u8(what)?;
-            let bits = u64::from(byte & 0x7f);
-            if shift == 63 && bits > 1 {
+            if shift == 63 && byte > 1 {
                 return Err(DecodeError::Malformed {
                     what,
                     why: "a varint above 64 bits",
                 });
             }
-            value |= bits << shift;
+            value |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
                 if byte == 0 && shift > 0 {
                     return Err(DecodeError::Malformed {
@@ -146,11 +146,8 @@ impl<'a> Reader<'a> {
                 }
                 return Ok(value);
             }
+            shift += 7;
         }
-        Err(DecodeError::Malformed {
-            what,
-            why: "a varint above 64 bits",
-        })
     }
 
     pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {

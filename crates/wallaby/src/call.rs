@@ -364,7 +364,7 @@ impl CallShared {
         let root = Root {
             path: id.path,
             server: server.clone(),
-            method: method.name().to_string(),
+            method: Arc::clone(method.name()),
             node: None,
         };
         state.roots.push(Sent {

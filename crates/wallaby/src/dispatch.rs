@@ -12,6 +12,7 @@ use wallaby_proto::{Address, Code, Status};
 use crate::driver::peer::{Dispatch, Peer};
 use crate::endpoint::Inner;
 use crate::error::ConnectError;
+use crate::executor::Admission;
 use crate::handling::Handling;
 use crate::service::Registered;
 
@@ -79,11 +80,12 @@ impl Dispatcher {
                 .pool
                 .learn_route(request.call.initiator, request.depth, peer);
         }
-        self.granted.push(payload.len());
+        let size = payload.len();
         let arrived = *self.now.get_or_insert_with(Instant::now);
         let Some(method) = self.methods.get_mut(number as usize) else {
             return;
         };
+        let mut queued = false;
         let served = method.served(&self.endpoint);
         let handling = Handling::new(
             Arc::clone(&self.endpoint),
@@ -93,12 +95,16 @@ impl Dispatcher {
             arrived,
         );
         match served {
-            Ok(served) => {
-                if let Some(job) = self.endpoint.admit(&handling, &served.handler, payload) {
-                    job.start();
-                }
-            }
+            Ok(served) => match self.endpoint.admit(&handling, &served.handler, payload) {
+                Admission::Run(job) => job.start(),
+                Admission::Queued => queued = true,
+                Admission::Refused(_) => {}
+            },
             Err(status) => handling.fail(&status),
+        }
+        // What waits in the queue is credited when it leaves it.
+        if !queued {
+            self.granted.push(size);
         }
     }
 

@@ -718,29 +718,23 @@ impl Inner {
         method.check(caller).map(|()| Arc::clone(method))
     }
 
-    /// A request is ready for its handler. Returns it if it may start at once.
+    /// A request is ready for its handler. It may start now, waits in the queue, or was refused.
     pub(crate) fn admit(
         &self,
         handling: &Arc<Handling>,
         handler: &Arc<dyn Handler>,
         payload: bytes::Bytes,
-    ) -> Option<Job> {
-        let urgency = match self.executor.schedule() {
-            Schedule::Fifo => 0,
-            Schedule::OldestCall => u64::MAX - handling.age().as_micros() as u64,
-            Schedule::EarliestDeadline => handling.remaining().as_micros() as u64,
-        };
+    ) -> Admission<Job> {
+        let urgency = self.executor.urgency(|| handling.age(), handling.deadline);
         let job = Job {
             handling: Arc::clone(handling),
             handler: Arc::clone(handler),
             payload,
         };
-        match self.executor.admit(job, urgency) {
-            Admission::Run(job) => Some(job),
-            Admission::Queued => {
-                self.handling_waits(handling);
-                None
-            }
+        let admission = self.executor.admit(job, urgency);
+        match &admission {
+            Admission::Run(_) => {}
+            Admission::Queued => handling.enlist(),
             Admission::Refused(job) => {
                 self.meters.requests_refused.add();
                 let (running, waiting) = self.executor.load();
@@ -749,15 +743,15 @@ impl Inner {
                 );
                 job.handling
                     .fail(&Status::new(Code::ResourceExhausted, message));
-                None
             }
         }
+        admission
     }
 
     /// A handler is done: the next request in the queue takes its place.
     pub(crate) fn release(endpoint: &Arc<Self>) {
         if let Some(job) = endpoint.executor.release() {
-            endpoint.spawn(async move { job.start() });
+            endpoint.spawn(async move { job.start_late() });
         }
     }
 
@@ -767,14 +761,16 @@ impl Inner {
 
     /// A request waits, in the queue or in its handler: an abort must find it.
     pub(crate) fn handling_waits(&self, handling: &Arc<Handling>) {
-        let mut waiting = self.waiting();
-        let of_call = waiting.entry(handling.call).or_default();
-        if !of_call.iter().any(|known| Arc::ptr_eq(known, handling)) {
-            of_call.push(Arc::clone(handling));
+        if !handling.listed.swap(true, Ordering::AcqRel) {
+            let mut waiting = self.waiting();
+            waiting.entry(handling.call).or_default().push(Arc::clone(handling));
         }
     }
 
     pub(crate) fn handling_ended(&self, handling: &Arc<Handling>) {
+        if !handling.listed.load(Ordering::Acquire) {
+            return;
+        }
         let mut waiting = self.waiting();
         if let Some(of_call) = waiting.get_mut(&handling.call) {
             of_call.retain(|known| !Arc::ptr_eq(known, handling));

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How many handlers run at a time, how many requests wait, and in which order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub enum Schedule {
 #[derive(Debug)]
 pub(crate) struct Executor<J> {
     config: ExecutorConfig,
+    /// What urgency counts from.
+    epoch: Instant,
     state: Mutex<State<J>>,
 }
 
@@ -71,12 +74,21 @@ impl<J> Executor<J> {
         };
         Self {
             config,
+            epoch: Instant::now(),
             state: Mutex::new(state),
         }
     }
 
-    pub(crate) fn schedule(&self) -> Schedule {
-        self.config.schedule
+    /// How urgent a request is that arrives now: smaller for what should run earlier. It is about points in time, so
+    /// that it does not matter when a request arrived.
+    pub(crate) fn urgency(&self, age: impl FnOnce() -> Duration, deadline: Instant) -> u64 {
+        let micros = |duration: Duration| duration.as_micros() as u64;
+        match self.config.schedule {
+            Schedule::Fifo => 0,
+            // Calls may have begun before this endpoint did.
+            Schedule::OldestCall => (1 << 62) + micros(self.epoch.elapsed()) - micros(age()).min(1 << 62),
+            Schedule::EarliestDeadline => micros(deadline.saturating_duration_since(self.epoch)),
+        }
     }
 
     /// Admits a job; `urgency` is smaller for what should run earlier.
@@ -177,6 +189,31 @@ mod tests {
         assert_eq!(executor.release(), Some("later"));
         assert_eq!(executor.release(), None);
         assert_eq!(executor.load(), (0, 0));
+    }
+
+    #[test]
+    fn urgency_does_not_depend_on_when_a_request_arrives() {
+        let schedule = |schedule| {
+            let config = ExecutorConfig { schedule, ..ExecutorConfig::default() };
+            Executor::<()> { epoch: Instant::now() - Duration::from_secs(100), ..Executor::new(config) }
+        };
+        let later = |executor: &Executor<()>| Executor::<()> {
+            epoch: executor.epoch - Duration::from_secs(10),
+            ..Executor::new(executor.config.clone())
+        };
+        let secs = Duration::from_secs;
+
+        let first = schedule(Schedule::OldestCall);
+        let ten_later = later(&first);
+        let deadline = Instant::now();
+        assert!(first.urgency(|| secs(5), deadline) < ten_later.urgency(|| secs(12), deadline));
+        assert!(first.urgency(|| secs(5), deadline) > ten_later.urgency(|| secs(18), deadline));
+        assert!(first.urgency(|| secs(1_000), deadline) < first.urgency(|| secs(999), deadline));
+
+        let executor = schedule(Schedule::EarliestDeadline);
+        let none = || unreachable!("the age does not matter");
+        assert!(executor.urgency(none, deadline) < executor.urgency(none, deadline + secs(1)));
+        assert_eq!(executor.urgency(none, executor.epoch - secs(1)), 0);
     }
 
     #[test]

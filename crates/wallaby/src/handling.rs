@@ -1,17 +1,18 @@
 //! One request being handled: its place in the call, what its handler sends, and how it ends.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
-use tokio::time::Sleep;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::{Sleep, timeout_at};
 use wallaby_proto::call::server::{Inherited, Outbound, Released, Server, undelivered};
 use wallaby_proto::connection::{Features, MethodDefinition, Refusal};
 use wallaby_proto::wire::{Message, MethodRef, Options, ReplyTo, Request, Response, TraceRecord};
@@ -20,7 +21,7 @@ use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
 use crate::blocking::panic_message;
 use crate::call::CallShared;
 use crate::driver::peer::{Peer, Refused};
-use crate::endpoint::Inner;
+use crate::endpoint::{DEFAULT_DEADLINE, Inner};
 use crate::error::{ConnectError, SendError};
 use crate::request::RawRequest;
 use crate::service::{Handler, HandlerFuture};
@@ -30,6 +31,9 @@ const SMALL: usize = 4096;
 
 /// Times that a message of which no byte was written moves to another connection.
 const MOVES: usize = 3;
+
+/// How long after the deadline messages of a call may still wait: its initiator's clock decides, not this one.
+const LATE: Duration = Duration::from_secs(1);
 
 /// Where a delegated request goes.
 #[derive(Debug)]
@@ -56,7 +60,11 @@ pub(crate) struct Handling {
     arrived: Instant,
     state: Mutex<State>,
     cancelled: AtomicBool,
-    cancel: Notify,
+    waiting: Waiting,
+    /// Told when the request is stopped, and when nothing waits any more.
+    changed: Notify,
+    /// The endpoint knows that it waits for something, so that an abort finds it.
+    pub(crate) listed: AtomicBool,
 }
 
 struct State {
@@ -76,10 +84,21 @@ struct State {
     calls: Vec<Weak<CallShared>>,
     /// The handler's task, while it waits.
     task: Option<Waker>,
+    /// The handler is done.
+    left: bool,
+    /// Stops a request that outlives its handler at its deadline.
+    watch: Option<AbortHandle>,
 }
 
-/// What is left to send once there is a connection and credit.
-pub(crate) type Delivery = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// How many messages wait for a connection or for credit.
+#[derive(Debug, Default)]
+struct Waiting {
+    answers: AtomicUsize,
+    requests: AtomicUsize,
+}
+
+/// A task that sends what is left once there is a connection and credit.
+pub(crate) type Delivery = JoinHandle<()>;
 
 /// A message ready for its connection.
 #[derive(Debug)]
@@ -104,8 +123,9 @@ impl Handling {
         mut request: Request,
         arrived: Instant,
     ) -> Arc<Self> {
-        let time = request.deadline.unwrap_or(endpoint.config.default_deadline);
+        let time = request.deadline.unwrap_or(DEFAULT_DEADLINE);
         let server = Server::new(&mut request);
+        peer.busy.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self {
             endpoint,
             peer,
@@ -129,9 +149,13 @@ impl Handling {
                 stopped: None,
                 calls: Vec::new(),
                 task: None,
+                left: false,
+                watch: None,
             }),
             cancelled: AtomicBool::new(false),
-            cancel: Notify::new(),
+            waiting: Waiting::default(),
+            changed: Notify::new(),
+            listed: AtomicBool::new(false),
         })
     }
 
@@ -158,10 +182,67 @@ impl Handling {
     }
 
     pub(crate) async fn cancelled(&self) {
-        let cancel = self.cancel.notified();
-        if !self.is_cancelled() {
-            cancel.await;
+        loop {
+            let changed = self.changed.notified();
+            if self.is_cancelled() {
+                return;
+            }
+            changed.await;
         }
+    }
+
+    /// Waits until no earlier message of the same kind waits, or the request is stopped. So little waits and order is
+    /// kept; and a handler that gives up waiting does so before its message has a number.
+    pub(crate) async fn ready(&self, message: &Sending) {
+        loop {
+            let changed = self.changed.notified();
+            if !self.has_waiting(message) || self.is_cancelled() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn has_waiting(&self, message: &Sending) -> bool {
+        let waiting = match message {
+            Sending::Answer(_) => &self.waiting.answers,
+            Sending::Onward(..) => &self.waiting.requests,
+        };
+        waiting.load(Ordering::Acquire) > 0
+    }
+
+    fn waiting(&self, parcel: &Parcel) -> &AtomicUsize {
+        match parcel {
+            Parcel::Answer(_) => &self.waiting.answers,
+            Parcel::Request(..) => &self.waiting.requests,
+        }
+    }
+
+    /// From now on an abort finds the request: it waits in the queue, or for something in its handler.
+    pub(crate) fn enlist(self: &Arc<Self>) {
+        let state = self.lock();
+        if !state.left {
+            self.endpoint.handling_waits(self);
+        }
+    }
+
+    /// The handler is done. A request that lives on elsewhere is still found by an abort, and stopped at its deadline.
+    pub(crate) fn leave(self: &Arc<Self>) {
+        let mut state = self.lock();
+        state.left = true;
+        if state.dropped || state.server.has_ended() {
+            self.endpoint.handling_ended(self);
+            return;
+        }
+        self.endpoint.handling_waits(self);
+        let (deadline, watched) = (self.deadline, Arc::downgrade(self));
+        let watch = self.endpoint.runtime.spawn(async move {
+            tokio::time::sleep_until(deadline.into()).await;
+            if let Some(handling) = watched.upgrade() {
+                handling.stop(&too_late());
+            }
+        });
+        state.watch = Some(watch.abort_handle());
     }
 
     /// The initiator expects exactly one answer to this request.
@@ -191,7 +272,7 @@ impl Handling {
 
     /// Like `send`, but fails where that would wait.
     pub(crate) fn try_send(self: &Arc<Self>, message: Sending) -> Result<(), SendError> {
-        if !self.has_room(&message) {
+        if self.has_waiting(&message) || !self.has_room(&message) {
             return Err(SendError::Full);
         }
         let released = self.release(message)?;
@@ -246,7 +327,7 @@ impl Handling {
             self.fail(status);
         }
         self.cancelled.store(true, Ordering::Release);
-        self.cancel.notify_waiters();
+        self.changed.notify_waiters();
         self.lock().task.take().into_iter().for_each(Waker::wake);
         calls
             .iter()
@@ -258,6 +339,10 @@ impl Handling {
     pub(crate) fn handle_dropped(self: &Arc<Self>) {
         let mut state = self.lock();
         state.dropped = true;
+        if let Some(watch) = state.watch.take() {
+            watch.abort();
+            self.endpoint.handling_ended(self);
+        }
         if !state.polling && !state.kept {
             self.finish(state);
         }
@@ -346,8 +431,7 @@ impl Handling {
 
     // How messages leave.
 
-    /// Sends at once what can be sent; the rest is a future. That is boxed: handlers are futures that hold this one, and
-    /// a large one would be moved around for nothing each time.
+    /// Sends at once what can be sent; the rest is a task that can be waited for.
     fn dispatch(self: &Arc<Self>, released: Released<Destination>) -> Option<Delivery> {
         let mut waiting = Vec::new();
         for outbound in released.into_iter().flatten() {
@@ -358,19 +442,25 @@ impl Handling {
         if waiting.is_empty() {
             return None;
         }
+        for parcel in &waiting {
+            self.waiting(parcel).fetch_add(1, Ordering::AcqRel);
+        }
         let handling = Arc::clone(self);
-        Some(Box::pin(async move {
+        // In a task of its own: these messages have numbers, so the call cannot complete without them, even if the
+        // handler gives up waiting.
+        Some(self.endpoint.runtime.spawn(async move {
             for parcel in waiting {
+                let waiting = handling.waiting(&parcel);
                 handling.deliver(parcel).await;
+                waiting.fetch_sub(1, Ordering::AcqRel);
+                handling.changed.notify_waiters();
             }
         }))
     }
 
     /// Sends without waiting; what has to wait goes on in a task of its own.
     fn dispatch_later(self: &Arc<Self>, released: Released<Destination>) {
-        if let Some(delivery) = self.dispatch(released) {
-            self.endpoint.runtime.spawn(delivery);
-        }
+        drop(self.dispatch(released));
     }
 
     fn pack(&self, outbound: Outbound<Destination>) -> Parcel {
@@ -460,7 +550,8 @@ impl Handling {
     }
 
     fn attempt_answer(&self, peer: &Arc<Peer>, message: Message) -> Attempt {
-        let own = peer.id == self.peer.id && peer.node() == Some(self.call.initiator);
+        // Not so for what the initiator delegated to itself on the way: it sent that as a server.
+        let own = peer.id == self.peer.id && self.reply_to == ReplyTo::Peer;
         let mut response = match message {
             Message::Response(response) => response,
             Message::End(mut end) => {
@@ -538,17 +629,29 @@ impl Handling {
                 if peer.is_closed() {
                     break;
                 }
-                room.await;
+                if !self.still_wanted(room).await {
+                    return;
+                }
             }
         }
-        if let Parcel::Request(to, request) = &parcel {
-            self.answer_for(
-                to,
-                request,
-                Code::Unavailable,
-                "its connections end before the request is sent",
-            );
+        match &parcel {
+            Parcel::Request(to, request) => {
+                let why = "its connections end before the request is sent";
+                self.answer_for(to, request, Code::Unavailable, why);
+            }
+            Parcel::Answer(_) => self.endpoint.meters.undeliverable.add(),
         }
+    }
+
+    /// Waits for room; `false` if the call is over before: nobody will ever make room for its messages then.
+    async fn still_wanted(&self, room: impl Future<Output = ()>) -> bool {
+        let (mut room, mut over) = (pin!(room), pin!(self.cancelled()));
+        let room = poll_fn(|cx| match room.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => over.as_mut().poll(cx).map(|()| false),
+        });
+        let end = self.deadline + LATE;
+        timeout_at(end.into(), room).await.unwrap_or(false)
     }
 
     /// A status in the name of a request that certainly did not reach its server.
@@ -559,7 +662,8 @@ impl Handling {
         if let Attempt::Wait(parcel) = self.attempt(answer) {
             let handling = Arc::clone(self);
             // Boxed, since sending an answer may end here again.
-            let deliver: Delivery = Box::pin(async move { handling.deliver(parcel).await });
+            let deliver: Pin<Box<dyn Future<Output = ()> + Send>> =
+                Box::pin(async move { handling.deliver(parcel).await });
             self.endpoint.runtime.spawn(deliver);
         }
     }
@@ -627,15 +731,13 @@ pub(crate) enum Sending {
 
 impl Sending {
     fn check(&self, handling: &Handling) -> Result<(), SendError> {
-        let (payload, peer) = match self {
-            Self::Answer(payload) => (payload, "the initiator".to_owned()),
-            Self::Onward(to, payload) => (payload, to.server.to_string()),
-        };
-        let (size, limit) = (
-            payload.len() as u64,
-            handling.endpoint.config.limits.message,
-        );
+        let (Self::Answer(payload) | Self::Onward(_, payload)) = self;
+        let (size, limit) = (payload.len() as u64, handling.endpoint.config.limits.message);
         if size > limit {
+            let peer = match self {
+                Self::Answer(_) => "the initiator".to_owned(),
+                Self::Onward(to, _) => to.server.to_string(),
+            };
             return Err(SendError::TooLarge { size, limit, peer });
         }
         let (depth, limit) = (handling.depth + 1, handling.endpoint.config.max_depth);
@@ -679,6 +781,7 @@ impl Job {
             Ok(future) => future,
             Err(panic) => {
                 handling.end_poll(Some(Err(panicked(&handling, &*panic))));
+                handling.leave();
                 Inner::release(&handling.endpoint);
                 return;
             }
@@ -695,10 +798,27 @@ impl Job {
             .poll_handler(&mut Context::from_waker(Waker::noop()))
             .is_pending()
         {
-            run.handling.endpoint.handling_waits(&run.handling);
+            run.handling.enlist();
             let runtime = run.handling.endpoint.runtime.clone();
             runtime.spawn(run);
         }
+    }
+
+    /// The same for a request that has waited in the queue, perhaps for too long.
+    pub(crate) fn start_late(self) {
+        let handling = &self.handling;
+        handling
+            .peer
+            .grant_requests(std::iter::once(self.payload.len()));
+        if handling.remaining().is_zero() {
+            handling.stop(&too_late());
+        }
+        if handling.is_cancelled() {
+            handling.leave();
+            Inner::release(&handling.endpoint);
+            return;
+        }
+        self.start();
     }
 }
 
@@ -787,9 +907,7 @@ impl Run {
                 Inner::release(&self.handling.endpoint);
                 return;
             }
-            let late = "the call's deadline passed before the handler was done";
-            self.handling
-                .stop(&Status::new(Code::DeadlineExceeded, late));
+            self.handling.stop(&too_late());
         }
     }
 }
@@ -809,9 +927,20 @@ impl Future for Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.handling.endpoint.handling_ended(&self.handling);
+        self.handling.leave();
         self.leave();
     }
+}
+
+impl Drop for Handling {
+    fn drop(&mut self) {
+        self.peer.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn too_late() -> Status {
+    let why = "the call's deadline passed before the request was done";
+    Status::new(Code::DeadlineExceeded, why)
 }
 
 fn panicked(handling: &Handling, panic: &(dyn std::any::Any + Send)) -> Status {

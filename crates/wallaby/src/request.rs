@@ -108,7 +108,7 @@ impl RawRequest {
     ///
     /// If the answer is too large or the request has ended.
     pub async fn reply(&self, payload: Bytes) -> Result<(), SendError> {
-        settle(self.handling.send(Sending::Answer(payload))).await
+        self.send(Sending::Answer(payload)).await
     }
 
     /// Like [`reply`](Self::reply), but fails with [`SendError::Full`] where that would wait.
@@ -126,7 +126,7 @@ impl RawRequest {
     ///
     /// If the answer is too large or the request has ended.
     pub async fn respond(self, payload: Bytes) -> Result<(), SendError> {
-        settle(self.handling.send_last(Sending::Answer(payload))).await
+        self.send_last(Sending::Answer(payload)).await
     }
 
     /// Hands work to another server, which answers the initiator directly; more may follow.
@@ -142,7 +142,7 @@ impl RawRequest {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        settle(self.handling.send(onward(server.into(), method, payload))).await
+        self.send(onward(server.into(), method, payload)).await
     }
 
     /// Like [`delegate`](Self::delegate), but fails with [`SendError::Full`] where that would wait.
@@ -171,18 +171,24 @@ impl RawRequest {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        settle(
-            self.handling
-                .send_last(onward(server.into(), method, payload)),
-        )
-        .await
+        self.send_last(onward(server.into(), method, payload)).await
     }
 
     /// Sends the message that is held back because it might be the last one.
     pub async fn flush(&self) {
-        if let Some(delivery) = self.handling.flush() {
-            delivery.await;
-        }
+        settle(self.handling.flush()).await;
+    }
+
+    async fn send(&self, message: Sending) -> Result<(), SendError> {
+        self.handling.ready(&message).await;
+        settle(self.handling.send(message)?).await;
+        Ok(())
+    }
+
+    async fn send_last(self, message: Sending) -> Result<(), SendError> {
+        self.handling.ready(&message).await;
+        settle(self.handling.send_last(message)?).await;
+        Ok(())
     }
 
     /// Ends the request with a status.
@@ -204,11 +210,11 @@ impl fmt::Debug for RawRequest {
 }
 
 /// Waits for what could not be sent at once.
-async fn settle(sent: Result<Option<Delivery>, SendError>) -> Result<(), SendError> {
-    if let Some(delivery) = sent? {
-        delivery.await;
+async fn settle(delivery: Option<Delivery>) {
+    if let Some(delivery) = delivery {
+        // It can only fail if the runtime shuts down.
+        let _ = delivery.await;
     }
-    Ok(())
 }
 
 fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> Sending {

@@ -1,5 +1,6 @@
 //! The tree of hops of a call, as far as its initiator knows it.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use wallaby_proto::call::initiator::Initiator;
@@ -58,7 +59,7 @@ pub struct Timing {
 pub(crate) struct Root {
     pub(crate) path: Path,
     pub(crate) server: Address,
-    pub(crate) method: String,
+    pub(crate) method: Arc<str>,
     pub(crate) node: Option<NodeId>,
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn assemble(
         ) && first.hop == 0
         {
             first.server.get_or_insert_with(|| root.server.clone());
-            first.method.get_or_insert_with(|| root.method.clone());
+            first.method.get_or_insert_with(|| root.method.to_string());
             first.node = first.node.or(root.node);
         }
         if let Some(last) = of_branch.last_mut() {

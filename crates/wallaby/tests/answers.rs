@@ -271,7 +271,8 @@ async fn nothing_is_an_answer_too(net: Net) {
         assert!(all(&mut call).await.is_empty());
         assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
     }
-    let mut call = work::at(&client(), at(&nobody)).many(String::new());
+    let client = client();
+    let mut call = work::at(&client, at(&nobody)).many(String::new());
     assert!(call.next().await.is_none());
 }
 

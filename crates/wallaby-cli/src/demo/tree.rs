@@ -8,7 +8,7 @@ use std::fmt::Write;
 /// More hops are counted, not drawn.
 const MOST_ROWS: usize = 40;
 /// Where the bars are too narrow to tell anything, and where they are wide enough.
-const BARS: std::ops::RangeInclusive<usize> = 16..=60;
+const BARS: std::ops::RangeInclusive<usize> = 12..=60;
 const FIGURES: usize = 9;
 
 /// Draws a timeline in `width` columns, several lines, each ended.

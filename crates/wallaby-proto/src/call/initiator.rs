@@ -367,8 +367,10 @@ impl Initiator {
         branch.facts = Some(facts);
         if branch.expected {
             self.missing_facts -= 1;
-            self.missing_responses += self.branches.at(position).missing();
-            self.expect_children(position)?;
+            self.missing_responses += branch.missing();
+            if facts.requests > 0 {
+                self.expect_children(position)?;
+            }
         }
         Ok(())
     }
@@ -379,8 +381,16 @@ impl Initiator {
         self.expect_children(position)
     }
 
-    /// Walks down from a branch that is expected and has facts, as far as facts are known.
+    /// Walks down from a branch that is expected, as far as facts are known.
     fn expect_children(&mut self, position: u32) -> Result<(), Violation> {
+        if self
+            .branches
+            .at(position)
+            .facts
+            .is_none_or(|facts| facts.requests == 0)
+        {
+            return Ok(());
+        }
         let mut open = vec![];
         let mut next = Some(position);
         while let Some(parent) = next {

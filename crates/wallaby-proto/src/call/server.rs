@@ -215,25 +215,13 @@ impl<T> Server<T> {
     /// The last response. `record` is this hop's, in a traced call.
     pub fn respond(&mut self, payload: Bytes, record: Option<TraceRecord>) -> Released<T> {
         let before = self.flush();
-        [
-            before,
-            Some(self.release_last(
-                Held::Response {
-                    status: false,
-                    payload,
-                },
-                record,
-            )),
-        ]
+        [before, Some(self.last_response(false, payload, record))]
     }
 
     /// A request onward as the last act: a tail call.
     pub fn forward(&mut self, to: T, payload: Bytes, record: Option<TraceRecord>) -> Released<T> {
         let before = self.flush();
-        [
-            before,
-            Some(self.release_last(Held::Request { to, payload }, record)),
-        ]
+        [before, Some(self.last_request(to, payload, record))]
     }
 
     /// The handler ended without a last message of its own.
@@ -263,13 +251,7 @@ impl<T> Server<T> {
     /// (PROTOCOL-NOTES 10 and 11).
     pub fn fail(&mut self, status: &Status, record: Option<TraceRecord>) -> Outbound<T> {
         self.held = None;
-        self.release_last(
-            Held::Response {
-                status: true,
-                payload: status.to_payload(),
-            },
-            record,
-        )
+        self.last_response(true, status.to_payload(), record)
     }
 
     fn hold(&mut self, message: Held<T>) -> Option<Outbound<T>> {
@@ -292,27 +274,41 @@ impl<T> Server<T> {
 
     /// Sends the last message, which tells the end of the branch.
     fn release_last(&mut self, message: Held<T>, record: Option<TraceRecord>) -> Outbound<T> {
+        match message {
+            Held::Response { status, payload } => self.last_response(status, payload, record),
+            Held::Request { to, payload } => self.last_request(to, payload, record),
+        }
+    }
+
+    #[inline]
+    fn last_response(
+        &mut self,
+        status: bool,
+        payload: Bytes,
+        record: Option<TraceRecord>,
+    ) -> Outbound<T> {
         self.assert_open();
         self.ended = true;
         let (carried, trace) = self.luggage(record);
-        match message {
-            Held::Response { status, payload } if self.requests == 0 => {
-                self.response(status, payload, true, carried, trace)
-            }
-            Held::Response { status, payload } => {
-                debug_assert!(carried.is_none(), "the first of two messages took it along");
-                let own = self.own_manifest(0, 1);
-                self.response(status, payload, false, Some(own), trace)
-            }
-            Held::Request { to, payload } if self.requests == 0 => {
-                self.continuation(to, payload, carried, trace)
-            }
-            Held::Request { to, payload } => {
-                debug_assert!(carried.is_none(), "the first of two messages took it along");
-                let own = self.own_manifest(1, 0);
-                self.child(to, payload, Some(own), trace)
-            }
+        if self.requests == 0 {
+            return self.response(status, payload, true, carried, trace);
         }
+        debug_assert!(carried.is_none(), "the first of two messages took it along");
+        let own = self.own_manifest(0, 1);
+        self.response(status, payload, false, Some(own), trace)
+    }
+
+    #[inline]
+    fn last_request(&mut self, to: T, payload: Bytes, record: Option<TraceRecord>) -> Outbound<T> {
+        self.assert_open();
+        self.ended = true;
+        let (carried, trace) = self.luggage(record);
+        if self.requests == 0 {
+            return self.continuation(to, payload, carried, trace);
+        }
+        debug_assert!(carried.is_none(), "the first of two messages took it along");
+        let own = self.own_manifest(1, 0);
+        self.child(to, payload, Some(own), trace)
     }
 
     /// What the next message takes along: the carried manifest and trace records, once, and this hop's record.

@@ -134,9 +134,12 @@ impl Numbers {
     }
 
     fn is(&self, number: u32, method: &MethodDefinition) -> bool {
+        let same = |known: &MethodDefinition| {
+            Arc::ptr_eq(&known.name, &method.name) && known.key == method.key
+        };
         self.by_number
             .get(number as usize)
-            .is_some_and(|known| known == method)
+            .is_some_and(|known| same(known) || known == method)
     }
 }
 

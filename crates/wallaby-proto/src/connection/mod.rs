@@ -237,17 +237,17 @@ impl Connection {
     /// If it is not accepted now or not at all; nothing was sent then.
     pub fn send_request(
         &mut self,
-        request: Request,
+        mut request: Request,
         method: &MethodDefinition,
     ) -> Result<(), (Refusal, Request)> {
         match self.check_request(&request, method) {
             Ok(number) => {
                 let cost = request.payload.len() as u64 + MESSAGE_COST;
                 self.request_window -= cost as i64;
-                self.send(Message::Request(Request {
-                    method: MethodRef::Number(number),
-                    ..request
-                }));
+                request.method = MethodRef::Number(number);
+                self.send(kind::REQUEST, &request.payload, |out, link| {
+                    request.put_header(out, link)
+                });
                 Ok(())
             }
             Err(refusal) => Err((refusal, request)),
@@ -297,7 +297,9 @@ impl Connection {
                 return Err((Refusal::Blocked, response));
             }
         }
-        self.send(Message::Response(response));
+        self.send(kind::RESPONSE, &response.payload, |out, link| {
+            response.put_header(out, link)
+        });
         Ok(())
     }
 
@@ -321,7 +323,9 @@ impl Connection {
         if self.peer.is_none() {
             return Err(Refusal::NotOpen);
         }
-        self.send(message);
+        self.send(message.kind(), message.payload(), |out, link| {
+            message.put_header(out, link)
+        });
         Ok(())
     }
 
@@ -393,10 +397,20 @@ impl Connection {
     /// If the connection must be closed.
     pub fn handle_input(&mut self, input: &mut BytesMut) -> Result<Option<Event>, ConnectionError> {
         loop {
-            let Some((kind, body)) = self.next_frame(input)? else {
+            let Some((kind, len)) = self.next_frame(input)? else {
                 return Ok(None);
             };
-            if let Some(event) = self.handle_frame(kind, body)? {
+            let Some(peer) = &self.peer else {
+                return self.handle_first_frame(kind, take_body(input, len));
+            };
+            let link = Link {
+                sender: peer.node,
+                receiver: self.me.node,
+            };
+            if kind >= kind::REQUEST {
+                return self.handle_message(kind, input, len, link);
+            }
+            if let Some(event) = self.handle_frame(kind, &take_body(input, len), link)? {
                 return Ok(Some(event));
             }
         }
@@ -415,7 +429,8 @@ impl Connection {
         }
     }
 
-    fn next_frame(&mut self, input: &mut BytesMut) -> Result<Option<(u8, Bytes)>, ConnectionError> {
+    /// Kind and length of the body of the next frame, if it is complete.
+    fn next_frame(&mut self, input: &BytesMut) -> Result<Option<(u8, usize)>, ConnectionError> {
         let Some(&[a, b, c, kind]) = input.first_chunk::<FRAME_HEADER>() else {
             return Ok(None);
         };
@@ -436,42 +451,67 @@ impl Connection {
         if input.len() < FRAME_HEADER + len {
             return Ok(None);
         }
-        input.advance(FRAME_HEADER);
         self.counters.bytes_received += (FRAME_HEADER + len) as u64;
-        Ok(Some((kind, input.split_to(len).freeze())))
+        Ok(Some((kind, len)))
     }
 
-    fn handle_frame(&mut self, kind: u8, body: Bytes) -> Result<Option<Event>, ConnectionError> {
-        let Some(peer) = &self.peer else {
-            return self.handle_first_frame(kind, body);
-        };
-        let link = Link {
-            sender: peer.node,
-            receiver: self.me.node,
-        };
+    /// The next frame is a message: takes it off `input`. Requests and responses come first and are built in place: they
+    /// are large values, and moving them from one enum to the next would cost as much as reading them.
+    fn handle_message(
+        &mut self,
+        kind: u8,
+        input: &mut BytesMut,
+        len: usize,
+        link: Link,
+    ) -> Result<Option<Event>, ConnectionError> {
+        let body = &input[FRAME_HEADER..FRAME_HEADER + len];
+        let mut reader = Reader::new(body);
         match kind {
-            kind::REQUEST | kind::RESPONSE | kind::END | kind::PING | kind::PONG | kind::TRACE => {
-                let size = body.len() as u64;
-                let message = Message::decode(kind, body, link)?;
-                self.check_method(&message)?;
+            kind::REQUEST => {
+                let mut request = Request::read_header(&mut reader, link)?;
+                self.check_method(request.method)?;
+                request.payload = take_payload(input, reader.position(), len);
                 self.counters.messages_received += 1;
-                if message.payload().len() as u64 > self.me.limits.message {
-                    return Ok(Some(Event::TooLarge {
-                        message: message.without_payload(),
-                        size,
-                    }));
+                if request.payload.len() as u64 > self.me.limits.message {
+                    return Ok(Some(too_large(Message::Request(request), len as u64)));
                 }
+                Ok(Some(Event::Message(Message::Request(request))))
+            }
+            kind::RESPONSE => {
+                let mut response = Response::read_header(&mut reader, link)?;
+                response.payload = take_payload(input, reader.position(), len);
+                self.counters.messages_received += 1;
+                if response.payload.len() as u64 > self.me.limits.message {
+                    return Ok(Some(too_large(Message::Response(response), len as u64)));
+                }
+                Ok(Some(Event::Message(Message::Response(response))))
+            }
+            kind => {
+                let message = Message::read_control(kind, &mut reader, link)?;
+                input.advance(FRAME_HEADER + len);
+                self.counters.messages_received += 1;
                 Ok(Some(Event::Message(message)))
             }
-            kind::PART => self.handle_part(&body, link),
-            kind::METHOD => self.handle_method(&body).map(Some),
-            kind::CREDIT => self.handle_credit(&body).map(Some),
-            kind::CALL_CREDIT => self.handle_call_credit(&body).map(Some),
+        }
+    }
+
+    /// A frame that only concerns the connection.
+    fn handle_frame(
+        &mut self,
+        kind: u8,
+        body: &[u8],
+        link: Link,
+    ) -> Result<Option<Event>, ConnectionError> {
+        match kind {
+            kind::PART => self.handle_part(body, link),
+            kind::METHOD => self.handle_method(body).map(Some),
+            kind::CREDIT => self.handle_credit(body).map(Some),
+            kind::CALL_CREDIT => self.handle_call_credit(body).map(Some),
             kind::GOING_AWAY => Ok(Some(Event::GoingAway {
-                received: read_one(&body, "going away")?,
+                received: read_one(body, "going away")?,
             })),
-            kind::PROBE => self.handle_probe(&body).map(|()| None),
-            kind::CLOSE => Ok(Some(closed(&body))),
+            kind::PROBE => self.handle_probe(body).map(|()| None),
+            kind::CLOSE => Ok(Some(closed(body))),
             kind::HELLO => Err(ConnectionError::OutOfPlace {
                 kind,
                 when: "after the handshake",
@@ -541,30 +581,25 @@ impl Connection {
                 total,
             } => (Message::decode(kind, beginning, link)?, total),
         };
-        self.check_method(&message)?;
+        if let Message::Request(request) = &message {
+            self.check_method(request.method)?;
+        }
         self.counters.messages_received += 1;
         let limit = self.me.limits.message;
         if size > limit.saturating_add(MAX_FRAME as u64) || message.payload().len() as u64 > limit {
-            return Ok(Some(Event::TooLarge {
-                message: message.without_payload(),
-                size,
-            }));
+            return Ok(Some(too_large(message, size)));
         }
         Ok(Some(Event::Message(message)))
     }
 
-    fn check_method(&self, message: &Message) -> Result<(), ConnectionError> {
-        match message {
-            Message::Request(Request {
-                method: MethodRef::Number(number),
-                ..
-            }) if *number < self.methods_named => Ok(()),
-            Message::Request(_) => Err(DecodeError::Malformed {
+    fn check_method(&self, method: MethodRef) -> Result<(), ConnectionError> {
+        match method {
+            MethodRef::Number(number) if number < self.methods_named => Ok(()),
+            _ => Err(DecodeError::Malformed {
                 what: "request",
                 why: "a method that was not named before",
             }
             .into()),
-            _ => Ok(()),
         }
     }
 
@@ -686,23 +721,24 @@ impl Connection {
         self.output.len() > OUTPUT_LIMIT
     }
 
-    fn send(&mut self, message: Message) {
+    /// Sends a message of this kind; `put_header` appends all of it but the payload.
+    #[inline]
+    fn send(&mut self, kind: u8, payload: &Bytes, put_header: impl FnOnce(&mut Vec<u8>, Link)) {
         let Some(peer) = &self.peer else { return };
         let link = Link {
             sender: self.me.node,
             receiver: peer.node,
         };
         self.counters.messages_sent += 1;
-        if message.payload().len() > MAX_FRAME {
+        if payload.len() > MAX_FRAME {
             let mut header = Vec::new();
-            message.put_header(&mut header, link);
-            self.outbox
-                .push(message.kind(), header.into(), message.payload().clone());
+            put_header(&mut header, link);
+            self.outbox.push(kind, header.into(), payload.clone());
         } else {
-            self.output.put_frame(message.kind(), |out| {
-                out.reserve(HEADER_GUESS + message.payload().len());
-                message.put_header(out, link);
-                out.put_slice(message.payload());
+            self.output.put_frame(kind, |out| {
+                out.reserve(HEADER_GUESS + payload.len());
+                put_header(out, link);
+                out.extend_from_slice(payload);
             });
         }
     }
@@ -719,6 +755,31 @@ fn put_credit(output: &mut Output, window: u8, bytes: u64) {
         out.put_u8(window);
         varint::put(out, bytes);
     });
+}
+
+/// Takes the next frame, whose body has this length, off `input`.
+fn take_body(input: &mut BytesMut, len: usize) -> Bytes {
+    input.advance(FRAME_HEADER);
+    input.split_to(len).freeze()
+}
+
+/// Takes the next frame off `input`: a header of this length and a payload, which stays where it is in memory.
+fn take_payload(input: &mut BytesMut, header: usize, len: usize) -> Bytes {
+    if header == len {
+        input.advance(FRAME_HEADER + len);
+        return Bytes::new();
+    }
+    let mut payload = input.split_to(FRAME_HEADER + len).freeze();
+    payload.advance(FRAME_HEADER + header);
+    payload
+}
+
+#[cold]
+fn too_large(message: Message, size: u64) -> Event {
+    Event::TooLarge {
+        message: message.without_payload(),
+        size,
+    }
 }
 
 fn closed(body: &[u8]) -> Event {

@@ -178,21 +178,35 @@ impl Message {
     /// If the bytes are not exactly one legal message of that kind.
     pub fn decode(kind: u8, body: Bytes, link: Link) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(&body);
-        let mut message = match kind {
-            kind::REQUEST => Self::Request(Request::read_header(&mut reader, link)?),
-            kind::RESPONSE => Self::Response(Response::read_header(&mut reader, link)?),
-            kind::END => Self::End(End::read(&mut reader, link)?),
-            kind::PING => Self::Ping(Ping::read(&mut reader, link)?),
-            kind::PONG => Self::Pong(Pong::read(&mut reader, link)?),
-            kind::TRACE => Self::Trace(TraceReport::read(&mut reader, link)?),
+        match kind {
+            kind::REQUEST => {
+                let mut request = Request::read_header(&mut reader, link)?;
+                request.payload = body.slice(reader.position()..);
+                Ok(Self::Request(request))
+            }
+            kind::RESPONSE => {
+                let mut response = Response::read_header(&mut reader, link)?;
+                response.payload = body.slice(reader.position()..);
+                Ok(Self::Response(response))
+            }
+            kind => Self::read_control(kind, &mut reader, link),
+        }
+    }
+
+    /// Reads a message of a kind that has no payload.
+    pub(crate) fn read_control(
+        kind: u8,
+        reader: &mut Reader<'_>,
+        link: Link,
+    ) -> Result<Self, DecodeError> {
+        let message = match kind {
+            kind::END => Self::End(End::read(reader, link)?),
+            kind::PING => Self::Ping(Ping::read(reader, link)?),
+            kind::PONG => Self::Pong(Pong::read(reader, link)?),
+            kind::TRACE => Self::Trace(TraceReport::read(reader, link)?),
             kind => return Err(DecodeError::UnknownKind { kind }),
         };
-        let header = reader.position();
-        match &mut message {
-            Self::Request(request) => request.payload = rest(body, header),
-            Self::Response(response) => response.payload = rest(body, header),
-            _ => reader.finish("message")?,
-        }
+        reader.finish("message")?;
         Ok(message)
     }
 
@@ -205,11 +219,6 @@ impl Message {
         }
         self
     }
-}
-
-fn rest(mut body: Bytes, header: usize) -> Bytes {
-    bytes::Buf::advance(&mut body, header);
-    body
 }
 
 /// Writes the initiator of a call unless it is the one that everybody on this connection would assume.

@@ -96,7 +96,7 @@ impl Request {
             | when(self.compressed, COMPRESSED)
     }
 
-    pub(super) fn put_header(&self, out: &mut Vec<u8>, link: Link) {
+    pub(crate) fn put_header(&self, out: &mut Vec<u8>, link: Link) {
         debug_assert!(self.reply_to != ReplyTo::Peer || self.call.initiator == link.sender);
         let flags = self.flags();
         varint::put(out, flags);
@@ -134,7 +134,8 @@ impl Request {
         }
     }
 
-    pub(super) fn read_header(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+    #[inline]
+    pub(crate) fn read_header(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
         let what = "request";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN)?;

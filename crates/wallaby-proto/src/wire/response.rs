@@ -127,7 +127,7 @@ fn read_place(
 }
 
 impl Response {
-    pub(super) fn put_header(&self, out: &mut Vec<u8>, link: Link) {
+    pub(crate) fn put_header(&self, out: &mut Vec<u8>, link: Link) {
         let flags = place_flags(self.call, self.token, self.request, link)
             | when(self.index > 0, INDEX)
             | when(self.last, LAST)
@@ -148,7 +148,8 @@ impl Response {
         }
     }
 
-    pub(super) fn read_header(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+    #[inline]
+    pub(crate) fn read_header(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
         let what = "response";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN)?;

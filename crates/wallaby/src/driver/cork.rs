@@ -6,17 +6,19 @@ use std::sync::Arc;
 use crate::driver::peer::Peer;
 
 thread_local! {
-    static CORKED: RefCell<Option<Vec<Arc<Peer>>>> = const { RefCell::new(None) };
+    static CORKED: RefCell<Corked> = const { RefCell::new(Corked { depth: 0, kept: Vec::new() }) };
+}
+
+struct Corked {
+    /// Batches that run on this thread, one within the other.
+    depth: u32,
+    kept: Vec<Arc<Peer>>,
 }
 
 /// Runs `batch`; what it sends on this thread is written afterwards, a connection at a time.
 pub(crate) fn batch<R>(batch: impl FnOnce() -> R) -> R {
-    let outermost = CORKED.with_borrow_mut(|corked| {
-        let outermost = corked.is_none();
-        corked.get_or_insert_default();
-        outermost
-    });
-    let _uncork = outermost.then_some(Uncork);
+    CORKED.with_borrow_mut(|corked| corked.depth += 1);
+    let _uncork = Uncork;
     batch()
 }
 
@@ -25,9 +27,12 @@ struct Uncork;
 
 impl Drop for Uncork {
     fn drop(&mut self) {
-        // Flushing wakes tasks and may come back here: the list must not be borrowed then.
-        let kept = CORKED.with_borrow_mut(Option::take);
-        for peer in kept.into_iter().flatten() {
+        // Writing wakes tasks and may come back here, so the list must not be borrowed meanwhile.
+        let last = CORKED.with_borrow_mut(|corked| {
+            corked.depth -= 1;
+            corked.depth == 0
+        });
+        while last && let Some(peer) = CORKED.with_borrow_mut(|corked| corked.kept.pop()) {
             peer.uncork();
         }
     }
@@ -35,16 +40,16 @@ impl Drop for Uncork {
 
 /// Whether what is sent now on this thread is kept; `peer` is written to at the end of the batch then.
 pub(crate) fn keep(peer: &Arc<Peer>) -> bool {
-    CORKED.with_borrow_mut(|corked| match corked {
-        Some(kept) => {
-            kept.push(Arc::clone(peer));
-            true
+    CORKED.with_borrow_mut(|corked| {
+        let keeps = corked.depth > 0;
+        if keeps {
+            corked.kept.push(Arc::clone(peer));
         }
-        None => false,
+        keeps
     })
 }
 
 /// Whether a batch runs on this thread.
 pub(crate) fn is_corked() -> bool {
-    CORKED.with_borrow(Option::is_some)
+    CORKED.with_borrow(|corked| corked.depth > 0)
 }

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use tokio::io::ReadBuf;
 use tokio::sync::Notify;
 use wallaby_proto::connection::{
     Connection, ConnectionError, Counters, Event, Hello, MethodDefinition, Refusal,
@@ -20,8 +19,8 @@ use crate::driver::cork;
 use crate::link::DelayLine;
 use crate::transport::{ReadHalf, WriteHalf};
 
-/// Room for one read from the transport.
-const READ: usize = 64 * 1024;
+/// Least and most room for one read from the transport. A small room is used over and over and stays in the cache.
+const READ: (usize, usize) = (2 * 1024, 64 * 1024);
 
 /// Output above this is written even while a batch is handled.
 const CORK_LIMIT: usize = 64 * 1024;
@@ -348,7 +347,7 @@ impl Peer {
         mut reader: ReadHalf,
         dispatch: &mut impl Dispatch,
     ) -> Result<String, ConnectionError> {
-        let mut input = BytesMut::with_capacity(READ);
+        let mut input = Input { bytes: BytesMut::new(), room: READ.0 };
         let mut events = Vec::new();
         let end = poll_fn(|cx| self.poll(cx, &mut reader, &mut input, &mut events, dispatch)).await;
         if let Err(error) = &end {
@@ -358,6 +357,7 @@ impl Peer {
         let reason = end.as_ref().map_or_else(ToString::to_string, Clone::clone);
         self.mark_ended(&mut state, &reason);
         drop(state);
+        self.writer.shutdown();
         self.closed.store(true, Ordering::Release);
         self.room.notify_waiters();
         end
@@ -367,7 +367,7 @@ impl Peer {
         self: &Arc<Self>,
         cx: &mut Context<'_>,
         reader: &mut ReadHalf,
-        input: &mut BytesMut,
+        input: &mut Input,
         events: &mut Vec<Event>,
         dispatch: &mut impl Dispatch,
     ) -> Poll<Result<String, ConnectionError>> {
@@ -375,12 +375,12 @@ impl Peer {
             return Poll::Ready(Ok(ended));
         }
         for _ in 0..READS_A_TURN {
-            match ready!(poll_read(reader, cx, input)) {
+            match ready!(input.poll_read(reader, cx)) {
                 Ok(0) => return Poll::Ready(Ok("the peer closed it".into())),
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(Ok(format!("cannot read: {error}"))),
             }
-            if let Err(error) = self.handle_input(input, events, dispatch) {
+            if let Err(error) = self.handle_input(&mut input.bytes, events, dispatch) {
                 return Poll::Ready(Err(error));
             }
         }
@@ -463,21 +463,24 @@ pub(crate) enum Refused {
     Ended(String),
 }
 
-fn poll_read(
-    reader: &mut ReadHalf,
-    cx: &mut Context<'_>,
-    input: &mut BytesMut,
-) -> Poll<io::Result<usize>> {
-    input.reserve(READ / 2);
-    let before = input.len();
-    // SAFETY: `chunk_mut` is the spare capacity of `input`; a `ReadBuf` over uninitialised bytes never reads them.
-    let spare = unsafe { input.chunk_mut().as_uninit_slice_mut() };
-    let mut buffer = ReadBuf::uninit(spare);
-    ready!(reader.poll_read(cx, &mut buffer))?;
-    let read = buffer.filled().len();
-    // SAFETY: `ReadBuf` counts as filled only bytes that were initialised, and they begin where the spare room begins.
-    unsafe { input.advance_mut(read) };
-    Poll::Ready(Ok(input.len() - before))
+/// Where arriving bytes gather.
+struct Input {
+    bytes: BytesMut,
+    /// Room for the next read: grows while reads fill it.
+    room: usize,
+}
+
+impl Input {
+    fn poll_read(&mut self, reader: &mut ReadHalf, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.bytes.reserve(self.room);
+        let read = ready!(reader.poll_read(cx, &mut self.bytes))?;
+        if read >= self.room {
+            self.room = (self.room * 2).min(READ.1);
+        } else if read < self.room / 4 {
+            self.room = (self.room / 2).max(READ.0);
+        }
+        Poll::Ready(Ok(read))
+    }
 }
 
 impl fmt::Debug for Peer {

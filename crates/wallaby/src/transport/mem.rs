@@ -6,7 +6,6 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, BytesMut};
-use tokio::io::ReadBuf;
 use tokio::sync::mpsc;
 
 /// Bytes that one direction holds before its writer has to wait.
@@ -87,21 +86,17 @@ impl Drop for Listener {
 }
 
 impl Reader {
-    pub(super) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
         let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if pipe.bytes.is_empty() && !pipe.closed {
             pipe.reader = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        let len = pipe.bytes.len().min(buffer.remaining());
-        buffer.put_slice(&pipe.bytes[..len]);
+        let len = pipe.bytes.len().min(input.capacity() - input.len());
+        input.extend_from_slice(&pipe.bytes[..len]);
         pipe.bytes.advance(len);
         pipe.writer.take().into_iter().for_each(Waker::wake);
-        Poll::Ready(Ok(()))
+        Poll::Ready(Ok(len))
     }
 }
 
@@ -127,6 +122,12 @@ impl Writer {
         }
         pipe.writer = Some(cx.waker().clone());
         Poll::Pending
+    }
+}
+
+impl Writer {
+    pub(super) fn shutdown(&self) {
+        close(&self.0);
     }
 }
 

@@ -3,14 +3,14 @@
 //! A transport only moves bytes. Framing, handshake and credit are `wallaby_proto::connection`.
 
 mod mem;
+mod socket;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host, tcp, unix};
+use bytes::BytesMut;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host};
 use wallaby_proto::{Address, AddressError};
 
 use crate::error::BindError;
@@ -18,16 +18,14 @@ use crate::error::BindError;
 /// The receiving end of a stream; one task owns it.
 #[derive(Debug)]
 pub(crate) enum ReadHalf {
-    Tcp(tcp::OwnedReadHalf),
-    Unix(unix::OwnedReadHalf),
+    Socket(socket::Reader),
     Mem(mem::Reader),
 }
 
 /// The sending end of a stream; anybody may write to it without waiting.
 #[derive(Debug)]
 pub(crate) enum WriteHalf {
-    Tcp(tcp::OwnedWriteHalf),
-    Unix(unix::OwnedWriteHalf),
+    Socket(socket::Writer),
     Mem(mem::Writer),
 }
 
@@ -54,16 +52,12 @@ impl Drop for SocketFile {
 }
 
 impl ReadHalf {
-    /// Reads what is there; zero bytes mean that the peer sends nothing more.
-    pub(crate) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    /// Appends what is there, as far as it fits the spare room of `input`; zero bytes mean that the peer sends nothing
+    /// more.
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
         match self {
-            Self::Tcp(half) => Pin::new(half).poll_read(cx, buffer),
-            Self::Unix(half) => Pin::new(half).poll_read(cx, buffer),
-            Self::Mem(half) => half.poll_read(cx, buffer),
+            Self::Socket(reader) => reader.poll_read(cx, input),
+            Self::Mem(reader) => reader.poll_read(cx, input),
         }
     }
 }
@@ -72,18 +66,24 @@ impl WriteHalf {
     /// Writes as much as fits now.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Tcp(half) => half.try_write(bytes),
-            Self::Unix(half) => half.try_write(bytes),
-            Self::Mem(half) => half.try_write(bytes),
+            Self::Socket(writer) => writer.try_write(bytes),
+            Self::Mem(writer) => writer.try_write(bytes),
         }
     }
 
-    /// Ready when something may fit again. One task at a time may wait.
+    /// Ready when something may fit again, after a write that did not fit. One task at a time may wait.
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Tcp(half) => half.as_ref().poll_write_ready(cx),
-            Self::Unix(half) => half.as_ref().poll_write_ready(cx),
-            Self::Mem(half) => half.poll_writable(cx),
+            Self::Socket(writer) => writer.poll_writable(cx),
+            Self::Mem(writer) => writer.poll_writable(cx),
+        }
+    }
+
+    /// Ends the stream in both directions; what was written still arrives.
+    pub(crate) fn shutdown(&self) {
+        match self {
+            Self::Socket(writer) => writer.shutdown(),
+            Self::Mem(writer) => writer.shutdown(),
         }
     }
 }
@@ -95,12 +95,12 @@ impl Listener {
             Self::Tcp(listener) => listener
                 .accept()
                 .await
-                .and_then(|(stream, _)| split_tcp(stream)),
+                .and_then(|(stream, _)| socket::tcp(stream).map(sockets)),
             Self::Unix { listener, .. } => listener
                 .accept()
                 .await
-                .map(|(stream, _)| split_unix(stream)),
-            Self::Mem(listener) => listener.accept().await.map(split_mem),
+                .and_then(|(stream, _)| socket::unix(stream).map(sockets)),
+            Self::Mem(listener) => listener.accept().await.map(mems),
         }
     }
 }
@@ -108,9 +108,9 @@ impl Listener {
 /// Opens a stream to a server; `None` if no transport knows the scheme.
 pub(crate) async fn dial(server: &Address) -> Option<io::Result<(ReadHalf, WriteHalf)>> {
     Some(match server {
-        Address::Tcp(socket) => TcpStream::connect(socket).await.and_then(split_tcp),
-        Address::Unix(path) => UnixStream::connect(&**path).await.map(split_unix),
-        Address::Mem(name) => mem::dial(name).await.map(split_mem),
+        Address::Tcp(socket) => TcpStream::connect(socket).await.and_then(socket::tcp).map(sockets),
+        Address::Unix(path) => UnixStream::connect(&**path).await.and_then(socket::unix).map(sockets),
+        Address::Mem(name) => mem::dial(name).await.map(mems),
         _ => return None,
     })
 }
@@ -184,17 +184,10 @@ async fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-fn split_tcp(stream: TcpStream) -> io::Result<(ReadHalf, WriteHalf)> {
-    stream.set_nodelay(true)?;
-    let (read, write) = stream.into_split();
-    Ok((ReadHalf::Tcp(read), WriteHalf::Tcp(write)))
+fn sockets((read, write): (socket::Reader, socket::Writer)) -> (ReadHalf, WriteHalf) {
+    (ReadHalf::Socket(read), WriteHalf::Socket(write))
 }
 
-fn split_unix(stream: UnixStream) -> (ReadHalf, WriteHalf) {
-    let (read, write) = stream.into_split();
-    (ReadHalf::Unix(read), WriteHalf::Unix(write))
-}
-
-fn split_mem((read, write): (mem::Reader, mem::Writer)) -> (ReadHalf, WriteHalf) {
+fn mems((read, write): (mem::Reader, mem::Writer)) -> (ReadHalf, WriteHalf) {
     (ReadHalf::Mem(read), WriteHalf::Mem(write))
 }

@@ -122,7 +122,7 @@ pub(crate) fn service() -> Service {
 
 /// Fails a test that hangs, instead of waiting for ever.
 pub(crate) async fn patience<T>(test: impl Future<Output = T>) -> T {
-    let limit = Duration::from_secs(60);
+    let limit = Duration::from_secs(30);
     let result = tokio::time::timeout(limit, test).await;
     result.expect("the test hangs")
 }

@@ -20,29 +20,54 @@ use wallaby_proto::{Address, CallId, NodeId, Token};
 /// As in the benchmarks of the thesis.
 static PAYLOAD: [u8; 100] = [7; 100];
 
-const SCENARIOS: [(&str, fn(&mut Cluster, u64)); 6] = [
-    ("one hop", one_hop),
-    ("two hops", two_hops),
-    ("fan-out to four", fan_out),
-    ("a request alone", request_alone),
-    ("a response alone", response_alone),
-    ("the halves alone", halves_alone),
+struct Scenario {
+    name: &'static str,
+    call: fn(&mut Cluster, u64),
+}
+
+const SCENARIOS: [Scenario; 6] = [
+    Scenario {
+        name: "one hop",
+        call: one_hop,
+    },
+    Scenario {
+        name: "two hops",
+        call: two_hops,
+    },
+    Scenario {
+        name: "fan-out to four",
+        call: fan_out,
+    },
+    Scenario {
+        name: "a request alone",
+        call: request_alone,
+    },
+    Scenario {
+        name: "a response alone",
+        call: response_alone,
+    },
+    Scenario {
+        name: "the halves alone",
+        call: halves_alone,
+    },
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--list"] => SCENARIOS.iter().for_each(|(name, _)| println!("{name}")),
+        ["--list"] => SCENARIOS
+            .iter()
+            .for_each(|scenario| println!("{}", scenario.name)),
         [name, calls] => {
             let calls: u64 = calls.parse()?;
-            let (_, call) = SCENARIOS
+            let scenario = SCENARIOS
                 .iter()
-                .find(|scenario| scenario.0 == name)
+                .find(|scenario| scenario.name == name)
                 .ok_or("no such scenario")?;
             let mut cluster = Cluster::new()?;
-            call(&mut cluster, 1); // names the methods
+            (scenario.call)(&mut cluster, 1); // names the methods
             let start = Instant::now();
-            (2..calls + 2).for_each(|sequence| call(&mut cluster, sequence));
+            (2..calls + 2).for_each(|sequence| (scenario.call)(&mut cluster, sequence));
             println!("{:.0}", start.elapsed().as_nanos() as f64 / calls as f64);
         }
         _ => return Err("usage: cost --list | cost SCENARIO CALLS".into()),

@@ -244,9 +244,12 @@ impl Path {
             });
         }
         let literal = reader.take(usize::from(tag), what)?;
-        let mut indexes = Reader::new(literal);
-        while !indexes.is_empty() {
-            indexes.u32(what)?;
+        // Indexes of one byte each, as most are, cannot be malformed.
+        if literal.iter().any(|byte| *byte >= 0x80) {
+            let mut indexes = Reader::new(literal);
+            while !indexes.is_empty() {
+                indexes.u32(what)?;
+            }
         }
         let mut bytes = [0; MAX_LITERAL_PATH];
         bytes[..literal.len()].copy_from_slice(literal);

@@ -629,7 +629,7 @@ impl Inner {
         let calls: Vec<_> = self.calls().iter().cloned().collect();
         let affected: Vec<_> = calls
             .into_iter()
-            .filter_map(|call| Some((call.handle_lost(peer, reason), call)))
+            .map(|call| (call.handle_lost(peer, reason), call))
             .collect();
         let Some(server) = affected
             .iter()
@@ -763,7 +763,10 @@ impl Inner {
     pub(crate) fn handling_waits(&self, handling: &Arc<Handling>) {
         if !handling.listed.swap(true, Ordering::AcqRel) {
             let mut waiting = self.waiting();
-            waiting.entry(handling.call).or_default().push(Arc::clone(handling));
+            waiting
+                .entry(handling.call)
+                .or_default()
+                .push(Arc::clone(handling));
         }
     }
 

@@ -86,7 +86,9 @@ impl<J> Executor<J> {
         match self.config.schedule {
             Schedule::Fifo => 0,
             // Calls may have begun before this endpoint did.
-            Schedule::OldestCall => (1 << 62) + micros(self.epoch.elapsed()) - micros(age()).min(1 << 62),
+            Schedule::OldestCall => {
+                (1 << 62) + micros(self.epoch.elapsed()) - micros(age()).min(1 << 62)
+            }
             Schedule::EarliestDeadline => micros(deadline.saturating_duration_since(self.epoch)),
         }
     }
@@ -194,8 +196,14 @@ mod tests {
     #[test]
     fn urgency_does_not_depend_on_when_a_request_arrives() {
         let schedule = |schedule| {
-            let config = ExecutorConfig { schedule, ..ExecutorConfig::default() };
-            Executor::<()> { epoch: Instant::now() - Duration::from_secs(100), ..Executor::new(config) }
+            let config = ExecutorConfig {
+                schedule,
+                ..ExecutorConfig::default()
+            };
+            Executor::<()> {
+                epoch: Instant::now() - Duration::from_secs(100),
+                ..Executor::new(config)
+            }
         };
         let later = |executor: &Executor<()>| Executor::<()> {
             epoch: executor.epoch - Duration::from_secs(10),

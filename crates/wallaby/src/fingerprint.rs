@@ -358,9 +358,9 @@ mod tests {
     #[derive(Deserialize)]
     #[expect(dead_code, reason = "only its shape matters")]
     struct Tree {
-        left: Option<Box<Tree>>,
-        right: Option<Box<Tree>>,
-        leaves: Vec<Tree>,
+        left: Option<Box<Self>>,
+        right: Option<Box<Self>>,
+        leaves: Vec<Self>,
     }
 
     #[test]

@@ -108,13 +108,6 @@ enum Parcel {
     Answer(Message),
 }
 
-/// What happened to a parcel.
-enum Attempt {
-    Done,
-    /// There is no connection, or no credit on this one.
-    Wait(Parcel),
-}
-
 impl Handling {
     pub(crate) fn new(
         endpoint: Arc<Inner>,
@@ -435,7 +428,7 @@ impl Handling {
     fn dispatch(self: &Arc<Self>, released: Released<Destination>) -> Option<Delivery> {
         let mut waiting = Vec::new();
         for outbound in released.into_iter().flatten() {
-            if let Attempt::Wait(parcel) = self.attempt(self.pack(outbound)) {
+            if let Err(parcel) = self.attempt(self.pack(outbound)) {
                 waiting.push(parcel);
             }
         }
@@ -507,19 +500,19 @@ impl Handling {
     }
 
     /// Sends at once if there is a connection and credit.
-    fn attempt(self: &Arc<Self>, parcel: Parcel) -> Attempt {
+    fn attempt(self: &Arc<Self>, parcel: Parcel) -> Result<(), Parcel> {
         match parcel {
             Parcel::Request(to, request) => match self.endpoint.pool.ready(&to.server) {
                 Some(peer) => self.attempt_request(&peer, to, request),
-                None => Attempt::Wait(Parcel::Request(to, request)),
+                None => Err(Parcel::Request(to, request)),
             },
             Parcel::Answer(message) if self.call.initiator == self.endpoint.node => {
                 self.endpoint.handle_answer(None, message);
-                Attempt::Done
+                Ok(())
             }
             Parcel::Answer(message) => match self.way_back() {
                 Some(peer) => self.attempt_answer(&peer, message),
-                None => Attempt::Wait(Parcel::Answer(message)),
+                None => Err(Parcel::Answer(message)),
             },
         }
     }
@@ -529,7 +522,7 @@ impl Handling {
         peer: &Arc<Peer>,
         to: Destination,
         mut request: Request,
-    ) -> Attempt {
+    ) -> Result<(), Parcel> {
         if peer
             .hello()
             .is_some_and(|hello| hello.features.contains(Features::AGE))
@@ -537,19 +530,19 @@ impl Handling {
             request.options.get_or_insert_default().age = Some(self.age());
         }
         match peer.try_request(request, &to.method) {
-            Ok(()) => Attempt::Done,
+            Ok(()) => Ok(()),
             Err((
                 Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen),
                 request,
-            )) => Attempt::Wait(Parcel::Request(to, request)),
+            )) => Err(Parcel::Request(to, request)),
             Err((Refused::Now(refusal), request)) => {
                 self.answer_for(&to, &request, Code::ResourceExhausted, &refusal.to_string());
-                Attempt::Done
+                Ok(())
             }
         }
     }
 
-    fn attempt_answer(&self, peer: &Arc<Peer>, message: Message) -> Attempt {
+    fn attempt_answer(&self, peer: &Arc<Peer>, message: Message) -> Result<(), Parcel> {
         // Not so for what the initiator delegated to itself on the way: it sent that as a server.
         let own = peer.id == self.peer.id && self.reply_to == ReplyTo::Peer;
         let mut response = match message {
@@ -559,8 +552,8 @@ impl Handling {
                     end.token = None;
                 }
                 return match peer.control(Message::End(end.clone())) {
-                    true => Attempt::Done,
-                    false => Attempt::Wait(Parcel::Answer(Message::End(end))),
+                    true => Ok(()),
+                    false => Err(Parcel::Answer(Message::End(end))),
                 };
             }
             other => unreachable!("{other:?} is no answer"),
@@ -572,7 +565,7 @@ impl Handling {
         let counted =
             !(own && response.last && response.index == 0 && response.payload.len() <= SMALL);
         match peer.try_response(response, counted, self.oldest) {
-            Ok(()) => Attempt::Done,
+            Ok(()) => Ok(()),
             Err((Refused::Now(Refusal::TooLarge { size, limit }), response)) => {
                 let message =
                     format!("an answer of {size} bytes, but the initiator takes at most {limit}");
@@ -585,11 +578,11 @@ impl Handling {
                 };
                 // A status is always accepted: it is small, and counting it could only make it wait.
                 let _ = peer.try_response(response, false, self.oldest);
-                Attempt::Done
+                Ok(())
             }
             Err((_, mut response)) => {
                 response.token = token;
-                Attempt::Wait(Parcel::Answer(Message::Response(response)))
+                Err(Parcel::Answer(Message::Response(response)))
             }
         }
     }
@@ -623,8 +616,8 @@ impl Handling {
                     Parcel::Answer(message) => self.attempt_answer(&peer, message),
                 };
                 match attempt {
-                    Attempt::Done => return,
-                    Attempt::Wait(refused) => parcel = refused,
+                    Ok(()) => return,
+                    Err(refused) => parcel = refused,
                 }
                 if peer.is_closed() {
                     break;
@@ -659,7 +652,7 @@ impl Handling {
         let status = Status::new(code, why).by(Some(&to.server));
         self.endpoint.meters.statuses_sent.add();
         let answer = Parcel::Answer(Message::Response(undelivered(request, &status)));
-        if let Attempt::Wait(parcel) = self.attempt(answer) {
+        if let Err(parcel) = self.attempt(answer) {
             let handling = Arc::clone(self);
             // Boxed, since sending an answer may end here again.
             let deliver: Pin<Box<dyn Future<Output = ()> + Send>> =
@@ -732,7 +725,10 @@ pub(crate) enum Sending {
 impl Sending {
     fn check(&self, handling: &Handling) -> Result<(), SendError> {
         let (Self::Answer(payload) | Self::Onward(_, payload)) = self;
-        let (size, limit) = (payload.len() as u64, handling.endpoint.config.limits.message);
+        let (size, limit) = (
+            payload.len() as u64,
+            handling.endpoint.config.limits.message,
+        );
         if size > limit {
             let peer = match self {
                 Self::Answer(_) => "the initiator".to_owned(),

@@ -43,6 +43,9 @@ mod sealed {
     impl<T> Sealed for super::Many<T> {}
 }
 
+/// Types that a value stands for and does not hold.
+type Types<Args, A, C> = PhantomData<fn() -> (Args, A, C)>;
+
 /// The description of a method: a `static` beside the service it belongs to.
 ///
 /// `Args` is the tuple of its arguments, `A` what the initiator gets, `C` the codec of both.
@@ -56,7 +59,7 @@ mod sealed {
 pub struct Method<Args, A, C = Postcard> {
     name: &'static str,
     definition: OnceLock<Arc<MethodDefinition>>,
-    types: PhantomData<fn() -> (Args, A, C)>,
+    types: Types<Args, A, C>,
 }
 
 impl<Args, A, C> Method<Args, A, C> {

@@ -229,11 +229,10 @@ async fn no_time_at_all_is_a_deadline_too() {
             .deadline(Duration::ZERO)
             .one(String::new())
             .await;
-        let Failure::Deadline { after, missing } = failure(error) else {
+        let Failure::Deadline { after, .. } = failure(error) else {
             panic!("another failure")
         };
         assert_eq!(after, Duration::ZERO);
-        assert_eq!(missing.len(), 1);
     })
     .await;
 }

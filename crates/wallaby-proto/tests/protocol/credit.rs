@@ -48,7 +48,7 @@ fn a_window_is_overdrawn_by_one_message_and_no_more() {
     assert_eq!(send(&mut pair.alice, 0), Err(Refusal::Blocked));
     assert!(!pair.alice.takes_requests());
     assert_eq!(
-        messages(pair.to_bob(usize::MAX).expect("legal bytes")).len(),
+        messages(pair.carry_to_bob(usize::MAX).expect("legal bytes")).len(),
         2
     );
 }
@@ -73,7 +73,7 @@ fn a_window_that_is_used_up_exactly_is_closed() {
 fn a_refused_request_comes_back_and_leaves_nothing_behind() {
     let mut pair = Pair::open(limits());
     send(&mut pair.alice, 5000).expect("an open window");
-    pair.to_bob(usize::MAX).expect("legal bytes");
+    pair.carry_to_bob(usize::MAX).expect("legal bytes");
     let (refusal, back) = pair
         .alice
         .send_request(request(10), &method())
@@ -87,37 +87,35 @@ fn a_refused_request_comes_back_and_leaves_nothing_behind() {
 fn what_was_processed_opens_the_window_again() {
     let mut pair = Pair::open(limits());
     send(&mut pair.alice, 5000).expect("an open window");
-    pair.to_bob(usize::MAX).expect("legal bytes");
+    pair.carry_to_bob(usize::MAX).expect("legal bytes");
     pair.bob.grant_request(100);
     assert!(pair.bob.is_idle(), "too little to be worth a frame");
     pair.bob.grant_request(3000);
-    assert_eq!(pair.to_alice(usize::MAX), Ok(vec![Event::Credit]));
+    assert_eq!(pair.carry_to_alice(usize::MAX), Ok(vec![Event::Credit]));
     assert_eq!(
         send(&mut pair.alice, 0),
         Err(Refusal::Blocked),
         "still overdrawn"
     );
     pair.bob.grant_request(1000);
-    assert_eq!(pair.to_alice(usize::MAX), Ok(vec![Event::Credit]));
+    assert_eq!(pair.carry_to_alice(usize::MAX), Ok(vec![Event::Credit]));
     assert_eq!(send(&mut pair.alice, 0), Ok(()));
 }
 
 #[test]
 fn whoever_processes_all_it_gets_never_blocks_its_peer_for_good() {
     let mut pair = Pair::open(limits());
-    let mut sent = 0;
-    for payload in (0..2000).map(|turn| turn * 37 % 900) {
-        while send(&mut pair.alice, payload).is_err() {
-            for message in messages(pair.to_bob(usize::MAX).expect("legal bytes")) {
+    for turn in 0..2000 {
+        while send(&mut pair.alice, turn * 37 % 900).is_err() {
+            for message in messages(pair.carry_to_bob(usize::MAX).expect("legal bytes")) {
                 let wallaby_proto::wire::Message::Request(request) = message else {
                     panic!("requests only")
                 };
                 pair.bob.grant_request(request.payload.len());
             }
-            let events = pair.to_alice(usize::MAX).expect("legal bytes");
-            assert!(!events.is_empty(), "after {sent} requests");
+            let events = pair.carry_to_alice(usize::MAX).expect("legal bytes");
+            assert!(!events.is_empty(), "after {turn} requests");
         }
-        sent += 1;
     }
 }
 
@@ -144,9 +142,9 @@ fn answers_of_one_call_wait_for_its_application_and_those_of_others_do_not() {
         Ok(()),
         "not counted"
     );
-    pair.to_alice(usize::MAX).expect("legal bytes");
+    pair.carry_to_alice(usize::MAX).expect("legal bytes");
     pair.alice.grant_call(call(), 1, 2000);
-    assert_eq!(pair.to_bob(usize::MAX), Ok(vec![Event::Credit]));
+    assert_eq!(pair.carry_to_bob(usize::MAX), Ok(vec![Event::Credit]));
     assert_eq!(respond(&mut pair.bob, call(), 0), Ok(()));
 }
 
@@ -154,7 +152,7 @@ fn answers_of_one_call_wait_for_its_application_and_those_of_others_do_not() {
 fn more_credit_than_was_used_is_worth_nothing() {
     let mut pair = Pair::open(limits());
     pair.alice.grant_call(call(), 1000, 1 << 30);
-    pair.to_bob(usize::MAX).expect("legal bytes");
+    pair.carry_to_bob(usize::MAX).expect("legal bytes");
     assert_eq!(respond(&mut pair.bob, call(), 2000), Ok(()));
     assert_eq!(respond(&mut pair.bob, call(), 0), Err(Refusal::Blocked));
 }

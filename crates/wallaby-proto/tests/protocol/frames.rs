@@ -15,8 +15,18 @@ pub(crate) struct Sample {
     /// It is the first part of its message.
     pub(crate) begins: bool,
     pub(crate) written: Vec<u8>,
-    /// What a connection makes of these bytes, in words.
-    pub(crate) read: Box<dyn Fn(&[u8]) -> String>,
+    pub(crate) reader: Box<dyn Reader>,
+}
+
+/// What a connection makes of bytes, in words.
+pub(crate) trait Reader {
+    fn read(&self, bytes: &[u8]) -> String;
+}
+
+impl<F: Fn(&[u8]) -> String> Reader for F {
+    fn read(&self, bytes: &[u8]) -> String {
+        self(bytes)
+    }
 }
 
 /// All samples; a vector file is named after each.
@@ -44,7 +54,7 @@ fn sample(name: &'static str, about: &'static str, act: fn(&mut Connection)) -> 
         link,
         begins: true,
         written,
-        read: Box::new(|bytes| effect(&mut open(), bytes)),
+        reader: Box::new(|bytes| effect(&mut open(), bytes)),
     }
 }
 
@@ -110,7 +120,7 @@ fn handshake() -> Vec<Sample> {
             },
             begins: true,
             written: first,
-            read: Box::new(at_bob),
+            reader: Box::new(at_bob),
         },
         Sample {
             name: "hello-acceptor",
@@ -121,7 +131,7 @@ fn handshake() -> Vec<Sample> {
             },
             begins: true,
             written: second,
-            read: Box::new(at_alice),
+            reader: Box::new(at_alice),
         },
     ]
 }
@@ -216,7 +226,7 @@ fn parts() -> Vec<Sample> {
             link,
             begins: true,
             written: first,
-            read: Box::new(|bytes| effect(&mut open(), bytes)),
+            reader: Box::new(|bytes| effect(&mut open(), bytes)),
         },
         Sample {
             name: "part-last",
@@ -224,7 +234,7 @@ fn parts() -> Vec<Sample> {
             link,
             begins: false,
             written: third,
-            read: Box::new(reads_third),
+            reader: Box::new(reads_third),
         },
         Sample {
             name: "credit-parts",
@@ -235,7 +245,7 @@ fn parts() -> Vec<Sample> {
             },
             begins: true,
             written: granted,
-            read: Box::new(|bytes| effect(&mut open(), bytes)),
+            reader: Box::new(|bytes| effect(&mut open(), bytes)),
         },
     ]
 }
@@ -249,7 +259,7 @@ fn ends() -> Vec<Sample> {
     let mut pair = open();
     pair.bob_reads(&question).expect("a probe");
     let answer = written(&mut pair.bob);
-    let read = || Box::new(|bytes: &[u8]| effect(&mut open(), bytes));
+    let reader = || Box::new(|bytes: &[u8]| effect(&mut open(), bytes));
     vec![
         Sample {
             name: "probe",
@@ -257,7 +267,7 @@ fn ends() -> Vec<Sample> {
             link,
             begins: true,
             written: question,
-            read: read(),
+            reader: reader(),
         },
         Sample {
             name: "probe-answer",
@@ -268,7 +278,7 @@ fn ends() -> Vec<Sample> {
             },
             begins: true,
             written: answer,
-            read: read(),
+            reader: reader(),
         },
         sample(
             "going-away",

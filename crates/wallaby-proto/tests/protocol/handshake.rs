@@ -37,9 +37,9 @@ fn both_sides_learn_who_the_other_is() {
     };
     let mut pair = pair_of(at_alice.clone(), at_bob.clone());
     assert!(pair.alice.peer().is_none());
-    let events = pair.to_bob(usize::MAX).expect("a good hello");
+    let events = pair.carry_to_bob(usize::MAX).expect("a good hello");
     assert_eq!(events, [Event::Opened(at_alice.into())]);
-    let events = pair.to_alice(usize::MAX).expect("a good hello");
+    let events = pair.carry_to_alice(usize::MAX).expect("a good hello");
     assert_eq!(events, [Event::Opened(at_bob.into())]);
     assert_eq!(pair.alice.peer().map(|peer| peer.node), Some(bob()));
 }
@@ -76,13 +76,13 @@ fn versions_without_overlap_are_refused_at_both_ends() {
         ours,
         theirs: newer,
     };
-    assert_eq!(pair.to_bob(usize::MAX), Err(at_bob));
+    assert_eq!(pair.carry_to_bob(usize::MAX), Err(at_bob));
     // Bob's hello leaves all the same, so that Alice learns the reason.
     let at_alice = ConnectionError::Version {
         ours: newer,
         theirs: ours,
     };
-    assert_eq!(pair.to_alice(usize::MAX), Err(at_alice));
+    assert_eq!(pair.carry_to_alice(usize::MAX), Err(at_alice));
 }
 
 #[test]
@@ -93,11 +93,11 @@ fn versions_that_overlap_are_fine() {
     };
     let mut pair = pair_of(wide, plain(bob()));
     assert!(matches!(
-        pair.to_bob(usize::MAX).as_deref(),
+        pair.carry_to_bob(usize::MAX).as_deref(),
         Ok([Event::Opened(_)])
     ));
     assert!(matches!(
-        pair.to_alice(usize::MAX).as_deref(),
+        pair.carry_to_alice(usize::MAX).as_deref(),
         Ok([Event::Opened(_)])
     ));
 }
@@ -139,13 +139,15 @@ fn another_life_than_the_expected_one_is_refused() {
         },
         plain(bob()),
     );
-    let events = pair.to_bob(usize::MAX).expect("Bob cannot know better");
+    let events = pair
+        .carry_to_bob(usize::MAX)
+        .expect("Bob cannot know better");
     assert!(matches!(&events[..], [Event::Opened(peer)] if peer.expected == Some(carol())));
     let wrong = ConnectionError::WrongNode {
         expected: carol(),
         found: bob(),
     };
-    assert_eq!(pair.to_alice(usize::MAX), Err(wrong));
+    assert_eq!(pair.carry_to_alice(usize::MAX), Err(wrong));
     assert!(pair.alice.peer().is_none(), "nothing is sent to it");
 }
 
@@ -211,7 +213,7 @@ fn who_was_dialled_may_say_why_it_closes_at_once() {
     let mut pair = pair_of(plain(alice()), plain(bob()));
     pair.bob.close("too many connections");
     assert_eq!(
-        pair.to_alice(usize::MAX),
+        pair.carry_to_alice(usize::MAX),
         Ok(vec![Event::Closed("too many connections".into())])
     );
 }
@@ -239,7 +241,7 @@ fn limits_that_let_nothing_pass_are_refused() {
     for limits in tight {
         let mut pair = pair_of(hello(alice(), limits), plain(bob()));
         let error = pair
-            .to_bob(usize::MAX)
+            .carry_to_bob(usize::MAX)
             .expect_err("a connection that could carry nothing");
         assert!(
             error.to_string().contains("limits that let nothing pass"),
@@ -261,10 +263,10 @@ fn node_ids_are_not_zero() {
 fn the_end_is_announced() {
     let mut pair = Pair::open(Limits::default());
     pair.alice.send_control(ping()).expect("open");
-    pair.to_bob(usize::MAX).expect("legal bytes");
+    pair.carry_to_bob(usize::MAX).expect("legal bytes");
     pair.bob.go_away();
     pair.bob.close(&"é".repeat(600));
-    let events = pair.to_alice(usize::MAX).expect("legal bytes");
+    let events = pair.carry_to_alice(usize::MAX).expect("legal bytes");
     let reason = "é".repeat(512);
     assert_eq!(
         events,
@@ -291,8 +293,8 @@ proptest! {
         let mut pair = pair_of(plain(alice()), plain(bob()));
         let mut opened = 0;
         for _ in 0..200 {
-            opened += pair.to_bob(cut).expect("legal bytes").len();
-            opened += pair.to_alice(cut).expect("legal bytes").len();
+            opened += pair.carry_to_bob(cut).expect("legal bytes").len();
+            opened += pair.carry_to_alice(cut).expect("legal bytes").len();
         }
         prop_assert_eq!(opened, 2);
         prop_assert!(pair.alice.is_idle() && pair.bob.is_idle());

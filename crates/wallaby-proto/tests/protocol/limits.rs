@@ -126,10 +126,10 @@ fn a_connection_has_room_for_so_many_methods() {
         pair.alice
             .send_request(request(0), &method(number))
             .expect("a number is left");
-        let events = pair.to_bob(usize::MAX).expect("legal bytes");
+        let events = pair.carry_to_bob(usize::MAX).expect("legal bytes");
         assert!(matches!(&events[0], Event::Method(named, _) if *named as usize == number));
         pair.bob.grant_request(0);
-        pair.to_alice(usize::MAX).expect("legal bytes");
+        pair.carry_to_alice(usize::MAX).expect("legal bytes");
     }
     let (refusal, _) = pair
         .alice
@@ -279,7 +279,7 @@ fn counts_that_a_handler_goes_on_from_leave_it_room() {
     pair.alice
         .send_request(most.clone(), &method())
         .expect("room");
-    let mut events = pair.to_bob(usize::MAX).expect("legal bytes");
+    let mut events = pair.carry_to_bob(usize::MAX).expect("legal bytes");
     let Some(Event::Message(Message::Request(mut request))) = events.pop() else {
         panic!("a request was sent")
     };

@@ -53,23 +53,23 @@ impl Pair {
     pub(crate) fn open(limits: Limits) -> Self {
         let mut pair = Self::closed(hello(alice(), limits), hello(bob(), limits));
         assert!(matches!(
-            pair.to_bob(usize::MAX).as_deref(),
+            pair.carry_to_bob(usize::MAX).as_deref(),
             Ok([Event::Opened(_)])
         ));
         assert!(matches!(
-            pair.to_alice(usize::MAX).as_deref(),
+            pair.carry_to_alice(usize::MAX).as_deref(),
             Ok([Event::Opened(_)])
         ));
         pair
     }
 
     /// Carries at most `most` bytes from Alice to Bob; what Bob makes of them.
-    pub(crate) fn to_bob(&mut self, most: usize) -> Result<Vec<Event>, ConnectionError> {
+    pub(crate) fn carry_to_bob(&mut self, most: usize) -> Result<Vec<Event>, ConnectionError> {
         carry(&mut self.alice, &mut self.to_bob, &mut self.bob, most)
     }
 
     /// Carries at most `most` bytes from Bob to Alice; what Alice makes of them.
-    pub(crate) fn to_alice(&mut self, most: usize) -> Result<Vec<Event>, ConnectionError> {
+    pub(crate) fn carry_to_alice(&mut self, most: usize) -> Result<Vec<Event>, ConnectionError> {
         carry(&mut self.bob, &mut self.to_alice, &mut self.alice, most)
     }
 

@@ -38,8 +38,8 @@ fn send(connection: &mut Connection, response: Response) -> Result<(), Refusal> 
 fn drain(pair: &mut Pair, most: usize) -> Vec<Message> {
     let mut arrived = Vec::new();
     while !pair.bob.is_idle() {
-        arrived.extend(messages(pair.to_alice(most).expect("legal bytes")));
-        pair.to_bob(usize::MAX).expect("credit");
+        arrived.extend(messages(pair.carry_to_alice(most).expect("legal bytes")));
+        pair.carry_to_bob(usize::MAX).expect("credit");
     }
     arrived
 }
@@ -95,7 +95,7 @@ fn a_small_message_waits_behind_little() {
         "{before} bytes of parts are written ahead"
     );
     send(&mut pair.bob, numbered(1, 10)).expect("room");
-    let arrived = messages(pair.to_alice(usize::MAX).expect("legal bytes"));
+    let arrived = messages(pair.carry_to_alice(usize::MAX).expect("legal bytes"));
     assert_eq!(arrived.iter().map(index_of).collect::<Vec<_>>(), [1]);
     assert_eq!(drain(&mut pair, usize::MAX).len(), 1);
 }
@@ -184,8 +184,10 @@ fn small_messages_without_end_do_not_starve_large_ones() {
         while pair.bob.output().len() < 100 * KIB {
             send(&mut pair.bob, numbered(index, 30 * KIB)).expect("room");
         }
-        arrived.extend(messages(pair.to_alice(20 * KIB).expect("legal bytes")));
-        pair.to_bob(usize::MAX).expect("credit");
+        arrived.extend(messages(
+            pair.carry_to_alice(20 * KIB).expect("legal bytes"),
+        ));
+        pair.carry_to_bob(usize::MAX).expect("credit");
         if arrived.iter().any(|message| index_of(message) == 0) {
             return;
         }
@@ -274,9 +276,9 @@ fn a_message_in_parts_that_does_not_grow_is_stalled() {
         ..Limits::default()
     });
     send(&mut pair.bob, numbered(0, 200 * KIB)).expect("room");
-    pair.to_alice(40 * KIB).expect("legal bytes");
+    pair.carry_to_alice(40 * KIB).expect("legal bytes");
     assert_eq!(pair.alice.check_stalled(), Ok(()), "it came just now");
-    pair.to_alice(40 * KIB).expect("legal bytes");
+    pair.carry_to_alice(40 * KIB).expect("legal bytes");
     assert_eq!(pair.alice.check_stalled(), Ok(()), "it grew");
     assert_eq!(pair.alice.check_stalled(), Err(ConnectionError::Stalled));
 }

@@ -67,7 +67,7 @@ proptest! {
         }
         let mut arrived = Vec::new();
         for most in cuts.into_iter().cycle() {
-            arrived.extend(messages(pair.to_bob(most).expect("legal bytes")));
+            arrived.extend(messages(pair.carry_to_bob(most).expect("legal bytes")));
             if pair.alice.is_idle() {
                 break;
             }
@@ -113,12 +113,14 @@ fn a_message_of_the_largest_legal_size_in_every_field_passes() {
         .expect("room");
     let mut arrived = Vec::new();
     while !pair.alice.is_idle() {
-        arrived.extend(messages(pair.to_bob(usize::MAX).expect("legal bytes")));
-        pair.to_alice(usize::MAX).expect("credit");
+        arrived.extend(messages(
+            pair.carry_to_bob(usize::MAX).expect("legal bytes"),
+        ));
+        pair.carry_to_alice(usize::MAX).expect("credit");
     }
     assert_eq!(arrived, [with_number(Message::Request(request))]);
     assert!(matches!(
-        pair.to_bob(usize::MAX).as_deref(),
+        pair.carry_to_bob(usize::MAX).as_deref(),
         Ok([] | [Event::Credit])
     ));
 }

@@ -72,10 +72,10 @@ fn every_frame_of_a_connection_has_its_bytes() {
         link,
         begins,
         written,
-        read,
+        reader,
     } in frames::all()
     {
-        let fields = [("does", read(&written))];
+        let fields = [("does", reader.read(&written))];
         golden::check(FOLDER, name, &file(about, &fields, &written, link, begins));
         let pinned = bytes_of_file(name);
         assert_eq!(
@@ -83,7 +83,7 @@ fn every_frame_of_a_connection_has_its_bytes() {
             "{name}: a connection writes the bytes of the file"
         );
         assert_eq!(
-            [("does", read(&pinned))],
+            [("does", reader.read(&pinned))],
             fields,
             "{name}: a connection reads the file"
         );

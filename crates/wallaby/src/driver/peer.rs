@@ -347,7 +347,10 @@ impl Peer {
         mut reader: ReadHalf,
         dispatch: &mut impl Dispatch,
     ) -> Result<String, ConnectionError> {
-        let mut input = Input { bytes: BytesMut::new(), room: READ.0 };
+        let mut input = Input {
+            bytes: BytesMut::new(),
+            room: READ.0,
+        };
         let mut events = Vec::new();
         let end = poll_fn(|cx| self.poll(cx, &mut reader, &mut input, &mut events, dispatch)).await;
         if let Err(error) = &end {
@@ -471,7 +474,11 @@ struct Input {
 }
 
 impl Input {
-    fn poll_read(&mut self, reader: &mut ReadHalf, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_read(
+        &mut self,
+        reader: &mut ReadHalf,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         self.bytes.reserve(self.room);
         let read = ready!(reader.poll_read(cx, &mut self.bytes))?;
         if read >= self.room {

@@ -14,7 +14,10 @@ const CAPACITY: usize = 256 * 1024;
 /// Streams that wait to be accepted.
 const BACKLOG: usize = 128;
 
-static LISTENERS: LazyLock<Mutex<HashMap<String, mpsc::Sender<(Reader, Writer)>>>> =
+/// The two ends that one side of a stream holds.
+type Ends = (Reader, Writer);
+
+static LISTENERS: LazyLock<Mutex<HashMap<String, mpsc::Sender<Ends>>>> =
     LazyLock::new(Mutex::default);
 
 /// One direction of a stream.
@@ -35,7 +38,7 @@ pub(crate) struct Writer(Arc<Mutex<Pipe>>);
 #[derive(Debug)]
 pub(crate) struct Listener {
     name: String,
-    streams: mpsc::Receiver<(Reader, Writer)>,
+    streams: mpsc::Receiver<Ends>,
 }
 
 pub(super) fn listen(name: &str) -> io::Result<Listener> {
@@ -51,7 +54,7 @@ pub(super) fn listen(name: &str) -> io::Result<Listener> {
     })
 }
 
-pub(super) async fn dial(name: &str) -> io::Result<(Reader, Writer)> {
+pub(super) async fn dial(name: &str) -> io::Result<Ends> {
     let listener = LISTENERS
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -68,7 +71,7 @@ pub(super) async fn dial(name: &str) -> io::Result<(Reader, Writer)> {
 }
 
 impl Listener {
-    pub(super) async fn accept(&mut self) -> io::Result<(Reader, Writer)> {
+    pub(super) async fn accept(&mut self) -> io::Result<Ends> {
         self.streams
             .recv()
             .await
@@ -86,7 +89,11 @@ impl Drop for Listener {
 }
 
 impl Reader {
-    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut BytesMut,
+    ) -> Poll<io::Result<usize>> {
         let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if pipe.bytes.is_empty() && !pipe.closed {
             pipe.reader = Some(cx.waker().clone());

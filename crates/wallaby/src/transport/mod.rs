@@ -54,7 +54,11 @@ impl Drop for SocketFile {
 impl ReadHalf {
     /// Appends what is there, as far as it fits the spare room of `input`; zero bytes mean that the peer sends nothing
     /// more.
-    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut BytesMut,
+    ) -> Poll<io::Result<usize>> {
         match self {
             Self::Socket(reader) => reader.poll_read(cx, input),
             Self::Mem(reader) => reader.poll_read(cx, input),
@@ -108,8 +112,14 @@ impl Listener {
 /// Opens a stream to a server; `None` if no transport knows the scheme.
 pub(crate) async fn dial(server: &Address) -> Option<io::Result<(ReadHalf, WriteHalf)>> {
     Some(match server {
-        Address::Tcp(socket) => TcpStream::connect(socket).await.and_then(socket::tcp).map(sockets),
-        Address::Unix(path) => UnixStream::connect(&**path).await.and_then(socket::unix).map(sockets),
+        Address::Tcp(socket) => TcpStream::connect(socket)
+            .await
+            .and_then(socket::tcp)
+            .map(sockets),
+        Address::Unix(path) => UnixStream::connect(&**path)
+            .await
+            .and_then(socket::unix)
+            .map(sockets),
         Address::Mem(name) => mem::dial(name).await.map(mems),
         _ => return None,
     })

@@ -47,7 +47,13 @@ pub(super) fn unix(stream: tokio::net::UnixStream) -> io::Result<(Reader, Writer
 
 fn split(socket: Socket) -> io::Result<(Reader, Writer)> {
     let socket = Arc::new(register(socket, Interest::READABLE)?);
-    Ok((Reader(Arc::clone(&socket)), Writer { socket, full: Mutex::default() }))
+    Ok((
+        Reader(Arc::clone(&socket)),
+        Writer {
+            socket,
+            full: Mutex::default(),
+        },
+    ))
 }
 
 fn register(socket: Socket, interest: Interest) -> io::Result<AsyncFd<Socket>> {
@@ -58,7 +64,11 @@ fn register(socket: Socket, interest: Interest) -> io::Result<AsyncFd<Socket>> {
 
 impl Reader {
     /// Appends what is there, as far as it fits the spare room of `input`; zero bytes mean that nothing more comes.
-    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut BytesMut,
+    ) -> Poll<io::Result<usize>> {
         loop {
             let mut ready = ready!(self.0.poll_read_ready(cx))?;
             let room = input.spare_capacity_mut().len();

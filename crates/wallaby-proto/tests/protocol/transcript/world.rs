@@ -193,8 +193,8 @@ impl World {
                 hello(id(from), Limits::default()),
                 hello(id(to), Limits::default()),
             );
-            pair.to_bob(usize::MAX).expect("a hello");
-            pair.to_alice(usize::MAX).expect("a hello");
+            pair.carry_to_bob(usize::MAX).expect("a hello");
+            pair.carry_to_alice(usize::MAX).expect("a hello");
             pair
         });
         (&mut pair.alice, true)
@@ -207,9 +207,9 @@ impl World {
             .get_mut(&if dialled { (from, to) } else { (to, from) })
             .expect("it is open");
         let events = if dialled {
-            pair.to_bob(usize::MAX)
+            pair.carry_to_bob(usize::MAX)
         } else {
-            pair.to_alice(usize::MAX)
+            pair.carry_to_alice(usize::MAX)
         };
         for event in events.expect("legal bytes") {
             match event {

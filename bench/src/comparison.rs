@@ -265,12 +265,12 @@ fn row(
     }
 }
 
-fn micros(duration: Duration) -> f64 {
+pub(crate) fn micros(duration: Duration) -> f64 {
     round(duration.as_nanos() as f64 / 1_000.0)
 }
 
 /// To hundredths: more digits only say that nobody thought about them.
-fn round(number: f64) -> f64 {
+pub(crate) fn round(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
 }
 

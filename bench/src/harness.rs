@@ -5,7 +5,7 @@ use crate::random::Random;
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One system with one workload: what is measured.
 pub trait System {
@@ -17,6 +17,22 @@ pub trait System {
     /// # Errors
     /// The system's.
     fn warm_up(&mut self) -> Result<()>;
+
+    /// Called before the operations of a turn, for what goes on beside them.
+    ///
+    /// # Errors
+    /// The system's.
+    fn begin_turn(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Called after the operations of a turn: the next system is to be alone.
+    ///
+    /// # Errors
+    /// The system's.
+    fn end_turn(&mut self) -> Result<()> {
+        Ok(())
+    }
 
     /// Runs operations one after the other and records how long each took.
     ///
@@ -112,6 +128,8 @@ pub struct Measurement {
     pub rounds: u32,
     /// The operations it is from.
     pub operations: u64,
+    /// How long these took.
+    pub elapsed: Duration,
     /// What the system counted over these operations.
     pub traffic: Option<Traffic>,
 }
@@ -168,6 +186,7 @@ struct Turns {
     operations: u64,
     latencies: Latencies,
     cpu: Duration,
+    elapsed: Duration,
     traffic: Option<Traffic>,
 }
 
@@ -176,28 +195,33 @@ impl Turns {
     fn begin(system: &mut dyn System, turn: Duration) -> Result<Self> {
         system.warm_up().context("in the warm-up")?;
         let mut trial = Latencies::new()?;
+        system.begin_turn()?;
         system.run(LEAST_OPERATIONS, &mut trial)?;
         let guess = operations_within(turn / 4, trial.quantile(0.5));
         system.run(guess, &mut trial)?;
+        system.end_turn()?;
         Ok(Self {
             operations: operations_within(turn, trial.quantile(0.5)),
             latencies: Latencies::new()?,
             cpu: Duration::ZERO,
+            elapsed: Duration::ZERO,
             traffic: None,
         })
     }
 
     fn take(&mut self, system: &mut dyn System) -> Result<()> {
+        system.begin_turn()?;
         // The systems before have emptied the caches: that is not what is measured.
         system.run(SETTLING_OPERATIONS, &mut Latencies::new()?)?;
         let traffic = system.traffic()?;
-        let cpu = cpu(system)?;
+        let (cpu, start) = (cpu(system)?, Instant::now());
         system.run(self.operations, &mut self.latencies)?;
+        self.elapsed += start.elapsed();
         self.cpu += cpu_since(system, cpu)?;
         if let (Some(before), Some(after)) = (traffic, system.traffic()?) {
             self.traffic.get_or_insert_default().add(before, after);
         }
-        Ok(())
+        system.end_turn()
     }
 
     fn finish(self, rounds: u32) -> Measurement {
@@ -208,6 +232,7 @@ impl Turns {
             cpu_per_operation: Duration::from_nanos(u64::try_from(cpu).unwrap_or(u64::MAX)),
             rounds,
             operations,
+            elapsed: self.elapsed,
             traffic: self.traffic,
         }
     }

@@ -3,7 +3,8 @@
 //! Every figure comes from a run in which all systems took turns, is compared with a floor of the same pattern of
 //! messages on bare sockets, and ends up in one kind of row. Where to start:
 //!
-//! - [`hops()`] and [`fanout()`] measure what the DPC thesis shows in its figures 6.1 and 6.2.
+//! - [`hops()`] and [`fanout()`] measure what the DPC thesis shows in its figures 6.1 and 6.2; [`large()`] what small
+//!   calls notice of large messages on their connection.
 //! - [`row`]: the result row, one line of JSON. [`table`] and [`chart`] show rows, with what
 //!   [`ratio`] compares them with.
 //! - [`harness`]: interleaved rounds, latencies, processor time; what a new benchmark builds on.
@@ -18,6 +19,7 @@ pub mod fleet;
 mod floor;
 pub mod harness;
 mod hops;
+mod large;
 mod on_wallaby;
 mod patience;
 pub mod pattern;
@@ -33,6 +35,7 @@ pub use fanout::{FanoutOptions, fanout};
 pub use fleet::{Launcher, Stack, Transport};
 pub use harness::Progress;
 pub use hops::{HopsOptions, hops};
+pub use large::{LargeOptions, large};
 pub use row::Row;
 
 use anyhow::{Context, Result};

@@ -7,16 +7,17 @@ use crate::floor::message::{CLIENT, Plan, Targets};
 use crate::harness::{Latencies, Traffic};
 use crate::patience::block_on;
 use crate::pattern::{Pattern, Routes};
-
 use crate::workload;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use wallaby::codec::Raw;
 use wallaby::{Address, Client, Code, Endpoint, Many, Method, One, Request, Service, Status};
 
@@ -24,6 +25,11 @@ use wallaby::{Address, Client, Code, Endpoint, Many, Method, One, Request, Servi
 static PASS: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/pass");
 /// Passes the message to all servers it names at once; each of them answers with it.
 static SPREAD: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("bench.Relay/spread");
+
+/// Takes a message of any size; answers with nothing.
+static TAKE: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/take");
+/// Gives a message of the size asked for, as 8 bytes, least first.
+static GIVE: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/give");
 
 /// Where all servers are, once that is known.
 type Directory = Arc<OnceLock<Vec<Address>>>;
@@ -56,7 +62,12 @@ fn attend(endpoint: &Endpoint, directory: &Directory) -> Result<()> {
 
 fn relay(directory: &Directory) -> Service {
     let (for_pass, for_spread) = (Arc::clone(directory), Arc::clone(directory));
+    let given = Arc::new(Mutex::new(Bytes::new()));
     Service::new("bench.Relay")
+        .method(&TAKE, take)
+        .method(&GIVE, move |request, (size,)| {
+            give(request, size, Arc::clone(&given))
+        })
         .method(&PASS, move |request, (message,)| {
             pass(request, message, Arc::clone(&for_pass))
         })
@@ -102,6 +113,37 @@ async fn spread(
     Ok(())
 }
 
+async fn take(request: Request<One<Bytes>, Raw>, (message,): (Bytes,)) -> Result<(), Status> {
+    drop(message);
+    Ok(request.respond(Bytes::new()).await?)
+}
+
+/// Messages to give are kept for the next time: making them is not what is measured.
+async fn give(
+    request: Request<One<Bytes>, Raw>,
+    size: Bytes,
+    kept: Arc<Mutex<Bytes>>,
+) -> Result<(), Status> {
+    let size = size
+        .first_chunk()
+        .and_then(|size| usize::try_from(u64::from_le_bytes(*size)).ok())
+        .filter(|size| *size <= MOST_GIVEN)
+        .ok_or_else(|| Status::new(Code::InvalidArgument, "a size that is not given"))?;
+    let message = {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() != size {
+            *kept = filled(size);
+        }
+        kept.clone()
+    };
+    Ok(request.respond(message).await?)
+}
+
+/// Bytes that are really there: memory that was never written to is shared by the operating system and quick to read.
+fn filled(size: usize) -> Bytes {
+    Bytes::from(vec![0x77; size])
+}
+
 /// The message as it is to be sent on, and to whom.
 fn step(message: Bytes) -> Result<(Bytes, Targets), Status> {
     let mut message = BytesMut::from(message);
@@ -126,6 +168,22 @@ pub(crate) struct Caller {
     /// None after a failure: then nobody knows which answers are still to come.
     operator: Option<Operator>,
     pool: u8,
+    /// A second connection to the first server, once it was asked for.
+    apart: Option<Endpoint>,
+    flow: Option<Flowing>,
+}
+
+/// Large messages without pause, and which way they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Requests,
+    Answers,
+}
+
+/// A flow that is under way.
+struct Flowing {
+    stop: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<Result<()>>>,
 }
 
 impl Caller {
@@ -154,7 +212,74 @@ impl Caller {
             endpoint,
             operator: Some(operator),
             pool,
+            apart: None,
+            flow: None,
         })
+    }
+
+    /// Lets large messages flow between client and first server, over the small ones' connection or one apart, until
+    /// [`Caller::end_flow`]. It is under way when this returns.
+    pub(crate) fn begin_flow(
+        &mut self,
+        flow: Flow,
+        size: usize,
+        apart: bool,
+        limit: Duration,
+    ) -> Result<()> {
+        ensure!(self.flow.is_none(), "large messages flow already");
+        let address = addresses(&self.fleet.addresses)?.swap_remove(0);
+        let _entered = self.runtime.enter(); // an endpoint needs a runtime
+        if apart && self.apart.is_none() {
+            self.apart = Some(Endpoint::client()?);
+        }
+        let endpoint = match &self.apart {
+            Some(endpoint) if apart => endpoint,
+            _ => &self.endpoint,
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let (flows, mut wait) = mpsc::channel(FLOWS);
+        let tasks = (0..FLOWS).map(|_| {
+            let client = Client::new(endpoint, address.clone());
+            let work = keep_flowing(client, flow, size, Arc::clone(&stop), flows.clone());
+            self.runtime.spawn(work)
+        });
+        let tasks = tasks.collect();
+        self.flow = Some(Flowing { stop, tasks });
+        block_on(&self.runtime, limit, &self.fleet.lost, async {
+            for _ in 0..FLOWS {
+                wait.recv().await.context("large messages do not flow")?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Ends the flow, if there is one; all its messages have arrived when this returns.
+    pub(crate) fn end_flow(&mut self, limit: Duration) -> Result<()> {
+        let Some(flowing) = self.flow.take() else {
+            return Ok(());
+        };
+        flowing.stop.store(true, Ordering::Relaxed);
+        block_on(&self.runtime, limit, &self.fleet.lost, async {
+            for task in flowing.tasks {
+                task.await??;
+            }
+            Ok(())
+        })
+    }
+
+    /// What the client sent and received, over all its connections.
+    pub(crate) fn own_traffic(&self) -> Traffic {
+        let mut sum = Traffic::default();
+        for endpoint in [Some(&self.endpoint), self.apart.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            let metrics = endpoint.metrics();
+            sum.messages += metrics.messages_sent + metrics.messages_received;
+            sum.bytes += metrics.bytes_sent + metrics.bytes_received;
+        }
+        sum.client_messages = sum.messages;
+        sum
     }
 
     /// Lends the operator to some work in a task of its own, as a program would do it: the future that a runtime is
@@ -236,6 +361,34 @@ impl workload::Client for Caller {
         sum.client_messages = own.messages_sent + own.messages_received;
         Ok(Some(sum))
     }
+}
+
+/// One large call after the other; says when the first one is done.
+async fn keep_flowing(
+    client: Client,
+    flow: Flow,
+    size: usize,
+    stop: Arc<AtomicBool>,
+    flows: mpsc::Sender<()>,
+) -> Result<()> {
+    let message = match flow {
+        Flow::Requests => filled(size),
+        Flow::Answers => Bytes::copy_from_slice(&(size as u64).to_le_bytes()),
+    };
+    let (method, expected) = match flow {
+        Flow::Requests => (&TAKE, 0),
+        Flow::Answers => (&GIVE, size),
+    };
+    while !stop.load(Ordering::Relaxed) {
+        let answer = client.call(method, (message.clone(),)).await?;
+        ensure!(
+            answer.len() == expected,
+            "a large call was answered by {} bytes",
+            answer.len()
+        );
+        let _ = flows.try_send(()); // nobody listens after the first ones
+    }
+    Ok(())
 }
 
 /// Carries out operations.
@@ -349,3 +502,8 @@ fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Builder> {
 fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
+
+/// Large calls under way at a time: the next message waits when the last byte of one has left, so there is no pause.
+const FLOWS: usize = 2;
+/// The size of the largest message that a server gives.
+const MOST_GIVEN: usize = 16 << 20;

@@ -24,6 +24,16 @@ pub fn calls<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
         .flatten()
 }
 
+/// For a row of small calls beside large messages that of the same calls alone.
+pub fn alone<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
+    let (system, _) = row.system.split_once('+')?;
+    let quiet = Row {
+        n: 0,
+        ..row.clone()
+    };
+    other(&quiet, rows, system)
+}
+
 /// The row of another system that was measured under the same conditions.
 pub fn other<'rows>(row: &Row, rows: &'rows [Row], system: &str) -> Option<&'rows Row> {
     rows.iter()
@@ -33,6 +43,11 @@ pub fn other<'rows>(row: &Row, rows: &'rows [Row], system: &str) -> Option<&'row
 /// How many times the median of `other` the median of `row` is.
 pub fn of_medians(row: &Row, other: &Row) -> Option<f64> {
     (other.p50_us > 0.0).then(|| row.p50_us / other.p50_us)
+}
+
+/// How many times the 99th percentile of `other` that of `row` is.
+pub fn of_tails(row: &Row, other: &Row) -> Option<f64> {
+    (other.p99_us > 0.0).then(|| row.p99_us / other.p99_us)
 }
 
 #[cfg(test)]
@@ -54,5 +69,17 @@ mod tests {
         assert_eq!(of_medians(dpc, floor), Some(1.25));
         assert_eq!(calls(dpc, &rows), Some(&rows[3]));
         assert_eq!(super::floor(&rows[3], &rows), None);
+    }
+
+    #[test]
+    fn calls_beside_large_messages_are_compared_with_calls_alone() {
+        let rows = [
+            sample("wallaby-rpc", "tcp", 0, 12.0),
+            sample("wallaby-rpc", "unix", 0, 10.0),
+            sample("wallaby-rpc+answers", "unix", 16_384, 15.0),
+        ];
+        let quiet = alone(&rows[2], &rows).unwrap();
+        assert_eq!(of_tails(&rows[2], quiet), Some(1.5));
+        assert_eq!(alone(quiet, &rows), None);
     }
 }

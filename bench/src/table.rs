@@ -1,6 +1,6 @@
 //! Result rows as a table for the terminal.
 
-use crate::ratio::{calls, floor, of_medians};
+use crate::ratio::{alone, calls, floor, of_medians, of_tails};
 use crate::row::Row;
 use std::fmt::Write;
 
@@ -53,7 +53,8 @@ fn title(row: &Row) -> String {
     title
 }
 
-const HEADINGS: [&str; 8] = [
+const COLUMNS: usize = 10;
+const HEADINGS: [&str; COLUMNS] = [
     "n",
     "system",
     "p50 µs",
@@ -62,19 +63,21 @@ const HEADINGS: [&str; 8] = [
     "messages",
     "× floor",
     "DPC / RPC",
+    "MiB/s",
+    "p99 × alone",
 ];
 
-fn lines(group: &[&Row], rows: &[Row]) -> Vec<[String; 8]> {
+fn lines(group: &[&Row], rows: &[Row]) -> Vec<[String; COLUMNS]> {
     let mut lines = vec![HEADINGS.map(str::to_owned)];
     let mut former = None;
     for row in group {
         if former.is_some_and(|n| n != row.n) {
             lines.push(Default::default());
         }
-        let ratio = |other: Option<&Row>| {
-            let ratio = other.and_then(|other| of_medians(row, other));
-            ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"))
+        let cell = |figure: Option<f64>, digits: usize| {
+            figure.map_or_else(String::new, |figure| format!("{figure:.digits$}"))
         };
+        let ratio = |other: Option<&Row>| cell(other.and_then(|other| of_medians(row, other)), 2);
         let n = if former == Some(row.n) {
             String::new()
         } else {
@@ -86,18 +89,24 @@ fn lines(group: &[&Row], rows: &[Row]) -> Vec<[String; 8]> {
             format!("{:.1}", row.p50_us),
             format!("{:.1}", row.p99_us),
             format!("{:.1}", row.cpu_us_per_op),
-            row.messages
-                .map_or_else(String::new, |messages| format!("{messages:.1}")),
+            cell(row.messages, 1),
             ratio(floor(row, rows)),
             ratio(calls(row, rows)),
+            cell(mebibytes_per_second(row), 0),
+            cell(alone(row, rows).and_then(|other| of_tails(row, other)), 2),
         ]);
         former = Some(row.n);
     }
     lines
 }
 
+/// All that was sent, where throughput was measured.
+fn mebibytes_per_second(row: &Row) -> Option<f64> {
+    Some(row.bytes? * row.ops_per_s? / 1_048_576.0)
+}
+
 /// Pads every column to its widest cell: names to the left, numbers to the right.
-fn lay_out(lines: &[[String; 8]], output: &mut String) {
+fn lay_out(lines: &[[String; COLUMNS]], output: &mut String) {
     let used = |column: &usize| lines.iter().skip(1).any(|line| !line[*column].is_empty());
     let columns: Vec<usize> = (0..HEADINGS.len()).filter(used).collect();
     let width = |column: usize| {

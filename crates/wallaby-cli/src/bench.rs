@@ -8,7 +8,9 @@ use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
 use wallaby_bench::chart::Chart;
-use wallaby_bench::{FanoutOptions, HopsOptions, Row, RunOptions, Transport, row, table};
+use wallaby_bench::{
+    FanoutOptions, HopsOptions, LargeOptions, Row, RunOptions, Transport, row, table,
+};
 
 /// Which benchmark.
 #[derive(Debug, Subcommand)]
@@ -25,6 +27,8 @@ pub(crate) enum Bench {
         hops: Vec<usize>,
         #[command(flatten)]
         common: Common,
+        #[command(flatten)]
+        drawing: Drawing,
     },
     /// Latency over the degree of fan-out: one server, then several in parallel
     Fanout {
@@ -36,6 +40,16 @@ pub(crate) enum Bench {
             default_value = "1,2,5,10,20"
         )]
         fanout: Vec<usize>,
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        drawing: Drawing,
+    },
+    /// Latency of small calls alone, and while large messages travel over the same connection
+    Large {
+        /// KiB of each large message
+        #[arg(long, value_name = "KIB", default_value_t = 16 * 1024)]
+        large: usize,
         #[command(flatten)]
         common: Common,
     },
@@ -67,6 +81,11 @@ pub(crate) struct Common {
     /// Print a line of JSON for each result
     #[arg(long)]
     json: bool,
+}
+
+/// What those take that have a chart.
+#[derive(Debug, Args)]
+pub(crate) struct Drawing {
     /// Draw a chart into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -76,58 +95,67 @@ impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut progress = Progress::new("measuring");
         let mut show = |now: wallaby_bench::Progress<'_>| progress.set(now.done, now.total);
-        let (rows, chart, common) = match self {
-            Self::Hops { hops, common } => {
-                let options = HopsOptions {
-                    hops,
-                    run: common.options(),
-                };
-                (
-                    wallaby_bench::hops(&options, &mut show)?,
-                    Chart::hops(),
-                    common,
-                )
+        match self {
+            Self::Hops {
+                hops,
+                common,
+                drawing,
+            } => {
+                let run = common.options(RunOptions::default());
+                let rows = wallaby_bench::hops(&HopsOptions { hops, run }, &mut show)?;
+                drop(progress);
+                drawing.draw(&rows, &Chart::hops())?;
+                common.show(&rows)
             }
-            Self::Fanout { fanout, common } => {
-                let options = FanoutOptions {
-                    fanout,
-                    run: common.options(),
-                };
-                (
-                    wallaby_bench::fanout(&options, &mut show)?,
-                    Chart::fanout(),
-                    common,
-                )
+            Self::Fanout {
+                fanout,
+                common,
+                drawing,
+            } => {
+                let run = common.options(RunOptions::default());
+                let rows = wallaby_bench::fanout(&FanoutOptions { fanout, run }, &mut show)?;
+                drop(progress);
+                drawing.draw(&rows, &Chart::fanout())?;
+                common.show(&rows)
             }
-        };
-        drop(progress);
-        common.show(&rows, &chart)
+            Self::Large { large, common } => {
+                let run = common.options(LargeOptions::default().run);
+                let rows = wallaby_bench::large(&LargeOptions { large, run }, &mut show)?;
+                drop(progress);
+                common.show(&rows)
+            }
+        }
     }
 }
 
 impl Common {
-    fn options(&self) -> RunOptions {
+    fn options(&self, defaults: RunOptions) -> RunOptions {
         RunOptions {
             transports: self.transport.clone(),
             pin: self.pin,
             link: self.link,
             payload: self.payload,
             rounds: self.rounds,
-            ..RunOptions::default()
+            ..defaults
         }
     }
 
-    fn show(&self, rows: &[Row], chart: &Chart) -> anyhow::Result<()> {
-        if let Some(file) = &self.svg {
-            let chart = chart.svg(rows);
-            std::fs::write(file, chart)
-                .with_context(|| format!("{} can't be written", file.display()))?;
-        }
+    fn show(&self, rows: &[Row]) -> anyhow::Result<()> {
         if self.json {
             let mut lines = Vec::new();
             row::write(rows, &mut lines)?;
             return print(&String::from_utf8_lossy(&lines));
         }
         print(&table::render(rows))
+    }
+}
+
+impl Drawing {
+    fn draw(&self, rows: &[Row], chart: &Chart) -> anyhow::Result<()> {
+        let Some(file) = &self.svg else {
+            return Ok(());
+        };
+        std::fs::write(file, chart.svg(rows))
+            .with_context(|| format!("{} can't be written", file.display()))
     }
 }

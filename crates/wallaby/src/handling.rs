@@ -186,21 +186,20 @@ impl Handling {
 
     /// Waits until no earlier message of the same kind waits, or the request is stopped. So little waits and order is
     /// kept; and a handler that gives up waiting does so before its message has a number.
-    pub(crate) async fn ready(&self, message: &Sending) {
+    pub(crate) async fn ready(self: Arc<Self>, onward: bool) {
         loop {
             let changed = self.changed.notified();
-            if !self.has_waiting(message) || self.is_cancelled() {
+            if !self.has_waiting(onward) || self.is_cancelled() {
                 return;
             }
             changed.await;
         }
     }
 
-    fn has_waiting(&self, message: &Sending) -> bool {
-        let waiting = match message {
-            Sending::Answer(_) => &self.waiting.answers,
-            Sending::Onward(..) => &self.waiting.requests,
-        };
+    /// Whether an earlier message waits: one onward, or an answer.
+    pub(crate) fn has_waiting(&self, onward: bool) -> bool {
+        let Waiting { answers, requests } = &self.waiting;
+        let waiting = if onward { requests } else { answers };
         waiting.load(Ordering::Acquire) > 0
     }
 
@@ -265,7 +264,7 @@ impl Handling {
 
     /// Like `send`, but fails where that would wait.
     pub(crate) fn try_send(self: &Arc<Self>, message: Sending) -> Result<(), SendError> {
-        if self.has_waiting(&message) || !self.has_room(&message) {
+        if self.has_waiting(message.is_onward()) || !self.has_room(&message) {
             return Err(SendError::Full);
         }
         let released = self.release(message)?;
@@ -723,6 +722,11 @@ pub(crate) enum Sending {
 }
 
 impl Sending {
+    /// Whether it goes to another server.
+    pub(crate) fn is_onward(&self) -> bool {
+        matches!(self, Self::Onward(..))
+    }
+
     fn check(&self, handling: &Handling) -> Result<(), SendError> {
         let (Self::Answer(payload) | Self::Onward(_, payload)) = self;
         let (size, limit) = (

@@ -1,9 +1,12 @@
 //! What a handler holds: a request, and what it can do with it.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -107,8 +110,8 @@ impl RawRequest {
     /// # Errors
     ///
     /// If the answer is too large or the request has ended.
-    pub async fn reply(&self, payload: Bytes) -> Result<(), SendError> {
-        self.send(Sending::Answer(payload)).await
+    pub fn reply(&self, payload: Bytes) -> impl Future<Output = Result<(), SendError>> + Send {
+        Departure::of(self, Ok(Sending::Answer(payload)), false)
     }
 
     /// Like [`reply`](Self::reply), but fails with [`SendError::Full`] where that would wait.
@@ -125,8 +128,8 @@ impl RawRequest {
     /// # Errors
     ///
     /// If the answer is too large or the request has ended.
-    pub async fn respond(self, payload: Bytes) -> Result<(), SendError> {
-        self.send_last(Sending::Answer(payload)).await
+    pub fn respond(self, payload: Bytes) -> impl Future<Output = Result<(), SendError>> + Send {
+        Departure::of(self, Ok(Sending::Answer(payload)), true)
     }
 
     /// Hands work to another server, which answers the initiator directly; more may follow.
@@ -136,13 +139,13 @@ impl RawRequest {
     /// # Errors
     ///
     /// If the request is too large, too deep in the tree, or has ended.
-    pub async fn delegate(
+    pub fn delegate<S: Into<Address>>(
         &self,
-        server: impl Into<Address>,
+        server: S,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
-    ) -> Result<(), SendError> {
-        self.send(onward(server.into(), method, payload)).await
+    ) -> impl Future<Output = Result<(), SendError>> + Send + use<'_, S> {
+        Departure::of(self, Ok(onward(server.into(), method, payload)), false)
     }
 
     /// Like [`delegate`](Self::delegate), but fails with [`SendError::Full`] where that would wait.
@@ -165,30 +168,18 @@ impl RawRequest {
     /// # Errors
     ///
     /// As [`delegate`](Self::delegate).
-    pub async fn forward(
+    pub fn forward<S: Into<Address>>(
         self,
-        server: impl Into<Address>,
+        server: S,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
-    ) -> Result<(), SendError> {
-        self.send_last(onward(server.into(), method, payload)).await
+    ) -> impl Future<Output = Result<(), SendError>> + Send + use<S> {
+        Departure::of(self, Ok(onward(server.into(), method, payload)), true)
     }
 
     /// Sends the message that is held back because it might be the last one.
     pub async fn flush(&self) {
         settle(self.handling.flush()).await;
-    }
-
-    async fn send(&self, message: Sending) -> Result<(), SendError> {
-        self.handling.ready(&message).await;
-        settle(self.handling.send(message)?).await;
-        Ok(())
-    }
-
-    async fn send_last(self, message: Sending) -> Result<(), SendError> {
-        self.handling.ready(&message).await;
-        settle(self.handling.send_last(message)?).await;
-        Ok(())
     }
 
     /// Ends the request with a status.
@@ -215,6 +206,63 @@ async fn settle(delivery: Option<Delivery>) {
         // It can only fail if the runtime shuts down.
         let _ = delivery.await;
     }
+}
+
+/// A message that leaves when this is first polled; done when it was accepted for sending.
+///
+/// Written by hand since handlers are futures that hold this one: as a chain of async functions it would be several
+/// times as large, and be moved as often.
+#[must_use = "a message leaves when this is awaited"]
+struct Departure<R> {
+    request: R,
+    message: Option<Result<Sending, SendError>>,
+    /// The message ends the request.
+    last: bool,
+    /// For an earlier message, or for this one to be accepted.
+    wait: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl<R: Borrow<RawRequest> + Unpin> Departure<R> {
+    fn of(request: R, message: Result<Sending, SendError>, last: bool) -> Self {
+        Self { request, message: Some(message), last, wait: None }
+    }
+}
+
+impl<R: Borrow<RawRequest> + Unpin> Future for Departure<R> {
+    type Output = Result<(), SendError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            if let Some(wait) = &mut self.wait {
+                ready!(wait.as_mut().poll(cx));
+                self.wait = None;
+            }
+            let Some(message) = self.message.take() else { return Poll::Ready(Ok(())) };
+            let message = message?;
+            let handling = &self.request.borrow().handling;
+            let onward = message.is_onward();
+            if handling.has_waiting(onward) && !handling.is_cancelled() {
+                let ready = Arc::clone(handling).ready(onward);
+                self.message = Some(Ok(message));
+                self.wait = Some(Box::pin(ready));
+                continue;
+            }
+            let delivery = if self.last { handling.send_last(message) } else { handling.send(message) };
+            match delivery? {
+                None => return Poll::Ready(Ok(())),
+                delivery => self.wait = Some(Box::pin(settle(delivery))),
+            }
+        }
+    }
+}
+
+fn answer_of<T, C: Codec<T>>(answer: &T) -> Result<Sending, SendError> {
+    Ok(Sending::Answer(C::encode(answer)?))
+}
+
+fn target_at<A, C>(server: Address, target: Target<A, C>) -> Result<Sending, SendError> {
+    let method = target.definition;
+    Ok(Sending::Onward(Destination { server, method }, target.payload?))
 }
 
 fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> Sending {
@@ -327,8 +375,8 @@ impl<T: Send + 'static, C: Codec<T>> Request<One<T>, C> {
     /// # Errors
     ///
     /// If the answer cannot be encoded, is too large, or the request has ended.
-    pub async fn respond(self, answer: T) -> Result<(), SendError> {
-        self.raw.respond(C::encode(&answer)?).await
+    pub fn respond(self, answer: T) -> impl Future<Output = Result<(), SendError>> + Send + use<T, C> {
+        Departure::of(self.raw, answer_of::<T, C>(&answer), true)
     }
 
     /// Hands the work to another server, which answers the initiator directly, and ends the request: a tail call.
@@ -336,14 +384,12 @@ impl<T: Send + 'static, C: Codec<T>> Request<One<T>, C> {
     /// # Errors
     ///
     /// If the request cannot be encoded, is too large, too deep in the tree, or has ended.
-    pub async fn forward(
+    pub fn forward<S: Into<Address>>(
         self,
-        server: impl Into<Address>,
+        server: S,
         target: Target<One<T>, C>,
-    ) -> Result<(), SendError> {
-        self.raw
-            .forward(server, &target.definition, target.payload?)
-            .await
+    ) -> impl Future<Output = Result<(), SendError>> + Send + use<T, C, S> {
+        Departure::of(self.raw, target_at(server.into(), target), true)
     }
 
     /// [`respond`](Self::respond) for blocking handlers.
@@ -377,8 +423,8 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// # Errors
     ///
     /// If the answer cannot be encoded, is too large, or the request has ended.
-    pub async fn reply(&self, answer: T) -> Result<(), SendError> {
-        self.raw.reply(C::encode(&answer)?).await
+    pub fn reply(&self, answer: T) -> impl Future<Output = Result<(), SendError>> + Send + use<'_, T, C> {
+        Departure::of(&self.raw, answer_of::<T, C>(&answer), false)
     }
 
     /// Like [`reply`](Self::reply), but fails with [`SendError::Full`] where that would wait.
@@ -395,8 +441,8 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// # Errors
     ///
     /// As [`reply`](Self::reply).
-    pub async fn respond(self, answer: T) -> Result<(), SendError> {
-        self.raw.respond(C::encode(&answer)?).await
+    pub fn respond(self, answer: T) -> impl Future<Output = Result<(), SendError>> + Send + use<T, C> {
+        Departure::of(self.raw, answer_of::<T, C>(&answer), true)
     }
 
     /// Hands work to another server, which answers the initiator directly; more may follow.
@@ -406,14 +452,12 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// # Errors
     ///
     /// If the request cannot be encoded, is too large, too deep in the tree, or has ended.
-    pub async fn delegate<B: Answer<Item = T>>(
+    pub fn delegate<B: Answer<Item = T>, S: Into<Address>>(
         &self,
-        server: impl Into<Address>,
+        server: S,
         target: Target<B, C>,
-    ) -> Result<(), SendError> {
-        self.raw
-            .delegate(server, &target.definition, target.payload?)
-            .await
+    ) -> impl Future<Output = Result<(), SendError>> + Send + use<'_, T, C, B, S> {
+        Departure::of(&self.raw, target_at(server.into(), target), false)
     }
 
     /// Like [`delegate`](Self::delegate), but fails with [`SendError::Full`] where that would wait.
@@ -435,14 +479,12 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// # Errors
     ///
     /// As [`delegate`](Self::delegate).
-    pub async fn forward<B: Answer<Item = T>>(
+    pub fn forward<B: Answer<Item = T>, S: Into<Address>>(
         self,
-        server: impl Into<Address>,
+        server: S,
         target: Target<B, C>,
-    ) -> Result<(), SendError> {
-        self.raw
-            .forward(server, &target.definition, target.payload?)
-            .await
+    ) -> impl Future<Output = Result<(), SendError>> + Send + use<T, C, B, S> {
+        Departure::of(self.raw, target_at(server.into(), target), true)
     }
 
     /// Sends the message that is held back because it might be the last one.

@@ -134,7 +134,8 @@ impl Request {
         }
     }
 
-    #[inline]
+    /// Reads everything but the payload. Inlined, so that the large value is built where it goes.
+    #[inline(always)]
     pub(crate) fn read_header(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
         let what = "request";
         let flags = reader.varint(what)?;

@@ -148,7 +148,8 @@ impl Response {
         }
     }
 
-    #[inline]
+    /// Reads everything but the payload. Inlined, so that the large value is built where it goes.
+    #[inline(always)]
     pub(crate) fn read_header(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
         let what = "response";
         let flags = reader.varint(what)?;

@@ -54,7 +54,7 @@ fn sample(name: &'static str, about: &'static str, act: fn(&mut Connection)) -> 
         link,
         begins: true,
         written,
-        reader: Box::new(|bytes| effect(&mut open(), bytes)),
+        reader: Box::new(|bytes: &[u8]| effect(&mut open(), bytes)),
     }
 }
 
@@ -226,7 +226,7 @@ fn parts() -> Vec<Sample> {
             link,
             begins: true,
             written: first,
-            reader: Box::new(|bytes| effect(&mut open(), bytes)),
+            reader: Box::new(|bytes: &[u8]| effect(&mut open(), bytes)),
         },
         Sample {
             name: "part-last",
@@ -245,7 +245,7 @@ fn parts() -> Vec<Sample> {
             },
             begins: true,
             written: granted,
-            reader: Box::new(|bytes| effect(&mut open(), bytes)),
+            reader: Box::new(|bytes: &[u8]| effect(&mut open(), bytes)),
         },
     ]
 }

@@ -1,5 +1,7 @@
 //! Arbitrary legal messages.
 
+mod options;
+
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -8,12 +10,12 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use wallaby_proto::wire::{
-    Budgets, Child, End, Link, MAX_CHILDREN, MAX_MISSING, MAX_TRACE_RECORDS, Message, Metadata,
-    MethodRef, Options, Ping, PingSettings, Pong, Progress, ReplyTo, Request, Response,
-    TraceRecord, TraceReport,
+    Child, End, Link, MAX_CHILDREN, MAX_MISSING, MAX_TRACE_RECORDS, Message, MethodRef, Ping, Pong,
+    Progress, ReplyTo, Request, Response, TraceReport,
 };
 use wallaby_proto::{Address, CallId, Facts, Manifest, NodeId, Path, RequestId, Token};
 
+use self::options::{options, record};
 use crate::samples::{alice, bob};
 
 /// Number of cases of a property: `cases`, or as many times more as `WALLABY_CASES` says.
@@ -129,100 +131,6 @@ pub(crate) fn address() -> impl Strategy<Value = Address> {
 
 fn payload() -> impl Strategy<Value = Bytes> {
     vec(any::<u8>(), 0..40).prop_map(Bytes::from)
-}
-
-fn record() -> impl Strategy<Value = TraceRecord> {
-    let times = (any::<u64>(), any::<u64>(), any::<u64>());
-    (
-        request_id(),
-        1..u64::MAX,
-        option::of(address()),
-        "[a-zA-Z./]{0,80}",
-        times,
-    )
-        .prop_map(
-            |(request, node, server, method, (arrived_us, queued_us, ran_us))| TraceRecord {
-                request,
-                node: NodeId::new(node).expect("not zero"),
-                server,
-                method,
-                arrived_us,
-                queued_us,
-                ran_us,
-            },
-        )
-}
-
-fn metadata() -> impl Strategy<Value = Metadata> {
-    vec(("[a-z-]{1,20}", "\\PC{0,30}"), 0..8).prop_map(|pairs| {
-        let mut metadata = Metadata::default();
-        for (key, value) in pairs {
-            metadata.insert(key, value).expect("small pairs");
-        }
-        metadata
-    })
-}
-
-fn budgets() -> impl Strategy<Value = Budgets> {
-    (number(), number(), any::<u64>(), number()).prop_map(|(requests, responses, bytes, depth)| {
-        Budgets {
-            requests,
-            responses,
-            bytes,
-            depth,
-        }
-    })
-}
-
-fn options() -> BoxedStrategy<Option<Box<Options>>> {
-    let ping =
-        (duration(), duration()).prop_map(|(period, timeout)| PingSettings { period, timeout });
-    let times = (
-        option::of(ping),
-        option::of(budgets()),
-        option::of(duration()),
-        option::of(duration()),
-    );
-    let texts = (
-        metadata(),
-        vec(record(), 0..4),
-        prop_oneof![Just(0), any::<u32>()],
-    );
-    let bytes = |most| option::of(vec(any::<u8>(), 0..=most).prop_map(Bytes::from));
-    let options = (
-        times,
-        texts,
-        bytes(64),
-        bytes(300),
-        option::of(any::<u64>()),
-    )
-        .prop_map(
-            |(
-                (ping, budgets, age, quiet),
-                (metadata, trace, attempt),
-                seal,
-                continuation,
-                stream,
-            )| {
-                let first = Options {
-                    ping,
-                    budgets,
-                    age,
-                    quiet,
-                    metadata,
-                    trace,
-                    ..Options::default()
-                };
-                Box::new(Options {
-                    attempt,
-                    seal,
-                    continuation,
-                    stream,
-                    ..first
-                })
-            },
-        );
-    prop_oneof![3 => Just(None), 1 => options.prop_map(Some)].boxed()
 }
 
 /// Any request that Alice may send to Bob; one of her own says so unless it names an address.

@@ -1,0 +1,139 @@
+//! Messages of the protocol itself.
+
+use wallaby_proto::wire::{Child, Message, Ping, Pong, Progress, TraceReport};
+use wallaby_proto::{Facts, RequestId};
+
+use super::{Sample, alice, bob, call, carol, ipv4, ipv6, link, manifest, path, record, token};
+
+pub(super) fn controls() -> Vec<Sample> {
+    let out = link(alice(), carol());
+    let back = link(carol(), alice());
+    let relayed = link(bob(), carol());
+    let at = |indexes: &[u32]| RequestId {
+        path: path(indexes),
+        hop: 0,
+    };
+    let ping = Ping {
+        call: call(),
+        token: token(),
+        request: at(&[0, 3]),
+        abort: false,
+        children_from: 0,
+        missing: vec![],
+    };
+    let aborting = Ping {
+        abort: true,
+        children_from: 256,
+        missing: vec![0, 300],
+        ..ping.clone()
+    };
+    let pong = Pong {
+        call: call(),
+        token: None,
+        request: at(&[0, 3]),
+        announced: false,
+        writing: false,
+        progress: None,
+    };
+    let running = Progress {
+        finished: false,
+        aborted: false,
+        base: 0,
+        count: 2,
+        children: vec![
+            Child {
+                server: ipv4(),
+                node: Some(bob()),
+            },
+            Child {
+                server: ipv6(),
+                node: None,
+            },
+        ],
+        continuation: None,
+        facts: None,
+        manifest: manifest(path(&[0]), 7, 2),
+    };
+    let finished = Progress {
+        finished: true,
+        aborted: true,
+        base: 1,
+        children: vec![],
+        continuation: Some(Child {
+            server: ipv4(),
+            node: None,
+        }),
+        facts: Some(Facts {
+            requests: 1,
+            responses: 2,
+        }),
+        manifest: None,
+        ..running.clone()
+    };
+    let announced = Pong {
+        token: Some(token()),
+        announced: true,
+        writing: true,
+        progress: Some(finished),
+        ..pong.clone()
+    };
+    let asked = Pong {
+        progress: Some(running),
+        ..pong.clone()
+    };
+    let report = TraceReport {
+        call: call(),
+        token: Some(token()),
+        records: vec![record(0), record(1)],
+    };
+    let sample = |name, about, link, message| Sample {
+        name,
+        about,
+        link,
+        message,
+    };
+    vec![
+        sample(
+            "ping",
+            "The initiator asks a server about a request.",
+            out,
+            Message::Ping(ping.clone()),
+        ),
+        sample(
+            "ping-abort",
+            "It aborts one, asks for children from 256 on and for two missing responses.",
+            out,
+            Message::Ping(aborting),
+        ),
+        sample(
+            "ping-relayed",
+            "A ping on its way through a server that relays it.",
+            relayed,
+            Message::Ping(ping),
+        ),
+        sample(
+            "pong-unknown",
+            "The server does not know the request.",
+            back,
+            Message::Pong(pong),
+        ),
+        sample(
+            "pong-running",
+            "The handler runs; it has delegated twice and carries its parent's manifest.",
+            back,
+            Message::Pong(asked),
+        ),
+        sample(
+            "pong-announced",
+            "Unasked: the request was aborted and its branch went on; output is still being written.",
+            back,
+            Message::Pong(announced),
+        ),
+        sample(
+            "trace",
+            "Trace records that found no place in another message.",
+            back,
+            Message::Trace(report),
+        ),
+    ]
+}

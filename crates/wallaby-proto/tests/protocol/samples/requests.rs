@@ -1,0 +1,223 @@
+//! Requests.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use wallaby_proto::RequestId;
+use wallaby_proto::wire::{
+    Budgets, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
+};
+
+use super::{
+    SEQUENCE, Sample, alice, bob, call, carol, folded, ipv4, ipv6, link, manifest, path, record,
+    token,
+};
+
+fn request(indexes: &[u32]) -> Request {
+    Request {
+        call: call(),
+        token: token(),
+        id: RequestId {
+            path: path(indexes),
+            hop: 0,
+        },
+        depth: indexes.len() as u32 - 1,
+        base: 0,
+        reply_to: ReplyTo::Peer,
+        manifest: None,
+        deadline: None,
+        oldest: SEQUENCE,
+        traced: false,
+        compressed: false,
+        options: None,
+        method: MethodRef::Number(5),
+        payload: Bytes::from_static(b"hop"),
+    }
+}
+
+/// What a server hands on: it names the initiator and its address, and the remaining time.
+fn delegated(indexes: &[u32]) -> Request {
+    let deadline = Some(Duration::from_micros(29_999_104));
+    Request {
+        reply_to: ReplyTo::At(ipv4()),
+        deadline,
+        oldest: SEQUENCE - 3,
+        ..request(indexes)
+    }
+}
+
+fn every_option() -> Options {
+    let mut metadata = Metadata::default();
+    metadata
+        .insert("traceparent", "00-4bf9-00f0-01")
+        .expect("small");
+    metadata.insert("user", "").expect("small");
+    Options {
+        ping: Some(PingSettings {
+            period: Duration::from_micros(100_032),
+            timeout: Duration::from_millis(1),
+        }),
+        budgets: Some(Budgets {
+            requests: 100,
+            responses: 1000,
+            bytes: 1 << 20,
+            depth: 12,
+        }),
+        age: Some(Duration::from_micros(2047)),
+        quiet: Some(Duration::from_micros(4096)),
+        metadata,
+        trace: vec![record(0)],
+        attempt: 1,
+        seal: Some(Bytes::from_static(&[0x5e; 16])),
+        continuation: Some(Bytes::from_static(b"stack")),
+        stream: Some(9),
+    }
+}
+
+pub(super) fn requests() -> Vec<Sample> {
+    let direct = link(alice(), bob());
+    let onward = link(bob(), carol());
+    let sample = |name, about, link, request| Sample {
+        name,
+        about,
+        link,
+        message: Message::Request(request),
+    };
+    vec![
+        sample(
+            "request-direct",
+            "What a client sends for a call of one hop: nothing that the handshake told.",
+            direct,
+            request(&[0]),
+        ),
+        sample(
+            "request-direct-oldest",
+            "The same while older calls are alive.",
+            direct,
+            Request {
+                oldest: SEQUENCE - 100,
+                ..request(&[0])
+            },
+        ),
+        sample(
+            "request-direct-deadline",
+            "The same with a deadline of two seconds, rounded down to what two bytes can say.",
+            direct,
+            Request {
+                deadline: Some(Duration::from_micros(1_999_872)),
+                ..request(&[0])
+            },
+        ),
+        sample(
+            "request-direct-second",
+            "The second initial request of a call: it states its place.",
+            direct,
+            request(&[1]),
+        ),
+        sample(
+            "request-direct-traced",
+            "A traced call with a compressed payload.",
+            direct,
+            Request {
+                traced: true,
+                compressed: true,
+                ..request(&[0])
+            },
+        ),
+        sample(
+            "request-direct-hashed",
+            "The method by its hash, as datagrams name it.",
+            direct,
+            Request {
+                method: MethodRef::Hash(0x0123_4567_89ab_cdef),
+                ..request(&[0])
+            },
+        ),
+        sample(
+            "request-direct-options",
+            "Every optional field, in the order of their tags.",
+            direct,
+            Request {
+                options: Some(Box::new(every_option())),
+                ..request(&[0])
+            },
+        ),
+        sample(
+            "request-delegated-ipv4",
+            "What a server hands on: the initiator is named, and where it listens.",
+            onward,
+            delegated(&[0, 3]),
+        ),
+        sample(
+            "request-delegated-ipv4-manifest",
+            "The last of its parent's seven delegations: it carries the parent's manifest.",
+            onward,
+            Request {
+                manifest: manifest(path(&[0]), 7, 2),
+                ..delegated(&[0, 6])
+            },
+        ),
+        sample(
+            "request-delegated-ipv6",
+            "The initiator listens on IPv6.",
+            onward,
+            Request {
+                reply_to: ReplyTo::At(ipv6()),
+                ..delegated(&[0, 3])
+            },
+        ),
+        sample(
+            "request-delegated-folded",
+            "Too deep for a literal path: a digest stands for it.",
+            onward,
+            Request {
+                id: RequestId {
+                    path: folded(),
+                    hop: 0,
+                },
+                ..delegated(&[0; 17])
+            },
+        ),
+        sample(
+            "request-delegated-folded-manifest",
+            "A folded path cannot be traced upwards, so the manifest names its owner in full.",
+            onward,
+            Request {
+                manifest: manifest(path(&[0; 16]), 7, 2),
+                ..delegated(&[0; 17])
+            },
+        ),
+        sample(
+            "request-delegated-relay",
+            "The initiator cannot be dialled: answers go back the way the request came.",
+            onward,
+            Request {
+                reply_to: ReplyTo::Relay,
+                ..delegated(&[0, 3])
+            },
+        ),
+        sample(
+            "request-delegated-unix",
+            "The initiator listens on a unix socket.",
+            onward,
+            Request {
+                reply_to: ReplyTo::At("unix:///tmp/a.sock".parse().expect("an address")),
+                ..delegated(&[0, 3])
+            },
+        ),
+        sample(
+            "request-continued",
+            "A single delegation goes on with its branch: hop 2, after four replies by the hops before.",
+            onward,
+            Request {
+                id: RequestId {
+                    path: path(&[0]),
+                    hop: 2,
+                },
+                depth: 2,
+                base: 4,
+                ..delegated(&[0])
+            },
+        ),
+    ]
+}

@@ -1,0 +1,305 @@
+//! Connections: one per server, reused, replaced when a server comes back, and what calls see when it does not.
+
+#[macro_use]
+mod common;
+
+use std::time::Duration;
+
+use common::{Gate, Net, all, at, client, failure, patience, service, sorted, status, until, work};
+use wallaby::{
+    Address, Code, ConnectError, Endpoint, Failure, Limits, Many, One, Outcome, Request, Service,
+};
+
+over_every_transport!(
+    one_connection_serves_all_calls_to_a_server,
+    an_address_is_free_as_soon_as_its_endpoint_is_closed,
+    a_server_may_come_back_as_another_life,
+    a_call_whose_server_is_gone_fails,
+    what_arrived_before_the_end_is_delivered,
+    a_server_that_is_not_there_is_named,
+    a_delegation_to_a_server_that_is_not_there_is_a_status,
+    the_limit_holds_for_dials_at_the_same_time,
+    both_sides_notice_the_end,
+);
+
+fn echo() -> Service {
+    service()
+        .method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
+            Ok(request.respond(what).await?)
+        })
+        .method(
+            &work::MANY,
+            |request: Request<Many<_>>, (what,)| async move { Ok(request.respond(what).await?) },
+        )
+}
+
+/// Never answers.
+fn mute() -> Service {
+    service().method(
+        &work::ONE,
+        |request: Request<One<String>>, (_,)| async move {
+            request.cancelled().await;
+            Ok(())
+        },
+    )
+}
+
+async fn again(address: &Address, service: Service) -> Endpoint {
+    let builder = Endpoint::builder()
+        .listen(&address.to_string())
+        .serve(service);
+    builder.bind().await.expect("the address is free again")
+}
+
+/// Where nobody listens.
+async fn nowhere(net: &Net) -> Address {
+    let endpoint = net.endpoint().await;
+    endpoint.close();
+    at(&endpoint)
+}
+
+async fn one_connection_serves_all_calls_to_a_server(net: Net) {
+    let server = net.serve(echo()).await;
+    let client = client();
+    let work = work::at(&client, at(&server));
+    let calls: Vec<_> = (0..50).map(|number| work.one(number.to_string())).collect();
+    for (number, call) in calls.into_iter().enumerate() {
+        assert_eq!(call.await.expect("an answer"), number.to_string());
+    }
+    client.connect(at(&server)).await.expect("it is connected");
+    assert_eq!(client.metrics().connections_opened, 1);
+    assert_eq!(server.metrics().connections_opened, 1);
+    assert_eq!(server.metrics().requests_received, 50);
+}
+
+async fn an_address_is_free_as_soon_as_its_endpoint_is_closed(net: Net) {
+    let first = net.serve(echo()).await;
+    let address = at(&first);
+    let taken = Endpoint::bind(&address.to_string())
+        .await
+        .expect_err("the address is taken");
+    assert!(taken.to_string().contains(&address.to_string()), "{taken}");
+    first.close();
+    let second = again(&address, echo()).await;
+    assert_ne!(first.node(), second.node());
+    drop(second);
+    let third = again(&address, echo()).await;
+    let client = client();
+    let answer = work::at(&client, at(&third)).one("third".into()).await;
+    assert_eq!(answer.expect("it listens"), "third");
+}
+
+async fn a_server_may_come_back_as_another_life(net: Net) {
+    let first = net.serve(mute()).await;
+    let address = at(&first);
+    let client = client();
+    let mut old = work::at(&client, &address).one("old".into());
+    until(|| first.load() == (1, 0)).await;
+    first.close();
+    let second = again(&address, echo()).await;
+    let new = work::at(&client, &address).one("new".into()).await;
+    assert_eq!(new.expect("the new life answers"), "new");
+    let lost = failure(old.answer().await);
+    let Failure::ServerLost { server, reason, .. } = &lost else {
+        panic!("another failure: {lost}")
+    };
+    assert_eq!(*server, address);
+    assert!(reason.contains("another life"), "{reason}");
+    assert!(
+        reason.contains("the endpoint was closed"),
+        "it had said why: {reason}"
+    );
+    assert_eq!(
+        second.metrics().requests_received,
+        1,
+        "no request is sent twice"
+    );
+}
+
+async fn a_call_whose_server_is_gone_fails(net: Net) {
+    let server = net.serve(mute()).await;
+    let client = client();
+    let mut call = work::at(&client, at(&server)).one(String::new());
+    until(|| server.load() == (1, 0)).await;
+    server.close();
+    let lost = failure(call.answer().await);
+    assert!(matches!(lost, Failure::ServerLost { .. }), "{lost}");
+    assert!(
+        lost.to_string().contains(&at(&server).to_string()),
+        "{lost}"
+    );
+    assert_eq!(call.outcome(), Some(Outcome::Failed(lost)));
+}
+
+async fn what_arrived_before_the_end_is_delivered(net: Net) {
+    let gate = Gate::new();
+    let opened = gate.clone();
+    let server = service().method(&work::MANY, move |request: Request<Many<_>>, (_,)| {
+        let gate = opened.clone();
+        async move {
+            for word in ["these", "are", "my", "last", "words"] {
+                request.reply(word.into()).await?;
+            }
+            request.flush().await;
+            gate.pass().await;
+            Ok(())
+        }
+    });
+    let server = net.serve(server).await;
+    let client = client();
+    let work = work::at(&client, at(&server)).deadline(Duration::from_millis(500));
+    let mut call = work.many(String::new());
+    until(|| server.load() == (1, 0)).await;
+    server.close();
+    // Writing to the connection fails before its end is read.
+    let other = work.many(String::new());
+    let mut items = all(&mut call).await;
+    let lost = failure(items.pop().expect("the failure"));
+    assert!(
+        lost.to_string().contains(&at(&server).to_string()),
+        "{lost}"
+    );
+    let words: Vec<_> = items
+        .into_iter()
+        .map(|item| item.expect("an answer"))
+        .collect();
+    assert_eq!(words, ["these", "are", "my", "last", "words"]);
+    drop(other);
+}
+
+async fn a_server_that_is_not_there_is_named(net: Net) {
+    let nowhere = nowhere(&net).await;
+    let client = client();
+    let mut call = work::at(&client, &nowhere).one(String::new());
+    let failed = failure(call.answer().await);
+    let Failure::NotSent {
+        error: ConnectError::Unreachable { server, .. },
+        ..
+    } = &failed
+    else {
+        panic!("another failure: {failed}");
+    };
+    assert_eq!(*server, nowhere);
+    assert!(
+        failed.to_string().contains(&nowhere.to_string()),
+        "{failed}"
+    );
+    let error = client.connect(&nowhere).await.expect_err("nobody is there");
+    assert!(error.to_string().contains(&nowhere.to_string()), "{error}");
+
+    // As soon as somebody is there, calls arrive.
+    let server = again(&nowhere, echo()).await;
+    assert_eq!(
+        work::at(&client, at(&server))
+            .one("x".into())
+            .await
+            .expect("an answer"),
+        "x"
+    );
+}
+
+async fn a_delegation_to_a_server_that_is_not_there_is_a_status(net: Net) {
+    let nowhere = nowhere(&net).await;
+    let (one, many) = (nowhere.clone(), nowhere.clone());
+    let root = service()
+        .method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let next = one.clone();
+            async move { Ok(request.forward(next, work::one(what)).await?) }
+        })
+        .method(&work::MANY, move |request: Request<Many<_>>, (what,)| {
+            let next = many.clone();
+            async move {
+                request.delegate(&next, work::many(what)).await?;
+                request.reply("but I am here".into()).await?;
+                request.try_delegate(&next, work::many(String::new()))?;
+                Ok(())
+            }
+        });
+    let root = net.serve(root).await;
+    let endpoint = net.endpoint().await;
+    let work = work::at(&endpoint, at(&root));
+    let gone = status(work.one(String::new()).await);
+    assert_eq!(
+        (gone.code(), gone.server()),
+        (Code::Unavailable, Some(&nowhere))
+    );
+    assert!(gone.message().contains(&nowhere.to_string()), "{gone}");
+
+    let mut call = work.many(String::new());
+    let (answers, statuses) = sorted(&mut call).await;
+    assert_eq!(answers, ["but I am here"]);
+    assert_eq!(statuses.len(), 2);
+    for status in &statuses {
+        assert_eq!(
+            (status.code(), status.server()),
+            (Code::Unavailable, Some(&nowhere))
+        );
+    }
+    assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 2 }));
+}
+
+async fn the_limit_holds_for_dials_at_the_same_time(net: Net) {
+    let mut servers = Vec::new();
+    for _ in 0..4 {
+        servers.push(net.serve(mute()).await);
+    }
+    let mut limits = Limits::default();
+    limits.connections = 2;
+    let client = net.bind(Endpoint::builder().limits(limits)).await;
+    let mut calls: Vec<_> = servers
+        .iter()
+        .map(|server| work::at(&client, at(server)).one(String::new()))
+        .collect();
+    let refused = |call: &wallaby::Call<_>| {
+        matches!(
+            call.outcome(),
+            Some(Outcome::Failed(Failure::NotSent { .. }))
+        )
+    };
+    until(|| calls.iter().filter(|call| refused(call)).count() == 2).await;
+    until(|| {
+        servers
+            .iter()
+            .filter(|server| server.load() == (1, 0))
+            .count()
+            == 2
+    })
+    .await;
+    assert_eq!(client.metrics().connections_opened, 2);
+    for call in calls.iter_mut().filter(|call| refused(call)) {
+        let text = failure(call.answer().await).to_string();
+        assert!(text.contains("all 2 connections are in use"), "{text}");
+    }
+}
+
+async fn both_sides_notice_the_end(net: Net) {
+    let server = net.serve(echo()).await;
+    let clients = [client(), client()];
+    for client in &clients {
+        work::at(client, at(&server))
+            .one(String::new())
+            .await
+            .expect("an answer");
+    }
+    let [first, second] = clients;
+    drop(first);
+    until(|| server.metrics().connections_ended == 1).await;
+    server.close();
+    until(|| second.metrics().connections_ended == 1).await;
+    let metrics = second.metrics();
+    assert_eq!((metrics.messages_sent, metrics.messages_received), (1, 1));
+}
+
+#[tokio::test]
+async fn an_endpoint_that_was_closed_opens_no_connection() {
+    patience(async {
+        let net = Net::mem();
+        let server = net.serve(echo()).await;
+        let client = client();
+        client.close();
+        let error = client.connect(at(&server)).await.expect_err("it is closed");
+        assert!(error.to_string().contains("closed"), "{error}");
+        assert_eq!(server.metrics().connections_opened, 0);
+    })
+    .await;
+}

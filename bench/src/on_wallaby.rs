@@ -500,7 +500,7 @@ fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Builder> {
 }
 
 fn runtime() -> Result<Runtime> {
-    Ok(Builder::new_current_thread().enable_all().build()?)
+    Ok(Builder::new_current_thread().enable_io().build()?)
 }
 
 /// Large calls under way at a time: the next message waits when the last byte of one has left, so there is no pause.

@@ -78,6 +78,9 @@ pub(crate) struct Common {
     /// Bytes of payload in each message
     #[arg(long, value_name = "BYTES", default_value_t = 100)]
     payload: usize,
+    /// Measure only these systems, by their names in the table [default: all]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    only: Vec<String>,
     /// Print a line of JSON for each result
     #[arg(long)]
     json: bool,
@@ -132,6 +135,7 @@ impl Common {
     fn options(&self, defaults: RunOptions) -> RunOptions {
         RunOptions {
             transports: self.transport.clone(),
+            only: self.only.clone(),
             pin: self.pin,
             link: self.link,
             payload: self.payload,

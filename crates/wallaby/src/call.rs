@@ -361,6 +361,7 @@ impl CallShared {
                 limit,
             });
         }
+        tracing::debug!(call = %self.id, request = %id, method = method.name().as_ref(), %server, "sends");
         let root = Root {
             path: id.path,
             server: server.clone(),

@@ -14,6 +14,7 @@ use crate::endpoint::Inner;
 use crate::error::ConnectError;
 use crate::executor::Admission;
 use crate::handling::Handling;
+use crate::pool::Opening;
 use crate::service::Registered;
 
 /// Dispatches what arrives over one connection.
@@ -21,6 +22,8 @@ pub(crate) struct Dispatcher {
     endpoint: Arc<Inner>,
     dialled: Option<Address>,
     opened: Option<oneshot::Sender<Result<(), ConnectError>>>,
+    /// Its place among the connections, until it is open.
+    opening: Option<Opening>,
     /// What the peer's method numbers mean here.
     methods: Vec<Method>,
     /// When the batch that is handled arrived.
@@ -41,12 +44,14 @@ impl Dispatcher {
         endpoint: Arc<Inner>,
         dialled: Option<Address>,
         opened: oneshot::Sender<Result<(), ConnectError>>,
+        opening: Opening,
     ) -> Self {
-        let opened = Some(opened);
+        let (opened, opening) = (Some(opened), Some(opening));
         Self {
             endpoint,
             dialled,
             opened,
+            opening,
             methods: Vec::new(),
             now: None,
             granted: Vec::new(),
@@ -54,8 +59,16 @@ impl Dispatcher {
         }
     }
 
-    /// The connection has ended; whoever waits for its handshake learns why.
-    pub(crate) fn failed(&mut self, end: Result<String, ConnectionError>) {
+    /// The connection has ended; whoever waits for its handshake learns why. Returns the reason in words: the peer's own
+    /// where it gave one.
+    pub(crate) fn ended(&mut self, end: Result<String, ConnectionError>) -> String {
+        let reason = end.as_ref().map_or_else(ToString::to_string, Clone::clone);
+        let reason = self.closed.clone().unwrap_or(reason);
+        self.failed(end);
+        reason
+    }
+
+    fn failed(&mut self, end: Result<String, ConnectionError>) {
         let (Some(opened), Some(server)) = (self.opened.take(), self.dialled.clone()) else {
             return;
         };
@@ -164,6 +177,7 @@ impl Dispatch for Dispatcher {
         match event {
             Event::Opened(_) => {
                 self.endpoint.connection_opened(peer, self.dialled.as_ref());
+                self.opening = None;
                 if let Some(opened) = self.opened.take() {
                     // Nobody may be waiting any more.
                     let _ = opened.send(Ok(()));

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::task::AbortHandle;
 use wallaby_proto::connection::{
     Connection, Features, Hello, Limits as WireLimits, MethodDefinition, VERSION,
 };
@@ -26,7 +27,7 @@ use crate::executor::{Admission, Executor, Schedule};
 use crate::handling::{Handling, Job};
 use crate::link::DelayLine;
 use crate::metrics::{Meters, Metrics};
-use crate::pool::Pool;
+use crate::pool::{Opening, Pool};
 use crate::service::{Handler, Registered, Service};
 use crate::timer;
 use crate::transport::{self, Listener, ReadHalf, WriteHalf};
@@ -72,9 +73,12 @@ pub(crate) struct Inner {
     next_alarm: Mutex<Option<Instant>>,
     next_stall_check: Mutex<Instant>,
     delay: Option<Arc<DelayLine<Delayed>>>,
-    tasks: Mutex<Vec<JoinHandle<()>>>,
+    listeners: Mutex<Vec<(Arc<Listening>, AbortHandle)>>,
     closed: AtomicBool,
 }
+
+/// Where streams come in, until the endpoint is closed.
+type Listening = Mutex<Option<Listener>>;
 
 impl Endpoint {
     /// An endpoint that listens at this address: `tcp://HOST:PORT` (port 0 for any), `unix:///PATH` or `mem://NAME`.
@@ -119,11 +123,12 @@ impl Endpoint {
             inner.register(service)?;
         }
         inner.check_stalls(Instant::now());
-        let tasks: Vec<_> = listeners
-            .into_iter()
-            .map(|(listener, _)| inner.spawn(Inner::accept(Arc::downgrade(&inner), listener)))
-            .collect();
-        *inner.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
+        for (listener, _) in listeners {
+            let listening = Arc::new(Mutex::new(Some(listener)));
+            let accept = Inner::accept(Arc::downgrade(&inner), Arc::clone(&listening));
+            let accepting = inner.runtime.spawn(accept).abort_handle();
+            locked(&inner.listeners).push((listening, accepting));
+        }
         Ok(Self {
             _open: Arc::new(Open(Arc::clone(&inner))),
             inner,
@@ -256,26 +261,26 @@ impl Inner {
                 next_alarm: Mutex::default(),
                 next_stall_check: Mutex::new(Instant::now()),
                 delay,
-                tasks: Mutex::default(),
+                listeners: Mutex::default(),
                 closed: AtomicBool::new(false),
                 config,
             }
         }))
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-        self.runtime.spawn(task)
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(task);
     }
 
     fn close(&self) {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.tasks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .drain(..)
-            .for_each(|task| task.abort());
+        // Now, so that the addresses are free when this returns.
+        for (listening, accepting) in locked(&self.listeners).drain(..) {
+            accepting.abort();
+            drop(locked(&listening).take());
+        }
         let calls: Vec<_> = self.calls().iter().cloned().collect();
         calls.iter().for_each(|call| call.fail(Failure::Closed));
         for peer in self.pool.open() {
@@ -406,11 +411,7 @@ impl Inner {
     }
 
     fn set_alarm(&self, at: Instant) {
-        if !timer::wake(self.me.clone(), at) {
-            tracing::error!(
-                "the system gives no thread for timers: deadlines of calls are not watched"
-            );
-        }
+        timer::wake_endpoint(self.me.clone(), at);
     }
 
     /// Fails calls whose deadline has passed, and ends connections that stall. Most calls end long before, so nothing is
@@ -520,20 +521,23 @@ impl Inner {
         expected: Option<NodeId>,
         after: Duration,
     ) -> Result<Arc<Peer>, ConnectError> {
-        self.pool
-            .make_room()
-            .map_err(|limit| ConnectError::TooMany {
-                server: server.clone(),
-                limit,
-            })?;
-        let timed_out = |_| ConnectError::TimedOut {
+        if self.closed.load(Ordering::Acquire) {
+            let reason = "this endpoint was closed".into();
+            let server = server.clone();
+            return Err(ConnectError::Unreachable { server, reason });
+        }
+        let opening = self.make_room().map_err(|limit| ConnectError::TooMany {
+            server: server.clone(),
+            limit,
+        })?;
+        let timed_out = || ConnectError::TimedOut {
             server: server.clone(),
             after,
         };
-        let begun = Instant::now();
-        let stream = timeout(after, transport::dial(server))
+        let end = Instant::now() + after;
+        let stream = timer::timeout_at(end, transport::dial(server))
             .await
-            .map_err(timed_out)?;
+            .ok_or_else(timed_out)?;
         let stream = stream.ok_or_else(|| ConnectError::NoTransport {
             server: server.clone(),
         })?;
@@ -542,33 +546,44 @@ impl Inner {
             reason: error.to_string(),
         })?;
         let connection = Connection::dial(Arc::clone(&self.hello), expected);
-        let (peer, opened) = self.adopt(connection, reader, writer, Some(server.clone()));
-        let rest = after.saturating_sub(begun.elapsed());
-        match timeout(rest, opened).await {
-            Ok(Ok(Ok(()))) => Ok(peer),
-            Ok(Ok(Err(error))) => Err(error),
-            Ok(Err(_)) => Err(ConnectError::Closed {
+        let (peer, opened) = self.adopt(connection, reader, writer, Some(server.clone()), opening);
+        match timer::timeout_at(end, opened).await {
+            Some(Ok(Ok(()))) => Ok(peer),
+            Some(Ok(Err(error))) => Err(error),
+            Some(Err(_)) => Err(ConnectError::Closed {
                 server: server.clone(),
                 reason: "it ended early".into(),
             }),
-            Err(elapsed) => {
+            None => {
                 peer.end("the handshake took too long");
-                Err(timed_out(elapsed))
+                Err(timed_out())
             }
         }
     }
 
-    async fn accept(inner: Weak<Self>, mut listener: Listener) {
+    /// Room for one more connection; the one that is closed for it, if any, is counted as ended.
+    fn make_room(&self) -> Result<Opening, usize> {
+        let (opening, closed) = self.pool.make_room()?;
+        if let Some(closed) = closed {
+            self.meters.connection_ended(closed.counters());
+        }
+        Ok(opening)
+    }
+
+    async fn accept(inner: Weak<Self>, listening: Arc<Listening>) {
         loop {
-            let accepted = listener.accept().await;
-            let Some(endpoint) = inner.upgrade() else {
+            let accepted = poll_fn(|cx| match locked(&listening).as_mut() {
+                Some(listener) => listener.poll_accept(cx).map(Some),
+                None => Poll::Ready(None),
+            });
+            let (Some(accepted), Some(endpoint)) = (accepted.await, inner.upgrade()) else {
                 return;
             };
             match accepted {
                 Ok((reader, writer)) => {
                     let connection = Connection::accept(Arc::clone(&endpoint.hello));
-                    match endpoint.pool.make_room() {
-                        Ok(()) => drop(endpoint.adopt(connection, reader, writer, None)),
+                    match endpoint.make_room() {
+                        Ok(opening) => endpoint.welcome(connection, reader, writer, opening),
                         Err(limit) => {
                             let peer = Peer::new(connection, writer, None);
                             peer.end(&format!("all {limit} connections are in use"));
@@ -578,10 +593,30 @@ impl Inner {
                 Err(error) => {
                     // Out of file descriptors, most likely: accepting again at once would only burn the processor.
                     tracing::error!(%error, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    timer::sleep_until(Instant::now() + Duration::from_millis(20)).await;
                 }
             }
         }
+    }
+
+    /// Drives a connection that somebody else has opened, and who must say who they are soon.
+    fn welcome(
+        self: &Arc<Self>,
+        connection: Connection,
+        reader: ReadHalf,
+        writer: WriteHalf,
+        opening: Opening,
+    ) {
+        let (peer, opened) = self.adopt(connection, reader, writer, None, opening);
+        let after = self.config.dial_timeout;
+        self.spawn(async move {
+            if timer::timeout_at(Instant::now() + after, opened)
+                .await
+                .is_none()
+            {
+                peer.end("the handshake took too long");
+            }
+        });
     }
 
     /// Drives a new connection in a task of its own; the receiver learns when its handshake is done.
@@ -591,6 +626,7 @@ impl Inner {
         reader: ReadHalf,
         writer: WriteHalf,
         dialled: Option<Address>,
+        opening: Opening,
     ) -> (
         Arc<Peer>,
         tokio::sync::oneshot::Receiver<Result<(), ConnectError>>,
@@ -598,12 +634,11 @@ impl Inner {
         let (opened, receiver) = tokio::sync::oneshot::channel();
         let peer = Peer::new(connection, writer, self.delay.clone());
         peer.flush_now();
-        let mut dispatcher = Dispatcher::new(Arc::clone(self), dialled.clone(), opened);
+        let mut dispatcher = Dispatcher::new(Arc::clone(self), dialled, opened, opening);
         let (driven, endpoint) = (Arc::clone(&peer), Arc::clone(self));
         let drive = async move {
             let end = driven.drive(reader, &mut dispatcher).await;
-            let reason = end.as_ref().map_or_else(ToString::to_string, Clone::clone);
-            dispatcher.failed(end);
+            let reason = dispatcher.ended(end);
             endpoint.connection_ended(&driven, &reason).await;
         };
         self.spawn(drive);
@@ -615,6 +650,9 @@ impl Inner {
         self.meters.connections_opened.add();
         for stale in self.pool.opened(peer, dialled) {
             stale.end("another life answers at this address");
+        }
+        if self.closed.load(Ordering::Acquire) {
+            peer.end("the endpoint was closed");
         }
     }
 
@@ -661,7 +699,7 @@ impl Inner {
             Ok(_) => format!("{reason}; another life answers there now"),
             Err(error) => format!("{reason}; {error}"),
         };
-        tokio::time::sleep(self.config.lost_grace).await;
+        timer::sleep_until(Instant::now() + self.config.lost_grace).await;
         calls.iter().for_each(|call| call.handle_gone(peer, &gone));
     }
 
@@ -793,6 +831,10 @@ impl Inner {
             ));
         }
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sends without client middleware.

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{Sleep, timeout_at};
 use wallaby_proto::call::server::{Inherited, Outbound, Released, Server, undelivered};
 use wallaby_proto::connection::{Features, MethodDefinition, Refusal};
 use wallaby_proto::wire::{Message, MethodRef, Options, ReplyTo, Request, Response, TraceRecord};
@@ -25,6 +24,7 @@ use crate::endpoint::{DEFAULT_DEADLINE, Inner};
 use crate::error::{ConnectError, SendError};
 use crate::request::RawRequest;
 use crate::service::{Handler, HandlerFuture};
+use crate::timer::{self, Sleep};
 
 /// A single answer of up to this size goes back on its own connection without being counted.
 const SMALL: usize = 4096;
@@ -210,6 +210,17 @@ impl Handling {
         }
     }
 
+    /// The span in which its handler runs, for those who subscribe to tracing.
+    fn span(&self) -> tracing::Span {
+        tracing::debug_span!(
+            "request",
+            method = self.method.name().as_ref(),
+            call = %self.call,
+            request = %self.id,
+            depth = self.depth,
+        )
+    }
+
     /// From now on an abort finds the request: it waits in the queue, or for something in its handler.
     pub(crate) fn enlist(self: &Arc<Self>) {
         let state = self.lock();
@@ -229,7 +240,7 @@ impl Handling {
         self.endpoint.handling_waits(self);
         let (deadline, watched) = (self.deadline, Arc::downgrade(self));
         let watch = self.endpoint.runtime.spawn(async move {
-            tokio::time::sleep_until(deadline.into()).await;
+            timer::sleep_until(deadline).await;
             if let Some(handling) = watched.upgrade() {
                 handling.stop(&too_late());
             }
@@ -643,7 +654,7 @@ impl Handling {
             Poll::Pending => over.as_mut().poll(cx).map(|()| false),
         });
         let end = self.deadline + LATE;
-        timeout_at(end.into(), room).await.unwrap_or(false)
+        timer::timeout_at(end, room).await.unwrap_or(false)
     }
 
     /// A status in the name of a request that certainly did not reach its server.
@@ -751,9 +762,10 @@ impl Sending {
 /// A handler that runs.
 pub(crate) struct Run {
     handling: Arc<Handling>,
+    span: tracing::Span,
     future: HandlerFuture,
     /// When the request must have ended, then when its handler counts as stuck; only once it is a task of its own.
-    alarm: Option<Pin<Box<Sleep>>>,
+    alarm: Option<Sleep>,
     /// The request was stopped and the handler has a little time left.
     in_grace: bool,
     /// It holds one of the executor's places.
@@ -776,8 +788,10 @@ impl Job {
             payload,
         } = self;
         handling.begin();
+        let span = handling.span();
         let request = RawRequest::new(Arc::clone(&handling), payload);
-        let future = match catch_unwind(AssertUnwindSafe(|| handler.handle(request))) {
+        let handled = span.in_scope(|| catch_unwind(AssertUnwindSafe(|| handler.handle(request))));
+        let future = match handled {
             Ok(future) => future,
             Err(panic) => {
                 handling.end_poll(Some(Err(panicked(&handling, &*panic))));
@@ -788,6 +802,7 @@ impl Job {
         };
         let mut run = Run {
             handling,
+            span,
             future,
             alarm: None,
             in_grace: false,
@@ -867,7 +882,9 @@ impl Handling {
 
 impl Run {
     fn poll_handler(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let result = match catch_unwind(AssertUnwindSafe(|| self.future.as_mut().poll(cx))) {
+        let future = &mut self.future;
+        let poll = || catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)));
+        let result = match self.span.in_scope(poll) {
             Ok(Poll::Pending) => None,
             Ok(Poll::Ready(result)) => Some(result),
             Err(panic) => Some(Err(panicked(&self.handling, &*panic))),
@@ -892,13 +909,13 @@ impl Run {
         let deadline = self.handling.deadline;
         let alarm = self
             .alarm
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline.into())));
+            .get_or_insert_with(|| timer::sleep_until(deadline));
         while self.placed {
             if self.handling.is_cancelled() && !std::mem::replace(&mut self.in_grace, true) {
                 let grace = self.handling.endpoint.config.grace;
-                alarm.as_mut().reset(tokio::time::Instant::now() + grace);
+                alarm.reset(Instant::now() + grace);
             }
-            if alarm.as_mut().poll(cx).is_pending() {
+            if Pin::new(&mut *alarm).poll(cx).is_pending() {
                 return;
             }
             if self.in_grace {

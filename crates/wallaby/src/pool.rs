@@ -1,7 +1,7 @@
 //! Connections: one per server, cached, bounded; found by address for requests and by life for answers.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,8 @@ pub(crate) type Slot = Arc<OnceCell<Result<Arc<Peer>, ConnectError>>>;
 #[derive(Debug)]
 pub(crate) struct Pool {
     limit: usize,
+    /// Connections whose handshake is not done.
+    opening: Arc<AtomicUsize>,
     state: Mutex<State>,
     ticks: AtomicU64,
 }
@@ -42,10 +44,28 @@ struct State {
     routes: HashMap<NodeId, (u32, Weak<Peer>)>,
 }
 
+/// A place among the connections for one that is being opened.
+#[derive(Debug)]
+pub(crate) struct Opening(Arc<AtomicUsize>);
+
+impl Opening {
+    fn new(opening: &Arc<AtomicUsize>) -> Self {
+        opening.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(opening))
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl Pool {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
+            opening: Arc::default(),
             state: Mutex::default(),
             ticks: AtomicU64::new(1),
         }
@@ -100,28 +120,29 @@ impl Pool {
         Some(Arc::clone(peer))
     }
 
-    /// Makes room for one more connection: the least recently used one that nobody needs is closed.
+    /// Makes room for one more connection: the least recently used one that nobody needs is closed, and returned.
     ///
     /// # Errors
     ///
     /// The limit, if all connections are needed.
-    pub(crate) fn make_room(&self) -> Result<(), usize> {
+    pub(crate) fn make_room(&self) -> Result<(Opening, Option<Arc<Peer>>), usize> {
         let candidates = {
             let state = self.lock();
-            if state.open.len() < self.limit {
-                return Ok(());
+            if state.open.len() + self.opening.load(Ordering::Acquire) < self.limit {
+                return Ok((Opening::new(&self.opening), None));
             }
             let mut candidates: Vec<_> = state.open.values().cloned().collect();
             candidates.sort_by_key(|peer| peer.used.load(Ordering::Relaxed));
             candidates
         };
-        let idle = candidates
-            .iter()
-            .find(|peer| peer.is_idle())
-            .ok_or(self.limit)?;
-        idle.end("least recently used of too many connections");
-        self.remove(idle);
-        Ok(())
+        for idle in candidates.into_iter().filter(|peer| peer.is_idle()) {
+            let opening = Opening::new(&self.opening);
+            idle.end("least recently used of too many connections");
+            if self.remove(&idle) {
+                return Ok((opening, Some(idle)));
+            }
+        }
+        Err(self.limit)
     }
 
     /// A connection is open; its peer's life is known. Returns connections to an earlier life at the same address:

@@ -224,7 +224,12 @@ struct Departure<R> {
 
 impl<R: Borrow<RawRequest> + Unpin> Departure<R> {
     fn of(request: R, message: Result<Sending, SendError>, last: bool) -> Self {
-        Self { request, message: Some(message), last, wait: None }
+        Self {
+            request,
+            message: Some(message),
+            last,
+            wait: None,
+        }
     }
 }
 
@@ -237,7 +242,9 @@ impl<R: Borrow<RawRequest> + Unpin> Future for Departure<R> {
                 ready!(wait.as_mut().poll(cx));
                 self.wait = None;
             }
-            let Some(message) = self.message.take() else { return Poll::Ready(Ok(())) };
+            let Some(message) = self.message.take() else {
+                return Poll::Ready(Ok(()));
+            };
             let message = message?;
             let handling = &self.request.borrow().handling;
             let onward = message.is_onward();
@@ -247,7 +254,11 @@ impl<R: Borrow<RawRequest> + Unpin> Future for Departure<R> {
                 self.wait = Some(Box::pin(ready));
                 continue;
             }
-            let delivery = if self.last { handling.send_last(message) } else { handling.send(message) };
+            let delivery = if self.last {
+                handling.send_last(message)
+            } else {
+                handling.send(message)
+            };
             match delivery? {
                 None => return Poll::Ready(Ok(())),
                 delivery => self.wait = Some(Box::pin(settle(delivery))),
@@ -262,7 +273,10 @@ fn answer_of<T, C: Codec<T>>(answer: &T) -> Result<Sending, SendError> {
 
 fn target_at<A, C>(server: Address, target: Target<A, C>) -> Result<Sending, SendError> {
     let method = target.definition;
-    Ok(Sending::Onward(Destination { server, method }, target.payload?))
+    Ok(Sending::Onward(
+        Destination { server, method },
+        target.payload?,
+    ))
 }
 
 fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> Sending {
@@ -375,7 +389,10 @@ impl<T: Send + 'static, C: Codec<T>> Request<One<T>, C> {
     /// # Errors
     ///
     /// If the answer cannot be encoded, is too large, or the request has ended.
-    pub fn respond(self, answer: T) -> impl Future<Output = Result<(), SendError>> + Send + use<T, C> {
+    pub fn respond(
+        self,
+        answer: T,
+    ) -> impl Future<Output = Result<(), SendError>> + Send + use<T, C> {
         Departure::of(self.raw, answer_of::<T, C>(&answer), true)
     }
 
@@ -423,7 +440,10 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// # Errors
     ///
     /// If the answer cannot be encoded, is too large, or the request has ended.
-    pub fn reply(&self, answer: T) -> impl Future<Output = Result<(), SendError>> + Send + use<'_, T, C> {
+    pub fn reply(
+        &self,
+        answer: T,
+    ) -> impl Future<Output = Result<(), SendError>> + Send + use<'_, T, C> {
         Departure::of(&self.raw, answer_of::<T, C>(&answer), false)
     }
 
@@ -441,7 +461,10 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// # Errors
     ///
     /// As [`reply`](Self::reply).
-    pub fn respond(self, answer: T) -> impl Future<Output = Result<(), SendError>> + Send + use<T, C> {
+    pub fn respond(
+        self,
+        answer: T,
+    ) -> impl Future<Output = Result<(), SendError>> + Send + use<T, C> {
         Departure::of(self.raw, answer_of::<T, C>(&answer), true)
     }
 

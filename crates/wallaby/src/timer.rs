@@ -1,114 +1,240 @@
-//! One thread of the process that wakes endpoints when a deadline passes.
+//! Time: one thread of the process that wakes tasks and endpoints when their time has come.
 //!
-//! The timers of the async runtime would do, but a runtime with a timer pending reads the clock each time it goes to
-//! sleep and wakes up, which a call of some microseconds pays for several times. Deadlines are almost never reached.
+//! The timers of the async runtime would do, but a runtime that has them reads the clock each time it goes to sleep and
+//! wakes up, which a call of some microseconds pays for several times. So a runtime without timers (`enable_io` alone)
+//! is enough for Wallaby. Deadlines are almost never reached; setting and dropping them is what must be cheap.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::sync::{Condvar, LazyLock, Mutex, PoisonError, Weak};
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Instant;
 
 use crate::endpoint::Inner;
 
-static TIMER: LazyLock<Timer> = LazyLock::new(Timer::start);
+static TIMER: LazyLock<&'static Timer> = LazyLock::new(Timer::start);
 
+/// When something is due, and a number that makes it unique.
+type Key = (Instant, u64);
+
+#[derive(Default)]
 struct Timer {
-    alarms: &'static Mutex<Alarms>,
-    changed: &'static Condvar,
-    /// False if the operating system gave no thread: deadlines are not watched then.
-    runs: bool,
+    alarms: Mutex<Alarms>,
+    changed: Condvar,
 }
 
 #[derive(Default)]
 struct Alarms {
-    heap: BinaryHeap<Reverse<Alarm>>,
+    by_time: BTreeMap<Key, Target>,
     count: u64,
 }
 
-struct Alarm {
+enum Target {
+    Task(Waker),
+    Endpoint(Weak<Inner>),
+}
+
+/// Calls [`Inner::alarm`] at this time, on the timer's thread.
+pub(crate) fn wake_endpoint(endpoint: Weak<Inner>, at: Instant) {
+    TIMER.set(at, Target::Endpoint(endpoint));
+}
+
+/// A future that is ready from this time on.
+pub(crate) fn sleep_until(at: Instant) -> Sleep {
+    Sleep { at, alarm: None }
+}
+
+/// The output of `future`, or `None` if it is not there by this time.
+pub(crate) async fn timeout_at<F: Future>(at: Instant, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut sleep = sleep_until(at);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Pin::new(&mut sleep).poll(cx).map(|()| None),
+    })
+    .await
+}
+
+/// See [`sleep_until`].
+#[derive(Debug)]
+pub(crate) struct Sleep {
     at: Instant,
-    number: u64,
-    endpoint: Weak<Inner>,
+    alarm: Option<Key>,
 }
 
-/// Calls [`Inner::alarm`] at this time, on a thread of its own. `false` if the system gives no thread.
-pub(crate) fn wake(endpoint: Weak<Inner>, at: Instant) -> bool {
-    let mut alarms = TIMER.alarms.lock().unwrap_or_else(PoisonError::into_inner);
-    alarms.count += 1;
-    let number = alarms.count;
-    alarms.heap.push(Reverse(Alarm {
-        at,
-        number,
-        endpoint,
-    }));
-    if alarms
-        .heap
-        .peek()
-        .is_some_and(|first| first.0.number == number)
-    {
-        TIMER.changed.notify_one();
+impl Sleep {
+    /// It is ready from another time on.
+    pub(crate) fn reset(&mut self, at: Instant) {
+        self.cancel();
+        self.at = at;
     }
-    TIMER.runs
-}
 
-impl Timer {
-    fn start() -> Self {
-        let alarms: &'static Mutex<Alarms> = Box::leak(Box::default());
-        let changed: &'static Condvar = Box::leak(Box::default());
-        let thread = thread::Builder::new().name("wallaby-timer".into());
-        let runs = thread.spawn(move || run(alarms, changed)).is_ok();
-        Self {
-            alarms,
-            changed,
-            runs,
+    fn cancel(&mut self) {
+        if let Some(alarm) = self.alarm.take() {
+            TIMER.lock().by_time.remove(&alarm);
         }
     }
 }
 
-fn run(alarms: &Mutex<Alarms>, changed: &Condvar) {
-    let mut waiting = alarms.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        let now = Instant::now();
-        waiting = match waiting.heap.peek() {
-            Some(Reverse(first)) if first.at <= now => {
-                let due = waiting.heap.pop();
-                drop(waiting);
-                if let Some(endpoint) = due.and_then(|Reverse(alarm)| alarm.endpoint.upgrade()) {
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.at <= Instant::now() {
+            self.cancel();
+            return Poll::Ready(());
+        }
+        if let Some(alarm) = self.alarm
+            && let Some(Target::Task(waker)) = TIMER.lock().by_time.get_mut(&alarm)
+        {
+            waker.clone_from(cx.waker());
+            return Poll::Pending;
+        }
+        self.alarm = Some(TIMER.set(self.at, Target::Task(cx.waker().clone())));
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+impl Timer {
+    fn start() -> &'static Self {
+        let timer: &'static Self = Box::leak(Box::default());
+        let thread = thread::Builder::new().name("wallaby-timer".into());
+        if let Err(error) = thread.spawn(|| timer.run()) {
+            tracing::error!(%error, "the system gives no thread for timers: deadlines are not watched");
+        }
+        timer
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Alarms> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, at: Instant, target: Target) -> Key {
+        let mut alarms = self.lock();
+        alarms.count += 1;
+        let key = (at, alarms.count);
+        alarms.by_time.insert(key, target);
+        let is_first = alarms
+            .by_time
+            .first_key_value()
+            .is_some_and(|(first, _)| *first == key);
+        drop(alarms);
+        if is_first {
+            self.changed.notify_one();
+        }
+        key
+    }
+
+    fn run(&self) {
+        let mut alarms = self.lock();
+        loop {
+            let now = Instant::now();
+            let next = alarms.by_time.first_key_value().map(|(key, _)| key.0);
+            alarms = match next {
+                Some(next) if next <= now => {
+                    let due = alarms.by_time.pop_first();
+                    drop(alarms);
+                    due.into_iter().for_each(|(_, target)| target.wake(now));
+                    self.lock()
+                }
+                Some(next) => {
+                    self.changed
+                        .wait_timeout(alarms, next - now)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+                None => self
+                    .changed
+                    .wait(alarms)
+                    .unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+}
+
+impl Target {
+    fn wake(self, now: Instant) {
+        match self {
+            Self::Task(waker) => waker.wake(),
+            Self::Endpoint(endpoint) => {
+                if let Some(endpoint) = endpoint.upgrade() {
                     endpoint.alarm(now);
                 }
-                alarms.lock().unwrap_or_else(PoisonError::into_inner)
             }
-            Some(Reverse(first)) => {
-                let wait = first.at - now;
-                changed
-                    .wait_timeout(waiting, wait)
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .0
-            }
-            None => changed
-                .wait(waiting)
-                .unwrap_or_else(PoisonError::into_inner),
-        };
+        }
     }
 }
 
-impl Ord for Alarm {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn what_is_due_is_ready_at_once() {
+        let mut sleep = sleep_until(Instant::now());
+        assert!(
+            Pin::new(&mut sleep)
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_ready()
+        );
+    }
+
+    #[test]
+    fn a_dropped_sleep_leaves_nothing_behind() {
+        let far = Instant::now() + Duration::from_secs(86_400);
+        let woken = Arc::new(Woken::default());
+        let mut sleep = sleep_until(far);
+        let waker = Waker::from(Arc::clone(&woken));
+        assert!(
+            Pin::new(&mut sleep)
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
+        assert!(
+            Pin::new(&mut sleep)
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
+        let alarm = sleep.alarm.expect("it was set");
+        assert!(TIMER.lock().by_time.contains_key(&alarm));
+        drop(sleep);
+        assert!(!TIMER.lock().by_time.contains_key(&alarm));
+        assert_eq!(woken.0.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn an_output_in_time_is_kept_and_a_late_one_is_not() {
+        let late = timeout_at(
+            Instant::now() + Duration::from_millis(1),
+            std::future::pending::<()>(),
+        );
+        assert_eq!(crate::blocking::wait(late), Ok(None));
+        let in_time = timeout_at(
+            Instant::now() + Duration::from_secs(60),
+            std::future::ready(7),
+        );
+        assert_eq!(crate::blocking::wait(in_time), Ok(Some(7)));
     }
 }
-
-impl PartialOrd for Alarm {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Alarm {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Alarm {}

@@ -29,7 +29,8 @@ pub const FRAME_HEADER: usize = 4;
 /// Longest body of a frame: a message up to this size travels whole, a longer one in parts.
 pub const MAX_FRAME: usize = 64 * 1024;
 
-/// The kinds of frames. Numbers are never used again for something else.
+/// The kinds of frames: those from [`kind::REQUEST`] on are messages, the others concern the connection alone. Numbers are
+/// never used again for something else.
 pub(crate) mod kind {
     pub(crate) const HELLO: u8 = 0x01;
     pub(crate) const METHOD: u8 = 0x02;

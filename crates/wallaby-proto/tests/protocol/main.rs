@@ -2,20 +2,23 @@
 //!
 //! | module | what it checks |
 //! |---|---|
-//! | `vectors`, `sizes` | the bytes of every message and frame, and how many they are |
+//! | `vectors`, `sizes`, `doc` | the bytes of every message and frame, how many they are, and that `docs/protocol.md` says so |
 //! | `roundtrip`, `hostile`, `limits` | what is written is read again; what nobody would write is refused |
 //! | `handshake`, `credit`, `parts` | what a connection does besides carrying messages |
 //! | `transcript` | what the halves of a call say to each other, scenario by scenario |
 //! | `tree` | completion against an independent oracle |
+//! | `initiator` | contradictions and budgets |
 //!
 //! The other modules are what these share. `WALLABY_CASES=20` runs twenty times as many cases of each property,
 //! `WALLABY_BLESS=1` rewrites the golden files.
 
 mod credit;
+mod doc;
 mod frames;
 mod golden;
 mod handshake;
 mod hostile;
+mod initiator;
 mod layout;
 mod limits;
 mod pair;

@@ -8,7 +8,7 @@ use crate::samples::{self, Sample};
 use crate::vectors::frame;
 
 /// Bytes of the header as the design counts them, the frame's kind included.
-fn header(name: &str) -> usize {
+pub(crate) fn header(name: &str) -> usize {
     let sample = samples::all()
         .into_iter()
         .find(|sample| sample.name == name);

@@ -63,6 +63,8 @@ struct State {
     driver: Option<Waker>,
     /// Why the connection ends.
     ended: Option<String>,
+    /// It ends since the peer takes nothing more; what the peer had sent before is still read.
+    broken: bool,
 }
 
 /// What a driver does with what arrives.
@@ -90,6 +92,7 @@ impl Peer {
                 kept: false,
                 driver: None,
                 ended: None,
+                broken: false,
             }),
             hello: OnceLock::new(),
             closed: AtomicBool::new(false),
@@ -273,6 +276,7 @@ impl Peer {
         };
         if let Err(error) = result {
             let reason = format!("cannot write: {error}");
+            state.broken = true;
             self.mark_ended(state, &reason);
         }
     }
@@ -374,11 +378,15 @@ impl Peer {
         events: &mut Vec<Event>,
         dispatch: &mut impl Dispatch,
     ) -> Poll<Result<String, ConnectionError>> {
-        if let Some(ended) = self.poll_write(cx) {
-            return Poll::Ready(Ok(ended));
+        let (ended, broken) = self.poll_write(cx);
+        if let (Some(ended), false) = (&ended, broken) {
+            return Poll::Ready(Ok(ended.clone()));
         }
         for _ in 0..READS_A_TURN {
-            match ready!(input.poll_read(reader, cx)) {
+            let Poll::Ready(read) = input.poll_read(reader, cx) else {
+                return ended.map_or(Poll::Pending, |ended| Poll::Ready(Ok(ended)));
+            };
+            match read {
                 Ok(0) => return Poll::Ready(Ok("the peer closed it".into())),
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(Ok(format!("cannot read: {error}"))),
@@ -391,8 +399,9 @@ impl Peer {
         Poll::Pending
     }
 
-    /// Goes on writing if the transport takes something again; says why if the connection has ended.
-    fn poll_write(self: &Arc<Self>, cx: &mut Context<'_>) -> Option<String> {
+    /// Goes on writing if the transport takes something again; says why if the connection has ended, and whether there
+    /// may be something left to read.
+    fn poll_write(self: &Arc<Self>, cx: &mut Context<'_>) -> (Option<String>, bool) {
         let mut state = self.lock();
         while state.blocked && state.ended.is_none() {
             match self.writer.poll_writable(cx) {
@@ -411,7 +420,7 @@ impl Peer {
         {
             state.driver = Some(cx.waker().clone());
         }
-        state.ended.clone()
+        (state.ended.clone(), state.broken)
     }
 
     fn handle_input(
@@ -479,7 +488,9 @@ impl Input {
         reader: &mut ReadHalf,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        self.bytes.reserve(self.room);
+        if self.bytes.capacity() - self.bytes.len() < self.room {
+            self.bytes.reserve(2 * self.room);
+        }
         let read = ready!(reader.poll_read(cx, &mut self.bytes))?;
         if read >= self.room {
             self.room = (self.room * 2).min(READ.1);

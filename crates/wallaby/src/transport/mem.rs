@@ -71,11 +71,9 @@ pub(super) async fn dial(name: &str) -> io::Result<Ends> {
 }
 
 impl Listener {
-    pub(super) async fn accept(&mut self) -> io::Result<Ends> {
-        self.streams
-            .recv()
-            .await
-            .ok_or_else(|| io::ErrorKind::NotConnected.into())
+    pub(super) fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Ends>> {
+        let stream = self.streams.poll_recv(cx);
+        stream.map(|stream| stream.ok_or_else(|| io::ErrorKind::NotConnected.into()))
     }
 }
 

@@ -7,7 +7,7 @@ mod socket;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host};
@@ -34,8 +34,9 @@ pub(crate) enum WriteHalf {
 pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix {
-        listener: UnixListener,
+        // Removed first: once nobody listens, another endpoint may put its own there.
         _file: SocketFile,
+        listener: UnixListener,
     },
     Mem(mem::Listener),
 }
@@ -94,18 +95,17 @@ impl WriteHalf {
 
 impl Listener {
     /// The next stream.
-    pub(crate) async fn accept(&mut self) -> io::Result<(ReadHalf, WriteHalf)> {
-        match self {
-            Self::Tcp(listener) => listener
-                .accept()
-                .await
+    pub(crate) fn poll_accept(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<(ReadHalf, WriteHalf)>> {
+        Poll::Ready(match self {
+            Self::Tcp(listener) => ready!(listener.poll_accept(cx))
                 .and_then(|(stream, _)| socket::tcp(stream).map(sockets)),
-            Self::Unix { listener, .. } => listener
-                .accept()
-                .await
+            Self::Unix { listener, .. } => ready!(listener.poll_accept(cx))
                 .and_then(|(stream, _)| socket::unix(stream).map(sockets)),
-            Self::Mem(listener) => listener.accept().await.map(mems),
-        }
+            Self::Mem(listener) => ready!(listener.poll_accept(cx)).map(mems),
+        })
     }
 }
 
@@ -143,8 +143,8 @@ pub(crate) async fn listen(address: &str) -> Result<(Listener, Address), BindErr
             let listener = listen_unix(path).await.map_err(failed)?;
             Ok((
                 Listener::Unix {
-                    listener,
                     _file: SocketFile(path.into()),
+                    listener,
                 },
                 address.clone(),
             ))

@@ -7,6 +7,8 @@
     reason = "each test program uses a part of it"
 )]
 
+pub(crate) mod raw;
+
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,0 +1,256 @@
+//! What peers may not do to an initiator: contradict what is known, or exceed the call's budgets.
+
+use bytes::Bytes;
+use wallaby_proto::call::initiator::{Arrival, Initiator, Violation};
+use wallaby_proto::call::server::undelivered;
+use wallaby_proto::wire::{Budgets, End, Options, Response, TraceRecord};
+use wallaby_proto::{Code, Facts, Manifest, Path, RequestId, Status};
+
+use crate::samples::{self, bob, call, path, token};
+
+/// A call that has sent one request and sends no more.
+fn initiator(budgets: Budgets) -> Initiator {
+    let mut initiator = Initiator::new(call(), token(), budgets);
+    initiator.send().expect("within the budget");
+    initiator.close();
+    initiator
+}
+
+fn response(indexes: &[u32], index: u32) -> Response {
+    Response {
+        index,
+        last: false,
+        ..samples::response(indexes)
+    }
+}
+
+fn last(indexes: &[u32], index: u32) -> Response {
+    Response {
+        index,
+        ..samples::response(indexes)
+    }
+}
+
+fn end(indexes: &[u32], requests: u32, responses: u32) -> End {
+    let request = RequestId {
+        path: path(indexes),
+        hop: 0,
+    };
+    let facts = Facts {
+        requests,
+        responses,
+    };
+    End {
+        call: call(),
+        token: None,
+        request,
+        facts,
+        manifest: None,
+        options: None,
+    }
+}
+
+fn with_manifest(response: Response, owner: Path, requests: u32, responses: u32) -> Response {
+    let facts = Facts {
+        requests,
+        responses,
+    };
+    Response {
+        manifest: Some(Manifest { owner, facts }),
+        ..response
+    }
+}
+
+#[test]
+fn facts_are_written_once() {
+    let mut initiator = initiator(Budgets::default());
+    assert_eq!(initiator.handle_end(&end(&[0], 2, 0)), Ok(()));
+    assert_eq!(
+        initiator.handle_end(&end(&[0], 2, 0)),
+        Ok(()),
+        "the same again is fine"
+    );
+    let (before, now) = (
+        Facts {
+            requests: 2,
+            responses: 0,
+        },
+        Facts {
+            requests: 1,
+            responses: 0,
+        },
+    );
+    let conflict = Violation::ConflictingFacts {
+        path: path(&[0]),
+        before,
+        now,
+    };
+    assert_eq!(initiator.handle_end(&end(&[0], 1, 0)), Err(conflict));
+    let from_child = with_manifest(last(&[0, 0], 0), path(&[0]), 1, 0);
+    assert_eq!(initiator.handle_response(&from_child), Err(conflict));
+}
+
+#[test]
+fn a_response_beyond_the_facts_is_refused_whichever_comes_first() {
+    let unexpected = |index| Violation::UnexpectedResponse {
+        path: path(&[0]),
+        index,
+        responses: 1,
+    };
+    let mut facts_first = initiator(Budgets::default());
+    facts_first.handle_end(&end(&[0], 0, 1)).expect("facts");
+    assert_eq!(
+        facts_first.handle_response(&response(&[0], 1)),
+        Err(unexpected(1))
+    );
+    let mut response_first = initiator(Budgets::default());
+    assert_eq!(
+        response_first.handle_response(&response(&[0], 5)),
+        Ok(Arrival::New)
+    );
+    assert_eq!(
+        response_first.handle_end(&end(&[0], 0, 1)),
+        Err(unexpected(5))
+    );
+    let mut two_last = initiator(Budgets::default());
+    two_last.handle_response(&last(&[0], 0)).expect("the last");
+    assert_eq!(two_last.handle_response(&last(&[0], 1)), Err(unexpected(1)));
+}
+
+#[test]
+fn a_terminal_status_never_changes() {
+    let mut initiator = initiator(Budgets::default());
+    initiator
+        .handle_response(&last(&[0], 0))
+        .expect("the answer");
+    assert!(initiator.is_complete());
+    assert_eq!(
+        initiator.handle_response(&last(&[0], 0)),
+        Ok(Arrival::Duplicate)
+    );
+    assert!(initiator.handle_response(&last(&[0], 3)).is_err());
+    assert!(initiator.handle_end(&end(&[0], 9, 9)).is_err());
+    initiator
+        .handle_end(&end(&[7, 7], 3, 3))
+        .expect("nobody asked for it, but it may be early");
+    assert!(initiator.is_complete());
+    assert_eq!(initiator.responses(), (1, 0));
+}
+
+#[test]
+fn requests_are_within_the_budget() {
+    let budgets = Budgets {
+        requests: 3,
+        ..Budgets::default()
+    };
+    let limit = Violation::TooManyRequests { limit: 3 };
+    let mut bomb = initiator(budgets);
+    assert_eq!(bomb.handle_end(&end(&[0], u32::MAX, 0)), Err(limit));
+    let mut wide = initiator(budgets);
+    assert_eq!(wide.handle_end(&end(&[0], 2, 0)), Ok(()));
+    assert_eq!(wide.handle_end(&end(&[0, 0], 1, 0)), Err(limit));
+    let mut early = initiator(budgets);
+    assert_eq!(
+        early.handle_response(&response(&[0, 5], 0)),
+        Ok(Arrival::New)
+    );
+    assert_eq!(
+        early.handle_response(&response(&[0, 6], 0)),
+        Ok(Arrival::New)
+    );
+    assert_eq!(early.handle_response(&response(&[0, 7], 0)), Err(limit));
+    let mut own = Initiator::new(call(), token(), budgets);
+    assert!((0..3).all(|_| own.send().is_ok()));
+    assert_eq!(own.send(), Err(limit));
+}
+
+#[test]
+fn responses_and_their_bytes_are_within_the_budget() {
+    let few = Budgets {
+        responses: 3,
+        ..Budgets::default()
+    };
+    let limit = Violation::TooManyResponses { limit: 3 };
+    let mut counted = initiator(few);
+    for index in 0..3 {
+        assert_eq!(
+            counted.handle_response(&response(&[0], index)),
+            Ok(Arrival::New)
+        );
+        assert_eq!(
+            counted.handle_response(&response(&[0], index)),
+            Ok(Arrival::Duplicate)
+        );
+    }
+    assert_eq!(counted.handle_response(&response(&[0, 0], 0)), Err(limit));
+    assert_eq!(
+        initiator(few).handle_response(&response(&[0], 1_000_000)),
+        Err(limit),
+        "a number that cannot be"
+    );
+    let mut small = initiator(Budgets {
+        bytes: 10,
+        ..Budgets::default()
+    });
+    assert_eq!(small.handle_response(&response(&[0], 0)), Ok(Arrival::New));
+    assert_eq!(
+        small.handle_response(&response(&[0], 1)),
+        Err(Violation::TooManyBytes { limit: 10 })
+    );
+}
+
+#[test]
+fn trace_records_are_kept_up_to_a_limit() {
+    let record = TraceRecord {
+        request: RequestId::FIRST,
+        node: bob(),
+        server: None,
+        method: String::new(),
+        arrived_us: 0,
+        queued_us: 0,
+        ran_us: 0,
+    };
+    let options = Options {
+        trace: vec![record; 32],
+        ..Options::default()
+    };
+    let mut initiator = initiator(Budgets::default());
+    for index in 0..1000 {
+        let options = Some(Box::new(options.clone()));
+        let traced = Response {
+            options,
+            ..response(&[0], index)
+        };
+        initiator
+            .handle_response(&traced)
+            .expect("within the budget");
+    }
+    assert_eq!(initiator.trace().len(), 4096);
+}
+
+#[test]
+fn an_undelivered_request_is_answered_in_its_name() {
+    let mut call = initiator(Budgets::default());
+    // Bob has replied twice, forwards, and the next server cannot be reached; the request carried a manifest.
+    for index in 0..2 {
+        call.handle_response(&response(&[0], index))
+            .expect("replies");
+    }
+    let request = wallaby_proto::wire::Request {
+        id: RequestId {
+            path: path(&[0]),
+            hop: 1,
+        },
+        base: 2,
+        depth: 1,
+        payload: Bytes::new(),
+        ..crate::limits::request(0)
+    };
+    let status = Status::new(Code::Unavailable, "connection refused");
+    let answer = undelivered(&request, &status);
+    assert_eq!((answer.index, answer.last, answer.status), (2, true, true));
+    assert_eq!(call.handle_response(&answer), Ok(Arrival::New));
+    assert!(call.is_complete());
+    assert_eq!(call.responses(), (3, 1));
+    assert_eq!(Status::from_payload(&answer.payload), Ok(status));
+}

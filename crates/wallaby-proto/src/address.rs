@@ -1,6 +1,7 @@
 //! Where an endpoint is reached.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub const MAX_NAME: usize = 107;
 /// assert!("tcp://nowhere".parse::<Address>().is_err());
 /// # Ok::<(), wallaby_proto::AddressError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Address {
     /// `tcp://IP:PORT`
@@ -166,6 +167,28 @@ impl FromStr for Address {
             Some(("unix", rest)) => Ok(Self::Unix(name(rest)?)),
             Some(("mem", rest)) => Ok(Self::Mem(name(rest)?)),
             _ => Err(AddressError::UnknownScheme { text: text.into() }),
+        }
+    }
+}
+
+/// In one piece where it fits one: a server looks up where each message goes.
+impl Hash for Address {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let socket = |scheme: u8, socket: &SocketAddr, state: &mut H| match socket {
+            SocketAddr::V4(v4) => {
+                let ip = u64::from(v4.ip().to_bits());
+                state.write_u64(u64::from(scheme) << 48 | ip << 16 | u64::from(v4.port()));
+            }
+            SocketAddr::V6(v6) => {
+                state.write_u128(v6.ip().to_bits());
+                state.write_u64(u64::from(scheme) << 48 | u64::from(v6.port()));
+            }
+        };
+        match self {
+            Self::Tcp(address) => socket(TCP4, address, state),
+            Self::Udp(address) => socket(UDP4, address, state),
+            Self::Unix(name) => (UNIX, name).hash(state),
+            Self::Mem(name) => (MEM, name).hash(state),
         }
     }
 }

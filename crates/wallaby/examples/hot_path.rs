@@ -1,7 +1,7 @@
 //! Calls over a chain of servers in one thread, over and over: for counting the instructions of the hot path.
 //!
 //! `hot_path CALLS SERVERS PREFIX` makes so many calls of 100 bytes that each server forwards to the next and the last
-//! one answers. Server K listens at the address PREFIX followed by K, for instance `mem://hot`.
+//! one answers. Server K listens at the address PREFIX followed by K, the initiator at the one after them: try `mem://hot`.
 
 use std::env::args;
 
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         next = server.address().cloned();
         chain.push(server);
     }
-    let initiator = Endpoint::bind(&format!("{prefix}i")).await?;
+    let initiator = Endpoint::bind(&format!("{prefix}{servers}")).await?;
     let client = Client::new(&initiator, next.ok_or(usage)?);
     let payload = Bytes::from(vec![7; 100]);
     for _ in 0..calls {

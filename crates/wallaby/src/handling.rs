@@ -751,7 +751,10 @@ impl Sending {
             };
             return Err(SendError::TooLarge { size, limit, peer });
         }
-        let (depth, limit) = (handling.depth + 1, handling.endpoint.config.max_depth);
+        let (depth, limit) = (
+            handling.depth.saturating_add(1), // a peer may say anything
+            handling.endpoint.config.max_depth,
+        );
         if matches!(self, Self::Onward(..)) && depth > limit {
             return Err(SendError::TooDeep { depth, limit });
         }

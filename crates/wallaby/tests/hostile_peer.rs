@@ -695,25 +695,27 @@ fn last_words_are_heard() {
                 let event = connection
                     .handle_input(&mut input)
                     .expect("the client is no enemy");
-                if let Some(Event::Message(Message::Request(request))) = event {
-                    let mut answer = response(request.call, None, &[3, b'b', b'y', b'e']);
-                    answer.last = true;
-                    connection
-                        .send_response(answer, false)
-                        .expect("it is small");
-                    stream
-                        .write_all(connection.output())
-                        .expect("the client reads");
-                    return;
-                }
+                let answered = match event {
+                    Some(Event::Message(Message::Request(request))) => {
+                        let answer = response(request.call, None, &[3, b'b', b'y', b'e']);
+                        connection.send_response(answer, false).is_ok()
+                    }
+                    Some(_) => false,
+                    None => {
+                        let mut buffer = [0; 1024];
+                        let len = stream.read(&mut buffer).expect("the client writes");
+                        input.extend_from_slice(&buffer[..len]);
+                        continue;
+                    }
+                };
                 stream
                     .write_all(connection.output())
                     .expect("the client reads");
                 let len = connection.output().len();
                 connection.advance(len);
-                let mut buffer = [0; 1024];
-                let len = stream.read(&mut buffer).expect("the client writes");
-                input.extend_from_slice(&buffer[..len]);
+                if answered {
+                    return;
+                }
             }
         });
         let client = client();

@@ -1,11 +1,13 @@
 //! A connection to a peer: shared by all who send on it, read by one task.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::sync::Notify;
@@ -17,6 +19,7 @@ use wallaby_proto::{CallId, NodeId};
 
 use crate::driver::cork;
 use crate::link::DelayLine;
+use crate::timer;
 use crate::transport::{ReadHalf, WriteHalf};
 
 /// Least and most room for one read from the transport. A small room is used over and over and stays in the cache.
@@ -24,6 +27,9 @@ const READ: (usize, usize) = (2 * 1024, 64 * 1024);
 
 /// Output above this is written even while a batch is handled.
 const CORK_LIMIT: usize = 64 * 1024;
+
+/// How long the last words of a peer that takes nothing more may take to arrive: they are on their way already.
+const DRAIN: Duration = Duration::from_secs(1);
 
 /// Reads handled before other tasks get their turn.
 const READS_A_TURN: usize = 16;
@@ -338,6 +344,8 @@ impl Peer {
 
     fn mark_ended(&self, state: &mut State, reason: &str) {
         state.ended.get_or_insert_with(|| reason.to_owned());
+        self.closed.store(true, Ordering::Release);
+        self.room.notify_waiters();
         state.driver.take().into_iter().for_each(Waker::wake);
     }
 
@@ -354,6 +362,7 @@ impl Peer {
         let mut input = Input {
             bytes: BytesMut::new(),
             room: READ.0,
+            drained: None,
         };
         let mut events = Vec::new();
         let end = poll_fn(|cx| self.poll(cx, &mut reader, &mut input, &mut events, dispatch)).await;
@@ -365,8 +374,6 @@ impl Peer {
         self.mark_ended(&mut state, &reason);
         drop(state);
         self.writer.shutdown();
-        self.closed.store(true, Ordering::Release);
-        self.room.notify_waiters();
         end
     }
 
@@ -384,7 +391,10 @@ impl Peer {
         }
         for _ in 0..READS_A_TURN {
             let Poll::Ready(read) = input.poll_read(reader, cx) else {
-                return ended.map_or(Poll::Pending, |ended| Poll::Ready(Ok(ended)));
+                let Some(ended) = ended else {
+                    return Poll::Pending;
+                };
+                return input.poll_drained(cx).map(|()| Ok(ended));
             };
             match read {
                 Ok(0) => return Poll::Ready(Ok("the peer closed it".into())),
@@ -480,9 +490,18 @@ struct Input {
     bytes: BytesMut,
     /// Room for the next read: grows while reads fill it.
     room: usize,
+    /// When nothing more is expected of a peer that takes nothing more.
+    drained: Option<timer::Sleep>,
 }
 
 impl Input {
+    fn poll_drained(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let drained = self
+            .drained
+            .get_or_insert_with(|| timer::sleep_until(Instant::now() + DRAIN));
+        Pin::new(drained).poll(cx)
+    }
+
     fn poll_read(
         &mut self,
         reader: &mut ReadHalf,

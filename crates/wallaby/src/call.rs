@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::marker::PhantomData;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use futures_core::Stream;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use wallaby_proto::call::initiator::{Arrival, Initiator};
 use wallaby_proto::connection::{MethodDefinition, Refusal};
 use wallaby_proto::wire::{
@@ -67,6 +69,8 @@ pub(crate) struct CallShared {
     begun: Instant,
     deadline: Instant,
     state: Mutex<State>,
+    /// Told when the call ends, for requests that wait for a connection or for credit.
+    over: Notify,
 }
 
 struct State {
@@ -142,6 +146,7 @@ impl CallShared {
                 answered: Vec::new(),
                 taken: Vec::new(),
             }),
+            over: Notify::new(),
         })
     }
 
@@ -331,6 +336,7 @@ impl CallShared {
         }
         let waker = state.waker.take();
         drop(state);
+        self.over.notify_waiters();
         self.endpoint.forget_call(self.id.sequence);
         for (peer, ping) in sent {
             peer.control(Message::Ping(ping));
@@ -470,8 +476,30 @@ impl CallShared {
         }
     }
 
-    /// Sends; waits for a connection and for credit.
+    /// Sends; waits for a connection and for credit, but not longer than the call lives.
     async fn send(
+        &self,
+        server: &Address,
+        method: &MethodDefinition,
+        request: Request,
+    ) -> Result<(), Failure> {
+        let mut over = pin!(self.over.notified());
+        let failed = || match self.outcome() {
+            Some(Outcome::Failed(failure)) => Some(failure),
+            _ => None,
+        };
+        if let Some(failure) = failed() {
+            return Err(failure);
+        }
+        let mut sent = pin!(self.send_in_time(server, method, request));
+        poll_fn(|cx| match sent.as_mut().poll(cx) {
+            Poll::Ready(sent) => Poll::Ready(sent),
+            Poll::Pending => over.as_mut().poll(cx).map(|()| failed().map_or(Ok(()), Err)),
+        })
+        .await
+    }
+
+    async fn send_in_time(
         &self,
         server: &Address,
         method: &MethodDefinition,
@@ -746,10 +774,24 @@ impl RawCall {
         let request = self.prepare(&server, method, payload)?;
         let id = request.id;
         if let Err(request) = self.shared.try_send(&server, method, request) {
-            let sent = self.shared.send(&server, method, request).await;
-            sent.inspect_err(|failure| self.shared.fail(failure.clone()))?;
+            // In a task of its own: the call cannot complete without it, even if this future is dropped.
+            let sending = self.send_later(server, method, request).await;
+            sending.unwrap_or(Err(Failure::Closed))?;
         }
         Ok(id)
+    }
+
+    fn send_later(
+        &self,
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        request: Request,
+    ) -> JoinHandle<Result<(), Failure>> {
+        let (shared, method) = (Arc::clone(&self.shared), Arc::clone(method));
+        self.shared.endpoint.runtime.spawn(async move {
+            let sent = shared.send(&server, &method, request).await;
+            sent.inspect_err(|failure| shared.fail(failure.clone()))
+        })
     }
 
     /// Sends an initial request at once, or in the background if that has to wait.
@@ -758,12 +800,7 @@ impl RawCall {
             return;
         };
         if let Err(request) = self.shared.try_send(&server, method, request) {
-            let (shared, method) = (Arc::clone(&self.shared), Arc::clone(method));
-            self.shared.endpoint.runtime.spawn(async move {
-                if let Err(failure) = shared.send(&server, &method, request).await {
-                    shared.fail(failure);
-                }
-            });
+            drop(self.send_later(server, method, request));
         }
     }
 

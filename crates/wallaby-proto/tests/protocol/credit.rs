@@ -149,6 +149,13 @@ fn answers_of_one_call_wait_for_its_application_and_those_of_others_do_not() {
 }
 
 #[test]
+fn a_calls_window_that_is_used_up_exactly_is_closed() {
+    let mut pair = Pair::open(limits());
+    assert_eq!(respond(&mut pair.bob, call(), 1000 - COST as usize), Ok(()));
+    assert_eq!(respond(&mut pair.bob, call(), 0), Err(Refusal::Blocked));
+}
+
+#[test]
 fn more_credit_than_was_used_is_worth_nothing() {
     let mut pair = Pair::open(limits());
     pair.alice.grant_call(call(), 1000, 1 << 30);

@@ -79,7 +79,7 @@ fn feed(connection: &mut Connection, bytes: &[u8], cuts: &[usize]) {
 }
 
 proptest! {
-    #![proptest_config(config(1500))]
+    #![proptest_config(config(800))]
 
     #[test]
     fn arbitrary_bytes_decode_or_fail(kind in prop_oneof![0x10..0x16u8, any::<u8>()], body in vec(any::<u8>(), 0..80)) {
@@ -141,7 +141,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(200))]
+    #![proptest_config(config(100))]
 
     /// A stream as a peer would write it, with a few bytes changed.
     #[test]

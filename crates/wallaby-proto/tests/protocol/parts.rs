@@ -45,7 +45,7 @@ fn drain(pair: &mut Pair, most: usize) -> Vec<Message> {
 }
 
 proptest! {
-    #![proptest_config(config(60))]
+    #![proptest_config(config(40))]
 
     /// Large and small ones together, cut anywhere: each arrives once and whole; small ones keep their order.
     #[test]

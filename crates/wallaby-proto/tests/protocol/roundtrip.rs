@@ -13,7 +13,7 @@ use crate::strategies::{config, link, message};
 use crate::vectors::{frame, kind};
 
 proptest! {
-    #![proptest_config(config(1000))]
+    #![proptest_config(config(600))]
 
     /// Direct, delegated, relayed: the initiator is the sender, the receiver or somebody else.
     #[test]
@@ -53,7 +53,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(100))]
+    #![proptest_config(config(60))]
 
     /// A stream of messages arrives in order and complete, however the transport cuts it.
     #[test]

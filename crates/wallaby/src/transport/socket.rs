@@ -35,8 +35,12 @@ pub(crate) struct Writer {
 }
 
 /// The two ends of a TCP connection; small messages leave at once.
+///
+/// Acknowledgements wait for data to go along with, or for the kernel's timer: where messages flow in one direction, as
+/// forwarded requests do, one for each of them would cost as much as the message.
 pub(super) fn tcp(stream: tokio::net::TcpStream) -> io::Result<(Reader, Writer)> {
     stream.set_nodelay(true)?;
+    stream.set_quickack(false)?;
     split(Socket::Tcp(stream.into_std()?))
 }
 

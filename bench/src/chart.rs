@@ -164,10 +164,7 @@ fn conditions(rows: &[Row]) -> String {
     };
     let mut text = format!("{}-byte payloads, each server a process", row.payload);
     // Writing to a string can't fail.
-    let _ = match row.pin {
-        Some(cpu) => write!(text, ", all on processor {cpu}"),
-        None => write!(text, ", placed freely"),
-    };
+    let _ = write!(text, ", {}", row.placement());
     if row.link_us > 0 {
         let _ = write!(
             text,

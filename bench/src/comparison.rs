@@ -254,6 +254,7 @@ fn row(
         payload: options.payload as u64,
         link_us: u64::try_from(options.link.as_micros()).unwrap_or(u64::MAX),
         pin: options.pin,
+        server_pin: None,
         rounds: u64::from(result.rounds),
         p50_us: micros(result.latencies.quantile(0.5)),
         p99_us: micros(result.latencies.quantile(0.99)),

@@ -1,7 +1,7 @@
 //! Latency of small calls while large messages travel over the same connection.
 
 use crate::comparison::{RunOptions, micros, round};
-use crate::fleet::{Folder, Launcher, ServerConfig, Stack, Transport};
+use crate::fleet::{Fleet, Folder, Launcher, ServerConfig, Stack, Transport};
 use crate::floor::message::least_payload;
 use crate::harness::{Latencies, Measurement, Progress, Schedule, System, Traffic, measure};
 use crate::on_wallaby::{Caller, Flow};
@@ -20,6 +20,8 @@ use std::time::Duration;
 pub struct LargeOptions {
     /// The size of the large messages, in KiB.
     pub large: usize,
+    /// The processor for the server; none: where `run.pin` says.
+    pub server_pin: Option<u32>,
     /// How. The stacks and the number of servers are not asked for here: one Wallaby server does.
     pub run: RunOptions,
 }
@@ -28,6 +30,7 @@ impl Default for LargeOptions {
     fn default() -> Self {
         Self {
             large: 16 * 1024,
+            server_pin: None,
             run: RunOptions {
                 // Long enough for a dozen large messages.
                 turn: Duration::from_millis(200),
@@ -104,7 +107,7 @@ pub fn large(options: &LargeOptions, progress: impl FnMut(Progress<'_>)) -> Resu
             folder: folder.path().to_owned(),
             parent: process::id(),
         };
-        let caller = Caller::start(&launcher, &config, 1, run.payload)?;
+        let caller = start(&launcher, &config, options)?;
         let caller = Rc::new(RefCell::new(caller));
         let wanted = |beside: &Beside| {
             run.only.is_empty() || run.only.iter().any(|only| only == beside.system())
@@ -135,6 +138,17 @@ pub fn large(options: &LargeOptions, progress: impl FnMut(Progress<'_>)) -> Resu
     Ok(rows
         .map(|((transport, beside), result)| row(transport, beside, options, &result))
         .collect())
+}
+
+/// The server and its client, which may have processors of their own.
+fn start(launcher: &Launcher, config: &ServerConfig, options: &LargeOptions) -> Result<Caller> {
+    let payload = options.run.payload;
+    let mut fleet = {
+        let _elsewhere = options.server_pin.map(Pinned::to).transpose()?;
+        Fleet::start(launcher, 1, config)?
+    };
+    fleet.connect(None)?;
+    Caller::of(fleet, config, payload)
 }
 
 /// Refuses what can't be measured.
@@ -222,6 +236,7 @@ fn row(transport: Transport, beside: Beside, options: &LargeOptions, result: &Me
         payload: run.payload as u64,
         link_us: u64::try_from(run.link.as_micros()).unwrap_or(u64::MAX),
         pin: run.pin,
+        server_pin: options.server_pin,
         rounds: u64::from(result.rounds),
         p50_us: micros(result.latencies.quantile(0.5)),
         p99_us: micros(result.latencies.quantile(0.99)),

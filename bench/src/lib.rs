@@ -7,6 +7,7 @@
 //!   calls notice of large messages on their connection.
 //! - [`row`]: the result row, one line of JSON. [`table`] and [`chart`] show rows, with what
 //!   [`ratio`] compares them with.
+//! - [`report`]: all of it, as published in `docs/performance.md`; [`target`]: what is promised there.
 //! - [`harness`]: interleaved rounds, latencies, processor time; what a new benchmark builds on.
 //! - [`pattern`]: who sends what to whom; `floor`: the same with bare loops.
 //! - [`fleet`]: the servers, processes started from this very program, which hands their command to [`server_main`].
@@ -26,8 +27,10 @@ pub mod pattern;
 pub mod process;
 pub mod random;
 pub mod ratio;
+pub mod report;
 pub mod row;
 pub mod table;
+pub mod target;
 mod workload;
 
 pub use comparison::RunOptions;
@@ -36,6 +39,7 @@ pub use fleet::{Launcher, Stack, Transport};
 pub use harness::Progress;
 pub use hops::{HopsOptions, hops};
 pub use large::{LargeOptions, large};
+pub use report::{ReportOptions, report};
 pub use row::Row;
 
 use anyhow::{Context, Result};

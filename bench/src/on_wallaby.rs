@@ -195,6 +195,11 @@ impl Caller {
     ) -> Result<Self> {
         let mut fleet = Fleet::start(launcher, servers, config)?;
         fleet.connect(None)?;
+        Self::of(fleet, config, payload)
+    }
+
+    /// The client of servers that are already connected.
+    pub(crate) fn of(fleet: Fleet, config: &ServerConfig, payload: usize) -> Result<Self> {
         let runtime = runtime()?;
         let endpoint = runtime.block_on(builder(config, "client")?.bind())?;
         let addresses = addresses(&fleet.addresses)?.into_iter();
@@ -205,7 +210,7 @@ impl Caller {
             plan: Plan::new(payload),
             operation: 0,
         };
-        let pool = u8::try_from(servers)?;
+        let pool = u8::try_from(fleet.addresses.len())?;
         Ok(Self {
             fleet,
             runtime,

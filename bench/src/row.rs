@@ -21,6 +21,9 @@ pub struct Row {
     pub link_us: u64,
     /// The processor that the client and all servers were pinned to; none: placed freely.
     pub pin: Option<u32>,
+    /// The processor that the servers were pinned to, where it is another one than the client's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_pin: Option<u32>,
     /// How many rounds, interleaved with those of the other systems, the figures are from.
     pub rounds: u64,
     /// Median latency of an operation, in microseconds.
@@ -52,6 +55,19 @@ impl Row {
             && self.payload == other.payload
             && self.link_us == other.link_us
             && self.pin == other.pin
+            && self.server_pin == other.server_pin
+    }
+
+    /// Where the processes ran, in words.
+    pub fn placement(&self) -> String {
+        match (self.pin, self.server_pin) {
+            (Some(client), Some(server)) => {
+                format!("client on processor {client}, server on processor {server}")
+            }
+            (Some(cpu), None) => format!("all on processor {cpu}"),
+            (None, Some(server)) => format!("client placed freely, server on processor {server}"),
+            (None, None) => "placed freely".into(),
+        }
     }
 }
 
@@ -68,7 +84,7 @@ pub fn write(rows: &[Row], mut output: impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Reads lines of JSON written by [`write()`]; empty lines are passed over.
+/// Reads lines of JSON written by [`write()`]; empty lines are passed over, and those that say how they were measured.
 ///
 /// # Errors
 /// The reader's, or a line that is no row, with its number.
@@ -76,7 +92,7 @@ pub fn read(input: impl BufRead) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (index, line) in input.lines().enumerate() {
         let line = line?;
-        if !line.trim().is_empty() {
+        if !line.trim().is_empty() && !line.starts_with(r#"{"run":"#) {
             let row = serde_json::from_str(&line)
                 .with_context(|| format!("line {} is not a result row", index + 1))?;
             rows.push(row);
@@ -99,6 +115,7 @@ pub(crate) mod tests {
             payload: 100,
             link_us: 0,
             pin: Some(0),
+            server_pin: None,
             rounds: 20,
             p50_us,
             p99_us: p50_us * 2.0,

@@ -22,6 +22,47 @@ pub fn render(rows: &[Row]) -> String {
     output
 }
 
+/// The rows as tables in Markdown, like [`render`].
+pub fn markdown(rows: &[Row]) -> String {
+    let mut output = String::new();
+    for title in titles(rows) {
+        let group: Vec<&Row> = rows
+            .iter()
+            .filter(|row| self::title(row) == title)
+            .collect();
+        let lines = lines(&group, rows);
+        let columns = used_columns(&lines);
+        let row = |line: &[String; COLUMNS]| {
+            let cells: Vec<&str> = columns.iter().map(|&column| &*line[column]).collect();
+            format!("| {} |\n", cells.join(" | "))
+        };
+        let rule: Vec<&str> = columns
+            .iter()
+            .map(|&column| alignment(HEADINGS[column]))
+            .collect();
+        output.push_str(&format!("**{title}**\n\n"));
+        output.push_str(&row(&lines[0]));
+        output.push_str(&format!("|{}|\n", rule.join("|")));
+        // Empty lines only part the numbers of servers on a terminal.
+        let filled = |line: &&[String; COLUMNS]| line.iter().any(|cell| !cell.is_empty());
+        lines[1..]
+            .iter()
+            .filter(filled)
+            .for_each(|line| output.push_str(&row(line)));
+        output.push('\n');
+    }
+    output.truncate(output.trim_end().len());
+    output.push('\n');
+    output
+}
+
+fn alignment(heading: &str) -> &'static str {
+    match heading {
+        "system" => "---",
+        _ => "---:",
+    }
+}
+
 fn titles(rows: &[Row]) -> Vec<String> {
     let mut titles = Vec::new();
     for title in rows.iter().map(title) {
@@ -37,12 +78,9 @@ fn title(row: &Row) -> String {
         "{} over {}, {}-byte payloads, ",
         row.bench, row.transport, row.payload
     );
-    // Writing to a string can't fail.
-    let _ = match row.pin {
-        Some(cpu) => write!(title, "all on processor {cpu}"),
-        None => write!(title, "placed freely"),
-    };
+    title.push_str(&row.placement());
     if row.link_us > 0 {
+        // Writing to a string can't fail.
         let _ = write!(
             title,
             ", links of {} ms one way",
@@ -105,10 +143,15 @@ fn mebibytes_per_second(row: &Row) -> Option<f64> {
     Some(row.bytes? * row.ops_per_s? / 1_048_576.0)
 }
 
+/// Those in which anything stands.
+fn used_columns(lines: &[[String; COLUMNS]]) -> Vec<usize> {
+    let used = |column: &usize| lines.iter().skip(1).any(|line| !line[*column].is_empty());
+    (0..COLUMNS).filter(used).collect()
+}
+
 /// Pads every column to its widest cell: names to the left, numbers to the right.
 fn lay_out(lines: &[[String; COLUMNS]], output: &mut String) {
-    let used = |column: &usize| lines.iter().skip(1).any(|line| !line[*column].is_empty());
-    let columns: Vec<usize> = (0..HEADINGS.len()).filter(used).collect();
+    let columns = used_columns(lines);
     let width = |column: usize| {
         lines
             .iter()
@@ -155,6 +198,25 @@ hops over unix, 100-byte payloads, all on processor 0, 20 rounds
      wallaby-rpc            25.0    50.0    22.5       3.0
 ";
         assert_eq!(render(&rows), expected);
+    }
+
+    #[test]
+    fn markdown_has_the_same_cells() {
+        let rows = [
+            sample("floor-forward-tokio", "unix", 1, 8.0),
+            sample("floor-forward-tokio", "unix", 2, 16.0),
+            sample("wallaby-dpc", "unix", 2, 20.0),
+        ];
+        let expected = "\
+**hops over unix, 100-byte payloads, all on processor 0, 20 rounds**
+
+| n | system | p50 µs | p99 µs | CPU µs | messages | × floor |
+|---:|---|---:|---:|---:|---:|---:|
+| 1 | floor-forward-tokio | 8.0 | 16.0 | 7.2 | 3.0 |  |
+| 2 | floor-forward-tokio | 16.0 | 32.0 | 14.4 | 3.0 |  |
+|  | wallaby-dpc | 20.0 | 40.0 | 18.0 | 3.0 | 1.25 |
+";
+        assert_eq!(markdown(&rows), expected);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::env;
 use std::error::Error;
 use std::time::Duration;
 use wallaby_bench::{
-    FanoutOptions, HopsOptions, Launcher, RunOptions, Stack, Transport, fanout, hops, server_main,
+    FanoutOptions, HopsOptions, LargeOptions, Launcher, RunOptions, Stack, Transport, fanout, hops,
+    server_main,
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -23,6 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     every_floor_answers_when_messages_are_spread()?;
     a_link_delays_every_message()?;
     wallaby_carries_out_every_pattern()?;
+    small_calls_pass_large_messages()?;
     an_impossible_processor_is_a_clear_error()
 }
 
@@ -136,6 +138,31 @@ fn wallaby_carries_out_every_pattern() -> Result<(), Box<dyn Error>> {
             row.bytes
                 .is_some_and(|bytes| bytes >= (least * row.payload) as f64),
             "{row:?}"
+        );
+    }
+    Ok(())
+}
+
+fn small_calls_pass_large_messages() -> Result<(), Box<dyn Error>> {
+    let large = 256;
+    let run = RunOptions {
+        transports: vec![Transport::Unix, Transport::Tcp],
+        ..brief(&[])
+    };
+    let options = LargeOptions {
+        large,
+        run,
+        ..LargeOptions::default()
+    };
+    let rows = wallaby_bench::large(&options, |_| ())?;
+    assert_eq!(rows.len(), 2 * 5, "transports, what goes on beside");
+    for row in rows {
+        let (alone, traffic) = (row.n == 0, row.bytes.zip(row.ops_per_s));
+        assert_eq!(alone, row.system == "wallaby-rpc", "{row:?}");
+        assert!(traffic.is_some() && row.p50_us > 0.0, "{row:?}");
+        assert!(
+            !alone || row.messages == Some(2.0),
+            "nothing goes on beside: {row:?}"
         );
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use wallaby_bench::chart::Chart;
 use wallaby_bench::{
-    FanoutOptions, HopsOptions, LargeOptions, Row, RunOptions, Transport, row, table,
+    FanoutOptions, HopsOptions, LargeOptions, ReportOptions, Row, RunOptions, Transport, row, table,
 };
 
 /// Which benchmark.
@@ -50,8 +50,26 @@ pub(crate) enum Bench {
         /// KiB of each large message
         #[arg(long, value_name = "KIB", default_value_t = 16 * 1024)]
         large: usize,
+        /// Put the server on this processor, to have it apart from a client that --pin puts on another
+        #[arg(long, value_name = "CPU")]
+        server_pin: Option<u32>,
         #[command(flatten)]
         common: Common,
+    },
+    /// Measure all that is published and bring docs/performance.md up to date; takes a long while
+    Report {
+        /// The folder with performance.md and results
+        #[arg(long, value_name = "DIR", default_value = "docs")]
+        docs: PathBuf,
+        /// Run only these jobs, by the names of their files [default: all]
+        #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+        only: Vec<String>,
+        /// Rounds of each job
+        #[arg(long, value_name = "NUMBER", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Measure nothing: write the page once more, from the results that are there
+        #[arg(long)]
+        page_only: bool,
     },
 }
 
@@ -121,14 +139,49 @@ impl Bench {
                 drawing.draw(&rows, &Chart::fanout())?;
                 common.show(&rows)
             }
-            Self::Large { large, common } => {
-                let run = common.options(LargeOptions::default().run);
-                let rows = wallaby_bench::large(&LargeOptions { large, run }, &mut show)?;
+            Self::Large {
+                large,
+                server_pin,
+                common,
+            } => {
+                let options = LargeOptions {
+                    large,
+                    server_pin,
+                    run: common.options(LargeOptions::default().run),
+                };
+                let rows = wallaby_bench::large(&options, &mut show)?;
                 drop(progress);
                 common.show(&rows)
             }
+            Self::Report {
+                docs,
+                only,
+                rounds,
+                page_only,
+            } => {
+                let options = ReportOptions {
+                    docs,
+                    only,
+                    rounds,
+                    page_only,
+                };
+                report(&options, progress)
+            }
         }
     }
+}
+
+/// A report, with a bar for each job.
+fn report(options: &ReportOptions, mut progress: Progress) -> anyhow::Result<()> {
+    let mut job = None;
+    wallaby_bench::report(options, |name, now| {
+        if job.as_deref() != Some(name) {
+            job = Some(name.to_owned());
+            progress = Progress::new("measuring");
+            progress.note(name);
+        }
+        progress.set(now.done, now.total);
+    })
 }
 
 impl Common {

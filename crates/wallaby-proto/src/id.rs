@@ -91,10 +91,9 @@ impl Token {
 
     /// The token of the initiator's call with this sequence: nobody without the initiator's secret can tell it.
     pub fn derive(secret: [u8; 16], sequence: u64) -> Self {
-        let mut hasher = SipHasher24::new_with_key(&secret);
-        hasher.write(&sequence.to_le_bytes());
-        let hash = hasher.finish128();
-        Self(hash.h1 ^ hash.h2)
+        let mut hasher = siphasher::sip::SipHasher24::new_with_key(&secret);
+        hasher.write_u64(sequence);
+        Self(hasher.finish())
     }
 
     pub(crate) fn put(self, out: &mut impl BufMut) {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use futures_core::Stream;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::task::JoinHandle;
 use wallaby_proto::call::initiator::{Arrival, Initiator};
 use wallaby_proto::connection::{MethodDefinition, Refusal};
@@ -28,6 +29,9 @@ use crate::endpoint::{DEFAULT_DEADLINE, Inner};
 use crate::error::{CallError, Failure};
 use crate::method::{Answer, Many, One};
 use crate::trace::{self, Root, Trace};
+
+/// What an answer costs of a window besides its payload.
+const ANSWER_COST: u64 = 64;
 
 /// Times that a request of which no byte was written moves to another connection.
 const MOVES: usize = 3;
@@ -69,8 +73,9 @@ pub(crate) struct CallShared {
     begun: Instant,
     deadline: Instant,
     state: Mutex<State>,
-    /// Told when the call ends, for requests that wait for a connection or for credit.
-    over: Notify,
+    /// Told when the call ends, for requests that wait for a connection or for credit, and when the application takes
+    /// an answer that came from this endpoint itself.
+    changed: Notify,
 }
 
 struct State {
@@ -87,6 +92,8 @@ struct State {
     answered: Vec<(Path, Duration)>,
     /// What the application took of answers, by connection, since it was last credited.
     taken: Vec<Taken>,
+    /// Bytes of answers that came from this endpoint itself and wait for the application.
+    own: u64,
 }
 
 /// An initial request.
@@ -145,8 +152,9 @@ impl CallShared {
                 roots: Vec::new(),
                 answered: Vec::new(),
                 taken: Vec::new(),
+                own: 0,
             }),
-            over: Notify::new(),
+            changed: Notify::new(),
         })
     }
 
@@ -215,6 +223,9 @@ impl CallShared {
                     state.note_answer(response.request.path, self.begun.elapsed());
                 }
                 let first_failed = response.status && self.options.fail_fast;
+                if peer.is_none() {
+                    state.own += response.payload.len() as u64 + ANSWER_COST;
+                }
                 state.answers.push_back(RawAnswer {
                     request: response.request,
                     index: response.index,
@@ -336,7 +347,7 @@ impl CallShared {
         }
         let waker = state.waker.take();
         drop(state);
-        self.over.notify_waiters();
+        self.changed.notify_waiters();
         self.endpoint.forget_call(self.id.sequence);
         for (peer, ping) in sent {
             peer.control(Message::Ping(ping));
@@ -483,20 +494,35 @@ impl CallShared {
         method: &MethodDefinition,
         request: Request,
     ) -> Result<(), Failure> {
-        let mut over = pin!(self.over.notified());
-        let failed = || match self.outcome() {
-            Some(Outcome::Failed(failure)) => Some(failure),
-            _ => None,
-        };
-        if let Some(failure) = failed() {
-            return Err(failure);
-        }
+        let mut over = pin!(self.over());
         let mut sent = pin!(self.send_in_time(server, method, request));
         poll_fn(|cx| match sent.as_mut().poll(cx) {
             Poll::Ready(sent) => Poll::Ready(sent),
-            Poll::Pending => over.as_mut().poll(cx).map(|()| failed().map_or(Ok(()), Err)),
+            Poll::Pending => over.as_mut().poll(cx).map(Err),
         })
         .await
+    }
+
+    /// Waits until the call has failed.
+    async fn over(&self) -> Failure {
+        loop {
+            let changed = self.changed();
+            if let Some(Outcome::Failed(failure)) = self.outcome() {
+                return failure;
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits for a change. Create it before looking, so that nothing is missed.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// Whether the application takes more answers that come from this endpoint itself.
+    pub(crate) fn takes_own(&self) -> bool {
+        let state = self.lock();
+        state.outcome.is_some() || state.own < self.endpoint.config.limits.call
     }
 
     async fn send_in_time(
@@ -578,6 +604,10 @@ impl CallShared {
         let mut state = self.lock();
         if let Some(answer) = state.answers.pop_front() {
             let credit = state.take(&answer, self.endpoint.config.limits.call / 4);
+            if answer.peer.is_none() {
+                state.own -= answer.payload.len() as u64 + ANSWER_COST;
+                self.changed.notify_waiters();
+            }
             drop(state);
             if let Some(taken) = credit {
                 taken.peer.grant_call(self.id, taken.responses, taken.bytes);
@@ -697,7 +727,8 @@ impl State {
         let taken = &mut self.taken[position];
         taken.responses += 1;
         taken.bytes += answer.payload.len() as u64;
-        (taken.bytes + 64 * taken.responses >= worth).then(|| self.taken.swap_remove(position))
+        (taken.bytes + ANSWER_COST * taken.responses >= worth)
+            .then(|| self.taken.swap_remove(position))
     }
 
     /// A missing request in words.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use wallaby_proto::connection::{
-    Connection, Features, Hello, Limits as WireLimits, MethodDefinition, VERSION,
+    Connection, Features, Hello, Limits as WireLimits, MethodDefinition, Refusal, VERSION,
 };
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
@@ -21,10 +21,10 @@ use crate::call::{CallOptions, CallShared, RawCall};
 use crate::calls::Calls;
 use crate::client::{Caller, Outgoing, Sender};
 use crate::dispatch::Dispatcher;
-use crate::driver::peer::{Delayed, Peer};
+use crate::driver::peer::{Delayed, Peer, Refused};
 use crate::error::{BindError, ConnectError, Failure, ServeError};
 use crate::executor::{Admission, Executor, Schedule};
-use crate::handling::{Handling, Job};
+use crate::handling::{Handling, Job, too_large};
 use crate::link::DelayLine;
 use crate::metrics::{Meters, Metrics};
 use crate::pool::{Opening, Pool};
@@ -339,7 +339,7 @@ impl Inner {
         self.calls().remove(sequence);
     }
 
-    fn call(&self, sequence: u64) -> Option<Arc<CallShared>> {
+    pub(crate) fn call(&self, sequence: u64) -> Option<Arc<CallShared>> {
         self.calls().get(sequence).cloned()
     }
 
@@ -379,6 +379,14 @@ impl Inner {
                         let room = next.room();
                         match next.try_response(response, true, 0) {
                             Ok(()) => return from.grant_call(id, 1, size),
+                            Err((Refused::Now(Refusal::TooLarge { size, limit }), refused)) => {
+                                if refused.status {
+                                    // Not even a status is taken.
+                                    return endpoint.meters.undeliverable.add();
+                                }
+                                response = too_large(refused, size, limit, None);
+                                continue;
+                            }
                             Err((_, refused)) => response = refused,
                         }
                         if next.is_closed() {

@@ -1,5 +1,6 @@
 //! One request being handled: its place in the call, what its handler sends, and how it ends.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::AbortHandle;
 use wallaby_proto::call::server::{Inherited, Outbound, Released, Server, undelivered};
 use wallaby_proto::connection::{Features, MethodDefinition, Refusal};
 use wallaby_proto::wire::{Message, MethodRef, Options, ReplyTo, Request, Response, TraceRecord};
@@ -60,7 +61,8 @@ pub(crate) struct Handling {
     arrived: Instant,
     state: Mutex<State>,
     cancelled: AtomicBool,
-    waiting: Waiting,
+    answers: Lane,
+    requests: Lane,
     /// Told when the request is stopped, and when nothing waits any more.
     changed: Notify,
     /// The endpoint knows that it waits for something, so that an abort finds it.
@@ -90,15 +92,45 @@ struct State {
     watch: Option<AbortHandle>,
 }
 
-/// How many messages wait for a connection or for credit.
+/// Messages of a request, all answers or all onward, that wait for a connection or for credit. One task sends them in
+/// order, as long as there are any.
 #[derive(Debug, Default)]
-struct Waiting {
-    answers: AtomicUsize,
-    requests: AtomicUsize,
+struct Lane {
+    /// How many wait, the one included that the task is about to send.
+    count: AtomicUsize,
+    parcels: Mutex<VecDeque<Parcel>>,
 }
 
-/// A task that sends what is left once there is a connection and credit.
-pub(crate) type Delivery = JoinHandle<()>;
+impl Lane {
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Adds a parcel; returns whether it is alone, and a task is needed.
+    fn push(&self, parcel: Parcel) -> bool {
+        let mut parcels = self.lock();
+        parcels.push_back(parcel);
+        self.count.fetch_add(1, Ordering::AcqRel) == 0
+    }
+
+    /// The parcel to send next; it still counts as waiting.
+    fn first(&self) -> Option<Parcel> {
+        self.lock().pop_front()
+    }
+
+    /// It was sent; returns whether no other waits.
+    fn done(&self) -> bool {
+        let _parcels = self.lock();
+        self.count.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Parcel>> {
+        self.parcels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ready when what could not be sent at once was sent.
+pub(crate) type Delivery = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A message ready for its connection.
 #[derive(Debug)]
@@ -106,6 +138,22 @@ enum Parcel {
     Request(Destination, Request),
     /// A response, or the end of a branch.
     Answer(Message),
+}
+
+impl Parcel {
+    fn is_onward(&self) -> bool {
+        matches!(self, Self::Request(..))
+    }
+
+    /// Whether the call's credit is needed for it.
+    fn is_counted(&self) -> bool {
+        matches!(self, Self::Answer(Message::Response(response)) if is_counted(response))
+    }
+}
+
+/// The only answer of a branch need not be counted if it is small.
+fn is_counted(response: &Response) -> bool {
+    !response.last || response.index > 0 || response.payload.len() > SMALL
 }
 
 impl Handling {
@@ -146,7 +194,8 @@ impl Handling {
                 watch: None,
             }),
             cancelled: AtomicBool::new(false),
-            waiting: Waiting::default(),
+            answers: Lane::default(),
+            requests: Lane::default(),
             changed: Notify::new(),
             listed: AtomicBool::new(false),
         })
@@ -186,27 +235,28 @@ impl Handling {
 
     /// Waits until no earlier message of the same kind waits, or the request is stopped. So little waits and order is
     /// kept; and a handler that gives up waiting does so before its message has a number.
-    pub(crate) async fn ready(self: Arc<Self>, onward: bool) {
-        loop {
-            let changed = self.changed.notified();
-            if !self.has_waiting(onward) || self.is_cancelled() {
-                return;
+    pub(crate) fn ready(self: Arc<Self>, onward: bool) -> Delivery {
+        Box::pin(async move {
+            loop {
+                let changed = self.changed.notified();
+                if !self.has_waiting(onward) || self.is_cancelled() {
+                    return;
+                }
+                changed.await;
             }
-            changed.await;
-        }
+        })
     }
 
     /// Whether an earlier message waits: one onward, or an answer.
     pub(crate) fn has_waiting(&self, onward: bool) -> bool {
-        let Waiting { answers, requests } = &self.waiting;
-        let waiting = if onward { requests } else { answers };
-        waiting.load(Ordering::Acquire) > 0
+        !self.lane(onward).is_empty()
     }
 
-    fn waiting(&self, parcel: &Parcel) -> &AtomicUsize {
-        match parcel {
-            Parcel::Answer(_) => &self.waiting.answers,
-            Parcel::Request(..) => &self.waiting.requests,
+    fn lane(&self, onward: bool) -> &Lane {
+        if onward {
+            &self.requests
+        } else {
+            &self.answers
         }
     }
 
@@ -434,36 +484,53 @@ impl Handling {
 
     // How messages leave.
 
-    /// Sends at once what can be sent; the rest is a task that can be waited for.
+    /// Sends at once what can be sent; the rest leaves in order, and can be waited for.
     fn dispatch(self: &Arc<Self>, released: Released<Destination>) -> Option<Delivery> {
-        let mut waiting = Vec::new();
+        let mut delivery: Option<Delivery> = None;
         for outbound in released.into_iter().flatten() {
-            if let Err(parcel) = self.attempt(self.pack(outbound)) {
-                waiting.push(parcel);
+            let parcel = self.pack(outbound);
+            let onward = parcel.is_onward();
+            let parcel = match self.has_waiting(onward) {
+                false => self.attempt(parcel),
+                true => Err(parcel), // behind those that wait already
+            };
+            if let Err(parcel) = parcel {
+                self.deliver_later(parcel);
+                let ready = Arc::clone(self).ready(onward);
+                delivery = Some(match delivery {
+                    None => ready,
+                    Some(before) => Box::pin(async {
+                        before.await;
+                        ready.await;
+                    }),
+                });
             }
         }
-        if waiting.is_empty() {
-            return None;
-        }
-        for parcel in &waiting {
-            self.waiting(parcel).fetch_add(1, Ordering::AcqRel);
-        }
-        let handling = Arc::clone(self);
-        // In a task of its own: these messages have numbers, so the call cannot complete without them, even if the
-        // handler gives up waiting.
-        Some(self.endpoint.runtime.spawn(async move {
-            for parcel in waiting {
-                let waiting = handling.waiting(&parcel);
-                handling.deliver(parcel).await;
-                waiting.fetch_sub(1, Ordering::AcqRel);
-                handling.changed.notify_waiters();
-            }
-        }))
+        delivery
     }
 
-    /// Sends without waiting; what has to wait goes on in a task of its own.
+    /// Sends without waiting; what has to wait goes on by itself.
     fn dispatch_later(self: &Arc<Self>, released: Released<Destination>) {
         drop(self.dispatch(released));
+    }
+
+    /// Leaves a parcel to a task, one for each direction: it has its number, so the call cannot complete without it,
+    /// even if the handler gives up waiting.
+    fn deliver_later(self: &Arc<Self>, parcel: Parcel) {
+        let onward = parcel.is_onward();
+        if !self.lane(onward).push(parcel) {
+            return;
+        }
+        let handling = Arc::clone(self);
+        self.endpoint.runtime.spawn(async move {
+            let lane = handling.lane(onward);
+            let mut done = false;
+            while !done && let Some(parcel) = lane.first() {
+                handling.deliver(parcel).await;
+                done = lane.done();
+                handling.changed.notify_waiters();
+            }
+        });
     }
 
     fn pack(&self, outbound: Outbound<Destination>) -> Parcel {
@@ -498,6 +565,7 @@ impl Handling {
     /// Whether a message would be accepted without waiting, as far as can be told.
     fn has_room(&self, message: &Sending) -> bool {
         match message {
+            Sending::Answer(_) if self.is_own_call() => self.has_own_room(),
             Sending::Answer(_) => self
                 .way_back()
                 .is_none_or(|peer| peer.takes_responses(self.call)),
@@ -516,7 +584,10 @@ impl Handling {
                 Some(peer) => self.attempt_request(&peer, to, request),
                 None => Err(Parcel::Request(to, request)),
             },
-            Parcel::Answer(message) if self.call.initiator == self.endpoint.node => {
+            parcel if self.is_own_call() && parcel.is_counted() && !self.has_own_room() => {
+                Err(parcel)
+            }
+            Parcel::Answer(message) if self.is_own_call() => {
                 self.endpoint.handle_answer(None, message);
                 Ok(())
             }
@@ -572,23 +643,24 @@ impl Handling {
         if own {
             response.token = None;
         }
-        let counted =
-            !(own && response.last && response.index == 0 && response.payload.len() <= SMALL);
+        let counted = !own || is_counted(&response);
         match peer.try_response(response, counted, self.oldest) {
             Ok(()) => Ok(()),
             Err((Refused::Now(Refusal::TooLarge { size, limit }), response)) => {
-                let message =
-                    format!("an answer of {size} bytes, but the initiator takes at most {limit}");
-                let status = Status::new(Code::ResourceExhausted, message)
-                    .by(self.endpoint.address.as_ref());
-                let response = Response {
-                    status: true,
-                    payload: status.to_payload(),
-                    ..response
-                };
-                // A status is always accepted: it is small, and counting it could only make it wait.
-                let _ = peer.try_response(response, false, self.oldest);
-                Ok(())
+                let response = too_large(response, size, limit, self.endpoint.address.as_ref());
+                // Not counted: it is small, and counting it could only make it wait.
+                match peer.try_response(response, false, self.oldest) {
+                    Ok(()) => Ok(()),
+                    Err((Refused::Ended(_), mut response)) => {
+                        response.token = token;
+                        Err(Parcel::Answer(Message::Response(response)))
+                    }
+                    Err((Refused::Now(refusal), _)) => {
+                        self.endpoint.meters.undeliverable.add();
+                        tracing::warn!(call = %self.call, %refusal, "not even a status is taken");
+                        Ok(())
+                    }
+                }
             }
             Err((_, mut response)) => {
                 response.token = token;
@@ -597,8 +669,40 @@ impl Handling {
         }
     }
 
+    /// The call is this endpoint's own, so that answers go nowhere.
+    fn is_own_call(&self) -> bool {
+        self.call.initiator == self.endpoint.node
+    }
+
+    /// Whether the application of this endpoint takes more answers of its own call.
+    fn has_own_room(&self) -> bool {
+        let call = self.endpoint.call(self.call.sequence);
+        call.is_none_or(|call| call.takes_own())
+    }
+
+    /// Waits until it does.
+    async fn deliver_own(self: &Arc<Self>, parcel: Parcel) {
+        let mut parcel = parcel;
+        let Some(call) = self.endpoint.call(self.call.sequence) else {
+            return self.endpoint.meters.late_dropped.add();
+        };
+        loop {
+            let changed = call.changed();
+            match self.attempt(parcel) {
+                Ok(()) => return,
+                Err(refused) => parcel = refused,
+            }
+            if !self.still_wanted(changed).await {
+                return;
+            }
+        }
+    }
+
     /// Sends, and waits for a connection and for credit.
     async fn deliver(self: &Arc<Self>, parcel: Parcel) {
+        if self.is_own_call() && !parcel.is_onward() {
+            return self.deliver_own(parcel).await;
+        }
         let mut parcel = parcel;
         for _ in 0..MOVES {
             let peer = match &parcel {
@@ -955,6 +1059,22 @@ impl Drop for Run {
 impl Drop for Handling {
     fn drop(&mut self) {
         self.peer.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A status in place of an answer that the initiator does not take.
+pub(crate) fn too_large(
+    response: Response,
+    size: u64,
+    limit: u64,
+    server: Option<&Address>,
+) -> Response {
+    let message = format!("an answer of {size} bytes, but the initiator takes at most {limit}");
+    let status = Status::new(Code::ResourceExhausted, message).by(server);
+    Response {
+        status: true,
+        payload: status.to_payload(),
+        ..response
     }
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct Pool {
 struct State {
     /// Those dialled, by the address dialled.
     dialled: HashMap<Address, Slot>,
+    /// The one used last: most endpoints send to the same server many times.
+    last: Option<(Address, Arc<Peer>)>,
     /// The life that was last found at an address.
     lives: HashMap<Address, NodeId>,
     /// All that are open, whoever dialled.
@@ -84,13 +86,22 @@ impl Pool {
 
     /// The open connection to a server, if there is one.
     pub(crate) fn ready(&self, server: &Address) -> Option<Arc<Peer>> {
-        let state = self.lock();
+        let mut state = self.lock();
+        if let Some((last, peer)) = &state.last
+            && last == server
+            && !peer.is_closed()
+        {
+            self.use_now(peer);
+            return Some(Arc::clone(peer));
+        }
         let peer = state.dialled.get(server)?.get()?.as_ref().ok()?;
         if peer.is_closed() {
             return None;
         }
         self.use_now(peer);
-        Some(Arc::clone(peer))
+        let peer = Arc::clone(peer);
+        state.last = Some((server.clone(), Arc::clone(&peer)));
+        Some(peer)
     }
 
     /// The slot in which the connection to a server is or will be; one that failed or ended is replaced.
@@ -187,6 +198,7 @@ impl Pool {
         state
             .dialled
             .retain(|_, slot| !matches!(slot.get(), Some(Ok(other)) if other.id == peer.id));
+        state.last.take_if(|(_, last)| last.id == peer.id);
         state.open.remove(&peer.id).is_some()
     }
 

@@ -179,7 +179,9 @@ impl RawRequest {
 
     /// Sends the message that is held back because it might be the last one.
     pub async fn flush(&self) {
-        settle(self.handling.flush()).await;
+        if let Some(delivery) = self.handling.flush() {
+            delivery.await;
+        }
     }
 
     /// Ends the request with a status.
@@ -200,14 +202,6 @@ impl fmt::Debug for RawRequest {
     }
 }
 
-/// Waits for what could not be sent at once.
-async fn settle(delivery: Option<Delivery>) {
-    if let Some(delivery) = delivery {
-        // It can only fail if the runtime shuts down.
-        let _ = delivery.await;
-    }
-}
-
 /// A message that leaves when this is first polled; done when it was accepted for sending.
 ///
 /// Written by hand since handlers are futures that hold this one: as a chain of async functions it would be several
@@ -219,7 +213,7 @@ struct Departure<R> {
     /// The message ends the request.
     last: bool,
     /// For an earlier message, or for this one to be accepted.
-    wait: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    wait: Option<Delivery>,
 }
 
 impl<R: Borrow<RawRequest> + Unpin> Departure<R> {
@@ -251,7 +245,7 @@ impl<R: Borrow<RawRequest> + Unpin> Future for Departure<R> {
             if handling.has_waiting(onward) && !handling.is_cancelled() {
                 let ready = Arc::clone(handling).ready(onward);
                 self.message = Some(Ok(message));
-                self.wait = Some(Box::pin(ready));
+                self.wait = Some(ready);
                 continue;
             }
             let delivery = if self.last {
@@ -261,7 +255,7 @@ impl<R: Borrow<RawRequest> + Unpin> Future for Departure<R> {
             };
             match delivery? {
                 None => return Poll::Ready(Ok(())),
-                delivery => self.wait = Some(Box::pin(settle(delivery))),
+                delivery => self.wait = delivery,
             }
         }
     }

@@ -1,11 +1,12 @@
 //! The tree of hops of a call, as far as its initiator knows it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::wire::TraceRecord;
-use wallaby_proto::{Address, CallId, NodeId, Path, RequestId};
+use wallaby_proto::{Address, CallId, NodeId, Path};
 
 /// The tree of hops of a call: what its manifests told, and for a traced call what each hop reported of itself.
 #[derive(Debug, Clone)]
@@ -75,22 +76,31 @@ pub(crate) fn assemble(
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_micros() as u64;
-    let mut hops: Vec<(RequestId, Option<Path>, Hop)> = Vec::new();
+    let mut records: HashMap<Path, Vec<&TraceRecord>> = HashMap::new();
+    for record in initiator.trace() {
+        records
+            .entry(record.request.path)
+            .or_default()
+            .push(record);
+    }
+    let roots: HashMap<_, _> = roots.iter().map(|root| (root.path, root)).collect();
+    let answered: HashMap<_, _> = answered.iter().copied().collect();
+    let parents: Parents = initiator
+        .branches()
+        .map(|branch| (branch.path, branch.parent.or_else(|| branch.path.parent())))
+        .collect();
+    let depths = depths(&parents);
+    let mut hops = Vec::new();
     for branch in initiator.branches() {
-        let records = initiator
-            .trace()
-            .iter()
-            .filter(|record| record.request.path == branch.path);
+        let records = records.get(&branch.path).into_iter().flatten();
         let mut of_branch: Vec<_> = records.map(|record| reported(record, begun_us)).collect();
         of_branch.sort_by_key(|hop| hop.hop);
         of_branch.dedup_by_key(|hop| hop.hop);
         if of_branch.last().is_none_or(|last| last.hop < branch.hop) {
             of_branch.push(unreported(branch.path, branch.hop));
         }
-        if let (Some(root), Some(first)) = (
-            roots.iter().find(|root| root.path == branch.path),
-            of_branch.first_mut(),
-        ) && first.hop == 0
+        if let (Some(root), Some(first)) = (roots.get(&branch.path), of_branch.first_mut())
+            && first.hop == 0
         {
             first.server.get_or_insert_with(|| root.server.clone());
             first.method.get_or_insert_with(|| root.method.to_string());
@@ -102,56 +112,52 @@ pub(crate) fn assemble(
                 .map_or(branch.received, |facts| facts.responses)
                 .into();
             last.delegated = branch.facts.map_or(0, |facts| facts.requests).into();
-            last.answered = answered
-                .iter()
-                .find(|(path, _)| *path == branch.path)
-                .map(|(_, at)| *at);
+            last.answered = answered.get(&branch.path).copied();
         }
-        let parent = branch
-            .parent
-            .or_else(|| branch.path.parent())
-            .filter(|parent| !parent.is_root());
-        hops.extend(of_branch.into_iter().map(|hop| {
-            (
-                RequestId {
-                    path: branch.path,
-                    hop: hop.hop,
-                },
-                parent,
-                hop,
-            )
-        }));
+        hops.extend(of_branch.into_iter().map(|hop| (branch.path, hop)));
     }
-    hops.sort_by_key(|(id, ..)| depth_order(id));
+    hops.sort_by_key(|(path, hop)| (depths.get(path).copied(), *path, hop.hop));
     Trace {
         call: initiator.call(),
         elapsed,
-        hops: link(hops),
+        hops: link(hops, &parents),
     }
 }
 
-/// Parents before children: shorter literal paths first, folded ones last.
-fn depth_order(id: &RequestId) -> (bool, u32, Path, u32) {
-    (
-        id.path.is_folded(),
-        id.path.levels_below(&Path::ROOT).unwrap_or(u32::MAX),
-        id.path,
-        id.hop,
-    )
+/// The parent of each branch, where it is known.
+type Parents = HashMap<Path, Option<Path>>;
+
+/// How deep in the tree each branch is. A folded path does not say it: its parents must be followed.
+fn depths(parents: &Parents) -> HashMap<Path, u32> {
+    let mut depths = HashMap::new();
+    for path in parents.keys() {
+        let mut way = Vec::new();
+        let mut next = Some(*path);
+        while let Some(path) = next
+            && !depths.contains_key(&path)
+            && way.len() <= parents.len()
+        {
+            way.push(path);
+            next = parents.get(&path).copied().flatten();
+        }
+        let mut depth = next.and_then(|path| depths.get(&path).copied()).unwrap_or(0);
+        for path in way.into_iter().rev() {
+            // Where a parent is not known, the path itself may say how deep it is.
+            depth = path.levels_below(&Path::ROOT).unwrap_or(depth + 1);
+            depths.insert(path, depth);
+        }
+    }
+    depths
 }
 
 /// Fills in who sent each hop: the one before it in its branch, or the last hop of its parent's branch.
-fn link(hops: Vec<(RequestId, Option<Path>, Hop)>) -> Vec<Hop> {
-    let keys: Vec<_> = hops.iter().map(|(id, ..)| *id).collect();
-    let linked = hops.into_iter().map(|(id, parent, hop)| {
-        let before = keys
-            .iter()
-            .rposition(|key| key.path == id.path && key.hop < id.hop);
-        let above = || parent.and_then(|parent| keys.iter().rposition(|key| key.path == parent));
-        Hop {
-            parent: before.or_else(above),
-            ..hop
-        }
+fn link(hops: Vec<(Path, Hop)>, parents: &Parents) -> Vec<Hop> {
+    let mut latest: HashMap<Path, usize> = HashMap::new();
+    let linked = hops.into_iter().enumerate().map(|(index, (path, hop))| {
+        let above = parents.get(&path).copied().flatten();
+        let above = above.and_then(|above| latest.get(&above).copied());
+        let parent = latest.insert(path, index).or(above);
+        Hop { parent, ..hop }
     });
     linked.collect()
 }

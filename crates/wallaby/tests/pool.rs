@@ -105,7 +105,9 @@ async fn a_server_may_come_back_as_another_life(net: Net) {
         panic!("another failure: {lost}")
     };
     assert_eq!(*server, address);
-    assert!(reason.contains("another life"), "{reason}");
+    // It was redialled before the new life was there, or after.
+    let redialled = reason.contains("another life") || reason.contains("cannot connect");
+    assert!(redialled, "{reason}");
     assert!(
         reason.contains("the endpoint was closed"),
         "it had said why: {reason}"

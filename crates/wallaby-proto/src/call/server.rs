@@ -37,8 +37,6 @@ pub struct Server<T> {
     responses: u32,
     /// Number of the next child request.
     requests: u32,
-    /// Something was released: the carried manifest is on its way.
-    released: bool,
     manifest: Option<Manifest>,
     held: Option<Held<T>>,
     traced: Option<Vec<TraceRecord>>,
@@ -147,7 +145,6 @@ impl<T> Server<T> {
             depth: request.depth,
             responses: request.base,
             requests: 0,
-            released: false,
             manifest: request.manifest,
             held: None,
             traced: request.traced.then(|| carried.unwrap_or_default()),
@@ -313,7 +310,6 @@ impl<T> Server<T> {
 
     /// What the next message takes along: the carried manifest and trace records, once, and this hop's record.
     fn luggage(&mut self, record: Option<TraceRecord>) -> (Option<Manifest>, Vec<TraceRecord>) {
-        self.released = true;
         let trace = match &mut self.traced {
             Some(records) => {
                 let mut trace = std::mem::take(records);

@@ -6,6 +6,7 @@ mod mem;
 mod socket;
 
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll, ready};
 
@@ -181,7 +182,8 @@ async fn resolve(text: &str) -> Result<Address, BindError> {
 /// Listens at a path; a socket file that nobody listens on any more is replaced.
 async fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+        // Another file than a socket is somebody's, and not to be removed.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_socket(path) => {
             match UnixStream::connect(path).await {
                 Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
                     std::fs::remove_file(path)?
@@ -192,6 +194,10 @@ async fn listen_unix(path: &Path) -> io::Result<UnixListener> {
         }
         result => result,
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
 fn sockets((read, write): (socket::Reader, socket::Writer)) -> (ReadHalf, WriteHalf) {

@@ -1,0 +1,311 @@
+//! Initiators that cannot be dialled: answers come back along the way the requests went, and nobody notices.
+
+#[macro_use]
+mod common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{Net, all, at, client, failure, heap, patience, service, sorted, status, until, work};
+use wallaby::{
+    Address, Code, Endpoint, Failure, Limits, Many, One, Outcome, Request, Service, Status,
+};
+
+over_every_transport!(
+    answers_come_back_over_two_and_three_levels,
+    large_answers_come_back_too,
+    an_address_that_cannot_be_dialled_is_no_obstacle,
+    an_address_of_somebody_else_is_no_obstacle,
+    who_is_connected_answers_directly,
+    an_answer_too_large_for_the_initiator_is_a_status,
+    statuses_and_silence_come_back_too,
+    the_time_of_a_call_ends_if_its_way_back_is_gone,
+);
+
+/// Answers by itself and hands the rest of its work on.
+fn link(next: Option<Address>) -> Service {
+    let (one, many, bytes) = (next.clone(), next.clone(), next);
+    service()
+        .method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let next = one.clone();
+            async move {
+                Ok(match next {
+                    Some(next) => request.forward(next, work::one(what)).await?,
+                    None => request.respond(what).await?,
+                })
+            }
+        })
+        .method(
+            &work::MANY,
+            move |request: Request<Many<_>>, (what,): (String,)| {
+                let next = many.clone();
+                async move {
+                    if what == "nothing" && next.is_none() {
+                        return Ok(());
+                    }
+                    for child in 0..2 {
+                        let Some(next) = &next else { break };
+                        request
+                            .delegate(next, work::many(format!("{what}.{child}")))
+                            .await?;
+                    }
+                    if what.contains("status") {
+                        // What is held back would not be sent.
+                        request.flush().await;
+                        return Err(Status::new(Code::OutOfRange, what));
+                    }
+                    Ok(request.reply(what).await?)
+                }
+            },
+        )
+        .method(
+            &heap::ONE,
+            move |request: Request<One<_>, _>, (what,): (Bytes,)| {
+                let next = bytes.clone();
+                async move {
+                    Ok(match next {
+                        Some(next) => request.forward(next, heap::one(what)).await?,
+                        None => request.respond(what).await?,
+                    })
+                }
+            },
+        )
+}
+
+/// Servers of which each knows the next; the first comes first.
+async fn line(net: &Net, length: usize) -> Vec<Endpoint> {
+    let mut servers: Vec<Endpoint> = Vec::new();
+    for _ in 0..length {
+        let next = servers.last().map(at);
+        servers.push(net.serve(link(next)).await);
+    }
+    servers.reverse();
+    servers
+}
+
+fn relayed(servers: &[Endpoint]) -> u64 {
+    servers.iter().map(|server| server.metrics().relayed).sum()
+}
+
+async fn answers_come_back_over_two_and_three_levels(net: Net) {
+    for length in [2, 3, 4] {
+        let servers = line(&net, length).await;
+        let client = client();
+        let work = work::at(&client, at(&servers[0]));
+        assert_eq!(work.one("hop".into()).await.expect("an answer"), "hop");
+        assert_eq!(relayed(&servers), length as u64 - 1, "one relay a level");
+        for _ in 0..5 {
+            let (answers, statuses) = sorted(&mut work.many("r".into())).await;
+            assert!(statuses.is_empty(), "{statuses:?}");
+            assert_eq!(answers.len(), (1 << length) - 1);
+        }
+        assert_eq!(client.metrics().connections_opened, 1);
+        assert!(
+            servers
+                .iter()
+                .all(|server| server.metrics().undeliverable == 0)
+        );
+    }
+}
+
+async fn large_answers_come_back_too(net: Net) {
+    let servers = line(&net, 3).await;
+    let client = client();
+    let payload = Bytes::from(
+        (0..3_000_000u32)
+            .map(|number| (number * 7 >> 3) as u8)
+            .collect::<Vec<_>>(),
+    );
+    let heap = heap::at(&client, at(&servers[0]));
+    let calls: Vec<_> = (0..4).map(|_| heap.one(payload.clone())).collect();
+    for call in calls {
+        assert!(
+            call.await.expect("an answer") == payload,
+            "it came back as it was"
+        );
+    }
+    assert_eq!(relayed(&servers), 8);
+}
+
+async fn an_address_that_cannot_be_dialled_is_no_obstacle(net: Net) {
+    let servers = line(&net, 3).await;
+    let gone = net.endpoint().await;
+    gone.close();
+    for nowhere in [at(&gone), "tcp://127.0.0.1:1".parse().expect("an address")] {
+        let initiator = net
+            .bind(Endpoint::builder().advertise(nowhere.clone()))
+            .await;
+        assert_eq!(initiator.address(), Some(&nowhere));
+        let before = relayed(&servers);
+        let (answers, statuses) =
+            sorted(&mut work::at(&initiator, at(&servers[0])).many("r".into())).await;
+        assert!(statuses.is_empty(), "{statuses:?}");
+        assert_eq!(answers.len(), 7);
+        assert!(relayed(&servers) > before);
+    }
+}
+
+async fn an_address_of_somebody_else_is_no_obstacle(net: Net) {
+    let servers = line(&net, 3).await;
+    let other = net.endpoint().await;
+    let initiator = net.bind(Endpoint::builder().advertise(at(&other))).await;
+    let (answers, statuses) =
+        sorted(&mut work::at(&initiator, at(&servers[0])).many("r".into())).await;
+    assert!(statuses.is_empty(), "{statuses:?}");
+    assert_eq!(answers.len(), 7);
+    assert_eq!(other.metrics().responses_received, 0);
+    assert_eq!(other.metrics().late_dropped, 0);
+}
+
+async fn who_is_connected_answers_directly(net: Net) {
+    let servers = line(&net, 2).await;
+    let client = client();
+    client.connect(at(&servers[1])).await.expect("it listens");
+    until(|| servers[1].metrics().connections_opened == 1).await;
+    let answer = work::at(&client, at(&servers[0]))
+        .one("direct".into())
+        .await;
+    assert_eq!(answer.expect("an answer"), "direct");
+    assert_eq!(relayed(&servers), 0);
+
+    // And who can be dialled is, once.
+    let initiator = net.endpoint().await;
+    for _ in 0..3 {
+        work::at(&initiator, at(&servers[0]))
+            .one("dialled".into())
+            .await
+            .expect("an answer");
+    }
+    assert_eq!(relayed(&servers), 0);
+    assert_eq!(initiator.metrics().connections_opened, 2);
+}
+
+async fn an_answer_too_large_for_the_initiator_is_a_status(net: Net) {
+    let servers = line(&net, 3).await;
+    let mut limits = Limits::default();
+    limits.message = 100_000;
+    let narrow = Endpoint::builder()
+        .limits(limits)
+        .bind()
+        .await
+        .expect("there is a runtime");
+    let next = at(&servers[1]);
+    let root = service().method(&heap::ONE, move |request: Request<One<_>, _>, (_,)| {
+        let next = next.clone();
+        async move {
+            Ok(request
+                .forward(next, heap::one(Bytes::from(vec![0; 200_000])))
+                .await?)
+        }
+    });
+    let root = net.serve(root).await;
+    let refused = status(heap::at(&narrow, at(&root)).one(Bytes::new()).await);
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("100000"), "{refused}");
+}
+
+async fn statuses_and_silence_come_back_too(net: Net) {
+    let servers = line(&net, 3).await;
+    let client = client();
+    let work = work::at(&client, at(&servers[0]));
+    let mut call = work.many("status".into());
+    let (answers, statuses) = sorted(&mut call).await;
+    assert!(answers.is_empty(), "{answers:?}");
+    assert_eq!(statuses.len(), 7);
+    assert!(
+        statuses
+            .iter()
+            .all(|status| status.code() == Code::OutOfRange)
+    );
+    assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 7 }));
+    let unknown = status(
+        heap::at(&client, at(&servers[0]))
+            .many(Bytes::new())
+            .next()
+            .await
+            .expect("a status"),
+    );
+    assert_eq!(unknown.code(), Code::Unimplemented);
+
+    let silent = net
+        .serve(service().method(&work::MANY, |_, (_,)| async { Ok(()) }))
+        .await;
+    let next = at(&silent);
+    let root = service().method(&work::MANY, move |request: Request<Many<_>>, (what,)| {
+        let next = next.clone();
+        async move { Ok(request.forward(next, work::many(what)).await?) }
+    });
+    let root = net.serve(root).await;
+    let mut call = work::at(&client, at(&root)).many("nothing".into());
+    assert!(all(&mut call).await.is_empty());
+    assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
+}
+
+async fn the_time_of_a_call_ends_if_its_way_back_is_gone(net: Net) {
+    let leaf = service().method(
+        &work::ONE,
+        |request: Request<One<String>>, (what,)| async move {
+            request.cancelled().await;
+            drop(what);
+            Ok(())
+        },
+    );
+    let leaf = net.serve(leaf).await;
+    let next = at(&leaf);
+    let root = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+        let next = next.clone();
+        async move { Ok(request.forward(next, work::one(what)).await?) }
+    });
+    let root = net.serve(root).await;
+    let client = client();
+    let mut call = work::at(&client, at(&root))
+        .deadline(Duration::from_millis(500))
+        .one(String::new());
+    until(|| leaf.load() == (1, 0)).await;
+    root.close();
+    let failed = failure(call.answer().await);
+    assert!(
+        matches!(
+            failed,
+            Failure::ServerLost { .. } | Failure::Deadline { .. }
+        ),
+        "{failed}"
+    );
+    assert!(
+        failed.to_string().contains(&at(&root).to_string()),
+        "{failed}"
+    );
+    // The leaf's status finds no way, which is counted.
+    until(|| leaf.metrics().undeliverable == 1).await;
+    until(|| leaf.load() == (0, 0)).await;
+}
+
+/// A relay passes on what it is given only towards whom it knows.
+#[tokio::test]
+async fn a_relay_does_not_send_answers_back() {
+    patience(async {
+        let net = Net::tcp();
+        let servers = line(&net, 2).await;
+        let client = client();
+        work::at(&client, at(&servers[0]))
+            .one("x".into())
+            .await
+            .expect("an answer");
+        let initiator = client.node();
+        client.close();
+        until(|| servers[0].metrics().connections_ended == 1).await;
+        let mut peer = common::raw::Raw::dial(&at(&servers[0]), common::raw::hello(5)).await;
+        let call = wallaby::CallId {
+            initiator,
+            sequence: 1,
+        };
+        peer.send_response(common::raw::response(
+            call,
+            Some(wallaby_proto::Token::new(1)),
+            &[0],
+        ))
+        .await;
+        until(|| servers[0].metrics().undeliverable == 1).await;
+    })
+    .await;
+}

@@ -7,7 +7,7 @@
 //!   calls notice of large messages on their connection.
 //! - [`row`]: the result row, one line of JSON. [`table`] and [`chart`] show rows, with what
 //!   [`ratio`] compares them with.
-//! - [`report`]: all of it, as published in `docs/performance.md`; [`target`]: what is promised there.
+//! - [`mod@report`]: all of it, as published in `docs/performance.md`; [`target`]: what is promised there.
 //! - [`harness`]: interleaved rounds, latencies, processor time; what a new benchmark builds on.
 //! - [`pattern`]: who sends what to whom; `floor`: the same with bare loops.
 //! - [`fleet`]: the servers, processes started from this very program, which hands their command to [`server_main`].

@@ -186,6 +186,13 @@ impl CallShared {
             tracing::warn!(call = %self.id, ?peer, "an answer without the call's token was dropped");
             return;
         }
+        // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
+        if matches!(&message, Message::Response(response) if response.status)
+            && Instant::now() >= self.deadline
+        {
+            let failure = self.too_late(&state);
+            return self.end(state, Outcome::Failed(failure));
+        }
         let handled = match message {
             Message::Response(response) => self.handle_response(&mut state, peer, response),
             Message::End(end) => Self::handle_end(&mut state, &end),
@@ -295,17 +302,16 @@ impl CallShared {
         if state.outcome.is_some() {
             return;
         }
-        let missing = state
-            .initiator
-            .missing()
-            .take(8)
-            .map(|request| state.describe(request))
-            .collect();
-        let failure = Failure::Deadline {
-            after: self.deadline - self.begun,
-            missing,
-        };
+        let failure = self.too_late(&state);
         self.end(state, Outcome::Failed(failure));
+    }
+
+    fn too_late(&self, state: &State) -> Failure {
+        let missing = state.initiator.missing().take(8);
+        Failure::Deadline {
+            after: self.deadline - self.begun,
+            missing: missing.map(|request| state.describe(request)).collect(),
+        }
     }
 
     // How it ends.

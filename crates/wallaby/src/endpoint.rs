@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use wallaby_proto::connection::{
-    Connection, Features, Hello, Limits as WireLimits, MethodDefinition, Refusal, VERSION,
+    Connection, ConnectionError, Features, Hello, Limits as WireLimits, MethodDefinition, Refusal,
+    VERSION,
 };
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
@@ -486,10 +487,36 @@ impl Inner {
         if let Some(peer) = self.pool.ready(server) {
             return Ok(peer);
         }
+        let after = self.config.dial_timeout;
+        loop {
+            let dial = || self.dial(server, None, after);
+            match self.dial_once(server, dial).await {
+                // Somebody else's dial, which had less time or wanted a certain life, says nothing about this one.
+                Err(ConnectError::TimedOut { after: less, .. }) if less < after => {}
+                Err(ConnectError::Handshake {
+                    source: ConnectionError::WrongNode { .. },
+                    ..
+                }) => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Several who need a connection to the same address at the same time wait for one dial.
+    async fn dial_once<F>(
+        &self,
+        server: &Address,
+        dial: impl FnOnce() -> F,
+    ) -> Result<Arc<Peer>, ConnectError>
+    where
+        F: Future<Output = Result<Arc<Peer>, ConnectError>>,
+    {
         let slot = self.pool.slot(server);
-        slot.get_or_init(|| self.dial(server, None, self.config.dial_timeout))
-            .await
-            .clone()
+        let result = slot.get_or_init(dial).await.clone();
+        if result.is_err() {
+            self.pool.forget(server, &slot);
+        }
+        result
     }
 
     /// A connection to an initiator, to answer it.
@@ -505,12 +532,8 @@ impl Inner {
                 after,
             });
         }
-        let slot = self.pool.slot(address);
-        let peer = slot
-            .get_or_init(|| self.dial(address, Some(node), after))
-            .await
-            .clone();
-        match peer {
+        let dial = || self.dial(address, Some(node), after);
+        match self.dial_once(address, dial).await {
             Ok(peer) if peer.node() == Some(node) => Ok(peer),
             Ok(peer) => Err(ConnectError::Closed {
                 server: address.clone(),

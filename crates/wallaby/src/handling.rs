@@ -33,6 +33,9 @@ const SMALL: usize = 4096;
 /// Times that a message of which no byte was written moves to another connection.
 const MOVES: usize = 3;
 
+/// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule.
+const BEHIND: Duration = Duration::from_millis(10);
+
 /// How long after the deadline messages of a call may still wait: its initiator's clock decides, not this one.
 const LATE: Duration = Duration::from_secs(1);
 
@@ -290,7 +293,7 @@ impl Handling {
         self.endpoint.handling_waits(self);
         let (deadline, watched) = (self.deadline, Arc::downgrade(self));
         let watch = self.endpoint.runtime.spawn(async move {
-            timer::sleep_until(deadline).await;
+            timer::sleep_until(deadline + BEHIND).await;
             if let Some(handling) = watched.upgrade() {
                 handling.stop(&too_late());
             }
@@ -1016,7 +1019,7 @@ impl Run {
         let deadline = self.handling.deadline;
         let alarm = self
             .alarm
-            .get_or_insert_with(|| timer::sleep_until(deadline));
+            .get_or_insert_with(|| timer::sleep_until(deadline + BEHIND));
         while self.placed {
             if self.handling.is_cancelled() && !std::mem::replace(&mut self.in_grace, true) {
                 let grace = self.handling.endpoint.config.grace;

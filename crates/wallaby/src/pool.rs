@@ -119,6 +119,18 @@ impl Pool {
         Arc::clone(slot)
     }
 
+    /// A dial has failed: nothing is kept of an address that is perhaps never used again.
+    pub(crate) fn forget(&self, server: &Address, slot: &Slot) {
+        let mut state = self.lock();
+        if state
+            .dialled
+            .get(server)
+            .is_some_and(|known| Arc::ptr_eq(known, slot))
+        {
+            state.dialled.remove(server);
+        }
+    }
+
     /// The open connection to a life, if there is one.
     pub(crate) fn by_node(&self, node: NodeId) -> Option<Arc<Peer>> {
         let state = self.lock();
@@ -254,5 +266,28 @@ impl Pool {
     pub(crate) fn route(&self, initiator: NodeId) -> Option<Arc<Peer>> {
         let way = self.lock().routes.get(&initiator)?.1.upgrade()?;
         (!way.is_closed()).then_some(way)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dial_that_failed_leaves_nothing_behind() {
+        let pool = Pool::new(1);
+        let server: Address = "tcp://127.0.0.1:1".parse().expect("an address");
+        let (first, also) = (pool.slot(&server), pool.slot(&server));
+        assert!(Arc::ptr_eq(&first, &also), "both wait for the same dial");
+        let error = ConnectError::NoTransport {
+            server: server.clone(),
+        };
+        first.set(Err(error)).expect("set once");
+        pool.forget(&server, &first);
+        assert!(pool.lock().dialled.is_empty());
+        // The next dial is not forgotten with an earlier one.
+        let next = pool.slot(&server);
+        pool.forget(&server, &also);
+        assert!(Arc::ptr_eq(&next, &pool.slot(&server)));
     }
 }

@@ -78,10 +78,7 @@ pub(crate) fn assemble(
         .as_micros() as u64;
     let mut records: HashMap<Path, Vec<&TraceRecord>> = HashMap::new();
     for record in initiator.trace() {
-        records
-            .entry(record.request.path)
-            .or_default()
-            .push(record);
+        records.entry(record.request.path).or_default().push(record);
     }
     let roots: HashMap<_, _> = roots.iter().map(|root| (root.path, root)).collect();
     let answered: HashMap<_, _> = answered.iter().copied().collect();
@@ -140,7 +137,9 @@ fn depths(parents: &Parents) -> HashMap<Path, u32> {
             way.push(path);
             next = parents.get(&path).copied().flatten();
         }
-        let mut depth = next.and_then(|path| depths.get(&path).copied()).unwrap_or(0);
+        let mut depth = next
+            .and_then(|path| depths.get(&path).copied())
+            .unwrap_or(0);
         for path in way.into_iter().rev() {
             // Where a parent is not known, the path itself may say how deep it is.
             depth = path.levels_below(&Path::ROOT).unwrap_or(depth + 1);

@@ -3,6 +3,9 @@
 #[macro_use]
 mod common;
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use common::{Gate, Net, at, client, heap, patience, service, until, work};
 use tokio::sync::mpsc;
 use wallaby::{Failure, Many, One, Outcome, Request};
@@ -116,23 +119,37 @@ async fn a_call_within_a_handler_ends_with_its_request(net: Net) {
 
 /// A handler waits for an application that takes nothing, and that then gives the call up.
 async fn a_reply_that_waits_ends_with_the_call(net: Net) {
-    let server = service().method(
-        &heap::MANY,
-        |request: Request<Many<_>, _>, (what,)| async move {
+    let payload = Watched(Arc::new(vec![0; 100_000]));
+    let sent = payload.clone();
+    let server = service().method(&heap::MANY, move |request: Request<Many<_>, _>, (what,)| {
+        let payload = sent.clone();
+        async move {
             while !request.is_cancelled() {
-                request.reply(bytes::Bytes::from(vec![0; 100_000])).await?;
+                request.reply(Bytes::from_owner(payload.clone())).await?;
             }
             drop(what);
             Ok(())
-        },
-    );
+        }
+    });
     let server = net.serve(server).await;
     let client = client();
-    let call = heap::at(&client, at(&server)).many(bytes::Bytes::new());
+    let call = heap::at(&client, at(&server)).many(Bytes::new());
     // Until the window is full.
     until(|| client.metrics().responses_received >= 10).await;
     drop(call);
     until(|| server.load() == (0, 0)).await;
+    // Nor does what waited: only the test and the service know the payload still.
+    until(|| Arc::strong_count(&payload.0) == 2).await;
+}
+
+/// Bytes that tell who still has them.
+#[derive(Clone)]
+struct Watched(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Watched {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 #[tokio::test]
@@ -211,7 +228,7 @@ async fn a_request_that_waits_for_room_is_dropped_with_its_call() {
             let gate = opened.clone();
             async move {
                 gate.pass().await;
-                Ok(request.respond(bytes::Bytes::new()).await?)
+                Ok(request.respond(Bytes::new()).await?)
             }
         });
         let mut limits = wallaby::Limits::default();
@@ -230,26 +247,17 @@ async fn a_request_that_waits_for_room_is_dropped_with_its_call() {
             .await;
         let client = client();
         let heap = heap::at(&client, at(&server));
-        let first = heap.one(bytes::Bytes::new());
+        let first = heap.one(Bytes::new());
         until(|| server.load() == (1, 0)).await;
-        let second = heap.one(bytes::Bytes::from(vec![0; 200_000]));
+        let second = heap.one(Bytes::from(vec![0; 200_000]));
         until(|| server.load() == (1, 1)).await;
 
-        let payload = std::sync::Arc::new(vec![0; 1000]);
-        struct Shared(std::sync::Arc<Vec<u8>>);
-        impl AsRef<[u8]> for Shared {
-            fn as_ref(&self) -> &[u8] {
-                &self.0
-            }
-        }
-        let waiting = heap.one(bytes::Bytes::from_owner(Shared(payload.clone())));
+        let payload = Watched(Arc::new(vec![0; 1000]));
+        let waiting = heap.one(Bytes::from_owner(payload.clone()));
         tokio::task::yield_now().await;
-        assert!(
-            std::sync::Arc::strong_count(&payload) > 1,
-            "it waits for credit"
-        );
+        assert!(Arc::strong_count(&payload.0) > 1, "it waits for credit");
         drop(waiting);
-        until(|| std::sync::Arc::strong_count(&payload) == 1).await;
+        until(|| Arc::strong_count(&payload.0) == 1).await;
         gate.open(2);
         first.await.expect("an answer");
         second.await.expect("an answer");

@@ -212,10 +212,11 @@ async fn a_line_of_forwards(net: Net) {
                     let next = one.clone();
                     async move {
                         let what = what + "!";
-                        Ok(match next {
+                        match next {
                             Some(next) => request.forward(next, work::one(what)).await?,
                             None => request.respond(what).await?,
-                        })
+                        }
+                        Ok(())
                     }
                 },
             )
@@ -226,10 +227,11 @@ async fn a_line_of_forwards(net: Net) {
                     async move {
                         request.reply(what.clone()).await?;
                         let what = what + "!";
-                        Ok(match next {
+                        match next {
                             Some(next) => request.forward(next, work::many(what)).await?,
                             None => request.respond(what).await?,
-                        })
+                        }
+                        Ok(())
                     }
                 },
             );

@@ -103,10 +103,11 @@ fn asked(came: tokio::sync::mpsc::UnboundedSender<usize>) -> Service {
         move |request: Request<One<Bytes>, _>, (what,): (Bytes,)| {
             came.send(what.len()).expect("the test listens");
             async move {
-                Ok(match &*what {
+                match &*what {
                     b"large" => request.respond(pattern(8 * MIB, 1)).await?,
                     _ => request.respond(Bytes::from_static(b"small")).await?,
-                })
+                }
+                Ok(())
             }
         },
     )

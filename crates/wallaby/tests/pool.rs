@@ -5,9 +5,12 @@ mod common;
 
 use std::time::Duration;
 
+use common::raw::{Raw, hello, request};
 use common::{Gate, Net, all, at, client, failure, patience, service, sorted, status, until, work};
+use tokio::net::TcpListener;
 use wallaby::{
-    Address, Code, ConnectError, Endpoint, Failure, Limits, Many, One, Outcome, Request, Service,
+    Address, CallId, Code, ConnectError, Endpoint, Failure, Limits, Many, One, Outcome, Request,
+    Service,
 };
 
 over_every_transport!(
@@ -301,6 +304,49 @@ async fn an_endpoint_that_was_closed_opens_no_connection() {
         let error = client.connect(at(&server)).await.expect_err("it is closed");
         assert!(error.to_string().contains("closed"), "{error}");
         assert_eq!(server.metrics().connections_opened, 0);
+    })
+    .await;
+}
+
+/// An initiator is gone, and another life listens at its address: who wants to answer the one must not keep others
+/// from calling the other.
+#[tokio::test]
+async fn a_failed_dial_for_an_initiator_is_not_everybodys() {
+    patience(async {
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port is free");
+        let address = Address::Tcp(listener.local_addr().expect("it is bound"));
+        let net = Net::tcp();
+        let next = address.clone();
+        let server = service().method(&work::MANY, move |request: Request<Many<_>>, (_,)| {
+            let next = next.clone();
+            async move {
+                request.reply("for the initiator".into()).await?;
+                // Sends the reply, for which the initiator is dialled.
+                request.try_delegate(next, work::many("for whoever is there".into()))?;
+                Ok(())
+            }
+        });
+        let server = net.serve(server).await;
+        let mut delegator = Raw::dial(&at(&server), hello(1)).await;
+        let gone = CallId {
+            initiator: wallaby::NodeId::new(2).expect("not zero"),
+            sequence: 1,
+        };
+        let delegated = wallaby_proto::wire::Request {
+            depth: 1,
+            reply_to: wallaby_proto::wire::ReplyTo::At(address),
+            ..request(gone, &[0])
+        };
+        delegator
+            .send_request(delegated, work::MANY.definition())
+            .await;
+        let wrong = Raw::accept_any(&listener, hello(3)).await;
+        drop(wrong);
+        let mut right = Raw::accept(&listener, hello(3)).await;
+        let request = right.request().await;
+        assert_eq!(request.call, gone);
     })
     .await;
 }

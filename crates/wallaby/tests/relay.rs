@@ -29,10 +29,11 @@ fn link(next: Option<Address>) -> Service {
         .method(&work::ONE, move |request: Request<One<_>>, (what,)| {
             let next = one.clone();
             async move {
-                Ok(match next {
+                match next {
                     Some(next) => request.forward(next, work::one(what)).await?,
                     None => request.respond(what).await?,
-                })
+                }
+                Ok(())
             }
         })
         .method(
@@ -63,10 +64,11 @@ fn link(next: Option<Address>) -> Service {
             move |request: Request<One<_>, _>, (what,): (Bytes,)| {
                 let next = bytes.clone();
                 async move {
-                    Ok(match next {
+                    match next {
                         Some(next) => request.forward(next, heap::one(what)).await?,
                         None => request.respond(what).await?,
-                    })
+                    }
+                    Ok(())
                 }
             },
         )
@@ -113,7 +115,7 @@ async fn large_answers_come_back_too(net: Net) {
     let client = client();
     let payload = Bytes::from(
         (0..3_000_000u32)
-            .map(|number| (number * 7 >> 3) as u8)
+            .map(|number| ((number * 7) >> 3) as u8)
             .collect::<Vec<_>>(),
     );
     let heap = heap::at(&client, at(&servers[0]));

@@ -131,10 +131,11 @@ async fn line(net: &Net, length: usize) -> Vec<Endpoint> {
         let server = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
             let next = next.clone();
             async move {
-                Ok(match next {
+                match next {
                     Some(next) => request.forward(next, work::one(what)).await?,
                     None => request.respond(what).await?,
-                })
+                }
+                Ok(())
             }
         });
         servers.push(net.serve(server).await);

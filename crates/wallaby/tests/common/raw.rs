@@ -53,6 +53,19 @@ impl Raw {
         raw
     }
 
+    /// Accepts a connection and says who it is, whatever becomes of that.
+    pub(crate) async fn accept_any(listener: &TcpListener, hello: Hello) -> Self {
+        let (stream, _) = listener.accept().await.expect("somebody dials");
+        let connection = Connection::accept(Arc::new(hello));
+        let mut raw = Self {
+            connection,
+            stream,
+            input: BytesMut::new(),
+        };
+        while raw.event().await.is_some() {}
+        raw
+    }
+
     /// Accepts a connection and shakes hands.
     pub(crate) async fn accept(listener: &TcpListener, hello: Hello) -> Self {
         let (stream, _) = listener.accept().await.expect("somebody dials");

@@ -5,7 +5,7 @@
 //! `performance.md`, between two comments that name the job. The words around them are written by hand and stay.
 
 use crate::chart::Chart;
-use crate::comparison::RunOptions;
+use crate::comparison::{RunOptions, round};
 use crate::fanout::{FanoutOptions, fanout};
 use crate::harness::Progress;
 use crate::hops::{HopsOptions, hops};
@@ -211,11 +211,7 @@ impl Job {
         );
         if self.chart().is_some() {
             // Writing to a string can't fail.
-            let _ = writeln!(
-                text,
-                "![{}](results/{name}.svg)\n",
-                run.command.replace("wallaby bench ", "")
-            );
+            let _ = writeln!(text, "![{}](results/{name}.svg)\n", self.command);
         }
         text.push_str(&table::markdown(&measured.rows));
         text
@@ -239,8 +235,8 @@ struct Run {
     kernel: String,
     cpu: String,
     processors: usize,
-    /// Processes that wanted to run in the last minute before: more than one is a noisy neighbour.
-    load: f64,
+    /// How much of the processors' time others used just before, 0 to 1: the less, the more the figures are worth.
+    busy_before: f64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -257,8 +253,6 @@ impl Run {
             let (name, value) = line.split_once(':')?;
             (name.trim() == "model name").then(|| value.trim().to_owned())
         });
-        let load = file("/proc/loadavg");
-        let load = load.split(' ').next().and_then(|load| load.parse().ok());
         Self {
             command,
             date: said_by("date", docs, &["-u", "+%Y-%m-%d %H:%M UTC"]),
@@ -271,14 +265,16 @@ impl Run {
             kernel: file("/proc/sys/kernel/osrelease").trim().to_owned(),
             cpu: cpu.unwrap_or_else(|| UNKNOWN.into()),
             processors: thread::available_parallelism().map_or(0, usize::from),
-            load: load.unwrap_or_default(),
+            busy_before: busy(GLANCE).unwrap_or_default(),
         }
     }
 
     fn describe(&self) -> String {
         format!(
-            "measured {} at commit {}, load before {:.1}",
-            self.date, self.commit, self.load
+            "measured {} at commit {}; others used {:.0} % of the processors just before",
+            self.date,
+            self.commit,
+            self.busy_before * 100.0
         )
     }
 
@@ -288,6 +284,26 @@ impl Run {
             self.processors, self.cpu, self.kernel, self.rustc
         )
     }
+}
+
+/// How much of the processors' time is used over some time in which this program does nothing.
+fn busy(over: Duration) -> Option<f64> {
+    let (idle_before, all_before) = ticks()?;
+    thread::sleep(over);
+    let (idle, all) = ticks()?;
+    let all = all.saturating_sub(all_before);
+    let idle = idle.saturating_sub(idle_before);
+    (all > 0).then(|| round(1.0 - idle as f64 / all as f64))
+}
+
+/// Ticks since the start of the system, of all processors together: those without work, and all.
+fn ticks() -> Option<(u64, u64)> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let first = text.lines().next()?.strip_prefix("cpu ")?;
+    // user, nice, system, idle, waiting for disks, interrupts, soft interrupts, taken by the host; the rest is in them.
+    let ticks = first.split_whitespace().take(8).map(str::parse);
+    let ticks = ticks.collect::<Result<Vec<u64>, _>>().ok()?;
+    Some((ticks.get(3)? + ticks.get(4)?, ticks.iter().sum()))
 }
 
 /// The first line that a program run in `folder` prints; what it knows is good to have, not needed.
@@ -393,6 +409,8 @@ fn cannot(what: &str, path: &Path) -> String {
     format!("can't {what} {}", path.display())
 }
 
+/// Long enough to notice a neighbour.
+const GLANCE: Duration = Duration::from_secs(1);
 const UNKNOWN: &str = "unknown";
 
 #[cfg(test)]
@@ -428,7 +446,16 @@ mod tests {
     fn results_come_back_as_they_were() {
         let folder = crate::fleet::Folder::create().unwrap();
         let measured = Measured {
-            run: Run::now("wallaby bench hops".into(), folder.path()),
+            run: Run {
+                command: "wallaby bench hops".into(),
+                date: "today".into(),
+                commit: UNKNOWN.into(),
+                rustc: UNKNOWN.into(),
+                kernel: UNKNOWN.into(),
+                cpu: UNKNOWN.into(),
+                processors: 2,
+                busy_before: 0.01,
+            },
             rows: vec![
                 sample("wallaby-dpc", "unix", 1, 8.0),
                 sample("wallaby-rpc", "unix", 1, 9.0),

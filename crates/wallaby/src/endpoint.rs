@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use wallaby_proto::connection::{
-    Connection, ConnectionError, Features, Hello, Limits as WireLimits, MethodDefinition, Refusal,
-    VERSION,
+    Connection, ConnectionError, Features, Hello, Limits as WireLimits, MethodDefinition, VERSION,
 };
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
@@ -22,13 +21,14 @@ use crate::call::{CallOptions, CallShared, RawCall};
 use crate::calls::Calls;
 use crate::client::{Caller, Outgoing, Sender};
 use crate::dispatch::Dispatcher;
-use crate::driver::peer::{Delayed, Peer, Refused};
+use crate::driver::peer::{Delayed, Peer};
 use crate::error::{BindError, ConnectError, Failure, ServeError};
 use crate::executor::{Admission, Executor, Schedule};
-use crate::handling::{Handling, Job, too_large};
+use crate::handling::{Handling, Job};
 use crate::link::DelayLine;
 use crate::metrics::{Meters, Metrics};
 use crate::pool::{Opening, Pool};
+use crate::relay::{Passing, Relay};
 use crate::service::{Handler, Registered, Service};
 use crate::timer;
 use crate::transport::{self, Listener, ReadHalf, WriteHalf};
@@ -60,6 +60,7 @@ pub(crate) struct Inner {
     pub(crate) address: Option<Address>,
     pub(crate) config: Config,
     pub(crate) pool: Pool,
+    pub(crate) relay: Relay,
     pub(crate) meters: Meters,
     pub(crate) runtime: Handle,
     /// What typed clients send goes through this, if there is client middleware.
@@ -251,6 +252,7 @@ impl Inner {
                 hello: Arc::new(hello),
                 address,
                 pool: Pool::new(config.limits.connections),
+                relay: Relay::default(),
                 meters: Meters::default(),
                 runtime,
                 sender: (!layers.is_empty()).then_some(sender),
@@ -348,7 +350,7 @@ impl Inner {
     pub(crate) fn handle_answer(self: &Arc<Self>, peer: Option<&Arc<Peer>>, message: Message) {
         let id = message.call();
         if id.initiator != self.node {
-            return self.relay(peer, message);
+            return self.pass_on(peer, message);
         }
         match self.call(id.sequence) {
             Some(call) => call.handle_answer(peer, message),
@@ -357,7 +359,7 @@ impl Inner {
     }
 
     /// Passes an answer on towards an initiator that cannot be dialled.
-    fn relay(self: &Arc<Self>, from: Option<&Arc<Peer>>, message: Message) {
+    fn pass_on(self: &Arc<Self>, from: Option<&Arc<Peer>>, message: Message) {
         let id = message.call();
         let next = self
             .pool
@@ -372,32 +374,7 @@ impl Inner {
         self.meters.relayed.add();
         match message {
             Message::Response(response) => {
-                let size = response.payload.len() as u64;
-                let (from, endpoint) = (Arc::clone(from), Arc::clone(self));
-                let forward = async move {
-                    let mut response = response;
-                    loop {
-                        let room = next.room();
-                        match next.try_response(response, true, 0) {
-                            Ok(()) => return from.grant_call(id, 1, size),
-                            Err((Refused::Now(Refusal::TooLarge { size, limit }), refused)) => {
-                                if refused.status {
-                                    // Not even a status is taken.
-                                    return endpoint.meters.undeliverable.add();
-                                }
-                                response = too_large(refused, size, limit, None);
-                                continue;
-                            }
-                            Err((_, refused)) => response = refused,
-                        }
-                        if next.is_closed() {
-                            return endpoint.meters.undeliverable.add();
-                        }
-                        room.await;
-                    }
-                };
-                // What waits here was not credited, so the server before it sends no more than the call's window.
-                self.spawn(forward);
+                self.relay.pass(self, Passing::new(from, next, response));
             }
             other => {
                 next.control(other);
@@ -854,6 +831,7 @@ impl Inner {
 
     /// The initiator aborts a call: what runs here for it is stopped.
     pub(crate) fn handle_abort(&self, call: CallId, token: Token) {
+        self.relay.forget(call, token);
         let stopped = self.waiting().get(&call).cloned().unwrap_or_default();
         for handling in stopped.iter().filter(|handling| handling.token == token) {
             handling.stop(&Status::new(

@@ -355,6 +355,10 @@ impl Handling {
     pub(crate) fn fail(self: &Arc<Self>, status: &Status) {
         let mut state = self.lock();
         if state.server.has_ended() {
+            // What a handler says because it was stopped is no news.
+            if state.stopped.is_some() && status.code() == Code::Cancelled {
+                return;
+            }
             drop(state);
             self.endpoint.meters.late_errors.add();
             tracing::warn!(call = %self.call, request = %self.id, %status, "error after the request ended");

@@ -35,6 +35,7 @@ mod handling;
 mod method;
 mod metrics;
 mod pool;
+mod relay;
 mod request;
 mod service;
 mod timer;

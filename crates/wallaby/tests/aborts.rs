@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use common::{Gate, Net, at, client, heap, patience, service, until, work};
 use tokio::sync::mpsc;
-use wallaby::{Failure, Many, One, Outcome, Request};
+use wallaby::{Code, Failure, Many, One, Outcome, Request, Status};
 
 over_every_transport!(
     dropping_a_call_stops_its_handler,
@@ -262,6 +262,34 @@ async fn a_request_that_waits_for_room_is_dropped_with_its_call() {
         first.await.expect("an answer");
         second.await.expect("an answer");
         assert_eq!(server.metrics().requests_received, 2);
+    })
+    .await;
+}
+
+/// A handler that passes on what it learns when its request is stopped has done nothing wrong.
+#[tokio::test]
+async fn an_error_that_comes_of_the_abort_is_no_late_error() {
+    patience(async {
+        let net = Net::mem();
+        let server = service().method(
+            &work::MANY,
+            |request: Request<Many<String>>, (what,): (String,)| async move {
+                request.cancelled().await;
+                if what == "other" {
+                    return Err(Status::new(Code::Internal, "and this as well"));
+                }
+                Ok(request.reply("too late".into()).await?)
+            },
+        );
+        let server = net.serve(server).await;
+        let client = client();
+        for (what, late) in [("reply", 0), ("other", 1)] {
+            let call = work::at(&client, at(&server)).many(what.into());
+            until(|| server.load() == (1, 0)).await;
+            drop(call);
+            until(|| server.load() == (0, 0)).await;
+            assert_eq!(server.metrics().late_errors, late, "{what}");
+        }
     })
     .await;
 }

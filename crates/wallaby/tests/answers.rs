@@ -590,3 +590,134 @@ async fn calls_of_a_closed_endpoint_fail() {
     })
     .await;
 }
+
+/// Several tasks answer the same request at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_request_may_be_shared() {
+    patience(async {
+        let net = Net::tcp();
+        let leaf_server = net.serve(echo()).await;
+        let leaf = at(&leaf_server);
+        let server = service().method(&work::MANY, move |request: Request<Many<_>>, (_,)| {
+            let leaf = leaf.clone();
+            async move {
+                let request = Arc::new(request);
+                for task in 0..8 {
+                    let (request, leaf) = (Arc::clone(&request), leaf.clone());
+                    tokio::spawn(async move {
+                        for number in 0..50 {
+                            let what = format!("{task} {number}");
+                            if number % 10 == task {
+                                let target = work::many(what);
+                                request.delegate(&leaf, target).await.expect("it goes on");
+                            } else {
+                                request.reply(what).await.expect("it goes on");
+                            }
+                        }
+                    });
+                }
+                Ok(())
+            }
+        });
+        let server = net.serve(server).await;
+        let endpoint = net.endpoint().await;
+        for _ in 0..10 {
+            let mut call = work::at(&endpoint, at(&server)).many(String::new());
+            let (mut answers, statuses) = sorted(&mut call).await;
+            assert!(statuses.is_empty(), "{statuses:?}");
+            assert_eq!(answers.len(), 400);
+            answers.dedup();
+            assert_eq!(answers.len(), 400, "each answer comes once");
+            assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
+        }
+    })
+    .await;
+}
+
+/// A call that lives long is found among thousands that come and go.
+#[tokio::test]
+async fn a_long_call_outlives_many_short_ones() {
+    patience(async {
+        let net = Net::mem();
+        let gate = Gate::new();
+        let opened = gate.clone();
+        let server = service()
+            .method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
+                Ok(request.respond(what).await?)
+            })
+            .method(&work::MANY, move |request: Request<Many<_>>, (what,)| {
+                let gate = opened.clone();
+                async move {
+                    gate.pass().await;
+                    Ok(request.respond(what).await?)
+                }
+            });
+        let server = net.serve(server).await;
+        let client = client();
+        let work = work::at(&client, at(&server));
+        let mut long = Vec::new();
+        for round in 0..3 {
+            long.push(work.many(round.to_string()));
+            for number in 0..2500 {
+                assert_eq!(work.one(number.to_string()).await, Ok(number.to_string()));
+            }
+        }
+        let aborted = long.remove(1);
+        drop(aborted);
+        gate.open(3);
+        for (call, expected) in long.iter_mut().zip(["0", "2"]) {
+            assert_eq!(sorted(call).await.0, [expected]);
+        }
+        assert_eq!(client.metrics().calls_started, 7503);
+        assert_eq!(client.metrics().calls_completed, 7502);
+    })
+    .await;
+}
+
+/// Thousands at the same time.
+#[tokio::test]
+async fn many_calls_share_a_connection() {
+    patience(async {
+        let net = Net::unix();
+        let server = net.serve(echo()).await;
+        let client = client();
+        let work = work::at(&client, at(&server));
+        let calls: Vec<_> = (0..5000)
+            .map(|number| work.one(number.to_string()))
+            .collect();
+        for (number, call) in calls.into_iter().enumerate().rev() {
+            assert_eq!(call.await, Ok(number.to_string()));
+        }
+        assert_eq!(client.metrics().connections_opened, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_keeps_its_endpoint_open_and_a_call_does_not() {
+    patience(async {
+        let net = Net::mem();
+        let server = net.serve(echo()).await;
+        let endpoint = client();
+        let work = work::at(&endpoint, at(&server));
+        drop(endpoint);
+        assert_eq!(work.one("x".into()).await, Ok("x".into()));
+        let silent = net
+            .serve(service().method(
+                &work::ONE,
+                |request: Request<One<String>>, (_,)| async move {
+                    request.cancelled().await;
+                    Ok(())
+                },
+            ))
+            .await;
+        let endpoint = client();
+        let mut call = work::at(&endpoint, at(&silent)).one("x".into());
+        until(|| silent.load() == (1, 0)).await;
+        drop(endpoint);
+        assert_eq!(failure(call.answer().await), Failure::Closed);
+        // Its server learns of it.
+        until(|| silent.load() == (0, 0)).await;
+    })
+    .await;
+}

@@ -378,3 +378,37 @@ async fn nothing_is_left_when_a_slow_call_is_given_up() {
     })
     .await;
 }
+
+/// An initial request that has a number is sent, even if its sender has lost its patience.
+#[tokio::test]
+async fn an_initial_request_that_is_given_up_does_not_break_the_call() {
+    patience(async {
+        let net = Net::tcp();
+        let gate = Gate::new();
+        let server = slow_server(&net, &gate).await;
+        let client = client();
+        let method = heap::MANY.definition();
+        let mut call = client.caller().begin();
+        let large = || Bytes::from(vec![0; 60_000]);
+        for _ in 0..3 {
+            call.send(at(&server), method, large())
+                .await
+                .expect("there is room");
+        }
+        until(|| server.load() == (1, 2)).await;
+        assert!(
+            poll_once(call.send(at(&server), method, large())).is_pending(),
+            "there is none"
+        );
+        call.close();
+        gate.open(9);
+        let mut answers = 0;
+        while let Some(answer) = call.next().await {
+            answer.expect("an answer");
+            answers += 1;
+        }
+        assert_eq!(answers, 4);
+        assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
+    })
+    .await;
+}

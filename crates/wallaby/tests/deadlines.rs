@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use common::{Gate, Net, all, at, client, failure, patience, service, sorted, until, work};
 use tokio::sync::mpsc;
-use wallaby::{
-    CallError, Code, Endpoint, ExecutorConfig, Failure, Many, One, Outcome, Request, Schedule,
-};
+use wallaby::{Endpoint, ExecutorConfig, Failure, Many, One, Outcome, Request, Schedule};
 
 /// Long enough for a request to arrive, short enough for a test to wait for its end.
 const SHORT: Duration = Duration::from_millis(100);
@@ -46,27 +44,14 @@ async fn a_call_without_an_end_fails_at_its_deadline(net: Net) {
         call.next().await.expect("an answer").expect("an answer"),
         "so far"
     );
-    let last = call.next().await.expect("an error");
-    if last.as_ref().is_err_and(|error| error.status().is_some()) {
-        // The server's clock came first: it says so, and the call is complete.
-        let error = last.expect_err("checked");
-        assert_eq!(
-            error.status().expect("checked").code(),
-            Code::DeadlineExceeded
-        );
-        assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 1 }));
-    } else {
-        let Failure::Deadline { after, missing } = failure(last) else {
-            panic!("another failure")
-        };
-        assert_eq!(after, SHORT);
-        assert_eq!(missing, [format!("request 0 at {}", at(&server))]);
-        assert!(matches!(
-            call.outcome(),
-            Some(Outcome::Failed(Failure::Deadline { .. }))
-        ));
-        assert_eq!(client.metrics().calls_failed, 1);
-    }
+    let Failure::Deadline { after, missing } = failure(call.next().await.expect("an error")) else {
+        panic!("another failure: {:?}", call.outcome())
+    };
+    assert_eq!(after, SHORT);
+    assert_eq!(missing, [format!("request 0 at {}", at(&server))]);
+    let failed = Some(Outcome::Failed(Failure::Deadline { after, missing }));
+    assert_eq!(call.outcome(), failed);
+    assert_eq!(client.metrics().calls_failed, 1);
     assert!(call.next().await.is_none());
     let (cancelled, late) = stops.recv().await.expect("the handler goes on");
     assert!(cancelled);
@@ -107,19 +92,11 @@ async fn a_deep_request_without_an_end_is_named(net: Net) {
     let items = all(&mut call).await;
     assert_eq!(items[0].as_deref(), Ok("root"));
     assert_eq!(items.len(), 2);
-    match items[1].as_ref().expect_err("no end") {
-        CallError::Status(status) => {
-            assert_eq!(status.code(), Code::DeadlineExceeded);
-            assert_eq!(status.server(), leaf.address());
-        }
-        error => {
-            let Some(Failure::Deadline { missing, .. }) = error.failure() else {
-                panic!("another failure: {error}")
-            };
-            assert_eq!(missing.len(), 1);
-            assert!(missing[0].contains("0.0"), "{missing:?}");
-        }
-    }
+    let Failure::Deadline { missing, .. } = failure(items[1].clone()) else {
+        panic!("another failure: {:?}", items[1])
+    };
+    assert_eq!(missing.len(), 1);
+    assert!(missing[0].contains("0.0"), "{missing:?}");
     // The handler goes on, but does not keep others from running.
     until(|| leaf.load() == (0, 0)).await;
     assert_eq!(leaf.metrics().stuck, 1);
@@ -199,18 +176,11 @@ async fn an_endpoint_may_have_another_default() {
         });
         let server = net.serve(server).await;
         let hasty = net.bind(Endpoint::builder().default_deadline(SHORT)).await;
-        let error = work::at(&hasty, at(&server))
-            .one(String::new())
-            .await
-            .expect_err("no answer");
-        let late = match &error {
-            CallError::Status(status) => status.code() == Code::DeadlineExceeded,
-            error => matches!(
-                error.failure(),
-                Some(Failure::Deadline { after: SHORT, .. })
-            ),
-        };
-        assert!(late, "{error}");
+        let failed = failure(work::at(&hasty, at(&server)).one(String::new()).await);
+        assert!(
+            matches!(failed, Failure::Deadline { after: SHORT, .. }),
+            "{failed}"
+        );
     })
     .await;
 }

@@ -276,15 +276,21 @@ async fn a_handler_that_ignores_its_end_loses_its_place() {
         let net = Net::mem();
         let gate = Gate::new();
         let opened = gate.clone();
+        let (ended, mut ends) = mpsc::unbounded_channel();
         let server = service().method(
             &work::ONE,
             move |request: Request<One<_>>, (what,): (String,)| {
-                let gate = opened.clone();
+                let (gate, ended) = (opened.clone(), ended.clone());
                 async move {
-                    if what == "stubborn" {
+                    let stubborn = what == "stubborn";
+                    if stubborn {
                         gate.pass().await;
                     }
-                    Ok(request.respond(what).await?)
+                    let responded = request.respond(what).await;
+                    if stubborn {
+                        ended.send(responded.clone()).expect("the test listens");
+                    }
+                    Ok(responded?)
                 }
             },
         );
@@ -307,7 +313,7 @@ async fn a_handler_that_ignores_its_end_loses_its_place() {
         assert_eq!(next.await.expect("it has the place"), "next");
         assert_eq!(server.metrics().stuck, 1);
         gate.open(1);
-        until(|| server.metrics().late_errors == 1).await;
+        ends.recv().await.expect("it ends").expect_err("too late");
         assert_eq!(server.load(), (0, 0));
     })
     .await;

@@ -14,6 +14,7 @@ use wallaby::{
 over_every_transport!(
     answers_come_back_over_two_and_three_levels,
     large_answers_come_back_too,
+    small_answers_of_one_server_come_back_in_order,
     an_address_that_cannot_be_dialled_is_no_obstacle,
     an_address_of_somebody_else_is_no_obstacle,
     who_is_connected_answers_directly,
@@ -127,6 +128,42 @@ async fn large_answers_come_back_too(net: Net) {
         );
     }
     assert_eq!(relayed(&servers), 8);
+}
+
+async fn small_answers_of_one_server_come_back_in_order(net: Net) {
+    let leaf = service().method(&work::MANY, |request: Request<Many<_>>, (_,)| async move {
+        for number in 0..1000 {
+            request.reply(number.to_string()).await?;
+        }
+        Ok(())
+    });
+    let leaf = net.serve(leaf).await;
+    let mut next = at(&leaf);
+    let mut relays = Vec::new();
+    for _ in 0..2 {
+        let onward = next.clone();
+        let relay = service().method(&work::MANY, move |request: Request<Many<_>>, (what,)| {
+            let next = onward.clone();
+            async move { Ok(request.forward(next, work::many(what)).await?) }
+        });
+        relays.push(net.serve(relay).await);
+        next = at(relays.last().expect("just added"));
+    }
+    // With a window that is used up again and again, and with one that is not.
+    for window in [5_000, 1_000_000] {
+        let mut limits = Limits::default();
+        limits.call = window;
+        let client = Endpoint::builder()
+            .limits(limits)
+            .bind()
+            .await
+            .expect("there is a runtime");
+        let mut call = work::at(&client, &next).many(String::new());
+        for number in 0..1000 {
+            assert_eq!(call.next().await, Some(Ok(number.to_string())));
+        }
+        assert_eq!(call.next().await, None);
+    }
 }
 
 async fn an_address_that_cannot_be_dialled_is_no_obstacle(net: Net) {

@@ -336,3 +336,63 @@ async fn arguments_that_cannot_be_read_are_a_status() {
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(status.message().contains("postcard"), "{status}");
 }
+
+/// Cannot be written if it holds a 7.
+#[derive(Debug, PartialEq, Deserialize)]
+struct Fragile(u8);
+
+impl Serialize for Fragile {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            7 => Err(serde::ser::Error::custom("seven")),
+            number => serializer.serialize_newtype_struct("Fragile", &number),
+        }
+    }
+}
+
+/// Passes fragile things on.
+#[wallaby::service(package = "test")]
+trait Carrier {
+    async fn add(one: Fragile, other: u8) -> Fragile;
+    async fn several(to: u8) -> Many<Fragile>;
+}
+
+struct Carriers;
+
+#[wallaby::serve]
+impl Carrier for Carriers {
+    async fn add(&self, one: Fragile, other: u8) -> Fragile {
+        Fragile(one.0 + other)
+    }
+
+    async fn several(&self, request: Request<Many<Fragile>>, to: u8) -> Result<(), Status> {
+        for number in 0..to {
+            // A value that cannot be written harms no other.
+            let _ = request.reply(Fragile(number)).await;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_an_error_where_it_happens() {
+    patience(async {
+        let net = Net::mem();
+        let server = net.serve(carrier::service(Carriers)).await;
+        let client = client();
+        let carrier = carrier::at(&client, at(&server));
+        assert_eq!(carrier.add(Fragile(2), 3).await, Ok(Fragile(5)));
+        let unsent = common::failure(carrier.add(Fragile(7), 3).await);
+        assert!(matches!(unsent, Failure::Codec(_)), "{unsent}");
+        let unanswered = status(carrier.add(Fragile(4), 3).await);
+        assert_eq!(unanswered.code(), Code::Internal, "{unanswered}");
+        assert!(
+            unanswered.message().contains("cannot encode"),
+            "{unanswered}"
+        );
+        let several = carrier.several(9).collect().await.expect("the others");
+        assert_eq!(several.len(), 8);
+        assert_eq!(server.metrics().requests_received, 3);
+    })
+    .await;
+}

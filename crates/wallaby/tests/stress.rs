@@ -387,18 +387,18 @@ fn executor(concurrency: usize, schedule: Schedule) -> ExecutorConfig {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn with_room_for_all() {
-    storm(ExecutorConfig::default(), 250, 1).await;
+    storm(ExecutorConfig::default(), 150, 1).await;
 }
 
 /// Most requests wait in the queue for a while, the oldest call's first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn with_little_room() {
-    storm(executor(2, Schedule::OldestCall), 150, 1000).await;
+    storm(executor(2, Schedule::OldestCall), 100, 1000).await;
 }
 
 #[tokio::test]
 async fn on_one_thread() {
-    storm(executor(3, Schedule::EarliestDeadline), 100, 2000).await;
+    storm(executor(3, Schedule::EarliestDeadline), 60, 2000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -428,7 +428,7 @@ async fn calls_that_are_given_up_leave_nothing() {
             endpoint,
             addresses.clone(),
             3000 + number as u64,
-            200,
+            120,
         )));
     }
     let mut aborted = 0;
@@ -438,9 +438,9 @@ async fn calls_that_are_given_up_leave_nothing() {
     assert!(aborted > 100, "{aborted} were given up");
     until(|| endpoints.iter().all(|endpoint| endpoint.load() == (0, 0))).await;
     let count = |field: fn(Metrics) -> u64| sum(&endpoints, field);
-    assert_eq!(count(|metrics| metrics.calls_started), 1600);
+    assert_eq!(count(|metrics| metrics.calls_started), 960);
     let ended = count(|metrics| metrics.calls_completed) + count(|metrics| metrics.calls_aborted);
-    assert_eq!(ended, 1600);
+    assert_eq!(ended, 960);
     assert_eq!(count(|metrics| metrics.forged_dropped), 0);
     assert_eq!(count(|metrics| metrics.stuck), 0);
     // All is as good as new.

@@ -17,7 +17,7 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } \
 		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
-		/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+		/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 
 .PHONY: demo
@@ -66,6 +66,10 @@ bench: setup-build ## Multi-hop calls against RPC and raw-socket floors, pinned 
 		$(CARGO) run --release --locked -q -p wallaby-cli -- \
 			bench $$bench --transport $$transport $(or $(ARGS),--pin 0) || exit 1; \
 	done; done
+
+.PHONY: bench-report
+bench-report: setup-build ## Measure everything again and rewrite docs/performance.md and docs/results (half an hour)
+	@$(CARGO) run --release --locked -q -p wallaby-cli -- bench report $(ARGS)
 
 .PHONY: callgrind
 callgrind: ## Instructions and nanoseconds per call of the protocol core alone (release)

@@ -288,6 +288,8 @@ async fn a_request_whose_deadline_passes_in_the_queue_is_not_run() {
         let third = work.one("third".into());
         until(|| server.load() == (1, 2)).await;
         late.await.expect_err("its deadline passes");
+        // The server learns of it at once.
+        until(|| server.metrics().statuses_sent == 1).await;
         gate.open(3);
         assert_eq!(first.await.expect("an answer"), "first");
         assert_eq!(third.await.expect("an answer"), "third");

@@ -252,6 +252,8 @@ async fn an_aborted_request_leaves_the_queue(net: Net) {
     let gate = Gate::new();
     let (server, mut begins) = one_at_a_time(&net, Schedule::Fifo, &gate).await;
     let client = client();
+    // Calls that have to wait for a connection leave in any order.
+    client.connect(at(&server)).await.expect("it listens");
     let work = work::at(&client, at(&server));
     let first = work.one("first".into());
     let aborted = work.one("aborted".into());

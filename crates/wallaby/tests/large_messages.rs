@@ -10,7 +10,6 @@ use wallaby::{Endpoint, Many, One, Outcome, Request, Service};
 over_every_transport!(
     messages_up_to_the_limit_travel_both_ways,
     many_large_messages_share_a_connection,
-    small_messages_overtake_large_ones,
     large_messages_are_delegated,
 );
 
@@ -113,7 +112,15 @@ fn asked(came: tokio::sync::mpsc::UnboundedSender<usize>) -> Service {
     )
 }
 
-async fn small_messages_overtake_large_ones(net: Net) {
+/// On one thread, so that nothing arrives between two sends.
+#[tokio::test]
+async fn small_messages_overtake_large_ones() {
+    for net in [Net::mem(), Net::tcp(), Net::unix()] {
+        common::patience(small_before_large(net)).await;
+    }
+}
+
+async fn small_before_large(net: Net) {
     let (came, mut requests) = tokio::sync::mpsc::unbounded_channel();
     let server = net.serve(asked(came)).await;
     let client = client();

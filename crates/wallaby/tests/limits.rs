@@ -399,6 +399,7 @@ async fn a_server_with_all_connections_in_use_says_so(net: Net) {
     let waiting = work::at(&first, at(&server)).one("first".into());
     until(|| server.load() == (1, 0)).await;
     second.connect(at(&server)).await.expect("there is room");
+    until(|| server.metrics().connections_opened == 2).await;
     let also = work::at(&third, at(&server)).one("third".into());
     until(|| server.load() == (2, 0)).await;
     until(|| second.metrics().connections_ended == 1).await;

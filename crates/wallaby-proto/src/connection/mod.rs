@@ -242,7 +242,8 @@ impl Connection {
     ) -> Result<(), (Refusal, Request)> {
         match self.check_request(&request, method) {
             Ok(number) => {
-                let cost = request.payload.len() as u64 + MESSAGE_COST;
+                let window = self.peer.as_ref().map_or(0, |peer| peer.limits.requests);
+                let cost = request_cost(request.payload.len(), window);
                 self.request_window -= cost as i64;
                 request.method = MethodRef::Number(number);
                 self.send(kind::REQUEST, &request.payload, |out, link| {
@@ -331,7 +332,10 @@ impl Connection {
 
     /// A request that came over this connection has left the queue for its handler, or was refused.
     pub fn grant_request(&mut self, payload: usize) {
-        if let Some(bytes) = self.request_grants.add(payload as u64 + MESSAGE_COST) {
+        if let Some(bytes) = self
+            .request_grants
+            .add(request_cost(payload, self.me.limits.requests))
+        {
             put_credit(&mut self.output, REQUESTS, bytes);
         }
     }
@@ -746,6 +750,12 @@ impl Connection {
 
 const REQUESTS: u8 = 0;
 const PARTS: u8 = 1;
+
+/// What a request costs of a window of this size. One that travels in parts costs at most an eighth of it, so that small
+/// requests are not kept back while large ones are under way. Both sides reckon so.
+fn request_cost(payload: usize, window: u64) -> u64 {
+    (payload as u64).min((window / 8).max(MAX_FRAME as u64)) + MESSAGE_COST
+}
 
 const ASK: u8 = 0;
 const ANSWER: u8 = 1;

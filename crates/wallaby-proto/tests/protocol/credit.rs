@@ -260,3 +260,16 @@ impl Advance for Connection {
         self.advance(len);
     }
 }
+
+#[test]
+fn small_requests_are_not_kept_back_by_large_ones() {
+    let mut pair = Pair::open(Limits::default());
+    // More bytes than the window has, all of them waiting for the peer.
+    send(&mut pair.alice, 15 << 20).expect("room");
+    assert_eq!(send(&mut pair.alice, 10), Ok(()));
+    for _ in 0..8 {
+        // A large one more is refused only for those that wait in front of it.
+        let _ = send(&mut pair.alice, 1 << 20);
+    }
+    assert_eq!(send(&mut pair.alice, 10), Ok(()));
+}

@@ -173,7 +173,7 @@ fn credit() -> Vec<Sample> {
             "credit-requests",
             "Requests of 2 MiB were processed: the peer may send as much again.",
             |alice| {
-                alice.grant_request(2 << 20);
+                (0..32).for_each(|_| alice.grant_request((64 << 10) - 64));
             },
         ),
         sample(

@@ -232,7 +232,7 @@ async fn a_request_that_waits_for_room_is_dropped_with_its_call() {
             }
         });
         let mut limits = wallaby::Limits::default();
-        limits.requests = 100_000;
+        limits.requests = 50_000;
         let executor = wallaby::ExecutorConfig {
             concurrency: 1,
             ..Default::default()
@@ -249,7 +249,7 @@ async fn a_request_that_waits_for_room_is_dropped_with_its_call() {
         let heap = heap::at(&client, at(&server));
         let first = heap.one(Bytes::new());
         until(|| server.load() == (1, 0)).await;
-        let second = heap.one(Bytes::from(vec![0; 200_000]));
+        let second = heap.one(Bytes::from(vec![0; 60_000]));
         until(|| server.load() == (1, 1)).await;
 
         let payload = Watched(Arc::new(vec![0; 1000]));

@@ -9,9 +9,11 @@ mod credit;
 mod hello;
 mod methods;
 mod output;
+mod pace;
 mod parts;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use thiserror::Error;
@@ -22,18 +24,13 @@ pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
 use self::credit::{CallWindows, Grants};
 use self::methods::{Number, Numbers};
 use self::output::Output;
+use self::pace::Pace;
 use self::parts::{Assembled, Inbox, Outbox};
 use crate::id::{CallId, NodeId};
 use crate::varint::{self, Reader};
 use crate::wire::{
     DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, Request, Response, kind,
 };
-
-/// Parts are added to the output only while it is shorter than this.
-const PARTS_BELOW: usize = 32 * 1024;
-
-/// Whatever else waits: after so many written bytes without a part, one is added.
-const PARTS_AFTER: usize = 256 * 1024;
 
 /// Messages with credit are refused while more than this waits to be written.
 const OUTPUT_LIMIT: usize = 256 * 1024;
@@ -50,6 +47,9 @@ const MAX_HELLO: usize = 4096;
 /// Longest reason for closing that is sent or told, in bytes.
 const MAX_REASON: usize = 1024;
 
+/// Parts are granted anew after so many bytes: less than a sender has under way that keeps them few.
+const PARTS_GRANT: u64 = 4 * 1024;
+
 /// What each message costs of a window besides its payload.
 const MESSAGE_COST: u64 = 64;
 
@@ -62,13 +62,11 @@ pub struct Connection {
     peer: Option<Arc<Hello>>,
     output: Output,
     outbox: Outbox,
-    /// Bytes written since the last part was added.
-    since_part: usize,
+    pace: Pace,
     inbox: Inbox,
     numbers: Numbers,
     methods_named: u32,
     request_window: i64,
-    parts_window: i64,
     call_windows: CallWindows,
     request_grants: Grants,
     parts_grants: Grants,
@@ -202,15 +200,14 @@ impl Connection {
             peer: None,
             output: Output::default(),
             outbox: Outbox::default(),
-            since_part: 0,
+            pace: Pace::default(),
             inbox: Inbox::default(),
             numbers: Numbers::default(),
             methods_named: 0,
             request_window: 0,
-            parts_window: 0,
             call_windows: CallWindows::default(),
             request_grants: Grants::new(limits.requests / 2),
-            parts_grants: Grants::new(limits.parts / 4),
+            parts_grants: Grants::new(PARTS_GRANT.min(limits.parts)),
             counters: Counters::default(),
         }
     }
@@ -373,23 +370,46 @@ impl Connection {
 
     /// What is to be written to the transport; parts of large messages are added as long as little waits.
     pub fn output(&mut self) -> &[u8] {
-        while !self.outbox.is_empty() && self.parts_window > 0 && self.is_turn_of_parts() {
+        while let Some(size) = self.next_part() {
             let streams = self.peer.as_ref().map_or(1, |peer| peer.limits.streams);
-            self.parts_window -= self.outbox.write_part(&mut self.output, streams) as i64;
-            self.since_part = 0;
+            let bytes = self.outbox.write_part(&mut self.output, streams, size);
+            self.pace.part_sent(bytes);
         }
         self.output.waiting()
     }
 
-    /// Parts wait while other messages do, but not for ever.
-    fn is_turn_of_parts(&self) -> bool {
-        self.output.len() < PARTS_BELOW || self.since_part > PARTS_AFTER
+    /// How many bytes wait to be written, parts that were not added yet left out.
+    pub fn waiting(&self) -> usize {
+        self.output.len()
+    }
+
+    /// Whether there is something to write now.
+    pub fn has_output(&self) -> bool {
+        !self.output.is_empty() || self.next_part().is_some()
+    }
+
+    /// Whether large messages are leaving, so that [`set_time`](Self::set_time) is of use.
+    pub fn wants_time(&self) -> bool {
+        !self.outbox.is_empty() || self.pace.is_timing()
+    }
+
+    /// Tells the time since any one moment, before input is handled and output is asked for. It is only needed for the
+    /// pace of large messages: without it they are slow beside small ones where a round trip takes long.
+    pub fn set_time(&mut self, now: Duration) {
+        self.pace.set_time(now);
+    }
+
+    fn next_part(&self) -> Option<usize> {
+        if self.outbox.is_empty() {
+            return None;
+        }
+        self.pace.next_part(self.output.len())
     }
 
     /// So much of the output was written.
     pub fn advance(&mut self, written: usize) {
         self.output.advance(written);
-        self.since_part += written;
+        self.pace.written(written);
         self.counters.bytes_sent += written as u64;
     }
 
@@ -468,6 +488,7 @@ impl Connection {
         len: usize,
         link: Link,
     ) -> Result<Option<Event>, ConnectionError> {
+        self.pace.small_moved();
         let body = &input[FRAME_HEADER..FRAME_HEADER + len];
         let mut reader = Reader::new(body);
         match kind {
@@ -562,7 +583,7 @@ impl Connection {
             });
         }
         self.request_window = peer.limits.requests.min(i64::MAX as u64) as i64;
-        self.parts_window = peer.limits.parts.min(i64::MAX as u64) as i64;
+        self.pace.open(peer.limits.parts);
         let peer = Arc::new(peer);
         self.peer = Some(Arc::clone(&peer));
         Ok(Some(Event::Opened(peer)))
@@ -570,6 +591,7 @@ impl Connection {
 
     fn handle_part(&mut self, body: &[u8], link: Link) -> Result<Option<Event>, ConnectionError> {
         let (bytes, assembled) = self.inbox.handle_part(body, self.me.limits)?;
+        self.pace.part_arrived(bytes as usize);
         if let Some(bytes) = self.parts_grants.add(bytes) {
             put_credit(&mut self.output, PARTS, bytes);
         }
@@ -633,26 +655,25 @@ impl Connection {
     fn handle_credit(&mut self, body: &[u8]) -> Result<Event, ConnectionError> {
         let what = "credit";
         let mut reader = Reader::new(body);
-        let window = match reader.u8(what)? {
-            REQUESTS => &mut self.request_window,
-            PARTS => &mut self.parts_window,
-            _ => {
-                return Err(DecodeError::Malformed {
-                    what,
-                    why: "an unknown window",
-                }
-                .into());
-            }
-        };
+        let window = reader.u8(what)?;
         let bytes = reader.varint(what)?;
         reader.finish(what)?;
-        *window = i64::try_from(bytes)
-            .ok()
-            .and_then(|bytes| window.checked_add(bytes))
-            .ok_or(DecodeError::Malformed {
-                what,
-                why: "more than a window can hold",
-            })?;
+        let taken = match window {
+            REQUESTS => {
+                let more = i64::try_from(bytes).ok();
+                let window = more.and_then(|more| self.request_window.checked_add(more));
+                window.map(|window| self.request_window = window)
+            }
+            PARTS => self.pace.granted(bytes),
+            _ => {
+                let why = "an unknown window";
+                return Err(DecodeError::Malformed { what, why }.into());
+            }
+        };
+        taken.ok_or(DecodeError::Malformed {
+            what,
+            why: "more than a window can hold",
+        })?;
         Ok(Event::Credit)
     }
 
@@ -739,6 +760,7 @@ impl Connection {
             put_header(&mut header, link);
             self.outbox.push(kind, header.into(), payload.clone());
         } else {
+            self.pace.small_moved();
             self.output.put_frame(kind, |out| {
                 out.reserve(HEADER_GUESS + payload.len());
                 put_header(out, link);

@@ -13,8 +13,9 @@ use crate::connection::output::Output;
 use crate::varint::{self, Reader};
 use crate::wire::{DecodeError, MAX_FRAME, kind};
 
-/// Payload bytes of a part: small enough for others to slip in between, large enough to cost little.
-const PART: usize = 32 * 1024;
+/// Room for a message is made for at most so many times what has arrived of it: often enough that little is moved,
+/// seldom enough that a peer which only announces gets none.
+const GROWTH: u64 = 16;
 
 /// A large message on its way out.
 #[derive(Debug)]
@@ -64,8 +65,8 @@ impl Outbox {
         });
     }
 
-    /// Appends the next part as a frame; returns how many bytes of the message were in it.
-    pub(super) fn write_part(&mut self, output: &mut Output, streams: u32) -> usize {
+    /// Appends the next part, of at most `size` bytes of its message, as a frame; returns how many there were.
+    pub(super) fn write_part(&mut self, output: &mut Output, streams: u32, size: usize) -> usize {
         let Some(mut message) = self.queue.pop_front() else {
             return 0;
         };
@@ -77,11 +78,11 @@ impl Outbox {
                 out.put_u8(message.kind);
                 message.begun = true;
             }
-            let header = message.header.split_to(message.header.len().min(PART));
+            let header = message.header.split_to(message.header.len().min(size));
             out.put_slice(&header);
             let payload = message
                 .payload
-                .split_to(message.payload.len().min(PART - header.len()));
+                .split_to(message.payload.len().min(size - header.len()));
             out.put_slice(&payload);
         });
         let written = before - message.left();
@@ -210,7 +211,11 @@ impl Incoming {
                 Assembled::Partly
             });
         }
-        self.bytes.extend_from_slice(bytes); // grows with what arrived, not with what was announced
+        if self.bytes.capacity() - self.bytes.len() < bytes.len() {
+            let room = self.total.min(self.arrived * GROWTH) - self.bytes.len() as u64;
+            self.bytes.reserve(room as usize);
+        }
+        self.bytes.extend_from_slice(bytes);
         if self.arrived < self.total {
             return Ok(Assembled::Partly);
         }

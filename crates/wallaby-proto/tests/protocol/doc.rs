@@ -3,7 +3,7 @@
 use crate::sizes::header;
 
 const DOC: &str = include_str!("../../../../docs/protocol.md");
-const SOURCES: [(&str, &str); 14] = [
+const SOURCES: [(&str, &str); 15] = [
     ("address", include_str!("../../src/address.rs")),
     ("credit", include_str!("../../src/connection/credit.rs")),
     ("hello", include_str!("../../src/connection/hello.rs")),
@@ -12,6 +12,7 @@ const SOURCES: [(&str, &str); 14] = [
     ("methods", include_str!("../../src/connection/methods.rs")),
     ("connection", include_str!("../../src/connection/mod.rs")),
     ("parts", include_str!("../../src/connection/parts.rs")),
+    ("pace", include_str!("../../src/connection/pace.rs")),
     ("status", include_str!("../../src/status.rs")),
     ("wire", include_str!("../../src/wire/mod.rs")),
     ("options", include_str!("../../src/wire/options.rs")),

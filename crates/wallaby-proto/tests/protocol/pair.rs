@@ -73,6 +73,14 @@ impl Pair {
         carry(&mut self.bob, &mut self.to_alice, &mut self.alice, most)
     }
 
+    /// Carries all that Bob can write now to Alice; how many bytes it was.
+    pub(crate) fn carry_all_to_alice(&mut self) -> usize {
+        let bytes = written(&mut self.bob);
+        self.to_alice.put_slice(&bytes);
+        take(&mut self.alice, &mut self.to_alice).expect("legal bytes");
+        bytes.len()
+    }
+
     /// Bob reads these bytes after all that was carried to him.
     pub(crate) fn bob_reads(&mut self, bytes: &[u8]) -> Result<Vec<Event>, ConnectionError> {
         self.to_bob.put_slice(bytes);

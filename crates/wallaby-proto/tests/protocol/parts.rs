@@ -1,5 +1,7 @@
 //! Messages above 64 KiB travel in parts, and others overtake them.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -318,4 +320,73 @@ fn large_messages_wait_while_one_of_the_largest_size_is_not_written() {
     assert_eq!(counted(&mut pair, 1), Err(Refusal::Blocked));
     drain(&mut pair, usize::MAX);
     assert_eq!(counted(&mut pair, 1), Ok(()));
+}
+
+/// Sends what Bob has to say to Alice and her credit back, `round_trip` later by Bob's clock; how much he had written.
+fn turn(pair: &mut Pair, now: &mut Duration, round_trip: Duration) -> usize {
+    pair.bob.set_time(*now);
+    let ahead = pair.carry_all_to_alice();
+    *now += round_trip;
+    pair.bob.set_time(*now);
+    pair.carry_to_bob(usize::MAX).expect("credit");
+    ahead
+}
+
+#[test]
+fn beside_small_messages_few_parts_are_under_way() {
+    let mut pair = Pair::open(Limits::default());
+    send(&mut pair.bob, numbered(0, 10)).expect("room");
+    send(&mut pair.bob, numbered(1, 4 << 20)).expect("room");
+    let (mut now, loopback) = (Duration::ZERO, Duration::from_micros(20));
+    for _ in 0..100 {
+        let ahead = turn(&mut pair, &mut now, loopback);
+        assert!(ahead <= 10 * KIB, "{ahead} bytes of parts are under way");
+    }
+    // A megabyte later no small message is about any more.
+    while turn(&mut pair, &mut now, loopback) < 10 * KIB {
+        assert!(!pair.bob.is_idle(), "it was slow to its end");
+    }
+    // An answer brings the short parts back.
+    pair.alice
+        .send_request(request(10), &method())
+        .expect("room");
+    pair.carry_to_bob(usize::MAX).expect("legal bytes");
+    turn(&mut pair, &mut now, loopback);
+    assert!(turn(&mut pair, &mut now, loopback) <= 10 * KIB);
+}
+
+#[test]
+fn on_a_long_way_more_parts_are_under_way() {
+    let mut pair = Pair::open(Limits::default());
+    send(&mut pair.bob, numbered(0, 10)).expect("room");
+    send(&mut pair.bob, numbered(1, 4 << 20)).expect("room");
+    let (mut now, wide_area) = (Duration::ZERO, Duration::from_millis(2));
+    turn(&mut pair, &mut now, wide_area);
+    let ahead = turn(&mut pair, &mut now, wide_area);
+    assert!(ahead > 100 * KIB, "only {ahead} bytes in 2 ms");
+}
+
+#[test]
+fn without_a_clock_large_messages_arrive_too() {
+    let mut pair = Pair::open(Limits::default());
+    send(&mut pair.bob, numbered(0, 10)).expect("room");
+    send(&mut pair.bob, numbered(1, 1 << 20)).expect("room");
+    assert_eq!(drain(&mut pair, usize::MAX).len(), 2);
+}
+
+/// Whatever window a receiver announces: it grants before a sender that keeps parts few has to stop.
+#[test]
+fn a_receiver_with_a_wide_window_grants_little_by_little() {
+    let limits = Limits {
+        parts: 64 << 20,
+        ..Limits::default()
+    };
+    let mut pair = Pair::open(limits);
+    send(&mut pair.bob, numbered(0, 10)).expect("room");
+    send(&mut pair.bob, numbered(1, 256 * KIB)).expect("room");
+    for _ in 0..256 * KIB / (4 * KIB) {
+        pair.carry_all_to_alice();
+        pair.carry_to_bob(usize::MAX).expect("credit");
+    }
+    assert!(pair.bob.is_idle(), "all parts were sent");
 }

@@ -31,8 +31,9 @@ const CORK_LIMIT: usize = 64 * 1024;
 /// How long the last words of a peer that takes nothing more may take to arrive: they are on their way already.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Reads handled before other tasks get their turn.
-const READS_A_TURN: usize = 16;
+/// Reads handled before other tasks get their turn. The second mostly finds that nothing more is there; where much
+/// arrives, whoever waits for some of it goes first.
+const READS_A_TURN: usize = 2;
 
 /// One open connection.
 pub(crate) struct Peer {
@@ -59,6 +60,7 @@ pub(crate) struct Delayed {
 
 struct State {
     connection: Connection,
+    opened: Instant,
     /// Bytes whose delay is over and that did not fit yet (only with an emulated link).
     late: BytesMut,
     /// The transport takes no more; the driver waits for it.
@@ -93,6 +95,7 @@ impl Peer {
             writer,
             state: Mutex::new(State {
                 connection,
+                opened: Instant::now(),
                 late: BytesMut::new(),
                 blocked: false,
                 kept: false,
@@ -262,7 +265,7 @@ impl Peer {
         if state.blocked {
             return;
         }
-        if cork::is_corked() && state.connection.output().len() < CORK_LIMIT {
+        if cork::is_corked() && state.connection.waiting() < CORK_LIMIT {
             if !state.kept {
                 state.kept = cork::keep(self);
             }
@@ -276,6 +279,7 @@ impl Peer {
         if state.blocked || state.ended.is_some() {
             return;
         }
+        state.tell_time();
         let result = match &self.delay {
             Some(delay) => self.flush_delayed(state, delay),
             None => self.flush_output(state),
@@ -401,8 +405,11 @@ impl Peer {
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(Ok(format!("cannot read: {error}"))),
             }
-            if let Err(error) = self.handle_input(&mut input.bytes, events, dispatch) {
-                return Poll::Ready(Err(error));
+            match self.handle_input(&mut input.bytes, events, dispatch) {
+                Ok(false) => {}
+                // What this turn's messages set off goes first.
+                Ok(true) => break,
+                Err(error) => return Poll::Ready(Err(error)),
             }
         }
         cx.waker().wake_by_ref();
@@ -423,6 +430,10 @@ impl Peer {
                 }
             }
         }
+        if !state.blocked && !state.kept && state.connection.has_output() {
+            self.flush(&mut state);
+            self.room.notify_waiters();
+        }
         if !state
             .driver
             .as_ref()
@@ -433,13 +444,15 @@ impl Peer {
         (state.ended.clone(), state.broken)
     }
 
+    /// Returns whether there is something to write, in the next turn of the driver.
     fn handle_input(
         self: &Arc<Self>,
         input: &mut BytesMut,
         events: &mut Vec<Event>,
         dispatch: &mut impl Dispatch,
-    ) -> Result<(), ConnectionError> {
+    ) -> Result<bool, ConnectionError> {
         let mut state = self.lock();
+        state.tell_time();
         let failed = loop {
             match state.connection.handle_input(input) {
                 Ok(Some(event)) => events.push(event),
@@ -447,8 +460,8 @@ impl Peer {
                 Err(error) => break Some(error),
             }
         };
-        // The handshake's answer and credit for parts leave at once; credit may have freed parts of ours.
-        self.flush(&mut state);
+        // The handshake's answer, credit for parts, and parts of ours that credit has freed.
+        let has_output = state.connection.has_output();
         drop(state);
         cork::batch(|| {
             for event in events.drain(..) {
@@ -463,11 +476,18 @@ impl Peer {
             }
             dispatch.batch_done(self);
         });
-        failed.map_or(Ok(()), Err)
+        failed.map_or(Ok(has_output), Err)
     }
 }
 
 impl State {
+    /// The connection wants to know the time only while large messages leave.
+    fn tell_time(&mut self) {
+        if self.connection.wants_time() {
+            self.connection.set_time(self.opened.elapsed());
+        }
+    }
+
     fn block(&mut self) {
         self.blocked = true;
         if let Some(driver) = &self.driver {

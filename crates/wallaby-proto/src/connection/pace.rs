@@ -1,0 +1,145 @@
+//! How fast parts of large messages leave, so that small messages beside them are hardly held up.
+//!
+//! Without small messages about, parts are large and as many are under way as the receiver grants. Where a small message
+//! moved lately, in either direction, parts are short, and only so many are under way as keep the line busy: what lies
+//! in the transport's buffers is what the next small message waits for.
+
+use std::time::Duration;
+
+/// Payload bytes of a part while no small messages are about: large enough to cost little.
+const PART: usize = 32 * 1024;
+
+/// Payload bytes of a part beside small messages: what takes about as long as handling one of them.
+const SHORT_PART: usize = 4 * 1024;
+
+/// Small messages are about until so many bytes of parts have moved since the last one.
+const QUIET: usize = 1024 * 1024;
+
+/// Beside small messages at least so many bytes of parts may be under way.
+const NARROW: u64 = 8 * 1024;
+
+/// Beside small messages parts move at about this rate, in bytes a second: the longer a round trip takes, the more may
+/// be under way.
+const RATE: u64 = 160_000_000;
+
+/// Parts are added to the output only while it is shorter than this: without small messages, and beside them.
+const BELOW: (usize, usize) = (32 * 1024, 2 * 1024);
+
+/// Whatever else waits: after so many written bytes without a part, one is added.
+const AFTER: usize = 256 * 1024;
+
+/// Decides when the next part leaves, and how long it is.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// How much the receiver lets be under way: what its handshake said, and what it granted beyond that since.
+    window: u64,
+    /// Bytes of parts that were sent and are not granted anew yet.
+    under_way: u64,
+    /// Bytes of parts that moved since the last small message, in either direction.
+    since_small: usize,
+    /// Bytes written since the last part was added.
+    since_part: usize,
+    /// The time, as far as it was told.
+    now: Option<Duration>,
+    /// A part whose grant is waited for: so many bytes must be granted until then, and when it left.
+    timed: Option<(u64, Duration)>,
+    /// The shortest time between a part and its grant.
+    round_trip: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            window: 0,
+            under_way: 0,
+            since_small: QUIET,
+            since_part: 0,
+            now: None,
+            timed: None,
+            round_trip: Duration::MAX,
+        }
+    }
+}
+
+impl Pace {
+    /// The handshake told how many bytes of parts the peer takes.
+    pub(super) fn open(&mut self, window: u64) {
+        self.window = window;
+    }
+
+    pub(super) fn set_time(&mut self, now: Duration) {
+        self.now = Some(now);
+    }
+
+    /// Whether a grant is waited for to measure the round trip.
+    pub(super) fn is_timing(&self) -> bool {
+        self.timed.is_some()
+    }
+
+    /// A message that is not in parts was sent or has arrived.
+    pub(super) fn small_moved(&mut self) {
+        self.since_small = 0;
+    }
+
+    /// Bytes of parts have arrived.
+    pub(super) fn part_arrived(&mut self, bytes: usize) {
+        self.since_small = self.since_small.saturating_add(bytes);
+    }
+
+    /// A part with so many bytes of its message was added to the output.
+    pub(super) fn part_sent(&mut self, bytes: usize) {
+        self.under_way += bytes as u64;
+        self.since_small = self.since_small.saturating_add(bytes);
+        self.since_part = 0;
+        if self.timed.is_none() {
+            self.timed = self.now.map(|now| (self.under_way, now));
+        }
+    }
+
+    /// Bytes of the output were written.
+    pub(super) fn written(&mut self, bytes: usize) {
+        self.since_part = self.since_part.saturating_add(bytes);
+    }
+
+    /// The receiver takes so many more bytes of parts; `None` if that is more than a window can hold.
+    pub(super) fn granted(&mut self, bytes: u64) -> Option<()> {
+        let surplus = bytes.saturating_sub(self.under_way);
+        self.window = self.window.checked_add(surplus)?;
+        self.under_way = self.under_way.saturating_sub(bytes);
+        if let (Some((until, since)), Some(now)) = (&mut self.timed, self.now) {
+            *until = until.saturating_sub(bytes);
+            if *until == 0 {
+                self.round_trip = self.round_trip.min(now.saturating_sub(*since));
+                self.timed = None;
+            }
+        }
+        Some(())
+    }
+
+    /// How many bytes the next part may have, with so many bytes of other messages waiting; `None` if it is to wait.
+    pub(super) fn next_part(&self, waiting: usize) -> Option<usize> {
+        let (size, below, window) = if self.is_beside_small() {
+            (SHORT_PART, BELOW.1, self.narrow_window())
+        } else {
+            (PART, BELOW.0, self.window)
+        };
+        let fits = self.under_way < window;
+        (fits && (waiting < below || self.since_part > AFTER)).then_some(size)
+    }
+
+    fn is_beside_small(&self) -> bool {
+        self.since_small < QUIET
+    }
+
+    fn narrow_window(&self) -> u64 {
+        let round_trip = match self.round_trip {
+            Duration::MAX => 0,
+            known => known.as_micros(),
+        };
+        let busy = round_trip * u128::from(RATE) / 1_000_000;
+        u64::try_from(busy)
+            .unwrap_or(u64::MAX)
+            .max(NARROW)
+            .min(self.window)
+    }
+}

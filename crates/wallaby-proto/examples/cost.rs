@@ -202,8 +202,8 @@ impl Line {
         Ok(line)
     }
 
-    fn send_request(&mut self, request: Request, method: &MethodDefinition) {
-        let sent = self.dialer.send_request(request, method);
+    fn send_request(&mut self, mut request: Request, method: &MethodDefinition) {
+        let sent = self.dialer.send_request(&mut request, method);
         assert!(sent.is_ok(), "the window is large");
         carry(&mut self.dialer, &mut self.to_acceptor);
     }
@@ -243,7 +243,7 @@ fn receive_response(connection: &mut Connection, input: &mut BytesMut) -> Respon
 /// The answer goes back over the connection that the request came on.
 fn answer_directly(line: &mut Line, mut response: Response) -> Response {
     response.token = None;
-    let sent = line.acceptor.send_response(response, false);
+    let sent = line.acceptor.send_response(&response, false);
     assert!(sent.is_ok(), "an answer that is not counted");
     carry(&mut line.acceptor, &mut line.to_dialer);
     receive_response(&mut line.dialer, &mut line.to_dialer)
@@ -251,7 +251,7 @@ fn answer_directly(line: &mut Line, mut response: Response) -> Response {
 
 /// The answer of the second server, over a connection of its own.
 fn answer_from_afar(line: &mut Line, response: Response) -> Response {
-    let sent = line.dialer.send_response(response, false);
+    let sent = line.dialer.send_response(&response, false);
     assert!(sent.is_ok(), "an answer that is not counted");
     carry(&mut line.dialer, &mut line.to_acceptor);
     receive_response(&mut line.acceptor, &mut line.to_acceptor)

@@ -46,13 +46,13 @@
 //! // Alice makes a call of one request.
 //! let call = CallId { initiator: alice, sequence: 1 };
 //! let mut initiator = Initiator::new(call, Token::new(42), Budgets::default());
-//! let request = Request {
+//! let mut request = Request {
 //!     call, token: Token::new(42), id: initiator.send().unwrap(), depth: 0, base: 0, reply_to: ReplyTo::Peer,
 //!     manifest: None, deadline: None, oldest: 1, traced: false, compressed: false, options: None,
 //!     method: MethodRef::Number(0), payload: "are you there?".into(),
 //! };
 //! let method = MethodDefinition::new("example.Door/knock", "raw", 0, 0).unwrap();
-//! at_alice.send_request(request, &method).unwrap();
+//! at_alice.send_request(&mut request, &method).unwrap();
 //! initiator.close();
 //!
 //! // Bob answers.
@@ -62,7 +62,7 @@
 //! for message in server.respond("come in".into(), None).into_iter().flatten() {
 //!     let Outbound::Response(mut response) = message else { panic!() };
 //!     response.token = None; // it goes back over the connection that the request came on
-//!     at_bob.send_response(response, false).unwrap();
+//!     at_bob.send_response(&response, false).unwrap();
 //! }
 //!
 //! // Alice has it all.

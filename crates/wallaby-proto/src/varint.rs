@@ -23,6 +23,12 @@ pub(crate) fn put(out: &mut impl BufMut, value: u64) {
     out.put_u8(rest as u8);
 }
 
+/// Appends a signed integer that is mostly near 0 as a varint (1 to 10 bytes): 0, -1, 1, -2 and so on are 0, 1, 2, 3.
+#[inline]
+pub(crate) fn put_signed(out: &mut impl BufMut, value: i64) {
+    put(out, (value << 1 ^ value >> 63).cast_unsigned());
+}
+
 /// The varint of `value` and its length.
 #[inline]
 pub(crate) fn encode(mut value: u64) -> ([u8; MAX_LEN], usize) {
@@ -177,6 +183,11 @@ impl<'a> Reader<'a> {
         })
     }
 
+    pub(crate) fn signed(&mut self, what: &'static str) -> Result<i64, DecodeError> {
+        let folded = self.varint(what)?;
+        Ok((folded >> 1).cast_signed() ^ -(folded & 1).cast_signed())
+    }
+
     pub(crate) fn duration(&mut self, what: &'static str) -> Result<Duration, DecodeError> {
         let raw = u16::from_be_bytes(self.array(what)?);
         Ok(Duration::from_micros(u64::from(raw & 0x7ff) << (raw >> 11)))
@@ -217,6 +228,25 @@ mod tests {
         assert!(Reader::new(&[0xff; 10]).varint("test").is_err());
         assert!(Reader::new(&[0xff; 11]).varint("test").is_err());
         assert!(Reader::new(&[0x80]).varint("test").is_err());
+    }
+
+    #[test]
+    fn signed_integers_survive_and_small_ones_are_short() {
+        for (value, len) in [
+            (0, 1),
+            (1, 1),
+            (-1, 1),
+            (63, 1),
+            (-64, 1),
+            (64, 2),
+            (i64::MAX, 10),
+            (i64::MIN, 10),
+        ] {
+            let mut out = Vec::new();
+            put_signed(&mut out, value);
+            assert_eq!(out.len(), len, "{value}");
+            assert_eq!(Reader::new(&out).signed("test"), Ok(value));
+        }
     }
 
     #[test]

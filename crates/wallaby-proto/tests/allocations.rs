@@ -93,7 +93,7 @@ fn a_call_of_one_hop_allocates_nothing() {
             sequence,
         };
         let mut initiator = Initiator::new(call, Token::new(sequence), Budgets::default());
-        let request = Request {
+        let mut request = Request {
             call,
             token: Token::new(sequence),
             id: initiator.send().expect("within the budget"),
@@ -110,7 +110,7 @@ fn a_call_of_one_hop_allocates_nothing() {
             payload: Bytes::from_static(&[7; 100]),
         };
         initiator.close();
-        client.send_request(request, &method).expect("credit");
+        client.send_request(&mut request, &method).expect("credit");
         carry(&mut client, &mut to_server);
         let Message::Request(mut request) = receive(&mut server, &mut to_server) else {
             panic!("a request")
@@ -122,7 +122,7 @@ fn a_call_of_one_hop_allocates_nothing() {
                 panic!("a response")
             };
             response.token = None;
-            server.send_response(response, false).expect("not counted");
+            server.send_response(&response, false).expect("not counted");
         }
         carry(&mut server, &mut to_client);
         let Message::Response(response) = receive(&mut client, &mut to_client) else {

@@ -169,13 +169,13 @@ impl CallShared {
     // What arrives.
 
     /// A response or the end of a branch arrived, over `peer` or from this endpoint itself.
-    pub(crate) fn handle_answer(&self, peer: Option<&Arc<Peer>>, message: Message) {
+    pub(crate) fn handle_answer(&self, peer: Option<&Arc<Peer>>, message: &mut Message) {
         let mut state = self.lock();
         if state.outcome.is_some() {
             self.endpoint.meters.late_dropped.add();
             return;
         }
-        let token = match &message {
+        let token = match &*message {
             Message::Response(response) => response.token,
             Message::End(end) => end.token,
             Message::Trace(report) => report.token,
@@ -187,7 +187,7 @@ impl CallShared {
             return;
         }
         // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
-        if matches!(&message, Message::Response(response) if response.status)
+        if matches!(message, Message::Response(response) if response.status)
             && Instant::now() >= self.deadline
         {
             let failure = self.too_late(&state);
@@ -195,7 +195,7 @@ impl CallShared {
         }
         let handled = match message {
             Message::Response(response) => self.handle_response(&mut state, peer, response),
-            Message::End(end) => Self::handle_end(&mut state, &end),
+            Message::End(end) => Self::handle_end(&mut state, end),
             Message::Trace(report) => {
                 state.initiator.handle_trace(&report.records);
                 Ok(())
@@ -217,9 +217,9 @@ impl CallShared {
         &self,
         state: &mut State,
         peer: Option<&Arc<Peer>>,
-        response: Response,
+        response: &mut Response,
     ) -> Result<(), Failure> {
-        match state.initiator.handle_response(&response)? {
+        match state.initiator.handle_response(response)? {
             Arrival::Duplicate => self.endpoint.meters.duplicates_dropped.add(),
             Arrival::New => {
                 self.endpoint.meters.responses_received.add();
@@ -236,7 +236,7 @@ impl CallShared {
                 state.answers.push_back(RawAnswer {
                     request: response.request,
                     index: response.index,
-                    payload: response.payload,
+                    payload: std::mem::take(&mut response.payload),
                     status: response.status,
                     peer: peer.cloned(),
                 });
@@ -438,16 +438,11 @@ impl CallShared {
         }))
     }
 
-    /// Sends at once if there is a connection and credit; gives the request back if it has to wait.
-    fn try_send(
-        &self,
-        server: &Address,
-        method: &MethodDefinition,
-        request: Request,
-    ) -> Result<(), Request> {
+    /// Sends at once if there is a connection and credit; `false` if the request has to wait.
+    fn try_send(&self, server: &Address, method: &MethodDefinition, request: &mut Request) -> bool {
         match self.endpoint.pool.ready(server) {
             Some(peer) => self.try_send_on(&peer, server, method, request),
-            None => Err(request),
+            None => false,
         }
     }
 
@@ -456,23 +451,20 @@ impl CallShared {
         peer: &Arc<Peer>,
         server: &Address,
         method: &MethodDefinition,
-        request: Request,
-    ) -> Result<(), Request> {
+        request: &mut Request,
+    ) -> bool {
         let id = request.id;
         // Noted before it is sent: the answer may overtake the note.
         if !self.note_sent(id, peer) {
-            return Ok(());
+            return true;
         }
         match peer.try_request(request, method) {
-            Ok(()) => Ok(()),
-            Err((
-                Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen),
-                request,
-            )) => {
+            Ok(()) => true,
+            Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen)) => {
                 self.note_not_sent(id);
-                Err(request)
+                false
             }
-            Err((Refused::Now(refusal), _)) => {
+            Err(Refused::Now(refusal)) => {
                 self.note_not_sent(id);
                 let server = server.clone();
                 self.fail(match refusal {
@@ -488,7 +480,7 @@ impl CallShared {
                         reason: refusal.to_string(),
                     },
                 });
-                Ok(())
+                true
             }
         }
     }
@@ -546,9 +538,8 @@ impl CallShared {
                 .map_err(|error| Failure::NotSent { request: id, error })?;
             loop {
                 let room = peer.room();
-                match self.try_send_on(&peer, server, method, request) {
-                    Ok(()) => return Ok(()),
-                    Err(refused) => request = refused,
+                if self.try_send_on(&peer, server, method, &mut request) {
+                    return Ok(());
                 }
                 if peer.is_closed() {
                     break;
@@ -808,9 +799,9 @@ impl RawCall {
         payload: Bytes,
     ) -> Result<RequestId, CallError> {
         let server = server.into();
-        let request = self.prepare(&server, method, payload)?;
+        let mut request = self.prepare(&server, method, payload)?;
         let id = request.id;
-        if let Err(request) = self.shared.try_send(&server, method, request) {
+        if !self.shared.try_send(&server, method, &mut request) {
             // In a task of its own: the call cannot complete without it, even if this future is dropped.
             let sending = self.send_later(server, method, request).await;
             sending.unwrap_or(Err(Failure::Closed))?;
@@ -833,10 +824,10 @@ impl RawCall {
 
     /// Sends an initial request at once, or in the background if that has to wait.
     pub(crate) fn send_now(&self, server: Address, method: &Arc<MethodDefinition>, payload: Bytes) {
-        let Ok(request) = self.prepare(&server, method, payload) else {
+        let Ok(mut request) = self.prepare(&server, method, payload) else {
             return;
         };
-        if let Err(request) = self.shared.try_send(&server, method, request) {
+        if !self.shared.try_send(&server, method, &mut request) {
             drop(self.send_later(server, method, request));
         }
     }

@@ -80,7 +80,7 @@ impl Dispatcher {
         let _ = opened.send(Err(error));
     }
 
-    fn handle_request(&mut self, peer: &Arc<Peer>, mut request: Request) {
+    fn handle_request(&mut self, peer: &Arc<Peer>, request: &mut Request) {
         self.endpoint.meters.requests_received.add();
         let MethodRef::Number(number) = request.method else {
             return;
@@ -121,10 +121,10 @@ impl Dispatcher {
         }
     }
 
-    fn handle_message(&mut self, peer: &Arc<Peer>, message: Message) {
+    fn handle_message(&mut self, peer: &Arc<Peer>, message: &mut Message) {
         match message {
             Message::Request(request) => self.handle_request(peer, request),
-            message @ (Message::Response(_) | Message::End(_) | Message::Trace(_)) => {
+            Message::Response(_) | Message::End(_) | Message::Trace(_) => {
                 self.endpoint.handle_answer(Some(peer), message);
             }
             Message::Ping(ping) if ping.abort => self.endpoint.handle_abort(ping.call, ping.token),
@@ -134,26 +134,25 @@ impl Dispatcher {
     }
 
     /// A message above the limit: a request gets a status, of an answer the application gets one in its place.
-    fn handle_too_large(&mut self, peer: &Arc<Peer>, message: Message, size: u64) {
+    fn handle_too_large(&mut self, peer: &Arc<Peer>, message: &mut Message, size: u64) {
         let limit = self.endpoint.config.limits.message;
         let status = |what: &str| {
             let message = format!("{what} of {size} bytes: at most {limit} are taken");
             Status::new(Code::ResourceExhausted, message).by(self.endpoint.address.as_ref())
         };
         match message {
-            Message::Request(mut request) => {
-                let refusal = Server::<()>::new(&mut request).fail(&status("a request"), None);
+            Message::Request(request) => {
+                let refusal = Server::<()>::new(request).fail(&status("a request"), None);
                 if let wallaby_proto::call::server::Outbound::Response(response) = refusal {
                     self.endpoint.meters.statuses_sent.add();
                     // Without credit: it is small, and nothing of the call runs here that could send more.
-                    let _ = peer.try_response(response, false, 0);
+                    let _ = peer.try_response(&response, false, 0);
                 }
             }
-            Message::Response(mut response) => {
+            Message::Response(response) => {
                 response.status = true;
                 response.payload = status("an answer").to_payload();
-                self.endpoint
-                    .handle_answer(Some(peer), Message::Response(response));
+                self.endpoint.handle_answer(Some(peer), message);
             }
             _ => {}
         }
@@ -173,7 +172,7 @@ impl Method {
 }
 
 impl Dispatch for Dispatcher {
-    fn handle(&mut self, peer: &Arc<Peer>, event: Event) {
+    fn handle(&mut self, peer: &Arc<Peer>, event: &mut Event) {
         match event {
             Event::Opened(_) => {
                 self.endpoint.connection_opened(peer, self.dialled.as_ref());
@@ -185,16 +184,16 @@ impl Dispatch for Dispatcher {
             }
             Event::Method(_, definition) => {
                 self.methods.push(Method {
-                    definition: Arc::new(definition),
+                    definition: Arc::new(definition.clone()),
                     served: None,
                 });
             }
             Event::Message(message) => self.handle_message(peer, message),
-            Event::TooLarge { message, size } => self.handle_too_large(peer, message, size),
+            Event::TooLarge { message, size } => self.handle_too_large(peer, message, *size),
             Event::Credit | Event::GoingAway { .. } => {}
             Event::Closed(reason) => {
                 tracing::debug!(?peer, reason, "the peer closes the connection");
-                self.closed = Some(reason);
+                self.closed = Some(std::mem::take(reason));
             }
         }
     }

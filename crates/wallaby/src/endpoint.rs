@@ -347,7 +347,7 @@ impl Inner {
     }
 
     /// An answer to a call of this endpoint or, if it is another's, one to pass on.
-    pub(crate) fn handle_answer(self: &Arc<Self>, peer: Option<&Arc<Peer>>, message: Message) {
+    pub(crate) fn handle_answer(self: &Arc<Self>, peer: Option<&Arc<Peer>>, message: &mut Message) {
         let id = message.call();
         if id.initiator != self.node {
             return self.pass_on(peer, message);
@@ -359,7 +359,7 @@ impl Inner {
     }
 
     /// Passes an answer on towards an initiator that cannot be dialled.
-    fn pass_on(self: &Arc<Self>, from: Option<&Arc<Peer>>, message: Message) {
+    fn pass_on(self: &Arc<Self>, from: Option<&Arc<Peer>>, message: &Message) {
         let id = message.call();
         let next = self
             .pool
@@ -374,10 +374,11 @@ impl Inner {
         self.meters.relayed.add();
         match message {
             Message::Response(response) => {
-                self.relay.pass(self, Passing::new(from, next, response));
+                self.relay
+                    .pass(self, Passing::new(from, next, response.clone()));
             }
             other => {
-                next.control(other);
+                next.control(other.clone());
             }
         }
     }

@@ -164,11 +164,11 @@ impl Handling {
         endpoint: Arc<Inner>,
         peer: Arc<Peer>,
         method: Arc<MethodDefinition>,
-        mut request: Request,
+        request: &mut Request,
         arrived: Instant,
     ) -> Arc<Self> {
         let time = request.deadline.unwrap_or(DEFAULT_DEADLINE);
-        let server = Server::new(&mut request);
+        let server = Server::new(request);
         peer.busy.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self {
             endpoint,
@@ -178,9 +178,9 @@ impl Handling {
             token: request.token,
             id: request.id,
             depth: request.depth,
-            reply_to: request.reply_to,
+            reply_to: std::mem::replace(&mut request.reply_to, ReplyTo::Relay),
             oldest: request.oldest,
-            options: request.options,
+            options: request.options.take(),
             deadline: arrived + time.min(Duration::from_secs(365 * 86_400)),
             arrived,
             state: Mutex::new(State {
@@ -341,7 +341,14 @@ impl Handling {
         self: &Arc<Self>,
         message: Sending,
     ) -> Result<Option<Delivery>, SendError> {
-        let released = self.release_last(message)?;
+        message.check(self)?;
+        let mut state = self.open()?;
+        let record = self.record(&state);
+        let released = match message {
+            Sending::Answer(payload) => state.server.respond(payload, record),
+            Sending::Onward(to, payload) => state.server.forward(to, payload, record),
+        };
+        drop(state);
         Ok(self.dispatch(released))
     }
 
@@ -445,16 +452,6 @@ impl Handling {
         Ok([before, now])
     }
 
-    fn release_last(&self, message: Sending) -> Result<Released<Destination>, SendError> {
-        message.check(self)?;
-        let mut state = self.open()?;
-        let record = self.record(&state);
-        Ok(match message {
-            Sending::Answer(payload) => state.server.respond(payload, record),
-            Sending::Onward(to, payload) => state.server.forward(to, payload, record),
-        })
-    }
-
     fn open(&self) -> Result<MutexGuard<'_, State>, SendError> {
         let state = self.lock();
         if state.server.has_ended() {
@@ -493,27 +490,27 @@ impl Handling {
 
     /// Sends at once what can be sent; the rest leaves in order, and can be waited for.
     fn dispatch(self: &Arc<Self>, released: Released<Destination>) -> Option<Delivery> {
-        let mut delivery: Option<Delivery> = None;
-        for outbound in released.into_iter().flatten() {
-            let parcel = self.pack(outbound);
-            let onward = parcel.is_onward();
-            let parcel = match self.has_waiting(onward) {
-                false => self.attempt(parcel),
-                true => Err(parcel), // behind those that wait already
-            };
-            if let Err(parcel) = parcel {
-                self.deliver_later(parcel);
-                let ready = Arc::clone(self).ready(onward);
-                delivery = Some(match delivery {
-                    None => ready,
-                    Some(before) => Box::pin(async {
-                        before.await;
-                        ready.await;
-                    }),
-                });
-            }
+        let [before, last] = released;
+        let before = before.and_then(|outbound| self.dispatch_one(outbound));
+        let last = last.and_then(|outbound| self.dispatch_one(outbound));
+        match (before, last) {
+            (Some(before), Some(last)) => Some(Box::pin(async {
+                before.await;
+                last.await;
+            })),
+            (before, last) => before.or(last),
         }
-        delivery
+    }
+
+    fn dispatch_one(self: &Arc<Self>, outbound: Outbound<Destination>) -> Option<Delivery> {
+        let mut parcel = self.pack(outbound);
+        let onward = parcel.is_onward();
+        // Behind those that wait already.
+        if !self.has_waiting(onward) && self.attempt(&mut parcel) {
+            return None;
+        }
+        self.deliver_later(parcel);
+        Some(Arc::clone(self).ready(onward))
     }
 
     /// Sends without waiting; what has to wait goes on by itself.
@@ -584,23 +581,21 @@ impl Handling {
         }
     }
 
-    /// Sends at once if there is a connection and credit.
-    fn attempt(self: &Arc<Self>, parcel: Parcel) -> Result<(), Parcel> {
+    /// Sends at once if there is a connection and credit; `false` if the parcel has to wait.
+    fn attempt(self: &Arc<Self>, parcel: &mut Parcel) -> bool {
         match parcel {
             Parcel::Request(to, request) => match self.endpoint.pool.ready(&to.server) {
                 Some(peer) => self.attempt_request(&peer, to, request),
-                None => Err(Parcel::Request(to, request)),
+                None => false,
             },
-            parcel if self.is_own_call() && parcel.is_counted() && !self.has_own_room() => {
-                Err(parcel)
-            }
+            parcel if self.is_own_call() && parcel.is_counted() && !self.has_own_room() => false,
             Parcel::Answer(message) if self.is_own_call() => {
                 self.endpoint.handle_answer(None, message);
-                Ok(())
+                true
             }
             Parcel::Answer(message) => match self.way_back() {
                 Some(peer) => self.attempt_answer(&peer, message),
-                None => Err(Parcel::Answer(message)),
+                None => false,
             },
         }
     }
@@ -608,9 +603,9 @@ impl Handling {
     fn attempt_request(
         self: &Arc<Self>,
         peer: &Arc<Peer>,
-        to: Destination,
-        mut request: Request,
-    ) -> Result<(), Parcel> {
+        to: &Destination,
+        request: &mut Request,
+    ) -> bool {
         if peer
             .hello()
             .is_some_and(|hello| hello.features.contains(Features::AGE))
@@ -618,61 +613,49 @@ impl Handling {
             request.options.get_or_insert_default().age = Some(self.age());
         }
         match peer.try_request(request, &to.method) {
-            Ok(()) => Ok(()),
-            Err((
-                Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen),
-                request,
-            )) => Err(Parcel::Request(to, request)),
-            Err((Refused::Now(refusal), request)) => {
-                self.answer_for(&to, &request, Code::ResourceExhausted, &refusal.to_string());
-                Ok(())
+            Ok(()) => true,
+            Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen)) => false,
+            Err(Refused::Now(refusal)) => {
+                self.answer_for(to, request, Code::ResourceExhausted, &refusal.to_string());
+                true
             }
         }
     }
 
-    fn attempt_answer(&self, peer: &Arc<Peer>, message: Message) -> Result<(), Parcel> {
+    fn attempt_answer(&self, peer: &Arc<Peer>, message: &mut Message) -> bool {
         // Not so for what the initiator delegated to itself on the way: it sent that as a server.
         let own = peer.id == self.peer.id && self.reply_to == ReplyTo::Peer;
-        let mut response = match message {
-            Message::Response(response) => response,
-            Message::End(mut end) => {
-                if own {
-                    end.token = None;
-                }
-                return match peer.control(Message::End(end.clone())) {
-                    true => Ok(()),
-                    false => Err(Parcel::Answer(Message::End(end))),
-                };
+        let token = (!own).then_some(self.token);
+        match message {
+            Message::Response(response) => {
+                response.token = token;
+                self.attempt_response(peer, response, !own || is_counted(response))
+            }
+            Message::End(end) => {
+                end.token = token;
+                peer.control(Message::End(end.clone()))
             }
             other => unreachable!("{other:?} is no answer"),
-        };
-        let token = response.token;
-        if own {
-            response.token = None;
         }
-        let counted = !own || is_counted(&response);
+    }
+
+    fn attempt_response(&self, peer: &Arc<Peer>, response: &mut Response, counted: bool) -> bool {
         match peer.try_response(response, counted, self.oldest) {
-            Ok(()) => Ok(()),
-            Err((Refused::Now(Refusal::TooLarge { size, limit }), response)) => {
-                let response = too_large(response, size, limit, self.endpoint.address.as_ref());
+            Ok(()) => true,
+            Err(Refused::Now(Refusal::TooLarge { size, limit })) => {
+                make_too_large(response, size, limit, self.endpoint.address.as_ref());
                 // Not counted: it is small, and counting it could only make it wait.
                 match peer.try_response(response, false, self.oldest) {
-                    Ok(()) => Ok(()),
-                    Err((Refused::Ended(_), mut response)) => {
-                        response.token = token;
-                        Err(Parcel::Answer(Message::Response(response)))
-                    }
-                    Err((Refused::Now(refusal), _)) => {
+                    Ok(()) => true,
+                    Err(Refused::Ended(_)) => false,
+                    Err(Refused::Now(refusal)) => {
                         self.endpoint.meters.undeliverable.add();
                         tracing::warn!(call = %self.call, %refusal, "not even a status is taken");
-                        Ok(())
+                        true
                     }
                 }
             }
-            Err((_, mut response)) => {
-                response.token = token;
-                Err(Parcel::Answer(Message::Response(response)))
-            }
+            Err(_) => false,
         }
     }
 
@@ -688,16 +671,14 @@ impl Handling {
     }
 
     /// Waits until it does.
-    async fn deliver_own(self: &Arc<Self>, parcel: Parcel) {
-        let mut parcel = parcel;
+    async fn deliver_own(self: &Arc<Self>, mut parcel: Parcel) {
         let Some(call) = self.endpoint.call(self.call.sequence) else {
             return self.endpoint.meters.late_dropped.add();
         };
         loop {
             let changed = call.changed();
-            match self.attempt(parcel) {
-                Ok(()) => return,
-                Err(refused) => parcel = refused,
+            if self.attempt(&mut parcel) {
+                return;
             }
             if !self.still_wanted(changed).await {
                 return;
@@ -706,11 +687,10 @@ impl Handling {
     }
 
     /// Sends, and waits for a connection and for credit.
-    async fn deliver(self: &Arc<Self>, parcel: Parcel) {
+    async fn deliver(self: &Arc<Self>, mut parcel: Parcel) {
         if self.is_own_call() && !parcel.is_onward() {
             return self.deliver_own(parcel).await;
         }
-        let mut parcel = parcel;
         for _ in 0..MOVES {
             let peer = match &parcel {
                 Parcel::Request(to, request) => match self.endpoint.connect(&to.server).await {
@@ -732,13 +712,12 @@ impl Handling {
             };
             loop {
                 let room = peer.room();
-                let attempt = match parcel {
+                let sent = match &mut parcel {
                     Parcel::Request(to, request) => self.attempt_request(&peer, to, request),
                     Parcel::Answer(message) => self.attempt_answer(&peer, message),
                 };
-                match attempt {
-                    Ok(()) => return,
-                    Err(refused) => parcel = refused,
+                if sent {
+                    return;
                 }
                 if peer.is_closed() {
                     break;
@@ -772,12 +751,12 @@ impl Handling {
     fn answer_for(self: &Arc<Self>, to: &Destination, request: &Request, code: Code, why: &str) {
         let status = Status::new(code, why).by(Some(&to.server));
         self.endpoint.meters.statuses_sent.add();
-        let answer = Parcel::Answer(Message::Response(undelivered(request, &status)));
-        if let Err(parcel) = self.attempt(answer) {
+        let mut answer = Parcel::Answer(Message::Response(undelivered(request, &status)));
+        if !self.attempt(&mut answer) {
             let handling = Arc::clone(self);
             // Boxed, since sending an answer may end here again.
             let deliver: Pin<Box<dyn Future<Output = ()> + Send>> =
-                Box::pin(async move { handling.deliver(parcel).await });
+                Box::pin(async move { handling.deliver(answer).await });
             self.endpoint.runtime.spawn(deliver);
         }
     }
@@ -1069,20 +1048,17 @@ impl Drop for Handling {
     }
 }
 
-/// A status in place of an answer that the initiator does not take.
-pub(crate) fn too_large(
-    response: Response,
+/// Puts a status in place of an answer that the initiator does not take.
+pub(crate) fn make_too_large(
+    response: &mut Response,
     size: u64,
     limit: u64,
     server: Option<&Address>,
-) -> Response {
+) {
     let message = format!("an answer of {size} bytes, but the initiator takes at most {limit}");
     let status = Status::new(Code::ResourceExhausted, message).by(server);
-    Response {
-        status: true,
-        payload: status.to_payload(),
-        ..response
-    }
+    response.status = true;
+    response.payload = status.to_payload();
 }
 
 fn too_late() -> Status {

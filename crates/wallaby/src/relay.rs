@@ -11,7 +11,7 @@ use wallaby_proto::{CallId, Token};
 
 use crate::driver::peer::{Peer, Refused};
 use crate::endpoint::Inner;
-use crate::handling::too_large;
+use crate::handling::make_too_large;
 
 /// Answers that wait for credit, by call. What waits here was not credited itself, so the server before sends no more
 /// than the call's window.
@@ -53,15 +53,15 @@ impl Passing {
 
 impl Relay {
     /// Passes an answer on: at once if nothing of its call waits, else behind that.
-    pub(crate) fn pass(&self, endpoint: &Arc<Inner>, passing: Passing) {
+    pub(crate) fn pass(&self, endpoint: &Arc<Inner>, mut passing: Passing) {
         let call = passing.response.call;
         if let Some(queue) = self.lock().get_mut(&call) {
             queue.answers.push_back(passing);
             return;
         }
-        let Err(passing) = attempt(endpoint, passing) else {
+        if attempt(endpoint, &mut passing) {
             return;
-        };
+        }
         match self.lock().entry(call) {
             Entry::Occupied(mut queue) => queue.get_mut().answers.push_back(passing),
             Entry::Vacant(place) => {
@@ -94,9 +94,8 @@ impl Relay {
             loop {
                 let next = Arc::clone(&passing.next);
                 let room = next.room();
-                match attempt(endpoint, passing) {
-                    Ok(()) => break,
-                    Err(refused) => passing = refused,
+                if attempt(endpoint, &mut passing) {
+                    break;
                 }
                 room.await;
             }
@@ -118,36 +117,23 @@ impl Relay {
     }
 }
 
-/// Sends an answer, or gives it back if it has to wait.
-fn attempt(endpoint: &Inner, passing: Passing) -> Result<(), Passing> {
-    let Passing {
-        from,
-        next,
-        mut response,
-        size,
-    } = passing;
-    let call = response.call;
+/// Sends an answer; `false` if it has to wait.
+fn attempt(endpoint: &Inner, passing: &mut Passing) -> bool {
+    let call = passing.response.call;
     loop {
-        match next.try_response(response, true, 0) {
+        match passing.next.try_response(&passing.response, true, 0) {
             Ok(()) => {
-                from.grant_call(call, 1, size);
-                return Ok(());
+                passing.from.grant_call(call, 1, passing.size);
+                return true;
             }
-            Err((Refused::Now(Refusal::TooLarge { size, limit }), refused)) if !refused.status => {
-                response = too_large(refused, size, limit, None);
+            Err(Refused::Now(Refusal::TooLarge { size, limit })) if !passing.response.status => {
+                make_too_large(&mut passing.response, size, limit, None);
             }
-            Err((Refused::Now(Refusal::Blocked), refused)) => {
-                return Err(Passing {
-                    from,
-                    next,
-                    response: refused,
-                    size,
-                });
-            }
-            Err((refused, _)) => {
+            Err(Refused::Now(Refusal::Blocked)) => return false,
+            Err(refused) => {
                 endpoint.meters.undeliverable.add();
                 tracing::warn!(%call, ?refused, "an answer cannot be passed on");
-                return Ok(());
+                return true;
             }
         }
     }

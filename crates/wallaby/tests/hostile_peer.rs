@@ -191,7 +191,7 @@ async fn a_message_before_an_error_counts() {
             sequence: 1,
         };
         peer.connection
-            .send_request(request(call, &[1, b'x']), work::ONE.definition())
+            .send_request(&mut request(call, &[1, b'x']), work::ONE.definition())
             .expect("there is credit");
         let good = peer.connection.output().to_vec();
         peer.send_bytes(&[good, frame(0x77, &[])].concat()).await;
@@ -472,7 +472,7 @@ async fn an_answer_above_the_limit_is_a_status() {
         let header = {
             server
                 .connection
-                .send_response(response(request.call, None, &[]), false)
+                .send_response(&response(request.call, None, &[]), false)
                 .expect("it is small");
             let output = server.connection.output().to_vec();
             server.connection.advance(output.len());
@@ -515,7 +515,7 @@ async fn a_request_above_the_limit_is_a_status() {
             sequence: 1,
         };
         peer.connection
-            .send_request(request(call, &[]), heap::ONE.definition())
+            .send_request(&mut request(call, &[]), heap::ONE.definition())
             .expect("there is credit");
         let output = peer.connection.output().to_vec();
         peer.connection.advance(output.len());
@@ -698,7 +698,7 @@ fn last_words_are_heard() {
                 let answered = match event {
                     Some(Event::Message(Message::Request(request))) => {
                         let answer = response(request.call, None, &[3, b'b', b'y', b'e']);
-                        connection.send_response(answer, false).is_ok()
+                        connection.send_response(&answer, false).is_ok()
                     }
                     Some(_) => false,
                     None => {

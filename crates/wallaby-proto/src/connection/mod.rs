@@ -29,7 +29,8 @@ use self::parts::{Assembled, Inbox, Outbox};
 use crate::id::{CallId, NodeId};
 use crate::varint::{self, Reader};
 use crate::wire::{
-    DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, Request, Response, kind,
+    DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, ReplyTo, Request, Response,
+    kind,
 };
 
 /// Messages with credit are refused while more than this waits to be written.
@@ -66,6 +67,10 @@ pub struct Connection {
     inbox: Inbox,
     numbers: Numbers,
     methods_named: u32,
+    /// The sequence of the latest request of a call of this side's own that was sent, but not in parts.
+    last_sent: u64,
+    /// The same of the peer's, as it arrived.
+    last_received: u64,
     request_window: i64,
     call_windows: CallWindows,
     request_grants: Grants,
@@ -204,6 +209,8 @@ impl Connection {
             inbox: Inbox::default(),
             numbers: Numbers::default(),
             methods_named: 0,
+            last_sent: 0,
+            last_received: 0,
             request_window: 0,
             call_windows: CallWindows::default(),
             request_grants: Grants::new(limits.requests / 2),
@@ -234,22 +241,21 @@ impl Connection {
     /// If it is not accepted now or not at all; nothing was sent then.
     pub fn send_request(
         &mut self,
-        mut request: Request,
+        request: &mut Request,
         method: &MethodDefinition,
-    ) -> Result<(), (Refusal, Request)> {
-        match self.check_request(&request, method) {
-            Ok(number) => {
-                let window = self.peer.as_ref().map_or(0, |peer| peer.limits.requests);
-                let cost = request_cost(request.payload.len(), window);
-                self.request_window -= cost as i64;
-                request.method = MethodRef::Number(number);
-                self.send(kind::REQUEST, &request.payload, |out, link| {
-                    request.put_header(out, link)
-                });
-                Ok(())
-            }
-            Err(refusal) => Err((refusal, request)),
+    ) -> Result<(), Refusal> {
+        let number = self.check_request(request, method)?;
+        request.method = MethodRef::Number(number);
+        let window = self.peer.as_ref().map_or(0, |peer| peer.limits.requests);
+        let cost = request_cost(request.payload.len(), window);
+        self.request_window -= cost as i64;
+        let in_parts = self.send(kind::REQUEST, &request.payload, |out, link| {
+            request.put_header(out, link)
+        });
+        if request.reply_to == ReplyTo::Peer && !in_parts {
+            self.last_sent = request.call.sequence;
         }
+        Ok(())
     }
 
     fn check_request(
@@ -278,21 +284,15 @@ impl Connection {
     /// # Errors
     ///
     /// If it is not accepted now or not at all; nothing was sent then.
-    pub fn send_response(
-        &mut self,
-        response: Response,
-        counted: bool,
-    ) -> Result<(), (Refusal, Response)> {
-        if let Err(refusal) = self.check_size(response.payload.len()) {
-            return Err((refusal, response));
-        }
+    pub fn send_response(&mut self, response: &Response, counted: bool) -> Result<(), Refusal> {
+        self.check_size(response.payload.len())?;
         if counted {
             let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.call);
             let cost = response.payload.len() as u64 + MESSAGE_COST;
             if self.is_congested(response.payload.len())
                 || !self.call_windows.take(response.call, cost, limit)
             {
-                return Err((Refusal::Blocked, response));
+                return Err(Refusal::Blocked);
             }
         }
         self.send(kind::RESPONSE, &response.payload, |out, link| {
@@ -427,10 +427,7 @@ impl Connection {
             let Some(peer) = &self.peer else {
                 return self.handle_first_frame(kind, take_body(input, len));
             };
-            let link = Link {
-                sender: peer.node,
-                receiver: self.me.node,
-            };
+            let link = Link::new(peer.node, self.me.node);
             if kind >= kind::REQUEST {
                 return self.handle_message(kind, input, len, link);
             }
@@ -493,8 +490,15 @@ impl Connection {
         let mut reader = Reader::new(body);
         match kind {
             kind::REQUEST => {
+                let link = Link {
+                    previous: self.last_received,
+                    ..link
+                };
                 let mut request = Request::read_header(&mut reader, link)?;
                 self.check_method(request.method)?;
+                if request.reply_to == ReplyTo::Peer {
+                    self.last_received = request.call.sequence;
+                }
                 request.payload = take_payload(input, reader.position(), len);
                 self.counters.messages_received += 1;
                 if request.payload.len() as u64 > self.me.limits.message {
@@ -746,26 +750,31 @@ impl Connection {
         self.output.len() > OUTPUT_LIMIT
     }
 
-    /// Sends a message of this kind; `put_header` appends all of it but the payload.
+    /// Sends a message of this kind; `put_header` appends all of it but the payload. Returns whether it travels in parts.
     #[inline]
-    fn send(&mut self, kind: u8, payload: &Bytes, put_header: impl FnOnce(&mut Vec<u8>, Link)) {
-        let Some(peer) = &self.peer else { return };
-        let link = Link {
-            sender: self.me.node,
-            receiver: peer.node,
-        };
+    fn send(
+        &mut self,
+        kind: u8,
+        payload: &Bytes,
+        put_header: impl FnOnce(&mut Vec<u8>, Link),
+    ) -> bool {
+        let Some(peer) = &self.peer else { return false };
+        let mut link = Link::new(self.me.node, peer.node);
         self.counters.messages_sent += 1;
         if payload.len() > MAX_FRAME {
             let mut header = Vec::new();
             put_header(&mut header, link);
             self.outbox.push(kind, header.into(), payload.clone());
+            true
         } else {
+            link.previous = self.last_sent;
             self.pace.small_moved();
             self.output.put_frame(kind, |out| {
                 out.reserve(HEADER_GUESS + payload.len());
                 put_header(out, link);
                 out.extend_from_slice(payload);
             });
+            false
         }
     }
 }

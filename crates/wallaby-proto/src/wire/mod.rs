@@ -55,6 +55,20 @@ pub struct Link {
     pub sender: NodeId,
     /// Who reads it.
     pub receiver: NodeId,
+    /// The sequence of the sender's own call whose request travelled before this message on the connection: the next one
+    /// is told by the difference. 0 if there was none, and where messages may overtake each other.
+    pub previous: u64,
+}
+
+impl Link {
+    /// A link on which nothing has travelled before.
+    pub const fn new(sender: NodeId, receiver: NodeId) -> Self {
+        Self {
+            sender,
+            receiver,
+            previous: 0,
+        }
+    }
 }
 
 /// One message of the protocol.

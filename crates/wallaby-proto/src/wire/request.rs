@@ -5,11 +5,11 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes};
 
 use crate::address::Address;
-use crate::id::{CallId, Path, RequestId, Token};
+use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::Manifest;
 use crate::varint::{self, Reader};
 use crate::wire::options::Options;
-use crate::wire::{DecodeError, Link, check_flags, read_initiator};
+use crate::wire::{DecodeError, Link, check_flags};
 
 /// Work for a server.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,10 +100,13 @@ impl Request {
         debug_assert!(self.reply_to != ReplyTo::Peer || self.call.initiator == link.sender);
         let flags = self.flags();
         varint::put(out, flags);
-        if flags & DIRECT == 0 {
+        if flags & DIRECT != 0 {
+            let ahead = self.call.sequence.wrapping_sub(link.previous);
+            varint::put_signed(out, ahead.cast_signed());
+        } else {
             self.call.initiator.put(out);
+            varint::put(out, self.call.sequence);
         }
-        varint::put(out, self.call.sequence);
         self.token.put(out);
         if let ReplyTo::At(address) = &self.reply_to {
             address.put(out);
@@ -147,7 +150,18 @@ impl Request {
                 why: "a reply address besides the sender's own",
             });
         }
-        let call = read_initiator(reader, has(DIRECT).then_some(link.sender))?;
+        let call = if has(DIRECT) {
+            let ahead = reader.signed("call")?;
+            CallId {
+                initiator: link.sender,
+                sequence: link.previous.wrapping_add_signed(ahead),
+            }
+        } else {
+            CallId {
+                initiator: NodeId::read(reader)?,
+                sequence: reader.varint("call")?,
+            }
+        };
         let token = Token::read(reader)?;
         let reply_to = match (has(DIRECT), has(ADDRESS)) {
             (true, _) => ReplyTo::Peer,

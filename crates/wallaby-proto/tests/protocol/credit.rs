@@ -20,9 +20,7 @@ fn limits() -> Limits {
 }
 
 fn send(alice: &mut Connection, payload: usize) -> Result<(), Refusal> {
-    alice
-        .send_request(request(payload), &method())
-        .map_err(|(refusal, _)| refusal)
+    alice.send_request(&mut request(payload), &method())
 }
 
 fn respond(bob: &mut Connection, call: CallId, payload: usize) -> Result<(), Refusal> {
@@ -31,8 +29,7 @@ fn respond(bob: &mut Connection, call: CallId, payload: usize) -> Result<(), Ref
         payload: vec![7; payload].into(),
         ..response(&[0])
     };
-    bob.send_response(response, true)
-        .map_err(|(refusal, _)| refusal)
+    bob.send_response(&response, true)
 }
 
 #[test]
@@ -74,11 +71,11 @@ fn a_refused_request_comes_back_and_leaves_nothing_behind() {
     let mut pair = Pair::open(limits());
     send(&mut pair.alice, 5000).expect("an open window");
     pair.carry_to_bob(usize::MAX).expect("legal bytes");
-    let (refusal, back) = pair
+    let refusal = pair
         .alice
-        .send_request(request(10), &method())
+        .send_request(&mut request(10), &method())
         .expect_err("a closed window");
-    assert_eq!((refusal, back), (Refusal::Blocked, request(10)));
+    assert_eq!(refusal, Refusal::Blocked);
     assert!(pair.alice.is_idle());
     assert_eq!(pair.alice.counters().messages_sent, 1);
 }
@@ -136,9 +133,7 @@ fn answers_of_one_call_wait_for_its_application_and_those_of_others_do_not() {
     assert!(!pair.bob.takes_responses(call()));
     assert_eq!(respond(&mut pair.bob, other, 0), Ok(()));
     assert_eq!(
-        pair.bob
-            .send_response(response(&[0]), false)
-            .map_err(|(refusal, _)| refusal),
+        pair.bob.send_response(&response(&[0]), false),
         Ok(()),
         "not counted"
     );

@@ -44,10 +44,7 @@ fn sample(name: &'static str, about: &'static str, act: fn(&mut Connection)) -> 
     act(&mut pair.alice);
     let mut written = written(&mut pair.alice);
     written.truncate(frame_len(&written));
-    let link = Link {
-        sender: alice(),
-        receiver: bob(),
-    };
+    let link = Link::new(alice(), bob());
     Sample {
         name,
         about,
@@ -114,10 +111,7 @@ fn handshake() -> Vec<Sample> {
         Sample {
             name: "hello-dialer",
             about: "The first frame of who dialled: it expects a certain node, listens itself, and sorts by age.",
-            link: Link {
-                sender: alice(),
-                receiver: bob(),
-            },
+            link: Link::new(alice(), bob()),
             begins: true,
             written: first,
             reader: Box::new(at_bob),
@@ -125,10 +119,7 @@ fn handshake() -> Vec<Sample> {
         Sample {
             name: "hello-acceptor",
             about: "The first frame of who was dialled; it does not say where it listens.",
-            link: Link {
-                sender: bob(),
-                receiver: alice(),
-            },
+            link: Link::new(bob(), alice()),
             begins: true,
             written: second,
             reader: Box::new(at_alice),
@@ -166,7 +157,9 @@ fn credit() -> Vec<Sample> {
             "method",
             "A method gets its number, before the first request that uses it.",
             |alice| {
-                alice.send_request(request(0), &method()).expect("room");
+                alice
+                    .send_request(&mut request(0), &method())
+                    .expect("room");
             },
         ),
         sample(
@@ -190,7 +183,7 @@ fn parts() -> Vec<Sample> {
     let mut pair = open();
     pair.alice
         .send_request(
-            Request {
+            &mut Request {
                 payload: vec![b'a'; 65_537].into(),
                 ..request(0)
             },
@@ -209,10 +202,7 @@ fn parts() -> Vec<Sample> {
     let mut reader = open();
     reader.bob_reads(&first).expect("legal bytes");
     let granted = written(&mut reader.bob);
-    let link = Link {
-        sender: alice(),
-        receiver: bob(),
-    };
+    let link = Link::new(alice(), bob());
     let reads_third = move |bytes: &[u8]| {
         let mut pair = open();
         pair.bob_reads(&before).expect("legal bytes");
@@ -239,10 +229,7 @@ fn parts() -> Vec<Sample> {
         Sample {
             name: "credit-parts",
             about: "A part of 32 KiB has arrived: the peer may send as much again.",
-            link: Link {
-                sender: bob(),
-                receiver: alice(),
-            },
+            link: Link::new(bob(), alice()),
             begins: true,
             written: granted,
             reader: Box::new(|bytes: &[u8]| effect(&mut open(), bytes)),
@@ -251,10 +238,7 @@ fn parts() -> Vec<Sample> {
 }
 
 fn ends() -> Vec<Sample> {
-    let link = Link {
-        sender: alice(),
-        receiver: bob(),
-    };
+    let link = Link::new(alice(), bob());
     let question = vec![3, 0, 0, 0x06, 0, 0xac, 0x02];
     let mut pair = open();
     pair.bob_reads(&question).expect("a probe");
@@ -272,10 +256,7 @@ fn ends() -> Vec<Sample> {
         Sample {
             name: "probe-answer",
             about: "Yes; the question's nonce comes back.",
-            link: Link {
-                sender: bob(),
-                receiver: alice(),
-            },
+            link: Link::new(bob(), alice()),
             begins: true,
             written: answer,
             reader: reader(),

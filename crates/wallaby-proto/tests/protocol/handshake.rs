@@ -47,10 +47,10 @@ fn both_sides_learn_who_the_other_is() {
 #[test]
 fn nothing_is_sent_before_the_handshake_is_done() {
     let mut pair = pair_of(plain(alice()), plain(bob()));
-    let request = crate::limits::request(10);
-    let (refusal, _) = pair
+    let mut request = crate::limits::request(10);
+    let refusal = pair
         .alice
-        .send_request(request, &method())
+        .send_request(&mut request, &method())
         .expect_err("not open");
     assert_eq!(refusal, Refusal::NotOpen);
     assert_eq!(pair.bob.send_control(ping()), Err(Refusal::NotOpen));

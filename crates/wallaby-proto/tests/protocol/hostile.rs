@@ -158,8 +158,10 @@ proptest! {
 
 fn frame_of_method() -> Vec<u8> {
     let mut pair = Pair::open(Limits::default());
-    let request = crate::limits::largest_request();
-    pair.alice.send_request(request, &method()).expect("room");
+    let mut request = crate::limits::largest_request();
+    pair.alice
+        .send_request(&mut request, &method())
+        .expect("room");
     let mut bytes = pair.alice.output().to_vec();
     bytes.truncate(4 + usize::from(bytes[0]));
     bytes

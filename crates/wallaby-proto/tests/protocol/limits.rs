@@ -124,20 +124,22 @@ fn a_connection_has_room_for_so_many_methods() {
     };
     for number in 0..MAX_METHODS {
         pair.alice
-            .send_request(request(0), &method(number))
+            .send_request(&mut request(0), &method(number))
             .expect("a number is left");
         let events = pair.carry_to_bob(usize::MAX).expect("legal bytes");
         assert!(matches!(&events[0], Event::Method(named, _) if *named as usize == number));
         pair.bob.grant_request(0);
         pair.carry_to_alice(usize::MAX).expect("legal bytes");
     }
-    let (refusal, _) = pair
+    let refusal = pair
         .alice
-        .send_request(request(0), &method(MAX_METHODS))
+        .send_request(&mut request(0), &method(MAX_METHODS))
         .expect_err("all are taken");
     assert_eq!(refusal, Refusal::NoMethodNumber);
     assert!(
-        pair.alice.send_request(request(0), &method(17)).is_ok(),
+        pair.alice
+            .send_request(&mut request(0), &method(17))
+            .is_ok(),
         "those that have a number go on"
     );
     // A peer that names one more.
@@ -277,7 +279,7 @@ fn counts_that_a_handler_goes_on_from_leave_it_room() {
     };
     let mut pair = Pair::open(Limits::default());
     pair.alice
-        .send_request(most.clone(), &method())
+        .send_request(&mut most.clone(), &method())
         .expect("room");
     let mut events = pair.carry_to_bob(usize::MAX).expect("legal bytes");
     let Some(Event::Message(Message::Request(mut request))) = events.pop() else {

@@ -31,9 +31,7 @@ fn numbered(index: u32, size: usize) -> Response {
 }
 
 fn send(connection: &mut Connection, response: Response) -> Result<(), Refusal> {
-    connection
-        .send_response(response, false)
-        .map_err(|(refusal, _)| refusal)
+    connection.send_response(&response, false)
 }
 
 /// Carries all that Bob has to say to Alice, in pieces of at most `most` bytes, and her credit back.
@@ -214,9 +212,9 @@ fn the_largest_message_passes_and_a_larger_one_is_refused_by_its_sender() {
         limit: 200_000,
     };
     assert_eq!(send(&mut pair.bob, numbered(1, 200_001)), Err(too_large));
-    let (refusal, _) = pair
+    let refusal = pair
         .alice
-        .send_request(request(200_001), &method())
+        .send_request(&mut request(200_001), &method())
         .expect_err("too large");
     assert_eq!(refusal, too_large);
     assert!(pair.bob.is_idle() && pair.alice.is_idle());
@@ -312,9 +310,7 @@ fn large_messages_wait_while_one_of_the_largest_size_is_not_written() {
     });
     let counted = |pair: &mut Pair, index| {
         let response = numbered(index, 600 * KIB);
-        pair.bob
-            .send_response(response, true)
-            .map_err(|(refusal, _)| refusal)
+        pair.bob.send_response(&response, true)
     };
     assert_eq!(counted(&mut pair, 0), Ok(()));
     assert_eq!(counted(&mut pair, 1), Err(Refusal::Blocked));
@@ -348,7 +344,7 @@ fn beside_small_messages_few_parts_are_under_way() {
     }
     // An answer brings the short parts back.
     pair.alice
-        .send_request(request(10), &method())
+        .send_request(&mut request(10), &method())
         .expect("room");
     pair.carry_to_bob(usize::MAX).expect("legal bytes");
     turn(&mut pair, &mut now, loopback);
@@ -389,4 +385,29 @@ fn a_receiver_with_a_wide_window_grants_little_by_little() {
         pair.carry_to_bob(usize::MAX).expect("credit");
     }
     assert!(pair.bob.is_idle(), "all parts were sent");
+}
+
+/// Sequences are told by the difference to the request before: one in parts, which others overtake, tells all of it.
+#[test]
+fn requests_that_overtake_each_other_keep_their_calls() {
+    let mut pair = Pair::open(Limits::default());
+    let mut send = |sequence, size| {
+        let mut request = request(size);
+        request.call.sequence = sequence;
+        request.oldest = sequence;
+        let sent = pair.alice.send_request(&mut request, &method());
+        sent.expect("room");
+    };
+    send(1000, 10);
+    send(2000, 300 * KIB);
+    send(3000, 10);
+    send(2500, 10);
+    let mut sequences = Vec::new();
+    while !pair.alice.is_idle() {
+        for message in messages(pair.carry_to_bob(usize::MAX).expect("legal bytes")) {
+            sequences.push(message.call().sequence);
+        }
+        pair.carry_to_alice(usize::MAX).expect("credit");
+    }
+    assert_eq!(sequences, [1000, 3000, 2500, 2000]);
 }

@@ -30,9 +30,11 @@ pub(crate) fn header(name: &str) -> usize {
 
 #[test]
 fn one_hop_takes_at_most_sixteen_bytes() {
-    assert_eq!(header("request-direct"), 14);
-    assert_eq!(header("request-direct-oldest"), 15);
-    assert_eq!(header("request-direct-deadline"), 16);
+    assert_eq!(header("request-direct"), 11);
+    assert_eq!(header("request-direct-first"), 15);
+    assert_eq!(header("request-direct-oldest"), 12);
+    assert_eq!(header("request-direct-deadline"), 13);
+    assert_eq!(header("request-direct-deadline-oldest"), 16);
     assert_eq!(header("response-direct"), 6);
     assert_eq!(header("response-direct-more"), 7);
 }

@@ -77,8 +77,8 @@ struct State {
 
 /// What a driver does with what arrives.
 pub(crate) trait Dispatch {
-    /// An event of the connection.
-    fn handle(&mut self, peer: &Arc<Peer>, event: Event);
+    /// An event of the connection; what is in it may be taken out.
+    fn handle(&mut self, peer: &Arc<Peer>, event: &mut Event);
     /// All events of a read were handled.
     fn batch_done(&mut self, peer: &Arc<Peer>);
 }
@@ -134,35 +134,31 @@ impl Peer {
         self.lock().connection.counters()
     }
 
-    /// Sends a request, or gives it back.
+    /// Sends a request, if it is accepted.
     pub(crate) fn try_request(
         self: &Arc<Self>,
-        request: Request,
+        request: &mut Request,
         method: &MethodDefinition,
-    ) -> Result<(), (Refused, Request)> {
+    ) -> Result<(), Refused> {
         let mut state = self.lock();
         if let Some(ended) = &state.ended {
-            return Err((Refused::Ended(ended.clone()), request));
+            return Err(Refused::Ended(ended.clone()));
         }
-        match state.connection.send_request(request, method) {
-            Ok(()) => {
-                self.written(state);
-                Ok(())
-            }
-            Err((refusal, request)) => Err((Refused::Now(refusal), request)),
-        }
+        state.connection.send_request(request, method)?;
+        self.written(state);
+        Ok(())
     }
 
-    /// Sends a response, or gives it back. `oldest` is the initiator's oldest live call, as far as known.
+    /// Sends a response, if it is accepted. `oldest` is the initiator's oldest live call, as far as known.
     pub(crate) fn try_response(
         self: &Arc<Self>,
-        response: Response,
+        response: &Response,
         counted: bool,
         oldest: u64,
-    ) -> Result<(), (Refused, Response)> {
+    ) -> Result<(), Refused> {
         let mut state = self.lock();
         if let Some(ended) = &state.ended {
-            return Err((Refused::Ended(ended.clone()), response));
+            return Err(Refused::Ended(ended.clone()));
         }
         if counted {
             state.connection.forget_calls(CallId {
@@ -170,13 +166,9 @@ impl Peer {
                 ..response.call
             });
         }
-        match state.connection.send_response(response, counted) {
-            Ok(()) => {
-                self.written(state);
-                Ok(())
-            }
-            Err((refusal, response)) => Err((Refused::Now(refusal), response)),
-        }
+        state.connection.send_response(response, counted)?;
+        self.written(state);
+        Ok(())
     }
 
     /// Sends a message that needs no credit; `false` if the connection has ended.
@@ -464,8 +456,8 @@ impl Peer {
         let has_output = state.connection.has_output();
         drop(state);
         cork::batch(|| {
-            for event in events.drain(..) {
-                match &event {
+            for event in &mut *events {
+                match event {
                     Event::Opened(hello) => {
                         let _ = self.hello.set(Arc::clone(hello));
                     }
@@ -474,6 +466,7 @@ impl Peer {
                 }
                 dispatch.handle(self, event);
             }
+            events.clear();
             dispatch.batch_done(self);
         });
         failed.map_or(Ok(has_output), Err)
@@ -503,6 +496,12 @@ pub(crate) enum Refused {
     Now(Refusal),
     /// The connection has ended; why.
     Ended(String),
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self::Now(refusal)
+    }
 }
 
 /// Where arriving bytes gather.

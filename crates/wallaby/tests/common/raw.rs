@@ -97,16 +97,16 @@ impl Raw {
         }
     }
 
-    pub(crate) async fn send_request(&mut self, request: Request, method: &MethodDefinition) {
+    pub(crate) async fn send_request(&mut self, mut request: Request, method: &MethodDefinition) {
         self.connection
-            .send_request(request, method)
+            .send_request(&mut request, method)
             .expect("there is credit");
         self.flush().await;
     }
 
     pub(crate) async fn send_response(&mut self, response: Response) {
         self.connection
-            .send_response(response, false)
+            .send_response(&response, false)
             .expect("it is not too large");
         self.flush().await;
     }

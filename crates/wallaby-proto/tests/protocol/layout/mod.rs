@@ -101,7 +101,14 @@ impl<'a> Layout<'a> {
     fn request(&mut self) {
         self.kind("request");
         let flags = self.flags(&REQUEST_FLAGS);
-        self.call(flags & 1 != 0, self.link.sender);
+        if flags & 1 != 0 {
+            let sender = self.link.sender;
+            self.varint(&format!(
+                "{sender}'s call, so many after its latest, folded"
+            ));
+        } else {
+            self.call(false, self.link.sender);
+        }
         self.take(8, "reply token");
         if flags & 1 << 7 != 0 {
             self.address("reply address");

@@ -63,7 +63,7 @@ pub(super) fn folded() -> Path {
 }
 
 pub(super) fn link(sender: NodeId, receiver: NodeId) -> Link {
-    Link { sender, receiver }
+    Link::new(sender, receiver)
 }
 
 pub(super) fn ipv4() -> Address {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::RequestId;
 use wallaby_proto::wire::{
-    Budgets, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
+    Budgets, Link, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
 };
 
 use super::{
@@ -75,7 +75,11 @@ fn every_option() -> Options {
 }
 
 pub(super) fn requests() -> Vec<Sample> {
-    let direct = link(alice(), bob());
+    let first = link(alice(), bob());
+    let direct = Link {
+        previous: SEQUENCE - 8,
+        ..first
+    };
     let onward = link(bob(), carol());
     let sample = |name, about, link, request| Sample {
         name,
@@ -88,6 +92,12 @@ pub(super) fn requests() -> Vec<Sample> {
             "request-direct",
             "What a client sends for a call of one hop: nothing that the handshake told.",
             direct,
+            request(&[0]),
+        ),
+        sample(
+            "request-direct-first",
+            "The first request on a connection: nothing came before it.",
+            first,
             request(&[0]),
         ),
         sample(
@@ -105,6 +115,19 @@ pub(super) fn requests() -> Vec<Sample> {
             direct,
             Request {
                 deadline: Some(Duration::from_micros(1_999_872)),
+                ..request(&[0])
+            },
+        ),
+        sample(
+            "request-direct-deadline-oldest",
+            "Both, while ten thousand calls are alive, and after a thousand that went elsewhere.",
+            Link {
+                previous: SEQUENCE - 1_000,
+                ..first
+            },
+            Request {
+                deadline: Some(Duration::from_micros(1_999_872)),
+                oldest: SEQUENCE - 10_000,
                 ..request(&[0])
             },
         ),

@@ -30,7 +30,7 @@ pub(crate) fn config(cases: u32) -> ProptestConfig {
 
 /// The link that all messages travel on.
 pub(crate) const fn link(sender: NodeId, receiver: NodeId) -> Link {
-    Link { sender, receiver }
+    Link::new(sender, receiver)
 }
 
 /// Any legal message from Alice to Bob; its initiator is one of the two, or somebody else.

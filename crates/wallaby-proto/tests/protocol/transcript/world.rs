@@ -153,10 +153,7 @@ impl World {
     }
 
     fn send(&mut self, from: usize, to: usize, message: Message) {
-        let link = Link {
-            sender: id(from),
-            receiver: id(to),
-        };
+        let link = Link::new(id(from), id(to));
         let bytes = frame(&message, link).len();
         let text = format!("{:60} {bytes:3} bytes", describe(&message));
         self.log.push(format!(
@@ -165,11 +162,11 @@ impl World {
         ));
         let (connection, _) = self.ends(from, to);
         match message {
-            Message::Request(request) => {
-                connection.send_request(request, &method()).expect("credit")
-            }
+            Message::Request(mut request) => connection
+                .send_request(&mut request, &method())
+                .expect("credit"),
             Message::Response(response) => {
-                connection.send_response(response, true).expect("credit")
+                connection.send_response(&response, true).expect("credit")
             }
             message => connection
                 .send_control(message)

@@ -208,7 +208,7 @@ fn travel(
     sender: wallaby_proto::NodeId,
     receiver: wallaby_proto::NodeId,
 ) -> Message {
-    let link = Link { sender, receiver };
+    let link = Link::new(sender, receiver);
     let mut body = BytesMut::new();
     message.encode(&mut body, link);
     Message::decode(kind(&message), body.freeze(), link).expect("what was written is read")

@@ -27,6 +27,7 @@ use crate::codec::{Codec, Postcard};
 use crate::driver::peer::{Peer, Refused};
 use crate::endpoint::{DEFAULT_DEADLINE, Inner};
 use crate::error::{CallError, Failure};
+use crate::log;
 use crate::method::{Answer, Many, One};
 use crate::trace::{self, Root, Trace};
 
@@ -182,9 +183,7 @@ impl CallShared {
             _ => None,
         };
         if !state.may_answer(self.token, token, peer) {
-            self.endpoint.meters.forged_dropped.add();
-            tracing::warn!(call = %self.id, ?peer, "an answer without the call's token was dropped");
-            return;
+            return self.note_forged(peer);
         }
         // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
         if matches!(message, Message::Response(response) if response.status)
@@ -211,6 +210,13 @@ impl CallShared {
             Some(outcome) => self.end(state, outcome),
             None => state.wake(),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_forged(&self, peer: Option<&Arc<Peer>>) {
+        self.endpoint.meters.forged_dropped.add();
+        tracing::warn!(call = %self.id, ?peer, "an answer without the call's token was dropped");
     }
 
     fn handle_response(
@@ -306,6 +312,8 @@ impl CallShared {
         self.end(state, Outcome::Failed(failure));
     }
 
+    #[cold]
+    #[inline(never)]
     fn too_late(&self, state: &State) -> Failure {
         let missing = state.initiator.missing().take(8);
         Failure::Deadline {
@@ -339,7 +347,9 @@ impl CallShared {
             Outcome::Failed(Failure::Aborted) => meters.calls_aborted.add(),
             Outcome::Failed(_) => meters.calls_failed.add(),
         }
-        tracing::debug!(call = %self.id, ?outcome, "ended");
+        if log::debugs() {
+            self.log_end(&outcome);
+        }
         let complete = matches!(outcome, Outcome::Complete { .. });
         state.outcome = Some(outcome);
         state.ended_after = self.options.traced.then(|| self.begun.elapsed());
@@ -359,6 +369,12 @@ impl CallShared {
             peer.control(Message::Ping(ping));
         }
         waker.into_iter().for_each(Waker::wake);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn log_end(&self, outcome: &Outcome) {
+        tracing::debug!(call = %self.id, ?outcome, "ended");
     }
 
     // What the initiator sends.
@@ -384,7 +400,9 @@ impl CallShared {
                 limit,
             });
         }
-        tracing::debug!(call = %self.id, request = %id, method = method.name().as_ref(), %server, "sends");
+        if log::debugs() {
+            self.log_request(id, method, server);
+        }
         let root = Root {
             path: id.path,
             server: server.clone(),
@@ -413,6 +431,13 @@ impl CallShared {
             method: MethodRef::Number(0),
             payload,
         })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn log_request(&self, request: RequestId, method: &MethodDefinition, server: &Address) {
+        let method = method.name().as_ref();
+        tracing::debug!(call = %self.id, %request, method, %server, "sends");
     }
 
     /// The default of the protocol need not be stated.
@@ -466,23 +491,28 @@ impl CallShared {
             }
             Err(Refused::Now(refusal)) => {
                 self.note_not_sent(id);
-                let server = server.clone();
-                self.fail(match refusal {
-                    Refusal::TooLarge { size, limit } => Failure::TooLarge {
-                        request: id,
-                        server,
-                        size,
-                        limit,
-                    },
-                    refusal => Failure::Refused {
-                        request: id,
-                        server,
-                        reason: refusal.to_string(),
-                    },
-                });
+                self.fail_refused(id, server.clone(), refusal);
                 true
             }
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fail_refused(&self, request: RequestId, server: Address, refusal: Refusal) {
+        self.fail(match refusal {
+            Refusal::TooLarge { size, limit } => Failure::TooLarge {
+                request,
+                server,
+                size,
+                limit,
+            },
+            refusal => Failure::Refused {
+                request,
+                server,
+                reason: refusal.to_string(),
+            },
+        });
     }
 
     /// Sends; waits for a connection and for credit, but not longer than the call lives.
@@ -671,6 +701,7 @@ impl State {
         self.waker.take().into_iter().for_each(Waker::wake);
     }
 
+    #[inline(never)]
     fn note_answer(&mut self, path: Path, at: Duration) {
         match self.answered.iter_mut().find(|(known, _)| *known == path) {
             Some(answered) => answered.1 = at,
@@ -679,6 +710,7 @@ impl State {
     }
 
     /// What stops the servers that are known to work for this call.
+    #[inline(never)]
     fn aborts(&self, call: CallId, token: Token) -> Vec<(Arc<Peer>, Ping)> {
         let sent = self
             .roots
@@ -809,6 +841,8 @@ impl RawCall {
         Ok(id)
     }
 
+    #[cold]
+    #[inline(never)]
     fn send_later(
         &self,
         server: Address,

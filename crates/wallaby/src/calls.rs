@@ -45,14 +45,20 @@ impl Calls {
         let call = make(self.first + self.young.len() as u64);
         self.young.push_back(Some(Arc::clone(&call)));
         self.live += 1;
-        if self.young.len() > SPARSE + 4 * self.live
-            && let Some(Some(old)) = self.young.pop_front()
-        {
+        if self.young.len() > SPARSE + 4 * self.live {
+            self.move_aside();
+        }
+        call
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn move_aside(&mut self) {
+        if let Some(Some(old)) = self.young.pop_front() {
             self.old.insert(self.first, old);
             self.first += 1;
             self.drop_ended();
         }
-        call
     }
 
     pub(crate) fn get(&self, sequence: u64) -> Option<&Arc<CallShared>> {
@@ -65,10 +71,16 @@ impl Calls {
     pub(crate) fn remove(&mut self, sequence: u64) {
         let removed = match sequence.checked_sub(self.first) {
             Some(position) => self.young.get_mut(position as usize).and_then(Option::take),
-            None => self.old.remove(&sequence),
+            None => self.remove_old(sequence),
         };
         self.live -= usize::from(removed.is_some());
         self.drop_ended();
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn remove_old(&mut self, sequence: u64) -> Option<Arc<CallShared>> {
+        self.old.remove(&sequence)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<CallShared>> {

@@ -68,6 +68,8 @@ impl Dispatcher {
         reason
     }
 
+    #[cold]
+    #[inline(never)]
     fn failed(&mut self, end: Result<String, ConnectionError>) {
         let (Some(opened), Some(server)) = (self.opened.take(), self.dialled.clone()) else {
             return;
@@ -134,6 +136,8 @@ impl Dispatcher {
     }
 
     /// A message above the limit: a request gets a status, of an answer the application gets one in its place.
+    #[cold]
+    #[inline(never)]
     fn handle_too_large(&mut self, peer: &Arc<Peer>, message: &mut Message, size: u64) {
         let limit = self.endpoint.config.limits.message;
         let status = |what: &str| {
@@ -165,6 +169,12 @@ impl Method {
         if let Some(served) = &self.served {
             return Ok(Arc::clone(served));
         }
+        self.look_up(endpoint)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_up(&mut self, endpoint: &Inner) -> Result<Arc<Registered>, Status> {
         let served = endpoint.method(&self.definition)?;
         self.served = Some(Arc::clone(&served));
         Ok(served)
@@ -173,6 +183,26 @@ impl Method {
 
 impl Dispatch for Dispatcher {
     fn handle(&mut self, peer: &Arc<Peer>, event: &mut Event) {
+        match event {
+            Event::Message(message) => self.handle_message(peer, message),
+            Event::TooLarge { message, size } => self.handle_too_large(peer, message, *size),
+            event => self.handle_rare(peer, event),
+        }
+    }
+
+    fn batch_done(&mut self, peer: &Arc<Peer>) {
+        self.now = None;
+        if !self.granted.is_empty() {
+            peer.grant_requests(self.granted.drain(..));
+        }
+    }
+}
+
+impl Dispatcher {
+    /// What concerns the connection and not a call.
+    #[cold]
+    #[inline(never)]
+    fn handle_rare(&mut self, peer: &Arc<Peer>, event: &mut Event) {
         match event {
             Event::Opened(_) => {
                 self.endpoint.connection_opened(peer, self.dialled.as_ref());
@@ -188,20 +218,14 @@ impl Dispatch for Dispatcher {
                     served: None,
                 });
             }
-            Event::Message(message) => self.handle_message(peer, message),
-            Event::TooLarge { message, size } => self.handle_too_large(peer, message, *size),
-            Event::Credit | Event::GoingAway { .. } => {}
+            Event::Credit
+            | Event::GoingAway { .. }
+            | Event::Message(_)
+            | Event::TooLarge { .. } => {}
             Event::Closed(reason) => {
                 tracing::debug!(?peer, reason, "the peer closes the connection");
                 self.closed = Some(std::mem::take(reason));
             }
-        }
-    }
-
-    fn batch_done(&mut self, peer: &Arc<Peer>) {
-        self.now = None;
-        if !self.granted.is_empty() {
-            peer.grant_requests(self.granted.drain(..));
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::task::Poll;
@@ -359,6 +360,7 @@ impl Inner {
     }
 
     /// Passes an answer on towards an initiator that cannot be dialled.
+    #[inline(never)]
     fn pass_on(self: &Arc<Self>, from: Option<&Arc<Peer>>, message: &Message) {
         let id = message.call();
         let next = self
@@ -647,8 +649,7 @@ impl Inner {
         let (driven, endpoint) = (Arc::clone(&peer), Arc::clone(self));
         let drive = async move {
             let end = driven.drive(reader, &mut dispatcher).await;
-            let reason = dispatcher.ended(end);
-            endpoint.connection_ended(&driven, &reason).await;
+            endpoint.after(driven, dispatcher.ended(end)).await;
         };
         self.spawn(drive);
         (peer, receiver)
@@ -663,6 +664,17 @@ impl Inner {
         if self.closed.load(Ordering::Acquire) {
             peer.end("the endpoint was closed");
         }
+    }
+
+    /// What is to be done after a connection has ended. Boxed, so that its code is not in the midst of the driver's.
+    #[cold]
+    #[inline(never)]
+    fn after(
+        self: Arc<Self>,
+        peer: Arc<Peer>,
+        reason: String,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move { self.connection_ended(&peer, &reason).await })
     }
 
     async fn connection_ended(self: &Arc<Self>, peer: &Arc<Peer>, reason: &str) {
@@ -782,24 +794,32 @@ impl Inner {
         match &admission {
             Admission::Run(_) => {}
             Admission::Queued => handling.enlist(),
-            Admission::Refused(job) => {
-                self.meters.requests_refused.add();
-                let (running, waiting) = self.executor.load();
-                let message = format!(
-                    "{running} handlers run and {waiting} requests wait: no more are taken"
-                );
-                job.handling
-                    .fail(&Status::new(Code::ResourceExhausted, message));
-            }
+            Admission::Refused(job) => self.refuse(job),
         }
         admission
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, job: &Job) {
+        self.meters.requests_refused.add();
+        let (running, waiting) = self.executor.load();
+        let message =
+            format!("{running} handlers run and {waiting} requests wait: no more are taken");
+        job.handling
+            .fail(&Status::new(Code::ResourceExhausted, message));
     }
 
     /// A handler is done: the next request in the queue takes its place.
     pub(crate) fn release(endpoint: &Arc<Self>) {
         if let Some(job) = endpoint.executor.release() {
-            endpoint.spawn(async move { job.start_late() });
+            endpoint.spawn_late(job);
         }
+    }
+
+    #[inline(never)]
+    fn spawn_late(&self, job: Job) {
+        self.spawn(async move { job.start_late() });
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<CallId, Vec<Arc<Handling>>>> {

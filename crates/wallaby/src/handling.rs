@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use wallaby_proto::call::server::{Inherited, Outbound, Released, Server, undelivered};
+use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Released, Server, undelivered};
 use wallaby_proto::connection::{Features, MethodDefinition, Refusal};
 use wallaby_proto::wire::{Message, MethodRef, Options, ReplyTo, Request, Response, TraceRecord};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
@@ -23,6 +23,7 @@ use crate::call::CallShared;
 use crate::driver::peer::{Peer, Refused};
 use crate::endpoint::{DEFAULT_DEADLINE, Inner};
 use crate::error::{ConnectError, SendError};
+use crate::log;
 use crate::request::RawRequest;
 use crate::service::{Handler, HandlerFuture};
 use crate::timer::{self, Sleep};
@@ -238,6 +239,7 @@ impl Handling {
 
     /// Waits until no earlier message of the same kind waits, or the request is stopped. So little waits and order is
     /// kept; and a handler that gives up waiting does so before its message has a number.
+    #[inline(never)]
     pub(crate) fn ready(self: Arc<Self>, onward: bool) -> Delivery {
         Box::pin(async move {
             loop {
@@ -265,6 +267,16 @@ impl Handling {
 
     /// The span in which its handler runs, for those who subscribe to tracing.
     fn span(&self) -> tracing::Span {
+        if log::debugs() {
+            self.make_span()
+        } else {
+            tracing::Span::none()
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_span(&self) -> tracing::Span {
         tracing::debug_span!(
             "request",
             method = self.method.name().as_ref(),
@@ -291,6 +303,12 @@ impl Handling {
             return;
         }
         self.endpoint.handling_waits(self);
+        state.watch = Some(self.watch());
+    }
+
+    /// Stops the request at its deadline.
+    #[inline(never)]
+    fn watch(self: &Arc<Self>) -> AbortHandle {
         let (deadline, watched) = (self.deadline, Arc::downgrade(self));
         let watch = self.endpoint.runtime.spawn(async move {
             timer::sleep_until(deadline + BEHIND).await;
@@ -298,7 +316,7 @@ impl Handling {
                 handling.stop(&too_late());
             }
         });
-        state.watch = Some(watch.abort_handle());
+        watch.abort_handle()
     }
 
     /// The initiator expects exactly one answer to this request.
@@ -359,6 +377,7 @@ impl Handling {
     }
 
     /// The handler ends the request with a status.
+    #[inline(never)]
     pub(crate) fn fail(self: &Arc<Self>, status: &Status) {
         let mut state = self.lock();
         if state.server.has_ended() {
@@ -466,16 +485,18 @@ impl Handling {
 
     /// What a traced hop reports of itself when it ends.
     fn record(&self, state: &State) -> Option<TraceRecord> {
-        if !state.server.is_traced() {
-            return None;
-        }
+        state.server.is_traced().then(|| self.make_record(state))
+    }
+
+    #[inline(never)]
+    fn make_record(&self, state: &State) -> TraceRecord {
         let now = Instant::now();
         let started = state.started.unwrap_or(now);
         let arrived = SystemTime::now()
             .checked_sub(now - self.arrived)
             .unwrap_or(UNIX_EPOCH);
         let micros = |duration: Duration| duration.as_micros() as u64;
-        Some(TraceRecord {
+        TraceRecord {
             request: self.id,
             node: self.endpoint.node,
             server: self.endpoint.address.clone(),
@@ -483,7 +504,7 @@ impl Handling {
             arrived_us: micros(arrived.duration_since(UNIX_EPOCH).unwrap_or_default()),
             queued_us: micros(started.saturating_duration_since(self.arrived)),
             ran_us: micros(now.saturating_duration_since(started)),
-        })
+        }
     }
 
     // How messages leave.
@@ -520,6 +541,7 @@ impl Handling {
 
     /// Leaves a parcel to a task, one for each direction: it has its number, so the call cannot complete without it,
     /// even if the handler gives up waiting.
+    #[inline(never)]
     fn deliver_later(self: &Arc<Self>, parcel: Parcel) {
         let onward = parcel.is_onward();
         if !self.lane(onward).push(parcel) {
@@ -541,18 +563,21 @@ impl Handling {
         match outbound {
             Outbound::Response(response) => Parcel::Answer(Message::Response(response)),
             Outbound::End(end) => Parcel::Answer(Message::End(end)),
-            Outbound::Request(delegated) => {
-                let inherited = Inherited {
-                    reply_to: self.onward_reply_to(),
-                    deadline: Some(self.deadline.saturating_duration_since(Instant::now())),
-                    oldest: self.oldest,
-                    options: self.options.clone(),
-                };
-                let (to, request) =
-                    delegated.into_request(self.call, self.token, MethodRef::Number(0), inherited);
-                Parcel::Request(to, request)
-            }
+            Outbound::Request(delegated) => self.pack_request(delegated),
         }
+    }
+
+    #[inline(never)]
+    fn pack_request(&self, delegated: Delegated<Destination>) -> Parcel {
+        let inherited = Inherited {
+            reply_to: self.onward_reply_to(),
+            deadline: Some(self.deadline.saturating_duration_since(Instant::now())),
+            oldest: self.oldest,
+            options: self.options.clone(),
+        };
+        let (to, request) =
+            delegated.into_request(self.call, self.token, MethodRef::Number(0), inherited);
+        Parcel::Request(to, request)
     }
 
     /// Where servers further on send their answers.
@@ -644,18 +669,24 @@ impl Handling {
             Ok(()) => true,
             Err(Refused::Now(Refusal::TooLarge { size, limit })) => {
                 make_too_large(response, size, limit, self.endpoint.address.as_ref());
-                // Not counted: it is small, and counting it could only make it wait.
-                match peer.try_response(response, false, self.oldest) {
-                    Ok(()) => true,
-                    Err(Refused::Ended(_)) => false,
-                    Err(Refused::Now(refusal)) => {
-                        self.endpoint.meters.undeliverable.add();
-                        tracing::warn!(call = %self.call, %refusal, "not even a status is taken");
-                        true
-                    }
-                }
+                self.attempt_status(peer, response)
             }
             Err(_) => false,
+        }
+    }
+
+    /// Not counted: it is small, and counting it could only make it wait.
+    #[cold]
+    #[inline(never)]
+    fn attempt_status(&self, peer: &Arc<Peer>, status: &Response) -> bool {
+        match peer.try_response(status, false, self.oldest) {
+            Ok(()) => true,
+            Err(Refused::Ended(_)) => false,
+            Err(Refused::Now(refusal)) => {
+                self.endpoint.meters.undeliverable.add();
+                tracing::warn!(call = %self.call, %refusal, "not even a status is taken");
+                true
+            }
         }
     }
 
@@ -748,6 +779,8 @@ impl Handling {
     }
 
     /// A status in the name of a request that certainly did not reach its server.
+    #[cold]
+    #[inline(never)]
     fn answer_for(self: &Arc<Self>, to: &Destination, request: &Request, code: Code, why: &str) {
         let status = Status::new(code, why).by(Some(&to.server));
         self.endpoint.meters.statuses_sent.add();
@@ -906,9 +939,7 @@ impl Job {
             .poll_handler(&mut Context::from_waker(Waker::noop()))
             .is_pending()
         {
-            run.handling.enlist();
-            let runtime = run.handling.endpoint.runtime.clone();
-            runtime.spawn(run);
+            run.go_on();
         }
     }
 
@@ -991,6 +1022,14 @@ impl Run {
         Poll::Ready(())
     }
 
+    /// The handler waits for something: it becomes a task of its own.
+    #[inline(never)]
+    fn go_on(self) {
+        self.handling.enlist();
+        let runtime = self.handling.endpoint.runtime.clone();
+        runtime.spawn(self);
+    }
+
     fn leave(&mut self) {
         if std::mem::take(&mut self.placed) {
             Inner::release(&self.handling.endpoint);
@@ -1049,6 +1088,7 @@ impl Drop for Handling {
 }
 
 /// Puts a status in place of an answer that the initiator does not take.
+#[cold]
 pub(crate) fn make_too_large(
     response: &mut Response,
     size: u64,

@@ -19,6 +19,7 @@
 
 pub mod codec;
 pub mod link;
+mod log;
 
 mod blocking;
 mod builder;

@@ -1,7 +1,7 @@
 //! Services: methods by name, and the handlers that wrap each other around them.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -28,6 +28,15 @@ where
 {
     fn handle(&self, request: RawRequest) -> HandlerFuture {
         Box::pin(self(request))
+    }
+}
+
+/// A handler whose future is in a box already.
+struct Boxed<F>(F);
+
+impl<F: Fn(RawRequest) -> HandlerFuture + Send + Sync + 'static> Handler for Boxed<F> {
+    fn handle(&self, request: RawRequest) -> HandlerFuture {
+        (self.0)(request)
     }
 }
 
@@ -73,14 +82,13 @@ impl Service {
         F: Fn(Request<A, C>, Args) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), Status>> + Send + 'static,
     {
-        let handler = move |mut raw: RawRequest| {
-            let handled = match <C as Codec<Args>>::decode(raw.take_payload()) {
-                Ok(arguments) => Ok(handler(Request::new(raw), arguments)),
-                Err(error) => Err(undecodable(&error)),
-            };
-            async move { handled?.await }
+        let handler = move |mut raw: RawRequest| -> HandlerFuture {
+            match <C as Codec<Args>>::decode(raw.take_payload()) {
+                Ok(arguments) => Box::pin(handler(Request::new(raw), arguments)),
+                Err(error) => Box::pin(ready(Err(undecodable(&error)))),
+            }
         };
-        self.raw(Arc::clone(method.definition()), handler)
+        self.raw(Arc::clone(method.definition()), Boxed(handler))
     }
 
     /// Adds a method whose handler blocks: it runs on a pool of threads that grows and shrinks with need.

@@ -37,6 +37,7 @@ pub(super) struct CallWindows {
 
 impl CallWindows {
     /// Takes `cost` out of a call's window of size `limit`; `false` if nothing is left of it.
+    #[inline(never)]
     pub(super) fn take(&mut self, call: CallId, cost: u64, limit: u64) -> bool {
         if let Some(outstanding) = self.outstanding.get_mut(&call) {
             if *outstanding >= limit {
@@ -70,9 +71,13 @@ impl CallWindows {
 
     /// Drops what is kept for calls of the same initiator before `oldest`.
     pub(super) fn forget(&mut self, oldest: CallId) {
-        if self.outstanding.is_empty() {
-            return;
+        if !self.outstanding.is_empty() {
+            self.forget_before(oldest);
         }
+    }
+
+    #[inline(never)]
+    fn forget_before(&mut self, oldest: CallId) {
         let first = CallId {
             sequence: 0,
             ..oldest

@@ -117,6 +117,11 @@ impl Numbers {
         if self.is(self.last, method) {
             return Number::Known(self.last);
         }
+        self.look_up(method)
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, method: &MethodDefinition) -> Number {
         match self.by_key.get(&method.key) {
             Some(&number) if self.is(number, method) => {
                 self.last = number;

@@ -370,12 +370,19 @@ impl Connection {
 
     /// What is to be written to the transport; parts of large messages are added as long as little waits.
     pub fn output(&mut self) -> &[u8] {
+        if !self.outbox.is_empty() {
+            self.add_parts();
+        }
+        self.output.waiting()
+    }
+
+    #[inline(never)]
+    fn add_parts(&mut self) {
         while let Some(size) = self.next_part() {
             let streams = self.peer.as_ref().map_or(1, |peer| peer.limits.streams);
             let bytes = self.outbox.write_part(&mut self.output, streams, size);
             self.pace.part_sent(bytes);
         }
-        self.output.waiting()
     }
 
     /// How many bytes wait to be written, parts that were not added yet left out.
@@ -515,16 +522,27 @@ impl Connection {
                 }
                 Ok(Some(Event::Message(Message::Response(response))))
             }
-            kind => {
-                let message = Message::read_control(kind, &mut reader, link)?;
-                input.advance(FRAME_HEADER + len);
-                self.counters.messages_received += 1;
-                Ok(Some(Event::Message(message)))
-            }
+            kind => self.handle_control(kind, input, len, link),
         }
     }
 
+    #[inline(never)]
+    fn handle_control(
+        &mut self,
+        kind: u8,
+        input: &mut BytesMut,
+        len: usize,
+        link: Link,
+    ) -> Result<Option<Event>, ConnectionError> {
+        let mut reader = Reader::new(&input[FRAME_HEADER..FRAME_HEADER + len]);
+        let message = Message::read_control(kind, &mut reader, link)?;
+        input.advance(FRAME_HEADER + len);
+        self.counters.messages_received += 1;
+        Ok(Some(Event::Message(message)))
+    }
+
     /// A frame that only concerns the connection.
+    #[inline(never)]
     fn handle_frame(
         &mut self,
         kind: u8,
@@ -549,6 +567,8 @@ impl Connection {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn handle_first_frame(
         &mut self,
         kind: u8,
@@ -764,7 +784,7 @@ impl Connection {
         if payload.len() > MAX_FRAME {
             let mut header = Vec::new();
             put_header(&mut header, link);
-            self.outbox.push(kind, header.into(), payload.clone());
+            self.outbox.push(kind, header, payload);
             true
         } else {
             link.previous = self.last_sent;

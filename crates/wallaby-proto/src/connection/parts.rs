@@ -52,7 +52,9 @@ impl Outbox {
         self.bytes
     }
 
-    pub(super) fn push(&mut self, kind: u8, header: Bytes, payload: Bytes) {
+    #[inline(never)]
+    pub(super) fn push(&mut self, kind: u8, header: Vec<u8>, payload: &Bytes) {
+        let (header, payload) = (Bytes::from(header), payload.clone());
         let stream = self.next_stream;
         self.next_stream += 1;
         self.bytes += header.len() + payload.len();

@@ -277,10 +277,15 @@ impl Peer {
             None => self.flush_output(state),
         };
         if let Err(error) = result {
-            let reason = format!("cannot write: {error}");
-            state.broken = true;
-            self.mark_ended(state, &reason);
+            self.mark_broken(state, &error);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn mark_broken(&self, state: &mut State, error: &io::Error) {
+        state.broken = true;
+        self.mark_ended(state, &format!("cannot write: {error}"));
     }
 
     fn flush_output(&self, state: &mut State) -> io::Result<()> {
@@ -302,6 +307,8 @@ impl Peer {
     }
 
     /// With an emulated link, output goes to the delay line and comes back as late bytes.
+    #[cold]
+    #[inline(never)]
     fn flush_delayed(
         self: &Arc<Self>,
         state: &mut State,
@@ -362,6 +369,15 @@ impl Peer {
         };
         let mut events = Vec::new();
         let end = poll_fn(|cx| self.poll(cx, &mut reader, &mut input, &mut events, dispatch)).await;
+        self.driven(end)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn driven(
+        self: &Arc<Self>,
+        end: Result<String, ConnectionError>,
+    ) -> Result<String, ConnectionError> {
         if let Err(error) = &end {
             self.end(&error.to_string());
         }

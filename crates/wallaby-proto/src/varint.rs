@@ -15,12 +15,17 @@ pub(crate) const MAX_LEN: usize = 10;
 /// Appends `value` as a varint (1 to 10 bytes).
 #[inline]
 pub(crate) fn put(out: &mut impl BufMut, value: u64) {
-    let mut rest = value;
-    while rest >= 0x80 {
-        out.put_u8(rest as u8 | 0x80);
-        rest >>= 7;
+    if value < 0x80 {
+        out.put_u8(value as u8);
+    } else {
+        put_long(out, value);
     }
-    out.put_u8(rest as u8);
+}
+
+#[inline(never)]
+fn put_long(out: &mut impl BufMut, value: u64) {
+    let (bytes, len) = encode(value);
+    out.put_slice(&bytes[..len]);
 }
 
 /// Appends a signed integer that is mostly near 0 as a varint (1 to 10 bytes): 0, -1, 1, -2 and so on are 0, 1, 2, 3.
@@ -131,6 +136,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline(never)]
     fn long_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         let mut value = 0u64;
         let mut shift = 0;

@@ -1,6 +1,5 @@
 //! A call as its initiator sees it: a stream of answers that ends when the whole tree of hops is complete.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::marker::PhantomData;
@@ -27,6 +26,7 @@ use crate::codec::{Codec, Postcard};
 use crate::driver::peer::{Peer, Refused};
 use crate::endpoint::{DEFAULT_DEADLINE, Inner};
 use crate::error::{CallError, Failure};
+use crate::line::Line;
 use crate::log;
 use crate::method::{Answer, Many, One};
 use crate::trace::{self, Root, Trace};
@@ -81,14 +81,14 @@ pub(crate) struct CallShared {
 
 struct State {
     initiator: Initiator,
-    answers: VecDeque<RawAnswer>,
+    answers: Line<RawAnswer>,
     waker: Option<Waker>,
     /// How the call ended.
     outcome: Option<Outcome>,
     ended_after: Option<Duration>,
     /// The failure was yielded.
     told: bool,
-    roots: Vec<Sent>,
+    roots: Line<Sent>,
     /// When each branch's latest response arrived, in a traced call.
     answered: Vec<(Path, Duration)>,
     /// What the application took of answers, by connection, since it was last credited.
@@ -145,12 +145,12 @@ impl CallShared {
             deadline: begun + time.min(Duration::from_secs(365 * 86_400)),
             state: Mutex::new(State {
                 initiator,
-                answers: VecDeque::new(),
+                answers: Line::default(),
                 waker: None,
                 outcome: None,
                 ended_after: None,
                 told: false,
-                roots: Vec::new(),
+                roots: Line::default(),
                 answered: Vec::new(),
                 taken: Vec::new(),
                 own: 0,
@@ -239,7 +239,7 @@ impl CallShared {
                 if peer.is_none() {
                     state.own += response.payload.len() as u64 + ANSWER_COST;
                 }
-                state.answers.push_back(RawAnswer {
+                state.answers.push(RawAnswer {
                     request: response.request,
                     index: response.index,
                     payload: std::mem::take(&mut response.payload),
@@ -262,7 +262,7 @@ impl CallShared {
     pub(crate) fn handle_lost(&self, peer: &Peer, reason: &str) -> Vec<Address> {
         let mut state = self.lock();
         let mut servers = Vec::new();
-        for sent in &mut state.roots {
+        for sent in state.roots.iter_mut() {
             if sent.peer.as_ref().is_some_and(|used| used.id == peer.id) {
                 sent.lost = Some(reason.to_owned());
                 servers.push(sent.root.server.clone());
@@ -629,7 +629,7 @@ impl CallShared {
 
     fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Result<RawAnswer, CallError>>> {
         let mut state = self.lock();
-        if let Some(answer) = state.answers.pop_front() {
+        if let Some(answer) = state.answers.pop() {
             let credit = state.take(&answer, self.endpoint.config.limits.call / 4);
             if answer.peer.is_none() {
                 state.own -= answer.payload.len() as u64 + ANSWER_COST;

@@ -851,6 +851,7 @@ impl Inner {
     }
 
     /// The initiator aborts a call: what runs here for it is stopped.
+    #[inline(never)]
     pub(crate) fn handle_abort(&self, call: CallId, token: Token) {
         self.relay.forget(call, token);
         let stopped = self.waiting().get(&call).cloned().unwrap_or_default();

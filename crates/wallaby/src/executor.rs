@@ -100,6 +100,11 @@ impl<J> Executor<J> {
             state.running += 1;
             return Admission::Run(job);
         }
+        self.queue(state, job, urgency)
+    }
+
+    #[inline(never)]
+    fn queue(&self, mut state: MutexGuard<'_, State<J>>, job: J, urgency: u64) -> Admission<J> {
         if state.waiting.len() >= self.config.queue {
             return Admission::Refused(job);
         }
@@ -116,11 +121,11 @@ impl<J> Executor<J> {
     /// A job is done; returns the one that runs in its place.
     pub(crate) fn release(&self) -> Option<J> {
         let mut state = self.lock();
-        let next = state.waiting.pop();
-        if next.is_none() {
+        if state.waiting.is_empty() {
             state.running -= 1;
+            return None;
         }
-        next.map(|waiting| waiting.job)
+        state.next()
     }
 
     /// How many jobs run and how many wait.
@@ -131,6 +136,13 @@ impl<J> Executor<J> {
 
     fn lock(&self) -> MutexGuard<'_, State<J>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<J> State<J> {
+    #[inline(never)]
+    fn next(&mut self) -> Option<J> {
+        self.waiting.pop().map(|waiting| waiting.job)
     }
 }
 

@@ -19,7 +19,6 @@
 
 pub mod codec;
 pub mod link;
-mod log;
 
 mod blocking;
 mod builder;
@@ -33,6 +32,8 @@ mod error;
 mod executor;
 mod fingerprint;
 mod handling;
+mod line;
+mod log;
 mod method;
 mod metrics;
 mod pool;

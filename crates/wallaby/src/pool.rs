@@ -242,6 +242,7 @@ impl Pool {
 
     /// A request of this initiator came over a connection that is not the initiator's own, `depth` hops from it. The
     /// shortest way is kept: it leads to servers that are nearer, so that ways never form a circle.
+    #[inline(never)]
     pub(crate) fn learn_route(&self, initiator: NodeId, depth: u32, peer: &Arc<Peer>) {
         let mut state = self.lock();
         if let Some((known, way)) = state.routes.get(&initiator)

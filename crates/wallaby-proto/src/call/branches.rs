@@ -52,6 +52,15 @@ pub(super) struct Received {
 impl Received {
     /// Notes response `index`; `false` if it had arrived before.
     pub(super) fn insert(&mut self, index: u32) -> bool {
+        if index == self.below && self.ahead.is_empty() {
+            (self.below, self.count) = (self.below + 1, self.count + 1);
+            return true;
+        }
+        self.insert_out_of_order(index)
+    }
+
+    #[inline(never)]
+    fn insert_out_of_order(&mut self, index: u32) -> bool {
         if index < self.below || self.ahead.contains(&index) {
             return false;
         }
@@ -118,13 +127,17 @@ impl Branches {
 
     /// Adds a branch that is not there yet and returns its position.
     pub(super) fn add(&mut self, path: Path) -> u32 {
-        let position = self.len();
-        let branch = Branch::new(path);
         if self.first.is_none() {
-            self.first = Some(branch);
-            return position;
+            self.first = Some(Branch::new(path));
+            return 0;
         }
-        self.more.push(branch);
+        self.add_more(path)
+    }
+
+    #[inline(never)]
+    fn add_more(&mut self, path: Path) -> u32 {
+        let position = self.len();
+        self.more.push(Branch::new(path));
         match &mut self.index {
             Some(index) => {
                 index.insert(path, position);

@@ -283,6 +283,12 @@ impl Options {
         varint::put_bytes(out, &fields);
     }
 
+    /// Most messages have none: their code stays out of the way of what reads each message.
+    #[inline(never)]
+    pub(super) fn read_boxed(reader: &mut Reader<'_>) -> Result<Box<Self>, DecodeError> {
+        Self::read(reader).map(Box::new)
+    }
+
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let what = "optional fields";
         let mut fields = Reader::new(reader.bytes(MAX_OPTIONS, what)?);

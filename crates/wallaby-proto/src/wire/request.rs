@@ -212,7 +212,7 @@ impl Request {
                 why: "an oldest call before the first",
             })?;
         let options = if has(OPTIONS) {
-            Some(Box::new(Options::read(reader)?))
+            Some(Options::read_boxed(reader)?)
         } else {
             None
         };

@@ -169,7 +169,7 @@ impl Response {
             None
         };
         let options = if has(OPTIONS) {
-            Some(Box::new(Options::read(reader)?))
+            Some(Options::read_boxed(reader)?)
         } else {
             None
         };

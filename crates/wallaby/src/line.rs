@@ -1,0 +1,71 @@
+//! A queue whose first element needs no memory of its own: most calls have one request and one answer.
+
+use std::collections::VecDeque;
+
+/// First in, first out.
+#[derive(Debug)]
+pub(crate) struct Line<T> {
+    /// Empty only if `rest` is.
+    first: Option<T>,
+    rest: VecDeque<T>,
+}
+
+impl<T> Default for Line<T> {
+    fn default() -> Self {
+        Self {
+            first: None,
+            rest: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> Line<T> {
+    pub(crate) fn push(&mut self, value: T) {
+        match self.first {
+            None => self.first = Some(value),
+            Some(_) => self.push_rest(value),
+        }
+    }
+
+    #[inline(never)]
+    fn push_rest(&mut self, value: T) {
+        self.rest.push_back(value);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let first = self.first.take();
+        if !self.rest.is_empty() {
+            self.first = self.rest.pop_front();
+        }
+        first
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.first.iter().chain(&self.rest)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.first.iter_mut().chain(&mut self.rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_in_is_first_out() {
+        let mut line = Line::default();
+        for round in 0..3 {
+            for value in 0..=round {
+                line.push(value);
+            }
+            line.iter_mut().for_each(|value| *value *= 10);
+            assert!(line.iter().copied().eq((0..=round).map(|value| value * 10)));
+            for value in 0..=round {
+                assert_eq!(line.pop(), Some(value * 10));
+            }
+            assert_eq!(line.pop(), None);
+        }
+    }
+}

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use wallaby_proto::call::server::Server;
 use wallaby_proto::connection::{ConnectionError, Event, MethodDefinition};
 use wallaby_proto::wire::{Message, MethodRef, Request};
-use wallaby_proto::{Address, Code, Status};
+use wallaby_proto::{Address, Code, NodeId, Status};
 
 use crate::driver::peer::{Dispatch, Peer};
 use crate::endpoint::Inner;
@@ -26,6 +26,9 @@ pub(crate) struct Dispatcher {
     opening: Option<Opening>,
     /// What the peer's method numbers mean here.
     methods: Vec<Method>,
+    /// The initiator of the last request that was not the peer's own, how many hops away it is, and how many connections
+    /// had ended by then: only then the way back may have to be learnt again.
+    route: Option<(NodeId, u32, u64)>,
     /// When the batch that is handled arrived.
     now: Option<Instant>,
     /// Payload sizes of requests that left the queue in this batch.
@@ -53,6 +56,7 @@ impl Dispatcher {
             opened,
             opening,
             methods: Vec::new(),
+            route: None,
             now: None,
             granted: Vec::new(),
             closed: None,
@@ -88,13 +92,7 @@ impl Dispatcher {
             return;
         };
         let payload = std::mem::take(&mut request.payload);
-        if let Some(node) = peer.node()
-            && node != request.call.initiator
-        {
-            self.endpoint
-                .pool
-                .learn_route(request.call.initiator, request.depth, peer);
-        }
+        self.learn_route(peer, request.call.initiator, request.depth);
         let size = payload.len();
         let arrived = *self.now.get_or_insert_with(Instant::now);
         let Some(method) = self.methods.get_mut(number as usize) else {
@@ -120,6 +118,19 @@ impl Dispatcher {
         // What waits in the queue is credited when it leaves it.
         if !queued {
             self.granted.push(size);
+        }
+    }
+
+    /// Requests of others lead back to their initiators over this connection.
+    fn learn_route(&mut self, peer: &Arc<Peer>, initiator: NodeId, depth: u32) {
+        if peer.node() == Some(initiator) {
+            return;
+        }
+        let pool = &self.endpoint.pool;
+        let route = Some((initiator, depth, pool.ended()));
+        if self.route != route {
+            pool.learn_route(initiator, depth, peer);
+            self.route = route;
         }
     }
 

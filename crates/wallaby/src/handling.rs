@@ -6,7 +6,7 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -65,8 +65,8 @@ pub(crate) struct Handling {
     arrived: Instant,
     state: Mutex<State>,
     cancelled: AtomicBool,
-    answers: Lane,
-    requests: Lane,
+    /// Made when the first message has to wait.
+    lanes: OnceLock<Box<Lanes>>,
     /// Told when the request is stopped, and when nothing waits any more.
     changed: Notify,
     /// The endpoint knows that it waits for something, so that an abort finds it.
@@ -94,6 +94,23 @@ struct State {
     left: bool,
     /// Stops a request that outlives its handler at its deadline.
     watch: Option<AbortHandle>,
+}
+
+/// What waits of a request, each direction for itself.
+#[derive(Debug, Default)]
+struct Lanes {
+    answers: Lane,
+    requests: Lane,
+}
+
+impl Lanes {
+    fn lane(&self, onward: bool) -> &Lane {
+        if onward {
+            &self.requests
+        } else {
+            &self.answers
+        }
+    }
 }
 
 /// Messages of a request, all answers or all onward, that wait for a connection or for credit. One task sends them in
@@ -198,8 +215,7 @@ impl Handling {
                 watch: None,
             }),
             cancelled: AtomicBool::new(false),
-            answers: Lane::default(),
-            requests: Lane::default(),
+            lanes: OnceLock::new(),
             changed: Notify::new(),
             listed: AtomicBool::new(false),
         })
@@ -254,15 +270,12 @@ impl Handling {
 
     /// Whether an earlier message waits: one onward, or an answer.
     pub(crate) fn has_waiting(&self, onward: bool) -> bool {
-        !self.lane(onward).is_empty()
+        let lanes = self.lanes.get();
+        lanes.is_some_and(|lanes| !lanes.lane(onward).is_empty())
     }
 
     fn lane(&self, onward: bool) -> &Lane {
-        if onward {
-            &self.requests
-        } else {
-            &self.answers
-        }
+        self.lanes.get_or_init(Box::default).lane(onward)
     }
 
     /// The span in which its handler runs, for those who subscribe to tracing.

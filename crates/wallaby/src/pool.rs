@@ -28,6 +28,8 @@ pub(crate) struct Pool {
     opening: Arc<AtomicUsize>,
     state: Mutex<State>,
     ticks: AtomicU64,
+    /// How many connections have ended.
+    ended: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +43,8 @@ struct State {
     /// All that are open, whoever dialled.
     open: HashMap<u64, Arc<Peer>>,
     by_node: HashMap<NodeId, Vec<Arc<Peer>>>,
+    /// The one of these used last: many answers go to the same initiator.
+    last_by_node: Option<(NodeId, Arc<Peer>)>,
     unreachable: HashMap<Address, Instant>,
     /// Ways back to initiators that are not connected: how many hops away they are, and over which connection.
     routes: HashMap<NodeId, (u32, Weak<Peer>)>,
@@ -70,6 +74,7 @@ impl Pool {
             opening: Arc::default(),
             state: Mutex::default(),
             ticks: AtomicU64::new(1),
+            ended: AtomicU64::new(0),
         }
     }
 
@@ -133,14 +138,19 @@ impl Pool {
 
     /// The open connection to a life, if there is one.
     pub(crate) fn by_node(&self, node: NodeId) -> Option<Arc<Peer>> {
-        let state = self.lock();
-        let peer = state
-            .by_node
-            .get(&node)?
-            .iter()
-            .find(|peer| !peer.is_closed())?;
-        self.use_now(peer);
-        Some(Arc::clone(peer))
+        let mut state = self.lock();
+        if let Some((last, peer)) = &state.last_by_node
+            && *last == node
+            && !peer.is_closed()
+        {
+            self.use_now(peer);
+            return Some(Arc::clone(peer));
+        }
+        let peers = state.by_node.get(&node)?;
+        let peer = Arc::clone(peers.iter().find(|peer| !peer.is_closed())?);
+        self.use_now(&peer);
+        state.last_by_node = Some((node, Arc::clone(&peer)));
+        Some(peer)
     }
 
     /// Makes room for one more connection: the least recently used one that nobody needs is closed, and returned.
@@ -196,8 +206,14 @@ impl Pool {
         }
     }
 
+    /// How many connections have ended.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Acquire)
+    }
+
     /// A connection has ended. Returns whether it was open.
     pub(crate) fn remove(&self, peer: &Arc<Peer>) -> bool {
+        self.ended.fetch_add(1, Ordering::AcqRel);
         let mut state = self.lock();
         if let Some(node) = peer.node()
             && let Some(peers) = state.by_node.get_mut(&node)
@@ -211,6 +227,7 @@ impl Pool {
             .dialled
             .retain(|_, slot| !matches!(slot.get(), Some(Ok(other)) if other.id == peer.id));
         state.last.take_if(|(_, last)| last.id == peer.id);
+        state.last_by_node.take_if(|(_, last)| last.id == peer.id);
         state.open.remove(&peer.id).is_some()
     }
 

@@ -1,5 +1,6 @@
 //! A connection to a peer: shared by all who send on it, read by one task.
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -367,8 +368,15 @@ impl Peer {
             room: READ.0,
             drained: None,
         };
-        let mut events = Vec::new();
-        let end = poll_fn(|cx| self.poll(cx, &mut reader, &mut input, &mut events, dispatch)).await;
+        let end = poll_fn(|cx| {
+            let mut scratch = SCRATCH.take();
+            scratch.lend(&mut input);
+            let end = self.poll(cx, &mut reader, &mut input, &mut scratch.events, dispatch);
+            scratch.take_back(&mut input);
+            SCRATCH.set(scratch);
+            end
+        })
+        .await;
         self.driven(end)
     }
 
@@ -517,6 +525,35 @@ pub(crate) enum Refused {
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
         Self::Now(refusal)
+    }
+}
+
+thread_local! {
+    static SCRATCH: Cell<Scratch> = Cell::default();
+}
+
+/// What connections use while they are driven, one after the other: so it stays in the cache, and those that are idle
+/// have no memory of their own for it.
+#[derive(Default)]
+struct Scratch {
+    bytes: BytesMut,
+    events: Vec<Event>,
+}
+
+impl Scratch {
+    /// A connection in the midst of a frame has a buffer of its own.
+    fn lend(&mut self, input: &mut Input) {
+        if input.bytes.is_empty() {
+            std::mem::swap(&mut self.bytes, &mut input.bytes);
+        }
+    }
+
+    fn take_back(&mut self, input: &mut Input) {
+        self.events.clear();
+        if input.bytes.is_empty() && input.room == READ.0 {
+            std::mem::swap(&mut self.bytes, &mut input.bytes);
+            input.bytes = BytesMut::new();
+        }
     }
 }
 

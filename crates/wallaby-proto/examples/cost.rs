@@ -6,10 +6,13 @@
 use std::error::Error;
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
+use wallaby_proto::call::records::{
+    Admission, Origin, Output, RecordLimits, Records, Session, Ticket,
+};
 use wallaby_proto::call::server::{Inherited, Outbound, Server};
 use wallaby_proto::connection::{
     Connection, Event, Features, Hello, Limits, MethodDefinition, VERSION,
@@ -27,7 +30,7 @@ struct Scenario {
     call: fn(&mut Cluster, u64),
 }
 
-const SCENARIOS: [Scenario; 6] = [
+const SCENARIOS: [Scenario; 7] = [
     Scenario {
         name: "one hop",
         call: one_hop,
@@ -51,6 +54,10 @@ const SCENARIOS: [Scenario; 6] = [
     Scenario {
         name: "the halves alone",
         call: halves_alone,
+    },
+    Scenario {
+        name: "a request remembered",
+        call: request_remembered,
     },
 ];
 
@@ -100,6 +107,8 @@ fn median_round(calls: u64, mut call: impl FnMut(u64)) -> f64 {
 /// An initiator and two servers, each connected with each.
 struct Cluster {
     initiator: NodeId,
+    records: Records,
+    remembered: Option<(Request, Response)>,
     method: MethodDefinition,
     reply_to: Address,
     /// Initiator to first server, first server to second, second server to initiator.
@@ -122,6 +131,8 @@ impl Cluster {
         let (initiator, one, two) = (node(1)?, node(2)?, node(3)?);
         Ok(Self {
             initiator,
+            records: Records::new(RecordLimits::default(), [7; 16]),
+            remembered: None,
             method: MethodDefinition::new("example.Door/knock", "raw", 1, 2).ok_or("a bad name")?,
             reply_to: "tcp://10.0.0.1:4000".parse()?,
             first: Line::open(initiator, one)?,
@@ -376,4 +387,45 @@ fn halves_alone(cluster: &mut Cluster, sequence: u64) {
         finish(&mut initiator, &response);
     }
     assert!(initiator.is_complete());
+}
+
+/// What records add to a call of one hop: its request is admitted, its answer kept; the request before is forgotten, as
+/// its call is over.
+fn request_remembered(cluster: &mut Cluster, sequence: u64) {
+    if cluster.remembered.is_none() {
+        cluster.remembered = Some(one_answered(cluster, sequence));
+    }
+    let Some((request, response)) = &mut cluster.remembered else {
+        unreachable!("just made")
+    };
+    request.call.sequence = sequence;
+    request.oldest = sequence;
+    response.call = request.call;
+    let now = Duration::from_micros(sequence);
+    let session = Session(1);
+    let origin = Origin {
+        session,
+        peer: cluster.initiator,
+        transit: Duration::ZERO,
+    };
+    let ticket: Ticket = match cluster.records.admit(request, origin, now) {
+        Admission::Accepted(ticket) => ticket,
+        other => unreachable!("{other:?}"),
+    };
+    let output = Output {
+        session,
+        mark: sequence,
+    };
+    cluster
+        .records
+        .response_released(ticket, response, Some(output), now);
+}
+
+fn one_answered(cluster: &Cluster, sequence: u64) -> (Request, Response) {
+    let mut request = cluster.request(&mut cluster.call(sequence));
+    let mut server: Server<()> = Server::new(&mut request);
+    match server.respond(request.payload.clone(), None) {
+        [None, Some(Outbound::Response(response))] => (request, response),
+        other => unreachable!("{other:?}"),
+    }
 }

@@ -12,7 +12,9 @@
 //! | [`wire`] | the messages and their bytes |
 //! | [`call::initiator`] | the client half of a call: completion |
 //! | [`call::server`] | the server half: numbering, the message held back, manifests |
+//! | [`call::watch`], [`call::records`] | the same for failure detection, abort and collection |
 //! | [`connection`] | handshake, frames, parts, credit, method numbers |
+//! | [`datagram`] | the same over UDP: sessions, proof of address, repair of loss, congestion |
 //!
 //! Two lives, one connection, one call; the bytes are carried by hand:
 //!
@@ -75,6 +77,7 @@
 
 pub mod call;
 pub mod connection;
+pub mod datagram;
 pub mod id;
 pub mod manifest;
 pub mod wire;

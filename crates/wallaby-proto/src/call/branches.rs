@@ -1,6 +1,6 @@
 //! What an initiator knows of each branch of a call.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use crate::id::{Path, PathHasher, Token};
 use crate::manifest::Facts;
@@ -14,12 +14,16 @@ pub(super) struct Branch {
     pub(super) path: Path,
     /// The branch that has it as a child; `None` for initial requests and while that is not known.
     pub(super) parent: Option<u32>,
+    /// Its number among its parent's children, once the parent is known.
+    pub(super) index: u32,
     /// A manifest on the way from the root says that it exists.
     pub(super) expected: bool,
     pub(super) facts: Option<Facts>,
     pub(super) received: Received,
     /// The highest hop that was heard of.
     pub(super) hop: u32,
+    /// It has changed since the call's watch last looked at it.
+    pub(super) changed: bool,
 }
 
 impl Branch {
@@ -27,11 +31,18 @@ impl Branch {
         Self {
             path,
             parent: None,
+            index: 0,
             expected: false,
             facts: None,
             received: Received::default(),
             hop: 0,
+            changed: false,
         }
+    }
+
+    /// Whether nothing of the branch itself is missing: its facts and all its responses are here.
+    pub(super) fn is_settled(&self) -> bool {
+        self.facts.is_some() && self.missing() == 0
     }
 
     /// How many responses are missing, as far as the facts tell.
@@ -45,39 +56,59 @@ impl Branch {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Received {
     below: u32,
-    ahead: BTreeSet<u32>,
+    /// Runs of numbers above: their first, and the one after their last.
+    ahead: BTreeMap<u32, u32>,
     pub(super) count: u32,
 }
 
 impl Received {
-    /// Notes response `index`; `false` if it had arrived before.
+    /// Notes response `index`, which is less than `u32::MAX`; `false` if it had arrived before.
     pub(super) fn insert(&mut self, index: u32) -> bool {
-        if index == self.below && self.ahead.is_empty() {
-            (self.below, self.count) = (self.below + 1, self.count + 1);
-            return true;
-        }
-        self.insert_out_of_order(index)
-    }
-
-    #[inline(never)]
-    fn insert_out_of_order(&mut self, index: u32) -> bool {
-        if index < self.below || self.ahead.contains(&index) {
+        if index < self.below || self.end_of_run(index).is_some() {
             return false;
         }
         self.count += 1;
-        if index > self.below {
-            return self.ahead.insert(index);
+        let end = self.ahead.remove(&(index + 1)).unwrap_or(index + 1);
+        if index == self.below {
+            self.below = end;
+            return true;
         }
-        self.below += 1;
-        while self.ahead.remove(&self.below) {
-            self.below += 1;
+        match self.ahead.range_mut(..index).next_back() {
+            Some((_, before)) if *before == index => *before = end,
+            _ => {
+                self.ahead.insert(index, end);
+            }
         }
         true
     }
 
+    /// Whether all responses with a number below `bound` have arrived.
+    pub(super) fn has_all_below(&self, bound: u32) -> bool {
+        self.below >= bound
+    }
+
+    /// The numbers from `from` on and below `to` of responses that have not arrived.
+    pub(super) fn missing(&self, from: u32, to: u32) -> impl Iterator<Item = u32> {
+        let mut next = from.max(self.below);
+        std::iter::from_fn(move || {
+            while let Some(end) = self.end_of_run(next) {
+                next = end;
+            }
+            let missing = (next < to).then_some(next)?;
+            next += 1;
+            Some(missing)
+        })
+    }
+
+    /// The end of the run that has this number, if it has arrived ahead of others.
+    fn end_of_run(&self, index: u32) -> Option<u32> {
+        let (_, &end) = self.ahead.range(..=index).next_back()?;
+        (index < end).then_some(end)
+    }
+
     /// One more than the highest index that has arrived.
     pub(super) fn bound(&self) -> u32 {
-        self.ahead.last().map_or(self.below, |last| last + 1)
+        self.ahead.last_key_value().map_or(self.below, |run| *run.1)
     }
 }
 
@@ -174,5 +205,33 @@ impl Branches {
             0 => self.first.as_ref(),
             _ => self.more.get(position as usize - 1),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responses_are_noted_in_any_order() {
+        let order = [5, 3, 9, 4, 0, 11, 10, 1, 3, 5, 2, 0, 8, 7, 6];
+        let (mut received, mut expected) = (Received::default(), Vec::new());
+        for index in order {
+            assert_eq!(received.insert(index), !expected.contains(&index));
+            expected.push(index);
+            for (from, to) in [(0, 14), (4, 9), (10, 12), (6, 6), (12, 3)] {
+                let missing: Vec<u32> = received.missing(from, to).collect();
+                let wanted: Vec<u32> = (from..to)
+                    .filter(|index| !expected.contains(index))
+                    .collect();
+                assert_eq!(missing, wanted, "from {from} to {to}");
+            }
+            assert_eq!(
+                received.bound(),
+                expected.iter().max().map_or(0, |max| max + 1)
+            );
+        }
+        assert_eq!(received.count, 12);
+        assert!(received.has_all_below(12) && !received.has_all_below(13));
     }
 }

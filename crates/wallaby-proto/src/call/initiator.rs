@@ -6,10 +6,10 @@
 
 use thiserror::Error;
 
-use crate::call::branches::Branches;
+use crate::call::branches::{Branch, Branches};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
-use crate::wire::{Budgets, End, Response, TraceRecord};
+use crate::wire::{Budgets, End, Progress, Response, TraceRecord};
 
 /// Most trace records that an initiator keeps of one call.
 const MAX_KEPT_TRACE_RECORDS: usize = 4096;
@@ -52,7 +52,13 @@ pub struct Initiator {
     bytes: u64,
     statuses: u64,
     trace: Vec<TraceRecord>,
+    /// Branches that have changed, while somebody watches over the call.
+    changes: Option<Box<Changes>>,
 }
+
+/// Positions of branches that have changed since the call's watch last looked at them.
+#[derive(Debug, Default)]
+struct Changes(Vec<u32>);
 
 /// What a response turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +143,7 @@ impl Initiator {
             bytes: 0,
             statuses: 0,
             trace: Vec::new(),
+            changes: None,
         }
     }
 
@@ -210,7 +217,7 @@ impl Initiator {
             "a closed call sends no further initial request"
         );
         let path = Path::ROOT.child(self.roots, self.call, self.token);
-        self.expect_branch(path, None)?;
+        self.expect_branch(path, None, self.roots)?;
         self.roots += 1;
         Ok(RequestId { path, hop: 0 })
     }
@@ -247,6 +254,7 @@ impl Initiator {
             if branch.expected && branch.facts.is_some() {
                 self.missing_responses -= 1;
             }
+            self.changed(position);
             self.count_response(response)?;
         }
         if response.last {
@@ -288,6 +296,87 @@ impl Initiator {
         self.trace.extend(records.iter().take(room).cloned());
     }
 
+    // What the call's watch does.
+
+    /// From now on changes are noted; those that are known already come first.
+    pub(super) fn note_changes(&mut self) {
+        if self.changes.is_none() {
+            self.changes = Some(Box::default());
+            (0..self.branches.len()).for_each(|position| self.changed(position));
+        }
+    }
+
+    /// The position of a branch that has changed.
+    pub(super) fn next_change(&mut self) -> Option<u32> {
+        let position = self.changes.as_mut()?.0.pop()?;
+        self.branches.at(position).changed = false;
+        Some(position)
+    }
+
+    /// What the call may use up.
+    pub(super) fn budgets(&self) -> &Budgets {
+        &self.budgets
+    }
+
+    /// The branch at a position.
+    pub(super) fn branch_at(&self, position: u32) -> Option<&Branch> {
+        self.branches.get(position)
+    }
+
+    /// How many branches are known.
+    pub(super) fn branch_count(&self) -> u32 {
+        self.branches.len()
+    }
+
+    /// The initial request with this number, if it was sent.
+    pub(super) fn initial(&self, index: u32) -> Option<RequestId> {
+        (index < self.roots).then(|| RequestId {
+            path: Path::ROOT.child(index, self.call, self.token),
+            hop: 0,
+        })
+    }
+
+    /// The position of the branch with this path.
+    pub(super) fn find(&self, path: &Path) -> Option<u32> {
+        self.branches.find(path)
+    }
+
+    /// The position of a branch's parent, as far as known.
+    pub(super) fn parent_of(&self, position: u32) -> Option<u32> {
+        let branch = self.branches.get(position)?;
+        branch.parent.or_else(|| self.find(&branch.path.parent()?))
+    }
+
+    /// A pong about this request arrived: its facts count as the manifest (PROTOCOL-NOTES 13).
+    pub(super) fn handle_progress(
+        &mut self,
+        request: RequestId,
+        progress: Option<&Progress>,
+    ) -> Result<u32, Violation> {
+        let position = self.branch(request)?;
+        if let Some(progress) = progress {
+            if let Some(facts) = progress.facts {
+                self.learn(position, facts)?;
+            }
+            self.handle_manifest(progress.manifest)?;
+        }
+        Ok(position)
+    }
+
+    /// A branch has released child `index`: the child exists, whatever the branch's facts will be.
+    pub(super) fn discover(&mut self, parent: u32, index: u32) -> Result<u32, Violation> {
+        let path = self.branches.at(parent).path;
+        let path = path.child(index, self.call, self.token);
+        let position = match self.branches.find(&path) {
+            Some(position) => position,
+            None => self.add_branch(path)?,
+        };
+        let branch = self.branches.at(position);
+        branch.parent = Some(parent);
+        branch.index = index;
+        Ok(position)
+    }
+
     fn handle_manifest(&mut self, manifest: Option<Manifest>) -> Result<(), Violation> {
         let Some(manifest) = manifest else {
             return Ok(());
@@ -323,7 +412,10 @@ impl Initiator {
             None => self.add_branch(request.path)?,
         };
         let branch = self.branches.at(position);
-        branch.hop = branch.hop.max(request.hop);
+        if request.hop > branch.hop {
+            branch.hop = request.hop;
+            self.changed(position);
+        }
         Ok(position)
     }
 
@@ -333,7 +425,21 @@ impl Initiator {
                 limit: self.budgets.requests,
             });
         }
-        Ok(self.branches.add(path))
+        let position = self.branches.add(path);
+        self.changed(position);
+        Ok(position)
+    }
+
+    /// Notes a change for the call's watch.
+    #[inline]
+    fn changed(&mut self, position: u32) {
+        if let Some(changes) = &mut self.changes {
+            let branch = self.branches.at(position);
+            if !branch.changed {
+                branch.changed = true;
+                changes.0.push(position);
+            }
+        }
     }
 
     /// The facts of a branch became known, perhaps again.
@@ -365,19 +471,26 @@ impl Initiator {
             return Err(Violation::TooManyRequests { limit });
         }
         branch.facts = Some(facts);
-        if branch.expected {
+        let expected = branch.expected;
+        if expected {
             self.missing_facts -= 1;
             self.missing_responses += branch.missing();
-            if facts.requests > 0 {
-                self.expect_children(position)?;
-            }
+        }
+        self.changed(position);
+        if expected && facts.requests > 0 {
+            self.expect_children(position)?;
         }
         Ok(())
     }
 
     /// A branch is now known to exist, and with it all that its facts and those of its children say.
-    fn expect_branch(&mut self, path: Path, parent: Option<u32>) -> Result<(), Violation> {
-        let position = self.expect_one(path, parent)?;
+    fn expect_branch(
+        &mut self,
+        path: Path,
+        parent: Option<u32>,
+        index: u32,
+    ) -> Result<(), Violation> {
+        let position = self.expect_one(path, parent, index)?;
         self.expect_children(position)
     }
 
@@ -398,7 +511,7 @@ impl Initiator {
             let (path, requests) = (branch.path, branch.facts.map_or(0, |facts| facts.requests));
             for index in 0..requests {
                 let child = path.child(index, self.call, self.token);
-                let child = self.expect_one(child, Some(parent))?;
+                let child = self.expect_one(child, Some(parent), index)?;
                 if self
                     .branches
                     .at(child)
@@ -414,7 +527,12 @@ impl Initiator {
     }
 
     /// Counts what one newly expected branch adds to what is missing.
-    fn expect_one(&mut self, path: Path, parent: Option<u32>) -> Result<u32, Violation> {
+    fn expect_one(
+        &mut self,
+        path: Path,
+        parent: Option<u32>,
+        index: u32,
+    ) -> Result<u32, Violation> {
         let position = match self.branches.find(&path) {
             Some(position) => position,
             None => self.add_branch(path)?,
@@ -426,10 +544,12 @@ impl Initiator {
         );
         branch.expected = true;
         branch.parent = parent;
+        branch.index = index;
         match branch.facts {
             None => self.missing_facts += 1,
             Some(_) => self.missing_responses += branch.missing(),
         }
+        self.changed(position);
         Ok(position)
     }
 }

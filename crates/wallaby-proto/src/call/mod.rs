@@ -1,6 +1,13 @@
-//! The two halves of a call: two state machines that only messages connect.
+//! The two halves of a call: state machines that only messages connect.
+//!
+//! [`initiator`] and [`server`] carry a call from its first request to its completion. [`watch`] and [`records`] see to
+//! it that a call also ends where messages or servers are lost: the first asks, the second remembers what is asked
+//! about. Both count time by a [`clock`] that stands still while the process does.
 
+pub mod clock;
 pub mod initiator;
+pub mod records;
 pub mod server;
+pub mod watch;
 
 mod branches;

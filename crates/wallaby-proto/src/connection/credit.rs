@@ -12,18 +12,18 @@ const MAX_CALLS: usize = 4096;
 
 /// What a receiver owes, saved up until it is worth a frame.
 #[derive(Debug)]
-pub(super) struct Grants {
+pub(crate) struct Grants {
     saved: u64,
     worth: u64,
 }
 
 impl Grants {
-    pub(super) fn new(worth: u64) -> Self {
+    pub(crate) fn new(worth: u64) -> Self {
         Self { saved: 0, worth }
     }
 
     /// Adds what was processed; returns what to grant now.
-    pub(super) fn add(&mut self, bytes: u64) -> Option<u64> {
+    pub(crate) fn add(&mut self, bytes: u64) -> Option<u64> {
         self.saved += bytes;
         (self.saved >= self.worth).then(|| std::mem::take(&mut self.saved))
     }
@@ -31,14 +31,14 @@ impl Grants {
 
 /// How much of each call's responses the peer's application has not taken yet.
 #[derive(Debug, Default)]
-pub(super) struct CallWindows {
+pub(crate) struct CallWindows {
     outstanding: BTreeMap<CallId, u64>,
 }
 
 impl CallWindows {
     /// Takes `cost` out of a call's window of size `limit`; `false` if nothing is left of it.
     #[inline(never)]
-    pub(super) fn take(&mut self, call: CallId, cost: u64, limit: u64) -> bool {
+    pub(crate) fn take(&mut self, call: CallId, cost: u64, limit: u64) -> bool {
         if let Some(outstanding) = self.outstanding.get_mut(&call) {
             if *outstanding >= limit {
                 return false;
@@ -54,13 +54,13 @@ impl CallWindows {
     }
 
     /// Whether something is left of a call's window of size `limit`.
-    pub(super) fn has_room(&self, call: CallId, limit: u64) -> bool {
+    pub(crate) fn has_room(&self, call: CallId, limit: u64) -> bool {
         self.outstanding
             .get(&call)
             .is_none_or(|outstanding| *outstanding < limit)
     }
 
-    pub(super) fn grant(&mut self, call: CallId, bytes: u64) {
+    pub(crate) fn grant(&mut self, call: CallId, bytes: u64) {
         if let Some(outstanding) = self.outstanding.get_mut(&call) {
             *outstanding = outstanding.saturating_sub(bytes);
             if *outstanding == 0 {
@@ -70,7 +70,7 @@ impl CallWindows {
     }
 
     /// Drops what is kept for calls of the same initiator before `oldest`.
-    pub(super) fn forget(&mut self, oldest: CallId) {
+    pub(crate) fn forget(&mut self, oldest: CallId) {
         if !self.outstanding.is_empty() {
             self.forget_before(oldest);
         }

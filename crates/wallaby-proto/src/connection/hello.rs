@@ -3,6 +3,7 @@
 use bytes::BufMut;
 
 use crate::address::Address;
+use crate::connection::ConnectionError;
 use crate::id::NodeId;
 use crate::varint::{self, Reader};
 use crate::wire::{DecodeError, MAX_FRAME};
@@ -75,7 +76,7 @@ impl Default for Limits {
 }
 
 impl Hello {
-    pub(super) fn put(&self, out: &mut Vec<u8>) {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         out.put_slice(&MAGIC);
         out.put_u8(self.versions.0);
         out.put_u8(self.versions.1);
@@ -95,7 +96,7 @@ impl Hello {
     }
 
     /// Reads the beginning, which is the same in all versions: a later one may go on otherwise.
-    pub(super) fn read_versions(reader: &mut Reader<'_>) -> Result<(u8, u8), DecodeError> {
+    pub(crate) fn read_versions(reader: &mut Reader<'_>) -> Result<(u8, u8), DecodeError> {
         let what = "hello";
         if reader.array(what)? != MAGIC {
             return Err(DecodeError::Malformed {
@@ -106,8 +107,23 @@ impl Hello {
         Ok((reader.u8(what)?, reader.u8(what)?))
     }
 
+    /// Reads what follows the versions in the hello of a peer, if it speaks one that this side speaks too.
+    pub(crate) fn read_peer(
+        &self,
+        reader: &mut Reader<'_>,
+        versions: (u8, u8),
+    ) -> Result<Self, ConnectionError> {
+        match self.common_version(versions) {
+            Some(_) => Ok(Self::read(reader, versions)?),
+            None => Err(ConnectionError::Version {
+                ours: self.versions,
+                theirs: versions,
+            }),
+        }
+    }
+
     /// Reads what follows the versions.
-    pub(super) fn read(reader: &mut Reader<'_>, versions: (u8, u8)) -> Result<Self, DecodeError> {
+    fn read(reader: &mut Reader<'_>, versions: (u8, u8)) -> Result<Self, DecodeError> {
         let what = "hello";
         let node = NodeId::read(reader)?;
         let expected = NodeId::new(u64::from_be_bytes(reader.array(what)?));

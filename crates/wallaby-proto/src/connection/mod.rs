@@ -5,7 +5,7 @@
 //! the output. Any error means: close the transport, after what the output still shows (the reason, for the peer) was
 //! written as far as that does not wait.
 
-mod credit;
+pub(crate) mod credit;
 mod hello;
 mod methods;
 mod output;
@@ -589,13 +589,7 @@ impl Connection {
         if self.role == Role::Acceptor {
             self.send_hello(None); // also if the versions do not fit: so the dialer learns why
         }
-        if self.me.common_version(theirs).is_none() {
-            return Err(ConnectionError::Version {
-                ours: self.me.versions,
-                theirs,
-            });
-        }
-        let peer = Hello::read(&mut reader, theirs)?;
+        let peer = self.me.read_peer(&mut reader, theirs)?;
         if let Role::Dialer {
             expected: Some(expected),
         } = self.role

@@ -1,5 +1,7 @@
 //! Messages of the protocol itself: pings, pongs, trace reports. They are exempt from credit and sent first.
 
+use std::time::Duration;
+
 use bytes::BufMut;
 
 use crate::address::Address;
@@ -12,7 +14,7 @@ use crate::wire::{DecodeError, Link, check_flags, put_initiator, read_initiator}
 /// Most children that one pong lists; the rest is asked for from the next index on.
 pub const MAX_CHILDREN: usize = 256;
 
-/// Most missing responses that one ping asks for.
+/// Most missing responses that one ping asks for, and that one pong gives up.
 pub const MAX_MISSING: usize = 256;
 
 /// The initiator asks a server about a request (thesis 4.4), or aborts it (thesis 4.5).
@@ -41,10 +43,15 @@ pub struct Pong {
     pub token: Option<Token>,
     /// The request.
     pub request: RequestId,
+    /// Which attempt of the request this is about: the latest that the server knows; 0 is the first.
+    pub attempt: u32,
     /// Nobody asked.
     pub announced: bool,
     /// Some of its output is still being written.
     pub writing: bool,
+    /// This life of the server has forgotten requests before their time, for want of room: one that it does not know
+    /// may have been among them.
+    pub evicted: bool,
     /// How far it is; `None` if this life of the server does not know it.
     pub progress: Option<Progress>,
 }
@@ -60,7 +67,9 @@ pub struct Progress {
     pub base: u32,
     /// Number of its branch's next response.
     pub count: u32,
-    /// Children it has released, from the index that the ping asked for on.
+    /// Number of the first child listed; 0 where none is.
+    pub children_from: u32,
+    /// Children it has released, from that number on: the one that the ping asked for.
     pub children: Vec<Child>,
     /// Where its branch went on, if it ended with a single delegation.
     pub continuation: Option<Child>,
@@ -68,6 +77,11 @@ pub struct Progress {
     pub facts: Option<Facts>,
     /// The manifest it was given, until that has been written out.
     pub manifest: Option<Manifest>,
+    /// How long ago it last made progress, by the server's clock; `None` once its handler has ended.
+    pub idle: Option<Duration>,
+    /// Responses asked for that will not come any more: they went out on a connection with the initiator that has
+    /// ended, or on none, and are not kept (PROTOCOL-NOTES 25, 26).
+    pub lost: Vec<u32>,
 }
 
 /// Where a delegated request went.
@@ -107,11 +121,7 @@ impl Ping {
         put_request(out, self.request);
         varint::put(out, u64::from(self.children_from));
         if !self.missing.is_empty() {
-            let missing = &self.missing[..self.missing.len().min(MAX_MISSING)];
-            varint::put(out, missing.len() as u64);
-            missing
-                .iter()
-                .for_each(|&index| varint::put(out, u64::from(index)));
+            put_indexes(out, &self.missing);
         }
     }
 
@@ -124,10 +134,7 @@ impl Ping {
         let request = read_request(reader, what)?;
         let children_from = reader.u32(what)?;
         let missing = if flags & MISSING != 0 {
-            let count = read_count(reader, MAX_MISSING, what)?;
-            (0..count)
-                .map(|_| reader.u32(what))
-                .collect::<Result<_, _>>()?
+            read_indexes(reader, what)?
         } else {
             Vec::new()
         };
@@ -150,8 +157,12 @@ const ABORTED: u64 = 1 << 6;
 const CONTINUED: u64 = 1 << 7;
 const FACTS: u64 = 1 << 8;
 const MANIFEST: u64 = 1 << 9;
-const KNOWN_OF_PONG: u64 = (1 << 10) - 1;
-const OF_PROGRESS: u64 = FINISHED | ABORTED | CONTINUED | FACTS | MANIFEST;
+const ATTEMPT: u64 = 1 << 10;
+const EVICTED: u64 = 1 << 11;
+const IDLE: u64 = 1 << 12;
+const LOST: u64 = 1 << 13;
+const KNOWN_OF_PONG: u64 = (1 << 14) - 1;
+const OF_PROGRESS: u64 = FINISHED | ABORTED | CONTINUED | FACTS | MANIFEST | IDLE | LOST;
 
 impl Pong {
     pub(super) fn put(&self, out: &mut Vec<u8>, link: Link) {
@@ -159,6 +170,8 @@ impl Pong {
             | flag(self.token.is_some(), TOKEN)
             | flag(self.announced, ANNOUNCED)
             | flag(self.writing, WRITING)
+            | flag(self.attempt > 0, ATTEMPT)
+            | flag(self.evicted, EVICTED)
             | self
                 .progress
                 .as_ref()
@@ -169,6 +182,9 @@ impl Pong {
             token.put(out);
         }
         put_request(out, self.request);
+        if self.attempt > 0 {
+            varint::put(out, u64::from(self.attempt));
+        }
         if let Some(progress) = &self.progress {
             progress.put(out, &self.request.path);
         }
@@ -185,6 +201,11 @@ impl Pong {
             None
         };
         let request = read_request(reader, what)?;
+        let attempt = if flags & ATTEMPT != 0 {
+            reader.u32(what)?
+        } else {
+            0
+        };
         let progress = match (flags & KNOWN_REQUEST != 0, flags & OF_PROGRESS) {
             (true, _) => Some(Progress::read(reader, flags, &request.path)?),
             (false, 0) => None,
@@ -195,13 +216,14 @@ impl Pong {
                 });
             }
         };
-        let (announced, writing) = (flags & ANNOUNCED != 0, flags & WRITING != 0);
         Ok(Self {
             call,
             token,
             request,
-            announced,
-            writing,
+            attempt,
+            announced: flags & ANNOUNCED != 0,
+            writing: flags & WRITING != 0,
+            evicted: flags & EVICTED != 0,
             progress,
         })
     }
@@ -214,6 +236,8 @@ impl Progress {
             | flag(self.continuation.is_some(), CONTINUED)
             | flag(self.facts.is_some(), FACTS)
             | flag(self.manifest.is_some(), MANIFEST)
+            | flag(self.idle.is_some(), IDLE)
+            | flag(!self.lost.is_empty(), LOST)
     }
 
     fn put(&self, out: &mut Vec<u8>, place: &Path) {
@@ -221,6 +245,9 @@ impl Progress {
         varint::put(out, u64::from(self.count));
         let children = &self.children[..self.children.len().min(MAX_CHILDREN)];
         varint::put(out, children.len() as u64);
+        if !children.is_empty() {
+            varint::put(out, u64::from(self.children_from));
+        }
         children.iter().for_each(|child| child.put(out));
         if let Some(continuation) = &self.continuation {
             continuation.put(out);
@@ -231,6 +258,12 @@ impl Progress {
         if let Some(manifest) = &self.manifest {
             manifest.put(out, place);
         }
+        if let Some(idle) = self.idle {
+            varint::put_duration(out, idle);
+        }
+        if !self.lost.is_empty() {
+            put_indexes(out, &self.lost);
+        }
     }
 
     fn read(reader: &mut Reader<'_>, flags: u64, place: &Path) -> Result<Self, DecodeError> {
@@ -239,11 +272,13 @@ impl Progress {
         let base = reader.u32(what)?;
         let count = reader.u32(what)?;
         let children = read_count(reader, MAX_CHILDREN, what)?;
+        let children_from = if children > 0 { reader.u32(what)? } else { 0 };
         Ok(Self {
             finished: has(FINISHED),
             aborted: has(ABORTED),
             base,
             count,
+            children_from,
             children: (0..children)
                 .map(|_| Child::read(reader))
                 .collect::<Result<_, _>>()?,
@@ -261,6 +296,16 @@ impl Progress {
                 Some(Manifest::read(reader, place)?)
             } else {
                 None
+            },
+            idle: if has(IDLE) {
+                Some(reader.duration(what)?)
+            } else {
+                None
+            },
+            lost: if has(LOST) {
+                read_indexes(reader, what)?
+            } else {
+                Vec::new()
             },
         })
     }
@@ -344,6 +389,20 @@ fn read_request(reader: &mut Reader<'_>, what: &'static str) -> Result<RequestId
         path,
         hop: reader.u32(what)?,
     })
+}
+
+/// Appends numbers of responses, the first [`MAX_MISSING`] of them.
+fn put_indexes(out: &mut Vec<u8>, indexes: &[u32]) {
+    let indexes = &indexes[..indexes.len().min(MAX_MISSING)];
+    varint::put(out, indexes.len() as u64);
+    indexes
+        .iter()
+        .for_each(|&index| varint::put(out, u64::from(index)));
+}
+
+fn read_indexes(reader: &mut Reader<'_>, what: &'static str) -> Result<Vec<u32>, DecodeError> {
+    let count = read_count(reader, MAX_MISSING, what)?;
+    (0..count).map(|_| reader.u32(what)).collect()
 }
 
 fn read_count(

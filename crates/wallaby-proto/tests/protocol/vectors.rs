@@ -223,8 +223,10 @@ fn fields(message: &Message) -> Vec<(&'static str, String)> {
         Message::Pong(pong) => {
             fields.push(("token", format!("{:?}", pong.token)));
             fields.push(("request", pong.request.to_string()));
+            fields.push(("attempt", pong.attempt.to_string()));
             fields.push(("announced", pong.announced.to_string()));
             fields.push(("writing", pong.writing.to_string()));
+            fields.push(("evicted", pong.evicted.to_string()));
             fields.push(("progress", format!("{:?}", pong.progress)));
         }
         Message::Trace(report) => {

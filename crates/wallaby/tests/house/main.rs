@@ -21,7 +21,7 @@ const LAYERS: &[&str] = &[
 
 /// The crate that must stay pure, and what it may depend on, development aside.
 const CORE: &str = "wallaby-proto";
-const CORE_DEPENDENCIES: &[&str] = &["bytes", "serde", "siphasher", "thiserror"];
+const CORE_DEPENDENCIES: &[&str] = &["bytes", "crc32c", "serde", "siphasher", "thiserror"];
 
 /// What would bring sockets, threads, a clock, randomness or async into the core's sources.
 const IMPURE: &[&str] = &[

@@ -41,7 +41,7 @@ const RESPONSE_FLAGS: [&str; 10] = [
     "compressed",
 ];
 const PING_FLAGS: [&str; 4] = ["direct", "-", "abort", "missing"];
-const PONG_FLAGS: [&str; 10] = [
+const PONG_FLAGS: [&str; 14] = [
     "direct",
     "token",
     "announced",
@@ -52,6 +52,10 @@ const PONG_FLAGS: [&str; 10] = [
     "continued",
     "facts",
     "manifest",
+    "attempt",
+    "evicted",
+    "idle",
+    "lost",
 ];
 
 impl<'a> Layout<'a> {
@@ -183,12 +187,19 @@ impl<'a> Layout<'a> {
         }
         self.path("path");
         self.varint("hop");
+        if flags & 1 << 10 != 0 {
+            self.varint("attempt");
+        }
         if flags & 1 << 4 == 0 {
             return;
         }
         self.varint("base");
         self.varint("count");
-        for _ in 0..self.varint("number of children") {
+        let children = self.varint("number of children");
+        if children > 0 {
+            self.varint("number of the first one");
+        }
+        for _ in 0..children {
             self.child("child");
         }
         if flags & 1 << 7 != 0 {
@@ -199,6 +210,14 @@ impl<'a> Layout<'a> {
             self.varint("responses sent");
         }
         self.manifest(flags & 1 << 9 != 0);
+        if flags & 1 << 12 != 0 {
+            self.duration("since it last made progress");
+        }
+        if flags & 1 << 13 != 0 {
+            for _ in 0..self.varint("number of lost responses") {
+                self.varint("index");
+            }
+        }
     }
 
     fn trace(&mut self) {

@@ -1,5 +1,7 @@
 //! Messages of the protocol itself.
 
+use std::time::Duration;
+
 use wallaby_proto::wire::{Child, Message, Ping, Pong, Progress, TraceReport};
 use wallaby_proto::{Facts, RequestId};
 
@@ -31,8 +33,10 @@ pub(super) fn controls() -> Vec<Sample> {
         call: call(),
         token: None,
         request: at(&[0, 3]),
+        attempt: 0,
         announced: false,
         writing: false,
+        evicted: false,
         progress: None,
     };
     let running = Progress {
@@ -40,6 +44,7 @@ pub(super) fn controls() -> Vec<Sample> {
         aborted: false,
         base: 0,
         count: 2,
+        children_from: 256,
         children: vec![
             Child {
                 server: ipv4(),
@@ -53,11 +58,14 @@ pub(super) fn controls() -> Vec<Sample> {
         continuation: None,
         facts: None,
         manifest: manifest(path(&[0]), 7, 2),
+        idle: Some(Duration::from_micros(1500)),
+        lost: vec![],
     };
     let finished = Progress {
         finished: true,
         aborted: true,
         base: 1,
+        children_from: 0,
         children: vec![],
         continuation: Some(Child {
             server: ipv4(),
@@ -68,10 +76,13 @@ pub(super) fn controls() -> Vec<Sample> {
             responses: 2,
         }),
         manifest: None,
+        idle: None,
+        lost: vec![0, 300],
         ..running.clone()
     };
     let announced = Pong {
         token: Some(token()),
+        attempt: 2,
         announced: true,
         writing: true,
         progress: Some(finished),
@@ -80,6 +91,10 @@ pub(super) fn controls() -> Vec<Sample> {
     let asked = Pong {
         progress: Some(running),
         ..pong.clone()
+    };
+    let unknown = Pong {
+        evicted: true,
+        ..pong
     };
     let report = TraceReport {
         call: call(),
@@ -113,9 +128,9 @@ pub(super) fn controls() -> Vec<Sample> {
         ),
         sample(
             "pong-unknown",
-            "The server does not know the request.",
+            "The server does not know the request; it may have had to forget it.",
             back,
-            Message::Pong(pong),
+            Message::Pong(unknown),
         ),
         sample(
             "pong-running",
@@ -125,7 +140,7 @@ pub(super) fn controls() -> Vec<Sample> {
         ),
         sample(
             "pong-announced",
-            "Unasked: the request was aborted and its branch went on; output is still being written.",
+            "Unasked, about a second attempt: it was aborted, its branch went on; output is being written, two responses are lost.",
             back,
             Message::Pong(announced),
         ),

@@ -277,30 +277,43 @@ fn child() -> impl Strategy<Value = Child> {
     })
 }
 
-fn progress(place: Path) -> impl Strategy<Value = Progress> {
+/// Boxed, as the strategies of pongs are large and all are on the stack of a test at once.
+fn progress(place: Path) -> BoxedStrategy<Progress> {
     let children = prop_oneof![9 => vec(child(), 0..5), 1 => vec(child(), MAX_CHILDREN)];
     let flags = (any::<bool>(), any::<bool>(), number(), number());
+    let children = (number(), children).prop_map(|(from, children)| match children.is_empty() {
+        true => (0, children),
+        false => (from, children),
+    });
+    let lost = prop_oneof![9 => vec(number(), 0..8), 1 => vec(number(), MAX_MISSING)];
     (
         flags,
         children,
         option::of(child()),
         option::of(facts()),
         manifest(place),
+        option::of(duration()),
+        lost,
     )
         .prop_map(
-            |((finished, aborted, base, count), children, continuation, facts, manifest)| {
+            |(flags, (children_from, children), continuation, facts, manifest, idle, lost)| {
+                let (finished, aborted, base, count) = flags;
                 Progress {
                     finished,
                     aborted,
                     base,
                     count,
+                    children_from,
                     children,
                     continuation,
                     facts,
                     manifest,
+                    idle,
+                    lost,
                 }
             },
         )
+        .boxed()
 }
 
 fn pong() -> impl Strategy<Value = Pong> {
@@ -309,16 +322,18 @@ fn pong() -> impl Strategy<Value = Pong> {
         call(),
         option::of(token()),
         known,
-        any::<bool>(),
-        any::<bool>(),
+        number(),
+        [any::<bool>(), any::<bool>(), any::<bool>()],
     )
         .prop_map(
-            |(call, token, (request, progress), announced, writing)| Pong {
+            |(call, token, (request, progress), attempt, [announced, writing, evicted])| Pong {
                 call,
                 token,
                 request,
+                attempt,
                 announced,
                 writing,
+                evicted,
                 progress,
             },
         )

@@ -1,0 +1,154 @@
+//! Which requests are handled.
+
+use std::time::Duration;
+
+use crate::call::records::list::Linked;
+use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_FRESH, OF_INITIATOR};
+use crate::call::records::{Admission, MAX_ATTEMPT, Origin, Records, StopReason};
+use crate::id::NodeId;
+use crate::status::{Code, Status};
+use crate::wire::{PingSettings, Request};
+
+impl Records {
+    /// A request arrived: is it handled?
+    pub fn admit(&mut self, request: &Request, origin: Origin, now: Duration) -> Admission {
+        let key = CallKey {
+            call: request.call,
+            token: request.token,
+        };
+        let options = request.options.as_deref();
+        let attempt = options.map_or(0, |options| options.attempt);
+        if attempt > MAX_ATTEMPT || request.id.path.is_root() {
+            let text = format!(
+                "no request of a call is {} in attempt {attempt}",
+                request.id
+            );
+            return Admission::Refused(Status::new(Code::InvalidArgument, text));
+        }
+        let settings = options
+            .and_then(|options| options.ping)
+            .map_or(self.limits.ping, |ping| self.bounded(ping));
+        let hash = self.table.hash(&key);
+        let known = self.table.call(hash, &key);
+        if let Some(call) = known {
+            if self.table.request(call, request.id, attempt).is_some() {
+                return Admission::Duplicate;
+            }
+            if self.table.calls.get(call).aborted {
+                return Admission::Refused(Status::new(Code::Cancelled, "the call was aborted"));
+            }
+        }
+        let Some(peer) = self.admit_peer(key.call.initiator, now) else {
+            return full("initiators", self.limits.initiators);
+        };
+        self.handle_oldest(peer, request.oldest, origin);
+        if key.call.sequence < self.table.peers.get(peer).proven {
+            return Admission::BelowOldest;
+        }
+        if !self.has_room(now) {
+            return full("requests", self.limits.requests);
+        }
+        // What was forgotten to make room may have been the last of this call.
+        let known = known.and_then(|_| self.table.call(hash, &key));
+        let call = known.unwrap_or_else(|| self.table.add_call(hash, key, peer, settings));
+        let carried = options.and_then(|options| options.quiet);
+        let quiet = origin.transit.saturating_add(carried.unwrap_or_default());
+        let slot = self.add(NewRecord {
+            call,
+            id: request.id,
+            attempt,
+            depth: request.depth,
+            base: request.base,
+            manifest: request.manifest,
+            session: origin.session,
+            direct: origin.peer == key.call.initiator,
+            reply_to: request.reply_to.clone(),
+            carried: quiet,
+            now,
+        });
+        let at_peer = self.table.peers.at(peer);
+        at_peer.gc_timeout = at_peer.gc_timeout.max(settings.gc_timeout());
+        if settings == self.limits.ping && quiet < settings.period / 16 {
+            self.fresh.push::<OF_FRESH>(&mut self.table.records, slot);
+        } else {
+            self.look_at(slot, now);
+        }
+        Admission::Accepted(self.ticket(slot))
+    }
+
+    /// What a call asks for, within the limits.
+    pub(super) fn bounded(&self, ping: PingSettings) -> PingSettings {
+        let longest = self.limits.longest_timeout;
+        let period = ping
+            .period
+            .clamp(self.limits.shortest_period.min(longest), longest);
+        PingSettings {
+            period,
+            timeout: ping.timeout.clamp(period, longest),
+        }
+    }
+
+    pub(super) fn admit_peer(&mut self, node: NodeId, now: Duration) -> Option<u32> {
+        if let Some(peer) = self.table.peer(node) {
+            self.table.peers.at(peer).heard = now;
+            return Some(peer);
+        }
+        if self.table.peers.len() >= self.limits.initiators && !self.evict_peer(now) {
+            return None;
+        }
+        let peer = self.table.add_peer(node, now);
+        self.table.peers.at(peer).gc_timeout = self.limits.ping.gc_timeout();
+        self.schedule_collection(peer, now);
+        Some(peer)
+    }
+
+    /// The initiator's oldest live call became known. What only others say frees memory; what it says itself also stops
+    /// what still runs.
+    pub(super) fn handle_oldest(&mut self, peer: u32, oldest: u64, origin: Origin) {
+        let at_peer = self.table.peers.at(peer);
+        if origin.peer == at_peer.node {
+            at_peer.proven = at_peer.proven.max(oldest);
+        }
+        if oldest <= at_peer.oldest {
+            return;
+        }
+        at_peer.oldest = oldest;
+        let proven = at_peer.proven;
+        let mut next = at_peer.calls.first();
+        while let Some(call) = next {
+            let sequence = self.table.calls.get(call).key.call.sequence;
+            if sequence >= oldest {
+                return;
+            }
+            next = Linked::<OF_INITIATOR>::links_of(&self.table.calls, call).next();
+            self.forget_call(call, sequence < proven);
+        }
+    }
+
+    /// Adds a request that runs.
+    pub(super) fn add(&mut self, new: NewRecord) -> u32 {
+        let peer = self.table.calls.get(new.call).peer;
+        self.table.peers.at(peer).running += 1;
+        self.running += 1;
+        self.table.add_record(new)
+    }
+
+    /// A call is over: its ended requests are forgotten, the others stopped if that is certain.
+    pub(super) fn forget_call(&mut self, call: u32, certain: bool) {
+        let mut next = self.table.calls.get(call).requests.first();
+        while let Some(slot) = next {
+            next = Linked::<OF_CALL>::links_of(&self.table.records, slot).next();
+            if self.table.records.get(slot).ended {
+                self.forget(slot);
+            } else if certain {
+                self.stop(slot, StopReason::BelowOldest);
+            }
+        }
+    }
+}
+
+fn full(what: &str, limit: usize) -> Admission {
+    let text =
+        format!("this server remembers {limit} {what}, and none of them can be forgotten yet");
+    Admission::Refused(Status::new(Code::ResourceExhausted, text))
+}

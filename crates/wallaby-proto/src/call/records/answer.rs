@@ -1,0 +1,272 @@
+//! What is told of a request, asked or unasked, and which handlers have to stop.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::call::records::list::Linked;
+use crate::call::records::outputs::{Fate, Output};
+use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_ENDED, OF_FRESH, Record};
+use crate::call::records::{Action, Origin, Records, Session, StopReason};
+use crate::id::{CallId, Path, RequestId, Token};
+use crate::manifest::Facts;
+use crate::wire::{MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, ReplyTo, Response};
+
+impl Records {
+    /// A ping arrived: it is answered at once, known or not.
+    pub fn handle_ping(&mut self, ping: &Ping, origin: Origin, now: Duration) {
+        let key = CallKey {
+            call: ping.call,
+            token: ping.token,
+        };
+        let hash = self.table.hash(&key);
+        if ping.abort {
+            self.abort(hash, key, now);
+        }
+        let call = self.table.call(hash, &key);
+        let found = call
+            .filter(|_| ping.request.path != Path::ROOT)
+            .and_then(|call| self.table.latest_request(call, ping.request));
+        let pong = match found {
+            Some(slot) => {
+                let record = self.table.records.at(slot);
+                record.pinged = now;
+                record.hear(now);
+                self.look_at(slot, now);
+                let lost = self.resend(slot, ping, origin);
+                self.pong(slot, ping.children_from, lost, now)
+            }
+            None => Pong {
+                call: ping.call,
+                token: Some(ping.token),
+                request: ping.request,
+                attempt: 0,
+                announced: false,
+                writing: false,
+                evicted: now < self.evicted_until,
+                progress: None,
+            },
+        };
+        // Over its own connection the initiator needs no token to know what it asked.
+        let token = pong.token.filter(|_| origin.peer != ping.call.initiator);
+        self.actions.push_back(Action::Pong {
+            session: origin.session,
+            pong: Pong { token, ..pong },
+        });
+    }
+
+    pub(super) fn abort(&mut self, hash: u64, key: CallKey, now: Duration) {
+        let call = match self.table.call(hash, &key) {
+            Some(call) => call,
+            None => match self.mark_aborted(hash, key, now) {
+                Some(call) => call,
+                None => return,
+            },
+        };
+        if std::mem::replace(&mut self.table.calls.at(call).aborted, true) {
+            return;
+        }
+        let mut next = self.table.calls.get(call).requests.first();
+        while let Some(slot) = next {
+            next = Linked::<OF_CALL>::links_of(&self.table.records, slot).next();
+            self.stop(slot, StopReason::Aborted);
+        }
+    }
+
+    /// Remembers that a call was aborted of which nothing has come: its requests may be on their way.
+    pub(super) fn mark_aborted(&mut self, hash: u64, key: CallKey, now: Duration) -> Option<u32> {
+        let peer = self.admit_peer(key.call.initiator, now)?;
+        if !self.has_room(now) {
+            return None;
+        }
+        let call = self.table.add_call(hash, key, peer, self.limits.ping);
+        let id = RequestId {
+            path: Path::ROOT,
+            hop: 0,
+        };
+        let slot = self.add(NewRecord {
+            call,
+            id,
+            attempt: 0,
+            depth: 0,
+            base: 0,
+            manifest: None,
+            session: Session(0),
+            direct: false,
+            reply_to: ReplyTo::Peer,
+            carried: Duration::ZERO,
+            now,
+        });
+        let none = Facts {
+            requests: 0,
+            responses: 0,
+        };
+        self.table.records.at(slot).facts = Some(none);
+        self.end_if_over(slot, now);
+        Some(call)
+    }
+
+    pub(super) fn stop(&mut self, slot: u32, reason: StopReason) {
+        let ticket = self.ticket(slot);
+        let record = self.table.records.at(slot);
+        if record.ended || record.stopped {
+            return;
+        }
+        record.stopped = true;
+        self.actions.push_back(Action::Stop {
+            ticket,
+            call: self.table.calls.get(record.call).key.call,
+            request: record.id,
+            reason,
+        });
+    }
+
+    /// Does what is due for a request, and sees to it that it is looked at again.
+    pub(super) fn look_at(&mut self, slot: u32, now: Duration) {
+        let record = self.table.records.at(slot);
+        if let Some(due) = record.due.take() {
+            self.queue.remove(&(due, slot));
+        }
+        if record.is_fresh() {
+            self.fresh.remove::<OF_FRESH>(&mut self.table.records, slot);
+        }
+        let record = self.table.records.at(slot);
+        if record.ended && record.pinged > record.since {
+            self.keep_longer(slot);
+        }
+        let record = self.table.records.get(slot);
+        let settings = self.table.calls.get(record.call).settings;
+        let silent_at = record.pinged.saturating_add(settings.gc_timeout());
+        let aborted = self.table.calls.get(record.call).aborted;
+        let owes = !aborted && record.outputs.are_being_written(&self.sessions);
+        if record.ended && !owes {
+            return;
+        }
+        if !record.ended && silent_at <= now {
+            self.stop(slot, StopReason::InitiatorSilent);
+        }
+        let announce_at = self.table.records.get(slot).announce_at(settings.period);
+        if announce_at <= now {
+            self.announce(slot, now);
+        }
+        let record = self.table.records.at(slot);
+        let announce_at = record.announce_at(settings.period);
+        let due = match record.stopped || record.ended {
+            true => announce_at,
+            false => announce_at.min(silent_at),
+        };
+        record.due = Some(due);
+        self.queue.insert((due, slot));
+    }
+
+    /// An ended request was pinged: it is remembered from then on.
+    pub(super) fn keep_longer(&mut self, slot: u32) {
+        let record = self.table.records.at(slot);
+        record.since = record.pinged;
+        let peer = self.table.calls.get(record.call).peer;
+        let list = &mut self.table.peers.at(peer).ended;
+        list.remove::<OF_ENDED>(&mut self.table.records, slot);
+        list.push::<OF_ENDED>(&mut self.table.records, slot);
+    }
+
+    pub(super) fn announce(&mut self, slot: u32, now: Duration) {
+        let mut pong = self.pong(slot, 0, Vec::new(), now);
+        pong.announced = true;
+        let record = self.table.records.at(slot);
+        record.hear(now);
+        self.actions.push_back(Action::Announce {
+            pong,
+            reply_to: record.reply_to.clone(),
+            session: record.session,
+        });
+    }
+
+    /// Sends missing responses again that were kept, and returns those that are lost for certain.
+    pub(super) fn resend(&mut self, slot: u32, ping: &Ping, origin: Origin) -> Vec<u32> {
+        let ticket = self.ticket(slot);
+        let mut lost = Vec::new();
+        for &index in ping.missing.iter().take(MAX_MISSING) {
+            let record = self.table.records.at(slot);
+            if !(record.base..record.count).contains(&index) {
+                continue;
+            }
+            let fate = record.outputs.fate(index);
+            let open = match fate {
+                Fate::Waiting => continue,
+                Fate::Sent(session) if session == origin.session => continue,
+                Fate::Sent(session) => self.sessions.contains_key(&session),
+                Fate::Dropped => false,
+            };
+            let mut response = response_of(record, ping.call, ping.token);
+            if self.kept.restore(record.kept, index, &mut response) {
+                let (session, mark) = (origin.session, 0);
+                record
+                    .outputs
+                    .set_apart(index, Some(Output { session, mark }));
+                self.actions.push_back(Action::Resend {
+                    ticket,
+                    session,
+                    response,
+                });
+            } else if !open {
+                lost.push(index);
+            }
+        }
+        lost
+    }
+
+    /// What is known of a request.
+    pub(super) fn pong(
+        &self,
+        slot: u32,
+        children_from: u32,
+        lost: Vec<u32>,
+        now: Duration,
+    ) -> Pong {
+        let record = self.table.records.get(slot);
+        let call = self.table.calls.get(record.call);
+        let writing = record.outputs.are_being_written(&self.sessions);
+        let from = (children_from as usize).min(record.children.len());
+        let to = record.children.len().min(from + MAX_CHILDREN);
+        let children = record.children[from..to].to_vec();
+        let released = record.ended || record.count > record.base || !record.children.is_empty();
+        Pong {
+            call: call.key.call,
+            token: Some(call.key.token),
+            request: record.id,
+            attempt: record.attempt,
+            announced: false,
+            writing,
+            evicted: now < self.evicted_until,
+            progress: Some(Progress {
+                finished: record.ended,
+                aborted: record.stopped || call.aborted,
+                base: record.base,
+                count: record.count,
+                children_from: if children.is_empty() { 0 } else { from as u32 },
+                children,
+                continuation: record.continuation.clone(),
+                facts: record.facts,
+                // It left with the first message that was released.
+                manifest: record.manifest.filter(|_| writing || !released),
+                idle: (!record.ended).then(|| now.saturating_sub(record.progressed)),
+                lost,
+            }),
+        }
+    }
+}
+
+fn response_of(record: &Record, call: CallId, token: Token) -> Response {
+    Response {
+        call,
+        token: Some(token),
+        request: record.id,
+        index: 0,
+        last: false,
+        manifest: None,
+        status: false,
+        compressed: false,
+        options: None,
+        payload: Bytes::new(),
+    }
+}

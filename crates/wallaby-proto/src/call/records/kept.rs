@@ -1,0 +1,249 @@
+//! Responses that are kept so that they can be sent again (PROTOCOL-NOTES 26), within a budget of bytes.
+//!
+//! Small payloads, which most are, are copied into a ring: as slices they would keep whole buffers alive, and a copy is
+//! cheaper than two counts of references. Half of the budget is for them, half for large ones.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::manifest::Manifest;
+use crate::wire::Response;
+
+/// Payloads up to this size are copied.
+const COPIED: usize = 4096;
+
+/// What an entry costs besides its payload.
+const ENTRY: u64 = 128;
+
+/// All responses that an endpoint keeps, oldest first.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// What each half may hold.
+    budget: u64,
+    /// What all entries cost, and those with large payloads.
+    bytes: u64,
+    shared: u64,
+    /// The number of the first entry.
+    first: u64,
+    entries: VecDeque<Option<Entry>>,
+    ring: Ring,
+}
+
+/// A response without what its request's record says.
+#[derive(Debug)]
+struct Entry {
+    index: u32,
+    last: bool,
+    status: bool,
+    compressed: bool,
+    manifest: Option<Manifest>,
+    payload: Payload,
+    /// The entry of the same request before it.
+    previous: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Payload {
+    Copied { position: u64, len: u32 },
+    Shared(Bytes),
+}
+
+impl Entry {
+    fn cost(&self) -> u64 {
+        ENTRY
+            + match &self.payload {
+                Payload::Copied { len, .. } => u64::from(*len),
+                Payload::Shared(bytes) => bytes.len() as u64,
+            }
+    }
+}
+
+impl Kept {
+    pub(super) fn new(budget: u64) -> Self {
+        Self {
+            budget: budget / 2,
+            bytes: 0,
+            shared: 0,
+            first: 0,
+            entries: VecDeque::new(),
+            ring: Ring::new(budget / 2),
+        }
+    }
+
+    /// Keeps a response of a request whose entry before it has this number; returns its own.
+    #[inline]
+    pub(super) fn keep(&mut self, response: &Response, previous: Option<u64>) -> Option<u64> {
+        let len = response.payload.len();
+        let cost = ENTRY + len as u64;
+        if cost > self.budget {
+            return previous;
+        }
+        let payload = if len > COPIED {
+            while self.shared + cost > self.budget {
+                self.drop_first();
+            }
+            self.shared += cost;
+            Payload::Shared(response.payload.clone())
+        } else {
+            while self.bytes - self.shared + cost > self.budget || !self.ring.has_room(len) {
+                self.drop_first();
+            }
+            Payload::Copied {
+                position: self.ring.push(&response.payload),
+                len: len as u32,
+            }
+        };
+        self.bytes += cost;
+        self.entries.push_back(Some(Entry {
+            index: response.index,
+            last: response.last,
+            status: response.status,
+            compressed: response.compressed,
+            manifest: response.manifest,
+            payload,
+            previous,
+        }));
+        Some(self.first + self.entries.len() as u64 - 1)
+    }
+
+    /// Writes the response with this number, of the request whose last entry is given, into `response`; `false` if it
+    /// is not kept.
+    pub(super) fn restore(&self, last: Option<u64>, index: u32, response: &mut Response) -> bool {
+        let mut next = last;
+        while let Some(entry) = next.and_then(|number| self.entry(number)) {
+            if entry.index == index {
+                response.index = entry.index;
+                response.last = entry.last;
+                response.status = entry.status;
+                response.compressed = entry.compressed;
+                response.manifest = entry.manifest;
+                response.payload = match &entry.payload {
+                    Payload::Copied { position, len } => self.ring.copy(*position, *len as usize),
+                    Payload::Shared(bytes) => bytes.clone(),
+                };
+                return true;
+            }
+            next = entry.previous;
+        }
+        false
+    }
+
+    /// Forgets all responses of the request whose last entry is given.
+    pub(super) fn forget(&mut self, last: Option<u64>) {
+        let mut next = last;
+        while let Some(entry) = next.and_then(|number| self.take(number)) {
+            self.discount(&entry);
+            next = entry.previous;
+        }
+        while let Some(None) = self.entries.front() {
+            self.entries.pop_front();
+            self.first += 1;
+        }
+        self.free_ring();
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn entry(&self, number: u64) -> Option<&Entry> {
+        let position = number.checked_sub(self.first)?;
+        self.entries.get(usize::try_from(position).ok()?)?.as_ref()
+    }
+
+    fn take(&mut self, number: u64) -> Option<Entry> {
+        let position = number.checked_sub(self.first)?;
+        let slot = self.entries.get_mut(usize::try_from(position).ok()?)?;
+        slot.take()
+    }
+
+    fn drop_first(&mut self) {
+        if let Some(dropped) = self.entries.pop_front() {
+            self.first += 1;
+            if let Some(entry) = dropped {
+                self.discount(&entry);
+            }
+        }
+        self.free_ring();
+    }
+
+    fn discount(&mut self, entry: &Entry) {
+        let cost = entry.cost();
+        self.bytes -= cost;
+        if matches!(entry.payload, Payload::Shared(_)) {
+            self.shared -= cost;
+        }
+    }
+
+    /// What stands in the ring before the first entry's copy is free.
+    fn free_ring(&mut self) {
+        match self.entries.front() {
+            Some(Some(Entry {
+                payload: Payload::Copied { position, .. },
+                ..
+            })) => self.ring.free_before(*position),
+            Some(_) => {}
+            None => self.ring.clear(),
+        }
+    }
+}
+
+/// Bytes one behind the other, the oldest overwritten when they are free.
+#[derive(Debug)]
+struct Ring {
+    size: u64,
+    /// Made when the first byte comes.
+    bytes: Vec<u8>,
+    /// Positions count up for ever; their place is the remainder by the size.
+    from: u64,
+    to: u64,
+}
+
+impl Ring {
+    fn new(size: u64) -> Self {
+        Self {
+            size,
+            bytes: Vec::new(),
+            from: 0,
+            to: 0,
+        }
+    }
+
+    /// Where so many bytes would stand: in one piece.
+    fn place(&self, len: usize) -> u64 {
+        let left = self.size - self.to % self.size;
+        match len as u64 > left {
+            true => self.to + left,
+            false => self.to,
+        }
+    }
+
+    fn has_room(&self, len: usize) -> bool {
+        self.place(len) + len as u64 - self.from <= self.size
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> u64 {
+        if self.bytes.is_empty() {
+            self.bytes = vec![0; self.size as usize];
+        }
+        let position = self.place(bytes.len());
+        let start = (position % self.size) as usize;
+        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+        self.to = position + bytes.len() as u64;
+        position
+    }
+
+    fn copy(&self, position: u64, len: usize) -> Bytes {
+        let start = (position % self.size) as usize;
+        Bytes::copy_from_slice(&self.bytes[start..start + len])
+    }
+
+    fn free_before(&mut self, position: u64) {
+        self.from = position;
+    }
+
+    fn clear(&mut self) {
+        (self.from, self.to) = (0, 0);
+    }
+}

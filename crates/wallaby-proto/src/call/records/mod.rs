@@ -1,0 +1,365 @@
+//! The server half of failure detection, abort and collection (thesis 4.4, 4.5): what an endpoint remembers of the
+//! requests that came to it.
+//!
+//! One [`Records`] serves a whole endpoint. It decides which requests are handled, answers pings, announces requests
+//! that their initiators cannot know of, says which handlers must stop, keeps responses that may have to be sent again,
+//! and forgets all of it in time.
+//!
+//! # How a driver uses it
+//!
+//! ```text
+//! a connection opened, ended:        records.session_opened(..), records.session_ended(..)
+//! a request arrived:                 match records.admit(&request, origin, now) {
+//!                                        Accepted(ticket) => handle it,
+//!                                        Refused(status)  => send server::undelivered(&request, &status),
+//!                                        Duplicate | BelowOldest => drop it,
+//!                                    }
+//! the server half released a         records.response_released(..), end_released(..) or delegation_released(..): each,
+//! message:                           in order, before it is sent. Is a delegation refused: send server::undelivered.
+//! it was queued only later:          records.placed(ticket, ..), or records.dropped(ticket, ..) if it never will be
+//! a delegation leaves:               options.quiet = records.quiet(ticket, now), oldest = records.oldest(ticket)
+//! a session's output was written:    records.written(session, mark)
+//! its peer has confirmed receipt:    records.confirmed(session, mark), where the transport tells
+//! a ping arrived:                    records.handle_ping(&ping, origin, now)
+//! its timer fired:                   read all input, then records.handle_timeout(now)
+//! after each of these:               while let Some(action) = records.poll() { .. }; wait until records.next_timeout()
+//! ```
+//!
+//! `now` is the time of a [`crate::call::clock::Clock`]. A request ends with the released message that ends it: nobody
+//! says so apart. So a handler that was stopped, lost or never started must still end its request, with
+//! [`Server::fail`].
+//!
+//! A request of one hop with one answer costs no allocation and no ordered structure here: a slot, one hash and some
+//! links in lists (`crates/wallaby-proto/examples/cost.rs` measures it).
+//!
+//! [`Server::fail`]: crate::call::server::Server::fail
+
+mod admit;
+mod answer;
+mod collect;
+mod index;
+mod kept;
+mod list;
+mod outputs;
+mod release;
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use self::kept::Kept;
+use self::list::List;
+pub use self::outputs::{Output, Session};
+use self::outputs::{SessionState, Sessions};
+use self::table::Table;
+use crate::id::{CallId, NodeId, RequestId};
+use crate::status::Status;
+use crate::wire::{PingSettings, Pong, ReplyTo, Response};
+
+/// How much an endpoint remembers, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordLimits {
+    /// Requests, running and ended ones. Beyond it ended ones are forgotten, oldest first; if all run, a new one is
+    /// refused. 65,536 by default.
+    pub requests: usize,
+    /// Initiators. Beyond it those of which nothing runs are forgotten; if something of all runs, requests of further
+    /// ones are refused. 4,096 by default.
+    pub initiators: usize,
+    /// Bytes of responses that are kept to be sent again, with 128 for each. 16 MiB by default; 0 keeps none.
+    pub kept_bytes: u64,
+    /// Ping settings of calls that state none.
+    pub ping: PingSettings,
+    /// The shortest ping period that a call may ask for: 10 ms by default.
+    pub shortest_period: Duration,
+    /// The longest timeout that a call may ask for: 10 minutes by default.
+    pub longest_timeout: Duration,
+}
+
+impl Default for RecordLimits {
+    fn default() -> Self {
+        Self {
+            requests: 1 << 16,
+            initiators: 4096,
+            kept_bytes: 16 << 20,
+            ping: PingSettings::default(),
+            shortest_period: Duration::from_millis(10),
+            longest_timeout: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Highest attempt of a request.
+pub const MAX_ATTEMPT: u32 = 64;
+
+/// Where a message came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// The session.
+    pub session: Session,
+    /// Its other end.
+    pub peer: NodeId,
+    /// How long a message takes over it, as far as the driver can tell: half a round trip, better too long than too
+    /// short; zero where it is far below a ping period. Time under way is time in which the initiator hears nothing.
+    pub transit: Duration,
+}
+
+/// Names an accepted request as long as it is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket {
+    slot: u32,
+    generation: u32,
+}
+
+/// A message that a request released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// The response with this number.
+    Response(u32),
+    /// The end of the branch.
+    End,
+    /// A delegation.
+    Delegation,
+}
+
+/// Whether a request is handled.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Admission {
+    /// Handle it.
+    Accepted(Ticket),
+    /// It came before, in this attempt: drop it.
+    Duplicate,
+    /// Its call is over: drop it (PROTOCOL-NOTES 29).
+    BelowOldest,
+    /// Answer with this status in its name (PROTOCOL-NOTES 11).
+    Refused(Status),
+}
+
+/// A delegation of a call that was aborted, or of a request that is not running: it must not be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the request was aborted: it may not delegate any more")]
+pub struct Frozen;
+
+/// Why a handler has to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// The initiator has aborted the call.
+    #[error("the call was aborted")]
+    Aborted,
+    /// Nobody has asked about the request for the gc timeout (PROTOCOL-NOTES 31).
+    #[error("the initiator does not ask about the call any more")]
+    InitiatorSilent,
+    /// The initiator has finished with the call (PROTOCOL-NOTES 29).
+    #[error("the call is over")]
+    BelowOldest,
+}
+
+/// What the driver does next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Answer a ping, over the session that it came on.
+    Pong {
+        /// The session.
+        session: Session,
+        /// The answer.
+        pong: Pong,
+    },
+    /// Tell the initiator of a request that it may not know of, the way the request's answers go.
+    Announce {
+        /// What to tell.
+        pong: Pong,
+        /// Where the request said that answers go.
+        reply_to: ReplyTo,
+        /// The session that the request came on.
+        session: Session,
+    },
+    /// Send a response again, over this session.
+    Resend {
+        /// The request's ticket: [`Records::dropped`] if it cannot be sent.
+        ticket: Ticket,
+        /// The session.
+        session: Session,
+        /// The response, with the call's token.
+        response: Response,
+    },
+    /// Stop the handler of a request: its request ends with a status, now ([`Server::fail`]); the handler is told.
+    ///
+    /// [`Server::fail`]: crate::call::server::Server::fail
+    Stop {
+        /// The request's ticket.
+        ticket: Ticket,
+        /// The call.
+        call: CallId,
+        /// The request.
+        request: RequestId,
+        /// Why.
+        reason: StopReason,
+    },
+}
+
+/// How much is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Remembered {
+    /// Initiators.
+    pub initiators: usize,
+    /// Calls.
+    pub calls: usize,
+    /// Requests, and marks of aborted calls.
+    pub requests: usize,
+    /// Bytes of kept responses.
+    pub kept_bytes: u64,
+}
+
+/// What an endpoint remembers of the requests that came to it.
+#[derive(Debug)]
+pub struct Records {
+    limits: RecordLimits,
+    table: Table,
+    sessions: Sessions,
+    kept: Kept,
+    /// Requests with default settings that were not looked at yet, in the order in which they came.
+    fresh: List,
+    /// Requests that are looked at a second time, or have times of their own.
+    queue: BTreeSet<(Duration, u32)>,
+    /// When ended requests of an initiator are looked through.
+    collections: BTreeSet<(Duration, u32)>,
+    /// Requests that have not ended.
+    running: usize,
+    /// Until then a request that is not known may be one that was forgotten before its time.
+    evicted_until: Duration,
+    actions: VecDeque<Action>,
+}
+
+impl Records {
+    /// No records. The secret keys the hashes of the table: 128 random bits.
+    pub fn new(limits: RecordLimits, secret: [u8; 16]) -> Self {
+        Self {
+            limits,
+            table: Table::new(secret),
+            sessions: BTreeMap::new(),
+            kept: Kept::new(limits.kept_bytes),
+            fresh: List::EMPTY,
+            queue: BTreeSet::new(),
+            collections: BTreeSet::new(),
+            running: 0,
+            evicted_until: Duration::ZERO,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// What to do next; `None` when all is done.
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] has something to do.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        // Requests come in quick succession: they are looked at an eighth of a period late, many at a time.
+        let fresh = self.fresh.first().map(|slot| {
+            let period = self.limits.ping.period;
+            let came = self.table.records.get(slot).pinged;
+            came.saturating_add(period).saturating_add(period / 8)
+        });
+        let queued = self.queue.first().map(|first| first.0);
+        let collection = self.collections.first().map(|first| first.0);
+        fresh.into_iter().chain(queued).chain(collection).min()
+    }
+
+    /// How much is remembered now.
+    pub fn remembered(&self) -> Remembered {
+        Remembered {
+            initiators: self.table.peers.len(),
+            calls: self.table.calls.len(),
+            requests: self.table.records.len(),
+            kept_bytes: self.kept.bytes(),
+        }
+    }
+
+    /// A connection to this node opened.
+    pub fn session_opened(&mut self, session: Session, peer: NodeId) {
+        let state = SessionState {
+            peer,
+            written: 0,
+            confirmed: None,
+            relays: false,
+        };
+        self.sessions.insert(session, state);
+    }
+
+    /// Output up to this mark has been handed to the operating system.
+    pub fn written(&mut self, session: Session, mark: u64) {
+        if let Some(state) = self.sessions.get_mut(&session) {
+            state.written = state.written.max(mark);
+        }
+    }
+
+    /// The other end has confirmed that it has read what was sent up to this mark.
+    pub fn confirmed(&mut self, session: Session, mark: u64) {
+        if let Some(state) = self.sessions.get_mut(&session) {
+            state.confirmed = state.confirmed.max(Some(mark));
+        }
+    }
+
+    /// A session ended. Requests whose answers went out on it and are not confirmed are announced, once: nobody else
+    /// may know where they are (PROTOCOL-NOTES 17).
+    pub fn session_ended(&mut self, session: Session, now: Duration) {
+        let Some(state) = self.sessions.remove(&session) else {
+            return;
+        };
+        let mut concerned: Vec<u32> = Vec::new();
+        if state.relays {
+            concerned.extend(self.table.records.slots());
+        } else if let Some(peer) = self.table.peer(state.peer) {
+            let calls: Vec<u32> = self.table.calls_of(peer).collect();
+            calls
+                .iter()
+                .for_each(|&call| concerned.extend(self.table.requests(call)));
+        }
+        for slot in concerned {
+            let record = self.table.records.get(slot);
+            if record.outputs.has_unconfirmed(session, state.confirmed) {
+                self.announce(slot, now);
+            }
+        }
+    }
+
+    /// Time has passed. All input must have been read before (PROTOCOL-NOTES 20).
+    pub fn handle_timeout(&mut self, now: Duration) {
+        while let Some(slot) = self.fresh.first() {
+            // Who is pinged is not fresh any more: this is when it came.
+            let came = self.table.records.get(slot).pinged;
+            if came.saturating_add(self.limits.ping.period) > now {
+                break;
+            }
+            self.look_at(slot, now);
+        }
+        while let Some(&(due, slot)) = self.queue.first() {
+            if due > now {
+                break;
+            }
+            self.look_at(slot, now);
+        }
+        while let Some(&(due, peer)) = self.collections.first() {
+            if due > now {
+                break;
+            }
+            self.collections.pop_first();
+            self.table.peers.at(peer).collection = None;
+            self.collect(peer, now);
+        }
+    }
+}
+
+impl Records {
+    fn ticket(&self, slot: u32) -> Ticket {
+        let generation = self.table.records.get(slot).generation;
+        Ticket { slot, generation }
+    }
+
+    fn slot(&self, ticket: Ticket) -> Option<u32> {
+        let record = self.table.records.try_get(ticket.slot)?;
+        (record.generation == ticket.generation).then_some(ticket.slot)
+    }
+}

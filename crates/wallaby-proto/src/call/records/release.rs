@@ -1,0 +1,256 @@
+//! What a request sends: noted as its server half releases it.
+
+use std::time::Duration;
+
+use crate::call::records::outputs::Fate;
+use crate::call::records::table::{NewRecord, OF_ENDED, Record};
+use crate::call::records::{Frozen, Output, Records, Sent, Ticket};
+use crate::call::server::Delegated;
+use crate::manifest::{Facts, Manifest};
+use crate::wire::{Child, End, Request, Response};
+
+impl Records {
+    /// The server half of a request released a response, or a status. `output` is its place in a session's output, if it
+    /// has one yet.
+    pub fn response_released(
+        &mut self,
+        ticket: Ticket,
+        response: &Response,
+        output: Option<Output>,
+        now: Duration,
+    ) {
+        let Some(slot) = self.slot(ticket) else {
+            return;
+        };
+        let record = self.table.records.at(slot);
+        record.count = response.index.saturating_add(1);
+        record.kept = self.kept.keep(response, record.kept);
+        record.hear(now);
+        record.learn(response.manifest);
+        if response.last {
+            record.facts = Some(Facts {
+                requests: 0,
+                responses: record.count,
+            });
+        }
+        self.note_release(slot, Sent::Response(response.index), output, now);
+    }
+
+    /// The server half of a request released the end of its branch.
+    pub fn end_released(
+        &mut self,
+        ticket: Ticket,
+        end: &End,
+        output: Option<Output>,
+        now: Duration,
+    ) {
+        if let Some(slot) = self.slot(ticket) {
+            self.table.records.at(slot).facts = Some(end.facts);
+            self.note_release(slot, Sent::End, output, now);
+        }
+    }
+
+    /// The server half of a request released a delegation to this server.
+    ///
+    /// # Errors
+    ///
+    /// If it must not be sent, as the call was aborted meanwhile: what the server half counts as sent is answered with a
+    /// status, in its name ([`crate::call::server::undelivered`]).
+    pub fn delegation_released<T>(
+        &mut self,
+        ticket: Ticket,
+        delegated: &Delegated<T>,
+        to: Child,
+        output: Option<Output>,
+        now: Duration,
+    ) -> Result<(), Frozen> {
+        let Some(slot) = self.slot(ticket) else {
+            return Err(Frozen);
+        };
+        let may = self.may_delegate(ticket);
+        let record = self.table.records.at(slot);
+        record.learn(delegated.manifest);
+        if delegated.id.path == record.id.path {
+            record.continuation = Some(to);
+        } else {
+            record.children.push(to);
+        }
+        if may {
+            self.note_release(slot, Sent::Delegation, output, now);
+            return Ok(());
+        }
+        self.end_if_over(slot, now);
+        Err(Frozen)
+    }
+
+    /// A released delegation certainly was not delivered: this server answers in its name
+    /// ([`crate::call::server::undelivered`], PROTOCOL-NOTES 19), and is from now on where the initiator finds it. `own`
+    /// says where that is. What is returned names the delegated request, which ends with the answer; `None` if there is
+    /// no room, then the answer is sent without being remembered.
+    pub fn delegation_undelivered(
+        &mut self,
+        ticket: Ticket,
+        request: &Request,
+        own: Child,
+        now: Duration,
+    ) -> Option<Ticket> {
+        let slot = self.slot(ticket)?;
+        self.dropped(ticket, Sent::Delegation);
+        let record = self.table.records.at(slot);
+        let attempt = record.attempt;
+        if request.id.path == record.id.path {
+            record.continuation = Some(own);
+        } else {
+            // Delegations are released one by one: the last one with this place is the one.
+            let call = self.table.calls.get(record.call).key;
+            let place = |index: &usize| {
+                record.id.path.child(*index as u32, call.call, call.token) == request.id.path
+            };
+            let index = (0..record.children.len()).rev().find(place)?;
+            record.children[index] = own;
+        }
+        let record = self.table.records.get(slot);
+        let (call, depth, session, direct) =
+            (record.call, record.depth, record.session, record.direct);
+        let (reply_to, carried) = (record.reply_to.clone(), record.quiet(now));
+        if self.table.request(call, request.id, attempt).is_some() || !self.has_room(now) {
+            return None;
+        }
+        self.slot(ticket)?; // it may have been forgotten to make room
+        let slot = self.add(NewRecord {
+            call,
+            id: request.id,
+            attempt,
+            depth: depth.saturating_add(1),
+            base: request.base,
+            manifest: request.manifest,
+            session,
+            direct,
+            reply_to,
+            carried,
+            now,
+        });
+        self.look_at(slot, now);
+        Some(self.ticket(slot))
+    }
+
+    /// A released message got its place in a session's output.
+    pub fn placed(&mut self, ticket: Ticket, sent: Sent, output: Output) {
+        if let Some(slot) = self.slot(ticket) {
+            self.place(slot, sent, output);
+        }
+    }
+
+    /// A released message will not be sent. A response may have had its place already, or have been
+    /// [`crate::call::records::Action::Resend`]'s.
+    pub fn dropped(&mut self, ticket: Ticket, sent: Sent) {
+        let Some(slot) = self.slot(ticket) else {
+            return;
+        };
+        let outputs = &mut self.table.records.at(slot).outputs;
+        match sent {
+            Sent::Response(index) => {
+                let waited = outputs.fate(index) == Fate::Waiting;
+                outputs.waiting = outputs.waiting.saturating_sub(u32::from(waited));
+                outputs.set_apart(index, None);
+            }
+            Sent::End | Sent::Delegation => outputs.waiting = outputs.waiting.saturating_sub(1),
+        }
+    }
+
+    /// The handler made progress: it started, got something it waited for, or said so itself. Messages that it releases
+    /// count without this.
+    pub fn progressed(&mut self, ticket: Ticket, now: Duration) {
+        if let Some(slot) = self.slot(ticket) {
+            self.table.records.at(slot).progressed = now;
+        }
+    }
+
+    /// Whether the request may still delegate.
+    pub fn may_delegate(&self, ticket: Ticket) -> bool {
+        self.slot(ticket).is_some_and(|slot| {
+            let record = self.table.records.get(slot);
+            !record.ended && !record.stopped && !self.table.calls.get(record.call).aborted
+        })
+    }
+
+    /// How long the initiator has not heard of this line of the call: what a delegation carries (PROTOCOL-NOTES 14).
+    ///
+    /// Short times are left out, as most hops are short and the field takes four bytes. The deeper the hop, the shorter
+    /// they have to be: what is left out on a whole line adds up to less than a quarter of a ping period.
+    pub fn quiet(&self, ticket: Ticket, now: Duration) -> Option<Duration> {
+        let record = self.table.records.get(self.slot(ticket)?);
+        let quiet = record.quiet(now);
+        let period = self.table.calls.get(record.call).settings.period;
+        let halvings = 1_u32.checked_shl(record.depth).unwrap_or(u32::MAX);
+        (quiet > period / 8 / halvings).then_some(quiet)
+    }
+
+    /// The oldest live call of the request's initiator, as far as known: what a delegation carries.
+    pub fn oldest(&self, ticket: Ticket) -> Option<u64> {
+        let record = self.table.records.get(self.slot(ticket)?);
+        let call = self.table.calls.get(record.call);
+        let oldest = self.table.peers.get(call.peer).oldest;
+        Some(oldest.min(call.key.call.sequence))
+    }
+
+    /// A message of a request was released.
+    pub(super) fn note_release(
+        &mut self,
+        slot: u32,
+        sent: Sent,
+        output: Option<Output>,
+        now: Duration,
+    ) {
+        let record = self.table.records.at(slot);
+        record.progressed = now;
+        record.outputs.waiting += 1;
+        if let Some(output) = output {
+            self.place(slot, sent, output);
+        }
+        self.end_if_over(slot, now);
+    }
+
+    pub(super) fn place(&mut self, slot: u32, sent: Sent, output: Output) {
+        let record = self.table.records.at(slot);
+        let initiator = self.table.calls.get(record.call).key.call.initiator;
+        let outputs = &mut record.outputs;
+        outputs.waiting = outputs.waiting.saturating_sub(1);
+        let index = match sent {
+            Sent::Response(index) => index,
+            Sent::End => record.count,
+            Sent::Delegation => return outputs.place_onward(output, &self.sessions),
+        };
+        outputs.place_response(index, output);
+        let direct = record.direct && record.session == output.session;
+        if !direct && let Some(session) = self.sessions.get_mut(&output.session) {
+            session.relays |= session.peer != initiator;
+        }
+    }
+
+    /// If the last message has been released, the request has ended.
+    pub(super) fn end_if_over(&mut self, slot: u32, now: Duration) {
+        let record = self.table.records.at(slot);
+        if record.ended || (record.facts.is_none() && record.continuation.is_none()) {
+            return;
+        }
+        record.ended = true;
+        record.since = now;
+        self.running -= 1;
+        let at_peer = self.table.peers.at(self.table.calls.get(record.call).peer);
+        at_peer.running -= 1;
+        let list = &mut at_peer.ended;
+        list.push::<OF_ENDED>(&mut self.table.records, slot);
+        let peer = self.table.calls.get(self.table.records.get(slot).call).peer;
+        self.schedule_collection(peer, now);
+    }
+}
+
+impl Record {
+    /// The branch's own manifest says that it has ended.
+    fn learn(&mut self, manifest: Option<Manifest>) {
+        if let Some(manifest) = manifest.filter(|manifest| manifest.owner == self.id.path) {
+            self.facts = Some(manifest.facts);
+        }
+    }
+}

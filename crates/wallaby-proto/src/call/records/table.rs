@@ -1,0 +1,515 @@
+//! The table itself: initiators, their calls, the requests of these, each found by its name and listed in order.
+
+use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
+
+use siphasher::sip::SipHasher13;
+
+use crate::call::records::index::Index;
+use crate::call::records::list::{Linked, Links, List, NONE};
+use crate::call::records::outputs::{Outputs, Session};
+use crate::id::{CallId, NodeId, RequestId, Token};
+use crate::manifest::{Facts, Manifest};
+use crate::wire::{Child, PingSettings, ReplyTo};
+
+/// Below this many requests of one call a scan beats a map.
+const SCANNED: u32 = 8;
+
+/// Calls that an older one may be passed by on its way here, and still be listed in order.
+const DISORDER: usize = 32;
+
+/// Hashes under a secret, so that no peer can make names collide.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keyed(pub(super) [u8; 16]);
+
+impl BuildHasher for Keyed {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_key(&self.0)
+    }
+}
+
+/// A call is known by its token too: who cannot show it speaks of another call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct CallKey {
+    pub(super) call: CallId,
+    pub(super) token: Token,
+}
+
+/// The lists that requests are in.
+pub(super) const OF_CALL: usize = 0;
+pub(super) const OF_FRESH: usize = 1;
+pub(super) const OF_ENDED: usize = 2;
+/// The list that calls are in.
+pub(super) const OF_INITIATOR: usize = 3;
+
+/// One life of an initiator.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) node: NodeId,
+    /// Its oldest live call, as it said itself.
+    pub(super) proven: u64,
+    /// Its oldest live call, as anybody said.
+    pub(super) oldest: u64,
+    /// Its calls by sequence, lowest first.
+    pub(super) calls: List,
+    /// Its requests that have ended, in the order in which they did or were pinged last.
+    pub(super) ended: List,
+    /// The longest time that one of its calls wants to be remembered.
+    pub(super) gc_timeout: Duration,
+    /// Its requests that have not ended.
+    pub(super) running: u32,
+    /// When it was heard of last.
+    pub(super) heard: Duration,
+    /// When its requests are looked through.
+    pub(super) collection: Option<Duration>,
+}
+
+/// One call, as far as it has come here.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) key: CallKey,
+    hash: u64,
+    pub(super) peer: u32,
+    pub(super) settings: PingSettings,
+    pub(super) aborted: bool,
+    pub(super) requests: List,
+    pub(super) count: u32,
+    /// The highest attempt of any of its requests.
+    latest_attempt: u32,
+    links: Links,
+}
+
+/// One request.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) generation: u32,
+    pub(super) call: u32,
+    /// Its place; the root's for the mark of a call that was aborted before any request of it came.
+    pub(super) id: RequestId,
+    pub(super) attempt: u32,
+    pub(super) depth: u32,
+    links: [Links; 3],
+    pub(super) ended: bool,
+    /// Its handler was told to stop.
+    pub(super) stopped: bool,
+    pub(super) base: u32,
+    pub(super) count: u32,
+    pub(super) children: Vec<Child>,
+    pub(super) continuation: Option<Child>,
+    pub(super) facts: Option<Facts>,
+    /// The manifest it was given.
+    pub(super) manifest: Option<Manifest>,
+    pub(super) outputs: Outputs,
+    /// The number of its last kept response.
+    pub(super) kept: Option<u64>,
+    pub(super) session: Session,
+    /// That session's other end is the initiator.
+    pub(super) direct: bool,
+    pub(super) reply_to: ReplyTo,
+    /// When the initiator last heard of this line of the call; or when the request came, and how long it had not heard
+    /// of it then.
+    pub(super) heard: Duration,
+    pub(super) carried: Duration,
+    /// When the initiator last showed that it lives.
+    pub(super) pinged: Duration,
+    pub(super) progressed: Duration,
+    /// When it ended, or was pinged last after that.
+    pub(super) since: Duration,
+    /// When it is looked at, if that has a time of its own.
+    pub(super) due: Option<Duration>,
+}
+
+/// What a new record begins with.
+pub(super) struct NewRecord {
+    pub(super) call: u32,
+    pub(super) id: RequestId,
+    pub(super) attempt: u32,
+    pub(super) depth: u32,
+    pub(super) base: u32,
+    pub(super) manifest: Option<Manifest>,
+    pub(super) session: Session,
+    pub(super) direct: bool,
+    pub(super) reply_to: ReplyTo,
+    pub(super) carried: Duration,
+    pub(super) now: Duration,
+}
+
+/// Slots that are used again.
+#[derive(Debug)]
+pub(super) struct Slots<T> {
+    slots: Vec<T>,
+    free: Vec<u32>,
+}
+
+impl<T> Slots<T> {
+    fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn add(&mut self, new: T) -> u32 {
+        match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = new;
+                slot
+            }
+            None => {
+                self.slots.push(new);
+                self.slots.len() as u32 - 1
+            }
+        }
+    }
+
+    pub(super) fn at(&mut self, slot: u32) -> &mut T {
+        &mut self.slots[slot as usize]
+    }
+
+    pub(super) fn get(&self, slot: u32) -> &T {
+        &self.slots[slot as usize]
+    }
+
+    pub(super) fn try_get(&self, slot: u32) -> Option<&T> {
+        self.slots.get(slot as usize)
+    }
+
+    pub(super) fn slots(&self) -> std::ops::Range<u32> {
+        0..self.slots.len() as u32
+    }
+}
+
+macro_rules! linked {
+    ($list:ident, $slots:ty, $record:ident => $links:expr, $shared:expr) => {
+        impl Linked<$list> for $slots {
+            fn links(&mut self, slot: u32) -> &mut Links {
+                let $record = self.at(slot);
+                $links
+            }
+
+            fn links_of(&self, slot: u32) -> &Links {
+                let $record = self.get(slot);
+                $shared
+            }
+        }
+    };
+}
+
+linked!(OF_CALL, Slots<Record>, record => &mut record.links[OF_CALL], &record.links[OF_CALL]);
+linked!(OF_FRESH, Slots<Record>, record => &mut record.links[OF_FRESH], &record.links[OF_FRESH]);
+linked!(OF_ENDED, Slots<Record>, record => &mut record.links[OF_ENDED], &record.links[OF_ENDED]);
+linked!(OF_INITIATOR, Slots<Call>, call => &mut call.links, &call.links);
+
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) peers: Slots<Peer>,
+    pub(super) calls: Slots<Call>,
+    pub(super) records: Slots<Record>,
+    keyed: Keyed,
+    by_node: Index,
+    by_call: Index,
+    /// Requests of calls with more than [`SCANNED`].
+    by_request: Index,
+    /// The initiator that was looked up last: requests come in rows.
+    last_peer: u32,
+}
+
+impl Table {
+    pub(super) fn new(secret: [u8; 16]) -> Self {
+        Self {
+            peers: Slots::new(),
+            calls: Slots::new(),
+            records: Slots::new(),
+            keyed: Keyed(secret),
+            by_node: Index::default(),
+            by_call: Index::default(),
+            by_request: Index::default(),
+            last_peer: NONE,
+        }
+    }
+
+    pub(super) fn peer(&mut self, node: NodeId) -> Option<u32> {
+        if self.last_peer != NONE && self.peers.get(self.last_peer).node == node {
+            return Some(self.last_peer);
+        }
+        let hash = self.keyed.hash_one(node);
+        let found = self
+            .by_node
+            .find(hash, |slot| self.peers.get(slot).node == node)?;
+        self.last_peer = found;
+        Some(found)
+    }
+
+    /// The hash under which a call is found.
+    pub(super) fn hash(&self, key: &CallKey) -> u64 {
+        self.keyed.hash_one(key)
+    }
+
+    pub(super) fn call(&self, hash: u64, key: &CallKey) -> Option<u32> {
+        self.by_call
+            .find(hash, |slot| self.calls.get(slot).key == *key)
+    }
+
+    /// The request of a call with this place and attempt.
+    pub(super) fn request(&self, call: u32, id: RequestId, attempt: u32) -> Option<u32> {
+        let is = |slot: u32| {
+            let record = self.records.get(slot);
+            record.id == id && record.attempt == attempt && record.call == call
+        };
+        if self.calls.get(call).count <= SCANNED {
+            return self.requests(call).find(|&slot| is(slot));
+        }
+        let hash = self.keyed.hash_one((call, id, attempt));
+        self.by_request.find(hash, is)
+    }
+
+    fn hash_of_request(&self, slot: u32) -> u64 {
+        let record = self.records.get(slot);
+        self.keyed
+            .hash_one((record.call, record.id, record.attempt))
+    }
+
+    /// The latest attempt of the request of a call with this place.
+    pub(super) fn latest_request(&self, call: u32, id: RequestId) -> Option<u32> {
+        let latest = self.calls.get(call).latest_attempt;
+        (0..=latest)
+            .rev()
+            .find_map(|attempt| self.request(call, id, attempt))
+    }
+
+    /// The requests of a call.
+    pub(super) fn requests(&self, call: u32) -> impl Iterator<Item = u32> {
+        let first = self.calls.get(call).requests.first();
+        std::iter::successors(first, |&slot| {
+            Linked::<OF_CALL>::links_of(&self.records, slot).next()
+        })
+    }
+
+    /// The calls of an initiator, lowest sequence first.
+    pub(super) fn calls_of(&self, peer: u32) -> impl Iterator<Item = u32> {
+        let first = self.peers.get(peer).calls.first();
+        std::iter::successors(first, |&slot| {
+            Linked::<OF_INITIATOR>::links_of(&self.calls, slot).next()
+        })
+    }
+
+    pub(super) fn add_peer(&mut self, node: NodeId, now: Duration) -> u32 {
+        let slot = self.peers.add(Peer {
+            node,
+            proven: 0,
+            oldest: 0,
+            calls: List::EMPTY,
+            ended: List::EMPTY,
+            gc_timeout: Duration::ZERO,
+            running: 0,
+            heard: now,
+            collection: None,
+        });
+        self.by_node.insert(self.keyed.hash_one(node), slot);
+        slot
+    }
+
+    pub(super) fn remove_peer(&mut self, slot: u32) {
+        let hash = self.keyed.hash_one(self.peers.get(slot).node);
+        self.by_node.remove(hash, slot);
+        self.last_peer = NONE;
+        self.peers.free.push(slot);
+    }
+
+    pub(super) fn add_call(
+        &mut self,
+        hash: u64,
+        key: CallKey,
+        peer: u32,
+        settings: PingSettings,
+    ) -> u32 {
+        let slot = self.calls.add(Call {
+            key,
+            hash,
+            peer,
+            settings,
+            aborted: false,
+            requests: List::EMPTY,
+            count: 0,
+            latest_attempt: 0,
+            links: Links::NONE,
+        });
+        self.by_call.insert(hash, slot);
+        let before = self.place_among(peer, key.call.sequence);
+        let list = &mut self.peers.at(peer).calls;
+        list.insert_after::<OF_INITIATOR>(&mut self.calls, slot, before);
+        slot
+    }
+
+    /// The call behind which one with this sequence is listed. Calls come nearly in order; one that comes very late is
+    /// listed where it is found, which only lets it be forgotten later.
+    fn place_among(&self, peer: u32, sequence: u64) -> u32 {
+        let mut place = self.peers.get(peer).calls.last();
+        for _ in 0..DISORDER {
+            match place {
+                Some(call) if self.calls.get(call).key.call.sequence > sequence => {
+                    place = Linked::<OF_INITIATOR>::links_of(&self.calls, call).previous();
+                }
+                _ => break,
+            }
+        }
+        place.unwrap_or(NONE)
+    }
+
+    pub(super) fn add_record(&mut self, new: NewRecord) -> u32 {
+        let (call, attempt) = (new.call, new.attempt);
+        let slot = match self.records.free.pop() {
+            Some(slot) => {
+                self.records.at(slot).reset(new);
+                slot
+            }
+            None => self.records.add(Record::make(new)),
+        };
+        let at_call = self.calls.at(call);
+        at_call.requests.push::<OF_CALL>(&mut self.records, slot);
+        at_call.count += 1;
+        at_call.latest_attempt = at_call.latest_attempt.max(attempt);
+        let count = at_call.count;
+        if count == SCANNED + 1 {
+            let requests: Vec<u32> = self.requests(call).collect();
+            for slot in requests {
+                self.by_request.insert(self.hash_of_request(slot), slot);
+            }
+        } else if count > SCANNED {
+            self.by_request.insert(self.hash_of_request(slot), slot);
+        }
+        slot
+    }
+
+    /// Takes a request out of all lists, and its call if it was the last one. Its generation is over.
+    pub(super) fn remove_record(&mut self, slot: u32, fresh: &mut List) {
+        let call = self.records.get(slot).call;
+        let peer = self.calls.get(call).peer;
+        fresh.remove::<OF_FRESH>(&mut self.records, slot);
+        let ended = &mut self.peers.at(peer).ended;
+        ended.remove::<OF_ENDED>(&mut self.records, slot);
+        let at_call = self.calls.at(call);
+        at_call.requests.remove::<OF_CALL>(&mut self.records, slot);
+        at_call.count -= 1;
+        let count = at_call.count;
+        if count >= SCANNED {
+            self.by_request.remove(self.hash_of_request(slot), slot);
+        }
+        if count == SCANNED {
+            let requests: Vec<u32> = self.requests(call).collect();
+            for slot in requests {
+                self.by_request.remove(self.hash_of_request(slot), slot);
+            }
+        }
+        let record = self.records.at(slot);
+        record.generation = record.generation.wrapping_add(1);
+        record.release();
+        self.records.free.push(slot);
+        if count == 0 {
+            self.remove_call(call);
+        }
+    }
+
+    fn remove_call(&mut self, slot: u32) {
+        let call = self.calls.get(slot);
+        let (hash, peer) = (call.hash, call.peer);
+        self.by_call.remove(hash, slot);
+        let list = &mut self.peers.at(peer).calls;
+        list.remove::<OF_INITIATOR>(&mut self.calls, slot);
+        self.calls.free.push(slot);
+    }
+}
+
+impl Record {
+    fn make(new: NewRecord) -> Self {
+        let mut record = Self {
+            generation: 0,
+            call: new.call,
+            id: new.id,
+            attempt: 0,
+            depth: 0,
+            links: [Links::NONE; 3],
+            ended: false,
+            stopped: false,
+            base: 0,
+            count: 0,
+            children: Vec::new(),
+            continuation: None,
+            facts: None,
+            manifest: None,
+            outputs: Outputs::default(),
+            kept: None,
+            session: new.session,
+            direct: false,
+            reply_to: ReplyTo::Peer,
+            heard: Duration::ZERO,
+            carried: Duration::ZERO,
+            pinged: Duration::ZERO,
+            progressed: Duration::ZERO,
+            since: Duration::ZERO,
+            due: None,
+        };
+        record.reset(new);
+        record
+    }
+
+    /// Lets go of what a slot that is not used need not hold.
+    fn release(&mut self) {
+        self.children.clear();
+        self.continuation = None;
+        self.outputs.clear();
+        self.reply_to = ReplyTo::Peer;
+    }
+
+    /// Field by field: what the slot has allocated is used again, and its generation goes on.
+    fn reset(&mut self, new: NewRecord) {
+        self.call = new.call;
+        self.id = new.id;
+        self.attempt = new.attempt;
+        self.depth = new.depth;
+        self.links = [Links::NONE; 3];
+        self.ended = false;
+        self.stopped = false;
+        self.base = new.base;
+        self.count = new.base;
+        self.facts = None;
+        self.manifest = new.manifest;
+        self.kept = None;
+        self.session = new.session;
+        self.direct = new.direct;
+        self.reply_to = new.reply_to;
+        self.heard = new.now;
+        self.carried = new.carried;
+        self.pinged = new.now;
+        self.progressed = new.now;
+        self.since = new.now;
+        self.due = None;
+    }
+
+    /// The initiator hears of this line of the call.
+    pub(super) fn hear(&mut self, now: Duration) {
+        self.heard = self.heard.max(now);
+        self.carried = Duration::ZERO;
+    }
+
+    /// How long the initiator has not heard of this line of the call.
+    pub(super) fn quiet(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.heard).saturating_add(self.carried)
+    }
+
+    /// When the initiator will not have heard of this line for a ping period.
+    pub(super) fn announce_at(&self, period: Duration) -> Duration {
+        self.heard
+            .saturating_add(period.saturating_sub(self.carried))
+    }
+
+    pub(super) fn is_fresh(&self) -> bool {
+        self.links[OF_FRESH].is_member()
+    }
+}

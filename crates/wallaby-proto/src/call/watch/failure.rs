@@ -1,0 +1,120 @@
+//! Why a call failed: which request, where, how it was reached, and what may have happened all the same.
+
+use std::fmt;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::call::initiator::Violation;
+use crate::call::watch::Location;
+use crate::id::{CallId, RequestId};
+
+/// The end of a call that cannot be completed; never taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{}", self.describe())]
+pub struct Failure {
+    /// The call.
+    pub call: CallId,
+    /// What went wrong.
+    pub kind: FailureKind,
+    /// The request that it went wrong with.
+    pub request: RequestId,
+    /// Where that request was last known to be.
+    pub server: Location,
+    /// The requests that led to it, from the initiator on, as far as known.
+    pub path: Vec<Step>,
+    /// Branches of the call that are known.
+    pub known: u64,
+    /// Those of them that have finished and whose responses have all arrived.
+    pub finished: u64,
+    /// Responses that have arrived.
+    pub responses: u64,
+    /// Whether anything of the call may have been executed.
+    pub executed: Executed,
+    /// A server has forgotten requests before their time, for want of room; the request may have been among them.
+    pub evicted: bool,
+}
+
+/// A request on the way to the one that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The latest request of its branch.
+    pub request: RequestId,
+    /// Where it is handled.
+    pub server: Location,
+}
+
+/// What ended a call.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// Nobody has shown for this long that the request lives.
+    #[error("gave no sign of life for {silence:?}")]
+    Silent {
+        /// The limit that applied.
+        silence: Duration,
+    },
+    /// The request has finished, and a response that it sent does not arrive.
+    #[error("sent response {index}, which was lost")]
+    ResponseLost {
+        /// The response's number.
+        index: u32,
+    },
+    /// The request's server lives, but its handler makes no progress.
+    #[error("has made no progress for {idle:?}")]
+    Stalled {
+        /// How long, by the server's clock.
+        idle: Duration,
+    },
+    /// The request certainly did not reach its server.
+    #[error("was not delivered")]
+    Undelivered,
+    /// A peer did what the protocol forbids.
+    #[error("broke the protocol: {0}")]
+    Violation(Violation),
+}
+
+/// What is known of a failed call's effects: whether it is safe to make it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Executed {
+    /// No request of the call was sent.
+    NothingSent,
+    /// Requests were sent; nobody has told what became of them.
+    Unknown,
+    /// At least one server has taken a request of the call.
+    Executed,
+}
+
+impl fmt::Display for Executed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NothingSent => "nothing was sent",
+            Self::Unknown => "it is unknown whether anything was executed",
+            Self::Executed => "some of it was executed",
+        })
+    }
+}
+
+impl Failure {
+    fn describe(&self) -> String {
+        let mut text = format!("request {} at {} {}", self.request, self.server, self.kind);
+        if !self.path.is_empty() {
+            let steps: Vec<String> = self.path.iter().map(Step::to_string).collect();
+            text += &format!("; reached by {}", steps.join(", "));
+        }
+        text += &format!(
+            "; {} of {} known branches have finished, {} responses have arrived; {}",
+            self.finished, self.known, self.responses, self.executed
+        );
+        if self.evicted {
+            text += "; a server had to forget requests, this one may have been among them";
+        }
+        text
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.request, self.server)
+    }
+}

@@ -1,0 +1,306 @@
+//! What a watch decides: silence, lost responses, handlers without progress, and what is said of them.
+
+use std::time::Duration;
+
+use crate::call::initiator::{Initiator, Violation};
+use crate::call::watch::failure::{Executed, Failure, FailureKind, Step};
+use crate::call::watch::line::{Hop, Line, Stopped};
+use crate::call::watch::{Action, Phase, Source, Watch};
+use crate::id::RequestId;
+use crate::wire::{PingSettings, Pong, Progress};
+
+/// Silence that is a failure where a node is known to be gone, in ping periods: a successor that nobody knows yet
+/// needs one to announce itself (PROTOCOL-NOTES 18).
+const GONE: u32 = 3;
+
+impl Watch {
+    /// When a branch will have been silent for too long, if nothing happens until then.
+    pub(super) fn silent_at(&self, initiator: &Initiator, position: u32) -> Duration {
+        let PingSettings { period, timeout } = self.settings.ping;
+        let line = &self.lines[position as usize];
+        let parent_writes = initiator
+            .parent_of(position)
+            .and_then(|parent| self.lines.get(parent as usize)?.top()?.writing);
+        let evidence = line.last_evidence(parent_writes);
+        let limit = evidence.saturating_add(timeout);
+        match line.gone {
+            // Its successor has one period to announce itself and one to be heard.
+            Some(gone) => {
+                let shrunk = evidence.saturating_add(period.saturating_mul(GONE));
+                let heard = gone.saturating_add(period.saturating_mul(GONE - 1));
+                limit.min(shrunk.max(heard))
+            }
+            None => limit,
+        }
+    }
+
+    /// When the longest missing response of a branch will be lost.
+    pub(super) fn lost_at(&self, position: u32) -> Option<Duration> {
+        let PingSettings { period, timeout } = self.settings.ping;
+        let line = &self.lines[position as usize];
+        let since = line.gaps.oldest()?;
+        let gone = |hop: &Hop| hop.at.node.is_some_and(|node| self.gone.contains(&node));
+        let limit = match line.hops.iter().all(gone) {
+            true => timeout.min(period.saturating_mul(GONE)),
+            false => timeout,
+        };
+        Some(since.saturating_add(limit))
+    }
+
+    pub(super) fn verdict_due(&self, initiator: &Initiator, position: u32) -> Option<Duration> {
+        let branch = initiator.branch_at(position)?;
+        match self.phase {
+            Phase::Watching => {
+                let silent = branch
+                    .facts
+                    .is_none()
+                    .then(|| self.silent_at(initiator, position));
+                silent.into_iter().chain(self.lost_at(position)).min()
+            }
+            Phase::Winding { since, .. } => Some(self.given_up_at(position, since)),
+            Phase::Quiet => None,
+        }
+    }
+
+    /// When a branch that does not answer is no longer asked to stop (PROTOCOL-NOTES 35).
+    pub(super) fn given_up_at(&self, position: u32, since: Duration) -> Duration {
+        let evidence = self.lines[position as usize].evidence.max(since);
+        evidence.saturating_add(self.settings.ping.timeout)
+    }
+
+    /// Decides whether a branch has been silent for too long; returns whether there is nothing more to do for it now.
+    pub(super) fn judge(&mut self, initiator: &Initiator, position: u32, now: Duration) -> bool {
+        if let Phase::Winding { since, .. } = self.phase {
+            if self.given_up_at(position, since) > now {
+                return false;
+            }
+            self.stopped(position, Stopped::Quiet);
+            return true;
+        }
+        let Some(branch) = initiator.branch_at(position) else {
+            return true;
+        };
+        let request = RequestId {
+            path: branch.path,
+            hop: branch
+                .hop
+                .max(self.line(position).top().map_or(0, |hop| hop.hop)),
+        };
+        if branch.facts.is_none() && self.silent_at(initiator, position) <= now {
+            let evidence = self.lines[position as usize].evidence;
+            let silence = now.saturating_sub(evidence);
+            let kind = FailureKind::Silent { silence };
+            self.fail_at(initiator, Some(position), request, kind, now);
+            return true;
+        }
+        if self.lost_at(position).is_some_and(|lost| lost <= now) {
+            let bound = self.lines[position as usize].gaps.bound();
+            if let Some(index) = branch.received.missing(0, bound).next() {
+                let kind = FailureKind::ResponseLost { index };
+                let request = self.sender_of(position, request, index);
+                self.fail_at(initiator, Some(position), request, kind, now);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The hop of a branch that sent a response, as far as known.
+    pub(super) fn sender_of(&self, position: u32, top: RequestId, response: u32) -> RequestId {
+        let line = &self.lines[position as usize];
+        let sent = |hop: &&Hop| hop.base.is_some_and(|base| base <= response);
+        let hop = line.hops.iter().rev().find(sent);
+        RequestId {
+            hop: hop.map_or(top.hop, |hop| hop.hop),
+            ..top
+        }
+    }
+
+    /// What a pong says that ends the call at once.
+    pub(super) fn judge_pong(
+        &mut self,
+        initiator: &Initiator,
+        position: u32,
+        pong: &Pong,
+        progress: &Progress,
+        from: &Source,
+        now: Duration,
+    ) {
+        let Some(branch) = initiator.branch_at(position) else {
+            return;
+        };
+        let missing = |index: &&u32| {
+            index
+                .checked_add(1)
+                .is_some_and(|next| branch.received.missing(**index, next).next().is_some())
+        };
+        // What went out on a connection that is still open here may yet be read (PROTOCOL-NOTES 25).
+        let lost = progress.lost.iter().find(missing).filter(|_| from.alone);
+        let stalled = match (progress.idle, self.settings.stall) {
+            (Some(idle), Some(limit)) if idle >= limit && !progress.finished && !pong.writing => {
+                Some(idle)
+            }
+            _ => None,
+        };
+        let kind = match (lost, stalled) {
+            (Some(&index), _) => FailureKind::ResponseLost { index },
+            (None, Some(idle)) => FailureKind::Stalled { idle },
+            (None, None) => return,
+        };
+        self.fail_at(initiator, Some(position), pong.request, kind, now);
+    }
+
+    pub(super) fn violated(
+        &mut self,
+        initiator: &mut Initiator,
+        request: RequestId,
+        violation: Violation,
+        now: Duration,
+    ) {
+        self.look_at_changes(initiator, now);
+        let position = initiator.find(&request.path);
+        let kind = FailureKind::Violation(violation);
+        self.fail_at(initiator, position, request, kind, now);
+    }
+
+    pub(super) fn fail_at(
+        &mut self,
+        initiator: &Initiator,
+        position: Option<u32>,
+        request: RequestId,
+        kind: FailureKind,
+        now: Duration,
+    ) {
+        if self.is_winding_down() {
+            return;
+        }
+        let failure = Box::new(self.describe(initiator, position, request, kind));
+        let retry = matches!(
+            failure.kind,
+            FailureKind::Silent { .. }
+                | FailureKind::ResponseLost { .. }
+                | FailureKind::Stalled { .. }
+        );
+        if let Some(position) = position.filter(|_| retry && self.retries < self.settings.retries) {
+            return self.retry(initiator, position, failure, now);
+        }
+        self.actions.push_back(Action::Failed(failure));
+        self.wind_down(initiator, now);
+    }
+
+    /// Lets the initial request above a branch be sent again: all below it, as far as it has not ended, begins anew.
+    pub(super) fn retry(
+        &mut self,
+        initiator: &Initiator,
+        position: u32,
+        failure: Box<Failure>,
+        now: Duration,
+    ) {
+        let root = root_of(initiator, position);
+        let Some(branch) = initiator.branch_at(root) else {
+            return;
+        };
+        let request = RequestId {
+            path: branch.path,
+            hop: 0,
+        };
+        self.retries += 1;
+        let attempt = self.line(root).attempt + 1;
+        for place in 0..self.lines.len() as u32 {
+            if root_of(initiator, place) != root {
+                continue;
+            }
+            self.begin_attempt(initiator, place, attempt, now);
+        }
+        self.actions.push_back(Action::Retry {
+            request,
+            attempt,
+            failure,
+        });
+    }
+
+    /// What was known of a branch's hops is over; what it has to tell begins anew.
+    pub(super) fn begin_attempt(
+        &mut self,
+        initiator: &Initiator,
+        position: u32,
+        attempt: u32,
+        now: Duration,
+    ) {
+        let next_ping = now.saturating_add(self.settings.ping.period);
+        let line = &mut self.lines[position as usize];
+        self.hops -= line.hops.len();
+        *line = Line {
+            attempt,
+            evidence: now,
+            next_ping,
+            seen: line.seen,
+            due: line.due,
+            stopped: line.stopped,
+            ..Line::default()
+        };
+        self.look_at(initiator, position, now);
+    }
+
+    pub(super) fn describe(
+        &self,
+        initiator: &Initiator,
+        position: Option<u32>,
+        request: RequestId,
+        kind: FailureKind,
+    ) -> Failure {
+        let located = |position: u32, hop: u32| {
+            let line = self.lines.get(position as usize)?;
+            let known = line.hops.iter().rev().find(|known| known.hop == hop)?;
+            Some(known.at.clone())
+        };
+        let mut path = Vec::new();
+        let mut place = position;
+        while let Some(above) = place.and_then(|place| initiator.parent_of(place)) {
+            if let Some(branch) = initiator.branch_at(above) {
+                let request = RequestId {
+                    path: branch.path,
+                    hop: branch.hop,
+                };
+                let server = located(above, branch.hop).unwrap_or_default();
+                path.push(Step { request, server });
+            }
+            place = Some(above);
+        }
+        path.reverse();
+        let known = initiator.branch_count();
+        let finished = (0..known)
+            .filter_map(|position| initiator.branch_at(position))
+            .filter(|branch| branch.is_settled())
+            .count();
+        let (responses, _) = initiator.responses();
+        let executed = match (&kind, self.taken || responses > 0 || finished > 0) {
+            (_, true) => Executed::Executed,
+            (FailureKind::Undelivered, false) if known <= 1 => Executed::NothingSent,
+            (_, false) => Executed::Unknown,
+        };
+        Failure {
+            call: initiator.call(),
+            kind,
+            request,
+            server: position
+                .and_then(|position| located(position, request.hop))
+                .unwrap_or_default(),
+            path,
+            known: u64::from(known),
+            finished: finished as u64,
+            responses,
+            executed,
+            evicted: self.evicted,
+        }
+    }
+}
+
+/// The initial request above a branch.
+fn root_of(initiator: &Initiator, position: u32) -> u32 {
+    let mut place = position;
+    while let Some(above) = initiator.parent_of(place) {
+        place = above;
+    }
+    place
+}

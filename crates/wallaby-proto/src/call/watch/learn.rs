@@ -1,0 +1,271 @@
+//! What a watch learns: from pongs, from messages of the call, from what the initiator makes of them.
+
+use std::time::Duration;
+
+use crate::call::initiator::{Initiator, Violation};
+use crate::call::watch::line::{Hop, Line, MAX_HOPS, State};
+use crate::call::watch::{Location, Source, Watch};
+use crate::wire::{Child, MAX_CHILDREN, Pong, Progress};
+
+impl Watch {
+    /// "Unknown" is no verdict: the ping may have overtaken the request, or the request be forgotten and its successor
+    /// alive. But who sent it is asked at once (PROTOCOL-NOTES 18).
+    pub(super) fn handle_unknown(
+        &mut self,
+        initiator: &Initiator,
+        position: u32,
+        pong: &Pong,
+        now: Duration,
+    ) {
+        self.evicted |= pong.evicted;
+        let line = self.line(position);
+        if let Ok(index) = line
+            .hops
+            .binary_search_by_key(&pong.request.hop, |hop| hop.hop)
+        {
+            line.hops[index].state = State::Unseen;
+            if self.is_open(initiator, position) {
+                self.ask(initiator, position, now);
+            }
+        }
+    }
+
+    pub(super) fn handle_known(
+        &mut self,
+        initiator: &mut Initiator,
+        position: u32,
+        pong: &Pong,
+        progress: &Progress,
+        from: &Source,
+        now: Duration,
+    ) -> Result<(), Violation> {
+        self.taken = true;
+        let number = pong.request.hop;
+        if let Some(node) = from.location.node {
+            self.gone.remove(&node);
+        }
+        if pong.attempt > self.line(position).attempt {
+            // What earlier attempts knew of hops and children is over.
+            self.begin_attempt(initiator, position, pong.attempt, now);
+        }
+        self.locate(initiator, position, number, &from.location, now);
+        let Some(index) = self.hop(initiator, position, number, now) else {
+            return Ok(());
+        };
+        let line = self.line(position);
+        let hop = &mut line.hops[index];
+        hop.base = Some(progress.base);
+        hop.state = match progress.finished {
+            true => State::Ended,
+            false if hop.state == State::Ended => State::Ended, // pongs overtake each other
+            false => State::Running,
+        };
+        hop.aborted |= progress.aborted;
+        hop.continued |= progress.continuation.is_some();
+        if pong.writing {
+            hop.writing = Some(now);
+            line.gaps.restart(progress.base, now);
+        }
+        if index + 1 == line.hops.len() {
+            line.evidence = now;
+            line.gone = None;
+        }
+        if let Some(continuation) = &progress.continuation {
+            self.handle_continuation(initiator, position, pong, progress.count, continuation, now);
+        }
+        self.handle_children(initiator, position, number, progress, now)?;
+        if let Some(branch) = initiator.branch_at(position) {
+            self.line(position)
+                .gaps
+                .know(progress.count, &branch.received, now);
+        }
+        if !self.is_winding_down() {
+            self.judge_pong(initiator, position, pong, progress, from, now);
+        }
+        Ok(())
+    }
+
+    /// The branch went on: only its next hop needs to live (PROTOCOL-NOTES 15).
+    pub(super) fn handle_continuation(
+        &mut self,
+        initiator: &mut Initiator,
+        position: u32,
+        pong: &Pong,
+        base: u32,
+        to: &Child,
+        now: Duration,
+    ) {
+        let Some(next) = pong.request.hop.checked_add(1) else {
+            return;
+        };
+        self.locate(initiator, position, next, &to.location(), now);
+        if let Some(index) = self.hop(initiator, position, next, now) {
+            self.line(position).hops[index].base = Some(base);
+        }
+    }
+
+    pub(super) fn handle_children(
+        &mut self,
+        initiator: &mut Initiator,
+        position: u32,
+        number: u32,
+        progress: &Progress,
+        now: Duration,
+    ) -> Result<(), Violation> {
+        for (child, place) in (progress.children_from..).zip(&progress.children) {
+            let found = initiator.discover(position, child)?;
+            self.look_at_changes(initiator, now);
+            self.locate(initiator, found, 0, &place.location(), now);
+            self.look_at(initiator, found, now);
+        }
+        let line = self.line(position);
+        let is_last = progress.finished && progress.continuation.is_none();
+        let lists = !progress.children.is_empty();
+        line.wanted = line
+            .wanted
+            .filter(|&wanted| !is_last && (!lists || progress.children_from > wanted));
+        let Ok(index) = line.hops.binary_search_by_key(&number, |hop| hop.hop) else {
+            return Ok(());
+        };
+        let listed = progress.children.len();
+        let end = progress.children_from.saturating_add(listed as u32);
+        if end >= line.listed || (listed == 0 && (progress.finished || progress.aborted)) {
+            line.hops[index].more = listed >= MAX_CHILDREN;
+        }
+        if progress.children_from <= line.listed && end > line.listed {
+            line.listed = end;
+            if listed >= MAX_CHILDREN {
+                self.ping(initiator, position, index, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a request is handled became known, perhaps again.
+    pub(super) fn locate(
+        &mut self,
+        initiator: &mut Initiator,
+        position: u32,
+        number: u32,
+        at: &Location,
+        now: Duration,
+    ) {
+        let Some(index) = self.hop(initiator, position, number, now) else {
+            return;
+        };
+        let line = &mut self.lines[position as usize];
+        let is_top = index + 1 == line.hops.len();
+        let hop = &mut line.hops[index];
+        let was_known = hop.at.is_known();
+        hop.at.learn(at);
+        let located = !was_known && hop.at.is_known();
+        if is_top && line.gone.is_none() && at.node.is_some_and(|node| self.gone.contains(&node)) {
+            line.gone = Some(now);
+        }
+        if !located {
+            return;
+        }
+        let wanted = line.wanted.is_some();
+        let (from, to) = line.range(index);
+        let to = to.min(line.gaps.bound());
+        let misses = initiator
+            .branch_at(position)
+            .is_some_and(|branch| branch.received.missing(from, to).next().is_some());
+        // New requests are asked about at once (PROTOCOL-NOTES 22), overtaken ones if they have something to tell.
+        if wanted || (self.is_open(initiator, position) && (is_top || misses)) {
+            self.ping(initiator, position, index, now);
+        }
+    }
+
+    /// The position among its line of a hop, which may be heard of for the first time; `None` if there is no room.
+    pub(super) fn hop(
+        &mut self,
+        initiator: &Initiator,
+        position: u32,
+        number: u32,
+        now: Duration,
+    ) -> Option<usize> {
+        self.ensure_line(position, now);
+        let line = &mut self.lines[position as usize];
+        let index = match line.hops.binary_search_by_key(&number, |hop| hop.hop) {
+            Ok(index) => return Some(index),
+            Err(index) => index,
+        };
+        let is_top = index == line.hops.len();
+        line.hops.insert(index, Hop::new(number));
+        self.hops += 1;
+        if is_top {
+            // A new hop is a sign of life, and only the highest needs to live (PROTOCOL-NOTES 15, 16).
+            line.evidence = now;
+            line.gone = None;
+        }
+        let most = initiator.budgets().requests as usize;
+        let full = self.hops > most || line.hops.len() > MAX_HOPS;
+        if full && line.hops.len() > 1 {
+            // A peer that invents hops gets no memory for them.
+            line.hops.remove(0);
+            self.hops -= 1;
+            return index.checked_sub(1);
+        }
+        Some(index)
+    }
+
+    pub(super) fn ensure_line(&mut self, position: u32, now: Duration) {
+        while self.lines.len() <= position as usize {
+            self.lines.push(Line {
+                evidence: now,
+                next_ping: now,
+                ..Line::default()
+            });
+            if self.is_winding_down() {
+                self.unfrozen += 1;
+                self.unquiet += 1;
+            }
+        }
+    }
+
+    /// Looks at all branches of which the initiator has learnt something.
+    pub(super) fn look_at_changes(&mut self, initiator: &mut Initiator, now: Duration) {
+        // All of them are counted before the first is found to be at its end.
+        if let Some(last) = initiator.branch_count().checked_sub(1) {
+            self.ensure_line(last, now);
+        }
+        while let Some(position) = initiator.next_change() {
+            self.look_at(initiator, position, now);
+        }
+    }
+
+    /// Something about a branch may have changed.
+    pub(super) fn look_at(&mut self, initiator: &Initiator, position: u32, now: Duration) {
+        let Some(branch) = initiator.branch_at(position) else {
+            return;
+        };
+        let line = &mut self.lines[position as usize];
+        let seen = (branch.hop, branch.received.count);
+        if seen.0 > line.seen.0 || seen.1 > line.seen.1 {
+            line.evidence = now;
+        }
+        line.seen = seen;
+        if seen.0 > line.top().map_or(0, |top| top.hop) {
+            self.hop(initiator, position, seen.0, now);
+        }
+        let line = &mut self.lines[position as usize];
+        let bound = match branch.facts {
+            Some(facts) => facts.responses,
+            None => branch.received.bound().max(line.sent_below()),
+        };
+        line.gaps.know(bound, &branch.received, now);
+        let before = line.hops.len();
+        line.forget_settled_hops(&branch.received);
+        self.hops -= before - line.hops.len();
+        if self.is_winding_down() {
+            let told = self.lines[position as usize].told_stop(branch);
+            self.stopped(position, told);
+        }
+        if self.is_open(initiator, position) && self.line(position).due.is_none() {
+            self.take_turn(initiator, position, now);
+        } else {
+            self.arm(initiator, position);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What a watch knows of one branch besides what completion needs: its hops, and since when it waits for what.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::call::branches::{Branch, Received};
+use crate::call::watch::Location;
+
+/// Most hops of one branch that are known at a time.
+pub(super) const MAX_HOPS: usize = 256;
+
+/// Most times that are kept at which responses became known to be missing.
+const MAX_GAPS: usize = 16;
+
+/// One branch under watch: its hops one behind the other.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    /// Known hops, the lowest first. Those that can have nothing to tell any more are left out.
+    pub(super) hops: Vec<Hop>,
+    /// Which attempt of its requests counts.
+    pub(super) attempt: u32,
+    /// When the branch became known or last showed life.
+    pub(super) evidence: Duration,
+    /// Since when its responses are known to be missing.
+    pub(super) gaps: Gaps,
+    /// Children below this number have been located, or were known without.
+    pub(super) listed: u32,
+    /// A child from this number on was not found where it should be, so this branch is asked although it has finished.
+    pub(super) wanted: Option<u32>,
+    /// When its regular ping is due.
+    pub(super) next_ping: Duration,
+    /// When a hint last caused a ping out of turn.
+    pub(super) hinted: Option<Duration>,
+    /// When it is looked at again; its key in the queue.
+    pub(super) due: Option<Duration>,
+    /// Since when its server is known to be gone.
+    pub(super) gone: Option<Duration>,
+    /// Its highest hop and its number of responses when it was last looked at.
+    pub(super) seen: (u32, u32),
+    /// Winding down: nothing of it can start any more; nothing of it runs any more.
+    pub(super) stopped: Stopped,
+}
+
+/// How far a branch has been wound down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) enum Stopped {
+    #[default]
+    No,
+    /// No new request can come from it.
+    Frozen,
+    /// Nothing of it runs.
+    Quiet,
+}
+
+/// One request of a branch.
+#[derive(Debug)]
+pub(super) struct Hop {
+    pub(super) hop: u32,
+    pub(super) at: Location,
+    /// Number of its first response.
+    pub(super) base: Option<u32>,
+    pub(super) state: State,
+    /// The server has said that nothing new comes from it.
+    pub(super) aborted: bool,
+    /// The branch went on elsewhere.
+    pub(super) continued: bool,
+    /// Its pong listed as many children as one can hold.
+    pub(super) more: bool,
+    /// When it last said that its output is still being written.
+    pub(super) writing: Option<Duration>,
+    pub(super) pinged: Option<Duration>,
+}
+
+/// What a request's server has said of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nothing, or that it does not know it.
+    Unseen,
+    Running,
+    Ended,
+}
+
+impl Hop {
+    pub(super) fn new(hop: u32) -> Self {
+        Self {
+            hop,
+            at: Location::default(),
+            base: (hop == 0).then_some(0),
+            state: State::Unseen,
+            aborted: false,
+            continued: false,
+            more: false,
+            writing: None,
+            pinged: None,
+        }
+    }
+}
+
+impl Line {
+    pub(super) fn top(&self) -> Option<&Hop> {
+        self.hops.last()
+    }
+
+    /// The highest hop that can be asked.
+    pub(super) fn highest_located(&self) -> Option<usize> {
+        self.hops.iter().rposition(|hop| hop.at.is_known())
+    }
+
+    /// Numbers of responses that the hop at `index` may have sent: from the first on, below the second. Hops in between
+    /// may be unknown, so the range may be too wide, never too narrow.
+    pub(super) fn range(&self, index: usize) -> (u32, u32) {
+        let base = self.hops[index].base;
+        let next = self.hops[index + 1..].iter().find_map(|hop| hop.base);
+        (base.unwrap_or(0), next.unwrap_or(u32::MAX))
+    }
+
+    /// The highest number below which all responses have been sent, as the hops say.
+    pub(super) fn sent_below(&self) -> u32 {
+        let bases = self.hops.iter().rev().find_map(|hop| hop.base);
+        bases.unwrap_or(0)
+    }
+
+    /// Forgets hops below one that lives, or has lived, if none of their responses is missing: only the highest needs
+    /// to live.
+    pub(super) fn forget_settled_hops(&mut self, received: &Received) {
+        let settles = |hop: &Hop| {
+            let base = hop.base.is_some_and(|base| received.has_all_below(base));
+            base && hop.state != State::Unseen
+        };
+        if let Some(index) = self.hops.iter().rposition(settles) {
+            self.hops.drain(..index);
+        }
+    }
+
+    /// When the branch last showed life. What its sender is still writing cannot show any.
+    pub(super) fn last_evidence(&self, parent_writes: Option<Duration>) -> Duration {
+        let [.., top] = &self.hops[..] else {
+            return self.evidence.max(parent_writes.unwrap_or_default());
+        };
+        if top.state != State::Unseen {
+            return self.evidence;
+        }
+        let sender = match self.hops.iter().rev().nth(1) {
+            Some(before) => before.writing,
+            None => parent_writes,
+        };
+        self.evidence.max(sender.unwrap_or_default())
+    }
+
+    /// How far the branch has been wound down, as its highest hop said.
+    pub(super) fn told_stop(&self, branch: &Branch) -> Stopped {
+        if branch.facts.is_some() {
+            return Stopped::Quiet;
+        }
+        match self.top() {
+            Some(top) if top.aborted && !top.continued && !top.more && top.hop >= branch.hop => {
+                match top.state {
+                    State::Ended => Stopped::Quiet,
+                    _ => Stopped::Frozen,
+                }
+            }
+            _ => Stopped::No,
+        }
+    }
+}
+
+/// Since when responses are known to be missing: each from the time on at which it was known that it should be here
+/// (PROTOCOL-NOTES 24).
+#[derive(Debug, Default)]
+pub(super) struct Gaps {
+    /// Below the first number something is missing since the time; both ascend, but for times that were set anew.
+    known: VecDeque<(u32, Duration)>,
+}
+
+impl Gaps {
+    /// All responses below `bound` were sent.
+    pub(super) fn know(&mut self, bound: u32, received: &Received, now: Duration) {
+        self.settle(received);
+        let covered = self.known.back().map_or(0, |gap| gap.0);
+        if bound <= covered || received.has_all_below(bound) {
+            return;
+        }
+        if self.known.len() >= MAX_GAPS {
+            // More often than that it is only told by who sends all the time. The later time is the safe one.
+            self.known.pop_back();
+        }
+        self.known.push_back((bound, now));
+    }
+
+    /// Forgets what has arrived.
+    pub(super) fn settle(&mut self, received: &Received) {
+        while self
+            .known
+            .front()
+            .is_some_and(|gap| received.has_all_below(gap.0))
+        {
+            self.known.pop_front();
+        }
+    }
+
+    /// Responses from `base` on are still being written: their time begins anew.
+    pub(super) fn restart(&mut self, base: u32, now: Duration) {
+        let Some(first) = self.known.iter().position(|gap| gap.0 > base) else {
+            return;
+        };
+        let from = match first {
+            0 => 0,
+            _ => self.known[first - 1].0,
+        };
+        let since = self.known[first].1;
+        self.known
+            .iter_mut()
+            .skip(first)
+            .for_each(|gap| gap.1 = now);
+        if from < base && self.known.len() < MAX_GAPS {
+            self.known.insert(first, (base, since));
+        }
+    }
+
+    /// Since when the longest missing one is.
+    pub(super) fn oldest(&self) -> Option<Duration> {
+        self.known.iter().map(|gap| gap.1).min()
+    }
+
+    /// All known bounds together.
+    pub(super) fn bound(&self) -> u32 {
+        self.known.back().map_or(0, |gap| gap.0)
+    }
+}

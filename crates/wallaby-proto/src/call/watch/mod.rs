@@ -1,0 +1,312 @@
+//! The client half of failure detection, abort and winding down (thesis 4.4, 4.5).
+//!
+//! A [`Watch`] watches over one call. It is made when the call has lasted a ping period, or is aborted: a call that is
+//! quicker pays nothing for it. It asks the servers of all requests that have not ended (*pings*), learns from their
+//! answers (*pongs*) where the call went on, and decides when silence, a lost response or a handler without progress is
+//! a failure. After a failure or an abort it stops what still runs.
+//!
+//! # How a driver uses it
+//!
+//! ```text
+//! after a ping period, or to abort:   watch = Watch::new(&mut initiator, settings, servers, now)
+//! a response or an end arrived:       initiator.handle_response(..); watch.handle_heard(&mut initiator, ..)
+//! a pong arrived:                     watch.handle_pong(&mut initiator, ..)
+//! a connection ended, a node is gone: watch.handle_disconnect(..), watch.handle_gone(..)
+//! the application gives up:           watch.abort(..)
+//! its timer fired:                    read all input, then watch.handle_timeout(..)
+//! after each of these:                while let Some(action) = watch.poll() { .. }; wait until watch.next_timeout()
+//! ```
+//!
+//! `now` is the time of a [`crate::call::clock::Clock`]: it never goes backwards and stands still while the process
+//! does. A call is *live* (`oldest` in requests, PROTOCOL-NOTES 29) until it is complete or [`Action::Quiet`] has come.
+//! Once [`Initiator::is_complete`], the watch is dropped. After [`Action::Failed`] or an abort the outcome is settled:
+//! responses are no longer delivered, but the initiator is still shown them, as their facts say what has ended.
+//!
+//! An announcement (an unasked pong) for a call that is not live any more is answered with [`dismiss`].
+
+mod ask;
+mod failure;
+mod judge;
+mod learn;
+mod line;
+mod location;
+mod wind;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+pub use self::failure::{Executed, Failure, FailureKind, Step};
+use self::line::{Hop, Line};
+pub use self::location::{Location, Source};
+use crate::call::initiator::Initiator;
+use crate::id::{NodeId, RequestId, Token};
+use crate::wire::{Ping, PingSettings, Pong};
+
+/// How one call is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WatchSettings {
+    /// Ping period and timeout: those that the call's requests carry.
+    pub ping: PingSettings,
+    /// How long a running handler may make no progress; `None` is for ever.
+    pub stall: Option<Duration>,
+    /// How often an initial request may be sent again after a failure below it (thesis 7.3). Only for calls whose
+    /// handlers all are deterministic: the second run must send exactly what the first one did.
+    pub retries: u32,
+}
+
+/// What the driver does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Send this ping, by an open connection with the node or else to the address. If that is certain to reach nobody,
+    /// [`Watch::handle_gone`].
+    Ping {
+        /// Where to.
+        to: Location,
+        /// What.
+        ping: Ping,
+    },
+    /// Send the initial request again, with this attempt number among its options, and say so with [`Watch::sent`].
+    Retry {
+        /// The initial request.
+        request: RequestId,
+        /// Which attempt it is now.
+        attempt: u32,
+        /// Why.
+        failure: Box<Failure>,
+    },
+    /// The call has failed; what still runs is being stopped.
+    Failed(Box<Failure>),
+    /// After an abort or a failure: no new request of the call can be sent, as far as its servers are known.
+    Frozen,
+    /// After an abort or a failure: nothing of the call runs any more, as far as its servers can be reached. Nothing
+    /// follows.
+    Quiet,
+}
+
+/// Watches over one call.
+#[derive(Debug)]
+pub struct Watch {
+    settings: WatchSettings,
+    phase: Phase,
+    /// By the position of the branch in the initiator's table.
+    lines: Vec<Line>,
+    /// How many hops all lines know together.
+    hops: usize,
+    /// Lines that have to be looked at, by time.
+    queue: BTreeSet<(Duration, u32)>,
+    /// Nodes of this call that are gone.
+    gone: BTreeSet<NodeId>,
+    /// Some server has forgotten requests before their time.
+    evicted: bool,
+    /// Some server has taken a request.
+    taken: bool,
+    /// Retries that have been made.
+    retries: u32,
+    /// Lines that are not yet frozen, and those not yet quiet.
+    unfrozen: usize,
+    unquiet: usize,
+    actions: VecDeque<Action>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Watching,
+    /// The outcome is settled; what still runs is being stopped.
+    Winding {
+        since: Duration,
+        frozen: bool,
+    },
+    /// Nothing runs any more.
+    Quiet,
+}
+
+/// The ping with which an initiator answers an announcement of a call that it does not know or that has ended: stop
+/// (PROTOCOL-NOTES 31).
+pub fn dismiss(announcement: &Pong, token: Token) -> Ping {
+    Ping {
+        call: announcement.call,
+        token,
+        request: announcement.request,
+        abort: true,
+        children_from: 0,
+        missing: Vec::new(),
+    }
+}
+
+impl Watch {
+    /// Begins to watch over a call whose initial requests, in order, went to these servers; all of what is known to run
+    /// is asked about at once.
+    pub fn new(
+        initiator: &mut Initiator,
+        settings: WatchSettings,
+        servers: impl IntoIterator<Item = Location>,
+        now: Duration,
+    ) -> Self {
+        let mut watch = Self {
+            settings,
+            phase: Phase::Watching,
+            lines: Vec::new(),
+            hops: 0,
+            queue: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            evicted: false,
+            taken: false,
+            retries: 0,
+            unfrozen: 0,
+            unquiet: 0,
+            actions: VecDeque::new(),
+        };
+        initiator.note_changes();
+        for (position, server) in (0..).zip(servers) {
+            let Some(request) = initiator.initial(position) else {
+                break;
+            };
+            watch.sent(initiator, request, server, now);
+        }
+        watch.look_at_changes(initiator, now);
+        watch
+    }
+
+    /// What to do next; `None` when all is done.
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] has something to do.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        self.queue.first().map(|first| first.0)
+    }
+
+    /// Whether the call has failed or was aborted.
+    pub fn is_winding_down(&self) -> bool {
+        self.phase != Phase::Watching
+    }
+
+    /// An initial request was sent to this server: a further one of the call, or one again.
+    pub fn sent(
+        &mut self,
+        initiator: &mut Initiator,
+        request: RequestId,
+        server: Location,
+        now: Duration,
+    ) {
+        if let Some(position) = initiator.find(&request.path) {
+            self.locate(initiator, position, request.hop, &server, now);
+            self.look_at_changes(initiator, now);
+        }
+    }
+
+    /// A response or an end of this request arrived, and the initiator has been shown it.
+    pub fn handle_heard(
+        &mut self,
+        initiator: &mut Initiator,
+        request: RequestId,
+        from: &Source,
+        now: Duration,
+    ) {
+        self.taken = true;
+        if let Some(position) = initiator.find(&request.path) {
+            self.locate(initiator, position, request.hop, &from.location, now);
+        }
+        self.look_at_changes(initiator, now);
+    }
+
+    /// A pong or an announcement of this call arrived, over a connection that a request of the call used or with the
+    /// call's token.
+    pub fn handle_pong(
+        &mut self,
+        initiator: &mut Initiator,
+        pong: &Pong,
+        from: &Source,
+        now: Duration,
+    ) {
+        let position = match initiator.handle_progress(pong.request, pong.progress.as_ref()) {
+            Ok(position) => position,
+            Err(violation) => return self.violated(initiator, pong.request, violation, now),
+        };
+        self.look_at_changes(initiator, now);
+        match &pong.progress {
+            _ if pong.attempt < self.line(position).attempt => {}
+            None => self.handle_unknown(initiator, position, pong, now),
+            Some(progress) => {
+                if let Err(violation) =
+                    self.handle_known(initiator, position, pong, progress, from, now)
+                {
+                    self.violated(initiator, pong.request, violation, now);
+                }
+            }
+        }
+        if pong.announced && self.is_winding_down() {
+            // Undiscovered branches are reached like this (PROTOCOL-NOTES 34).
+            let top = self.line(position).highest_located();
+            if let Some(index) = top {
+                self.ping_unless_recent(initiator, position, index, now);
+            }
+        }
+        self.look_at(initiator, position, now);
+    }
+
+    /// A connection with this node ended, and all that came over it has been read. That is no verdict: but what is
+    /// missing from there is asked for at once (PROTOCOL-NOTES 18, 25).
+    pub fn handle_disconnect(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
+        for position in 0..self.lines.len() as u32 {
+            let there = |hop: &Hop| hop.at.node == Some(node);
+            if self.is_open(initiator, position) && self.line(position).hops.iter().any(there) {
+                self.ask_out_of_turn(initiator, position, now);
+            }
+        }
+    }
+
+    /// This node is gone: its connection ended, and redialling it is refused or answered by another node. What was seen
+    /// there last has three ping periods to show life elsewhere.
+    pub fn handle_gone(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
+        let mut concerned = false;
+        for position in 0..self.lines.len() as u32 {
+            let line = &mut self.lines[position as usize];
+            if line.hops.iter().any(|hop| hop.at.node == Some(node)) {
+                concerned = true;
+                let on_top = line.top().is_some_and(|hop| hop.at.node == Some(node));
+                if on_top && line.gone.is_none() {
+                    line.gone = Some(now);
+                    self.arm(initiator, position);
+                }
+            }
+        }
+        if concerned && self.gone.insert(node) {
+            self.handle_disconnect(initiator, node, now);
+        }
+    }
+
+    /// The application gives the call up, its deadline has passed, or it was dropped: all that runs is stopped.
+    pub fn abort(&mut self, initiator: &mut Initiator, now: Duration) {
+        self.look_at_changes(initiator, now);
+        self.wind_down(initiator, now);
+    }
+
+    /// The call fails for a reason that was found elsewhere: a request that certainly was not delivered, or a violation
+    /// that the initiator reported.
+    pub fn fail(
+        &mut self,
+        initiator: &mut Initiator,
+        request: RequestId,
+        kind: FailureKind,
+        now: Duration,
+    ) {
+        self.look_at_changes(initiator, now);
+        let position = initiator.find(&request.path);
+        self.fail_at(initiator, position, request, kind, now);
+    }
+
+    /// Time has passed. All input must have been read before (PROTOCOL-NOTES 20).
+    pub fn handle_timeout(&mut self, initiator: &mut Initiator, now: Duration) {
+        self.look_at_changes(initiator, now);
+        while let Some(&(due, position)) = self.queue.first() {
+            if due > now {
+                return;
+            }
+            self.queue.pop_first();
+            self.lines[position as usize].due = None;
+            self.take_turn(initiator, position, now);
+        }
+    }
+}

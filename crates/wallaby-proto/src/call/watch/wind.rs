@@ -1,0 +1,72 @@
+//! Winding down: after a failure or an abort all that still runs is stopped, and two milestones say how far that is.
+
+use std::time::Duration;
+
+use crate::call::initiator::Initiator;
+use crate::call::watch::line::Stopped;
+use crate::call::watch::{Action, Phase, Watch};
+
+impl Watch {
+    /// The outcome is settled: all that still runs is told so, round by round (PROTOCOL-NOTES 33 to 35).
+    pub(super) fn wind_down(&mut self, initiator: &Initiator, now: Duration) {
+        if self.is_winding_down() {
+            return;
+        }
+        self.phase = Phase::Winding {
+            since: now,
+            frozen: false,
+        };
+        (self.unfrozen, self.unquiet) = (self.lines.len(), self.lines.len());
+        for position in 0..self.lines.len() as u32 {
+            let line = &mut self.lines[position as usize];
+            // What they answered before is not what they answer to an abort.
+            line.hops.iter_mut().for_each(|hop| {
+                hop.aborted = false;
+                hop.pinged = None;
+            });
+            line.next_ping = now;
+            let told = match initiator.branch_at(position) {
+                Some(branch) => self.lines[position as usize].told_stop(branch),
+                None => Stopped::Quiet,
+            };
+            self.stopped(position, told);
+        }
+        for position in 0..self.lines.len() as u32 {
+            self.take_turn(initiator, position, now);
+        }
+        self.check_milestones();
+    }
+
+    /// A branch has been wound down this far.
+    pub(super) fn stopped(&mut self, position: u32, stopped: Stopped) {
+        let line = &mut self.lines[position as usize];
+        if stopped > line.stopped {
+            self.unfrozen -= usize::from(line.stopped < Stopped::Frozen);
+            self.unquiet -= usize::from(stopped == Stopped::Quiet);
+            line.stopped = stopped;
+        }
+        if line.stopped == Stopped::Quiet
+            && let Some(due) = line.due.take()
+        {
+            self.queue.remove(&(due, position));
+        }
+        self.check_milestones();
+    }
+
+    pub(super) fn check_milestones(&mut self) {
+        let Phase::Winding { since, frozen } = self.phase else {
+            return;
+        };
+        if self.unfrozen == 0 && !frozen {
+            self.phase = Phase::Winding {
+                since,
+                frozen: true,
+            };
+            self.actions.push_back(Action::Frozen);
+        }
+        if self.unquiet == 0 {
+            self.phase = Phase::Quiet;
+            self.actions.push_back(Action::Quiet);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! What a session makes of the packets that arrive.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::connection::Event;
+use crate::datagram::assembly::Assembled;
+use crate::datagram::methods;
+use crate::datagram::outgoing::Streams;
+use crate::datagram::packet::{Ack, Flags, Frame, INTRODUCTION};
+use crate::datagram::session::{MAX_REASON, REQUESTS, Session, Stage};
+use crate::datagram::window::Arrival;
+use crate::id::{CallId, NodeId};
+use crate::varint::Reader;
+use crate::wire::{DecodeError, Link, Message, MethodRef, Request, Response, kind};
+
+/// Packet numbers are below: no sender gets that far.
+const MAX_PACKET_NUMBER: u64 = 1 << 62;
+
+/// Why a packet was dropped: as if it had been lost on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Dropped {
+    /// It arrived before.
+    Duplicate,
+    /// It holds what this side need not take now.
+    Overrun,
+    /// Its bytes are no packet, or it is out of place.
+    Malformed,
+}
+
+impl From<DecodeError> for Dropped {
+    fn from(_: DecodeError) -> Self {
+        Self::Malformed
+    }
+}
+
+/// Of what comes when this side has closed the session, only that the other one has closed it too matters.
+fn find_close(reader: &mut Reader<'_>) -> Result<Option<String>, Dropped> {
+    while let Some(frame) = Frame::read(reader)? {
+        if let Frame::Whole {
+            kind: kind::CLOSE, ..
+        } = frame
+        {
+            return Ok(Some(String::new()));
+        }
+    }
+    Ok(None)
+}
+
+impl Session {
+    /// Takes a packet: `reader` stands before its number, in `datagram`. Returns the peer's reason if it closes the
+    /// session. A packet that is dropped half-way is not acknowledged; what it brought before stays, and is filtered
+    /// when it comes again.
+    pub(super) fn handle_packet(
+        &mut self,
+        now: Duration,
+        flags: Flags,
+        mut reader: Reader<'_>,
+        datagram: &Bytes,
+        mut events: impl FnMut(Event),
+    ) -> Result<Option<String>, Dropped> {
+        let Some(peer) = &self.peer else {
+            return Err(Dropped::Malformed);
+        };
+        let link = Link::new(peer.node, self.me.node);
+        let number = reader.varint("packet")?;
+        if number >= MAX_PACKET_NUMBER {
+            return Err(Dropped::Malformed);
+        }
+        if self.received.contains(number) {
+            return Err(Dropped::Duplicate);
+        }
+        if flags.contains(Flags::ACK) {
+            let ack = Ack::read(&mut reader)?;
+            if self.handle_ack(now, &ack)? {
+                events(Event::Credit);
+            }
+        }
+        self.heard = now;
+        self.counters.bytes_received += datagram.len() as u64;
+        match self.stage {
+            Stage::Asking { .. } | Stage::Open { .. } => {}
+            Stage::Opening { .. } => self.stage = Stage::Open { issued: None },
+            Stage::Closing { .. } => return find_close(&mut reader),
+        }
+        let mut asks = false;
+        let mut closed = None;
+        while let Some(frame) = Frame::read(&mut reader)? {
+            asks = true;
+            let reason = self.handle_frame(frame, datagram, link, &mut events)?;
+            closed = closed.or(reason);
+        }
+        let urgent = flags.contains(Flags::URGENT);
+        self.received.handle(now, number, asks, urgent);
+        Ok(closed)
+    }
+
+    /// Returns whether messages may be sent again that had to wait.
+    fn handle_ack(&mut self, now: Duration, ack: &Ack) -> Result<bool, Dropped> {
+        let was_congested = self.is_congested();
+        let Self {
+            outgoing,
+            calls,
+            recovery,
+            ..
+        } = self;
+        let mut lost = Vec::new(); // does not allocate unless something is lost
+        let settled = |chunk| {
+            if let Some(introduced) = outgoing.settle(chunk) {
+                calls.confirm(introduced);
+            }
+        };
+        let news = recovery
+            .handle_ack(now, ack, settled, |chunk| lost.push(chunk))
+            .map_err(|_| Dropped::Malformed)?;
+        lost.into_iter().for_each(|chunk| outgoing.resend(chunk));
+        if let Some(number) = news.acknowledged_up_to {
+            self.received.forget_up_to(number);
+        }
+        Ok(was_congested && !self.is_congested())
+    }
+
+    fn handle_frame(
+        &mut self,
+        frame: Frame,
+        datagram: &Bytes,
+        link: Link,
+        events: &mut impl FnMut(Event),
+    ) -> Result<Option<String>, Dropped> {
+        let number = match frame {
+            Frame::Probe => return Ok(None),
+            Frame::Whole { number, .. } | Frame::Piece { number, .. } => number,
+        };
+        match self.window.look(number) {
+            Arrival::New => {}
+            Arrival::Duplicate => return Ok(None),
+            Arrival::TooFar => return Err(Dropped::Overrun),
+        }
+        let closed = match frame {
+            Frame::Probe => None,
+            Frame::Whole {
+                kind, start, end, ..
+            } => self.handle_message(kind, datagram, start, end, link, events)?,
+            Frame::Piece {
+                kind,
+                total,
+                offset,
+                start,
+                end,
+                ..
+            } => {
+                let limit = Streams::of(&self.me.limits).with_control();
+                let piece = &datagram[start..end];
+                match (self.assembly).insert(number, kind, total, offset, piece, limit) {
+                    Assembled::Partly => return Ok(None),
+                    Assembled::Full => return Err(Dropped::Overrun),
+                    Assembled::Contradiction => return Err(Dropped::Malformed),
+                    Assembled::Whole(body) => {
+                        self.handle_message(kind, &body, 0, body.len(), link, events)?
+                    }
+                }
+            }
+        };
+        self.window.insert(number);
+        Ok(closed)
+    }
+
+    /// Takes the message of this kind whose body lies from `start` to `end` in `bytes`; payloads stay where they are in
+    /// memory.
+    fn handle_message(
+        &mut self,
+        kind: u8,
+        bytes: &Bytes,
+        start: usize,
+        end: usize,
+        link: Link,
+        events: &mut impl FnMut(Event),
+    ) -> Result<Option<String>, DecodeError> {
+        let body = &bytes[start..end];
+        let mut reader = Reader::new(body);
+        match kind {
+            kind::REQUEST | INTRODUCTION => {
+                if kind == INTRODUCTION {
+                    let method = methods::read(&mut reader)?;
+                    let (_, number, is_new) = self.introduced.introduce(&method)?;
+                    if is_new {
+                        events(Event::Method(number, method));
+                    }
+                }
+                let mut request = Request::read_header(&mut reader, link)?;
+                request.method = self.number(request.method)?;
+                request.payload = bytes.slice(start + reader.position()..end);
+                self.deliver(Message::Request(request), end - start, events);
+            }
+            kind::RESPONSE => {
+                let mut response = Response::read_header(&mut reader, link)?;
+                response.payload = bytes.slice(start + reader.position()..end);
+                self.deliver(Message::Response(response), end - start, events);
+            }
+            kind::CREDIT => {
+                self.handle_credit(&mut reader)?;
+                events(Event::Credit);
+            }
+            kind::CALL_CREDIT => {
+                self.handle_call_credit(&mut reader)?;
+                events(Event::Credit);
+            }
+            kind::GOING_AWAY => {
+                let received = reader.varint("going away")?;
+                reader.finish("going away")?;
+                events(Event::GoingAway { received });
+            }
+            kind::CLOSE => {
+                let reason = &body[..body.len().min(MAX_REASON)];
+                return Ok(Some(String::from_utf8_lossy(reason).into_owned()));
+            }
+            kind => {
+                let message = Message::read_control(kind, &mut reader, link)?;
+                self.deliver(message, end - start, events);
+            }
+        }
+        Ok(None)
+    }
+
+    fn deliver(&mut self, message: Message, size: usize, events: &mut impl FnMut(Event)) {
+        self.counters.messages_received += 1;
+        events(if message.payload().len() as u64 > self.me.limits.message {
+            Event::TooLarge {
+                message: message.without_payload(),
+                size: size as u64,
+            }
+        } else {
+            Event::Message(message)
+        });
+    }
+
+    /// The number of a method that the peer names by its hash.
+    fn number(&mut self, method: MethodRef) -> Result<MethodRef, DecodeError> {
+        let number = match method {
+            MethodRef::Hash(hash) => self.introduced.number(hash),
+            MethodRef::Number(_) => None,
+        };
+        number.map(MethodRef::Number).ok_or(DecodeError::Malformed {
+            what: "request",
+            why: "a method that was not introduced",
+        })
+    }
+
+    fn handle_credit(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        let what = "credit";
+        let malformed = |why| DecodeError::Malformed { what, why };
+        if reader.u8(what)? != REQUESTS {
+            return Err(malformed("an unknown window"));
+        }
+        let bytes = reader.varint(what)?;
+        reader.finish(what)?;
+        self.request_window = i64::try_from(bytes)
+            .ok()
+            .and_then(|bytes| self.request_window.checked_add(bytes))
+            .ok_or_else(|| malformed("more than a window can hold"))?;
+        Ok(())
+    }
+
+    fn handle_call_credit(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        let what = "call credit";
+        let call = CallId {
+            initiator: NodeId::read(reader)?,
+            sequence: reader.varint(what)?,
+        };
+        let bytes = reader.varint(what)?;
+        reader.finish(what)?;
+        self.call_windows.grant(call, bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,631 @@
+//! All that one socket does: who a datagram is for, who may open a session, whose turn it is, what the time is.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::connection::{ConnectionError, Event, Hello};
+use crate::datagram::arriving::Dropped;
+use crate::datagram::cookies::{self, Cookies};
+use crate::datagram::leaving::Fate;
+use crate::datagram::packet::{self, Datagram, Flags, Unreadable};
+use crate::datagram::session::{Session, Stage};
+use crate::datagram::{Cause, DATAGRAM_SIZES, Ended, Settings};
+use crate::id::NodeId;
+use crate::varint::Reader;
+
+/// Most answers to strangers that wait to be sent; more are dropped, as if the datagrams had been lost.
+const MAX_ANSWERS: usize = 256;
+
+/// Datagrams of a session in a row, while others wait.
+const BURST: u32 = 16;
+
+/// A session of a gate. It is a secret: who knows it can forge what the peer sends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(u64);
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionId(..)")
+    }
+}
+
+/// A datagram that is to be sent: the last `len` bytes of the buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    /// Where to.
+    pub to: SocketAddr,
+    /// How long it is, in bytes.
+    pub len: usize,
+}
+
+/// This side has opened as many sessions as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("{0} sessions are open, more are not allowed")]
+pub struct TooManySessions(pub usize);
+
+/// What a gate has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Datagrams received, whatever became of them.
+    pub received: u64,
+    /// Datagrams sent.
+    pub sent: u64,
+    /// Dropped: damaged on their way.
+    pub corrupt: u64,
+    /// Dropped: not what the protocol says.
+    pub malformed: u64,
+    /// Dropped: they had arrived before.
+    pub duplicate: u64,
+    /// Dropped: more at a time than this side has to take.
+    pub overrun: u64,
+    /// Dropped: for a session, but not from its peer's address or not at its time.
+    pub stray: u64,
+    /// Dropped: for no session of this life. Their senders were told.
+    pub unknown: u64,
+    /// Answered with a challenge.
+    pub challenged: u64,
+    /// Sessions refused for want of room.
+    pub refused: u64,
+    /// Answers to strangers that were dropped for want of room.
+    pub unanswered: u64,
+}
+
+type Sessions = HashMap<u64, Box<Session>, BuildHasherDefault<IdHasher>>;
+
+/// Everything that one socket does.
+#[derive(Debug)]
+pub struct Gate {
+    me: Arc<Hello>,
+    /// What challenges say of this side.
+    hello: Bytes,
+    settings: Settings,
+    cookies: Cookies,
+    sessions: Sessions,
+    /// How many of them others opened.
+    accepted: usize,
+    by_address: BTreeSet<(SocketAddr, u64)>,
+    /// Sessions that may have something to send.
+    ready: VecDeque<u64>,
+    /// Datagrams that the first of them has sent in a row.
+    burst: u32,
+    /// At most one for each session: when to look at it.
+    timers: BTreeSet<(Duration, u64)>,
+    answers: VecDeque<(SocketAddr, Vec<u8>)>,
+    events: VecDeque<(SessionId, Result<Event, Box<Ended>>)>,
+    counters: Counters,
+}
+
+impl Gate {
+    /// The gate of a socket. `secret` is random and new in each life: ids that no other side may guess come from it.
+    pub fn new(me: Arc<Hello>, secret: [u8; 16], settings: Settings) -> Self {
+        let (least, most) = DATAGRAM_SIZES;
+        let settings = Settings {
+            datagram: settings.datagram.clamp(least, most),
+            ..settings
+        };
+        Self {
+            hello: hello_bytes(&me, None),
+            me,
+            settings,
+            cookies: Cookies::new(secret),
+            sessions: Sessions::default(),
+            accepted: 0,
+            by_address: BTreeSet::new(),
+            ready: VecDeque::new(),
+            burst: 0,
+            timers: BTreeSet::new(),
+            answers: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Opens a session with whoever is at this address, or with the `expected` life only. An event tells when it is
+    /// open, or why it can't be.
+    ///
+    /// # Errors
+    ///
+    /// If this side has opened [`Settings::sessions`] that have not ended.
+    pub fn dial(
+        &mut self,
+        now: Duration,
+        to: SocketAddr,
+        expected: Option<NodeId>,
+    ) -> Result<SessionId, TooManySessions> {
+        if self.sessions.len() - self.accepted >= self.settings.sessions {
+            return Err(TooManySessions(self.settings.sessions));
+        }
+        let id = self.cookies.next_client();
+        let stage = Stage::Asking {
+            hello: hello_bytes(&self.me, expected),
+            expected,
+            since: now,
+            asked: None,
+            tries: 0,
+        };
+        let me = Arc::clone(&self.me);
+        self.insert(Session::new(me, to, (id, 0), stage, now, &self.settings));
+        Ok(SessionId(id))
+    }
+
+    /// A session, to send in it or to ask it: `None` once its end was told, or after it was closed and the peer knows.
+    pub fn session(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.wake(id.0);
+        self.sessions.get_mut(&id.0).map(Box::as_mut)
+    }
+
+    /// A session, only to ask it.
+    pub fn peek(&self, id: SessionId) -> Option<&Session> {
+        self.sessions.get(&id.0).map(Box::as_ref)
+    }
+
+    /// How many sessions there are.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// What this gate has seen.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// What happened to which session; a session that is not known yet was opened by its peer. `Err` is the last of its
+    /// session.
+    pub fn poll_event(&mut self) -> Option<(SessionId, Result<Event, Box<Ended>>)> {
+        self.events.pop_front()
+    }
+
+    /// Appends the next datagram that is to be sent now to `out`; `None` if there is none. A session's datagrams come
+    /// in a row.
+    pub fn poll_transmit(&mut self, now: Duration, out: &mut Vec<u8>) -> Option<Transmit> {
+        if let Some((to, answer)) = self.answers.pop_front() {
+            out.extend_from_slice(&answer);
+            self.counters.sent += 1;
+            let len = answer.len();
+            return Some(Transmit { to, len });
+        }
+        while let Some(&id) = self.ready.front() {
+            let Some(session) = self.sessions.get_mut(&id) else {
+                self.ready.pop_front();
+                continue;
+            };
+            let start = out.len();
+            if session.poll_transmit(now, out) {
+                let to = session.remote;
+                self.burst += 1;
+                if self.burst >= BURST {
+                    self.burst = 0;
+                    self.ready.rotate_left(1);
+                }
+                self.counters.sent += 1;
+                let len = out.len() - start;
+                return Some(Transmit { to, len });
+            }
+            session.queued = false;
+            self.burst = 0;
+            self.ready.pop_front();
+            if session.is_over() {
+                self.remove(now, id);
+            } else {
+                self.arm(id);
+            }
+        }
+        None
+    }
+
+    /// When [`Gate::handle_timeout`] should be called, if nothing else happens before. Ask when there is nothing to
+    /// send any more.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        self.timers.first().map(|timer| timer.0)
+    }
+
+    /// It is `now`. Give the gate all that has arrived before.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        while let Some(&(time, id)) = self.timers.first()
+            && time <= now
+        {
+            self.timers.pop_first();
+            let Some(session) = self.sessions.get_mut(&id) else {
+                continue;
+            };
+            session.armed = None;
+            match session.handle_timeout(now) {
+                Fate::GoesOn => self.wake(id),
+                Fate::Ends(cause) => self.end(now, id, cause),
+                Fate::IsOver => drop(self.remove(now, id)),
+            }
+        }
+    }
+
+    /// The network says that nobody listens at this address. Anybody can forge that, so it ends only sessions that
+    /// nobody has answered yet; to others it is a reason to ask.
+    pub fn handle_unreachable(&mut self, now: Duration, at: SocketAddr) {
+        for id in self.at(at) {
+            let Some(session) = self.sessions.get_mut(&id) else {
+                continue;
+            };
+            if matches!(session.stage, Stage::Asking { .. }) {
+                self.end(now, id, Cause::Unreachable);
+            } else if !session.recovery.is_waiting() {
+                session.probe = true;
+                self.wake(id);
+            }
+        }
+    }
+
+    /// A datagram has arrived. Payloads of messages are slices of it.
+    pub fn handle_datagram(&mut self, now: Duration, from: SocketAddr, datagram: Bytes) {
+        self.counters.received += 1;
+        let (kind, reader) = match packet::read(&datagram) {
+            Ok(read) => read,
+            Err(Unreadable::Corrupt) => {
+                self.counters.corrupt += 1;
+                return;
+            }
+            Err(Unreadable::Malformed) => {
+                self.counters.malformed += 1;
+                return;
+            }
+        };
+        match kind {
+            Datagram::Data { session, flags } => {
+                if self.sessions.contains_key(&session) {
+                    self.handle_packet(now, from, session, flags, reader, &datagram);
+                } else {
+                    self.answer_gone(from, session);
+                }
+            }
+            Datagram::Ask { client } => self.handle_ask(now, from, client),
+            Datagram::Challenge {
+                client,
+                server,
+                issued,
+                hello,
+            } => self.handle_challenge(now, from, client, (server, issued), hello),
+            Datagram::Open {
+                server,
+                client,
+                issued,
+                hello,
+                flags,
+            } => {
+                if self.sessions.contains_key(&server)
+                    || self.accept(now, from, (server, client), issued, hello)
+                {
+                    self.handle_packet(now, from, server, flags, reader, &datagram);
+                }
+            }
+            Datagram::Gone { session, node } => self.handle_gone(now, from, session, node),
+        }
+    }
+
+    fn handle_packet(
+        &mut self,
+        now: Duration,
+        from: SocketAddr,
+        id: u64,
+        flags: Flags,
+        reader: Reader<'_>,
+        datagram: &Bytes,
+    ) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        if session.remote != from {
+            self.counters.stray += 1;
+            return;
+        }
+        let events = &mut self.events;
+        let event = |event| events.push_back((SessionId(id), Ok(event)));
+        match session.handle_packet(now, flags, reader, datagram, event) {
+            Ok(None) if session.is_over() => drop(self.remove(now, id)),
+            Ok(None) => self.wake(id),
+            Ok(Some(reason)) => {
+                // It ends here; the peer should know that, or it will ask again.
+                let mut answer = Vec::new();
+                if session.write_packet(now, &mut answer, None) {
+                    self.answer(from, answer);
+                }
+                self.end(now, id, Cause::Closed(reason));
+            }
+            Err(dropped) => {
+                match dropped {
+                    Dropped::Duplicate => self.counters.duplicate += 1,
+                    Dropped::Overrun => self.counters.overrun += 1,
+                    Dropped::Malformed => self.counters.malformed += 1,
+                }
+                self.wake(id); // its acknowledgements may have counted
+            }
+        }
+    }
+
+    /// Somebody wants a session: with the id in the answer it can show that it receives what is sent to its address.
+    fn handle_ask(&mut self, now: Duration, from: SocketAddr, client: u64) {
+        self.counters.challenged += 1;
+        let issued = cookies::micros(now);
+        let server = self.cookies.issue(client, from, issued);
+        let mut answer = Vec::new();
+        packet::put_challenge(&mut answer, client, server, issued, &self.hello);
+        self.answer(from, answer);
+    }
+
+    fn handle_challenge(
+        &mut self,
+        now: Duration,
+        from: SocketAddr,
+        client: u64,
+        (server, issued): (u64, u64),
+        hello: &[u8],
+    ) {
+        let Some(session) = self.sessions.get_mut(&client) else {
+            self.counters.unknown += 1;
+            return;
+        };
+        let Stage::Asking {
+            hello: own,
+            expected,
+            asked: Some(asked),
+            tries,
+            since,
+        } = &session.stage
+        else {
+            self.counters.stray += 1; // the answer to an ask that was sent again, or duplicated
+            return;
+        };
+        if session.remote != from {
+            self.counters.stray += 1;
+            return;
+        }
+        let peer = match (read_hello(&self.me, hello), *expected) {
+            (Ok(peer), Some(expected)) if peer.node != expected => {
+                Err(ConnectionError::WrongNode {
+                    expected,
+                    found: peer.node,
+                })
+            }
+            (peer, _) => peer,
+        };
+        let peer = match peer {
+            Ok(peer) => peer,
+            Err(error) => return self.end(now, client, Cause::Handshake(error)),
+        };
+        if *tries == 1 {
+            session.recovery.measure(now.saturating_sub(*asked));
+        }
+        let (hello, asked_first) = (own.clone(), *since);
+        session.stage = Stage::Opening { hello, issued };
+        session.remote_id = server;
+        session.since = now;
+        session.heard = now;
+        session.probe = true;
+        session.set_peer(Arc::clone(&peer));
+        let node = peer.node;
+        self.events
+            .push_back((SessionId(client), Ok(Event::Opened(peer))));
+        self.wake(client);
+        self.end_former_lives(now, from, node, asked_first);
+    }
+
+    /// Opens the session that a cookie is good for; `false` if it is good for none.
+    fn accept(
+        &mut self,
+        now: Duration,
+        from: SocketAddr,
+        (server, client): (u64, u64),
+        issued: u64,
+        hello: &[u8],
+    ) -> bool {
+        if !(self.cookies).is_good(now, server, client, from, issued) {
+            self.answer_gone(from, server);
+            return false;
+        }
+        let Ok(peer) = read_hello(&self.me, hello) else {
+            self.counters.malformed += 1;
+            return false;
+        };
+        // A datagram from a former life may come late: it must not end sessions of the next one.
+        let since = Duration::from_micros(issued);
+        let outlived = self.at(from).into_iter().any(|id| {
+            self.sessions.get(&id).is_some_and(|other| {
+                let node = other.peer.as_ref().map(|peer| peer.node);
+                node.is_some_and(|node| node != peer.node) && other.since > since
+            })
+        });
+        if outlived || self.accepted >= self.settings.sessions {
+            self.counters.refused += 1;
+            self.cookies.end(now, server, issued);
+            self.answer_gone(from, server);
+            return false;
+        }
+        self.end_former_lives(now, from, peer.node, since);
+        let stage = Stage::Open {
+            issued: Some(issued),
+        };
+        let me = Arc::clone(&self.me);
+        let mut session = Session::new(me, from, (server, client), stage, now, &self.settings);
+        session.since = since;
+        session.set_peer(Arc::clone(&peer));
+        session.recovery.measure(now.saturating_sub(since)); // the challenge went there, and this came back
+        self.accepted += 1;
+        self.insert(session);
+        self.events
+            .push_back((SessionId(server), Ok(Event::Opened(peer))));
+        true
+    }
+
+    /// A peer does not know a session. Only who got datagrams of the session can say that.
+    fn handle_gone(&mut self, now: Duration, from: SocketAddr, remote_id: u64, node: NodeId) {
+        let meant = self.at(from).into_iter().find(|id| {
+            self.sessions.get(id).is_some_and(|session| {
+                session.remote_id == remote_id && !matches!(session.stage, Stage::Asking { .. })
+            })
+        });
+        let Some(id) = meant else {
+            self.counters.stray += 1;
+            return;
+        };
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        match (&session.stage, &session.peer) {
+            (Stage::Closing { .. }, _) => drop(self.remove(now, id)),
+            (_, Some(peer)) if peer.node != node => {
+                let was = peer.node;
+                self.end(now, id, Cause::Restarted { was, now: node });
+            }
+            _ => self.end(now, id, Cause::Forgotten(node)),
+        }
+    }
+
+    /// This node was at this address at this time: sessions with others there that were opened before are over.
+    fn end_former_lives(&mut self, now: Duration, at: SocketAddr, node: NodeId, seen: Duration) {
+        for id in self.at(at) {
+            let Some(session) = self.sessions.get(&id) else {
+                continue;
+            };
+            let peer = session.peer.as_ref().filter(|peer| peer.node != node);
+            if let Some(was) = peer.map(|peer| peer.node)
+                && session.since <= seen
+            {
+                self.end(now, id, Cause::Restarted { was, now: node });
+            }
+        }
+    }
+
+    /// The sessions with this address.
+    fn at(&self, address: SocketAddr) -> Vec<u64> {
+        self.by_address
+            .range((address, 0)..=(address, u64::MAX))
+            .map(|&(_, id)| id)
+            .collect()
+    }
+
+    fn answer_gone(&mut self, to: SocketAddr, session: u64) {
+        self.counters.unknown += 1;
+        let mut answer = Vec::new();
+        packet::put_gone(&mut answer, session, self.me.node);
+        self.answer(to, answer);
+    }
+
+    fn answer(&mut self, to: SocketAddr, answer: Vec<u8>) {
+        if self.answers.len() >= MAX_ANSWERS {
+            self.counters.unanswered += 1;
+        } else {
+            self.answers.push_back((to, answer));
+        }
+    }
+
+    fn insert(&mut self, session: Session) {
+        let id = session.local_id;
+        self.by_address.insert((session.remote, id));
+        self.sessions.insert(id, Box::new(session));
+        self.wake(id);
+    }
+
+    /// This session may have something to send.
+    fn wake(&mut self, id: u64) {
+        if let Some(session) = self.sessions.get_mut(&id)
+            && !session.queued
+        {
+            session.queued = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Looks at this session when it next has something to do, or before: a timer that comes too early costs less than
+    /// one that is moved with every datagram.
+    fn arm(&mut self, id: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(time) = session.timeout() else {
+            return;
+        };
+        match session.armed {
+            Some(armed) if armed <= time => return,
+            Some(armed) => {
+                self.timers.remove(&(armed, id));
+            }
+            None => {}
+        }
+        session.armed = Some(time);
+        self.timers.insert((time, id));
+    }
+
+    fn end(&mut self, now: Duration, id: u64, cause: Cause) {
+        let Some(session) = self.remove(now, id) else {
+            return;
+        };
+        if matches!(session.stage, Stage::Closing { .. }) {
+            return; // the driver has closed it and waits for nothing
+        }
+        let pending = session.pending().collect();
+        let ended = Box::new(Ended { cause, pending });
+        self.events.push_back((SessionId(id), Err(ended)));
+    }
+
+    fn remove(&mut self, now: Duration, id: u64) -> Option<Box<Session>> {
+        let session = self.sessions.remove(&id)?;
+        self.by_address.remove(&(session.remote, id));
+        if let Some(armed) = session.armed {
+            self.timers.remove(&(armed, id));
+        }
+        if let Stage::Open { issued } | Stage::Closing { issued, .. } = session.stage
+            && let Some(issued) = issued
+        {
+            self.accepted -= 1;
+            self.cookies.end(now, id, issued);
+        }
+        Some(session)
+    }
+}
+
+/// Ids come out of a keyed hash already, and only this side's own are in the table.
+#[derive(Debug, Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        self.0 = id;
+    }
+}
+
+/// A hello as the first frame of a stream has it.
+fn hello_bytes(me: &Hello, expected: Option<NodeId>) -> Bytes {
+    let hello = Hello {
+        expected,
+        ..me.clone()
+    };
+    let mut bytes = Vec::new();
+    hello.put(&mut bytes);
+    bytes.into()
+}
+
+/// Reads a hello as a stream does that was dialled.
+fn read_hello(me: &Hello, hello: &[u8]) -> Result<Arc<Hello>, ConnectionError> {
+    let mut reader = Reader::new(hello);
+    let versions = Hello::read_versions(&mut reader)?;
+    me.read_peer(&mut reader, versions).map(Arc::new)
+}

@@ -1,0 +1,202 @@
+//! What a session sends, and when.
+
+use std::time::Duration;
+
+use crate::datagram::Cause;
+use crate::datagram::outgoing::Streams;
+use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, Flags};
+use crate::datagram::recovery::Timeout;
+use crate::datagram::session::{Session, Stage};
+use crate::varint;
+
+/// How long an ask waits for its challenge before it is repeated; doubled each time, up to the second.
+const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
+
+/// How long a closed session tells its peer so, unless that confirms it.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// What becomes of a session.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It goes on.
+    GoesOn,
+    /// It ends, and the driver learns why.
+    Ends(Cause),
+    /// This side had closed it, and the peer knows or has been told often enough.
+    IsOver,
+}
+
+impl Session {
+    /// Appends the next datagram that is to be sent; `false` if there is none now.
+    pub(super) fn poll_transmit(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+        if let Stage::Asking { asked, tries, .. } = &mut self.stage {
+            if asked.is_some_and(|asked| now < asked + ask_again(*tries)) {
+                return false;
+            }
+            *asked = Some(now);
+            *tries += 1;
+            packet::put_ask(out, self.me.versions, self.local_id);
+            self.counters.bytes_sent += packet::ASK_LEN as u64;
+            return true;
+        }
+        let Some(peer) = &self.peer else { return false };
+        let streams = Streams::of(&peer.limits);
+        if let Stage::Closing { until, .. } = &mut self.stage {
+            until.get_or_insert(now + CLOSING);
+        }
+        let may_send = self.probes > 0 || self.recovery.has_room();
+        let messages = may_send && self.outgoing.has_work(streams);
+        let ack = self.ack_due().is_some_and(|due| due <= now);
+        if !messages && !ack && !self.probe {
+            return false;
+        }
+        self.write_packet(now, out, messages.then_some(streams))
+    }
+
+    /// Appends a packet with what fits; with messages if they may be sent, so many of them in pieces at a time.
+    pub(super) fn write_packet(
+        &mut self,
+        now: Duration,
+        out: &mut Vec<u8>,
+        streams: Option<Streams>,
+    ) -> bool {
+        let start = out.len();
+        let flags_at = match &self.stage {
+            Stage::Opening { hello, issued } => {
+                packet::put_open(out, self.remote_id, self.local_id, *issued, hello)
+            }
+            _ => packet::put_data(out, self.remote_id),
+        };
+        let mut flags = Flags::NONE;
+        varint::put(out, self.recovery.next_number());
+        let limit = start + self.settings.datagram - CHECKSUM;
+        let mut acknowledged = None;
+        if self.received.wants_ack() {
+            flags = flags.with(Flags::ACK);
+            let room = if streams.is_some() {
+                ACK_ROOM
+            } else {
+                limit - out.len()
+            };
+            let (newest, delay) = self.received.take_ack(now);
+            packet::put_ack(out, &self.received, delay, room);
+            acknowledged = Some(newest);
+        }
+        let before = out.len();
+        if let Some(streams) = streams {
+            let room = limit.saturating_sub(before);
+            (self.outgoing).fill(out, room, streams, self.recovery.chunks());
+        }
+        if out.len() == before && self.probe {
+            packet::put_probe(out);
+        }
+        let asks = out.len() > before;
+        if !asks && acknowledged.is_none() {
+            out.truncate(start); // what waits does not fit beside the hello
+            return false;
+        }
+        if asks && (self.probes > 0 || self.is_stuck_after(out.len() - start, streams)) {
+            flags = flags.with(Flags::URGENT);
+        }
+        out[flags_at] = flags.byte();
+        packet::seal(out, start);
+        let size = out.len() - start;
+        self.recovery.handle_sent(now, size, asks, acknowledged);
+        if asks {
+            self.probe = false;
+            self.probes = self.probes.saturating_sub(1);
+        }
+        self.counters.bytes_sent += size as u64;
+        true
+    }
+
+    /// When [`Session::handle_timeout`] or [`Session::poll_transmit`] has something to do; `None` if never.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        match &self.stage {
+            Stage::Asking {
+                since,
+                asked,
+                tries,
+                ..
+            } => {
+                let again = asked.map_or(*since, |asked| asked + ask_again(*tries));
+                Some(again.min(since.saturating_add(self.settings.patience)))
+            }
+            Stage::Closing { until, .. } => earliest([*until, self.recovery.timeout(), None]),
+            Stage::Opening { .. } | Stage::Open { .. } => {
+                let idle = (!self.recovery.is_waiting()).then(|| self.idle_at());
+                earliest([idle, self.recovery.timeout(), self.ack_due()])
+            }
+        }
+    }
+
+    /// It is `now`.
+    pub(super) fn handle_timeout(&mut self, now: Duration) -> Fate {
+        match &self.stage {
+            Stage::Asking { since, .. } => {
+                let waited = now.saturating_sub(*since);
+                if waited >= self.settings.patience {
+                    return Fate::Ends(Cause::NoAnswer(waited));
+                }
+                return Fate::GoesOn;
+            }
+            Stage::Closing {
+                until: Some(until), ..
+            } if *until <= now => return Fate::IsOver,
+            _ => {}
+        }
+        if !self.recovery.is_waiting() && self.idle_at() <= now {
+            self.probe = true;
+        }
+        let Self {
+            recovery, outgoing, ..
+        } = self;
+        match recovery.handle_timeout(now, |chunk| outgoing.resend(chunk)) {
+            Timeout::Nothing => Fate::GoesOn,
+            Timeout::Probe => {
+                self.probe = true;
+                self.probes = 1;
+                Fate::GoesOn
+            }
+            Timeout::GiveUp { .. } if self.is_closing() => Fate::IsOver,
+            Timeout::GiveUp { silent, probes } => Fate::Ends(Cause::Silent { silent, probes }),
+        }
+    }
+
+    /// Whether nothing more can be sent after a packet of this size until something is acknowledged.
+    fn is_stuck_after(&mut self, size: usize, streams: Option<Streams>) -> bool {
+        let (last, waits) = (self.recovery.is_last(size), self.outgoing.is_waiting());
+        last || self.is_congested()
+            || streams.is_some_and(|streams| waits && !self.outgoing.has_work(streams))
+    }
+
+    /// When it has carried nothing for so long that its peer is asked whether it is still there.
+    fn idle_at(&self) -> Duration {
+        (self.heard.max(self.since)).saturating_add(self.settings.idle)
+    }
+
+    /// When an acknowledgement must leave that nothing has taken along.
+    fn ack_due(&self) -> Option<Duration> {
+        self.received
+            .due()
+            .filter(|_| self.recovery.may_acknowledge())
+    }
+
+    fn is_closing(&self) -> bool {
+        matches!(self.stage, Stage::Closing { .. })
+    }
+
+    /// Whether this side has closed it, and the peer knows.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_closing() && self.outgoing.is_empty()
+    }
+}
+
+fn ask_again(tries: u32) -> Duration {
+    let doubled = ASK_AGAIN.0 * 2u32.saturating_pow(tries.saturating_sub(1).min(16));
+    doubled.min(ASK_AGAIN.1)
+}
+
+fn earliest(times: [Option<Duration>; 3]) -> Option<Duration> {
+    times.into_iter().flatten().min()
+}

@@ -1,0 +1,242 @@
+//! Messages over datagrams (UDP): each at most once, and exactly once while its session lives (thesis 4.6).
+//!
+//! A [`Gate`] is all that one socket does: it holds its *sessions*, each between this life and another one, proves
+//! addresses before it works for them, and answers strangers without remembering them. A session carries what a
+//! [`crate::connection`] carries, with the same events, limits and credit, but in datagrams: messages of up to
+//! [`MAX_MESSAGE`] bytes of payload, several in one datagram or one in several, acknowledged by what travels the other
+//! way anyhow, sent again when lost, filtered when duplicated. They may overtake each other.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | `gate` | the sessions of a socket: who is it for, may it be opened, whose turn is it, what is the time |
+//! | `session` | one session: what the driver may ask of it; `arriving` and `leaving`: its packets |
+//! | `packet` | the bytes |
+//! | `cookies` | addresses are proven without state; no session is opened twice |
+//! | `methods` | names and hashes of methods |
+//! | `window`, `received`, `assembly` | which messages, packets and pieces have arrived |
+//! | `outgoing`, `recovery` | which messages have not arrived; round trips, loss, congestion |
+//!
+//! # The driver
+//!
+//! Give the gate what arrives by [`Gate::handle_datagram`] and the time by [`Gate::handle_timeout`], input first: a
+//! process that was asleep must not hold its own silence against its peers. Then take events by [`Gate::poll_event`]
+//! until there are none, act on them, send by [`Gate::poll_transmit`] until it has none, and wait for input or for
+//! [`Gate::next_timeout`]. Time is what has passed since any moment that does not change, and never goes back. Room for
+//! one datagram is 64 KiB. Two gates and a network without loss:
+//!
+//! ```
+//! use std::{net::SocketAddr, sync::Arc, time::Duration};
+//! use wallaby_proto::NodeId;
+//! use wallaby_proto::connection::{Event, Features, Hello, Limits, VERSION};
+//! use wallaby_proto::datagram::{Gate, Settings};
+//!
+//! let gate = |node, secret| {
+//!     let hello = Hello {
+//!         versions: (VERSION, VERSION), node: NodeId::new(node).unwrap(), expected: None, address: None,
+//!         features: Features::default(), limits: Limits::default(),
+//!     };
+//!     Gate::new(Arc::new(hello), secret, Settings::default())
+//! };
+//! let (alice_at, bob_at) = (SocketAddr::from(([10, 0, 0, 1], 1)), SocketAddr::from(([10, 0, 0, 2], 1)));
+//! let (mut here, mut there) = ((gate(1, [1; 16]), alice_at), (gate(2, [2; 16]), bob_at));
+//! let mut now = Duration::ZERO;
+//! here.0.dial(now, bob_at, None).unwrap();
+//! let mut opened = 0;
+//! while opened < 2 {
+//!     let mut bytes = Vec::new();
+//!     while let Some(_transmit) = here.0.poll_transmit(now, &mut bytes) {
+//!         there.0.handle_datagram(now, here.1, std::mem::take(&mut bytes).into());
+//!     }
+//!     there.0.handle_timeout(now);
+//!     while let Some((session, event)) = there.0.poll_event() {
+//!         match event {
+//!             Ok(Event::Opened(_)) => opened += 1,
+//!             Ok(_) => {} // messages, credit: act on them, by there.0.session(session)
+//!             Err(ended) => panic!("{ended}"),
+//!         }
+//!     }
+//!     std::mem::swap(&mut here, &mut there);
+//!     now += Duration::from_micros(50); // in truth: when something arrives, or next_timeout()
+//! }
+//! ```
+//!
+//! # What it costs
+//!
+//! The first message to a peer waits one round trip for the peer's challenge; then it goes along with the proof, and
+//! its answer comes back in the round trip after. A datagram costs about 25 bytes with its acknowledgement, a message in it 5. Request and
+//! answer need no datagrams besides their own as long as the answer takes less than 10 ms; if it takes longer, or if
+//! there is none, an acknowledgement is one more.
+//!
+//! # What it does not do
+//!
+//! Nothing is encrypted: who can read the datagrams can forge them. Who can't is kept out by session ids that nobody
+//! can guess, and by cookies. A session belongs to two addresses: a peer whose address changes opens another one.
+
+mod arriving;
+mod assembly;
+mod cookies;
+mod gate;
+mod leaving;
+mod methods;
+mod outgoing;
+mod packet;
+mod received;
+mod recovery;
+mod session;
+mod window;
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::connection;
+use crate::id::NodeId;
+use crate::wire::MAX_FRAME;
+
+pub use self::gate::{Counters, Gate, SessionId, TooManySessions, Transmit};
+pub use self::outgoing::MessageNumber;
+pub use self::recovery::PathStats;
+pub use self::session::Session;
+
+/// Longest payload of a message over datagrams, in bytes.
+pub const MAX_MESSAGE: usize = MAX_FRAME;
+
+/// Shortest and longest [`Settings::datagram`], in bytes.
+pub const DATAGRAM_SIZES: (usize, usize) = (packet::ASK_LEN, 65_507);
+
+/// What a gate and its sessions keep to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Longest datagram that is sent, in bytes without the headers of IP and UDP; within [`DATAGRAM_SIZES`], else the
+    /// nearer of them. Datagrams of any size are received.
+    pub datagram: usize,
+    /// Most sessions that others opened, and most that this side opened.
+    pub sessions: usize,
+    /// Bytes of messages of a session that wait for their acknowledgement. At most so many are under way too.
+    pub unacknowledged: usize,
+    /// A session ends when its peer has acknowledged nothing for so long.
+    pub patience: Duration,
+    /// It ends too after so many datagrams in a row that asked for an acknowledgement in vain.
+    pub probes: u32,
+    /// A session that carried nothing for so long asks whether its peer is still there.
+    pub idle: Duration,
+}
+
+impl Default for Settings {
+    /// Datagrams of 1,200 bytes, which every path carries; 4,096 sessions each way, 1 MiB unacknowledged; 10 seconds or
+    /// 20 probes until a peer counts as gone; idle after a minute.
+    fn default() -> Self {
+        Self {
+            datagram: packet::ASK_LEN,
+            sessions: 4096,
+            unacknowledged: 1 << 20,
+            patience: Duration::from_secs(10),
+            probes: 20,
+            idle: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Why a message was not accepted for sending; the session goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// The peer has not answered yet.
+    #[error("the handshake is not done yet")]
+    NotOpen,
+    /// The session ends.
+    #[error("the session is being closed")]
+    Closing,
+    /// There is no credit, or too much is unacknowledged; [`connection::Event::Credit`] says when that changes.
+    #[error("no credit for it now")]
+    Blocked,
+    /// It is longer than one of the two sides takes.
+    #[error("a message of {size} bytes, but at most {limit} are taken")]
+    TooLarge {
+        /// Its payload, in bytes.
+        size: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// It is longer than any message over datagrams.
+    #[error(
+        "a message of {size} bytes, but datagrams carry at most {MAX_MESSAGE}: reach the peer by tcp: or unix: for larger ones"
+    )]
+    TooLargeForDatagrams {
+        /// Its payload, in bytes.
+        size: u64,
+    },
+    /// The peer takes no more method names in this session, or two have the same hash.
+    #[error("no name is left for its method in this session")]
+    NoMethodName,
+}
+
+/// As a stream puts it.
+impl From<Refusal> for connection::Refusal {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NotOpen | Refusal::Closing => Self::NotOpen,
+            Refusal::Blocked => Self::Blocked,
+            Refusal::TooLarge { size, limit } => Self::TooLarge { size, limit },
+            Refusal::TooLargeForDatagrams { size } => Self::TooLarge {
+                size,
+                limit: MAX_MESSAGE as u64,
+            },
+            Refusal::NoMethodName => Self::NoMethodNumber,
+        }
+    }
+}
+
+/// A session has ended: why, and what became of its messages.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{cause}")]
+pub struct Ended {
+    /// Why.
+    pub cause: Cause,
+    /// The messages of this side that the other one did not acknowledge.
+    pub pending: Vec<Pending>,
+}
+
+/// A message that was not acknowledged when its session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pending {
+    /// What [`Session::send_request`] and the like returned.
+    pub number: MessageNumber,
+    /// Whether any of it was sent: then the peer may have it. If not, it certainly has not.
+    pub sent: bool,
+}
+
+/// Why a session ended.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Cause {
+    /// The peer closed it, and says why.
+    #[error("closed by the peer: {0}")]
+    Closed(String),
+    /// Nobody answered at that address.
+    #[error("no answer for {0:?}")]
+    NoAnswer(Duration),
+    /// Nobody listens at that address.
+    #[error("nobody listens there")]
+    Unreachable,
+    /// The peer does not acknowledge anything any more.
+    #[error("nothing acknowledged for {silent:?}, after {probes} retransmissions")]
+    Silent {
+        /// For how long.
+        silent: Duration,
+        /// How often something was sent again meanwhile without an answer.
+        probes: u32,
+    },
+    /// The peer's life does not know the session: it has closed it, or lost it.
+    #[error("node {0} does not know this session any more")]
+    Forgotten(NodeId),
+    /// Another life answers at the peer's address: the peer was restarted.
+    #[error("node {was} was restarted: node {now} answers at its address")]
+    Restarted {
+        /// The session's peer.
+        was: NodeId,
+        /// Who is there now.
+        now: NodeId,
+    },
+    /// The handshake failed.
+    #[error(transparent)]
+    Handshake(#[from] connection::ConnectionError),
+}

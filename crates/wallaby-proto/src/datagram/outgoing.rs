@@ -1,0 +1,398 @@
+//! Messages on their way out, kept until the other side has acknowledged them.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::connection::Limits;
+use crate::datagram::packet::{self, MAX_BODY};
+use crate::datagram::recovery::Chunk;
+use crate::datagram::window::WINDOW;
+
+/// Most pieces of a message.
+pub(super) const MAX_PIECES: usize = 128;
+
+/// Header buffers that are kept for the next messages, and the longest of them.
+const SPARE: (usize, usize) = (64, 1024);
+
+/// Packets without a piece of a large message, while one waits: then it is its turn.
+const PACKETS_BETWEEN_PIECES: u32 = 8;
+
+/// A message's number within its session; it is what acknowledgements are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageNumber(pub(super) u64);
+
+/// A message.
+#[derive(Debug)]
+struct Record {
+    kind: u8,
+    lane: u8,
+    /// How many pieces it has; 1 if it travels whole.
+    pieces: u8,
+    /// The next piece that was never sent.
+    next: u8,
+    /// A bit for each piece that has arrived.
+    arrived: u128,
+    /// A bit for each piece that waits to be sent again.
+    lost: u128,
+    piece_len: u32,
+    header: Vec<u8>,
+    payload: Bytes,
+    /// The method that it introduces.
+    introduces: Option<u16>,
+}
+
+impl Record {
+    fn len(&self) -> usize {
+        self.header.len() + self.payload.len()
+    }
+
+    fn has_arrived(&self) -> bool {
+        self.arrived.count_ones() == u32::from(self.pieces)
+    }
+
+    /// Where this piece begins and ends.
+    fn piece(&self, piece: u8) -> (usize, usize) {
+        if self.pieces == 1 {
+            return (0, self.len());
+        }
+        let start = usize::from(piece) * self.piece_len as usize;
+        (start, self.len().min(start + self.piece_len as usize))
+    }
+
+    fn write(&self, out: &mut Vec<u8>, number: u64, piece: u8) {
+        let (start, end) = self.piece(piece);
+        if self.pieces == 1 {
+            packet::put_whole(out, number, self.kind, end);
+        } else {
+            packet::put_piece(out, number, self.kind, self.len(), start, end - start);
+        }
+        let header = self.header.len();
+        out.extend_from_slice(&self.header[start.min(header)..end.min(header)]);
+        out.extend_from_slice(&self.payload[start.max(header) - header..end.max(header) - header]);
+    }
+
+    /// What this piece takes of a packet.
+    fn written_len(&self, number: u64, piece: u8) -> usize {
+        let (start, end) = self.piece(piece);
+        if self.pieces == 1 {
+            packet::whole_overhead(number, end) + end
+        } else {
+            packet::PIECE_OVERHEAD + end - start
+        }
+    }
+}
+
+/// How much may be under way in pieces at a time: so many messages, whatever their length, or more of them as long as
+/// they are together not longer than so many bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Streams {
+    pub(super) count: usize,
+    pub(super) bytes: usize,
+}
+
+impl Streams {
+    /// What a side allows that says so in its hello.
+    pub(super) fn of(limits: &Limits) -> Self {
+        Self {
+            count: limits.streams as usize,
+            bytes: usize::try_from(limits.parts).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// What the receiver makes room for, since control messages in pieces come on top.
+    pub(super) fn with_control(self) -> Self {
+        Self {
+            count: self.count.saturating_add(CONTROL_STREAMS.count),
+            bytes: (self.bytes).saturating_add(CONTROL_STREAMS.count * MAX_BODY),
+        }
+    }
+
+    /// Whether a message of this length may begin besides those under way.
+    pub(super) fn admit(self, count: usize, bytes: usize, len: usize) -> bool {
+        count < self.count || bytes.saturating_add(len) <= self.bytes
+    }
+}
+
+/// Control messages may have so many of theirs in pieces under way, besides those that the peer allows.
+const CONTROL_STREAMS: Streams = Streams { count: 4, bytes: 0 };
+
+/// Messages of which something was never sent, in order. One in pieces is sent to its end before the next begins: so
+/// the first are whole at the other side as early as can be.
+#[derive(Debug, Default)]
+struct Lane {
+    waiting: VecDeque<u64>,
+    /// Messages in pieces of which some have been sent and not all have arrived, and their bytes.
+    begun: (usize, usize),
+}
+
+/// Sent first: what concerns the session, and messages without credit.
+const CONTROL: u8 = 0;
+/// Messages that travel whole.
+const SMALL: u8 = 1;
+/// Messages in pieces.
+const LARGE: u8 = 2;
+
+/// What goes with a message into the queue.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    pub(super) kind: u8,
+    pub(super) payload: Bytes,
+    /// It goes first.
+    pub(super) control: bool,
+    pub(super) introduces: Option<u16>,
+    /// Most bytes of a frame in each packet.
+    pub(super) room: usize,
+}
+
+/// All messages of a session that have not arrived at the other side.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    /// Number of the first of `records`: all before have arrived.
+    first: u64,
+    records: VecDeque<Record>,
+    spare: Vec<Vec<u8>>,
+    lanes: [Lane; 3],
+    lost: VecDeque<Chunk>,
+    bytes: usize,
+    packets_without_piece: u32,
+}
+
+impl Outgoing {
+    /// Bytes of messages that have not arrived.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many numbers are taken: from the first that has not arrived on.
+    pub(super) fn numbers(&self) -> u64 {
+        self.records.len() as u64
+    }
+
+    /// Whether everything has arrived.
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Whether this message has arrived.
+    pub(super) fn has_arrived(&self, number: u64) -> bool {
+        let Some(index) = number.checked_sub(self.first) else {
+            return true;
+        };
+        (self.records.get(index as usize)).is_some_and(Record::has_arrived)
+    }
+
+    /// The messages that have not arrived, and whether any byte of them was sent.
+    pub(super) fn pending(&self) -> impl Iterator<Item = (u64, bool)> + '_ {
+        (self.first..)
+            .zip(&self.records)
+            .filter(|(_, record)| !record.has_arrived())
+            .map(|(number, record)| (number, record.next > 0))
+    }
+
+    /// An empty buffer for a header.
+    pub(super) fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Takes a message: its header is in a buffer of [`Outgoing::buffer`]. There must be a number left.
+    pub(super) fn push(&mut self, header: Vec<u8>, message: Outbound) -> MessageNumber {
+        debug_assert!(self.numbers() < WINDOW);
+        let number = self.first + self.records.len() as u64;
+        let len = header.len() + message.payload.len();
+        let whole = packet::whole_overhead(number, len) + len <= message.room;
+        let piece_len = message.room.saturating_sub(packet::PIECE_OVERHEAD);
+        let piece_len = piece_len.max(len.div_ceil(MAX_PIECES)).max(1);
+        let pieces = if whole { 1 } else { len.div_ceil(piece_len) };
+        let lane = match (message.control, whole) {
+            (true, _) => CONTROL,
+            (false, true) => SMALL,
+            (false, false) => LARGE,
+        };
+        self.bytes += len;
+        self.lanes[usize::from(lane)].waiting.push_back(number);
+        self.records.push_back(Record {
+            kind: message.kind,
+            lane,
+            pieces: pieces as u8,
+            next: 0,
+            arrived: 0,
+            lost: 0,
+            piece_len: piece_len as u32,
+            header,
+            payload: message.payload,
+            introduces: message.introduces,
+        });
+        MessageNumber(number)
+    }
+
+    /// This chunk has arrived; returns the method that is now known to the other side.
+    pub(super) fn settle(&mut self, chunk: Chunk) -> Option<u16> {
+        let index = chunk.number.checked_sub(self.first)? as usize;
+        let record = self.records.get_mut(index)?;
+        let before = record.has_arrived();
+        record.arrived |= 1 << chunk.piece;
+        if before || !record.has_arrived() {
+            return None;
+        }
+        let len = record.len();
+        self.bytes -= len;
+        if record.pieces > 1 {
+            let begun = &mut self.lanes[usize::from(record.lane)].begun;
+            *begun = (begun.0 - 1, begun.1 - len);
+        }
+        record.payload = Bytes::new();
+        let mut header = std::mem::take(&mut record.header);
+        if self.spare.len() < SPARE.0 && header.capacity() <= SPARE.1 {
+            header.clear();
+            self.spare.push(header);
+        }
+        let introduced = record.introduces;
+        while self.records.front().is_some_and(Record::has_arrived) {
+            self.records.pop_front();
+            self.first += 1;
+        }
+        introduced
+    }
+
+    /// This chunk must be sent again.
+    pub(super) fn resend(&mut self, chunk: Chunk) {
+        let Some(index) = chunk.number.checked_sub(self.first) else {
+            return;
+        };
+        let Some(record) = self.records.get_mut(index as usize) else {
+            return;
+        };
+        let bit = 1 << chunk.piece;
+        if (record.arrived | record.lost) & bit == 0 {
+            record.lost |= bit;
+            self.lost.push_back(chunk);
+        }
+    }
+
+    /// Forgets all messages: none of them will be sent (again).
+    pub(super) fn clear(&mut self) {
+        self.first += self.records.len() as u64;
+        self.records.clear();
+        self.lanes = Default::default();
+        self.lost.clear();
+        self.bytes = 0;
+    }
+
+    fn is_settled(&self, chunk: Chunk) -> bool {
+        let Some(index) = chunk.number.checked_sub(self.first) else {
+            return true;
+        };
+        (self.records.get(index as usize))
+            .is_none_or(|record| record.arrived >> chunk.piece & 1 == 1)
+    }
+
+    /// Whether something waits to be sent, where so many `streams` may be under way.
+    pub(super) fn has_work(&mut self, streams: Streams) -> bool {
+        while let Some(&chunk) = self.lost.front()
+            && self.is_settled(chunk)
+        {
+            self.lost.pop_front();
+        }
+        !self.lost.is_empty()
+            || [CONTROL, SMALL, LARGE]
+                .into_iter()
+                .any(|lane| self.next(lane, streams).is_some())
+    }
+
+    /// Whether something waits that was never sent.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.waiting.is_empty())
+    }
+
+    /// Appends what fits into `room` bytes of a packet; its chunks go to `chunks`.
+    pub(super) fn fill(
+        &mut self,
+        out: &mut Vec<u8>,
+        room: usize,
+        streams: Streams,
+        chunks: &mut VecDeque<Chunk>,
+    ) {
+        let limit = out.len() + room;
+        let first = chunks.len();
+        let pieces_turn = self.packets_without_piece >= PACKETS_BETWEEN_PIECES;
+        self.packets_without_piece += 1;
+        self.fill_from(CONTROL, out, limit, streams, chunks);
+        self.fill_from_lost(out, limit, chunks);
+        if pieces_turn && chunks.len() == first {
+            self.fill_from(LARGE, out, limit, streams, chunks);
+        }
+        self.fill_from(SMALL, out, limit, streams, chunks);
+        self.fill_from(LARGE, out, limit, streams, chunks);
+    }
+
+    fn fill_from_lost(&mut self, out: &mut Vec<u8>, limit: usize, chunks: &mut VecDeque<Chunk>) {
+        while let Some(&chunk) = self.lost.front() {
+            if !self.is_settled(chunk) {
+                let record = &mut self.records[(chunk.number - self.first) as usize];
+                if out.len() + record.written_len(chunk.number, chunk.piece) > limit {
+                    return;
+                }
+                record.write(out, chunk.number, chunk.piece);
+                record.lost &= !(1 << chunk.piece);
+                chunks.push_back(chunk);
+            }
+            self.lost.pop_front();
+        }
+    }
+
+    fn fill_from(
+        &mut self,
+        lane: u8,
+        out: &mut Vec<u8>,
+        limit: usize,
+        streams: Streams,
+        chunks: &mut VecDeque<Chunk>,
+    ) {
+        while let Some(number) = self.next(lane, streams) {
+            let record = &self.records[(number - self.first) as usize];
+            let piece = record.next;
+            if out.len() + record.written_len(number, piece) > limit {
+                return;
+            }
+            record.write(out, number, piece);
+            chunks.push_back(Chunk { number, piece });
+            if lane == LARGE {
+                self.packets_without_piece = 0;
+            }
+            if !self.begin(number, piece) {
+                self.lanes[usize::from(lane)].waiting.pop_front();
+            }
+        }
+    }
+
+    /// The message of this lane whose turn it is.
+    fn next(&self, lane: u8, streams: Streams) -> Option<u64> {
+        let streams = if lane == CONTROL {
+            CONTROL_STREAMS
+        } else {
+            streams
+        };
+        let lane = &self.lanes[usize::from(lane)];
+        let &number = lane.waiting.front()?;
+        let record = &self.records[(number - self.first) as usize];
+        let (count, bytes) = lane.begun;
+        let begins = record.pieces > 1 && record.next == 0;
+        let waits = begins && !streams.admit(count, bytes, record.len());
+        (!waits).then_some(number)
+    }
+
+    /// This piece is sent for the first time; whether there are more.
+    fn begin(&mut self, number: u64, piece: u8) -> bool {
+        let record = &mut self.records[(number - self.first) as usize];
+        if piece < record.next {
+            return false;
+        }
+        if record.pieces > 1 && piece == 0 {
+            let begun = &mut self.lanes[usize::from(record.lane)].begun;
+            *begun = (begun.0 + 1, begun.1 + record.len());
+        }
+        record.next = piece + 1;
+        record.next < record.pieces
+    }
+}

@@ -1,0 +1,492 @@
+//! The bytes of a datagram; `docs/protocol.md` draws them.
+//!
+//! Every datagram ends with a CRC32C over all before it, since UDP's own checksum misses one damaged datagram in 65,536
+//! and may be switched off. What does not fit it, or is no datagram of these kinds, is as good as lost.
+
+use std::time::Duration;
+
+use bytes::BufMut;
+
+use crate::datagram::received::Received;
+use crate::id::NodeId;
+use crate::varint::{self, Reader};
+use crate::wire::{DecodeError, MAX_FRAME};
+
+/// Bytes of the checksum at the end.
+pub(super) const CHECKSUM: usize = 4;
+
+/// An [`Datagram::Ask`] is at least this long: so a challenge is never longer than it, and a path that carries less is
+/// noticed before anything depends on it.
+pub(super) const ASK_LEN: usize = 1200;
+
+/// Begins an ask, as it begins a stream.
+const MAGIC: [u8; 4] = *b"WLBY";
+
+/// Longest body of a message: its payload and its header.
+pub(super) const MAX_BODY: usize = 2 * MAX_FRAME;
+
+/// Most ranges of received packets that one acknowledgement names.
+pub(super) const MAX_RANGES: usize = 32;
+
+mod kind {
+    pub(super) const ASK: u8 = 0x01;
+    pub(super) const CHALLENGE: u8 = 0x02;
+    pub(super) const OPEN: u8 = 0x03;
+    pub(super) const GONE: u8 = 0x04;
+    /// The lower bits are [`super::Flags`].
+    pub(super) const DATA: u8 = 0x10;
+}
+
+/// What stands in a packet besides messages; the others are [`crate::wire::kind`]s.
+mod frame {
+    pub(super) const PADDING: u8 = 0x00;
+    pub(super) const PIECE: u8 = crate::wire::kind::PART;
+    pub(super) const PROBE: u8 = crate::wire::kind::PROBE;
+}
+
+/// The kind of a request that also says what its method is: its receiver has not confirmed to know it.
+pub(super) const INTRODUCTION: u8 = 0x30;
+
+/// What begins a packet says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Flags(u8);
+
+impl Flags {
+    const KNOWN: u8 = 0x03;
+    pub(super) const NONE: Self = Self(0);
+    /// An acknowledgement follows the packet's number.
+    pub(super) const ACK: Self = Self(0x01);
+    /// The sender waits for the acknowledgement: it should not be delayed.
+    pub(super) const URGENT: Self = Self(0x02);
+
+    pub(super) fn contains(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    pub(super) fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(super) fn byte(self) -> u8 {
+        kind::DATA | self.0
+    }
+
+    fn read(byte: u8) -> Option<Self> {
+        (byte & !Self::KNOWN == kind::DATA).then_some(Self(byte & Self::KNOWN))
+    }
+}
+
+/// A datagram, up to the packet in it: that is read by the session that it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Datagram<'a> {
+    /// Somebody wants a session; nothing is proven yet.
+    Ask { client: u64 },
+    /// The answer: with this session id you show that you are where you say.
+    Challenge {
+        client: u64,
+        server: u64,
+        issued: u64,
+        hello: &'a [u8],
+    },
+    /// A packet of a session that may be new to its receiver.
+    Open {
+        server: u64,
+        client: u64,
+        issued: u64,
+        hello: &'a [u8],
+        flags: Flags,
+    },
+    /// A packet of a session that is known.
+    Data { session: u64, flags: Flags },
+    /// This life knows no such session.
+    Gone { session: u64, node: NodeId },
+}
+
+/// Why a datagram was dropped before anything in it counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    /// The checksum does not fit.
+    Corrupt,
+    /// The checksum fits, but it is no datagram of this protocol.
+    Malformed,
+}
+
+/// Reads a datagram; the reader then stands before the packet, if there is one.
+pub(super) fn read(datagram: &[u8]) -> Result<(Datagram<'_>, Reader<'_>), Unreadable> {
+    let Some((body, checksum)) = datagram.split_last_chunk::<CHECKSUM>() else {
+        return Err(Unreadable::Corrupt);
+    };
+    if crc32c::crc32c(body) != u32::from_be_bytes(*checksum) {
+        return Err(Unreadable::Corrupt);
+    }
+    let mut reader = Reader::new(body);
+    match read_kind(&mut reader, datagram.len()) {
+        Ok(Some(datagram)) => Ok((datagram, reader)),
+        Ok(None) | Err(_) => Err(Unreadable::Malformed),
+    }
+}
+
+fn read_kind<'a>(reader: &mut Reader<'a>, len: usize) -> Result<Option<Datagram<'a>>, DecodeError> {
+    let what = "datagram";
+    let kind = reader.u8(what)?;
+    if let Some(flags) = Flags::read(kind) {
+        let session = read_u64(reader)?;
+        return Ok(Some(Datagram::Data { session, flags }));
+    }
+    Ok(match kind {
+        kind::ASK => {
+            let magic = reader.array(what)?;
+            let (_lowest, _highest) = (reader.u8(what)?, reader.u8(what)?);
+            let client = read_u64(reader)?;
+            (magic == MAGIC && len >= ASK_LEN).then_some(Datagram::Ask { client })
+        }
+        kind::CHALLENGE => Some(Datagram::Challenge {
+            client: read_u64(reader)?,
+            server: read_u64(reader)?,
+            issued: read_u64(reader)?,
+            hello: reader.bytes(ASK_LEN, what)?,
+        }),
+        kind::OPEN => {
+            let server = read_u64(reader)?;
+            let client = read_u64(reader)?;
+            let issued = read_u64(reader)?;
+            let hello = reader.bytes(ASK_LEN, what)?;
+            Flags::read(reader.u8(what)?).map(|flags| Datagram::Open {
+                server,
+                client,
+                issued,
+                hello,
+                flags,
+            })
+        }
+        kind::GONE => Some(Datagram::Gone {
+            session: read_u64(reader)?,
+            node: NodeId::read(reader)?,
+        }),
+        _ => None,
+    })
+}
+
+fn read_u64(reader: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    Ok(u64::from_be_bytes(reader.array("datagram")?))
+}
+
+pub(super) fn put_ask(out: &mut Vec<u8>, versions: (u8, u8), client: u64) {
+    let start = out.len();
+    out.put_u8(kind::ASK);
+    out.put_slice(&MAGIC);
+    out.put_u8(versions.0);
+    out.put_u8(versions.1);
+    out.put_u64(client);
+    out.resize(start + ASK_LEN - CHECKSUM, 0);
+    seal(out, start);
+}
+
+pub(super) fn put_challenge(
+    out: &mut Vec<u8>,
+    client: u64,
+    server: u64,
+    issued: u64,
+    hello: &[u8],
+) {
+    let start = out.len();
+    out.put_u8(kind::CHALLENGE);
+    out.put_u64(client);
+    out.put_u64(server);
+    out.put_u64(issued);
+    varint::put_bytes(out, hello);
+    seal(out, start);
+}
+
+/// Begins a datagram for a receiver that may not know the session; a packet follows. Returns where its flags are.
+pub(super) fn put_open(
+    out: &mut Vec<u8>,
+    server: u64,
+    client: u64,
+    issued: u64,
+    hello: &[u8],
+) -> usize {
+    out.put_u8(kind::OPEN);
+    out.put_u64(server);
+    out.put_u64(client);
+    out.put_u64(issued);
+    varint::put_bytes(out, hello);
+    out.put_u8(Flags::NONE.byte());
+    out.len() - 1
+}
+
+/// What such a datagram takes besides the hello and what any other takes.
+pub(super) const OPEN_OVERHEAD: usize = 8 + 8 + 3 + 1;
+
+/// Begins a datagram of a known session; a packet follows. Returns where its flags are.
+pub(super) fn put_data(out: &mut Vec<u8>, session: u64) -> usize {
+    out.put_u8(Flags::NONE.byte());
+    out.put_u64(session);
+    out.len() - 1 - 8
+}
+
+pub(super) fn put_gone(out: &mut Vec<u8>, session: u64, node: NodeId) {
+    let start = out.len();
+    out.put_u8(kind::GONE);
+    out.put_u64(session);
+    node.put(out);
+    seal(out, start);
+}
+
+/// Ends the datagram that begins at `start`.
+pub(super) fn seal(out: &mut Vec<u8>, start: usize) {
+    let checksum = crc32c::crc32c(&out[start..]);
+    out.put_u32(checksum);
+}
+
+/// Which packets of the other side have arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ack {
+    /// How long the newest of them has waited for this.
+    pub(super) delay: Duration,
+    ranges: [(u64, u64); MAX_RANGES],
+    count: usize,
+}
+
+impl Ack {
+    /// First and last number of each range, the newest first.
+    pub(super) fn ranges(&self) -> &[(u64, u64)] {
+        &self.ranges[..self.count]
+    }
+
+    /// The newest packet.
+    pub(super) fn largest(&self) -> u64 {
+        self.ranges[0].1
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let what = "acknowledgement";
+        let below = || DecodeError::Malformed {
+            what,
+            why: "a range below number 0",
+        };
+        let largest = reader.varint(what)?;
+        let delay = reader.duration(what)?;
+        let more = reader.varint(what)?;
+        if more >= MAX_RANGES as u64 {
+            return Err(DecodeError::TooLong {
+                what,
+                len: more + 1,
+                limit: MAX_RANGES,
+            });
+        }
+        let first = largest
+            .checked_sub(reader.varint(what)?)
+            .ok_or_else(below)?;
+        let mut ranges = [(0, 0); MAX_RANGES];
+        ranges[0] = (first, largest);
+        let count = 1 + more as usize;
+        for index in 1..count {
+            // Two ranges have at least one number between them.
+            let last = reader
+                .varint(what)?
+                .checked_add(2)
+                .and_then(|gap| ranges[index - 1].0.checked_sub(gap))
+                .ok_or_else(below)?;
+            let first = last.checked_sub(reader.varint(what)?).ok_or_else(below)?;
+            ranges[index] = (first, last);
+        }
+        Ok(Self {
+            delay,
+            ranges,
+            count,
+        })
+    }
+}
+
+/// Appends an acknowledgement of `room` bytes at most, the newest ranges first; there is at least one.
+pub(super) fn put_ack(out: &mut Vec<u8>, received: &Received, delay: Duration, room: usize) {
+    let mut ranges = received.ranges().rev();
+    let Some((mut first, largest)) = ranges.next() else {
+        debug_assert!(false, "something was received");
+        return;
+    };
+    let start = out.len();
+    varint::put(out, largest);
+    varint::put_duration(out, delay);
+    let count_at = out.len();
+    out.put_u8(0); // below MAX_RANGES, so one byte
+    varint::put(out, largest - first);
+    let mut more = 0;
+    for (next, last) in ranges.take(MAX_RANGES - 1) {
+        if out.len() - start + 2 * varint::MAX_LEN > room {
+            break;
+        }
+        varint::put(out, first - last - 2);
+        varint::put(out, last - next);
+        (first, more) = (next, more + 1);
+    }
+    out[count_at] = more;
+}
+
+/// Longest acknowledgement that rides with messages. One that has more to say leaves the oldest ranges out: what they
+/// would acknowledge is sent again at worst.
+pub(super) const ACK_ROOM: usize = 48;
+
+/// Something in a packet, behind its acknowledgement; bytes are named by where they are in the datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// Nothing but: acknowledge this packet.
+    Probe,
+    /// A message.
+    Whole {
+        number: u64,
+        kind: u8,
+        start: usize,
+        end: usize,
+    },
+    /// A piece of a message.
+    Piece {
+        number: u64,
+        kind: u8,
+        total: usize,
+        offset: usize,
+        start: usize,
+        end: usize,
+    },
+}
+
+impl Frame {
+    /// The next frame of a packet, `None` at its end.
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, DecodeError> {
+        let what = "packet";
+        loop {
+            if reader.is_empty() {
+                return Ok(None);
+            }
+            match reader.u8(what)? {
+                frame::PADDING => {}
+                frame::PROBE => return Ok(Some(Self::Probe)),
+                frame::PIECE => return Self::read_piece(reader).map(Some),
+                kind => {
+                    let number = reader.varint(what)?;
+                    let len = reader.bytes(MAX_BODY, what)?.len();
+                    let end = reader.position();
+                    return Ok(Some(Self::Whole {
+                        number,
+                        kind,
+                        start: end - len,
+                        end,
+                    }));
+                }
+            }
+        }
+    }
+
+    fn read_piece(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let what = "piece";
+        let number = reader.varint(what)?;
+        let kind = reader.u8(what)?;
+        let total = reader.varint(what)?;
+        if total > MAX_BODY as u64 {
+            return Err(DecodeError::TooLong {
+                what,
+                len: total,
+                limit: MAX_BODY,
+            });
+        }
+        let offset = reader.varint(what)?;
+        let len = reader.bytes(MAX_BODY, what)?.len();
+        if len == 0 || offset.saturating_add(len as u64) > total {
+            return Err(DecodeError::Malformed {
+                what,
+                why: "nothing of its message",
+            });
+        }
+        let end = reader.position();
+        Ok(Self::Piece {
+            number,
+            kind,
+            total: total as usize,
+            offset: offset as usize,
+            start: end - len,
+            end,
+        })
+    }
+}
+
+pub(super) fn put_probe(out: &mut Vec<u8>) {
+    out.put_u8(frame::PROBE);
+}
+
+/// Appends what stands before a message's bytes.
+pub(super) fn put_whole(out: &mut Vec<u8>, number: u64, kind: u8, len: usize) {
+    out.put_u8(kind);
+    varint::put(out, number);
+    varint::put(out, len as u64);
+}
+
+/// What a message of this length takes besides its bytes.
+pub(super) fn whole_overhead(number: u64, len: usize) -> usize {
+    1 + varint_len(number) + varint_len(len as u64)
+}
+
+/// Appends what stands before a piece's bytes.
+pub(super) fn put_piece(
+    out: &mut Vec<u8>,
+    number: u64,
+    kind: u8,
+    total: usize,
+    offset: usize,
+    len: usize,
+) {
+    out.put_u8(frame::PIECE);
+    varint::put(out, number);
+    out.put_u8(kind);
+    varint::put(out, total as u64);
+    varint::put(out, offset as u64);
+    varint::put(out, len as u64);
+}
+
+/// What a piece takes at most besides its bytes.
+pub(super) const PIECE_OVERHEAD: usize = 2 + varint::MAX_LEN + 3 * 3;
+
+fn varint_len(value: u64) -> usize {
+    (70 - (value | 1).leading_zeros() as usize) / 7
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_varints() {
+        for shift in 0..64 {
+            for value in [(1u64 << shift) - 1, 1 << shift] {
+                assert_eq!(varint_len(value), varint::encode(value).1, "{value}");
+            }
+        }
+    }
+
+    #[test]
+    fn acknowledgements_survive_and_drop_their_oldest_ranges_for_want_of_room() {
+        let mut received = Received::default();
+        let numbers: Vec<u64> = (0..200).filter(|n| n % 7 != 3 && n % 11 != 5).collect();
+        numbers.iter().for_each(|&number| {
+            received.insert(number);
+        });
+        for room in [ACK_ROOM, 1000] {
+            let mut out = Vec::new();
+            put_ack(&mut out, &received, Duration::from_micros(300), room);
+            assert!(out.len() <= room);
+            let mut reader = Reader::new(&out);
+            let ack = Ack::read(&mut reader).expect("what was written");
+            assert!(reader.is_empty());
+            assert_eq!(Some(&ack.largest()), numbers.last());
+            assert_eq!(ack.delay, Duration::from_micros(300));
+            let oldest = ack.ranges().last().expect("a range").0;
+            let named: Vec<u64> = (ack.ranges().iter().rev())
+                .flat_map(|&(first, last)| first..=last)
+                .collect();
+            let expected: Vec<u64> = (numbers.iter().copied())
+                .filter(|&number| number >= oldest)
+                .collect();
+            assert_eq!(named, expected);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Which packets have arrived, and when that has to be said.
+
+use std::time::Duration;
+
+use crate::datagram::packet::MAX_RANGES;
+
+/// How long an acknowledgement waits for a message that takes it along.
+pub(super) const ACK_DELAY: Duration = Duration::from_millis(10);
+
+/// So many packets are not acknowledged later than at once: their sender's window must go on.
+const ACK_EVERY: u32 = 8;
+
+/// The numbers of packets that have arrived, as ranges; the oldest are forgotten.
+#[derive(Debug, Default)]
+pub(super) struct Received {
+    /// First and last number, ascending, with gaps between them.
+    ranges: Vec<(u64, u64)>,
+    /// What is below has arrived or is not accepted any more.
+    floor: u64,
+    /// When the newest arrived.
+    newest_at: Duration,
+    /// Packets that ask for an acknowledgement and have not got one.
+    unanswered: u32,
+    /// When they must have one.
+    due: Option<Duration>,
+}
+
+impl Received {
+    pub(super) fn ranges(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
+        self.ranges.iter().copied()
+    }
+
+    fn newest(&self) -> Option<u64> {
+        self.ranges.last().map(|range| range.1)
+    }
+
+    /// Whether this packet has arrived before, or is so old that this cannot be told.
+    pub(super) fn contains(&self, number: u64) -> bool {
+        let next = self.ranges.partition_point(|range| range.1 < number);
+        number < self.floor || self.ranges.get(next).is_some_and(|range| range.0 <= number)
+    }
+
+    /// Takes a packet's number, which is not in it yet.
+    pub(super) fn insert(&mut self, number: u64) {
+        if let Some(newest) = self.ranges.last_mut()
+            && newest.1 + 1 == number
+        {
+            newest.1 = number; // nearly always
+            return;
+        }
+        let next = self.ranges.partition_point(|range| range.1 < number);
+        let joins_next = (self.ranges.get(next)).is_some_and(|range| range.0 == number + 1);
+        let joins_previous = next > 0 && self.ranges[next - 1].1 + 1 == number;
+        match (joins_previous, joins_next) {
+            (true, true) => {
+                self.ranges[next - 1].1 = self.ranges[next].1;
+                self.ranges.remove(next);
+            }
+            (true, false) => self.ranges[next - 1].1 = number,
+            (false, true) => self.ranges[next].0 = number,
+            (false, false) => self.ranges.insert(next, (number, number)),
+        }
+        if self.ranges.len() > MAX_RANGES {
+            let oldest = self.ranges.remove(0);
+            self.floor = self.floor.max(oldest.1 + 1);
+        }
+    }
+
+    /// A packet has arrived: `asks` if it wants an acknowledgement, `urgent` if at once.
+    pub(super) fn handle(&mut self, now: Duration, number: u64, asks: bool, urgent: bool) {
+        let expected = self.newest().map_or(self.floor, |newest| newest + 1);
+        self.insert(number);
+        if number >= expected {
+            self.newest_at = now;
+        }
+        if !asks {
+            return;
+        }
+        self.unanswered += 1;
+        // A gap is told at once: something was lost, or has come late after all.
+        let at_once = urgent || number != expected || self.unanswered >= ACK_EVERY;
+        let due = if at_once { now } else { now + ACK_DELAY };
+        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+    }
+
+    /// Whether an acknowledgement should go with the next packet.
+    pub(super) fn wants_ack(&self) -> bool {
+        self.unanswered > 0
+    }
+
+    /// When an acknowledgement must leave.
+    pub(super) fn due(&self) -> Option<Duration> {
+        self.due
+    }
+
+    /// An acknowledgement leaves now: the newest packet that it covers, and how long that has waited.
+    pub(super) fn take_ack(&mut self, now: Duration) -> (u64, Duration) {
+        self.unanswered = 0;
+        self.due = None;
+        let newest = self.newest().unwrap_or(0);
+        (newest, now.saturating_sub(self.newest_at))
+    }
+
+    /// The other side knows that everything up to `number` has arrived, or needs no answer about it: this need not be
+    /// said again.
+    pub(super) fn forget_up_to(&mut self, number: u64) {
+        // The newest stays: an acknowledgement names at least one packet.
+        let keep = number.min(self.newest().unwrap_or(0).saturating_sub(1));
+        if keep < self.floor {
+            return;
+        }
+        self.floor = keep + 1;
+        let gone = self.ranges.partition_point(|range| range.1 <= keep);
+        self.ranges.drain(..gone);
+        if let Some(oldest) = self.ranges.first_mut() {
+            oldest.0 = oldest.0.max(self.floor);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn ranges_join_and_split() {
+        let mut received = Received::default();
+        for number in [5, 1, 3, 2, 9, 4, 0] {
+            assert!(!received.contains(number));
+            received.insert(number);
+            assert!(received.contains(number));
+        }
+        assert_eq!(received.ranges().collect::<Vec<_>>(), [(0, 5), (9, 9)]);
+    }
+
+    #[test]
+    fn what_is_too_old_to_tell_counts_as_arrived() {
+        let mut received = Received::default();
+        for number in 0..MAX_RANGES as u64 + 1 {
+            received.insert(2 * number + 1);
+        }
+        assert!(received.contains(0), "below all that is remembered");
+        assert!(!received.contains(4));
+        received.forget_up_to(20);
+        assert!(received.contains(20));
+        assert!(!received.contains(22));
+        received.forget_up_to(1000);
+        assert_eq!(received.ranges().count(), 1, "the newest stays");
+    }
+
+    #[test]
+    fn an_acknowledgement_waits_unless_something_is_missing_or_urgent() {
+        let due = |packets: &[(u64, bool)]| {
+            let mut received = Received::default();
+            for &(number, urgent) in packets {
+                received.handle(NOW, number, true, urgent);
+            }
+            received.due()
+        };
+        assert_eq!(due(&[(0, false)]), Some(NOW + ACK_DELAY));
+        assert_eq!(due(&[(0, false), (1, true)]), Some(NOW));
+        assert_eq!(due(&[(0, false), (2, false)]), Some(NOW));
+        assert_eq!(due(&[(1, false), (0, false)]), Some(NOW));
+        let many: Vec<_> = (0..u64::from(ACK_EVERY)).map(|n| (n, false)).collect();
+        assert_eq!(due(&many), Some(NOW));
+        let mut received = Received::default();
+        received.handle(NOW, 0, false, true);
+        assert_eq!(
+            received.due(),
+            None,
+            "an acknowledgement is not acknowledged"
+        );
+    }
+}

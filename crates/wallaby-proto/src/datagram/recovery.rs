@@ -1,0 +1,509 @@
+//! What is under way: round-trip times, loss, retransmission, and how much may be under way at a time.
+//!
+//! Loss is found as in RFC 9002: by later packets that were acknowledged, or, where none is, by a probe after a time
+//! that doubles with each. A packet's number is never used again, so every acknowledgement measures the round trip.
+//! The window is that of NewReno (RFC 5681): it doubles each round trip until something is lost, then is halved and
+//! grows by a datagram a round trip.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::datagram::Settings;
+use crate::datagram::packet::Ack;
+use crate::datagram::received::ACK_DELAY;
+
+/// The round trip that is assumed before one was measured.
+const FIRST_RTT: Duration = Duration::from_millis(100);
+
+/// What a timer is off by.
+const GRANULARITY: Duration = Duration::from_millis(1);
+
+/// Probes are not further apart than this, unless the round trip is long.
+const MOST_BETWEEN_PROBES: Duration = Duration::from_secs(2);
+
+/// A packet is lost if one sent so many later was acknowledged; more where packets turn out to overtake each other.
+const REORDERED: (u64, u64) = (3, 128);
+
+/// So many probes without an answer and the window starts anew.
+const PROBES_TO_COLLAPSE: u32 = 3;
+
+/// Most packets that are kept in mind.
+const MAX_PACKETS: usize = 4096;
+
+/// A timer that comes later than this says that this process, not the other side, was asleep (PROTOCOL-NOTES 20).
+const ASLEEP: Duration = Duration::from_millis(100);
+
+/// A piece of a message, by the message's number and the piece's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Chunk {
+    pub(super) number: u64,
+    pub(super) piece: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    UnderWay,
+    /// Counts as lost; its acknowledgement may come late after all.
+    Lost,
+    /// Acknowledged, or without need of it.
+    Settled,
+}
+
+/// A packet that was sent.
+#[derive(Debug)]
+struct Sent {
+    at: Duration,
+    size: u32,
+    state: State,
+    chunks: u32,
+    /// Where its chunks begin, counted from the first chunk ever.
+    first_chunk: u64,
+    /// The newest packet that it acknowledged.
+    acknowledges: Option<u64>,
+}
+
+/// The packets of one session that are under way.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    packets: VecDeque<Sent>,
+    /// Number of the first of `packets`.
+    first: u64,
+    chunks: VecDeque<Chunk>,
+    /// How many chunks came before the first of `chunks`.
+    first_chunk: u64,
+    /// Of the packets under way.
+    bytes: usize,
+    under_way: usize,
+    largest_acknowledged: Option<u64>,
+    rtt: Rtt,
+    window: Window,
+    reordered: u64,
+    /// When the next packet counts as lost.
+    loss_at: Option<Duration>,
+    /// When the last packet was sent that asks for an acknowledgement.
+    last_sent: Duration,
+    /// When the other side last acknowledged something, or had everything.
+    progress: Duration,
+    /// Probes since then.
+    probes: u32,
+    lost: u64,
+    patience: (Duration, u32),
+}
+
+/// What a timeout says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Timeout {
+    /// Something counts as lost, or it was too early.
+    Nothing,
+    /// Something should be sent, whatever the window says.
+    Probe,
+    /// The other side has not acknowledged anything for so long, in spite of so many probes.
+    GiveUp { silent: Duration, probes: u32 },
+}
+
+/// What an acknowledgement said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct News {
+    /// The other side has all acknowledgements up to this packet of its own.
+    pub(super) acknowledged_up_to: Option<u64>,
+}
+
+/// Something was acknowledged that had not been sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NeverSent;
+
+impl Recovery {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            packets: VecDeque::new(),
+            first: 0,
+            chunks: VecDeque::new(),
+            first_chunk: 0,
+            bytes: 0,
+            under_way: 0,
+            largest_acknowledged: None,
+            rtt: Rtt::default(),
+            window: Window::new(settings),
+            reordered: REORDERED.0,
+            loss_at: None,
+            last_sent: Duration::ZERO,
+            progress: Duration::ZERO,
+            probes: 0,
+            lost: 0,
+            patience: (settings.patience, settings.probes),
+        }
+    }
+
+    /// The number of the next packet.
+    pub(super) fn next_number(&self) -> u64 {
+        self.first + self.packets.len() as u64
+    }
+
+    /// The chunks of the packet that is being written are appended here.
+    pub(super) fn chunks(&mut self) -> &mut VecDeque<Chunk> {
+        &mut self.chunks
+    }
+
+    /// How many chunks were appended since the last packet was sent.
+    fn new_chunks(&self) -> u64 {
+        let known = self.packets.back().map_or(self.first_chunk, |sent| {
+            sent.first_chunk + u64::from(sent.chunks)
+        });
+        self.first_chunk + self.chunks.len() as u64 - known
+    }
+
+    /// The packet with the next number is sent. It `asks` for an acknowledgement if it holds more than one itself.
+    pub(super) fn handle_sent(
+        &mut self,
+        now: Duration,
+        size: usize,
+        asks: bool,
+        acknowledges: Option<u64>,
+    ) {
+        let chunks = self.new_chunks();
+        if asks {
+            if self.under_way == 0 {
+                self.progress = now;
+            }
+            self.bytes += size;
+            self.under_way += 1;
+            self.last_sent = now;
+        }
+        self.packets.push_back(Sent {
+            at: now,
+            size: size as u32,
+            state: if asks {
+                State::UnderWay
+            } else {
+                State::Settled
+            },
+            chunks: chunks as u32,
+            first_chunk: self.first_chunk + self.chunks.len() as u64 - chunks,
+            acknowledges,
+        });
+        self.forget(now);
+    }
+
+    /// Whether another packet with messages may leave.
+    pub(super) fn has_room(&self) -> bool {
+        self.bytes < self.window.size && self.packets.len() < MAX_PACKETS
+    }
+
+    /// Whether a packet may leave that only acknowledges. A peer that wants acknowledgements and gives none does not
+    /// make this side remember more and more of them.
+    pub(super) fn may_acknowledge(&self) -> bool {
+        self.packets.len() < 2 * MAX_PACKETS
+    }
+
+    /// Whether no packet with messages may leave after one of this size.
+    pub(super) fn is_last(&self, size: usize) -> bool {
+        self.bytes + size >= self.window.size
+    }
+
+    /// Whether something waits for its acknowledgement.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.under_way > 0
+    }
+
+    /// Takes an acknowledgement: `settled` gets the chunks that arrived, `lost` those to be sent again.
+    pub(super) fn handle_ack(
+        &mut self,
+        now: Duration,
+        ack: &Ack,
+        mut settled: impl FnMut(Chunk),
+        lost: impl FnMut(Chunk),
+    ) -> Result<News, NeverSent> {
+        if ack.largest() >= self.next_number() {
+            return Err(NeverSent);
+        }
+        let full = self.bytes * 2 >= self.window.size;
+        let mut news = News::default();
+        let mut progress = false;
+        for &(first, last) in ack.ranges() {
+            if last < self.first {
+                break;
+            }
+            for number in (first.max(self.first)..=last).rev() {
+                let index = (number - self.first) as usize;
+                let sent = &mut self.packets[index];
+                news.acknowledged_up_to = news.acknowledged_up_to.max(sent.acknowledges.take());
+                match std::mem::replace(&mut sent.state, State::Settled) {
+                    State::Settled => continue,
+                    State::UnderWay => {
+                        self.bytes -= sent.size as usize;
+                        self.under_way -= 1;
+                        self.window.handle_acknowledged(sent.size, sent.at, full);
+                        if number == ack.largest() {
+                            self.rtt.measure(now.saturating_sub(sent.at), ack.delay);
+                        }
+                    }
+                    State::Lost => {
+                        let behind = ack.largest() - number + 1;
+                        self.reordered = self.reordered.max(behind).min(REORDERED.1);
+                    }
+                }
+                progress = true;
+                let begin = (sent.first_chunk - self.first_chunk) as usize;
+                let end = begin + sent.chunks as usize;
+                self.chunks
+                    .range(begin..end)
+                    .copied()
+                    .for_each(&mut settled);
+            }
+        }
+        if progress {
+            self.progress = now;
+            self.probes = 0;
+        }
+        self.largest_acknowledged = self.largest_acknowledged.max(Some(ack.largest()));
+        self.find_losses(now, lost);
+        self.forget(now);
+        Ok(news)
+    }
+
+    /// When [`Recovery::handle_timeout`] has something to do.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        if self.under_way == 0 {
+            return None;
+        }
+        let probe = self.last_sent + self.between_probes();
+        let next = self.loss_at.unwrap_or(probe);
+        Some(next.min(self.progress.saturating_add(self.patience.0)))
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Duration, mut lost: impl FnMut(Chunk)) -> Timeout {
+        let Some(due) = self.timeout().filter(|due| *due <= now) else {
+            return Timeout::Nothing;
+        };
+        let late = now - due;
+        if late > ASLEEP {
+            self.progress += late; // silence counts only while this side listens
+        }
+        if self.loss_at.is_some_and(|loss| loss <= now) {
+            self.find_losses(now, lost);
+            self.forget(now);
+            return Timeout::Nothing;
+        }
+        let silent = now.saturating_sub(self.progress);
+        if silent >= self.patience.0 || self.probes >= self.patience.1 {
+            return Timeout::GiveUp {
+                silent,
+                probes: self.probes,
+            };
+        }
+        if now < self.last_sent + self.between_probes() {
+            return Timeout::Nothing;
+        }
+        self.probes += 1;
+        if self.probes == PROBES_TO_COLLAPSE {
+            self.window.collapse(now);
+        }
+        // The oldest packet's chunks are worth more than an empty probe: if it was lost, this repairs it.
+        let oldest = self
+            .packets
+            .iter()
+            .find(|sent| sent.state == State::UnderWay);
+        if let Some(sent) = oldest {
+            let begin = (sent.first_chunk - self.first_chunk) as usize;
+            let end = begin + sent.chunks as usize;
+            self.chunks.range(begin..end).copied().for_each(&mut lost);
+        }
+        Timeout::Probe
+    }
+
+    /// What the round trip and the window are now, and how many packets were lost.
+    pub(super) fn path(&self) -> PathStats {
+        PathStats {
+            round_trip: self.rtt.smoothed,
+            window: self.window.size,
+            under_way: self.bytes,
+            lost: self.lost,
+        }
+    }
+
+    /// The handshake took so long.
+    pub(super) fn measure(&mut self, round_trip: Duration) {
+        self.rtt.measure(round_trip, Duration::ZERO);
+    }
+
+    fn between_probes(&self) -> Duration {
+        let once = self.rtt.probe_after();
+        let backed_off = once * 2u32.saturating_pow(self.probes.min(16));
+        backed_off.min(MOST_BETWEEN_PROBES.max(once))
+    }
+
+    fn find_losses(&mut self, now: Duration, mut lost: impl FnMut(Chunk)) {
+        self.loss_at = None;
+        let Some(largest) = self.largest_acknowledged else {
+            return;
+        };
+        let patience = self.rtt.loss_after(self.reordered > REORDERED.0);
+        let mut newest_lost = None;
+        let before = largest.saturating_sub(self.first) as usize;
+        for (index, sent) in self.packets.iter_mut().take(before).enumerate() {
+            if sent.state != State::UnderWay {
+                continue;
+            }
+            let number = self.first + index as u64;
+            let lost_at = sent.at + patience;
+            if largest - number < self.reordered && lost_at > now {
+                // Those behind it were sent later.
+                self.loss_at = Some(self.loss_at.map_or(lost_at, |earlier| earlier.min(lost_at)));
+                continue;
+            }
+            sent.state = State::Lost;
+            self.bytes -= sent.size as usize;
+            self.under_way -= 1;
+            self.lost += 1;
+            newest_lost = newest_lost.max(Some(sent.at));
+            let begin = (sent.first_chunk - self.first_chunk) as usize;
+            let end = begin + sent.chunks as usize;
+            self.chunks.range(begin..end).copied().for_each(&mut lost);
+        }
+        if let Some(sent_at) = newest_lost {
+            self.window.handle_lost(sent_at, now);
+        }
+    }
+
+    /// Forgets the oldest packets, as far as they matter no more.
+    fn forget(&mut self, now: Duration) {
+        while let Some(sent) = self.packets.front() {
+            let over = match sent.state {
+                State::UnderWay => false,
+                State::Lost => {
+                    let late = 2 * self.rtt.probe_after();
+                    sent.at + late <= now || self.packets.len() >= MAX_PACKETS
+                }
+                State::Settled => true,
+            };
+            if !over {
+                return;
+            }
+            self.chunks.drain(..sent.chunks as usize);
+            self.first_chunk += u64::from(sent.chunks);
+            self.packets.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+/// What a session has found out about the way to its peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathStats {
+    /// The smoothed round-trip time; `None` before one was measured.
+    pub round_trip: Option<Duration>,
+    /// How many bytes of datagrams may be under way.
+    pub window: usize,
+    /// How many are.
+    pub under_way: usize,
+    /// Datagrams that were lost, or seemed to be.
+    pub lost: u64,
+}
+
+/// The round-trip time (RFC 6298, RFC 9002 section 5).
+#[derive(Debug, Default)]
+struct Rtt {
+    smoothed: Option<Duration>,
+    variation: Duration,
+    least: Duration,
+    latest: Duration,
+}
+
+impl Rtt {
+    /// `delay` is how long the other side waited before it acknowledged.
+    fn measure(&mut self, latest: Duration, delay: Duration) {
+        self.latest = latest;
+        let Some(smoothed) = self.smoothed else {
+            self.smoothed = Some(latest);
+            self.variation = latest / 2;
+            self.least = latest;
+            return;
+        };
+        self.least = self.least.min(latest);
+        let delay = delay.min(ACK_DELAY);
+        let adjusted = if latest >= self.least + delay {
+            latest - delay
+        } else {
+            latest
+        };
+        self.variation = (self.variation * 3 + smoothed.abs_diff(adjusted)) / 4;
+        self.smoothed = Some((smoothed * 7 + adjusted) / 8);
+    }
+
+    fn probe_after(&self) -> Duration {
+        match self.smoothed {
+            Some(smoothed) => smoothed + (4 * self.variation).max(GRANULARITY) + ACK_DELAY,
+            None => 3 * FIRST_RTT,
+        }
+    }
+
+    /// How long after a packet that was acknowledged an earlier one may still be under way.
+    fn loss_after(&self, reordered: bool) -> Duration {
+        let rtt = self.smoothed.unwrap_or(FIRST_RTT).max(self.latest);
+        let rtt = if reordered { rtt * 2 } else { rtt * 9 / 8 };
+        rtt.max(GRANULARITY)
+    }
+}
+
+/// How many bytes may be under way.
+#[derive(Debug)]
+struct Window {
+    size: usize,
+    /// Below, it doubles each round trip; above, it grows by a datagram.
+    threshold: usize,
+    /// What was acknowledged since it last grew by a datagram.
+    acknowledged: usize,
+    /// When it was last made smaller: what was sent before says nothing about the new size.
+    shrunk_at: Option<Duration>,
+    datagram: usize,
+    most: usize,
+}
+
+impl Window {
+    fn new(settings: &Settings) -> Self {
+        let datagram = settings.datagram;
+        Self {
+            size: (10 * datagram).min(14_720.max(2 * datagram)),
+            threshold: usize::MAX,
+            acknowledged: 0,
+            shrunk_at: None,
+            datagram,
+            most: settings.unacknowledged.max(2 * datagram),
+        }
+    }
+
+    /// `full` if the window was used: one that is not used is not known to be good.
+    fn handle_acknowledged(&mut self, size: u32, sent_at: Duration, full: bool) {
+        if !full || self.shrunk_at.is_some_and(|shrunk| sent_at <= shrunk) {
+            return;
+        }
+        if self.size < self.threshold {
+            self.size += size as usize;
+        } else {
+            self.acknowledged += size as usize;
+            if self.acknowledged >= self.size {
+                self.acknowledged -= self.size;
+                self.size += self.datagram;
+            }
+        }
+        self.size = self.size.min(self.most);
+    }
+
+    fn handle_lost(&mut self, sent_at: Duration, now: Duration) {
+        if self.shrunk_at.is_some_and(|shrunk| sent_at <= shrunk) {
+            return; // once a round trip
+        }
+        self.shrunk_at = Some(now);
+        self.size = (self.size / 2).max(2 * self.datagram);
+        self.threshold = self.size;
+        self.acknowledged = 0;
+    }
+
+    /// Nothing came back for long: what was known of the way is of no use.
+    fn collapse(&mut self, now: Duration) {
+        self.shrunk_at = Some(now);
+        self.threshold = (self.size / 2).max(2 * self.datagram);
+        self.size = 2 * self.datagram;
+        self.acknowledged = 0;
+    }
+}

@@ -1,0 +1,400 @@
+//! One session of one life with another: what the driver may ask of it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes};
+
+use crate::connection::credit::{CallWindows, Grants};
+use crate::connection::{Counters, Hello, MethodDefinition};
+use crate::datagram::assembly::Assembly;
+use crate::datagram::methods::{self, Calls, Introduced};
+use crate::datagram::outgoing::{MessageNumber, Outbound, Outgoing};
+use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, INTRODUCTION, PIECE_OVERHEAD};
+use crate::datagram::received::Received;
+use crate::datagram::recovery::{PathStats, Recovery};
+use crate::datagram::window::{WINDOW, Window};
+use crate::datagram::{MAX_MESSAGE, Pending, Refusal, Settings};
+use crate::id::{CallId, NodeId};
+use crate::varint;
+use crate::wire::{Link, Message, MethodRef, Request, Response, kind};
+
+/// What each message costs of a window besides its payload.
+const MESSAGE_COST: u64 = 64;
+
+/// Of the numbers for messages that are not acknowledged, so many are kept for those that need no credit.
+const CONTROL_NUMBERS: u64 = WINDOW / 4;
+
+/// Longest reason for closing that is sent or told, in bytes.
+pub(super) const MAX_REASON: usize = 1024;
+
+/// The window of requests, as a credit names it.
+pub(super) const REQUESTS: u8 = 0;
+
+/// What a packet takes at most besides frames and acknowledgement: kind, session, number, checksum.
+const PACKET_OVERHEAD: usize = 1 + 8 + varint::MAX_LEN + CHECKSUM;
+
+/// One session, as one of its two sides sees it. It is reached through its [`super::Gate`].
+#[derive(Debug)]
+pub struct Session {
+    pub(super) me: Arc<Hello>,
+    /// The peer, once its hello was read.
+    pub(super) peer: Option<Arc<Hello>>,
+    pub(super) remote: SocketAddr,
+    /// The ids that this side and the other one know the session by.
+    pub(super) local_id: u64,
+    pub(super) remote_id: u64,
+    pub(super) stage: Stage,
+    pub(super) received: Received,
+    pub(super) window: Window,
+    pub(super) assembly: Assembly,
+    pub(super) introduced: Introduced,
+    pub(super) calls: Calls,
+    pub(super) outgoing: Outgoing,
+    pub(super) recovery: Recovery,
+    pub(super) request_window: i64,
+    pub(super) call_windows: CallWindows,
+    request_grants: Grants,
+    /// The next packet asks for an acknowledgement even if it holds no message.
+    pub(super) probe: bool,
+    /// So many packets may leave whatever the congestion window says.
+    pub(super) probes: u32,
+    /// When it was opened, by this side's clock.
+    pub(super) since: Duration,
+    /// When something last arrived.
+    pub(super) heard: Duration,
+    pub(super) settings: Settings,
+    pub(super) counters: Counters,
+    /// It waits in its gate's queue of sessions that may have something to send.
+    pub(super) queued: bool,
+    /// The earliest of its gate's timers that will look at it.
+    pub(super) armed: Option<Duration>,
+}
+
+/// How far a session is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// This side asks for it.
+    Asking {
+        hello: Bytes,
+        /// The life that is wanted, if not any.
+        expected: Option<NodeId>,
+        since: Duration,
+        asked: Option<Duration>,
+        tries: u32,
+    },
+    /// The peer has handed out its id, but may not have opened it yet: each packet carries what that needs.
+    Opening { hello: Bytes, issued: u64 },
+    /// Both sides know it; `issued` says when, if the other side asked for it.
+    Open { issued: Option<u64> },
+    /// This side has closed it, and tells the other.
+    Closing {
+        issued: Option<u64>,
+        until: Option<Duration>,
+    },
+}
+
+impl Session {
+    pub(super) fn new(
+        me: Arc<Hello>,
+        remote: SocketAddr,
+        ids: (u64, u64),
+        stage: Stage,
+        now: Duration,
+        settings: &Settings,
+    ) -> Self {
+        let grants = Grants::new(me.limits.requests / 2);
+        Self {
+            me,
+            peer: None,
+            remote,
+            local_id: ids.0,
+            remote_id: ids.1,
+            stage,
+            received: Received::default(),
+            window: Window::default(),
+            assembly: Assembly::default(),
+            introduced: Introduced::default(),
+            calls: Calls::default(),
+            outgoing: Outgoing::default(),
+            recovery: Recovery::new(settings),
+            request_window: 0,
+            call_windows: CallWindows::default(),
+            request_grants: grants,
+            probe: false,
+            probes: 0,
+            since: now,
+            heard: now,
+            settings: *settings,
+            counters: Counters::default(),
+            queued: false,
+            armed: None,
+        }
+    }
+
+    /// The peer has said who it is.
+    pub(super) fn set_peer(&mut self, peer: Arc<Hello>) {
+        self.request_window = peer.limits.requests.min(i64::MAX as u64) as i64;
+        self.peer = Some(peer);
+    }
+
+    /// The peer, once the handshake is done.
+    pub fn peer(&self) -> Option<&Arc<Hello>> {
+        self.peer.as_ref()
+    }
+
+    /// Where the peer is.
+    pub fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// What this session has carried: messages, and the bytes of their datagrams.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// What it has found out about the way to the peer.
+    pub fn path(&self) -> PathStats {
+        self.recovery.path()
+    }
+
+    /// Whether nothing waits to be sent or acknowledged.
+    pub fn is_idle(&self) -> bool {
+        self.outgoing.is_empty()
+    }
+
+    /// Whether the peer has acknowledged this message: its life has received it (PROTOCOL-NOTES 25).
+    pub fn is_acknowledged(&self, message: MessageNumber) -> bool {
+        self.outgoing.has_arrived(message.0)
+    }
+
+    /// The messages that the peer has not acknowledged.
+    pub fn pending(&self) -> impl Iterator<Item = Pending> + '_ {
+        self.outgoing.pending().map(|(number, sent)| Pending {
+            number: MessageNumber(number),
+            sent,
+        })
+    }
+
+    /// Sends a request by this method; how it is named is filled in here.
+    ///
+    /// # Errors
+    ///
+    /// If it is not accepted now or not at all; nothing was sent then.
+    pub fn send_request(
+        &mut self,
+        request: &mut Request,
+        method: &MethodDefinition,
+    ) -> Result<MessageNumber, Refusal> {
+        let size = request.payload.len();
+        self.check(size)?;
+        if self.request_window <= 0 || self.is_congested() {
+            return Err(Refusal::Blocked);
+        }
+        let named = self.calls.name(method).ok_or(Refusal::NoMethodName)?;
+        self.request_window -= (size as u64 + MESSAGE_COST) as i64;
+        request.method = MethodRef::Hash(named.hash);
+        let mut header = self.outgoing.buffer();
+        let mut kind = kind::REQUEST;
+        if named.introduces.is_some() {
+            methods::put(&mut header, method);
+            kind = INTRODUCTION;
+        }
+        if let Some(link) = self.link() {
+            request.put_header(&mut header, link);
+        }
+        self.counters.messages_sent += 1;
+        let payload = request.payload.clone();
+        Ok(self.push(header, kind, payload, false, named.introduces))
+    }
+
+    /// Sends a response. Only what is `counted` needs the call's credit: a server need not count the one small answer
+    /// to a request that came in this very session.
+    ///
+    /// # Errors
+    ///
+    /// If it is not accepted now or not at all; nothing was sent then.
+    pub fn send_response(
+        &mut self,
+        response: &Response,
+        counted: bool,
+    ) -> Result<MessageNumber, Refusal> {
+        let size = response.payload.len();
+        self.check(size)?;
+        let accepted = if counted {
+            let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.call);
+            let cost = size as u64 + MESSAGE_COST;
+            !self.is_congested() && self.call_windows.take(response.call, cost, limit)
+        } else {
+            !self.is_full()
+        };
+        if !accepted {
+            return Err(Refusal::Blocked);
+        }
+        let mut header = self.outgoing.buffer();
+        if let Some(link) = self.link() {
+            response.put_header(&mut header, link);
+        }
+        self.counters.messages_sent += 1;
+        let payload = response.payload.clone();
+        Ok(self.push(header, kind::RESPONSE, payload, false, None))
+    }
+
+    /// Sends a message that needs no credit, anything but requests and responses, before those that wait.
+    ///
+    /// # Errors
+    ///
+    /// If the handshake is not done, or if more is unacknowledged than even such messages may add to.
+    pub fn send_control(&mut self, message: Message) -> Result<MessageNumber, Refusal> {
+        let payload = message.payload().clone();
+        self.check(payload.len())?;
+        if self.is_full() {
+            return Err(Refusal::Blocked);
+        }
+        let mut header = self.outgoing.buffer();
+        if let Some(link) = self.link() {
+            message.put_header(&mut header, link);
+        }
+        self.counters.messages_sent += 1;
+        Ok(self.push(header, message.kind(), payload, true, None))
+    }
+
+    /// Whether a small request would be accepted now.
+    pub fn takes_requests(&self) -> bool {
+        self.check(0).is_ok() && self.request_window > 0 && !self.is_congested()
+    }
+
+    /// Whether a small response of this call would be accepted now.
+    pub fn takes_responses(&self, call: CallId) -> bool {
+        let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.call);
+        self.check(0).is_ok() && self.call_windows.has_room(call, limit) && !self.is_congested()
+    }
+
+    /// A request that came in this session has left the queue for its handler, or was refused.
+    pub fn grant_request(&mut self, payload: usize) {
+        if let Some(bytes) = self.request_grants.add(payload as u64 + MESSAGE_COST) {
+            self.push_own(kind::CREDIT, |out| {
+                out.put_u8(REQUESTS);
+                varint::put(out, bytes);
+            });
+        }
+    }
+
+    /// The application took responses of a call that came in this session: so many, with payloads of so many bytes in
+    /// all. Call it for at least a quarter of the limit at a time.
+    pub fn grant_call(&mut self, call: CallId, responses: u64, payload: u64) {
+        self.push_own(kind::CALL_CREDIT, |out| {
+            call.initiator.put(out);
+            varint::put(out, call.sequence);
+            varint::put(out, payload + responses * MESSAGE_COST);
+        });
+    }
+
+    /// Calls of this initiator before `oldest` are over: their credit is not kept.
+    pub fn forget_calls(&mut self, oldest: CallId) {
+        self.call_windows.forget(oldest);
+    }
+
+    /// Tells the peer that nothing new comes. What was sent before may arrive after it.
+    pub fn go_away(&mut self) {
+        let received = self.counters.messages_received;
+        self.push_own(kind::GOING_AWAY, |out| varint::put(out, received));
+    }
+
+    /// Closes the session and tells the peer why. What was not acknowledged is not sent again: wait until
+    /// [`Session::is_idle`] if it should be. There are no more events.
+    pub fn close(&mut self, reason: &str) {
+        let issued = match self.stage {
+            Stage::Open { issued } => issued,
+            Stage::Asking { .. } | Stage::Opening { .. } => None,
+            Stage::Closing { .. } => return,
+        };
+        self.outgoing.clear();
+        let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
+        self.push_own(kind::CLOSE, |out| out.put_slice(reason.as_bytes()));
+        self.stage = Stage::Closing {
+            issued,
+            until: None,
+        };
+    }
+
+    /// Whether no more may be sent with credit until something is acknowledged.
+    pub(super) fn is_congested(&self) -> bool {
+        self.outgoing.bytes() >= self.settings.unacknowledged
+            || self.outgoing.numbers() >= WINDOW - CONTROL_NUMBERS
+    }
+
+    /// Whether not even messages without credit may be sent. Some numbers are left for what concerns the session.
+    fn is_full(&self) -> bool {
+        self.outgoing.bytes() >= 2 * self.settings.unacknowledged
+            || self.outgoing.numbers() >= WINDOW - CONTROL_NUMBERS / 4
+    }
+
+    /// Whether a message with a payload of this size may be sent at all.
+    fn check(&self, payload: usize) -> Result<(), Refusal> {
+        let peer = match (&self.peer, &self.stage) {
+            (_, Stage::Closing { .. }) => return Err(Refusal::Closing),
+            (None, _) => return Err(Refusal::NotOpen),
+            (Some(peer), _) => peer,
+        };
+        let size = payload as u64;
+        let limit = peer.limits.message.min(self.me.limits.message);
+        if payload > MAX_MESSAGE {
+            Err(Refusal::TooLargeForDatagrams { size })
+        } else if size > limit {
+            Err(Refusal::TooLarge { size, limit })
+        } else {
+            Ok(())
+        }
+    }
+
+    fn link(&self) -> Option<Link> {
+        Some(Link::new(self.me.node, self.peer.as_ref()?.node))
+    }
+
+    /// Sends something that concerns the session alone.
+    fn push_own(&mut self, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
+        // Numbers run out only if the peer acknowledges nothing; then the session ends anyway.
+        if self.peer.is_some() && self.outgoing.numbers() < WINDOW {
+            let mut header = self.outgoing.buffer();
+            body(&mut header);
+            self.push(header, kind, Bytes::new(), true, None);
+        }
+    }
+
+    fn push(
+        &mut self,
+        header: Vec<u8>,
+        kind: u8,
+        payload: Bytes,
+        control: bool,
+        introduces: Option<u16>,
+    ) -> MessageNumber {
+        let room = self.frame_room(header.len() + payload.len());
+        let message = Outbound {
+            kind,
+            payload,
+            control,
+            introduces,
+            room,
+        };
+        self.outgoing.push(header, message)
+    }
+
+    /// Most bytes of a frame of a message of this length. While packets carry the hello there is less; only what would
+    /// be too many pieces then waits until they don't.
+    fn frame_room(&self, len: usize) -> usize {
+        let whole = self.settings.datagram - PACKET_OVERHEAD - ACK_ROOM;
+        let Stage::Opening { hello, .. } = &self.stage else {
+            return whole;
+        };
+        let beside_hello = whole.saturating_sub(packet::OPEN_OVERHEAD + hello.len());
+        let piece = beside_hello.saturating_sub(PIECE_OVERHEAD);
+        if len <= piece * crate::datagram::outgoing::MAX_PIECES {
+            beside_hello
+        } else {
+            whole
+        }
+    }
+}

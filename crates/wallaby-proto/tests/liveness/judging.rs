@@ -1,0 +1,438 @@
+//! What a watch decides, when, and what it says.
+
+use std::time::Duration;
+
+use wallaby_proto::call::clock::Clock;
+use wallaby_proto::call::watch::{Executed, FailureKind, Source, WatchSettings};
+use wallaby_proto::wire::{PingSettings, Progress};
+use wallaby_proto::{Address, Status};
+
+use crate::desk::{Desk, at, child, continued, ended, facts, location, node, pong, running};
+
+fn settings() -> WatchSettings {
+    WatchSettings {
+        ping: PingSettings {
+            period: Duration::from_millis(100),
+            timeout: Duration::from_millis(500),
+        },
+        stall: None,
+        retries: 0,
+    }
+}
+
+fn failed(actions: &[String]) -> Option<&String> {
+    actions.iter().find(|text| text.contains("failed"))
+}
+
+/// Note 16, and what the error says.
+#[test]
+fn silence_for_the_timeout_is_a_failure() {
+    let mut desk = Desk::new();
+    desk.pong(
+        1,
+        "0",
+        Progress {
+            children: vec![child(2)],
+            ..ended(1, 1)
+        },
+    );
+    desk.response(1, "0", 0, false, None);
+    desk.pong(2, "0.0", continued(0, 3));
+    assert_eq!(failed(&desk.until(599)), None);
+    let actions = desk.until(600);
+    assert_eq!(
+        failed(&actions).map(String::as_str),
+        Some("600: failed: 0.0+1 gave no sign of life for 500ms")
+    );
+    let failure = desk.failure.expect("just failed");
+    assert_eq!(failure.server, location(3));
+    assert_eq!(failure.path.len(), 1);
+    assert_eq!(failure.path[0].request, at("0"));
+    assert_eq!(
+        (failure.known, failure.finished, failure.responses),
+        (2, 1, 1)
+    );
+    assert_eq!(failure.executed, Executed::Executed);
+    assert!(!failure.evicted);
+    assert_eq!(
+        failure.to_string(),
+        "request 0.0+1 at mem://m3 gave no sign of life for 500ms; reached by 0 at mem://m1; 1 of 2 known branches \
+         have finished, 1 responses have arrived; some of it was executed"
+    );
+}
+
+#[test]
+fn a_request_that_nobody_confirmed_may_not_have_been_executed() {
+    let mut desk = Desk::new();
+    let mut told = pong(at("0"), None);
+    told.evicted = true;
+    desk.hear(1, told);
+    assert!(failed(&desk.until(600)).is_some());
+    let failure = desk.failure.expect("just failed");
+    assert_eq!(failure.executed, Executed::Unknown);
+    assert!(failure.evicted, "the server may have forgotten it");
+}
+
+/// Note 19: certain non-delivery ends the call at once, and says that nothing was sent.
+#[test]
+fn an_undelivered_request_fails_at_once() {
+    let mut desk = Desk::new();
+    let now = desk.time();
+    let kind = FailureKind::Undelivered;
+    desk.watch.fail(&mut desk.initiator, at("0"), kind, now);
+    assert_eq!(desk.actions()[0], "failed: 0 was not delivered");
+    assert_eq!(
+        desk.failure.expect("just failed").executed,
+        Executed::NothingSent
+    );
+}
+
+/// Note 16: each of these is a sign of life.
+#[test]
+fn pongs_announcements_new_hops_and_new_responses_are_evidence() {
+    let mut desk = Desk::new();
+    desk.until(550);
+    desk.pong(1, "0", running());
+    desk.until(1000);
+    desk.response(1, "0", 0, false, None);
+    desk.until(1450);
+    desk.announce(
+        2,
+        "0+1",
+        Progress {
+            base: 1,
+            ..running()
+        },
+    );
+    desk.until(1900);
+    desk.response(3, "0+2", 1, false, None);
+    assert_eq!(failed(&desk.until(2399)), None);
+    assert!(failed(&desk.until(2400)).is_some());
+}
+
+/// Note 15: a pong of a lower hop is no sign of life of the highest one, an old response none at all.
+#[test]
+fn what_is_no_evidence() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", continued(1, 2));
+    desk.response(1, "0", 0, false, None);
+    desk.until(400);
+    desk.pong(1, "0", continued(1, 2));
+    desk.response(1, "0", 0, false, None);
+    assert!(failed(&desk.until(600)).is_some());
+}
+
+/// A request that its sender is still writing cannot show any life.
+#[test]
+fn what_is_still_being_written_is_not_silent() {
+    let mut desk = Desk::new();
+    for time in 1..20 {
+        let mut told = pong(at("0"), Some(continued(0, 2)));
+        told.writing = true;
+        desk.hear(1, told);
+        assert_eq!(failed(&desk.until(100 + 100 * time)), None);
+    }
+    assert!(failed(&desk.until(2500)).is_some());
+}
+
+/// Note 24: each missing response has a clock of its own, from when it was known to be missing.
+#[test]
+fn a_missing_response_is_lost_after_the_timeout() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", running());
+    desk.until(450);
+    desk.pong(
+        1,
+        "0",
+        Progress {
+            count: 1,
+            ..running()
+        },
+    );
+    desk.until(900);
+    desk.pong(1, "0", ended(0, 2));
+    // The branch shows life all the time; the first response is lost 500 after it was known to be missing.
+    assert_eq!(failed(&desk.until(949)), None);
+    let actions = desk.until(950);
+    assert!(
+        failed(&actions).is_some_and(|text| text.contains("0 sent response 0")),
+        "{actions:?}"
+    );
+    assert_eq!(
+        desk.failure.expect("just failed").kind,
+        FailureKind::ResponseLost { index: 0 }
+    );
+}
+
+/// Note 24: Roo turned a late large response into a failure. "Still writing" restarts the clock.
+#[test]
+fn a_response_that_is_still_being_written_is_not_lost() {
+    let mut desk = Desk::new();
+    for time in 1..30 {
+        let mut told = pong(at("0"), Some(ended(0, 1)));
+        told.writing = true;
+        desk.hear(1, told);
+        assert_eq!(failed(&desk.until(100 + 100 * time)), None);
+    }
+    desk.response(1, "0", 0, true, None);
+    assert!(desk.initiator.is_complete());
+}
+
+/// Note 24: only the clocks of what is still being written restart.
+#[test]
+fn another_hop_that_writes_does_not_excuse_a_lost_response() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", continued(1, 2));
+    let mut failure = None;
+    for time in 1..8 {
+        let mut told = pong(
+            at("0+1"),
+            Some(Progress {
+                base: 1,
+                count: 2,
+                ..running()
+            }),
+        );
+        told.writing = true;
+        desk.hear(2, told);
+        failure = failure.or(failed(&desk.until(100 + 100 * time)).cloned());
+    }
+    assert_eq!(
+        failure.as_deref(),
+        Some("600: failed: 0 sent response 0, which was lost")
+    );
+}
+
+/// Notes 25, 26: the server does not have it any more, and every session that it could have come on was read.
+#[test]
+fn what_is_lost_for_certain_fails_at_once() {
+    let lost = Progress {
+        lost: vec![1],
+        ..ended(0, 2)
+    };
+    let mut desk = Desk::new();
+    let mut told = Source {
+        location: location(1),
+        alone: false,
+    };
+    let now = desk.time();
+    let told_pong = pong(at("0"), Some(lost.clone()));
+    desk.watch
+        .handle_pong(&mut desk.initiator, &told_pong, &told, now);
+    assert_eq!(
+        failed(&desk.actions()),
+        None,
+        "another session may still bring it"
+    );
+    told.alone = true;
+    desk.watch
+        .handle_pong(&mut desk.initiator, &told_pong, &told, now);
+    assert_eq!(
+        desk.actions()[0],
+        "failed: 0 sent response 1, which was lost"
+    );
+    // What has arrived is not lost, whatever the server says.
+    let mut desk = Desk::new();
+    desk.response(1, "0", 1, false, None);
+    desk.pong(1, "0", lost);
+    assert!(desk.failure.is_none());
+}
+
+/// Note 18: a node that is gone has three ping periods instead of the whole timeout.
+#[test]
+fn a_gone_node_is_given_up_within_three_periods() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", running());
+    desk.until(150);
+    let now = desk.time();
+    desk.watch.handle_gone(&desk.initiator, node(10), now);
+    assert_eq!(desk.actions(), ["ping 0 at m1"]);
+    assert_eq!(failed(&desk.until(399)), None);
+    assert!(failed(&desk.until(400)).is_some());
+}
+
+/// Note 14, 18: it had forwarded the request; the successor announces itself in time, and has the whole timeout.
+#[test]
+fn the_successor_of_a_gone_node_saves_the_call() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", running());
+    let now = desk.time();
+    desk.watch.handle_gone(&desk.initiator, node(10), now);
+    desk.until(390);
+    desk.announce(2, "0+1", running());
+    assert_eq!(failed(&desk.until(889)), None);
+    assert!(failed(&desk.until(890)).is_some());
+}
+
+/// A hop that is learnt to have gone to a node that is known to be gone.
+#[test]
+fn a_hop_at_a_node_that_is_gone_already() {
+    let mut desk = Desk::new();
+    desk.pong(
+        1,
+        "0",
+        Progress {
+            children: vec![child(2)],
+            ..running()
+        },
+    );
+    desk.pong(2, "0.0", running());
+    let now = desk.time();
+    desk.watch.handle_gone(&desk.initiator, node(20), now);
+    desk.pong(1, "0", continued(0, 2));
+    desk.pong(
+        1,
+        "0",
+        Progress {
+            children: vec![child(2)],
+            ..running()
+        },
+    );
+    assert!(failed(&desk.until(400)).is_some());
+}
+
+/// A live server whose handler makes no progress.
+#[test]
+fn a_stalled_handler_is_a_failure_where_a_limit_is_set() {
+    let idle = |millis| Progress {
+        idle: Some(Duration::from_millis(millis)),
+        ..running()
+    };
+    let mut desk = Desk::new();
+    desk.pong(1, "0", idle(1_000_000));
+    assert!(desk.failure.is_none(), "nobody set a limit");
+    let mut desk = Desk::with(WatchSettings {
+        stall: Some(Duration::from_secs(3)),
+        ..settings()
+    });
+    desk.pong(1, "0", idle(2999));
+    assert!(desk.failure.is_none());
+    let mut told = pong(at("0"), Some(idle(5000)));
+    told.writing = true;
+    desk.hear(1, told);
+    assert!(
+        desk.failure.is_none(),
+        "bytes that are being written are progress"
+    );
+    assert_eq!(
+        desk.pong(1, "0", idle(3000))[0],
+        "failed: 0 has made no progress for 3s"
+    );
+}
+
+/// Note 20: a process that was stopped for a second wakes up; its timer runs before its sockets.
+#[test]
+fn silence_counts_only_while_the_client_listens() {
+    let mut clock = Clock::default();
+    let mut desk = Desk::new();
+    desk.pong(1, "0", running());
+    let due = desk.watch.next_timeout();
+    let now = clock.turn(Duration::from_millis(5000), due);
+    desk.watch.handle_timeout(&mut desk.initiator, now);
+    assert_eq!(desk.actions(), ["ping 0 at m1"]);
+    let later = clock.turn(Duration::from_millis(5010), desk.watch.next_timeout());
+    assert_eq!(later - now, Duration::from_millis(10));
+}
+
+/// Note 9: facts are written once; who contradicts them ends the call.
+#[test]
+fn contradictions_are_violations() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", ended(1, 1));
+    let actions = desk.pong(1, "0", ended(0, 1));
+    assert!(
+        actions[0].starts_with("failed: 0 broke the protocol"),
+        "{actions:?}"
+    );
+}
+
+/// Note 33: the verdict is terminal, and only one is given.
+#[test]
+fn a_verdict_is_given_once() {
+    let mut desk = Desk::new();
+    assert!(failed(&desk.until(600)).is_some());
+    desk.pong(1, "0", ended(1, 1));
+    desk.pong(1, "0", ended(0, 1));
+    let now = desk.time();
+    let kind = FailureKind::Undelivered;
+    desk.watch.fail(&mut desk.initiator, at("0"), kind, now);
+    assert_eq!(failed(&desk.actions()), None);
+    assert_eq!(failed(&desk.until(5000)), None);
+}
+
+/// Thesis 7.3: the initial request is sent again, in another attempt; what the first one still says is no evidence, but
+/// what it sent counts, and duplicates are dropped as ever.
+#[test]
+fn a_deterministic_request_is_sent_again() {
+    let mut desk = Desk::with(WatchSettings {
+        retries: 1,
+        ..settings()
+    });
+    desk.pong(
+        1,
+        "0",
+        Progress {
+            children: vec![child(2)],
+            ..running()
+        },
+    );
+    desk.response(2, "0.0", 0, false, None);
+    let actions = desk.until(600);
+    assert_eq!(
+        actions.last().map(String::as_str),
+        Some("600: retry 0 attempt 1")
+    );
+    let now = desk.time();
+    desk.watch
+        .sent(&mut desk.initiator, at("0"), location(5), now);
+    assert_eq!(desk.actions(), ["ping 0 at m5"]);
+    // The first attempt lives on somewhere; that says nothing of the second.
+    desk.until(1000);
+    desk.announce(2, "0.0", running());
+    let mut second = pong(
+        at("0"),
+        Some(Progress {
+            children: vec![child(6)],
+            ..ended(1, 0)
+        }),
+    );
+    second.attempt = 1;
+    assert!(desk.hear(5, second).contains(&"ping 0.0 at m6".to_owned()));
+    desk.response(6, "0.0", 0, false, None);
+    desk.response(6, "0.0", 1, true, None);
+    assert!(desk.initiator.is_complete());
+    assert_eq!(desk.initiator.responses().0, 2);
+}
+
+#[test]
+fn retries_end() {
+    let mut desk = Desk::with(WatchSettings {
+        retries: 2,
+        ..settings()
+    });
+    let actions = desk.until(5000);
+    let told: Vec<_> = actions
+        .iter()
+        .filter(|text| !text.contains("ping"))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "600: retry 0 attempt 1",
+            "1100: retry 0 attempt 2",
+            "1600: failed: 0 gave no sign of life for 500ms",
+            "2100: frozen",
+            "2100: quiet",
+        ]
+    );
+}
+
+/// A status is a response like others: it cannot be lost unnoticed (note 10).
+#[test]
+fn a_lost_status_is_missed() {
+    let mut desk = Desk::new();
+    let by = Address::Mem("m1".into());
+    let _ = Status::new(wallaby_proto::Code::Internal, "no").by(Some(&by));
+    desk.response(1, "0", 0, false, Some(("0", facts(0, 2))));
+    assert!(failed(&desk.until(600)).is_some_and(|text| text.contains("response 1")));
+}

@@ -1,0 +1,201 @@
+//! Every table is bounded, and says so.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use wallaby_proto::call::records::{Admission, MAX_ATTEMPT, RecordLimits, Session};
+use wallaby_proto::wire::{Ping, PingSettings, Request};
+use wallaby_proto::{CallId, Code, Status};
+
+use crate::desk::{at, node};
+use crate::shelf::{HOME, Shelf, abort, limits, origin, other_token, ping, request, with_options};
+
+fn refusal(admission: &Admission) -> &Status {
+    match admission {
+        Admission::Refused(status) => status,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Note 32: ended requests make room, oldest first; only if all run, a new one is refused.
+#[test]
+fn a_full_table_forgets_what_has_ended_and_refuses_otherwise() {
+    let mut shelf = Shelf::with(RecordLimits {
+        requests: 3,
+        ..limits()
+    });
+    shelf.accept(request(1, "0"));
+    shelf.answer(request(2, "0"), 0);
+    shelf.answer(request(3, "0"), 0);
+    assert!(!shelf.ping(9, "0").evicted);
+    shelf.accept(request(4, "0"));
+    assert_eq!(shelf.ping(2, "0").progress, None);
+    assert!(
+        shelf.ping(2, "0").evicted,
+        "it says that it may have been forgotten"
+    );
+    assert!(shelf.ping(3, "0").progress.is_some());
+    shelf.accept(request(5, "0"));
+    let admission = shelf.admit(&request(6, "0"));
+    assert_eq!(refusal(&admission).code(), Code::ResourceExhausted);
+    assert!(refusal(&admission).message().contains('3'), "{admission:?}");
+    assert_eq!(shelf.records.remembered().requests, 3);
+    shelf.until(100);
+    shelf.now = 20_000;
+    assert!(
+        !shelf.ping(9, "0").evicted,
+        "what was forgotten then would be forgotten by now"
+    );
+}
+
+#[test]
+fn initiators_are_limited() {
+    let mut shelf = Shelf::with(RecordLimits {
+        initiators: 2,
+        ..limits()
+    });
+    let of = |number: u64| Request {
+        call: CallId {
+            initiator: node(number),
+            sequence: 1,
+        },
+        ..request(1, "0")
+    };
+    shelf.accept(of(1));
+    shelf.answer(of(2), 0);
+    shelf.accept(of(3)); // nothing of 2 runs: it is forgotten
+    assert_eq!(shelf.records.remembered().initiators, 2);
+    let admission = shelf.admit(&of(4));
+    assert_eq!(refusal(&admission).code(), Code::ResourceExhausted);
+    assert!(refusal(&admission).message().contains("initiators"));
+}
+
+#[test]
+fn kept_responses_are_limited_by_their_bytes() {
+    let kept_bytes = 20_000;
+    let mut shelf = Shelf::with(RecordLimits {
+        kept_bytes,
+        ..limits()
+    });
+    let mut handled = shelf.accept(request(1, "0"));
+    for size in [
+        10, 500, 4096, 5000, 4000, 3000, 9000, 20_000, 1, 0, 4500, 4096, 4096, 4096,
+    ] {
+        let payload = Bytes::from(vec![size as u8; size]);
+        let sent: Vec<_> = handled
+            .server
+            .reply(payload)
+            .into_iter()
+            .chain(handled.server.flush())
+            .collect();
+        shelf.release(handled.ticket, sent, 1);
+        assert!(shelf.records.remembered().kept_bytes <= kept_bytes);
+    }
+    shelf.records.session_ended(HOME, Duration::ZERO);
+    while shelf.records.poll().is_some() {}
+    shelf.records.session_opened(Session(2), node(1));
+    let missing = Ping {
+        missing: (0..14).collect(),
+        ..ping(1, "0")
+    };
+    let (pong, actions) = shelf.ask_over(missing, origin(2, node(1)));
+    let lost = pong.progress.expect("it is known").lost;
+    assert_eq!(lost.len() + actions.len(), 14);
+    assert!(
+        lost.contains(&0) && !lost.contains(&13),
+        "the oldest go first: {lost:?}"
+    );
+    for action in actions {
+        let wallaby_proto::call::records::Action::Resend { response, .. } = action else {
+            panic!("{action:?}")
+        };
+        let size = response.payload.len();
+        assert!(
+            response.payload.iter().all(|&byte| byte == size as u8),
+            "its own bytes"
+        );
+    }
+}
+
+#[test]
+fn what_is_kept_goes_with_its_record() {
+    let mut shelf = Shelf::new();
+    for sequence in 1..100 {
+        shelf.answer(request(sequence, "0"), 1);
+    }
+    assert!(shelf.records.remembered().kept_bytes > 0);
+    shelf.answer(
+        Request {
+            oldest: 100,
+            ..request(100, "0")
+        },
+        1,
+    );
+    assert_eq!(
+        shelf.records.remembered().kept_bytes,
+        128 + "answer".len() as u64
+    );
+}
+
+/// A peer states times; what it states is kept within the limits.
+#[test]
+fn stated_times_are_bounded() {
+    let mut shelf = Shelf::with(RecordLimits {
+        shortest_period: Duration::from_millis(50),
+        longest_timeout: Duration::from_secs(2),
+        ..limits()
+    });
+    let hasty = PingSettings {
+        period: Duration::ZERO,
+        timeout: Duration::ZERO,
+    };
+    shelf.accept(with_options(request(1, "0"), |options| {
+        options.ping = Some(hasty)
+    }));
+    assert!(shelf.until(1000).len() <= 21, "no faster than each 50 ms");
+    let eternal = PingSettings {
+        period: Duration::from_secs(1 << 20),
+        timeout: Duration::from_secs(1 << 22),
+    };
+    shelf.answer(
+        with_options(request(2, "0"), |options| options.ping = Some(eternal)),
+        0,
+    );
+    shelf.until(20_000);
+    assert_eq!(shelf.ping(2, "0").progress, None);
+}
+
+#[test]
+fn attempts_are_limited() {
+    let mut shelf = Shelf::new();
+    for (attempt, fits) in [
+        (MAX_ATTEMPT, true),
+        (MAX_ATTEMPT + 1, false),
+        (u32::MAX, false),
+    ] {
+        let request = with_options(request(1, "0"), |options| options.attempt = attempt);
+        let admission = shelf.admit(&request);
+        assert_eq!(matches!(admission, Admission::Accepted(_)), fits);
+        if !fits {
+            assert_eq!(refusal(&admission).code(), Code::InvalidArgument);
+        }
+    }
+    assert_eq!(shelf.ping(1, "0").attempt, MAX_ATTEMPT);
+}
+
+/// Marks of aborted calls take room like requests, and are forgotten like ended ones.
+#[test]
+fn marks_of_aborted_calls_are_bounded() {
+    let mut shelf = Shelf::with(RecordLimits {
+        requests: 10,
+        ..limits()
+    });
+    let running = shelf.accept(request(1, "0"));
+    for sequence in 2..1000 {
+        shelf.ask(abort(sequence, "0"));
+    }
+    assert_eq!(shelf.records.remembered().requests, 10);
+    assert!(shelf.records.may_delegate(running.ticket));
+    assert_eq!(shelf.ping(1, "0").request, at("0"));
+    let _ = other_token(request(1, "0"));
+}

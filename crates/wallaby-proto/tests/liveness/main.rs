@@ -1,0 +1,21 @@
+//! Tests of failure detection, abort and collection: a watch at the initiator, records at the servers.
+//!
+//! | module | what it checks |
+//! |---|---|
+//! | `asking`, `judging`, `stopping` | the client half, rule by rule (the numbers are those of PROTOCOL-NOTES) |
+//! | `remembering`, `limits` | the server half, rule by rule |
+//! | `random` | both halves in a small world with faults, against an oracle that saw everything |
+//!
+//! `WALLABY_CASES=20` runs twenty times as many random worlds; `WALLABY_SEED=7` runs only that one, and tells what
+//! happens.
+
+mod allocations;
+mod asking;
+mod desk;
+mod judging;
+mod limits;
+mod random;
+mod remembering;
+mod shelf;
+mod stopping;
+mod world;

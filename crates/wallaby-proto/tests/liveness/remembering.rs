@@ -1,0 +1,687 @@
+//! What a server remembers, tells and forgets.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use wallaby_proto::call::records::{
+    Action, Admission, Frozen, Output, Remembered, Sent, Session, StopReason,
+};
+use wallaby_proto::call::server::{Outbound, undelivered};
+use wallaby_proto::wire::{Child, MAX_CHILDREN, Ping, ReplyTo, Request};
+use wallaby_proto::{Code, Facts, Manifest, Status};
+
+use crate::desk::{address, at, child, node};
+use crate::shelf::{
+    HOME, Shelf, abort, announced, home, limits, origin, other_token, ping, request, stopped,
+    with_options,
+};
+
+#[test]
+fn a_request_is_handled_once_in_each_attempt() {
+    let mut shelf = Shelf::new();
+    shelf.answer(request(1, "0"), 0);
+    assert_eq!(shelf.admit(&request(1, "0")), Admission::Duplicate);
+    assert!(matches!(
+        shelf.admit(&request(1, "0+1")),
+        Admission::Accepted(_)
+    ));
+    let again = with_options(request(1, "0"), |options| options.attempt = 1);
+    assert!(matches!(shelf.admit(&again), Admission::Accepted(_)));
+    assert_eq!(shelf.admit(&again), Admission::Duplicate);
+    let pong = shelf.ping(1, "0");
+    assert_eq!(pong.attempt, 1, "the latest attempt is told of");
+}
+
+/// Many requests of one call are found as one is.
+#[test]
+fn a_large_fan_out_is_found() {
+    let mut shelf = Shelf::new();
+    let ids: Vec<String> = (0..500).map(|number| format!("0.{number}")).collect();
+    for id in &ids {
+        shelf.answer(request(1, id), 0);
+    }
+    for id in &ids {
+        assert_eq!(shelf.admit(&request(1, id)), Admission::Duplicate);
+        assert_eq!(shelf.ping(1, id).request, at(id));
+    }
+    assert_eq!(shelf.ping(1, "0.500").progress, None);
+    shelf.until(10_000);
+    assert_eq!(shelf.records.remembered(), Remembered::default());
+}
+
+/// Note 12: what a pong says, while a request runs and after.
+#[test]
+fn a_pong_tells_what_was_released() {
+    let mut shelf = Shelf::new();
+    let carried = Manifest {
+        owner: at("0").path,
+        facts: Facts {
+            requests: 2,
+            responses: 0,
+        },
+    };
+    let mut handled = shelf.accept(Request {
+        manifest: Some(carried),
+        ..request(1, "0.1")
+    });
+    shelf.now = 30;
+    // Note 3: what is held back does not exist.
+    assert!(handled.server.delegate(2, Bytes::new()).is_none());
+    let told = shelf.known(1, "0.1");
+    assert!(!told.finished && told.children.is_empty() && told.count == 0);
+    assert_eq!(told.manifest, Some(carried));
+    assert_eq!(told.idle, Some(Duration::from_millis(30)));
+    let sent = handled.server.flush();
+    shelf.release(handled.ticket, sent, 0);
+    let told = shelf.known(1, "0.1");
+    assert_eq!(told.children, [child(2)]);
+    assert_eq!(
+        told.manifest, None,
+        "it has been written out with the delegation"
+    );
+    assert_eq!(told.idle, Some(Duration::ZERO));
+    let sent = handled.server.respond("done".into(), None);
+    shelf.release(handled.ticket, sent.into_iter().flatten(), 0);
+    let told = shelf.known(1, "0.1");
+    assert!(told.finished && told.idle.is_none());
+    assert_eq!(
+        told.facts,
+        Some(Facts {
+            requests: 1,
+            responses: 1
+        })
+    );
+    assert_eq!((told.base, told.count), (0, 1));
+}
+
+#[test]
+fn a_pong_tells_where_a_branch_went_on() {
+    let mut shelf = Shelf::new();
+    let mut handled = shelf.accept(request(1, "0"));
+    let sent: Vec<_> = [
+        handled.server.reply("one".into()),
+        handled.server.reply("two".into()),
+    ]
+    .into_iter()
+    .flatten()
+    .chain(
+        handled
+            .server
+            .forward(3, Bytes::new(), None)
+            .into_iter()
+            .flatten(),
+    )
+    .collect();
+    shelf.release(handled.ticket, sent, 0);
+    let told = shelf.known(1, "0");
+    assert_eq!(told.continuation, Some(child(3)));
+    assert_eq!((told.facts, told.count, told.finished), (None, 2, true));
+}
+
+#[test]
+fn children_are_told_page_by_page() {
+    let mut shelf = Shelf::new();
+    let mut handled = shelf.accept(request(1, "0"));
+    for number in 1..=300 {
+        let sent: Vec<_> = handled
+            .server
+            .delegate(number, Bytes::new())
+            .into_iter()
+            .chain(handled.server.flush())
+            .collect();
+        shelf.release(handled.ticket, sent, 0);
+    }
+    let first = shelf.known(1, "0");
+    assert_eq!(
+        (first.children_from, first.children.len()),
+        (0, MAX_CHILDREN)
+    );
+    let (second, _) = shelf.ask(Ping {
+        children_from: 256,
+        ..ping(1, "0")
+    });
+    let second = second.progress.expect("it is known");
+    assert_eq!((second.children_from, second.children.len()), (256, 44));
+    assert_eq!(second.children[43], child(300));
+    let (third, _) = shelf.ask(Ping {
+        children_from: u32::MAX,
+        ..ping(1, "0")
+    });
+    assert!(third.progress.expect("it is known").children.is_empty());
+}
+
+/// Note 12: "still writing" until the session's output has been written.
+#[test]
+fn output_is_being_written_until_its_mark() {
+    let mut shelf = Shelf::new();
+    shelf.answer(request(1, "0"), 7);
+    assert!(shelf.ping(1, "0").writing);
+    shelf.records.written(HOME, 6);
+    assert!(shelf.ping(1, "0").writing);
+    shelf.records.written(HOME, 7);
+    assert!(!shelf.ping(1, "0").writing);
+}
+
+/// What waits for a connection or for credit has no place yet: it is being written too.
+#[test]
+fn output_without_a_place_is_being_written() {
+    let mut shelf = Shelf::new();
+    let mut handled = shelf.accept(request(1, "0"));
+    for message in handled
+        .server
+        .respond("late".into(), None)
+        .into_iter()
+        .flatten()
+    {
+        let Outbound::Response(response) = message else {
+            panic!("a response")
+        };
+        shelf
+            .records
+            .response_released(handled.ticket, &response, None, Duration::ZERO);
+    }
+    assert!(shelf.ping(1, "0").writing);
+    let output = Output {
+        session: HOME,
+        mark: 0,
+    };
+    shelf
+        .records
+        .placed(handled.ticket, Sent::Response(0), output);
+    assert!(!shelf.ping(1, "0").writing);
+}
+
+/// Note 14: what runs is announced when the initiator has heard nothing for a period; pings count as hearing.
+#[test]
+fn running_requests_announce_themselves() {
+    let mut shelf = Shelf::new();
+    shelf.accept(request(1, "0"));
+    let told = announced(&shelf.until(350));
+    assert_eq!(told.len(), 3);
+    assert!(
+        told[0].0 >= 100 && told[0].0 <= 113,
+        "within an eighth of a period: {told:?}"
+    );
+    shelf.ping(1, "0");
+    assert_eq!(announced(&shelf.until(449)), []);
+    assert_eq!(announced(&shelf.until(450)), [(450, at("0"))]);
+}
+
+/// Note 14: a chain of short hops. No hop lasts a period, but the initiator has heard nothing for one.
+#[test]
+fn quiet_time_travels_with_delegations() {
+    let mut shelf = Shelf::new();
+    let quiet = Some(Duration::from_millis(70));
+    let handled = shelf.accept(with_options(request(1, "0+3"), |options| {
+        options.quiet = quiet
+    }));
+    shelf.now = 20;
+    let told = shelf.records.quiet(handled.ticket, shelf.time());
+    assert_eq!(told, Some(Duration::from_millis(90)));
+    assert_eq!(announced(&shelf.until(40)), [(30, at("0+3"))]);
+    let told = shelf.records.quiet(handled.ticket, shelf.time());
+    assert_eq!(told, None, "it was announced a moment ago");
+}
+
+/// Time under way is quiet time as well.
+#[test]
+fn transit_is_quiet_time() {
+    let mut shelf = Shelf::new();
+    let far = wallaby_proto::call::records::Origin {
+        transit: Duration::from_millis(60),
+        ..home()
+    };
+    let admission = shelf.records.admit(&request(1, "0+3"), far, Duration::ZERO);
+    let Admission::Accepted(ticket) = admission else {
+        panic!("{admission:?}")
+    };
+    shelf.now = 10;
+    assert_eq!(
+        shelf.records.quiet(ticket, shelf.time()),
+        Some(Duration::from_millis(70))
+    );
+}
+
+/// What is left out on a line of any length adds up to less than a quarter of a period.
+#[test]
+fn quiet_time_left_out_is_bounded() {
+    let mut left_out = Duration::ZERO;
+    for depth in 0..4000 {
+        let mut shelf = Shelf::new();
+        let handled = shelf.accept(Request {
+            depth,
+            ..request(1, "0")
+        });
+        // The longest time that is not told.
+        let told = |micros: u64| {
+            shelf
+                .records
+                .quiet(handled.ticket, Duration::from_micros(micros))
+        };
+        let longest = (0..13_000).rev().find(|&micros| told(micros).is_none());
+        left_out += Duration::from_micros(longest.unwrap_or(0));
+        if longest == Some(0) {
+            break;
+        }
+    }
+    assert!(
+        left_out > Duration::ZERO && left_out < Duration::from_millis(25),
+        "{left_out:?}"
+    );
+}
+
+/// Note 14: what still owes output is announced too, though its handler has ended.
+#[test]
+fn unwritten_output_is_announced() {
+    let mut shelf = Shelf::new();
+    shelf.answer(request(1, "0"), 7);
+    assert_eq!(announced(&shelf.until(250)).len(), 2);
+    shelf.records.written(HOME, 7);
+    assert_eq!(announced(&shelf.until(1000)), []);
+}
+
+/// Note 17: the session on which output went out ends: it is announced, once, if it was not confirmed.
+#[test]
+fn unconfirmed_output_of_a_session_is_announced_once() {
+    let mut shelf = Shelf::new();
+    shelf.answer(request(1, "0"), 3);
+    shelf.answer(request(2, "0"), 4);
+    shelf.records.written(HOME, 4);
+    shelf.records.confirmed(HOME, 3);
+    let now = shelf.time();
+    shelf.records.session_ended(HOME, now);
+    let actions = shelf.actions();
+    assert_eq!(actions.len(), 1);
+    let Action::Announce {
+        pong,
+        reply_to,
+        session,
+    } = &actions[0]
+    else {
+        panic!("{actions:?}")
+    };
+    assert_eq!((pong.call.sequence, pong.announced), (2, true));
+    assert_eq!((reply_to, *session), (&ReplyTo::Peer, HOME));
+    shelf.records.session_ended(HOME, now);
+    assert!(shelf.actions().is_empty());
+}
+
+/// Note 17, where answers went through a relay.
+#[test]
+fn output_that_went_through_a_relay_is_announced() {
+    let mut shelf = Shelf::new();
+    let relay = Session(5);
+    shelf.records.session_opened(relay, node(5));
+    let admission = shelf
+        .records
+        .admit(&request(1, "0"), origin(5, node(5)), Duration::ZERO);
+    let Admission::Accepted(ticket) = admission else {
+        panic!("{admission:?}")
+    };
+    let mut server: wallaby_proto::call::server::Server<u64> =
+        wallaby_proto::call::server::Server::new(&mut request(1, "0"));
+    let Outbound::End(end) = server.finish(None) else {
+        panic!("an end")
+    };
+    let output = Output {
+        session: relay,
+        mark: 1,
+    };
+    shelf
+        .records
+        .end_released(ticket, &end, Some(output), Duration::ZERO);
+    shelf.records.session_ended(relay, Duration::ZERO);
+    assert_eq!(shelf.actions().len(), 1);
+}
+
+/// Note 26: a response is sent again over the session that asks, if it went out on another one; not if it is on its way.
+#[test]
+fn missing_responses_are_sent_again() {
+    let mut shelf = Shelf::new();
+    let mut handled = shelf.accept(request(1, "0"));
+    let sent = handled
+        .server
+        .reply("one".into())
+        .into_iter()
+        .chain(handled.server.flush());
+    let sent: Vec<_> = sent
+        .chain(
+            handled
+                .server
+                .respond("two".into(), None)
+                .into_iter()
+                .flatten(),
+        )
+        .collect();
+    shelf.release(handled.ticket, sent, 1);
+    let missing = |indexes: &[u32]| Ping {
+        missing: indexes.to_vec(),
+        ..ping(1, "0")
+    };
+    let (_, actions) = shelf.ask(missing(&[0, 1]));
+    assert!(actions.is_empty(), "they are on their way on this session");
+    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.actions();
+    shelf.records.session_opened(Session(2), node(1));
+    let (pong, actions) = shelf.ask_over(missing(&[0, 1, 2, 77]), origin(2, node(1)));
+    assert_eq!(pong.progress.expect("it is known").lost, []);
+    let again: Vec<_> = actions
+        .iter()
+        .map(|action| match action {
+            Action::Resend {
+                session: Session(2),
+                response,
+                ..
+            } => (
+                response.index,
+                response.last,
+                &response.payload[..],
+                response.request,
+            ),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        again,
+        [
+            (0, false, &b"one"[..], at("0")),
+            (1, true, &b"two"[..], at("0"))
+        ]
+    );
+    let (_, actions) = shelf.ask_over(missing(&[0]), origin(2, node(1)));
+    assert!(actions.is_empty(), "now it is on its way on that session");
+}
+
+/// Notes 25, 26: what is not kept and went out on a session that has ended is lost, and the pong says so.
+#[test]
+fn what_is_not_kept_is_told_to_be_lost() {
+    let mut shelf = Shelf::with(wallaby_proto::call::records::RecordLimits {
+        kept_bytes: 0,
+        ..limits()
+    });
+    shelf.answer(request(1, "0"), 1);
+    let missing = Ping {
+        missing: vec![0],
+        ..ping(1, "0")
+    };
+    shelf.records.session_opened(Session(2), node(1));
+    let (pong, _) = shelf.ask_over(missing.clone(), origin(2, node(1)));
+    assert_eq!(
+        pong.progress.expect("it is known").lost,
+        [],
+        "that session may yet be read"
+    );
+    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.actions();
+    let (pong, _) = shelf.ask_over(missing, origin(2, node(1)));
+    assert_eq!(pong.progress.expect("it is known").lost, [0]);
+}
+
+#[test]
+fn a_response_that_was_given_up_is_lost_or_sent_again() {
+    for (kept_bytes, lost) in [(0, vec![0]), (1 << 20, vec![])] {
+        let limits = wallaby_proto::call::records::RecordLimits {
+            kept_bytes,
+            ..limits()
+        };
+        let mut shelf = Shelf::with(limits);
+        let handled = shelf.answer(request(1, "0"), 1);
+        shelf.records.dropped(handled.ticket, Sent::Response(0));
+        let (pong, actions) = shelf.ask(Ping {
+            missing: vec![0],
+            ..ping(1, "0")
+        });
+        assert_eq!(pong.progress.expect("it is known").lost, lost);
+        assert_eq!(actions.len(), usize::from(lost.is_empty()));
+    }
+}
+
+/// Note 34: an abort stops all requests of the call on this server; what they still wanted to delegate is refused.
+#[test]
+fn an_abort_freezes_every_request_of_its_call() {
+    let mut shelf = Shelf::new();
+    let mut one = shelf.accept(request(1, "0.0"));
+    shelf.accept(request(1, "0.1"));
+    shelf.answer(request(1, "0.2"), 0);
+    shelf.accept(request(2, "0"));
+    one.server.delegate(2, Bytes::new());
+    let (pong, actions) = shelf.ask(abort(1, "0.2"));
+    assert!(pong.progress.expect("it is known").aborted);
+    assert_eq!(stopped(&actions), [at("0.0"), at("0.1")]);
+    let Some(Outbound::Request(delegated)) = one.server.flush() else {
+        panic!("it was held back")
+    };
+    assert!(!shelf.records.may_delegate(one.ticket));
+    assert_eq!(shelf.delegate(one.ticket, &delegated), Err(Frozen));
+    let (_, actions) = shelf.ask(abort(1, "0.0"));
+    assert!(actions.is_empty(), "they were told");
+    // Note 11: the end is a status; then the request has ended.
+    let status = Status::new(Code::Cancelled, "aborted");
+    let sent = one.server.fail(&status, None);
+    shelf.release(one.ticket, [sent], 0);
+    let told = shelf.known(1, "0.0");
+    assert!(told.finished && told.aborted && told.facts.is_some());
+    assert!(matches!(
+        shelf.admit(&request(1, "0.3")),
+        Admission::Refused(_)
+    ));
+}
+
+/// An abort overtakes its request: the request is refused, and the abort answered "unknown" (note 36).
+#[test]
+fn an_abort_that_overtakes_its_request_is_remembered() {
+    let mut shelf = Shelf::new();
+    let (pong, _) = shelf.ask(abort(1, "0"));
+    assert_eq!(pong.progress, None);
+    let admission = shelf.admit(&request(1, "0"));
+    let Admission::Refused(status) = admission else {
+        panic!("{admission:?}")
+    };
+    assert_eq!(status.code(), Code::Cancelled);
+    assert_eq!(shelf.ping(1, "0").progress, None);
+    shelf.until(3000);
+    assert_eq!(shelf.records.remembered(), Remembered::default());
+}
+
+/// Who does not show the token speaks of another call.
+#[test]
+fn a_wrong_token_does_no_harm() {
+    let mut shelf = Shelf::new();
+    shelf.accept(request(1, "0"));
+    let forged = Ping {
+        token: other_token(request(1, "0")).token,
+        ..abort(1, "0")
+    };
+    let (pong, actions) = shelf.ask(forged);
+    assert!(pong.progress.is_none() && actions.is_empty());
+    assert!(!shelf.known(1, "0").aborted);
+}
+
+/// Note 29: requests below the oldest live call are not handled, ended ones forgotten, running ones stopped.
+#[test]
+fn calls_below_the_oldest_live_one_are_over() {
+    let mut shelf = Shelf::new();
+    shelf.answer(request(1, "0"), 0);
+    let running = shelf.accept(request(2, "0"));
+    shelf.answer(request(3, "0"), 0);
+    shelf.accept(Request {
+        oldest: 3,
+        ..request(5, "0")
+    });
+    let actions = shelf.actions();
+    assert!(matches!(
+        actions[..],
+        [Action::Stop { ticket, reason: StopReason::BelowOldest, .. }] if ticket == running.ticket
+    ));
+    assert_eq!(shelf.ping(1, "0").progress, None);
+    assert!(
+        shelf.ping(3, "0").progress.is_some(),
+        "it is the oldest live one itself"
+    );
+    assert_eq!(shelf.admit(&request(2, "1")), Admission::BelowOldest);
+    assert_eq!(shelf.records.oldest(running.ticket), Some(2));
+}
+
+/// What others say of the oldest live call frees memory, but stops nothing: only the initiator itself can know.
+#[test]
+fn only_the_initiator_itself_stops_its_calls() {
+    let mut shelf = Shelf::new();
+    shelf.answer(request(1, "0"), 0);
+    shelf.accept(request(2, "0"));
+    let told = Request {
+        oldest: 9,
+        ..request(9, "0.1")
+    };
+    let admission = shelf
+        .records
+        .admit(&told, origin(5, node(5)), Duration::ZERO);
+    let Admission::Accepted(ticket) = admission else {
+        panic!("{admission:?}")
+    };
+    assert!(shelf.actions().is_empty());
+    assert_eq!(shelf.ping(1, "0").progress, None);
+    assert!(matches!(
+        shelf.admit(&request(2, "1")),
+        Admission::Accepted(_)
+    ));
+    assert_eq!(
+        shelf.records.oldest(ticket),
+        Some(9),
+        "delegations pass it on"
+    );
+}
+
+/// Calls come nearly in order; the watermark finds all of them.
+#[test]
+fn calls_that_come_out_of_order_are_forgotten_too() {
+    let mut shelf = Shelf::new();
+    for sequence in [5, 2, 8, 1, 7, 3, 6, 4] {
+        shelf.answer(request(sequence, "0"), 0);
+    }
+    shelf.accept(Request {
+        oldest: 7,
+        ..request(9, "0")
+    });
+    assert_eq!(shelf.records.remembered().calls, 3);
+}
+
+/// Note 30: the gc timeout counts from the end of the request and restarts with each ping; what runs stays.
+#[test]
+fn ended_requests_are_forgotten_after_the_gc_timeout() {
+    let mut shelf = Shelf::new();
+    shelf.now = 900;
+    let mut slow = shelf.accept(request(1, "0"));
+    shelf.now = 1000;
+    shelf.answer(request(2, "0"), 0);
+    shelf.until(1500);
+    shelf.ping(1, "0");
+    let sent = slow.server.finish(None);
+    shelf.release(slow.ticket, [sent], 0);
+    shelf.until(2000);
+    shelf.ping(2, "0");
+    shelf.until(2599);
+    assert!(shelf.records.remembered().requests == 2);
+    shelf.until(2600);
+    assert_eq!(shelf.records.remembered().requests, 1, "1500 + 1100");
+    shelf.until(3099);
+    assert_eq!(shelf.records.remembered().requests, 1);
+    shelf.until(3100);
+    assert_eq!(shelf.records.remembered().requests, 0, "2000 + 1100");
+    shelf.until(10_000);
+    assert_eq!(shelf.records.remembered(), Remembered::default());
+}
+
+/// A call that asks for longer times is remembered longer.
+#[test]
+fn the_gc_timeout_comes_from_the_call() {
+    let mut shelf = Shelf::new();
+    let slow = with_options(request(1, "0"), |options| {
+        options.ping = Some(wallaby_proto::wire::PingSettings {
+            period: Duration::from_secs(1),
+            timeout: Duration::from_secs(5),
+        });
+    });
+    shelf.answer(slow, 0);
+    shelf.until(10_999);
+    assert!(shelf.ping(1, "0").progress.is_some());
+}
+
+/// Note 31: nobody asks about a running request for the gc timeout: its initiator is dead.
+#[test]
+fn requests_of_dead_initiators_are_stopped() {
+    let mut shelf = Shelf::new();
+    shelf.accept(request(1, "0"));
+    shelf.until(600);
+    shelf.ping(1, "0");
+    let stops = |actions: Vec<(u64, Action)>| -> Vec<u64> {
+        let stop = |action: &Action| {
+            matches!(
+                action,
+                Action::Stop {
+                    reason: StopReason::InitiatorSilent,
+                    ..
+                }
+            )
+        };
+        actions
+            .into_iter()
+            .filter(|(_, action)| stop(action))
+            .map(|(time, _)| time)
+            .collect()
+    };
+    assert!(stops(shelf.until(1699)).is_empty());
+    assert_eq!(stops(shelf.until(5000)), [1700]);
+}
+
+/// Note 19: a delegation that certainly was not delivered is answered by who wanted to send it, and found there.
+#[test]
+fn a_delegator_stands_in_for_a_request_that_was_not_delivered() {
+    let mut shelf = Shelf::new();
+    let mut handled = shelf.accept(request(1, "0"));
+    let sent: Vec<_> = handled
+        .server
+        .delegate(2, Bytes::new())
+        .into_iter()
+        .chain(handled.server.delegate(3, Bytes::new()))
+        .chain([handled.server.finish(None)])
+        .collect();
+    let last = sent.len() - 1;
+    let mut lost = None;
+    for (number, message) in sent.into_iter().enumerate() {
+        let Outbound::Request(delegated) = message else {
+            panic!("a delegation")
+        };
+        shelf
+            .delegate(handled.ticket, &delegated)
+            .expect("not aborted");
+        if number == last {
+            lost = Some(Request {
+                id: delegated.id,
+                manifest: delegated.manifest,
+                ..handled.request.clone()
+            });
+        }
+    }
+    let lost = lost.expect("the last one");
+    let own = Child {
+        server: address(1),
+        node: Some(node(10)),
+    };
+    let now = shelf.time();
+    let ticket = shelf
+        .records
+        .delegation_undelivered(handled.ticket, &lost, own.clone(), now)
+        .expect("there is room");
+    let response = undelivered(&lost, &Status::new(Code::Unavailable, "nobody there"));
+    shelf.release(ticket, [Outbound::Response(response)], 1);
+    let told = shelf.known(1, "0");
+    assert_eq!(told.children, [child(2), own]);
+    let told = shelf.known(1, "0.1");
+    assert_eq!(
+        told.facts,
+        Some(Facts {
+            requests: 0,
+            responses: 1
+        })
+    );
+}

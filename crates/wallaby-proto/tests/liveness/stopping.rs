@@ -1,0 +1,166 @@
+//! Abort and winding down.
+
+use wallaby_proto::call::watch::dismiss;
+use wallaby_proto::wire::Progress;
+
+use crate::desk::{Desk, at, call, child, continued, ended, facts, pong, running, token};
+
+fn aborted(progress: Progress) -> Progress {
+    Progress {
+        aborted: true,
+        ..progress
+    }
+}
+
+/// Notes 34, 35: all that runs is told; frozen when nothing new can come, quiet when nothing runs.
+#[test]
+fn an_abort_reaches_all_and_has_two_milestones() {
+    let mut desk = Desk::new();
+    desk.pong(
+        1,
+        "0",
+        Progress {
+            children: vec![child(2)],
+            ..running()
+        },
+    );
+    assert_eq!(
+        desk.abort(),
+        ["ping 0 at m1 abort from 1", "ping 0.0 at m2 abort"]
+    );
+    // It had just released another child: the list is final now, the child is told in turn.
+    let last = Progress {
+        children_from: 1,
+        children: vec![child(3)],
+        ..aborted(running())
+    };
+    assert_eq!(desk.pong(1, "0", last), ["ping 0.1 at m3 abort"]);
+    desk.pong(2, "0.0", aborted(running()));
+    assert_eq!(desk.pong(3, "0.1", aborted(ended(0, 1))), ["frozen"]);
+    desk.pong(2, "0.0", aborted(ended(0, 1)));
+    assert_eq!(desk.pong(1, "0", aborted(ended(2, 1))), ["quiet"]);
+    assert_eq!(desk.watch.next_timeout(), None);
+}
+
+/// Note 35: a handler that ignores its token keeps the call from being quiet; that is reported by not being reported.
+#[test]
+fn a_stubborn_handler_is_asked_again_and_again() {
+    let mut desk = Desk::new();
+    desk.abort();
+    let mut milestones = Vec::new();
+    for time in 1..30 {
+        milestones.extend(desk.pong(1, "0", aborted(running())));
+        milestones.extend(desk.until(100 + 100 * time));
+    }
+    milestones.retain(|text| !text.contains("ping 0 at m1 abort"));
+    assert_eq!(milestones, ["frozen"]);
+    assert_eq!(desk.response(1, "0", 0, true, None), ["quiet"]);
+}
+
+/// Note 35: winding down ends although a server is dead.
+#[test]
+fn a_silent_server_is_given_up_after_the_timeout() {
+    let mut desk = Desk::new();
+    desk.until(300);
+    desk.abort();
+    let told = desk.until(2000);
+    let milestones: Vec<_> = told.iter().filter(|text| !text.contains("ping")).collect();
+    assert_eq!(milestones, ["800: frozen", "800: quiet"]);
+}
+
+/// Note 36: "unknown" does not count as stopped, whatever the server remembers of the call: hop 12 forwarded, its server
+/// restarted; hop 14 runs on.
+#[test]
+fn unknown_does_not_count_as_stopped() {
+    let mut desk = Desk::new();
+    desk.abort();
+    assert!(desk.unknown(1, "0").is_empty());
+    desk.until(550);
+    // Note 34: it announces itself and is told.
+    assert_eq!(
+        desk.announce(4, "0+14", running()),
+        ["ping 0+14 at m4 abort"]
+    );
+    desk.pong(4, "0+14", aborted(running()));
+    assert_eq!(desk.pong(4, "0+14", aborted(ended(0, 1))), ["quiet"]);
+}
+
+/// The branch went on before the abort came: the new hop is told.
+#[test]
+fn a_continuation_is_followed() {
+    let mut desk = Desk::new();
+    desk.abort();
+    assert_eq!(
+        desk.pong(1, "0", aborted(continued(0, 2))),
+        ["ping 0+1 at m2 abort"]
+    );
+    assert_eq!(desk.pong(2, "0+1", aborted(running())), ["frozen"]);
+    assert_eq!(desk.end(2, "0+1", facts(0, 0)), ["quiet"]);
+}
+
+/// Facts that arrive after the abort name children that must be found and stopped.
+#[test]
+fn late_facts_name_children_to_stop() {
+    let mut desk = Desk::new();
+    desk.abort();
+    assert!(
+        desk.end(1, "0", facts(1, 0))
+            .iter()
+            .all(|text| text != "quiet")
+    );
+    let told = desk.until(200);
+    assert_eq!(told, ["200: ping 0 at m1 abort"]);
+    let finished = Progress {
+        children: vec![child(2)],
+        ..aborted(ended(1, 0))
+    };
+    assert_eq!(desk.pong(1, "0", finished), ["ping 0.0 at m2 abort"]);
+    assert_eq!(
+        desk.pong(2, "0.0", aborted(ended(0, 0))),
+        ["frozen", "quiet"]
+    );
+}
+
+/// Note 33: a failed call is wound down like an aborted one.
+#[test]
+fn a_failed_call_is_wound_down() {
+    let mut desk = Desk::new();
+    desk.pong(
+        1,
+        "0",
+        Progress {
+            children: vec![child(2)],
+            ..running()
+        },
+    );
+    desk.until(550);
+    desk.pong(1, "0", running());
+    let told = desk.until(600);
+    assert!(told.contains(&"600: failed: 0.0 gave no sign of life for 500ms".to_owned()));
+    assert!(
+        told.contains(&"600: ping 0 at m1 abort from 1".to_owned())
+            || told.contains(&"600: ping 0 at m1 abort".to_owned()),
+        "{told:?}"
+    );
+    desk.pong(1, "0", aborted(ended(1, 1)));
+    let told = desk.until(3000);
+    assert_eq!(told.last().map(String::as_str), Some("1100: quiet"));
+}
+
+/// A call that had ended when it was aborted is quiet at once.
+#[test]
+fn what_has_ended_is_quiet_at_once() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", ended(0, 1));
+    assert_eq!(desk.abort(), ["frozen", "quiet"]);
+    assert!(desk.abort().is_empty());
+}
+
+/// Note 31: an initiator that has finished with a call answers its announcements with "stop".
+#[test]
+fn announcements_of_calls_that_are_over_are_dismissed() {
+    let told = pong(at("0.3"), Some(running()));
+    let ping = dismiss(&told, token());
+    assert!(ping.abort);
+    assert_eq!((ping.call, ping.request), (call(), at("0.3")));
+}

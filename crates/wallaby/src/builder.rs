@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wallaby_proto::Address;
+use wallaby_proto::call::records::RecordLimits;
+use wallaby_proto::wire::PingSettings;
 
 use crate::client::SendLayer;
-use crate::endpoint::{DEFAULT_DEADLINE, Endpoint};
+use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Endpoint};
 use crate::error::BindError;
 use crate::executor::ExecutorConfig;
 use crate::service::{Layer, Service};
@@ -55,7 +57,10 @@ pub(crate) struct Config {
     pub(crate) dial_timeout: Duration,
     pub(crate) dial_back_timeout: Duration,
     pub(crate) grace: Duration,
-    pub(crate) lost_grace: Duration,
+    pub(crate) ping: PingSettings,
+    pub(crate) stall_limit: Option<Duration>,
+    pub(crate) remembered: usize,
+    pub(crate) kept_bytes: u64,
     pub(crate) max_depth: u32,
     pub(crate) link_delay: Option<Duration>,
     pub(crate) executor: ExecutorConfig,
@@ -71,12 +76,26 @@ impl Default for Config {
             dial_timeout: Duration::from_secs(2),
             dial_back_timeout: Duration::from_millis(250),
             grace: Duration::from_secs(5),
-            lost_grace: Duration::from_millis(300),
+            ping: DEFAULT_PING,
+            stall_limit: None,
+            remembered: 1 << 16,
+            kept_bytes: 16 << 20,
             max_depth: 4096,
             link_delay: None,
             executor: ExecutorConfig::default(),
             layers: Vec::new(),
             send_layers: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    pub(crate) fn records(&self) -> RecordLimits {
+        RecordLimits {
+            requests: self.remembered,
+            kept_bytes: self.kept_bytes,
+            ping: DEFAULT_PING,
+            ..RecordLimits::default()
         }
     }
 }
@@ -147,6 +166,31 @@ impl Builder {
     /// How long a server may take to accept a connection. Default 2 s.
     pub fn dial_timeout(mut self, timeout: Duration) -> Self {
         self.config.dial_timeout = timeout;
+        self
+    }
+
+    /// How calls of this endpoint are watched over if they do not say: after each `period` the servers of a call are asked
+    /// about its requests, and silence for `timeout` is a failure. Default 500 ms and 5 s; keep the timeout near ten
+    /// periods. Servers bound the period to at least 10 ms and the timeout to at most 10 minutes.
+    pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
+        self.config.ping = PingSettings { period, timeout };
+        self
+    }
+
+    /// How long a handler may make no progress before calls of this endpoint count it as stuck and fail. Not limited by
+    /// default: a handler makes progress by what it sends, when something it waited for has come, and by saying so
+    /// ([`crate::Request::progress`]).
+    pub fn stall_limit(mut self, limit: Duration) -> Self {
+        self.config.stall_limit = Some(limit);
+        self
+    }
+
+    /// How many requests are remembered, running ones included, and how many bytes of answers in case they must be sent
+    /// again. Default 65,536 and 16 MiB. Beyond, ended requests are forgotten, oldest first; if all run, a further one is
+    /// refused with the status `ResourceExhausted`.
+    pub fn remember(mut self, requests: usize, answer_bytes: u64) -> Self {
+        self.config.remembered = requests;
+        self.config.kept_bytes = answer_bytes;
         self
     }
 

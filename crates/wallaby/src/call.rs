@@ -15,16 +15,17 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::task::JoinHandle;
 use wallaby_proto::call::initiator::{Arrival, Initiator};
+use wallaby_proto::call::watch::Watch;
 use wallaby_proto::connection::{MethodDefinition, Refusal};
 use wallaby_proto::wire::{
-    Budgets, End, Message, Metadata, MethodRef, Options, Ping, ReplyTo, Request, Response,
+    Budgets, End, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
 };
 use wallaby_proto::{Address, CallId, Path, RequestId, Status, Token};
 
 use crate::blocking;
 use crate::codec::{Codec, Postcard};
 use crate::driver::peer::{Peer, Refused};
-use crate::endpoint::{DEFAULT_DEADLINE, Inner};
+use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Inner};
 use crate::error::{CallError, Failure};
 use crate::line::Line;
 use crate::log;
@@ -33,6 +34,8 @@ use crate::trace::{self, Root, Trace};
 
 /// What an answer costs of a window besides its payload.
 const ANSWER_COST: u64 = 64;
+
+mod watching;
 
 /// Times that a request of which no byte was written moves to another connection.
 const MOVES: usize = 3;
@@ -51,6 +54,10 @@ pub struct CallOptions {
     pub metadata: Metadata,
     /// What the call's tree may use up.
     pub budgets: Option<Budgets>,
+    /// How often its servers are asked about it, and how long silence may last; as the endpoint says if not set.
+    pub ping: Option<PingSettings>,
+    /// How long a handler may make no progress; as the endpoint says if not set.
+    pub stall_limit: Option<Duration>,
 }
 
 /// How a call ended.
@@ -95,6 +102,14 @@ struct State {
     taken: Vec<Taken>,
     /// Bytes of answers that came from this endpoint itself and wait for the application.
     own: u64,
+    /// Watches over the call once it has lasted a ping period.
+    watch: Option<Box<Watch>>,
+    /// When the watch wants to look at it.
+    watch_due: Option<Duration>,
+    /// Connections over which its servers were asked: they need not show the token when they answer.
+    pinged: Vec<u64>,
+    /// Nothing of the call runs any more, as far as known.
+    settled: bool,
 }
 
 /// An initial request.
@@ -102,8 +117,8 @@ struct State {
 struct Sent {
     root: Root,
     peer: Option<Arc<Peer>>,
-    /// Why its connection ended.
-    lost: Option<String>,
+    /// Its connection has ended.
+    lost: bool,
 }
 
 #[derive(Debug)]
@@ -154,6 +169,10 @@ impl CallShared {
                 answered: Vec::new(),
                 taken: Vec::new(),
                 own: 0,
+                watch: None,
+                watch_due: None,
+                pinged: Vec::new(),
+                settled: false,
             }),
             changed: Notify::new(),
         })
@@ -172,7 +191,7 @@ impl CallShared {
     /// A response or the end of a branch arrived, over `peer` or from this endpoint itself.
     pub(crate) fn handle_answer(&self, peer: Option<&Arc<Peer>>, message: &mut Message) {
         let mut state = self.lock();
-        if state.outcome.is_some() {
+        if state.settled || state.outcome.is_some() && state.watch.is_none() {
             self.endpoint.meters.late_dropped.add();
             return;
         }
@@ -185,6 +204,9 @@ impl CallShared {
         if !state.may_answer(self.token, token, peer) {
             return self.note_forged(peer);
         }
+        if state.outcome.is_some() {
+            return self.handle_late(state, peer, message);
+        }
         // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
         if matches!(message, Message::Response(response) if response.status)
             && Instant::now() >= self.deadline
@@ -192,7 +214,7 @@ impl CallShared {
             let failure = self.too_late(&state);
             return self.end(state, Outcome::Failed(failure));
         }
-        let handled = match message {
+        let handled = match &mut *message {
             Message::Response(response) => self.handle_response(&mut state, peer, response),
             Message::End(end) => Self::handle_end(&mut state, end),
             Message::Trace(report) => {
@@ -206,10 +228,33 @@ impl CallShared {
             Ok(()) => None,
             Err(failure) => Some(Outcome::Failed(failure)),
         };
-        match ends {
-            Some(outcome) => self.end(state, outcome),
-            None => state.wake(),
+        if let Some(outcome) = ends {
+            return self.end(state, outcome);
         }
+        state.wake();
+        if state.watch.is_some() {
+            self.note_heard(&mut state, message, peer);
+            self.act(state);
+        }
+    }
+
+    /// The call has ended, but what it still hears tells what has stopped.
+    #[cold]
+    #[inline(never)]
+    fn handle_late(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        peer: Option<&Arc<Peer>>,
+        message: &Message,
+    ) {
+        self.endpoint.meters.late_dropped.add();
+        let _ = match message {
+            Message::Response(response) => state.initiator.handle_response(response).map(drop),
+            Message::End(end) => state.initiator.handle_end(end),
+            _ => Ok(()),
+        };
+        self.note_heard(&mut state, message, peer);
+        self.act(state);
     }
 
     #[cold]
@@ -256,50 +301,6 @@ impl CallShared {
 
     fn handle_end(state: &mut State, end: &End) -> Result<(), Failure> {
         Ok(state.initiator.handle_end(end)?)
-    }
-
-    /// A connection has ended: requests that went out on it may be lost. Returns their servers.
-    pub(crate) fn handle_lost(&self, peer: &Peer, reason: &str) -> Vec<Address> {
-        let mut state = self.lock();
-        let mut servers = Vec::new();
-        for sent in state.roots.iter_mut() {
-            if sent.peer.as_ref().is_some_and(|used| used.id == peer.id) {
-                sent.lost = Some(reason.to_owned());
-                servers.push(sent.root.server.clone());
-            }
-        }
-        servers
-    }
-
-    /// A server is gone for good, and with it the initial requests that went to that life of it and have shown nothing.
-    pub(crate) fn handle_gone(&self, peer: &Peer, reason: &str) {
-        let state = self.lock();
-        if state.outcome.is_some() {
-            return;
-        }
-        let silent: Vec<_> = state
-            .initiator
-            .branches()
-            .filter(|branch| branch.received == 0 && branch.hop == 0)
-            .collect();
-        let lost = state.roots.iter().find(|sent| {
-            sent.peer.as_ref().is_some_and(|used| used.id == peer.id)
-                && silent
-                    .iter()
-                    .any(|branch| branch.path == sent.root.path && branch.facts.is_none())
-        });
-        if let Some(sent) = lost {
-            let request = RequestId {
-                path: sent.root.path,
-                hop: 0,
-            };
-            let failure = Failure::ServerLost {
-                request,
-                server: sent.root.server.clone(),
-                reason: reason.to_owned(),
-            };
-            self.end(state, Outcome::Failed(failure));
-        }
     }
 
     /// The deadline passed.
@@ -353,21 +354,21 @@ impl CallShared {
         let complete = matches!(outcome, Outcome::Complete { .. });
         state.outcome = Some(outcome);
         state.ended_after = self.options.traced.then(|| self.begun.elapsed());
-        let sent: Vec<_> = if complete {
-            Vec::new()
-        } else {
-            state.aborts(self.id, self.token)
-        };
+        let winds_down = !complete && self.wind_down(&mut state);
+        if !winds_down {
+            self.settle(&mut state);
+        }
         for used in state.roots.iter().filter_map(|sent| sent.peer.as_ref()) {
             used.busy.fetch_sub(1, Ordering::Relaxed);
         }
         let waker = state.waker.take();
-        drop(state);
-        self.changed.notify_waiters();
-        self.endpoint.forget_call(self.id.sequence);
-        for (peer, ping) in sent {
-            peer.control(Message::Ping(ping));
+        if winds_down {
+            self.act(state);
+        } else {
+            drop(state);
+            self.endpoint.forget_call(self.id.sequence);
         }
+        self.changed.notify_waiters();
         waker.into_iter().for_each(Waker::wake);
     }
 
@@ -412,7 +413,7 @@ impl CallShared {
         state.roots.push(Sent {
             root,
             peer: None,
-            lost: None,
+            lost: false,
         });
         drop(state);
         Ok(Request {
@@ -453,10 +454,12 @@ impl CallShared {
         let CallOptions {
             metadata, budgets, ..
         } = &self.options;
-        if metadata.is_empty() && budgets.is_none() {
+        let ping = Some(self.ping()).filter(|ping| *ping != DEFAULT_PING);
+        if metadata.is_empty() && budgets.is_none() && ping.is_none() {
             return None;
         }
         Some(Box::new(Options {
+            ping,
             metadata: metadata.clone(),
             budgets: *budgets,
             ..Options::default()
@@ -483,7 +486,7 @@ impl CallShared {
         if !self.note_sent(id, peer) {
             return true;
         }
-        match peer.try_request(request, method) {
+        match peer.try_request(request, method, None) {
             Ok(()) => true,
             Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen)) => {
                 self.note_not_sent(id);
@@ -709,33 +712,6 @@ impl State {
         }
     }
 
-    /// What stops the servers that are known to work for this call.
-    #[inline(never)]
-    fn aborts(&self, call: CallId, token: Token) -> Vec<(Arc<Peer>, Ping)> {
-        let sent = self
-            .roots
-            .iter()
-            .filter_map(|sent| Some((sent, sent.peer.clone()?)));
-        sent.map(|(sent, peer)| {
-            let request = RequestId {
-                path: sent.root.path,
-                hop: 0,
-            };
-            (
-                peer,
-                Ping {
-                    call,
-                    token,
-                    request,
-                    abort: true,
-                    children_from: 0,
-                    missing: Vec::new(),
-                },
-            )
-        })
-        .collect()
-    }
-
     /// The application takes an answer; returns what is to be credited for now. A call that has ended needs no credit.
     fn take(&mut self, answer: &RawAnswer, worth: u64) -> Option<Taken> {
         let peer = answer.peer.as_ref()?;
@@ -770,12 +746,10 @@ impl State {
             return format!("request {request} (its server is not known)");
         };
         let server = &sent.root.server;
-        match (&sent.peer, &sent.lost) {
+        match (&sent.peer, sent.lost) {
             (None, _) => format!("request {request} (not sent to {server} yet)"),
-            (Some(_), Some(lost)) => {
-                format!("request {request} at {server} (its connection ended: {lost})")
-            }
-            (Some(_), None) => format!("request {request} at {server}"),
+            (Some(_), true) => format!("request {request} at {server} (its connection has ended)"),
+            (Some(_), false) => format!("request {request} at {server}"),
         }
     }
 }
@@ -902,6 +876,12 @@ impl RawCall {
         self.shared.abort();
     }
 
+    /// Waits until nothing of the call runs any more, as far as its servers can be reached: after completion at once,
+    /// after a failure or an abort when all its requests have stopped or been silent for the ping timeout.
+    pub async fn settled(&self) {
+        self.shared.settled().await;
+    }
+
     pub(crate) fn fail(&self, failure: Failure) {
         self.shared.fail(failure);
     }
@@ -982,6 +962,12 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
     /// Gives the call up: its servers are told to stop.
     pub fn abort(self) {
         self.raw.abort();
+    }
+
+    /// Gives the call up and waits until nothing of it runs any more, as far as its servers can be reached.
+    pub async fn stop(self) {
+        self.raw.abort();
+        self.raw.settled().await;
     }
 
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<A::Item, CallError>>> {

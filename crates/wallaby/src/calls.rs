@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::call::CallShared;
 
@@ -81,6 +82,37 @@ impl Calls {
     #[inline(never)]
     fn remove_old(&mut self, sequence: u64) -> Option<Arc<CallShared>> {
         self.old.remove(&sequence)
+    }
+
+    /// When the first of the live calls from this sequence on began.
+    pub(crate) fn begun_from(&self, sequence: u64) -> Option<Instant> {
+        self.from(sequence).next().map(|(_, call)| call.begun())
+    }
+
+    /// The live calls from this sequence on that began no later than a moment, and the sequence to go on from.
+    pub(crate) fn begun_before(
+        &self,
+        sequence: u64,
+        moment: Instant,
+    ) -> (Vec<Arc<CallShared>>, u64) {
+        let mut calls = Vec::new();
+        for (sequence, call) in self.from(sequence) {
+            if call.begun() > moment {
+                return (calls, sequence);
+            }
+            calls.push(Arc::clone(call));
+        }
+        (calls, self.first + self.young.len() as u64)
+    }
+
+    fn from(&self, sequence: u64) -> impl Iterator<Item = (u64, &Arc<CallShared>)> {
+        let skipped = sequence.saturating_sub(self.first) as usize;
+        let old = self
+            .old
+            .range(sequence..)
+            .map(|(sequence, call)| (*sequence, call));
+        let young = (self.first..).zip(&self.young).skip(skipped);
+        old.chain(young.filter_map(|(sequence, call)| Some((sequence, call.as_ref()?))))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<CallShared>> {

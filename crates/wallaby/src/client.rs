@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use wallaby_proto::Address;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::wire::{Budgets, MetadataError};
+use wallaby_proto::wire::{Budgets, MetadataError, PingSettings};
 
 use crate::call::{Call, CallOptions, CallShared, RawCall};
 use crate::codec::Codec;
@@ -177,6 +177,21 @@ impl Client {
         if let Err(error) = self.caller.options.metadata.insert(key, value) {
             self.refused = Some(error);
         }
+        self
+    }
+
+    /// How often the servers of a call are asked about it, and for how long silence is no failure; see
+    /// [`crate::Builder::ping`].
+    #[must_use]
+    pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
+        self.caller.options.ping = Some(PingSettings { period, timeout });
+        self
+    }
+
+    /// How long a handler may make no progress before the call fails; see [`crate::Builder::stall_limit`].
+    #[must_use]
+    pub fn stall_limit(mut self, limit: Duration) -> Self {
+        self.caller.options.stall_limit = Some(limit);
         self
     }
 

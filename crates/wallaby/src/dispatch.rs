@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::oneshot;
+use wallaby_proto::call::records::Admission;
 use wallaby_proto::call::server::Server;
 use wallaby_proto::connection::{ConnectionError, Event, MethodDefinition};
 use wallaby_proto::wire::{Message, MethodRef, Request};
@@ -12,7 +13,7 @@ use wallaby_proto::{Address, Code, NodeId, Status};
 use crate::driver::peer::{Dispatch, Peer};
 use crate::endpoint::Inner;
 use crate::error::ConnectError;
-use crate::executor::Admission;
+use crate::executor::Admitted;
 use crate::handling::Handling;
 use crate::pool::Opening;
 use crate::service::Registered;
@@ -98,20 +99,42 @@ impl Dispatcher {
         let Some(method) = self.methods.get_mut(number as usize) else {
             return;
         };
+        let Some(node) = peer.node() else {
+            return; // messages come only after the handshake
+        };
+        let admission = self.endpoint.liveness.admit(request, peer, node, arrived);
+        let (ticket, refusal) = match admission {
+            Admission::Accepted(ticket) => (Some(ticket), None),
+            Admission::Refused(status) => (None, Some(status)),
+            Admission::Duplicate | Admission::BelowOldest => {
+                self.endpoint.meters.requests_dropped.add();
+                self.granted.push(size);
+                return;
+            }
+        };
+        // One with settings of its own may have to be looked at sooner.
+        match request.options {
+            None => self.endpoint.note_request(arrived),
+            Some(_) => self.endpoint.look_again(),
+        }
         let mut queued = false;
-        let served = method.served(&self.endpoint);
+        let served = match refusal {
+            None => method.served(&self.endpoint),
+            Some(status) => Err(status),
+        };
         let handling = Handling::new(
             Arc::clone(&self.endpoint),
             Arc::clone(peer),
             Arc::clone(&method.definition),
             request,
+            ticket,
             arrived,
         );
         match served {
             Ok(served) => match self.endpoint.admit(&handling, &served.handler, payload) {
-                Admission::Run(job) => job.start(),
-                Admission::Queued => queued = true,
-                Admission::Refused(_) => {}
+                Admitted::Run(job) => job.start(),
+                Admitted::Queued => queued = true,
+                Admitted::Refused(_) => {}
             },
             Err(status) => handling.fail(&status),
         }
@@ -137,12 +160,10 @@ impl Dispatcher {
     fn handle_message(&mut self, peer: &Arc<Peer>, message: &mut Message) {
         match message {
             Message::Request(request) => self.handle_request(peer, request),
-            Message::Response(_) | Message::End(_) | Message::Trace(_) => {
+            Message::Response(_) | Message::End(_) | Message::Trace(_) | Message::Pong(_) => {
                 self.endpoint.handle_answer(Some(peer), message);
             }
-            Message::Ping(ping) if ping.abort => self.endpoint.handle_abort(ping.call, ping.token),
-            // Asking after requests comes with failure detection; until then nobody sends these.
-            Message::Ping(_) | Message::Pong(_) => {}
+            Message::Ping(ping) => self.endpoint.handle_ping(peer, ping),
         }
     }
 
@@ -161,7 +182,7 @@ impl Dispatcher {
                 if let wallaby_proto::call::server::Outbound::Response(response) = refusal {
                     self.endpoint.meters.statuses_sent.add();
                     // Without credit: it is small, and nothing of the call runs here that could send more.
-                    let _ = peer.try_response(&response, false, 0);
+                    let _ = peer.try_response(&response, false, 0, None);
                 }
             }
             Message::Response(response) => {

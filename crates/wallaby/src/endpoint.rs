@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
+use wallaby_proto::call::records::Remembered;
 use wallaby_proto::connection::{
     Connection, ConnectionError, Features, Hello, Limits as WireLimits, MethodDefinition, VERSION,
 };
-use wallaby_proto::wire::Message;
+use wallaby_proto::wire::{Message, PingSettings};
 use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
 
 use crate::builder::{Builder, Config};
@@ -24,9 +24,10 @@ use crate::client::{Caller, Outgoing, Sender};
 use crate::dispatch::Dispatcher;
 use crate::driver::peer::{Delayed, Peer};
 use crate::error::{BindError, ConnectError, Failure, ServeError};
-use crate::executor::{Admission, Executor, Schedule};
+use crate::executor::{Admitted, Executor, Schedule};
 use crate::handling::{Handling, Job};
 use crate::link::DelayLine;
+use crate::liveness::Liveness;
 use crate::metrics::{Meters, Metrics};
 use crate::pool::{Opening, Pool};
 use crate::relay::{Passing, Relay};
@@ -36,6 +37,12 @@ use crate::transport::{self, Listener, ReadHalf, WriteHalf};
 
 /// How much time a call has if nobody says: the protocol's default, which is not stated on the wire.
 pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How calls are watched over if they do not say: the protocol's default, which is not stated on the wire.
+pub(crate) const DEFAULT_PING: PingSettings = PingSettings {
+    period: Duration::from_millis(500),
+    timeout: Duration::from_secs(5),
+};
 
 /// How often connections are asked whether large messages have stopped to grow.
 const STALL_CHECK: Duration = Duration::from_secs(15);
@@ -62,6 +69,7 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) pool: Pool,
     pub(crate) relay: Relay,
+    pub(crate) liveness: Arc<Liveness>,
     pub(crate) meters: Meters,
     pub(crate) runtime: Handle,
     /// What typed clients send goes through this, if there is client middleware.
@@ -72,6 +80,10 @@ pub(crate) struct Inner {
     /// Requests whose handlers wait for something, by call: whom an abort reaches.
     waiting: Mutex<HashMap<CallId, Vec<Arc<Handling>>>>,
     me: Weak<Self>,
+    /// What `next_look` counts from.
+    epoch: Instant,
+    /// When calls and records are to be looked at, in microseconds; `u64::MAX` if nothing is due.
+    next_look: AtomicU64,
     /// When the first of the live calls' deadlines passes, as far as known.
     next_alarm: Mutex<Option<Instant>>,
     next_stall_check: Mutex<Instant>,
@@ -184,6 +196,11 @@ impl Endpoint {
         self.inner.executor.load()
     }
 
+    /// What is remembered of requests that came here, running ones included.
+    pub fn remembered(&self) -> Remembered {
+        self.inner.liveness.remembered()
+    }
+
     /// Closes the endpoint: its calls fail, its connections end, it listens no more.
     pub fn close(&self) {
         self.inner.close();
@@ -254,6 +271,9 @@ impl Inner {
                 address,
                 pool: Pool::new(config.limits.connections),
                 relay: Relay::default(),
+                liveness: Arc::new(Liveness::new(config.records(), secret)),
+                epoch: Instant::now(),
+                next_look: AtomicU64::new(u64::MAX),
                 meters: Meters::default(),
                 runtime,
                 sender: (!layers.is_empty()).then_some(sender),
@@ -294,7 +314,11 @@ impl Inner {
 
     // Calls.
 
-    fn calls(&self) -> MutexGuard<'_, Calls> {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn calls(&self) -> MutexGuard<'_, Calls> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -318,6 +342,7 @@ impl Inner {
         drop(calls);
         self.meters.calls_started.add();
         self.note_deadline(call.deadline());
+        self.note_due(call.begun() + call.ping().period * 9 / 8);
         if full {
             call.fail(Failure::TooManyCalls { limit });
         }
@@ -333,6 +358,11 @@ impl Inner {
         call.send_now(outgoing.server, &outgoing.method, outgoing.payload);
         call.close();
         call
+    }
+
+    /// The reply token of a call of this endpoint.
+    pub(crate) fn token(&self, sequence: u64) -> Token {
+        Token::derive(self.secret, sequence)
     }
 
     pub(crate) fn oldest_call(&self) -> u64 {
@@ -352,6 +382,9 @@ impl Inner {
         let id = message.call();
         if id.initiator != self.node {
             return self.pass_on(peer, message);
+        }
+        if let Message::Pong(pong) = message {
+            return self.handle_pong(peer, pong);
         }
         match self.call(id.sequence) {
             Some(call) => call.handle_answer(peer, message),
@@ -419,6 +452,37 @@ impl Inner {
             self.end_late_calls(now);
         }
         self.check_stalls(now);
+        if now >= self.look_moment() {
+            self.next_look.store(u64::MAX, Ordering::Release);
+            if let Some(endpoint) = self.me.upgrade() {
+                self.spawn(async move { endpoint.look() });
+            }
+        }
+    }
+
+    fn look_moment(&self) -> Instant {
+        let micros = self.next_look.load(Ordering::Acquire).min(1 << 50); // 35 years
+        self.epoch + Duration::from_micros(micros)
+    }
+
+    /// Calls or records are to be looked at by then.
+    pub(crate) fn note_due(&self, moment: Instant) {
+        let micros = moment.saturating_duration_since(self.epoch).as_micros() as u64;
+        if micros < self.next_look.load(Ordering::Acquire) {
+            self.set_look(moment, micros);
+        }
+    }
+
+    #[inline(never)]
+    fn set_look(&self, moment: Instant, micros: u64) {
+        if self.next_look.fetch_min(micros, Ordering::AcqRel) > micros {
+            self.set_alarm(moment);
+        }
+    }
+
+    /// A request has arrived: its record is looked at after a ping period.
+    pub(crate) fn note_request(&self, arrived: Instant) {
+        self.note_due(arrived + DEFAULT_PING.period * 9 / 8);
     }
 
     fn end_late_calls(&self, now: Instant) {
@@ -596,7 +660,8 @@ impl Inner {
                     match endpoint.make_room() {
                         Ok(opening) => endpoint.welcome(connection, reader, writer, opening),
                         Err(limit) => {
-                            let peer = Peer::new(connection, writer, None);
+                            let peer =
+                                Peer::new(connection, writer, None, Arc::clone(&endpoint.liveness));
                             peer.end(&format!("all {limit} connections are in use"));
                         }
                     }
@@ -643,13 +708,18 @@ impl Inner {
         tokio::sync::oneshot::Receiver<Result<(), ConnectError>>,
     ) {
         let (opened, receiver) = tokio::sync::oneshot::channel();
-        let peer = Peer::new(connection, writer, self.delay.clone());
+        let peer = Peer::new(
+            connection,
+            writer,
+            self.delay.clone(),
+            Arc::clone(&self.liveness),
+        );
         peer.flush_now();
         let mut dispatcher = Dispatcher::new(Arc::clone(self), dialled, opened, opening);
         let (driven, endpoint) = (Arc::clone(&peer), Arc::clone(self));
         let drive = async move {
             let end = driven.drive(reader, &mut dispatcher).await;
-            endpoint.after(driven, dispatcher.ended(end)).await;
+            endpoint.connection_ended(&driven, &dispatcher.ended(end));
         };
         self.spawn(drive);
         (peer, receiver)
@@ -658,6 +728,7 @@ impl Inner {
     /// A connection's handshake is done.
     pub(crate) fn connection_opened(&self, peer: &Arc<Peer>, dialled: Option<&Address>) {
         self.meters.connections_opened.add();
+        self.session_opened(peer);
         for stale in self.pool.opened(peer, dialled) {
             stale.end("another life answers at this address");
         }
@@ -666,18 +737,9 @@ impl Inner {
         }
     }
 
-    /// What is to be done after a connection has ended. Boxed, so that its code is not in the midst of the driver's.
     #[cold]
     #[inline(never)]
-    fn after(
-        self: Arc<Self>,
-        peer: Arc<Peer>,
-        reason: String,
-    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(async move { self.connection_ended(&peer, &reason).await })
-    }
-
-    async fn connection_ended(self: &Arc<Self>, peer: &Arc<Peer>, reason: &str) {
+    fn connection_ended(self: &Arc<Self>, peer: &Arc<Peer>, reason: &str) {
         if self.pool.remove(peer) {
             self.meters.connection_ended(peer.counters());
         }
@@ -685,43 +747,7 @@ impl Inner {
         if self.closed.load(Ordering::Acquire) {
             return;
         }
-        let calls: Vec<_> = self.calls().iter().cloned().collect();
-        let affected: Vec<_> = calls
-            .into_iter()
-            .map(|call| (call.handle_lost(peer, reason), call))
-            .collect();
-        let Some(server) = affected
-            .iter()
-            .find_map(|(servers, _)| servers.first())
-            .cloned()
-        else {
-            return;
-        };
-        self.check_gone(
-            peer,
-            &server,
-            reason,
-            affected.into_iter().map(|(_, call)| call).collect(),
-        )
-        .await;
-    }
-
-    /// A server whose connection ended is gone if a redial is refused or another life answers. Calls whose requests it
-    /// had, and of which nothing more is heard for a while, have failed then.
-    async fn check_gone(
-        self: &Arc<Self>,
-        peer: &Arc<Peer>,
-        server: &Address,
-        reason: &str,
-        calls: Vec<Arc<CallShared>>,
-    ) {
-        let gone = match self.connect(server).await {
-            Ok(again) if again.node() == peer.node() => return,
-            Ok(_) => format!("{reason}; another life answers there now"),
-            Err(error) => format!("{reason}; {error}"),
-        };
-        timer::sleep_until(Instant::now() + self.config.lost_grace).await;
-        calls.iter().for_each(|call| call.handle_gone(peer, &gone));
+        self.session_ended(peer);
     }
 
     // Requests.
@@ -783,7 +809,7 @@ impl Inner {
         handling: &Arc<Handling>,
         handler: &Arc<dyn Handler>,
         payload: bytes::Bytes,
-    ) -> Admission<Job> {
+    ) -> Admitted<Job> {
         let urgency = self.executor.urgency(|| handling.age(), handling.deadline);
         let job = Job {
             handling: Arc::clone(handling),
@@ -792,9 +818,9 @@ impl Inner {
         };
         let admission = self.executor.admit(job, urgency);
         match &admission {
-            Admission::Run(_) => {}
-            Admission::Queued => handling.enlist(),
-            Admission::Refused(job) => self.refuse(job),
+            Admitted::Run(_) => {}
+            Admitted::Queued => handling.enlist(),
+            Admitted::Refused(job) => self.refuse(job),
         }
         admission
     }
@@ -850,17 +876,9 @@ impl Inner {
         }
     }
 
-    /// The initiator aborts a call: what runs here for it is stopped.
-    #[inline(never)]
-    pub(crate) fn handle_abort(&self, call: CallId, token: Token) {
-        self.relay.forget(call, token);
-        let stopped = self.waiting().get(&call).cloned().unwrap_or_default();
-        for handling in stopped.iter().filter(|handling| handling.token == token) {
-            handling.stop(&Status::new(
-                Code::Cancelled,
-                "the call was aborted by its initiator",
-            ));
-        }
+    /// Requests of a call that wait for something here.
+    pub(crate) fn waiting_of(&self, call: CallId) -> Vec<Arc<Handling>> {
+        self.waiting().get(&call).cloned().unwrap_or_default()
     }
 }
 

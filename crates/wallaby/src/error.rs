@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use wallaby_proto::call::initiator::Violation;
+use wallaby_proto::call::watch::Failure as Loss;
 use wallaby_proto::connection::ConnectionError;
 use wallaby_proto::{Address, AddressError, Code, RequestId, Status};
 
@@ -255,16 +256,9 @@ pub enum Failure {
         /// Requests that did not report their end, with what is known of their servers.
         missing: Vec<String>,
     },
-    /// A server is gone, and what it was asked for may or may not have been executed.
-    #[error("request {request} was lost: its server {server} is gone ({reason})")]
-    ServerLost {
-        /// Which.
-        request: RequestId,
-        /// Where it ran.
-        server: Address,
-        /// How that was noticed.
-        reason: String,
-    },
+    /// A request, or an answer, is lost: what is known of it, and whether anything may have been executed.
+    #[error("the call cannot complete: {0}")]
+    Lost(Box<Loss>),
     /// A server sent what the protocol forbids.
     #[error("a server broke the protocol: {0}")]
     Violation(#[from] Violation),

@@ -56,7 +56,7 @@ struct State<J> {
 }
 
 /// What became of a job.
-pub(crate) enum Admission<J> {
+pub(crate) enum Admitted<J> {
     /// It runs now; [`Executor::release`] when it is done.
     Run(J),
     /// It waits; a release returns it.
@@ -94,19 +94,19 @@ impl<J> Executor<J> {
     }
 
     /// Admits a job; `urgency` is smaller for what should run earlier.
-    pub(crate) fn admit(&self, job: J, urgency: u64) -> Admission<J> {
+    pub(crate) fn admit(&self, job: J, urgency: u64) -> Admitted<J> {
         let mut state = self.lock();
         if state.running < self.config.concurrency.max(1) {
             state.running += 1;
-            return Admission::Run(job);
+            return Admitted::Run(job);
         }
         self.queue(state, job, urgency)
     }
 
     #[inline(never)]
-    fn queue(&self, mut state: MutexGuard<'_, State<J>>, job: J, urgency: u64) -> Admission<J> {
+    fn queue(&self, mut state: MutexGuard<'_, State<J>>, job: J, urgency: u64) -> Admitted<J> {
         if state.waiting.len() >= self.config.queue {
-            return Admission::Refused(job);
+            return Admitted::Refused(job);
         }
         state.arrivals += 1;
         let arrival = state.arrivals;
@@ -115,7 +115,7 @@ impl<J> Executor<J> {
             arrival,
             job,
         });
-        Admission::Queued
+        Admitted::Queued
     }
 
     /// A job is done; returns the one that runs in its place.
@@ -191,12 +191,12 @@ mod tests {
             queue: 2,
             schedule: Schedule::OldestCall,
         });
-        assert!(matches!(executor.admit("runs", 9), Admission::Run("runs")));
-        assert!(matches!(executor.admit("later", 5), Admission::Queued));
-        assert!(matches!(executor.admit("sooner", 3), Admission::Queued));
+        assert!(matches!(executor.admit("runs", 9), Admitted::Run("runs")));
+        assert!(matches!(executor.admit("later", 5), Admitted::Queued));
+        assert!(matches!(executor.admit("sooner", 3), Admitted::Queued));
         assert!(matches!(
             executor.admit("refused", 1),
-            Admission::Refused("refused")
+            Admitted::Refused("refused")
         ));
         assert_eq!(executor.load(), (1, 2));
         assert_eq!(executor.release(), Some("sooner"));

@@ -1,11 +1,10 @@
 //! One request being handled: its place in the call, what its handler sends, and how it ends.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,32 +12,30 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Released, Server, undelivered};
-use wallaby_proto::connection::{Features, MethodDefinition, Refusal};
-use wallaby_proto::wire::{Message, MethodRef, Options, ReplyTo, Request, Response, TraceRecord};
+use wallaby_proto::call::records::Ticket;
+use wallaby_proto::call::server::{Released, Server};
+use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::wire::{Options, ReplyTo, Request, TraceRecord};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
 
 use crate::blocking::panic_message;
 use crate::call::CallShared;
-use crate::driver::peer::{Peer, Refused};
+use crate::driver::peer::Peer;
 use crate::endpoint::{DEFAULT_DEADLINE, Inner};
-use crate::error::{ConnectError, SendError};
+use crate::error::SendError;
 use crate::log;
 use crate::request::RawRequest;
 use crate::service::{Handler, HandlerFuture};
 use crate::timer::{self, Sleep};
 
-/// A single answer of up to this size goes back on its own connection without being counted.
-const SMALL: usize = 4096;
+mod sending;
 
-/// Times that a message of which no byte was written moves to another connection.
-const MOVES: usize = 3;
+pub(crate) use self::sending::Delivery;
+use self::sending::Lanes;
+pub(crate) use self::sending::make_too_large;
 
 /// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule.
 const BEHIND: Duration = Duration::from_millis(10);
-
-/// How long after the deadline messages of a call may still wait: its initiator's clock decides, not this one.
-const LATE: Duration = Duration::from_secs(1);
 
 /// Where a delegated request goes.
 #[derive(Debug)]
@@ -58,6 +55,8 @@ pub(crate) struct Handling {
     pub(crate) id: RequestId,
     pub(crate) depth: u32,
     reply_to: ReplyTo,
+    /// Its record; `None` if the request was refused.
+    ticket: Option<Ticket>,
     oldest: u64,
     /// The request's optional fields: what children inherit.
     pub(crate) options: Option<Box<Options>>,
@@ -96,93 +95,13 @@ struct State {
     watch: Option<AbortHandle>,
 }
 
-/// What waits of a request, each direction for itself.
-#[derive(Debug, Default)]
-struct Lanes {
-    answers: Lane,
-    requests: Lane,
-}
-
-impl Lanes {
-    fn lane(&self, onward: bool) -> &Lane {
-        if onward {
-            &self.requests
-        } else {
-            &self.answers
-        }
-    }
-}
-
-/// Messages of a request, all answers or all onward, that wait for a connection or for credit. One task sends them in
-/// order, as long as there are any.
-#[derive(Debug, Default)]
-struct Lane {
-    /// How many wait, the one included that the task is about to send.
-    count: AtomicUsize,
-    parcels: Mutex<VecDeque<Parcel>>,
-}
-
-impl Lane {
-    fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
-    }
-
-    /// Adds a parcel; returns whether it is alone, and a task is needed.
-    fn push(&self, parcel: Parcel) -> bool {
-        let mut parcels = self.lock();
-        parcels.push_back(parcel);
-        self.count.fetch_add(1, Ordering::AcqRel) == 0
-    }
-
-    /// The parcel to send next; it still counts as waiting.
-    fn first(&self) -> Option<Parcel> {
-        self.lock().pop_front()
-    }
-
-    /// It was sent; returns whether no other waits.
-    fn done(&self) -> bool {
-        let _parcels = self.lock();
-        self.count.fetch_sub(1, Ordering::AcqRel) == 1
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Parcel>> {
-        self.parcels.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Ready when what could not be sent at once was sent.
-pub(crate) type Delivery = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// A message ready for its connection.
-#[derive(Debug)]
-enum Parcel {
-    Request(Destination, Request),
-    /// A response, or the end of a branch.
-    Answer(Message),
-}
-
-impl Parcel {
-    fn is_onward(&self) -> bool {
-        matches!(self, Self::Request(..))
-    }
-
-    /// Whether the call's credit is needed for it.
-    fn is_counted(&self) -> bool {
-        matches!(self, Self::Answer(Message::Response(response)) if is_counted(response))
-    }
-}
-
-/// The only answer of a branch need not be counted if it is small.
-fn is_counted(response: &Response) -> bool {
-    !response.last || response.index > 0 || response.payload.len() > SMALL
-}
-
 impl Handling {
     pub(crate) fn new(
         endpoint: Arc<Inner>,
         peer: Arc<Peer>,
         method: Arc<MethodDefinition>,
         request: &mut Request,
+        ticket: Option<Ticket>,
         arrived: Instant,
     ) -> Arc<Self> {
         let time = request.deadline.unwrap_or(DEFAULT_DEADLINE);
@@ -197,6 +116,7 @@ impl Handling {
             id: request.id,
             depth: request.depth,
             reply_to: std::mem::replace(&mut request.reply_to, ReplyTo::Relay),
+            ticket,
             oldest: request.oldest,
             options: request.options.take(),
             deadline: arrived + time.min(Duration::from_secs(365 * 86_400)),
@@ -253,31 +173,6 @@ impl Handling {
         }
     }
 
-    /// Waits until no earlier message of the same kind waits, or the request is stopped. So little waits and order is
-    /// kept; and a handler that gives up waiting does so before its message has a number.
-    #[inline(never)]
-    pub(crate) fn ready(self: Arc<Self>, onward: bool) -> Delivery {
-        Box::pin(async move {
-            loop {
-                let changed = self.changed.notified();
-                if !self.has_waiting(onward) || self.is_cancelled() {
-                    return;
-                }
-                changed.await;
-            }
-        })
-    }
-
-    /// Whether an earlier message waits: one onward, or an answer.
-    pub(crate) fn has_waiting(&self, onward: bool) -> bool {
-        let lanes = self.lanes.get();
-        lanes.is_some_and(|lanes| !lanes.lane(onward).is_empty())
-    }
-
-    fn lane(&self, onward: bool) -> &Lane {
-        self.lanes.get_or_init(Box::default).lane(onward)
-    }
-
     /// The span in which its handler runs, for those who subscribe to tracing.
     fn span(&self) -> tracing::Span {
         if log::debugs() {
@@ -302,8 +197,18 @@ impl Handling {
     /// From now on an abort finds the request: it waits in the queue, or for something in its handler.
     pub(crate) fn enlist(self: &Arc<Self>) {
         let state = self.lock();
-        if !state.left {
-            self.endpoint.handling_waits(self);
+        if state.left {
+            return;
+        }
+        self.endpoint.handling_waits(self);
+        drop(state);
+        // It may have been aborted while nobody could find it.
+        if let Some(ticket) = self.ticket
+            && !self.lock().server.has_ended()
+            && !self.endpoint.liveness.may_go_on(ticket)
+        {
+            let why = "the call was aborted by its initiator";
+            self.stop(&Status::new(Code::Cancelled, why));
         }
     }
 
@@ -519,333 +424,6 @@ impl Handling {
             ran_us: micros(now.saturating_duration_since(started)),
         }
     }
-
-    // How messages leave.
-
-    /// Sends at once what can be sent; the rest leaves in order, and can be waited for.
-    fn dispatch(self: &Arc<Self>, released: Released<Destination>) -> Option<Delivery> {
-        let [before, last] = released;
-        let before = before.and_then(|outbound| self.dispatch_one(outbound));
-        let last = last.and_then(|outbound| self.dispatch_one(outbound));
-        match (before, last) {
-            (Some(before), Some(last)) => Some(Box::pin(async {
-                before.await;
-                last.await;
-            })),
-            (before, last) => before.or(last),
-        }
-    }
-
-    fn dispatch_one(self: &Arc<Self>, outbound: Outbound<Destination>) -> Option<Delivery> {
-        let mut parcel = self.pack(outbound);
-        let onward = parcel.is_onward();
-        // Behind those that wait already.
-        if !self.has_waiting(onward) && self.attempt(&mut parcel) {
-            return None;
-        }
-        self.deliver_later(parcel);
-        Some(Arc::clone(self).ready(onward))
-    }
-
-    /// Sends without waiting; what has to wait goes on by itself.
-    fn dispatch_later(self: &Arc<Self>, released: Released<Destination>) {
-        drop(self.dispatch(released));
-    }
-
-    /// Leaves a parcel to a task, one for each direction: it has its number, so the call cannot complete without it,
-    /// even if the handler gives up waiting.
-    #[inline(never)]
-    fn deliver_later(self: &Arc<Self>, parcel: Parcel) {
-        let onward = parcel.is_onward();
-        if !self.lane(onward).push(parcel) {
-            return;
-        }
-        let handling = Arc::clone(self);
-        self.endpoint.runtime.spawn(async move {
-            let lane = handling.lane(onward);
-            let mut done = false;
-            while !done && let Some(parcel) = lane.first() {
-                handling.deliver(parcel).await;
-                done = lane.done();
-                handling.changed.notify_waiters();
-            }
-        });
-    }
-
-    fn pack(&self, outbound: Outbound<Destination>) -> Parcel {
-        match outbound {
-            Outbound::Response(response) => Parcel::Answer(Message::Response(response)),
-            Outbound::End(end) => Parcel::Answer(Message::End(end)),
-            Outbound::Request(delegated) => self.pack_request(delegated),
-        }
-    }
-
-    #[inline(never)]
-    fn pack_request(&self, delegated: Delegated<Destination>) -> Parcel {
-        let inherited = Inherited {
-            reply_to: self.onward_reply_to(),
-            deadline: Some(self.deadline.saturating_duration_since(Instant::now())),
-            oldest: self.oldest,
-            options: self.options.clone(),
-        };
-        let (to, request) =
-            delegated.into_request(self.call, self.token, MethodRef::Number(0), inherited);
-        Parcel::Request(to, request)
-    }
-
-    /// Where servers further on send their answers.
-    fn onward_reply_to(&self) -> ReplyTo {
-        match &self.reply_to {
-            ReplyTo::Peer => match self.peer.hello().and_then(|hello| hello.address.clone()) {
-                Some(address) => ReplyTo::At(address),
-                None => ReplyTo::Relay,
-            },
-            other => other.clone(),
-        }
-    }
-
-    /// Whether a message would be accepted without waiting, as far as can be told.
-    fn has_room(&self, message: &Sending) -> bool {
-        match message {
-            Sending::Answer(_) if self.is_own_call() => self.has_own_room(),
-            Sending::Answer(_) => self
-                .way_back()
-                .is_none_or(|peer| peer.takes_responses(self.call)),
-            Sending::Onward(to, _) => self
-                .endpoint
-                .pool
-                .ready(&to.server)
-                .is_none_or(|peer| peer.takes_requests()),
-        }
-    }
-
-    /// Sends at once if there is a connection and credit; `false` if the parcel has to wait.
-    fn attempt(self: &Arc<Self>, parcel: &mut Parcel) -> bool {
-        match parcel {
-            Parcel::Request(to, request) => match self.endpoint.pool.ready(&to.server) {
-                Some(peer) => self.attempt_request(&peer, to, request),
-                None => false,
-            },
-            parcel if self.is_own_call() && parcel.is_counted() && !self.has_own_room() => false,
-            Parcel::Answer(message) if self.is_own_call() => {
-                self.endpoint.handle_answer(None, message);
-                true
-            }
-            Parcel::Answer(message) => match self.way_back() {
-                Some(peer) => self.attempt_answer(&peer, message),
-                None => false,
-            },
-        }
-    }
-
-    fn attempt_request(
-        self: &Arc<Self>,
-        peer: &Arc<Peer>,
-        to: &Destination,
-        request: &mut Request,
-    ) -> bool {
-        if peer
-            .hello()
-            .is_some_and(|hello| hello.features.contains(Features::AGE))
-        {
-            request.options.get_or_insert_default().age = Some(self.age());
-        }
-        match peer.try_request(request, &to.method) {
-            Ok(()) => true,
-            Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen)) => false,
-            Err(Refused::Now(refusal)) => {
-                self.answer_for(to, request, Code::ResourceExhausted, &refusal.to_string());
-                true
-            }
-        }
-    }
-
-    fn attempt_answer(&self, peer: &Arc<Peer>, message: &mut Message) -> bool {
-        // Not so for what the initiator delegated to itself on the way: it sent that as a server.
-        let own = peer.id == self.peer.id && self.reply_to == ReplyTo::Peer;
-        let token = (!own).then_some(self.token);
-        match message {
-            Message::Response(response) => {
-                response.token = token;
-                self.attempt_response(peer, response, !own || is_counted(response))
-            }
-            Message::End(end) => {
-                end.token = token;
-                peer.control(Message::End(end.clone()))
-            }
-            other => unreachable!("{other:?} is no answer"),
-        }
-    }
-
-    fn attempt_response(&self, peer: &Arc<Peer>, response: &mut Response, counted: bool) -> bool {
-        match peer.try_response(response, counted, self.oldest) {
-            Ok(()) => true,
-            Err(Refused::Now(Refusal::TooLarge { size, limit })) => {
-                make_too_large(response, size, limit, self.endpoint.address.as_ref());
-                self.attempt_status(peer, response)
-            }
-            Err(_) => false,
-        }
-    }
-
-    /// Not counted: it is small, and counting it could only make it wait.
-    #[cold]
-    #[inline(never)]
-    fn attempt_status(&self, peer: &Arc<Peer>, status: &Response) -> bool {
-        match peer.try_response(status, false, self.oldest) {
-            Ok(()) => true,
-            Err(Refused::Ended(_)) => false,
-            Err(Refused::Now(refusal)) => {
-                self.endpoint.meters.undeliverable.add();
-                tracing::warn!(call = %self.call, %refusal, "not even a status is taken");
-                true
-            }
-        }
-    }
-
-    /// The call is this endpoint's own, so that answers go nowhere.
-    fn is_own_call(&self) -> bool {
-        self.call.initiator == self.endpoint.node
-    }
-
-    /// Whether the application of this endpoint takes more answers of its own call.
-    fn has_own_room(&self) -> bool {
-        let call = self.endpoint.call(self.call.sequence);
-        call.is_none_or(|call| call.takes_own())
-    }
-
-    /// Waits until it does.
-    async fn deliver_own(self: &Arc<Self>, mut parcel: Parcel) {
-        let Some(call) = self.endpoint.call(self.call.sequence) else {
-            return self.endpoint.meters.late_dropped.add();
-        };
-        loop {
-            let changed = call.changed();
-            if self.attempt(&mut parcel) {
-                return;
-            }
-            if !self.still_wanted(changed).await {
-                return;
-            }
-        }
-    }
-
-    /// Sends, and waits for a connection and for credit.
-    async fn deliver(self: &Arc<Self>, mut parcel: Parcel) {
-        if self.is_own_call() && !parcel.is_onward() {
-            return self.deliver_own(parcel).await;
-        }
-        for _ in 0..MOVES {
-            let peer = match &parcel {
-                Parcel::Request(to, request) => match self.endpoint.connect(&to.server).await {
-                    Ok(peer) => peer,
-                    Err(error) => {
-                        self.answer_for(to, request, Code::Unavailable, &error.to_string());
-                        return;
-                    }
-                },
-                Parcel::Answer(_) => match self.find_way_back().await {
-                    Ok(peer) => peer,
-                    Err(error) => {
-                        self.endpoint.meters.undeliverable.add();
-                        let initiator = self.call.initiator;
-                        tracing::warn!(call = %self.call, request = %self.id, %initiator, %error, "undeliverable");
-                        return;
-                    }
-                },
-            };
-            loop {
-                let room = peer.room();
-                let sent = match &mut parcel {
-                    Parcel::Request(to, request) => self.attempt_request(&peer, to, request),
-                    Parcel::Answer(message) => self.attempt_answer(&peer, message),
-                };
-                if sent {
-                    return;
-                }
-                if peer.is_closed() {
-                    break;
-                }
-                if !self.still_wanted(room).await {
-                    return;
-                }
-            }
-        }
-        match &parcel {
-            Parcel::Request(to, request) => {
-                let why = "its connections end before the request is sent";
-                self.answer_for(to, request, Code::Unavailable, why);
-            }
-            Parcel::Answer(_) => self.endpoint.meters.undeliverable.add(),
-        }
-    }
-
-    /// Waits for room; `false` if the call is over before: nobody will ever make room for its messages then.
-    async fn still_wanted(&self, room: impl Future<Output = ()>) -> bool {
-        let (mut room, mut over) = (pin!(room), pin!(self.cancelled()));
-        let room = poll_fn(|cx| match room.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => over.as_mut().poll(cx).map(|()| false),
-        });
-        let end = self.deadline + LATE;
-        timer::timeout_at(end, room).await.unwrap_or(false)
-    }
-
-    /// A status in the name of a request that certainly did not reach its server.
-    #[cold]
-    #[inline(never)]
-    fn answer_for(self: &Arc<Self>, to: &Destination, request: &Request, code: Code, why: &str) {
-        let status = Status::new(code, why).by(Some(&to.server));
-        self.endpoint.meters.statuses_sent.add();
-        let mut answer = Parcel::Answer(Message::Response(undelivered(request, &status)));
-        if !self.attempt(&mut answer) {
-            let handling = Arc::clone(self);
-            // Boxed, since sending an answer may end here again.
-            let deliver: Pin<Box<dyn Future<Output = ()> + Send>> =
-                Box::pin(async move { handling.deliver(answer).await });
-            self.endpoint.runtime.spawn(deliver);
-        }
-    }
-
-    /// The open connection on which an answer reaches the initiator directly.
-    fn way_back(&self) -> Option<Arc<Peer>> {
-        if self.peer.node() == Some(self.call.initiator) && !self.peer.is_closed() {
-            return Some(Arc::clone(&self.peer));
-        }
-        self.endpoint.pool.by_node(self.call.initiator)
-    }
-
-    /// The same, but dials the initiator; failing that, the way the request came.
-    async fn find_way_back(&self) -> Result<Arc<Peer>, ConnectError> {
-        if let Some(peer) = self.way_back() {
-            return Ok(peer);
-        }
-        let address = match &self.reply_to {
-            ReplyTo::At(address) => Some(address.clone()),
-            ReplyTo::Peer => self.peer.hello().and_then(|hello| hello.address.clone()),
-            ReplyTo::Relay => None,
-        };
-        let failed = match address {
-            Some(address) => match self
-                .endpoint
-                .connect_initiator(&address, self.call.initiator)
-                .await
-            {
-                Ok(peer) => return Ok(peer),
-                Err(error) => error,
-            },
-            None => ConnectError::Closed {
-                server: Address::Mem("initiator".into()),
-                reason: "it does not listen and its connection has ended".into(),
-            },
-        };
-        let relay = !self.peer.is_closed() && self.peer.node() != Some(self.call.initiator);
-        if relay {
-            Ok(Arc::clone(&self.peer))
-        } else {
-            self.endpoint.pool.route(self.call.initiator).ok_or(failed)
-        }
-    }
 }
 
 /// Keeps a request from ending.
@@ -985,6 +563,9 @@ impl Handling {
 
     /// The handler is polled again.
     fn resume(&self, task: &Waker) {
+        if let Some(ticket) = self.ticket {
+            self.endpoint.liveness.progressed(ticket);
+        }
         let mut state = self.lock();
         state.polling = true;
         if !state
@@ -1100,20 +681,6 @@ impl Drop for Handling {
     }
 }
 
-/// Puts a status in place of an answer that the initiator does not take.
-#[cold]
-pub(crate) fn make_too_large(
-    response: &mut Response,
-    size: u64,
-    limit: u64,
-    server: Option<&Address>,
-) {
-    let message = format!("an answer of {size} bytes, but the initiator takes at most {limit}");
-    let status = Status::new(Code::ResourceExhausted, message).by(server);
-    response.status = true;
-    response.payload = status.to_payload();
-}
-
 fn too_late() -> Status {
     let why = "the call's deadline passed before the request was done";
     Status::new(Code::DeadlineExceeded, why)
@@ -1140,6 +707,13 @@ impl fmt::Debug for Handling {
 impl Handling {
     pub(crate) fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// The handler says that it makes progress.
+    pub(crate) fn progress(&self) {
+        if let Some(ticket) = self.ticket {
+            self.endpoint.liveness.progressed(ticket);
+        }
     }
 
     pub(crate) fn delegator(&self) -> Option<NodeId> {

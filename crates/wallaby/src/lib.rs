@@ -33,6 +33,7 @@ mod executor;
 mod fingerprint;
 mod handling;
 mod line;
+mod liveness;
 mod log;
 mod method;
 mod metrics;
@@ -60,6 +61,9 @@ pub use metrics::Metrics;
 pub use request::{RawRequest, Request};
 pub use service::{Handler, HandlerFuture, Layer, Service};
 pub use trace::{Hop, Timing, Trace};
+pub use wallaby_proto::call::records::Remembered;
+pub use wallaby_proto::call::watch::{Executed, Failure as Loss, FailureKind, Location, Step};
+pub use wallaby_proto::wire::PingSettings;
 
 /// What generated code uses; not for others.
 #[doc(hidden)]

@@ -59,6 +59,8 @@ metrics! {
     calls_aborted,
     /// Requests that arrived.
     requests_received,
+    /// Requests that had arrived before, or whose call was over: they were not handled.
+    requests_dropped,
     /// Requests refused since the executor's queue was full.
     requests_refused,
     /// Responses that were delivered to a call here, statuses included.

@@ -153,6 +153,20 @@ impl Pool {
         Some(peer)
     }
 
+    /// An open connection.
+    pub(crate) fn by_id(&self, id: u64) -> Option<Arc<Peer>> {
+        self.lock().open.get(&id).cloned()
+    }
+
+    /// How many connections to a life are open.
+    pub(crate) fn count(&self, node: NodeId) -> usize {
+        let state = self.lock();
+        let peers = state.by_node.get(&node);
+        peers.map_or(0, |peers| {
+            peers.iter().filter(|peer| !peer.is_closed()).count()
+        })
+    }
+
     /// Makes room for one more connection: the least recently used one that nobody needs is closed, and returned.
     ///
     /// # Errors

@@ -121,8 +121,8 @@ impl Relay {
 fn attempt(endpoint: &Inner, passing: &mut Passing) -> bool {
     let call = passing.response.call;
     loop {
-        match passing.next.try_response(&passing.response, true, 0) {
-            Ok(()) => {
+        match passing.next.try_response(&passing.response, true, 0, None) {
+            Ok(_) => {
                 passing.from.grant_call(call, 1, passing.size);
                 return true;
             }

@@ -100,6 +100,12 @@ impl RawRequest {
         async move { handling.cancelled().await }
     }
 
+    /// Says that the handler makes progress, for initiators that limit how long it may make none. What it sends, and
+    /// coming back from something it waited for, says so too.
+    pub fn progress(&self) {
+        self.handling.progress();
+    }
+
     /// Makes calls on behalf of this request: they inherit its deadline, metadata and trace, and end when it is stopped.
     pub fn call(&self) -> Caller {
         Caller::within(&self.handling)
@@ -369,6 +375,11 @@ impl<A, C> Request<A, C> {
     /// See [`RawRequest::cancelled`].
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<A, C> {
         self.raw.cancelled()
+    }
+
+    /// See [`RawRequest::progress`].
+    pub fn progress(&self) {
+        self.raw.progress();
     }
 
     /// See [`RawRequest::call`].

@@ -400,11 +400,6 @@ async fn a_server_that_contradicts_itself_fails_the_call() {
                 matches!(failed, Failure::Violation(_)),
                 "{number}: {failed}"
             );
-            // The server is told to stop.
-            let Message::Ping(ping) = server.message().await else {
-                panic!("no ping")
-            };
-            assert!(ping.abort && ping.token == request.token);
         }
     })
     .await;

@@ -304,10 +304,7 @@ async fn the_time_of_a_call_ends_if_its_way_back_is_gone(net: Net) {
     root.close();
     let failed = failure(call.answer().await);
     assert!(
-        matches!(
-            failed,
-            Failure::ServerLost { .. } | Failure::Deadline { .. }
-        ),
+        matches!(failed, Failure::Lost(_) | Failure::Deadline { .. }),
         "{failed}"
     );
     assert!(

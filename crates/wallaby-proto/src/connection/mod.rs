@@ -12,6 +12,7 @@ mod output;
 mod pace;
 mod parts;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +52,9 @@ const MAX_REASON: usize = 1024;
 /// Parts are granted anew after so many bytes: less than a sender has under way that keeps them few.
 const PARTS_GRANT: u64 = 4 * 1024;
 
+/// Most messages in parts that are remembered to have left.
+const MAX_LEFT: usize = 4096;
+
 /// What each message costs of a window besides its payload.
 const MESSAGE_COST: u64 = 64;
 
@@ -76,6 +80,18 @@ pub struct Connection {
     request_grants: Grants,
     parts_grants: Grants,
     counters: Counters,
+    last_mark: Mark,
+    /// Messages in parts that have left the outbox: their streams, and how far the output must be written for them.
+    left: VecDeque<(u64, u64)>,
+}
+
+/// Where a message stands in a connection's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// It has been written out when [`Counters::bytes_sent`] is so much.
+    Written(u64),
+    /// It travels in parts, as this stream: [`Connection::next_left`] tells.
+    Parts(u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,6 +232,8 @@ impl Connection {
             request_grants: Grants::new(limits.requests / 2),
             parts_grants: Grants::new(PARTS_GRANT.min(limits.parts)),
             counters: Counters::default(),
+            last_mark: Mark::Written(0),
+            left: VecDeque::new(),
         }
     }
 
@@ -380,9 +398,31 @@ impl Connection {
     fn add_parts(&mut self) {
         while let Some(size) = self.next_part() {
             let streams = self.peer.as_ref().map_or(1, |peer| peer.limits.streams);
-            let bytes = self.outbox.write_part(&mut self.output, streams, size);
+            let (bytes, left) = self.outbox.write_part(&mut self.output, streams, size);
             self.pace.part_sent(bytes);
+            if let Some(stream) = left {
+                if self.left.len() >= MAX_LEFT {
+                    self.left.pop_front();
+                }
+                self.left.push_back((stream, self.end()));
+            }
         }
+    }
+
+    /// How far the output must be written for all that is in it now.
+    fn end(&self) -> u64 {
+        self.counters.bytes_sent + self.output.len() as u64
+    }
+
+    /// Where the message that was sent last stands in the output.
+    pub fn mark(&self) -> Mark {
+        self.last_mark
+    }
+
+    /// The next message in parts whose last part has been added to the output, and how far the output must be written
+    /// for it: to be asked for after each look at the output. The latest 4,096 are kept.
+    pub fn next_left(&mut self) -> Option<(u64, u64)> {
+        self.left.pop_front()
     }
 
     /// How many bytes wait to be written, parts that were not added yet left out.
@@ -778,7 +818,7 @@ impl Connection {
         if payload.len() > MAX_FRAME {
             let mut header = Vec::new();
             put_header(&mut header, link);
-            self.outbox.push(kind, header, payload);
+            self.last_mark = Mark::Parts(self.outbox.push(kind, header, payload));
             true
         } else {
             link.previous = self.last_sent;
@@ -788,6 +828,7 @@ impl Connection {
                 put_header(out, link);
                 out.extend_from_slice(payload);
             });
+            self.last_mark = Mark::Written(self.end());
             false
         }
     }

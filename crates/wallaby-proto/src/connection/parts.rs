@@ -53,7 +53,8 @@ impl Outbox {
     }
 
     #[inline(never)]
-    pub(super) fn push(&mut self, kind: u8, header: Vec<u8>, payload: &Bytes) {
+    /// Adds a message; returns its stream.
+    pub(super) fn push(&mut self, kind: u8, header: Vec<u8>, payload: &Bytes) -> u64 {
         let (header, payload) = (Bytes::from(header), payload.clone());
         let stream = self.next_stream;
         self.next_stream += 1;
@@ -65,12 +66,19 @@ impl Outbox {
             payload,
             begun: false,
         });
+        stream
     }
 
-    /// Appends the next part, of at most `size` bytes of its message, as a frame; returns how many there were.
-    pub(super) fn write_part(&mut self, output: &mut Output, streams: u32, size: usize) -> usize {
+    /// Appends the next part, of at most `size` bytes of its message, as a frame; returns how many there were,
+    /// and the stream if they were the last of its message.
+    pub(super) fn write_part(
+        &mut self,
+        output: &mut Output,
+        streams: u32,
+        size: usize,
+    ) -> (usize, Option<u64>) {
         let Some(mut message) = self.queue.pop_front() else {
-            return 0;
+            return (0, None);
         };
         let before = message.left();
         output.put_frame(kind::PART, |out| {
@@ -89,12 +97,13 @@ impl Outbox {
         });
         let written = before - message.left();
         self.bytes -= written;
-        if message.left() > 0 {
+        let left = (message.left() == 0).then_some(message.stream);
+        if left.is_none() {
             // Back in turn: behind the others that take turns, before those that wait.
             let turn = self.queue.len().min(streams as usize - 1);
             self.queue.insert(turn, message);
         }
-        written
+        (written, left)
     }
 }
 

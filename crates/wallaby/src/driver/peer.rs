@@ -12,14 +12,16 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::sync::Notify;
+use wallaby_proto::call::records::{Output, Sent, Session, Ticket};
 use wallaby_proto::connection::{
-    Connection, ConnectionError, Counters, Event, Hello, MethodDefinition, Refusal,
+    Connection, ConnectionError, Counters, Event, Hello, Mark, MethodDefinition, Refusal,
 };
 use wallaby_proto::wire::{Message, Request, Response};
 use wallaby_proto::{CallId, NodeId};
 
 use crate::driver::cork;
 use crate::link::DelayLine;
+use crate::liveness::Liveness;
 use crate::timer;
 use crate::transport::{ReadHalf, WriteHalf};
 
@@ -51,7 +53,11 @@ pub(crate) struct Peer {
     /// Calls and requests that need this connection.
     pub(crate) busy: AtomicU32,
     delay: Option<Arc<DelayLine<Delayed>>>,
+    liveness: Arc<Liveness>,
 }
+
+/// A message that a request released: its record waits for its place in the output.
+pub(crate) type Place = (Ticket, Sent);
 
 /// Bytes that leave after the emulated delay of a link.
 pub(crate) struct Delayed {
@@ -68,6 +74,10 @@ struct State {
     blocked: bool,
     /// Somebody will write the output at the end of a batch.
     kept: bool,
+    /// Messages of requests that travel in parts, by stream.
+    large: Vec<(u64, Ticket, Sent)>,
+    /// Some message of a request has not been written out, as far as the records know.
+    unwritten: bool,
     /// The driver, while it waits.
     driver: Option<Waker>,
     /// Why the connection ends.
@@ -89,6 +99,7 @@ impl Peer {
         connection: Connection,
         writer: WriteHalf,
         delay: Option<Arc<DelayLine<Delayed>>>,
+        liveness: Arc<Liveness>,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
@@ -100,6 +111,8 @@ impl Peer {
                 late: BytesMut::new(),
                 blocked: false,
                 kept: false,
+                large: Vec::new(),
+                unwritten: false,
                 driver: None,
                 ended: None,
                 broken: false,
@@ -110,6 +123,7 @@ impl Peer {
             used: AtomicU64::new(0),
             busy: AtomicU32::new(0),
             delay,
+            liveness,
         })
     }
 
@@ -140,13 +154,14 @@ impl Peer {
         self: &Arc<Self>,
         request: &mut Request,
         method: &MethodDefinition,
+        place: Option<Place>,
     ) -> Result<(), Refused> {
         let mut state = self.lock();
         if let Some(ended) = &state.ended {
             return Err(Refused::Ended(ended.clone()));
         }
         state.connection.send_request(request, method)?;
-        self.written(state);
+        self.sent(&mut state, place);
         Ok(())
     }
 
@@ -156,7 +171,8 @@ impl Peer {
         response: &Response,
         counted: bool,
         oldest: u64,
-    ) -> Result<(), Refused> {
+        place: Option<Place>,
+    ) -> Result<Output, Refused> {
         let mut state = self.lock();
         if let Some(ended) = &state.ended {
             return Err(Refused::Ended(ended.clone()));
@@ -168,18 +184,53 @@ impl Peer {
             });
         }
         state.connection.send_response(response, counted)?;
-        self.written(state);
-        Ok(())
+        Ok(self.sent(&mut state, place))
     }
 
     /// Sends a message that needs no credit; `false` if the connection has ended.
     pub(crate) fn control(self: &Arc<Self>, message: Message) -> bool {
+        self.try_control(message, None).is_some()
+    }
+
+    /// The same for a message that a request released.
+    pub(crate) fn try_control(
+        self: &Arc<Self>,
+        message: Message,
+        place: Option<Place>,
+    ) -> Option<Output> {
         let mut state = self.lock();
         if state.ended.is_some() || state.connection.send_control(message).is_err() {
-            return false;
+            return None;
+        }
+        Some(self.sent(&mut state, place))
+    }
+
+    /// A message was added to the output: where it stands, and at once or later the records know.
+    fn sent(self: &Arc<Self>, state: &mut State, place: Option<Place>) -> Output {
+        let mark = state.connection.mark();
+        if let (Mark::Parts(stream), Some((ticket, sent))) = (mark, place) {
+            state.large.push((stream, ticket, sent));
         }
         self.written(state);
-        true
+        let mark = match mark {
+            Mark::Written(mark) if state.connection.counters().bytes_sent < mark => {
+                state.unwritten = true;
+                mark
+            }
+            _ => 0,
+        };
+        let output = Output {
+            session: Session(self.id),
+            mark,
+        };
+        if let (false, Some((ticket, sent))) = (self.is_in_parts(state), place) {
+            self.liveness.placed(ticket, sent, output);
+        }
+        output
+    }
+
+    fn is_in_parts(&self, state: &State) -> bool {
+        matches!(state.connection.mark(), Mark::Parts(_))
     }
 
     /// Whether a request would be accepted now.
@@ -196,14 +247,14 @@ impl Peer {
     pub(crate) fn grant_requests(self: &Arc<Self>, payloads: impl Iterator<Item = usize>) {
         let mut state = self.lock();
         payloads.for_each(|payload| state.connection.grant_request(payload));
-        self.written(state);
+        self.written(&mut state);
     }
 
     /// The application took responses of a call that came over this connection.
     pub(crate) fn grant_call(self: &Arc<Self>, call: CallId, responses: u64, payload: u64) {
         let mut state = self.lock();
         state.connection.grant_call(call, responses, payload);
-        self.written(state);
+        self.written(&mut state);
     }
 
     /// Waits until something may be accepted that was not before. Create it before trying, so that nothing is missed.
@@ -254,7 +305,7 @@ impl Peer {
     }
 
     /// Output was added: it is written now, or at the end of the batch that this thread handles.
-    fn written(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn written(self: &Arc<Self>, state: &mut State) {
         if state.blocked {
             return;
         }
@@ -264,7 +315,7 @@ impl Peer {
             }
             return;
         }
-        self.flush(&mut state);
+        self.flush(state);
     }
 
     /// Writes what the transport takes.
@@ -277,8 +328,30 @@ impl Peer {
             Some(delay) => self.flush_delayed(state, delay),
             None => self.flush_output(state),
         };
+        if state.unwritten || !state.large.is_empty() {
+            self.note_written(state);
+        }
         if let Err(error) = result {
             self.mark_broken(state, &error);
+        }
+    }
+
+    /// The records learn how much has been written.
+    #[inline(never)]
+    fn note_written(&self, state: &mut State) {
+        let session = Session(self.id);
+        while let Some((stream, mark)) = state.connection.next_left() {
+            let known = state.large.iter().position(|large| large.0 == stream);
+            if let Some(position) = known {
+                let (_, ticket, sent) = state.large.swap_remove(position);
+                self.liveness.placed(ticket, sent, Output { session, mark });
+                state.unwritten = true;
+            }
+        }
+        if state.unwritten {
+            let written = state.connection.counters().bytes_sent;
+            self.liveness.written(session, written);
+            state.unwritten = state.connection.waiting() > 0;
         }
     }
 
@@ -351,6 +424,9 @@ impl Peer {
         self.closed.store(true, Ordering::Release);
         self.room.notify_waiters();
         state.driver.take().into_iter().for_each(Waker::wake);
+        for (_, ticket, sent) in state.large.drain(..) {
+            self.liveness.dropped(ticket, sent);
+        }
     }
 
     fn fail(&self, mut state: MutexGuard<'_, State>, reason: &str) {

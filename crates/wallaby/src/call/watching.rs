@@ -1,0 +1,313 @@
+//! How a call is watched over: the client half of failure detection (`wallaby_proto::call::watch`), driven.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wallaby_proto::NodeId;
+use wallaby_proto::call::watch::{Action, Location, Source, Watch, WatchSettings};
+use wallaby_proto::wire::{Message, Ping, PingSettings, Pong};
+
+use super::{CallShared, Outcome, State};
+use crate::driver::peer::Peer;
+use crate::endpoint::Inner;
+use crate::error::{ConnectError, Failure};
+
+impl CallShared {
+    pub(crate) fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    /// How often its servers are asked, and how long silence may last.
+    pub(crate) fn ping(&self) -> PingSettings {
+        self.options.ping.unwrap_or(self.endpoint.config.ping)
+    }
+
+    /// The call has lasted a ping period, or its watch wants to look at it.
+    pub(crate) fn look(self: &Arc<Self>, now: Duration) {
+        let mut state = self.lock();
+        if state.settled {
+            return;
+        }
+        match state.parts() {
+            (initiator, Some(watch)) => watch.handle_timeout(initiator, now),
+            (_, None) => self.begin_watch(&mut state, now),
+        }
+        self.act(state);
+    }
+
+    /// A connection with this node ended, and all that came over it has been read.
+    pub(crate) fn handle_disconnect(self: &Arc<Self>, peer: &Peer, node: NodeId) {
+        let now = self.endpoint.liveness.now();
+        let mut state = self.lock();
+        let concerned = state.note_lost(peer);
+        if state.settled || !concerned && state.watch.is_none() {
+            return;
+        }
+        if state.watch.is_none() {
+            self.begin_watch(&mut state, now);
+        }
+        if let (initiator, Some(watch)) = state.parts() {
+            watch.handle_disconnect(initiator, node, now);
+        }
+        self.act(state);
+    }
+
+    /// A node is gone: its connection ended, and another life answers at its address, or nobody.
+    fn handle_gone(self: &Arc<Self>, node: NodeId) {
+        let now = self.endpoint.liveness.now();
+        let mut state = self.lock();
+        if let (initiator, Some(watch)) = state.parts() {
+            watch.handle_gone(initiator, node, now);
+        }
+        self.act(state);
+    }
+
+    /// A server tells how far a request is, asked or not.
+    pub(crate) fn handle_pong(self: &Arc<Self>, peer: Option<&Arc<Peer>>, pong: &Pong) {
+        let now = self.endpoint.liveness.now();
+        let mut state = self.lock();
+        let asked = peer.is_some_and(|peer| state.pinged.contains(&peer.id));
+        if !asked && !state.may_answer(self.token, pong.token, peer) {
+            return self.note_forged(peer);
+        }
+        if state.settled {
+            return;
+        }
+        if state.watch.is_none() {
+            self.begin_watch(&mut state, now);
+        }
+        let source = self.source(peer, pong.token.is_some());
+        if let (initiator, Some(watch)) = state.parts() {
+            watch.handle_pong(initiator, pong, &source, now);
+        }
+        if state.outcome.is_none() && state.initiator.is_complete() {
+            let outcome = state.completed();
+            return self.end(state, outcome);
+        }
+        self.act(state);
+    }
+
+    /// An answer was shown to the initiator.
+    pub(super) fn note_heard(
+        &self,
+        state: &mut State,
+        message: &Message,
+        peer: Option<&Arc<Peer>>,
+    ) {
+        if state.watch.is_none() {
+            return;
+        }
+        let (request, token) = match message {
+            Message::Response(response) => (response.request, response.token),
+            Message::End(end) => (end.request, end.token),
+            _ => return,
+        };
+        let now = self.endpoint.liveness.now();
+        let source = self.source(peer, token.is_some());
+        if let (initiator, Some(watch)) = state.parts() {
+            watch.handle_heard(initiator, request, &source, now);
+        }
+    }
+
+    /// Who sent a message; unknown for one that may have been passed on, as it shows the call's token.
+    fn source(&self, peer: Option<&Arc<Peer>>, shown: bool) -> Source {
+        let Some(peer) = peer.filter(|_| !shown) else {
+            return Source::default();
+        };
+        let node = peer.node();
+        Source {
+            location: Location {
+                address: peer.hello().and_then(|hello| hello.address.clone()),
+                node,
+            },
+            alone: node.is_some_and(|node| self.endpoint.pool.count(node) <= 1),
+        }
+    }
+
+    /// The call is watched over from now on; later if a request waits to be sent, as nobody could know it.
+    fn begin_watch(&self, state: &mut State, now: Duration) {
+        if state.roots.iter().any(|sent| sent.peer.is_none()) && state.outcome.is_none() {
+            let due = Some(now + self.ping().period);
+            self.endpoint
+                .liveness
+                .watch(self.id.sequence, state.watch_due, due);
+            state.watch_due = due;
+            return;
+        }
+        let settings = WatchSettings {
+            ping: self.ping(),
+            stall: self
+                .options
+                .stall_limit
+                .or(self.endpoint.config.stall_limit),
+            retries: 0,
+        };
+        let servers: Vec<_> = state
+            .roots
+            .iter()
+            .map(|sent| Location {
+                address: Some(sent.root.server.clone()),
+                node: sent.root.node,
+            })
+            .collect();
+        let watch = Watch::new(&mut state.initiator, settings, servers, now);
+        state.watch = Some(Box::new(watch));
+    }
+
+    /// The call has failed or was given up: what still runs is stopped. Returns whether anything may still run.
+    pub(super) fn wind_down(&self, state: &mut State) -> bool {
+        let sent = state.roots.iter().any(|sent| sent.peer.is_some());
+        if !sent || self.endpoint.is_closed() {
+            return false;
+        }
+        let now = self.endpoint.liveness.now();
+        if state.watch.is_none() {
+            self.begin_watch(state, now);
+        }
+        if let (initiator, Some(watch)) = state.parts()
+            && !watch.is_winding_down()
+        {
+            watch.abort(initiator, now);
+        }
+        true
+    }
+
+    /// Does what the watch wants done.
+    pub(super) fn act(&self, mut state: std::sync::MutexGuard<'_, State>) {
+        let (mut pings, mut failed, mut quiet) = (Vec::new(), None, false);
+        let watch = state.watch.as_ref();
+        let winding = watch.is_some_and(|watch| watch.is_winding_down());
+        while let Some(action) = state.watch.as_mut().and_then(|watch| watch.poll()) {
+            match action {
+                Action::Ping { to, mut ping } => {
+                    ping.abort |= winding; // it was to be asked just before the end
+                    if pings.last() != Some(&(to.clone(), ping.clone())) {
+                        pings.push((to, ping));
+                    }
+                }
+                Action::Failed(failure) => failed = Some(failure),
+                Action::Quiet => quiet = true,
+                Action::Frozen | Action::Retry { .. } => {}
+            }
+        }
+        let due = state.watch.as_ref().and_then(|watch| watch.next_timeout());
+        if state.watch.is_some() && due != state.watch_due {
+            let liveness = &self.endpoint.liveness;
+            liveness.watch(self.id.sequence, state.watch_due, due);
+            state.watch_due = due;
+            if let Some(due) = due {
+                self.endpoint.note_due(liveness.moment(due));
+            }
+        }
+        if quiet {
+            self.settle(&mut state);
+        }
+        match failed {
+            Some(failure) if state.outcome.is_none() => {
+                self.end(state, Outcome::Failed(Failure::Lost(failure)));
+            }
+            _ => drop(state),
+        }
+        if quiet {
+            self.endpoint.forget_call(self.id.sequence);
+            self.changed.notify_waiters();
+        }
+        for (to, ping) in pings {
+            self.endpoint.send_ping(to, ping);
+        }
+    }
+
+    /// Nothing of the call runs any more.
+    pub(super) fn settle(&self, state: &mut State) {
+        state.settled = true;
+        state.watch = None;
+        if let Some(due) = state.watch_due.take() {
+            self.endpoint
+                .liveness
+                .watch(self.id.sequence, Some(due), None);
+        }
+    }
+
+    /// Waits until nothing of the call runs any more, as far as its servers can be reached.
+    pub(super) async fn settled(&self) {
+        loop {
+            let changed = self.changed();
+            if self.lock().settled {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn note_pinged(&self, peer: &Peer) {
+        let mut state = self.lock();
+        if !state.pinged.contains(&peer.id) {
+            state.pinged.push(peer.id);
+        }
+    }
+}
+
+impl State {
+    /// Both halves that watching needs, if the call is watched over.
+    fn parts(
+        &mut self,
+    ) -> (
+        &mut wallaby_proto::call::initiator::Initiator,
+        Option<&mut Watch>,
+    ) {
+        (&mut self.initiator, self.watch.as_deref_mut())
+    }
+
+    /// A connection has ended: initial requests that went out on it may be lost. Returns whether there are any.
+    fn note_lost(&mut self, peer: &Peer) -> bool {
+        self.pinged.retain(|id| *id != peer.id);
+        let mut concerned = false;
+        for sent in self.roots.iter_mut() {
+            if sent.peer.as_ref().is_some_and(|used| used.id == peer.id) {
+                sent.lost = true;
+                concerned = true;
+            }
+        }
+        concerned
+    }
+}
+
+impl Inner {
+    /// Asks a server about a request, over an open connection or a new one.
+    fn send_ping(self: &Arc<Self>, to: Location, ping: Ping) {
+        let Some(call) = self.call(ping.call.sequence) else {
+            return;
+        };
+        let is_it = |peer: &Arc<Peer>| to.node.is_none() || peer.node() == to.node;
+        let open = to
+            .node
+            .and_then(|node| self.pool.by_node(node))
+            .or_else(|| {
+                let peer = self.pool.ready(to.address.as_ref()?)?;
+                is_it(&peer).then_some(peer)
+            });
+        if let Some(peer) = open {
+            call.note_pinged(&peer);
+            peer.control(Message::Ping(ping));
+            return;
+        }
+        let Some(address) = to.address.clone() else {
+            return;
+        };
+        let endpoint = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let gone = match endpoint.connect(&address).await {
+                Ok(peer) if to.node.is_none() || peer.node() == to.node => {
+                    call.note_pinged(&peer);
+                    peer.control(Message::Ping(ping));
+                    false
+                }
+                Ok(_) => true,
+                Err(error) => matches!(error, ConnectError::Unreachable { .. }),
+            };
+            if let (true, Some(node)) = (gone, to.node) {
+                call.handle_gone(node);
+            }
+        });
+    }
+}

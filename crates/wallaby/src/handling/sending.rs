@@ -1,0 +1,606 @@
+//! How what a handler sends leaves: at once if there is a connection and credit, else in order from a lane of its own.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use wallaby_proto::call::records::{Frozen, Output, Sent};
+use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Released, undelivered};
+use wallaby_proto::connection::{Features, Refusal};
+use wallaby_proto::wire::{MAX_FRAME, Message, MethodRef, ReplyTo, Request, Response};
+use wallaby_proto::{Address, Code, Status};
+
+use super::{Destination, Handling, Sending};
+use crate::driver::peer::{Peer, Place, Refused};
+use crate::error::ConnectError;
+use crate::liveness::{child, session};
+use crate::timer;
+
+/// A single answer of up to this size goes back on its own connection without being counted.
+const SMALL: usize = 4096;
+
+/// Times that a message of which no byte was written moves to another connection.
+const MOVES: usize = 3;
+
+/// How long after the deadline messages of a call may still wait: its initiator's clock decides, not this one.
+const LATE: Duration = Duration::from_secs(1);
+
+/// What waits of a request, each direction for itself.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    answers: Lane,
+    requests: Lane,
+}
+
+impl Lanes {
+    fn lane(&self, onward: bool) -> &Lane {
+        if onward {
+            &self.requests
+        } else {
+            &self.answers
+        }
+    }
+}
+
+/// Messages of a request, all answers or all onward, that wait for a connection or for credit. One task sends them in
+/// order, as long as there are any.
+#[derive(Debug, Default)]
+struct Lane {
+    /// How many wait, the one included that the task is about to send.
+    count: AtomicUsize,
+    parcels: Mutex<VecDeque<Parcel>>,
+}
+
+impl Lane {
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Adds a parcel; returns whether it is alone, and a task is needed.
+    fn push(&self, parcel: Parcel) -> bool {
+        let mut parcels = self.lock();
+        parcels.push_back(parcel);
+        self.count.fetch_add(1, Ordering::AcqRel) == 0
+    }
+
+    /// The parcel to send next; it still counts as waiting.
+    fn first(&self) -> Option<Parcel> {
+        self.lock().pop_front()
+    }
+
+    /// It was sent; returns whether no other waits.
+    fn done(&self) -> bool {
+        let _parcels = self.lock();
+        self.count.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Parcel>> {
+        self.parcels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ready when what could not be sent at once was sent.
+pub(crate) type Delivery = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A message ready for its connection.
+#[derive(Debug)]
+enum Parcel {
+    Request(Destination, Request),
+    /// A response, or the end of a branch.
+    Answer(Message),
+}
+
+impl Parcel {
+    /// Whether it travels in parts.
+    fn is_large(&self) -> bool {
+        matches!(self, Self::Answer(Message::Response(response)) if response.payload.len() > MAX_FRAME)
+    }
+
+    /// What its record calls it.
+    fn sent(&self) -> Sent {
+        match self {
+            Self::Request(..) => Sent::Delegation,
+            Self::Answer(Message::Response(response)) => Sent::Response(response.index),
+            Self::Answer(_) => Sent::End,
+        }
+    }
+
+    fn is_onward(&self) -> bool {
+        matches!(self, Self::Request(..))
+    }
+
+    /// Whether the call's credit is needed for it.
+    fn is_counted(&self) -> bool {
+        matches!(self, Self::Answer(Message::Response(response)) if is_counted(response))
+    }
+}
+
+/// The only answer of a branch need not be counted if it is small.
+fn is_counted(response: &Response) -> bool {
+    !response.last || response.index > 0 || response.payload.len() > SMALL
+}
+
+impl Handling {
+    /// Waits until no earlier message of the same kind waits, or the request is stopped. So little waits and order is
+    /// kept; and a handler that gives up waiting does so before its message has a number.
+    #[inline(never)]
+    pub(crate) fn ready(self: Arc<Self>, onward: bool) -> Delivery {
+        Box::pin(async move {
+            loop {
+                let changed = self.changed.notified();
+                if !self.has_waiting(onward) || self.is_cancelled() {
+                    return;
+                }
+                changed.await;
+            }
+        })
+    }
+
+    /// Whether an earlier message waits: one onward, or an answer.
+    pub(crate) fn has_waiting(&self, onward: bool) -> bool {
+        let lanes = self.lanes.get();
+        lanes.is_some_and(|lanes| !lanes.lane(onward).is_empty())
+    }
+
+    fn lane(&self, onward: bool) -> &Lane {
+        self.lanes.get_or_init(Box::default).lane(onward)
+    }
+
+    /// Sends at once what can be sent; the rest leaves in order, and can be waited for.
+    pub(super) fn dispatch(self: &Arc<Self>, released: Released<Destination>) -> Option<Delivery> {
+        let [before, last] = released;
+        let before = before.and_then(|outbound| self.dispatch_one(outbound));
+        let last = last.and_then(|outbound| self.dispatch_one(outbound));
+        match (before, last) {
+            (Some(before), Some(last)) => Some(Box::pin(async {
+                before.await;
+                last.await;
+            })),
+            (before, last) => before.or(last),
+        }
+    }
+
+    fn dispatch_one(self: &Arc<Self>, outbound: Outbound<Destination>) -> Option<Delivery> {
+        match outbound {
+            Outbound::Response(response) => self.dispatch_answer(Message::Response(response)),
+            Outbound::End(end) => self.dispatch_answer(Message::End(end)),
+            Outbound::Request(delegated) => self.dispatch_request(delegated),
+        }
+    }
+
+    fn dispatch_answer(self: &Arc<Self>, answer: Message) -> Option<Delivery> {
+        let mut parcel = Parcel::Answer(answer);
+        // A large one gets its place when its last part leaves: until then its record says that it waits.
+        let waits = self.has_waiting(false) || parcel.is_large();
+        if !waits && let Some(output) = self.attempt(&mut parcel, None) {
+            self.note_released(&parcel, Some(output));
+            return None;
+        }
+        self.note_released(&parcel, None);
+        let place = self.place(&parcel);
+        if !self.has_waiting(false) && self.attempt(&mut parcel, place).is_some() {
+            return None;
+        }
+        self.deliver_later(parcel);
+        Some(Arc::clone(self).ready(false))
+    }
+
+    #[inline(never)]
+    fn dispatch_request(self: &Arc<Self>, delegated: Delegated<Destination>) -> Option<Delivery> {
+        let peer = self.endpoint.pool.ready(&delegated.to.server);
+        let mut parcel = match self.pack(delegated, peer.as_ref()) {
+            Ok((to, request)) => Parcel::Request(to, request),
+            Err((to, request)) => {
+                let why = "the call was aborted";
+                self.answer_for(&to, &request, Code::Cancelled, why);
+                return None;
+            }
+        };
+        let sent = match (peer, &mut parcel) {
+            (Some(peer), Parcel::Request(to, request)) if !self.has_waiting(true) => {
+                self.attempt_request(&peer, to, request)
+            }
+            _ => false,
+        };
+        if sent {
+            return None;
+        }
+        self.deliver_later(parcel);
+        Some(Arc::clone(self).ready(true))
+    }
+
+    /// The record of the request learns of an answer, and where it stands in a connection's output.
+    fn note_released(&self, parcel: &Parcel, output: Option<Output>) {
+        if let (Some(ticket), Parcel::Answer(answer)) = (self.ticket, parcel) {
+            self.endpoint.liveness.released(ticket, answer, output);
+        }
+    }
+
+    /// Whose record waits for a parcel's place in a connection's output.
+    fn place(&self, parcel: &Parcel) -> Option<Place> {
+        Some((self.ticket?, parcel.sent()))
+    }
+
+    /// A parcel will never be sent.
+    fn note_dropped(&self, parcel: &Parcel) {
+        if let Some((ticket, sent)) = self.place(parcel) {
+            self.endpoint.liveness.dropped(ticket, sent);
+        }
+    }
+
+    /// Sends without waiting; what has to wait goes on by itself.
+    pub(super) fn dispatch_later(self: &Arc<Self>, released: Released<Destination>) {
+        drop(self.dispatch(released));
+    }
+
+    /// Leaves a parcel to a task, one for each direction: it has its number, so the call cannot complete without it,
+    /// even if the handler gives up waiting.
+    #[inline(never)]
+    fn deliver_later(self: &Arc<Self>, parcel: Parcel) {
+        let onward = parcel.is_onward();
+        if !self.lane(onward).push(parcel) {
+            return;
+        }
+        let handling = Arc::clone(self);
+        self.endpoint.runtime.spawn(async move {
+            let lane = handling.lane(onward);
+            let mut done = false;
+            while !done && let Some(parcel) = lane.first() {
+                handling.deliver(parcel).await;
+                done = lane.done();
+                handling.changed.notify_waiters();
+            }
+        });
+    }
+
+    /// The request for the next server, or one that must not be sent since the call was aborted.
+    fn pack(
+        &self,
+        delegated: Delegated<Destination>,
+        peer: Option<&Arc<Peer>>,
+    ) -> Result<(Destination, Request), (Destination, Request)> {
+        let to = child(&delegated.to.server, peer);
+        let noted = match self.ticket {
+            Some(ticket) => self.endpoint.liveness.delegated(ticket, &delegated, to),
+            None => Err(Frozen),
+        };
+        let mut inherited = Inherited {
+            reply_to: self.onward_reply_to(),
+            deadline: Some(self.deadline.saturating_duration_since(Instant::now())),
+            oldest: self.oldest,
+            options: self.options.clone(),
+        };
+        if let Some(options) = &mut inherited.options {
+            options.quiet = None; // it was that of the hop before
+        }
+        if let Ok(carried) = &noted {
+            inherited.oldest = carried.oldest.unwrap_or(self.oldest);
+            if carried.quiet.is_some() {
+                inherited.options.get_or_insert_default().quiet = carried.quiet;
+            }
+        }
+        let number = MethodRef::Number(0);
+        let packed = delegated.into_request(self.call, self.token, number, inherited);
+        match noted {
+            Ok(_) => Ok(packed),
+            Err(Frozen) => Err(packed),
+        }
+    }
+
+    /// Where servers further on send their answers.
+    fn onward_reply_to(&self) -> ReplyTo {
+        match &self.reply_to {
+            ReplyTo::Peer => match self.peer.hello().and_then(|hello| hello.address.clone()) {
+                Some(address) => ReplyTo::At(address),
+                None => ReplyTo::Relay,
+            },
+            other => other.clone(),
+        }
+    }
+
+    /// Whether a message would be accepted without waiting, as far as can be told.
+    pub(super) fn has_room(&self, message: &Sending) -> bool {
+        match message {
+            Sending::Answer(_) if self.is_own_call() => self.has_own_room(),
+            Sending::Answer(_) => self
+                .way_back()
+                .is_none_or(|peer| peer.takes_responses(self.call)),
+            Sending::Onward(to, _) => self
+                .endpoint
+                .pool
+                .ready(&to.server)
+                .is_none_or(|peer| peer.takes_requests()),
+        }
+    }
+
+    /// Sends at once if there is a connection and credit; `None` if the parcel has to wait.
+    fn attempt(self: &Arc<Self>, parcel: &mut Parcel, place: Option<Place>) -> Option<Output> {
+        match parcel {
+            Parcel::Request(to, request) => {
+                let peer = self.endpoint.pool.ready(&to.server)?;
+                let sent = self.attempt_request(&peer, to, request);
+                sent.then(|| self.no_output())
+            }
+            parcel if self.is_own_call() && parcel.is_counted() && !self.has_own_room() => None,
+            Parcel::Answer(message) if self.is_own_call() => {
+                if let Some((ticket, sent)) = place {
+                    self.endpoint
+                        .liveness
+                        .placed(ticket, sent, self.no_output());
+                }
+                self.endpoint.handle_answer(None, message);
+                Some(self.no_output())
+            }
+            Parcel::Answer(message) => {
+                let peer = self.way_back()?;
+                self.attempt_answer(&peer, message, place)
+            }
+        }
+    }
+
+    /// The place of what does not stand in any output.
+    fn no_output(&self) -> Output {
+        Output {
+            session: session(&self.peer),
+            mark: 0,
+        }
+    }
+
+    fn attempt_request(
+        self: &Arc<Self>,
+        peer: &Arc<Peer>,
+        to: &Destination,
+        request: &mut Request,
+    ) -> bool {
+        if peer
+            .hello()
+            .is_some_and(|hello| hello.features.contains(Features::AGE))
+        {
+            request.options.get_or_insert_default().age = Some(self.age());
+        }
+        let place = self.ticket.map(|ticket| (ticket, Sent::Delegation));
+        match peer.try_request(request, &to.method, place) {
+            Ok(()) => true,
+            Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen)) => false,
+            Err(Refused::Now(refusal)) => {
+                self.answer_for(to, request, Code::ResourceExhausted, &refusal.to_string());
+                true
+            }
+        }
+    }
+
+    fn attempt_answer(
+        &self,
+        peer: &Arc<Peer>,
+        message: &mut Message,
+        place: Option<Place>,
+    ) -> Option<Output> {
+        // Not so for what the initiator delegated to itself on the way: it sent that as a server.
+        let own = peer.id == self.peer.id && self.reply_to == ReplyTo::Peer;
+        let token = (!own).then_some(self.token);
+        match message {
+            Message::Response(response) => {
+                response.token = token;
+                let counted = !own || is_counted(response);
+                self.attempt_response(peer, response, counted, place)
+            }
+            Message::End(end) => {
+                end.token = token;
+                peer.try_control(Message::End(end.clone()), place)
+            }
+            other => unreachable!("{other:?} is no answer"),
+        }
+    }
+
+    fn attempt_response(
+        &self,
+        peer: &Arc<Peer>,
+        response: &mut Response,
+        counted: bool,
+        place: Option<Place>,
+    ) -> Option<Output> {
+        match peer.try_response(response, counted, self.oldest, place) {
+            Ok(output) => Some(output),
+            Err(Refused::Now(Refusal::TooLarge { size, limit })) => {
+                make_too_large(response, size, limit, self.endpoint.address.as_ref());
+                self.attempt_status(peer, response, place)
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Not counted: it is small, and counting it could only make it wait.
+    #[cold]
+    #[inline(never)]
+    fn attempt_status(
+        &self,
+        peer: &Arc<Peer>,
+        status: &Response,
+        place: Option<Place>,
+    ) -> Option<Output> {
+        match peer.try_response(status, false, self.oldest, place) {
+            Ok(output) => Some(output),
+            Err(Refused::Ended(_)) => None,
+            Err(Refused::Now(refusal)) => {
+                self.endpoint.meters.undeliverable.add();
+                tracing::warn!(call = %self.call, %refusal, "not even a status is taken");
+                Some(self.no_output())
+            }
+        }
+    }
+
+    /// The call is this endpoint's own, so that answers go nowhere.
+    fn is_own_call(&self) -> bool {
+        self.call.initiator == self.endpoint.node
+    }
+
+    /// Whether the application of this endpoint takes more answers of its own call.
+    fn has_own_room(&self) -> bool {
+        let call = self.endpoint.call(self.call.sequence);
+        call.is_none_or(|call| call.takes_own())
+    }
+
+    /// Waits until it does.
+    async fn deliver_own(self: &Arc<Self>, mut parcel: Parcel) {
+        let Some(call) = self.endpoint.call(self.call.sequence) else {
+            return self.endpoint.meters.late_dropped.add();
+        };
+        loop {
+            let changed = call.changed();
+            let place = self.place(&parcel);
+            if self.attempt(&mut parcel, place).is_some() {
+                return;
+            }
+            if !self.still_wanted(changed).await {
+                return self.note_dropped(&parcel);
+            }
+        }
+    }
+
+    /// Sends, and waits for a connection and for credit.
+    async fn deliver(self: &Arc<Self>, mut parcel: Parcel) {
+        if self.is_own_call() && !parcel.is_onward() {
+            return self.deliver_own(parcel).await;
+        }
+        for _ in 0..MOVES {
+            let peer = match &parcel {
+                Parcel::Request(to, request) => match self.endpoint.connect(&to.server).await {
+                    Ok(peer) => peer,
+                    Err(error) => {
+                        self.answer_for(to, request, Code::Unavailable, &error.to_string());
+                        return;
+                    }
+                },
+                Parcel::Answer(_) => match self.find_way_back().await {
+                    Ok(peer) => peer,
+                    Err(error) => {
+                        self.endpoint.meters.undeliverable.add();
+                        let initiator = self.call.initiator;
+                        tracing::warn!(call = %self.call, request = %self.id, %initiator, %error, "undeliverable");
+                        return self.note_dropped(&parcel);
+                    }
+                },
+            };
+            loop {
+                let room = peer.room();
+                let place = self.place(&parcel);
+                let sent = match &mut parcel {
+                    Parcel::Request(to, request) => self.attempt_request(&peer, to, request),
+                    Parcel::Answer(message) => self.attempt_answer(&peer, message, place).is_some(),
+                };
+                if sent {
+                    return;
+                }
+                if peer.is_closed() {
+                    break;
+                }
+                if !self.still_wanted(room).await {
+                    return self.note_dropped(&parcel);
+                }
+            }
+        }
+        match &parcel {
+            Parcel::Request(to, request) => {
+                let why = "its connections end before the request is sent";
+                self.answer_for(to, request, Code::Unavailable, why);
+            }
+            Parcel::Answer(_) => {
+                self.endpoint.meters.undeliverable.add();
+                self.note_dropped(&parcel);
+            }
+        }
+    }
+
+    /// Waits for room; `false` if the call is over before: nobody will ever make room for its messages then.
+    async fn still_wanted(&self, room: impl Future<Output = ()>) -> bool {
+        let (mut room, mut over) = (pin!(room), pin!(self.cancelled()));
+        let room = poll_fn(|cx| match room.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => over.as_mut().poll(cx).map(|()| false),
+        });
+        let end = self.deadline + LATE;
+        timer::timeout_at(end, room).await.unwrap_or(false)
+    }
+
+    /// A status in the name of a request that certainly did not reach its server.
+    #[cold]
+    #[inline(never)]
+    fn answer_for(self: &Arc<Self>, to: &Destination, request: &Request, code: Code, why: &str) {
+        let status = Status::new(code, why).by(Some(&to.server));
+        self.endpoint.meters.statuses_sent.add();
+        let answer = Message::Response(undelivered(request, &status));
+        if let (Some(ticket), Some(own)) = (self.ticket, self.endpoint.own_place()) {
+            let liveness = &self.endpoint.liveness;
+            if let Some(ticket) = liveness.undelivered(ticket, request, own) {
+                // If it does not arrive, the initiator will ask for it.
+                liveness.released(ticket, &answer, Some(self.no_output()));
+            }
+        }
+        let mut answer = Parcel::Answer(answer);
+        if self.attempt(&mut answer, None).is_none() {
+            let handling = Arc::clone(self);
+            // Boxed, since sending an answer may end here again.
+            let deliver: Pin<Box<dyn Future<Output = ()> + Send>> =
+                Box::pin(async move { handling.deliver(answer).await });
+            self.endpoint.runtime.spawn(deliver);
+        }
+    }
+
+    /// The open connection on which an answer reaches the initiator directly.
+    fn way_back(&self) -> Option<Arc<Peer>> {
+        if self.peer.node() == Some(self.call.initiator) && !self.peer.is_closed() {
+            return Some(Arc::clone(&self.peer));
+        }
+        self.endpoint.pool.by_node(self.call.initiator)
+    }
+
+    /// The same, but dials the initiator; failing that, the way the request came.
+    async fn find_way_back(&self) -> Result<Arc<Peer>, ConnectError> {
+        if let Some(peer) = self.way_back() {
+            return Ok(peer);
+        }
+        let address = match &self.reply_to {
+            ReplyTo::At(address) => Some(address.clone()),
+            ReplyTo::Peer => self.peer.hello().and_then(|hello| hello.address.clone()),
+            ReplyTo::Relay => None,
+        };
+        let failed = match address {
+            Some(address) => match self
+                .endpoint
+                .connect_initiator(&address, self.call.initiator)
+                .await
+            {
+                Ok(peer) => return Ok(peer),
+                Err(error) => error,
+            },
+            None => ConnectError::Closed {
+                server: Address::Mem("initiator".into()),
+                reason: "it does not listen and its connection has ended".into(),
+            },
+        };
+        let relay = !self.peer.is_closed() && self.peer.node() != Some(self.call.initiator);
+        if relay {
+            Ok(Arc::clone(&self.peer))
+        } else {
+            self.endpoint.pool.route(self.call.initiator).ok_or(failed)
+        }
+    }
+}
+
+/// Puts a status in place of an answer that the initiator does not take.
+#[cold]
+pub(crate) fn make_too_large(
+    response: &mut Response,
+    size: u64,
+    limit: u64,
+    server: Option<&Address>,
+) {
+    let message = format!("an answer of {size} bytes, but the initiator takes at most {limit}");
+    let status = Status::new(Code::ResourceExhausted, message).by(server);
+    response.status = true;
+    response.payload = status.to_payload();
+}

@@ -1,0 +1,432 @@
+//! Who lives: what an endpoint remembers of requests, when it looks at which call, and what comes of it (thesis 4.4).
+//!
+//! The state machines are `wallaby_proto::call::{watch, records}`; here they get the time, and what they want done is done.
+//! Their lock is the innermost one: nothing is sent while it is held.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use wallaby_proto::call::clock::Clock;
+use wallaby_proto::call::records::{
+    Action, Admission, Frozen, Origin, Output, RecordLimits, Records, Remembered, Sent, Session,
+    StopReason, Ticket,
+};
+use wallaby_proto::call::server::Delegated;
+use wallaby_proto::wire::{Child, Message, Ping, Pong, ReplyTo, Request};
+use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status};
+
+use crate::driver::peer::Peer;
+use crate::endpoint::Inner;
+
+/// What an endpoint knows of who lives.
+#[derive(Debug)]
+pub(crate) struct Liveness {
+    /// What time is counted from.
+    epoch: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    clock: Clock,
+    records: Records,
+    /// Calls that are watched over, by when they are to be looked at.
+    watched: BTreeSet<(Duration, u64)>,
+    /// All calls before this one have been looked at once, or have ended.
+    looked_at: u64,
+}
+
+/// What a delegated request carries of its line of the call.
+pub(crate) struct Carried {
+    /// How long the initiator has not heard of it.
+    pub(crate) quiet: Option<Duration>,
+    /// The initiator's oldest live call.
+    pub(crate) oldest: Option<u64>,
+}
+
+impl Liveness {
+    pub(crate) fn new(limits: RecordLimits, secret: [u8; 16]) -> Self {
+        Self {
+            epoch: Instant::now(),
+            state: Mutex::new(State {
+                clock: Clock::default(),
+                records: Records::new(limits, secret),
+                watched: BTreeSet::new(),
+                looked_at: 1,
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time of all state machines of the endpoint.
+    pub(crate) fn now(&self) -> Duration {
+        self.time(Instant::now())
+    }
+
+    /// The same, of a moment not long ago.
+    pub(crate) fn time(&self, moment: Instant) -> Duration {
+        let raw = moment.saturating_duration_since(self.epoch);
+        self.lock().clock.turn(raw, None)
+    }
+
+    /// When something that is due at this time must be done.
+    pub(crate) fn moment(&self, due: Duration) -> Instant {
+        self.epoch + self.lock().clock.raw(due)
+    }
+
+    pub(crate) fn remembered(&self) -> Remembered {
+        self.lock().records.remembered()
+    }
+
+    // What servers tell.
+
+    /// A request arrived: is it handled?
+    pub(crate) fn admit(
+        &self,
+        request: &Request,
+        peer: &Peer,
+        node: NodeId,
+        arrived: Instant,
+    ) -> Admission {
+        let raw = arrived.saturating_duration_since(self.epoch);
+        let mut state = self.lock();
+        let now = state.clock.turn(raw, None);
+        state.records.admit(request, origin(peer, node), now)
+    }
+
+    /// The server half of a request released an answer; its place in the output is given later if it has none yet.
+    pub(crate) fn released(&self, ticket: Ticket, answer: &Message, output: Option<Output>) {
+        let raw = self.epoch.elapsed();
+        let mut state = self.lock();
+        let now = state.clock.turn(raw, None);
+        match answer {
+            Message::Response(response) => {
+                state
+                    .records
+                    .response_released(ticket, response, output, now);
+            }
+            Message::End(end) => state.records.end_released(ticket, end, output, now),
+            _ => {}
+        }
+    }
+
+    /// The server half of a request released a delegation.
+    ///
+    /// # Errors
+    ///
+    /// If it must not be sent.
+    pub(crate) fn delegated<T>(
+        &self,
+        ticket: Ticket,
+        delegated: &Delegated<T>,
+        to: Child,
+    ) -> Result<Carried, Frozen> {
+        let raw = self.epoch.elapsed();
+        let mut state = self.lock();
+        let now = state.clock.turn(raw, None);
+        let records = &mut state.records;
+        let carried = Carried {
+            quiet: records.quiet(ticket, now),
+            oldest: records.oldest(ticket),
+        };
+        records.delegation_released(ticket, delegated, to, None, now)?;
+        Ok(carried)
+    }
+
+    /// A delegation certainly was not delivered, and `own` answers in its name: for whom, if there is room to remember.
+    pub(crate) fn undelivered(
+        &self,
+        ticket: Ticket,
+        request: &Request,
+        own: Child,
+    ) -> Option<Ticket> {
+        let raw = self.epoch.elapsed();
+        let mut state = self.lock();
+        let now = state.clock.turn(raw, None);
+        state
+            .records
+            .delegation_undelivered(ticket, request, own, now)
+    }
+
+    /// A released message got its place in a connection's output.
+    pub(crate) fn placed(&self, ticket: Ticket, sent: Sent, output: Output) {
+        self.lock().records.placed(ticket, sent, output);
+    }
+
+    /// A released message will never be sent.
+    pub(crate) fn dropped(&self, ticket: Ticket, sent: Sent) {
+        self.lock().records.dropped(ticket, sent);
+    }
+
+    /// Output of a connection has been written up to this mark.
+    pub(crate) fn written(&self, session: Session, mark: u64) {
+        self.lock().records.written(session, mark);
+    }
+
+    /// A handler goes on.
+    pub(crate) fn progressed(&self, ticket: Ticket) {
+        let raw = self.epoch.elapsed();
+        let mut state = self.lock();
+        let now = state.clock.turn(raw, None);
+        state.records.progressed(ticket, now);
+    }
+
+    /// Whether a request may go on: its call was not aborted.
+    pub(crate) fn may_go_on(&self, ticket: Ticket) -> bool {
+        self.lock().records.may_delegate(ticket)
+    }
+
+    // What calls are watched.
+
+    /// A call wants to be looked at: `before` is when it wanted that until now.
+    pub(crate) fn watch(&self, sequence: u64, before: Option<Duration>, due: Option<Duration>) {
+        let mut state = self.lock();
+        if let Some(before) = before {
+            state.watched.remove(&(before, sequence));
+        }
+        if let Some(due) = due {
+            state.watched.insert((due, sequence));
+        }
+    }
+}
+
+/// A connection's name in the records.
+pub(crate) fn session(peer: &Peer) -> Session {
+    Session(peer.id)
+}
+
+fn origin(peer: &Peer, node: NodeId) -> Origin {
+    Origin {
+        session: session(peer),
+        peer: node,
+        transit: Duration::ZERO,
+    }
+}
+
+impl Inner {
+    /// A connection's handshake is done.
+    pub(crate) fn session_opened(&self, peer: &Peer) {
+        if let Some(node) = peer.node() {
+            let mut state = self.liveness.lock();
+            state.records.session_opened(session(peer), node);
+        }
+    }
+
+    /// A connection has ended, and all that came over it has been read.
+    pub(crate) fn session_ended(self: &Arc<Self>, peer: &Arc<Peer>) {
+        let now = self.liveness.now();
+        let mut state = self.liveness.lock();
+        state.records.session_ended(session(peer), now);
+        drop(state);
+        self.act();
+        if let Some(node) = peer.node() {
+            let calls: Vec<_> = self.calls().iter().cloned().collect();
+            calls
+                .iter()
+                .for_each(|call| call.handle_disconnect(peer, node));
+        }
+    }
+
+    /// The initiator asks about a request, or aborts its call.
+    pub(crate) fn handle_ping(self: &Arc<Self>, peer: &Arc<Peer>, ping: &Ping) {
+        let Some(node) = peer.node() else {
+            return; // messages come only after the handshake
+        };
+        let now = self.liveness.now();
+        let mut state = self.liveness.lock();
+        state.records.handle_ping(ping, origin(peer, node), now);
+        drop(state);
+        if ping.abort {
+            self.relay.forget(ping.call, ping.token);
+        }
+        self.act();
+    }
+
+    /// An announcement, or an answer to a ping, for a call of this endpoint.
+    pub(crate) fn handle_pong(self: &Arc<Self>, peer: Option<&Arc<Peer>>, pong: &Pong) {
+        match self.call(pong.call.sequence) {
+            Some(call) => call.handle_pong(peer, pong),
+            // The call is over: whoever still works for it is told (PROTOCOL-NOTES 31).
+            None if pong.announced => {
+                if let Some(peer) = peer {
+                    let token = self.token(pong.call.sequence);
+                    let stop = wallaby_proto::call::watch::dismiss(pong, token);
+                    peer.control(Message::Ping(stop));
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Looks at all that is due, and says when to look again. It runs where connections are driven, so that a runtime
+    /// that was blocked reads what has arrived before it judges silence (PROTOCOL-NOTES 20).
+    pub(crate) fn look(self: &Arc<Self>) {
+        let period = self.config.ping.period;
+        let raw = self.liveness.epoch.elapsed();
+        let fresh = self.next_fresh();
+        let mut state = self.liveness.lock();
+        let due = state.next(fresh);
+        let now = state.clock.turn(raw, due);
+        state.records.handle_timeout(now);
+        let watched: Vec<u64> = state
+            .watched
+            .range(..=(now, u64::MAX))
+            .map(|(_, sequence)| *sequence)
+            .collect();
+        let first = state.looked_at;
+        drop(state);
+        self.act();
+        for sequence in watched {
+            if let Some(call) = self.call(sequence) {
+                call.look(now);
+            }
+        }
+        self.look_at_fresh(first, now, period);
+        self.look_again();
+    }
+
+    /// Calls that have lasted a ping period are watched over from now on.
+    fn look_at_fresh(self: &Arc<Self>, first: u64, now: Duration, period: Duration) {
+        let before = self.liveness.moment(now.saturating_sub(period));
+        let (calls, next) = self.calls().begun_before(first, before);
+        self.liveness.lock().looked_at = next;
+        for call in calls {
+            call.look(now);
+        }
+    }
+
+    /// Says when to look again.
+    pub(crate) fn look_again(&self) {
+        let fresh = self.next_fresh();
+        let due = self.liveness.lock().next(fresh);
+        if let Some(due) = due {
+            self.note_due(self.liveness.moment(due));
+        }
+    }
+
+    /// When the first call that has not been looked at yet will have lasted a ping period, and some time more: calls
+    /// that begin in quick succession are looked at many at a time.
+    fn next_fresh(&self) -> Option<Duration> {
+        let first = self.liveness.lock().looked_at;
+        let begun = self.calls().begun_from(first)?;
+        let raw = begun.saturating_duration_since(self.liveness.epoch);
+        let mut state = self.liveness.lock();
+        let begun = state.clock.turn(raw, None);
+        Some(begun + self.config.ping.period * 9 / 8)
+    }
+
+    /// Does what the records want done.
+    fn act(self: &Arc<Self>) {
+        loop {
+            let Some(action) = self.liveness.lock().records.poll() else {
+                return;
+            };
+            match action {
+                Action::Pong { session, pong } => {
+                    if let Some(peer) = self.pool.by_id(session.0) {
+                        peer.control(Message::Pong(pong));
+                    }
+                }
+                Action::Announce {
+                    pong,
+                    reply_to,
+                    session,
+                } => self.announce(pong, &reply_to, session),
+                Action::Resend {
+                    ticket,
+                    session,
+                    response,
+                } => {
+                    let sent = Sent::Response(response.index);
+                    let peer = self.pool.by_id(session.0);
+                    let place = Some((ticket, sent));
+                    if peer.is_none_or(|peer| peer.try_response(&response, true, 0, place).is_err())
+                    {
+                        self.liveness.dropped(ticket, sent);
+                    }
+                }
+                Action::Stop {
+                    call,
+                    request,
+                    reason,
+                    ..
+                } => self.stop(call, request, reason),
+            }
+        }
+    }
+
+    /// Tells the initiator of a request that it may not know of, the way the request's answers go.
+    fn announce(self: &Arc<Self>, mut pong: Pong, reply_to: &ReplyTo, session: Session) {
+        let initiator = pong.call.initiator;
+        if initiator == self.node {
+            return self.handle_pong(None, &pong);
+        }
+        let came = self.pool.by_id(session.0);
+        if let Some(peer) = came
+            .as_ref()
+            .filter(|peer| peer.node() == Some(initiator) && *reply_to == ReplyTo::Peer)
+        {
+            pong.token = None;
+            peer.control(Message::Pong(pong));
+            return;
+        }
+        if let Some(peer) = self.pool.by_node(initiator) {
+            peer.control(Message::Pong(pong));
+            return;
+        }
+        let ReplyTo::At(address) = reply_to.clone() else {
+            let way = came.or_else(|| self.pool.route(initiator));
+            way.into_iter().for_each(|peer| {
+                peer.control(Message::Pong(pong.clone()));
+            });
+            return;
+        };
+        let endpoint = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let dialled = endpoint.connect_initiator(&address, initiator).await.ok();
+            let way = dialled.or(came).or_else(|| endpoint.pool.route(initiator));
+            if let Some(peer) = way {
+                peer.control(Message::Pong(pong));
+            }
+        });
+    }
+
+    /// A request must stop. One that its handler's thread still works at is stopped when it first waits.
+    fn stop(&self, call: CallId, request: RequestId, reason: StopReason) {
+        let status = Status::new(Code::Cancelled, reason.to_string());
+        for handling in self.waiting_of(call) {
+            if handling.id == request {
+                handling.stop(&status);
+            }
+        }
+    }
+
+    /// Where this endpoint stands in for a server that was not reached.
+    pub(crate) fn own_place(&self) -> Option<Child> {
+        let server = self.address.clone()?;
+        Some(Child {
+            server,
+            node: Some(self.node),
+        })
+    }
+}
+
+impl State {
+    fn next(&self, fresh: Option<Duration>) -> Option<Duration> {
+        let watched = self.watched.first().map(|first| first.0);
+        let records = self.records.next_timeout();
+        records.into_iter().chain(watched).chain(fresh).min()
+    }
+}
+
+/// Where a delegated request goes, as far as known now.
+pub(crate) fn child(server: &Address, peer: Option<&Arc<Peer>>) -> Child {
+    Child {
+        server: server.clone(),
+        node: peer.and_then(|peer| peer.node()),
+    }
+}

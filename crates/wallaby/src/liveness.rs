@@ -19,6 +19,9 @@ use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status};
 use crate::driver::peer::Peer;
 use crate::endpoint::Inner;
 
+/// What was written this long ago may still count as waiting.
+const WRITTEN_EVERY: Duration = Duration::from_millis(5);
+
 /// What an endpoint knows of who lives.
 #[derive(Debug)]
 pub(crate) struct Liveness {
@@ -35,6 +38,8 @@ struct State {
     watched: BTreeSet<(Duration, u64)>,
     /// All calls before this one have been looked at once, or have ended.
     looked_at: u64,
+    /// When the records last learnt what connections have written.
+    written_at: Duration,
 }
 
 /// What a delegated request carries of its line of the call.
@@ -54,6 +59,7 @@ impl Liveness {
                 records: Records::new(limits, secret),
                 watched: BTreeSet::new(),
                 looked_at: 1,
+                written_at: Duration::ZERO,
             }),
         }
     }
@@ -99,8 +105,14 @@ impl Liveness {
     }
 
     /// The server half of a request released an answer; its place in the output is given later if it has none yet.
-    pub(crate) fn released(&self, ticket: Ticket, answer: &Message, output: Option<Output>) {
-        let raw = self.epoch.elapsed();
+    pub(crate) fn released(
+        &self,
+        ticket: Ticket,
+        answer: &Message,
+        output: Option<Output>,
+        moment: Instant,
+    ) {
+        let raw = moment.saturating_duration_since(self.epoch);
         let mut state = self.lock();
         let now = state.clock.turn(raw, None);
         match answer {
@@ -160,11 +172,6 @@ impl Liveness {
     /// A released message will never be sent.
     pub(crate) fn dropped(&self, ticket: Ticket, sent: Sent) {
         self.lock().records.dropped(ticket, sent);
-    }
-
-    /// Output of a connection has been written up to this mark.
-    pub(crate) fn written(&self, session: Session, mark: u64) {
-        self.lock().records.written(session, mark);
     }
 
     /// A handler goes on.
@@ -237,6 +244,7 @@ impl Inner {
             return; // messages come only after the handshake
         };
         let now = self.liveness.now();
+        self.note_written(now);
         let mut state = self.liveness.lock();
         state.records.handle_ping(ping, origin(peer, node), now);
         drop(state);
@@ -244,6 +252,21 @@ impl Inner {
             self.relay.forget(ping.call, ping.token);
         }
         self.act();
+    }
+
+    /// The records learn what connections have written; not for each ping, as there may be many of both.
+    fn note_written(&self, now: Duration) {
+        let mut state = self.liveness.lock();
+        if now < state.written_at + WRITTEN_EVERY {
+            return;
+        }
+        state.written_at = now;
+        drop(state);
+        for peer in self.pool.open() {
+            let written = peer.counters().bytes_sent;
+            let mut state = self.liveness.lock();
+            state.records.written(session(&peer), written);
+        }
     }
 
     /// An announcement, or an answer to a ping, for a call of this endpoint.
@@ -271,6 +294,9 @@ impl Inner {
         let mut state = self.liveness.lock();
         let due = state.next(fresh);
         let now = state.clock.turn(raw, due);
+        drop(state);
+        self.note_written(now);
+        let mut state = self.liveness.lock();
         state.records.handle_timeout(now);
         let watched: Vec<u64> = state
             .watched

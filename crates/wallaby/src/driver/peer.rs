@@ -76,8 +76,6 @@ struct State {
     kept: bool,
     /// Messages of requests that travel in parts, by stream.
     large: Vec<(u64, Ticket, Sent)>,
-    /// Some message of a request has not been written out, as far as the records know.
-    unwritten: bool,
     /// The driver, while it waits.
     driver: Option<Waker>,
     /// Why the connection ends.
@@ -112,7 +110,6 @@ impl Peer {
                 blocked: false,
                 kept: false,
                 large: Vec::new(),
-                unwritten: false,
                 driver: None,
                 ended: None,
                 broken: false,
@@ -212,25 +209,17 @@ impl Peer {
             state.large.push((stream, ticket, sent));
         }
         self.written(state);
-        let mark = match mark {
-            Mark::Written(mark) if state.connection.counters().bytes_sent < mark => {
-                state.unwritten = true;
-                mark
+        let session = Session(self.id);
+        match (mark, place) {
+            (Mark::Written(mark), place) => {
+                let output = Output { session, mark };
+                if let Some((ticket, sent)) = place {
+                    self.liveness.placed(ticket, sent, output);
+                }
+                output
             }
-            _ => 0,
-        };
-        let output = Output {
-            session: Session(self.id),
-            mark,
-        };
-        if let (false, Some((ticket, sent))) = (self.is_in_parts(state), place) {
-            self.liveness.placed(ticket, sent, output);
+            (Mark::Parts(_), _) => Output { session, mark: 0 },
         }
-        output
-    }
-
-    fn is_in_parts(&self, state: &State) -> bool {
-        matches!(state.connection.mark(), Mark::Parts(_))
     }
 
     /// Whether a request would be accepted now.
@@ -328,30 +317,24 @@ impl Peer {
             Some(delay) => self.flush_delayed(state, delay),
             None => self.flush_output(state),
         };
-        if state.unwritten || !state.large.is_empty() {
-            self.note_written(state);
+        if !state.large.is_empty() {
+            self.note_left(state);
         }
         if let Err(error) = result {
             self.mark_broken(state, &error);
         }
     }
 
-    /// The records learn how much has been written.
+    /// The records learn which large messages have left.
     #[inline(never)]
-    fn note_written(&self, state: &mut State) {
+    fn note_left(&self, state: &mut State) {
         let session = Session(self.id);
         while let Some((stream, mark)) = state.connection.next_left() {
             let known = state.large.iter().position(|large| large.0 == stream);
             if let Some(position) = known {
                 let (_, ticket, sent) = state.large.swap_remove(position);
                 self.liveness.placed(ticket, sent, Output { session, mark });
-                state.unwritten = true;
             }
-        }
-        if state.unwritten {
-            let written = state.connection.counters().bytes_sent;
-            self.liveness.written(session, written);
-            state.unwritten = state.connection.waiting() > 0;
         }
     }
 

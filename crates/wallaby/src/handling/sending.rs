@@ -216,7 +216,19 @@ impl Handling {
     /// The record of the request learns of an answer, and where it stands in a connection's output.
     fn note_released(&self, parcel: &Parcel, output: Option<Output>) {
         if let (Some(ticket), Parcel::Answer(answer)) = (self.ticket, parcel) {
-            self.endpoint.liveness.released(ticket, answer, output);
+            let moment = self.moment();
+            self.endpoint
+                .liveness
+                .released(ticket, answer, output, moment);
+        }
+    }
+
+    /// The time, as far as it matters to records: a handler that has not waited yet began just now.
+    fn moment(&self) -> Instant {
+        if self.listed.load(Ordering::Relaxed) {
+            Instant::now()
+        } else {
+            self.arrived
         }
     }
 
@@ -537,7 +549,7 @@ impl Handling {
             let liveness = &self.endpoint.liveness;
             if let Some(ticket) = liveness.undelivered(ticket, request, own) {
                 // If it does not arrive, the initiator will ask for it.
-                liveness.released(ticket, &answer, Some(self.no_output()));
+                liveness.released(ticket, &answer, Some(self.no_output()), Instant::now());
             }
         }
         let mut answer = Parcel::Answer(answer);

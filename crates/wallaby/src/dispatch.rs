@@ -119,6 +119,7 @@ impl Dispatcher {
         }
         let mut queued = false;
         let served = match refusal {
+            None if self.endpoint.is_draining() => Err(shutting_down()),
             None => method.served(&self.endpoint),
             Some(status) => Err(status),
         };
@@ -195,6 +196,11 @@ impl Dispatcher {
     }
 }
 
+#[cold]
+fn shutting_down() -> Status {
+    Status::new(Code::Unavailable, "this server is shutting down")
+}
+
 impl Method {
     /// The handler, looked up at first use: a service may be registered after the connection was opened.
     fn served(&mut self, endpoint: &Inner) -> Result<Arc<Registered>, Status> {
@@ -250,10 +256,11 @@ impl Dispatcher {
                     served: None,
                 });
             }
-            Event::Credit
-            | Event::GoingAway { .. }
-            | Event::Message(_)
-            | Event::TooLarge { .. } => {}
+            Event::GoingAway { .. } => {
+                tracing::debug!(?peer, "the peer is going away");
+                peer.set_leaving();
+            }
+            Event::Credit | Event::Message(_) | Event::TooLarge { .. } => {}
             Event::Closed(reason) => {
                 tracing::debug!(?peer, reason, "the peer closes the connection");
                 self.closed = Some(std::mem::take(reason));

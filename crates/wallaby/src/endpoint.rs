@@ -23,7 +23,7 @@ use crate::calls::Calls;
 use crate::client::{Caller, Outgoing, Sender};
 use crate::dispatch::Dispatcher;
 use crate::driver::peer::{Delayed, Peer};
-use crate::error::{BindError, ConnectError, Failure, ServeError};
+use crate::error::{BindError, ConnectError, Failure, ServeError, Undrained};
 use crate::executor::{Admitted, Executor, Schedule};
 use crate::handling::{Handling, Job};
 use crate::link::DelayLine;
@@ -43,6 +43,9 @@ pub(crate) const DEFAULT_PING: PingSettings = PingSettings {
     period: Duration::from_millis(500),
     timeout: Duration::from_secs(5),
 };
+
+/// How often an endpoint that is shutting down looks whether all is done.
+const DRAIN_CHECK: Duration = Duration::from_millis(2);
 
 /// How often connections are asked whether large messages have stopped to grow.
 const STALL_CHECK: Duration = Duration::from_secs(15);
@@ -90,6 +93,7 @@ pub(crate) struct Inner {
     delay: Option<Arc<DelayLine<Delayed>>>,
     listeners: Mutex<Vec<(Arc<Listening>, AbortHandle)>>,
     closed: AtomicBool,
+    draining: AtomicBool,
 }
 
 /// Where streams come in, until the endpoint is closed.
@@ -201,6 +205,29 @@ impl Endpoint {
         self.inner.liveness.remembered()
     }
 
+    /// Shuts the endpoint down without loss: what runs here is finished and answered, new requests are refused with the
+    /// status `Unavailable`, handlers cannot delegate any more, and connected peers send their next requests elsewhere.
+    /// When all is done, or after `within`, the endpoint is closed; what ran on until then ends with a status.
+    ///
+    /// # Errors
+    ///
+    /// How many handlers still ran, and how many requests waited for one, when time was up.
+    pub async fn drain(&self, within: Duration) -> Result<(), Undrained> {
+        let end = Instant::now() + within;
+        self.inner.begin_draining();
+        while !self.inner.is_drained() {
+            if Instant::now() >= end {
+                let (running, waiting) = self.load();
+                self.inner.stop_all();
+                self.close();
+                return Err(Undrained { running, waiting });
+            }
+            timer::sleep_until(end.min(Instant::now() + DRAIN_CHECK)).await;
+        }
+        self.close();
+        Ok(())
+    }
+
     /// Closes the endpoint: its calls fail, its connections end, it listens no more.
     pub fn close(&self) {
         self.inner.close();
@@ -287,6 +314,7 @@ impl Inner {
                 delay,
                 listeners: Mutex::default(),
                 closed: AtomicBool::new(false),
+                draining: AtomicBool::new(false),
                 config,
             }
         }))
@@ -294,6 +322,31 @@ impl Inner {
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
+    }
+
+    fn begin_draining(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.pool.open().iter().for_each(Peer::go_away);
+    }
+
+    /// Whether the endpoint finishes what it has begun, and begins nothing.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing runs here any more, and all that was sent has been written.
+    fn is_drained(&self) -> bool {
+        let idle = self.executor.load() == (0, 0) && self.calls().len() == 0;
+        idle && self.pool.open().iter().all(|peer| peer.is_idle())
+    }
+
+    /// Ends all requests that still wait for something.
+    fn stop_all(&self) {
+        let why = "this server is shutting down";
+        let waiting: Vec<_> = self.waiting().values().flatten().cloned().collect();
+        for handling in waiting {
+            handling.stop(&Status::new(Code::Unavailable, why));
+        }
     }
 
     fn close(&self) {

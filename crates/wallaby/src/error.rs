@@ -121,6 +121,16 @@ pub enum ConnectError {
     },
 }
 
+/// An endpoint was not done when it had to close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("{running} handlers ran and {waiting} requests waited when time was up")]
+pub struct Undrained {
+    /// Handlers that still ran.
+    pub running: usize,
+    /// Requests that waited for a handler.
+    pub waiting: usize,
+}
+
 /// Why a handler could not send.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -144,6 +154,9 @@ pub enum SendError {
     /// The request has ended: an error, an abort or its deadline ended it.
     #[error("the request has ended: {0}")]
     Ended(String),
+    /// This server is shutting down: it answers what it has, and hands nothing on.
+    #[error("this server is shutting down and delegates nothing any more")]
+    Draining,
     /// The tree of this call may not grow deeper.
     #[error("hop {depth} of the call: at most {limit} are allowed")]
     TooDeep {
@@ -165,7 +178,7 @@ impl From<SendError> for Status {
                 Code::ResourceExhausted
             }
             SendError::Ended(_) => Code::Cancelled,
-            SendError::Refused(_) => Code::Unavailable,
+            SendError::Refused(_) | SendError::Draining => Code::Unavailable,
         };
         Self::new(code, error.to_string())
     }

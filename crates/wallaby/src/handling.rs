@@ -469,8 +469,13 @@ impl Sending {
             handling.depth.saturating_add(1), // a peer may say anything
             handling.endpoint.config.max_depth,
         );
-        if matches!(self, Self::Onward(..)) && depth > limit {
-            return Err(SendError::TooDeep { depth, limit });
+        if matches!(self, Self::Onward(..)) {
+            if depth > limit {
+                return Err(SendError::TooDeep { depth, limit });
+            }
+            if handling.endpoint.is_draining() {
+                return Err(SendError::Draining);
+            }
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ pub use builder::{Builder, Limits};
 pub use call::{AnswerFuture, Call, CallOptions, Outcome, RawAnswer, RawCall};
 pub use client::{Caller, Client, Outgoing, SendLayer, Sender};
 pub use endpoint::Endpoint;
-pub use error::{BindError, CallError, ConnectError, Failure, SendError, ServeError};
+pub use error::{BindError, CallError, ConnectError, Failure, SendError, ServeError, Undrained};
 pub use executor::{ExecutorConfig, Schedule};
 pub use method::{Answer, Many, Method, One, Target};
 pub use metrics::Metrics;

@@ -94,13 +94,13 @@ impl Pool {
         let mut state = self.lock();
         if let Some((last, peer)) = &state.last
             && last == server
-            && !peer.is_closed()
+            && peer.is_usable()
         {
             self.use_now(peer);
             return Some(Arc::clone(peer));
         }
         let peer = state.dialled.get(server)?.get()?.as_ref().ok()?;
-        if peer.is_closed() {
+        if !peer.is_usable() {
             return None;
         }
         self.use_now(peer);
@@ -114,7 +114,7 @@ impl Pool {
         let mut state = self.lock();
         let slot = state.dialled.entry(server.clone()).or_default();
         let over = match slot.get() {
-            Some(Ok(peer)) => peer.is_closed(),
+            Some(Ok(peer)) => !peer.is_usable(),
             Some(Err(_)) => true,
             None => false,
         };

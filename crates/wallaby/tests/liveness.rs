@@ -356,3 +356,63 @@ async fn a_quick_call_costs_no_message_more() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_drained_server_finishes_what_it_has_and_takes_nothing_new() {
+    patience(async {
+        let net = Net::tcp();
+        let gate = Gate::new();
+        let one = gate.clone();
+        let server = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let gate = one.clone();
+            async move {
+                gate.pass().await;
+                Ok(request.respond(what).await?)
+            }
+        });
+        let server = net.serve(server).await;
+        let initiator = initiator(&net).await;
+        let client = work::at(&initiator, at(&server));
+        let mut running = client.one("runs".into());
+        until(|| server.load() == (1, 0)).await;
+        let draining = {
+            let server = server.clone();
+            tokio::spawn(async move { server.drain(Duration::from_secs(20)).await })
+        };
+        // What it does not serve is refused for another reason until it shuts down.
+        let refused = loop {
+            let refused = status(all(&mut client.many("new".into())).await.remove(0));
+            if refused.code() != Code::Unimplemented {
+                break refused;
+            }
+        };
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        gate.open(1);
+        assert_eq!(running.answer().await.expect("it is finished"), "runs");
+        assert_eq!(draining.await.expect("no panic"), Ok(()));
+        let gone = failure(client.one("late".into()).await);
+        assert!(matches!(gone, Failure::NotSent { .. }), "{gone}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_does_not_end_while_a_server_drains_ends_with_a_status() {
+    patience(async {
+        let net = Net::tcp();
+        let server = net.serve(waiting(&Gate::new())).await;
+        let next = at(&server);
+        let first = net.serve(forwarding(next)).await;
+        let initiator = initiator(&net).await;
+        let mut stuck = work::at(&initiator, at(&server)).one(String::new());
+        until(|| server.load() == (1, 0)).await;
+        let left = server.drain(Duration::from_millis(20)).await;
+        assert_eq!(left.expect_err("it never ends").running, 1);
+        let ended = status(stuck.answer().await);
+        assert_eq!(ended.code(), Code::Unavailable, "{ended}");
+        // Who drains hands nothing on.
+        let idle = first.drain(Duration::from_secs(20)).await;
+        assert_eq!(idle, Ok(()));
+    })
+    .await;
+}

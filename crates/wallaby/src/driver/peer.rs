@@ -46,6 +46,7 @@ pub(crate) struct Peer {
     state: Mutex<State>,
     hello: OnceLock<Arc<Hello>>,
     closed: AtomicBool,
+    leaving: AtomicBool,
     /// Something may be accepted that was not before; also told when the connection ends.
     room: Notify,
     /// Tick of the last use, for the pool.
@@ -116,6 +117,7 @@ impl Peer {
             }),
             hello: OnceLock::new(),
             closed: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             room: Notify::new(),
             used: AtomicU64::new(0),
             busy: AtomicU32::new(0),
@@ -136,6 +138,25 @@ impl Peer {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether it takes new requests: it is open, and its peer is not going away.
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.is_closed() && !self.leaving.load(Ordering::Acquire)
+    }
+
+    /// The peer is going away: what was sent is still answered.
+    pub(crate) fn set_leaving(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    /// Tells the peer that this side is going away.
+    pub(crate) fn go_away(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if state.ended.is_none() {
+            state.connection.go_away();
+            self.written(&mut state);
+        }
     }
 
     pub(crate) fn is_idle(&self) -> bool {

@@ -42,6 +42,8 @@ verify: ## Check format, lints, docs and run all tests; writes nothing but build
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 	@echo "== tests: cargo test, doc tests included"
 	@$(CARGO) test --workspace --locked --no-fail-fast
+	@echo "== simulator: the protocol in 2,000 random worlds"
+	@$(CARGO) run -q -p wallaby-sim --locked --profile sim -- --seeds 2000
 
 .PHONY: fix
 fix: setup-test ## Format the code and apply what clippy can repair; brings Cargo.lock up to date
@@ -70,6 +72,10 @@ bench: setup-build ## Multi-hop calls against RPC and raw-socket floors, pinned 
 .PHONY: bench-report
 bench-report: setup-build ## Measure everything again and rewrite docs/performance.md and docs/results (half an hour)
 	@$(CARGO) run --release --locked -q -p wallaby-cli -- bench report $(ARGS)
+
+.PHONY: soak
+soak: setup-test ## The protocol in 100,000 random worlds, from seed 0 on or as ARGS says (some minutes)
+	@$(CARGO) run -q -p wallaby-sim --locked --profile sim -- $(or $(ARGS),--seeds 100000)
 
 .PHONY: callgrind
 callgrind: ## Instructions and nanoseconds per call of the protocol core alone (release)

@@ -1,0 +1,52 @@
+//! Deliberate faults in the nodes' glue or in messages between the machines: what the oracle must catch.
+
+use clap::ValueEnum;
+
+/// What is wrong in a world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Broken {
+    /// A call is complete when as many responses and ends arrived as manifests name so far, in whatever places.
+    CountsAlone,
+    /// A manifest that comes again counts again.
+    ManifestTwice,
+    /// A response that comes again is delivered again.
+    ResponseTwice,
+    /// A request goes out again on another connection when its own is reset.
+    ResendAfterReset,
+    /// Whoever answers at an initiator's address gets its answers, without a look at its node id.
+    AnyLife,
+    /// Refused work ends like work that is done.
+    LostStatus,
+    /// The initiator says that a call which has just begun is already over.
+    Watermark,
+    /// A server that knows nothing of a call yet does not remember that it was aborted.
+    NoTombstone,
+    /// A pong lists a delegation that is still held back.
+    PongListsHeld,
+    /// A server forgets a request a gc timeout after it arrived, instead of after its end.
+    GcFromArrival,
+    /// A server never forgets.
+    NeverForgets,
+    /// A call that failed or was aborted turns complete when the rest arrives.
+    OutcomeChanges,
+    /// Nobody watches over calls.
+    NoWatch,
+    /// A server that does not know a request is a failure.
+    UnknownFails,
+    /// A node that was stopped judges its timers before it reads its input.
+    TimersFirst,
+}
+
+impl Broken {
+    /// All of them.
+    pub fn all() -> &'static [Self] {
+        Self::value_variants()
+    }
+
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value()
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default()
+    }
+}

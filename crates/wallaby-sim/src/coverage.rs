@@ -1,0 +1,179 @@
+//! What was exercised: each kind of fault and each state and transition of the protocol that matters, counted.
+
+/// Declares [`Point`] and the words for each.
+macro_rules! points {
+    ($($name:ident: $words:literal,)*) => {
+        /// Something that a sufficient number of seeds must reach.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Point {
+            $(#[doc = $words] $name,)*
+        }
+
+        impl Point {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// What it is, in words.
+            pub fn words(self) -> &'static str {
+                match self {
+                    $(Self::$name => $words,)*
+                }
+            }
+        }
+    };
+}
+
+points! {
+    // Faults as they took effect.
+    FaultProcessCrash: "fault: a process crashed",
+    FaultMachineCrash: "fault: a machine crashed",
+    FaultRestart: "fault: another life started at an address",
+    FaultStall: "fault: a node stalled while input waited for it",
+    FaultHeld: "fault: a partition held bytes back",
+    FaultOneWay: "fault: a one-way partition held bytes back",
+    FaultCut: "fault: a connection was cut",
+    FaultCutInside: "fault: a connection was cut inside a frame",
+    FaultHalfOpen: "fault: one end of a cut connection was never told",
+    FaultSpike: "fault: bytes took much longer than usual",
+    FaultSlowClock: "fault: a clock was slow or fast",
+    FaultLoss: "fault: a datagram was lost",
+    FaultDuplicate: "fault: a datagram arrived twice",
+    FaultCorrupt: "fault: a datagram was damaged",
+    FaultReorder: "fault: a datagram overtook another",
+    // Sessions over datagrams.
+    SessionOpened: "session: opened",
+    SessionClosed: "session: closed by the peer",
+    SessionNoAnswer: "session: no answer",
+    SessionUnreachable: "session: nobody listens",
+    SessionSilent: "session: silent",
+    SessionForgotten: "session: forgotten by the peer",
+    SessionRestarted: "session: the peer was restarted",
+    SessionWrongLife: "session: another life answers",
+    // Connections.
+    ConnectionOpened: "connection: opened",
+    ConnectionRefused: "connection: refused",
+    ConnectionTimedOut: "connection: no answer to a dial",
+    ConnectionWrongLife: "connection: another life answered",
+    ConnectionPieces: "connection: a frame arrived in pieces",
+    ConnectionParts: "connection: a message travelled in parts",
+    ConnectionBlockedRequest: "connection: a request waited for credit or room",
+    ConnectionBlockedResponse: "connection: a response waited for credit or room",
+    ConnectionBufferFull: "connection: the transport took no more",
+    // Where a request is in its tree.
+    RequestInitial: "request: initial",
+    RequestContinued: "request: its branch went on",
+    RequestChild: "request: a child",
+    RequestFolded: "request: its path is folded",
+    RequestCarriesManifest: "request: carries a manifest",
+    RequestRefused: "request: refused for want of room",
+    RequestDeadline: "request: stopped at its deadline",
+    RequestBelowOldest: "request: of a call that is over",
+    RequestUndelivered: "request: certainly not delivered",
+    // How a branch ends.
+    EndLast: "end: the last response says so",
+    EndOwnManifest: "end: a response with the branch's own manifest",
+    EndOwnManifestOnRequest: "end: a request with the branch's own manifest",
+    EndNull: "end: a null response",
+    EndLate: "end: told after the last message had left",
+    EndStatus: "end: a status",
+    EndPanic: "end: a panic",
+    // What an initiator gets.
+    AnswerCarriesManifest: "answer: carries an ancestor's manifest",
+    AnswerAfterEnd: "answer: after its call had ended",
+    AnswerDirect: "answer: over the connection of its request",
+    AnswerDialledBack: "answer: over a connection dialled for it",
+    AnswerRelayed: "answer: relayed",
+    AnswerNowhere: "answer: no way to the initiator",
+    AnswerAfterOutcome: "answer: after its call's outcome, while that winds down",
+    // Liveness, at the initiator.
+    Watched: "watch: a call lasted a ping period, or was aborted",
+    Ping: "watch: a ping",
+    PingMissing: "watch: a ping that asks for missing responses",
+    PingAbort: "watch: a ping that aborts",
+    WatchDisconnect: "watch: a server's connection ended",
+    WatchGone: "watch: a server is gone",
+    FailureSilent: "watch: failed, silence",
+    FailureResponseLost: "watch: failed, a response is lost",
+    FailureStalled: "watch: failed, a handler makes no progress",
+    FailureUndelivered: "watch: failed, a request was not delivered",
+    WindingFrozen: "watch: frozen",
+    WindingQuiet: "watch: quiet",
+    AnnouncementDismissed: "watch: an announcement of a call that is over",
+    // Liveness, at servers.
+    PongUnknown: "records: unknown",
+    PongRunning: "records: running",
+    PongChildren: "records: children listed",
+    PongContinued: "records: continued",
+    PongFacts: "records: facts told",
+    PongWriting: "records: still writing",
+    PongLost: "records: a response given up",
+    Announced: "records: announced",
+    ResponseResent: "records: a response sent again",
+    StopAborted: "records: stopped, aborted",
+    StopSilent: "records: stopped, the initiator is silent",
+    StopOver: "records: stopped, the call is over",
+    DelegationFrozen: "records: a delegation refused after an abort",
+    RequestDuplicate: "records: a duplicate dropped",
+    // Outcomes.
+    OutcomeComplete: "outcome: complete",
+    OutcomeStatuses: "outcome: complete, with statuses",
+    OutcomeDeadline: "outcome: deadline",
+    OutcomeAborted: "outcome: aborted",
+    OutcomeFailed: "outcome: failed",
+    OutcomeInitiatorGone: "outcome: the initiator crashed",
+}
+
+/// What a few thousand seeds need not reach, and why.
+const RARE: &[Point] = &[
+    // A server that was believed dead for long still runs a handler.
+    Point::StopOver,
+    // A connection must end between a response and its arrival, and its server keep none.
+    Point::PongLost,
+    // A handler that is stopped ends at once: only what waits behind another message is refused.
+    Point::DelegationFrozen,
+    // Its request comes after all that is known of the call has been stopped.
+    Point::RequestBelowOldest,
+    // Sessions filter duplicates: records are the second line.
+    Point::RequestDuplicate,
+    // The nodes here give dials up before sessions do, and close no session that is open.
+    Point::SessionNoAnswer,
+    Point::SessionClosed,
+    Point::SessionForgotten,
+];
+
+/// How often each point was reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Coverage([u64; Point::ALL.len()]);
+
+impl Default for Coverage {
+    fn default() -> Self {
+        Self([0; Point::ALL.len()])
+    }
+}
+
+impl Coverage {
+    /// A point was reached.
+    pub(crate) fn hit(&mut self, point: Point) {
+        self.0[point as usize] += 1;
+    }
+
+    /// How often a point was reached.
+    pub fn count(&self, point: Point) -> u64 {
+        self.0[point as usize]
+    }
+
+    /// Adds what another world reached.
+    pub fn add(&mut self, other: &Self) {
+        for (count, more) in self.0.iter_mut().zip(other.0) {
+            *count += more;
+        }
+    }
+
+    /// Points that were never reached, but for rare ones.
+    pub fn uncovered(&self) -> impl Iterator<Item = Point> {
+        Point::ALL
+            .iter()
+            .copied()
+            .filter(|point| self.count(*point) == 0 && !RARE.contains(point))
+    }
+}

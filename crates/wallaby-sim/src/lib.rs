@@ -1,0 +1,28 @@
+//! The real protocol under virtual time and one source of randomness, with faults, watched by an oracle.
+//!
+//! A seed names a [`Plan`]: nodes, calls and faults as lists. [`run`] runs it through `wallaby-proto`'s machines, which
+//! the nodes here only glue together. The oracle sees every message and says what must never be; [`shrink`] makes a
+//! plan that fails small.
+
+mod broken;
+mod campaign;
+mod context;
+mod coverage;
+mod network;
+mod node;
+mod oracle;
+mod plan;
+mod queue;
+mod random;
+mod shrink;
+mod weights;
+mod workload;
+mod world;
+
+pub use broken::Broken;
+pub use campaign::Summary;
+pub use coverage::{Coverage, Point};
+pub use oracle::{Outcome, Rule, Violation};
+pub use plan::{CallPlan, Fault, LinkPlan, NodePlan, Plan};
+pub use shrink::{Shrunk, shrink};
+pub use world::{Options, Report, run};

@@ -1,0 +1,528 @@
+//! Failure detection, abort and collection: the driver's side of `watch` and `records`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use wallaby_proto::call::records::{Action as RecordAction, Origin, Sent};
+use wallaby_proto::call::watch::{
+    self, Action, FailureKind, Location, Source, Watch, WatchSettings,
+};
+use wallaby_proto::connection::Hello;
+use wallaby_proto::wire::{Message, Ping, PingSettings, Pong, ReplyTo};
+use wallaby_proto::{Code, NodeId, RequestId, Status, Token};
+
+use super::peers::{Destination, Parcel, session, socket};
+use super::{Node, address};
+use crate::broken::Broken;
+use crate::context::{Context, note};
+use crate::coverage::Point;
+use crate::network::Socket;
+use crate::oracle::{Outcome, Rule};
+use crate::plan::Plan;
+use crate::queue::{Event, Timer};
+
+impl Node {
+    /// The time of this node's machines in this turn.
+    pub(super) fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// The node begins a turn: something happened.
+    pub(super) fn turn(&mut self, context: &Context<'_>) {
+        let due = self.due.filter(|_| !context.is(Broken::TimersFirst));
+        self.now = self.clock.turn(self.raw(context), due);
+    }
+
+    /// The time of this node's own clock.
+    fn raw(&self, context: &Context<'_>) -> Duration {
+        let nanos = context.now().as_nanos() * (1_000_000 + self.plan.drift) as u128 / 1_000_000;
+        Duration::from_nanos(nanos as u64)
+    }
+
+    /// Sees to it that the node is woken when its machines have something to do.
+    pub(super) fn arm(&mut self, context: &mut Context<'_>) {
+        let calls = self
+            .calls
+            .values()
+            .filter_map(|call| call.watch.as_ref()?.next_timeout());
+        let records = self
+            .records
+            .next_timeout()
+            .filter(|_| !context.is(Broken::NeverForgets));
+        let due = calls
+            .chain(records)
+            .chain(self.next_look_at_dials())
+            .chain(self.gate.next_timeout())
+            .min();
+        if due == self.due {
+            return;
+        }
+        self.due = due;
+        if let Some(due) = due {
+            let nanos =
+                self.clock.raw(due).as_nanos() * 1_000_000 / (1_000_000 + self.plan.drift) as u128;
+            let at = Duration::from_nanos(nanos as u64 + 2);
+            let (node, life) = (self.index, self.life);
+            context.queue.at(
+                at,
+                Event::Timer {
+                    node,
+                    life,
+                    timer: Timer::Clock(due),
+                },
+            );
+        }
+    }
+
+    pub(super) fn clock_fired(&mut self, due: Duration, context: &mut Context<'_>) {
+        if self.due != Some(due) {
+            return;
+        }
+        self.due = None;
+        self.gate.handle_timeout(self.now());
+        self.handle_sessions(context);
+        self.end_dials(context);
+        let now = self.now();
+        if !context.is(Broken::NeverForgets) {
+            self.records.handle_timeout(now);
+        }
+        for call in self.calls.values_mut() {
+            if let Some(watch) = &mut call.watch
+                && watch.next_timeout().is_some_and(|due| due <= now)
+            {
+                watch.handle_timeout(&mut call.initiator, now);
+            }
+        }
+    }
+
+    /// Datagrams have arrived, or time has passed: what became of the sessions.
+    pub(super) fn handle_sessions(&mut self, context: &mut Context<'_>) {
+        while let Some((id, event)) = self.gate.poll_event() {
+            let socket = match self.sessions.get(&id) {
+                Some(socket) => *socket,
+                None if event.is_ok() => self.accept_session(id, context),
+                None => continue,
+            };
+            match event {
+                Ok(event) => self.handle_event(socket, event, context),
+                Err(ended) => self.handle_session_end(socket, &ended.cause, context),
+            }
+        }
+        let sockets: Vec<Socket> = self.sessions.values().copied().collect();
+        for socket in sockets {
+            self.note_written(socket);
+            self.pump(socket, context);
+        }
+    }
+
+    /// Sends the datagrams that are due.
+    pub(super) fn transmit(&mut self, context: &mut Context<'_>) {
+        let mut bytes = Vec::new();
+        while let Some(transmit) = self.gate.poll_transmit(self.now(), &mut bytes) {
+            let datagram = Bytes::from(std::mem::take(&mut bytes));
+            if let Some(to) = super::node_of(transmit.to) {
+                let Context {
+                    network,
+                    queue,
+                    coverage,
+                    ..
+                } = context;
+                network.send_datagram(self.index, to, datagram, queue, coverage);
+            }
+        }
+    }
+
+    /// Does what the machines want done.
+    pub(super) fn act(&mut self, context: &mut Context<'_>) {
+        loop {
+            while let Some(action) = self.records.poll() {
+                self.act_on_records(action, context);
+            }
+            let next = self.calls.iter_mut().find_map(|(sequence, call)| {
+                let action = call.watch.as_mut()?.poll()?;
+                Some((*sequence, action))
+            });
+            let Some((sequence, action)) = next else {
+                match self.ready.pop_front() {
+                    Some(job) => self.run(job, context),
+                    None => return,
+                }
+                continue;
+            };
+            self.act_on_watch(sequence, action, context);
+        }
+    }
+
+    fn act_on_watch(&mut self, sequence: u64, action: Action, context: &mut Context<'_>) {
+        match action {
+            Action::Ping { to, ping } => {
+                context.hit(if ping.abort {
+                    Point::PingAbort
+                } else {
+                    Point::Ping
+                });
+                if !ping.missing.is_empty() {
+                    context.hit(Point::PingMissing);
+                }
+                note!(
+                    context,
+                    self.index,
+                    "pings {} of {} at {to}",
+                    ping.request,
+                    ping.call
+                );
+                let message = Message::Ping(ping);
+                self.post(
+                    Parcel {
+                        message,
+                        to: Destination::Asked(to),
+                        job: None,
+                        released: None,
+                    },
+                    context,
+                );
+            }
+            Action::Retry { .. } => {
+                context.violate(Rule::FalseAccusation, "a retry that nobody allowed")
+            }
+            Action::Failed(failure) => {
+                note!(context, self.index, "{failure}");
+                context.hit(match failure.kind {
+                    FailureKind::Silent { .. } => Point::FailureSilent,
+                    FailureKind::ResponseLost { .. } => Point::FailureResponseLost,
+                    FailureKind::Stalled { .. } => Point::FailureStalled,
+                    FailureKind::Undelivered => Point::FailureUndelivered,
+                    _ => Point::OutcomeFailed,
+                });
+                if let FailureKind::Violation(violation) = &failure.kind {
+                    context.violate(Rule::FalseAccusation, format!("{violation}"));
+                }
+                if failure.evicted {
+                    context.oracle.excuse(failure.call);
+                }
+                self.settle(sequence, Outcome::Failed, context);
+            }
+            Action::Frozen => context.hit(Point::WindingFrozen),
+            Action::Quiet => {
+                context.hit(Point::WindingQuiet);
+                self.calls.remove(&sequence);
+            }
+        }
+    }
+
+    fn act_on_records(&mut self, action: RecordAction, context: &mut Context<'_>) {
+        match action {
+            RecordAction::Pong { session, mut pong } => {
+                self.spoil(&mut pong, context);
+                context.hit(match &pong.progress {
+                    None => Point::PongUnknown,
+                    Some(progress) if !progress.lost.is_empty() => Point::PongLost,
+                    Some(progress) if progress.facts.is_some() => Point::PongFacts,
+                    Some(progress) if progress.continuation.is_some() => Point::PongContinued,
+                    Some(progress) if !progress.children.is_empty() => Point::PongChildren,
+                    Some(_) => Point::PongRunning,
+                });
+                if pong.writing {
+                    context.hit(Point::PongWriting);
+                }
+                let to = Destination::Over(socket(session));
+                self.post(
+                    Parcel {
+                        message: Message::Pong(pong),
+                        to,
+                        job: None,
+                        released: None,
+                    },
+                    context,
+                );
+            }
+            RecordAction::Announce {
+                pong,
+                reply_to,
+                session,
+            } => {
+                context.hit(Point::Announced);
+                let came = socket(session);
+                let address = self.initiator_address(&reply_to, came);
+                let to = Destination::Initiator {
+                    address,
+                    came,
+                    small: true,
+                };
+                self.post(
+                    Parcel {
+                        message: Message::Pong(pong),
+                        to,
+                        job: None,
+                        released: None,
+                    },
+                    context,
+                );
+            }
+            RecordAction::Resend {
+                ticket,
+                session,
+                response,
+            } => {
+                context.hit(Point::ResponseResent);
+                let (to, sent) = (
+                    Destination::Over(socket(session)),
+                    Sent::Response(response.index),
+                );
+                let message = Message::Response(response);
+                self.post(
+                    Parcel {
+                        message,
+                        to,
+                        job: None,
+                        released: Some((ticket, sent)),
+                    },
+                    context,
+                );
+            }
+            RecordAction::Stop { ticket, reason, .. } => {
+                context.hit(match reason {
+                    wallaby_proto::call::records::StopReason::Aborted => Point::StopAborted,
+                    wallaby_proto::call::records::StopReason::InitiatorSilent => Point::StopSilent,
+                    _ => Point::StopOver,
+                });
+                if let Some(number) = self.tickets.get(&ticket).copied() {
+                    self.stop_job(
+                        number,
+                        &Status::new(Code::Cancelled, reason.to_string()),
+                        context,
+                    );
+                }
+            }
+        }
+    }
+
+    /// Where the initiator of a request that came over this connection says that it is reached.
+    pub(super) fn initiator_address(
+        &self,
+        reply_to: &ReplyTo,
+        came: Socket,
+    ) -> Option<wallaby_proto::Address> {
+        match reply_to {
+            ReplyTo::Peer => self.hello_of(came)?.address.clone(),
+            ReplyTo::At(address) => Some(address.clone()),
+            ReplyTo::Relay => None,
+        }
+    }
+
+    /// What the other end of a connection said of itself.
+    fn hello_of(&self, socket: Socket) -> Option<Arc<Hello>> {
+        self.peers.get(&socket)?.wire.hello(&self.gate)
+    }
+
+    pub(super) fn origin(&self, from: Socket, context: &Context<'_>) -> Option<Origin> {
+        let peer = self.peers.get(&from)?.node()?;
+        let links = context.plan.links;
+        Some(Origin {
+            session: session(from),
+            peer,
+            transit: links.latency + links.jitter,
+        })
+    }
+
+    pub(super) fn handle_ping(&mut self, from: Socket, ping: &Ping, context: &mut Context<'_>) {
+        if ping.abort {
+            context.oracle.told_to_abort(self.id, ping.call);
+            if context.is(Broken::NoTombstone) && !self.runs(ping.call) {
+                return;
+            }
+        }
+        if let Some(origin) = self.origin(from, context) {
+            let now = self.now();
+            self.records.handle_ping(ping, origin, now);
+        }
+    }
+
+    pub(super) fn handle_pong(&mut self, from: Socket, pong: &Pong, context: &mut Context<'_>) {
+        let source = self.source(from, pong.token);
+        let now = self.now();
+        let Some(call) = self.calls.get_mut(&pong.call.sequence) else {
+            if pong.announced {
+                context.hit(Point::AnnouncementDismissed);
+                let token = Token::derive(self.secret, pong.call.sequence);
+                let message = Message::Ping(watch::dismiss(pong, token));
+                self.post(
+                    Parcel {
+                        message,
+                        to: Destination::Over(from),
+                        job: None,
+                        released: None,
+                    },
+                    context,
+                );
+            }
+            return;
+        };
+        let sequence = pong.call.sequence;
+        // Before its initial requests have been written a call is not watched, and has not asked.
+        let Some(watch) = &mut call.watch else { return };
+        context.oracle.pong_arrived(context.queue.now(), pong);
+        watch.handle_pong(&mut call.initiator, pong, &source, now);
+        if pong.progress.is_none() && context.is(Broken::UnknownFails) {
+            let kind = FailureKind::Silent {
+                silence: Duration::ZERO,
+            };
+            watch.fail(&mut call.initiator, pong.request, kind, now);
+        }
+        self.check_completion(sequence, context);
+    }
+
+    /// Who sent a message. One that shows the call's token may have been relayed.
+    pub(super) fn source(&self, from: Socket, token: Option<Token>) -> Source {
+        let node = self
+            .peers
+            .get(&from)
+            .and_then(super::Peer::node)
+            .filter(|_| token.is_none());
+        let alone = node.is_some()
+            && self
+                .peers
+                .values()
+                .filter(|peer| peer.node() == node)
+                .count()
+                == 1;
+        let address = self.hello_of(from).and_then(|hello| hello.address.clone());
+        Source {
+            location: Location {
+                address: address.filter(|_| node.is_some()),
+                node,
+            },
+            alone,
+        }
+    }
+
+    /// A connection has taken an initial request.
+    pub(super) fn root_sent(&mut self, sequence: u64, socket: Socket, mark: u64) {
+        if let Some(call) = self.calls.get_mut(&sequence) {
+            call.unsent = call.unsent.saturating_sub(1);
+            call.writing.push((socket, mark));
+        }
+    }
+
+    /// A call has lasted a ping period. It is watched once its initial requests have been written: as long as this node
+    /// itself has them, no server's silence means anything.
+    pub(super) fn begin_watch(&mut self, sequence: u64, context: &mut Context<'_>) {
+        let Some(call) = self.calls.get_mut(&sequence) else {
+            return;
+        };
+        let peers = &self.peers;
+        let waits = |(socket, mark): &(Socket, u64)| {
+            peers
+                .get(socket)
+                .is_some_and(|peer| !peer.has_written(*mark))
+        };
+        call.writing.retain(waits);
+        if call.unsent > 0 || !call.writing.is_empty() {
+            let period = context.plan.calls[call.index].ping_period;
+            self.wake(period, Timer::Watch(sequence), context);
+            return;
+        }
+        self.with_watch(sequence, context, |_, _, _| {});
+    }
+
+    /// Does something with the watch of a call, which begins now if there is none yet.
+    pub(super) fn with_watch(
+        &mut self,
+        sequence: u64,
+        context: &mut Context<'_>,
+        act: impl FnOnce(&mut Watch, &mut wallaby_proto::call::initiator::Initiator, Duration),
+    ) {
+        let now = self.now();
+        let Some(call) = self.calls.get_mut(&sequence) else {
+            return;
+        };
+        let watch = match &mut call.watch {
+            Some(watch) => watch,
+            none => {
+                context.hit(Point::Watched);
+                none.insert(Watch::new(
+                    &mut call.initiator,
+                    settings(context, call.index),
+                    call.servers.clone(),
+                    now,
+                ))
+            }
+        };
+        act(watch, &mut call.initiator, now);
+    }
+
+    /// No connection with a life is left.
+    pub(super) fn disconnected(&mut self, node: NodeId, context: &mut Context<'_>) {
+        if self.connection_to(node).is_some() {
+            return;
+        }
+        let now = self.now();
+        for call in self.calls.values_mut() {
+            if let Some(watch) = &mut call.watch {
+                context.hit(Point::WatchDisconnect);
+                watch.handle_disconnect(&call.initiator, node, now);
+            }
+        }
+    }
+
+    /// A life, or nobody, was found at an address: who was there before is gone.
+    pub(super) fn found_at(
+        &mut self,
+        server: u32,
+        node: Option<NodeId>,
+        context: &mut Context<'_>,
+    ) {
+        let before = match node {
+            Some(node) => self.found.insert(server, node),
+            None => self.found.remove(&server),
+        };
+        let Some(gone) = before.filter(|before| Some(*before) != node) else {
+            return;
+        };
+        let now = self.now();
+        for call in self.calls.values_mut() {
+            if let Some(watch) = &mut call.watch {
+                context.hit(Point::WatchGone);
+                watch.handle_gone(&call.initiator, gone, now);
+            }
+        }
+    }
+
+    /// An initial request certainly did not reach its server.
+    pub(super) fn fail_call(
+        &mut self,
+        sequence: u64,
+        request: RequestId,
+        context: &mut Context<'_>,
+    ) {
+        self.with_watch(sequence, context, |watch, initiator, now| {
+            watch.fail(initiator, request, FailureKind::Undelivered, now);
+        });
+    }
+}
+
+/// How the plan's call is watched.
+pub(super) fn settings(context: &Context<'_>, index: usize) -> WatchSettings {
+    WatchSettings {
+        ping: ping_settings(context, index),
+        stall: context.plan.calls[index].stall,
+        retries: 0,
+    }
+}
+
+pub(super) fn ping_settings(context: &Context<'_>, index: usize) -> PingSettings {
+    let plan = &context.plan.calls[index];
+    PingSettings {
+        period: plan.ping_period,
+        timeout: plan.timeout,
+    }
+}
+
+/// Where the server with this index is.
+pub(super) fn location(plan: &Plan, server: u32) -> Location {
+    Location {
+        address: Some(address(plan, server)),
+        node: None,
+    }
+}

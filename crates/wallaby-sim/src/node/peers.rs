@@ -1,0 +1,822 @@
+//! Connections of a node: dialling, waiting messages, and the way each message takes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use wallaby_proto::call::records::{Output, Sent, Session, Ticket};
+use wallaby_proto::call::watch::Location;
+use wallaby_proto::connection::{Connection, ConnectionError, Event, Refusal};
+use wallaby_proto::datagram::{Cause, SessionId};
+use wallaby_proto::wire::{Message, Response};
+use wallaby_proto::{Address, CallId, Code, NodeId, Status};
+
+use super::wire::{Stream, Wire};
+use super::{Node, node_at, socket_address};
+use crate::broken::Broken;
+use crate::context::{Context, note};
+use crate::coverage::Point;
+use crate::network::{LinkId, Side, Socket};
+use crate::oracle::Rule;
+use crate::plan::Reach;
+
+/// How long a dial for a request may take.
+const DIAL_SERVER: Duration = Duration::from_secs(1);
+
+/// How long opening a session for a request may take: datagrams are lost and sent again.
+const OPEN_SESSION: Duration = Duration::from_secs(5);
+
+/// How long a dial for an answer may take.
+const DIAL_BACK: Duration = Duration::from_millis(250);
+
+/// How often dials are looked at.
+const LOOK_AT_DIALS: Duration = Duration::from_millis(50);
+
+/// How long an address that could not be dialled for an answer is not tried again.
+const UNREACHABLE_FOR: Duration = Duration::from_secs(1);
+
+/// One end of a connection or a session.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) wire: Wire,
+    /// Whom it was dialled for: a server, and the life that is wanted.
+    wanted: Option<(u32, Option<NodeId>)>,
+    /// When it is given up if it is not open.
+    until: Option<Duration>,
+    /// Who is there, once the handshake is done.
+    node: Option<NodeId>,
+    requests: VecDeque<Parcel>,
+    answers: BTreeMap<CallId, VecDeque<Parcel>>,
+    /// Messages that need no credit: they wait only for the handshake.
+    controls: VecDeque<Parcel>,
+    /// The mark up to which all has been written.
+    reached: u64,
+    /// Requests that went out here, for a node that is broken so.
+    sent: Vec<Parcel>,
+}
+
+/// A message on its way out of a node.
+#[derive(Debug, Clone)]
+pub(super) struct Parcel {
+    pub(super) message: Message,
+    pub(super) to: Destination,
+    /// The handler that waits until it is accepted.
+    pub(super) job: Option<u64>,
+    /// What records call it.
+    pub(super) released: Option<(Ticket, Sent)>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Destination {
+    Server(u32),
+    /// A life, by an open connection, or whoever is at the address.
+    Asked(Location),
+    /// The other end of a connection, as long as that is open.
+    Over(Socket),
+    /// The call's initiator.
+    Initiator {
+        /// Where it says that it is reached.
+        address: Option<Address>,
+        /// The connection on which the request, or the answer that is relayed, came.
+        came: Socket,
+        /// It has not to be counted: the one small answer over the connection of its request.
+        small: bool,
+    },
+}
+
+/// How a connection came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// Nobody is there.
+    Refused,
+    Ended,
+}
+
+/// The way that a message takes.
+enum Way {
+    Over(Socket),
+    Dial(u32, Option<NodeId>),
+    Nowhere,
+}
+
+impl Peer {
+    fn new(wire: Wire, wanted: Option<(u32, Option<NodeId>)>) -> Self {
+        Self {
+            wire,
+            wanted,
+            until: None,
+            node: None,
+            requests: VecDeque::new(),
+            answers: BTreeMap::new(),
+            controls: VecDeque::new(),
+            reached: 0,
+            sent: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.node.is_some()
+    }
+
+    pub(super) fn node(&self) -> Option<NodeId> {
+        self.node
+    }
+
+    fn queue(&mut self, parcel: Parcel) {
+        match &parcel.message {
+            Message::Request(_) => self.requests.push_back(parcel),
+            Message::Response(response) => self
+                .answers
+                .entry(response.call)
+                .or_default()
+                .push_back(parcel),
+            _ => self.controls.push_back(parcel),
+        }
+    }
+
+    /// Whether the message with this mark has been written.
+    pub(super) fn has_written(&self, mark: u64) -> bool {
+        self.reached >= mark
+    }
+
+    /// All messages of which no byte was written.
+    fn unsent(&mut self) -> Vec<Parcel> {
+        let mut parcels: Vec<_> = self.controls.drain(..).collect();
+        parcels.extend(self.requests.drain(..));
+        parcels.extend(std::mem::take(&mut self.answers).into_values().flatten());
+        parcels
+    }
+}
+
+impl Node {
+    /// Sends a message, now or when that is possible.
+    pub(super) fn post(&mut self, parcel: Parcel, context: &mut Context<'_>) {
+        match self.way(&parcel, context) {
+            Way::Over(socket) => self.enqueue(socket, parcel, context),
+            Way::Dial(server, wanted) => {
+                let socket = self.dial(server, wanted, context);
+                self.enqueue(socket, parcel, context);
+            }
+            Way::Nowhere => {
+                context.hit(Point::AnswerNowhere);
+                note!(
+                    context,
+                    self.index,
+                    "has no way for {}",
+                    super::Short(&parcel.message)
+                );
+                self.accepted(&parcel);
+                if let Some((ticket, sent)) = parcel.released {
+                    self.records.dropped(ticket, sent);
+                }
+            }
+        }
+    }
+
+    fn enqueue(&mut self, socket: Socket, parcel: Parcel, context: &mut Context<'_>) {
+        if let Some(peer) = self.peers.get_mut(&socket) {
+            peer.queue(parcel);
+            self.pump(socket, context);
+        }
+    }
+
+    fn way(&self, parcel: &Parcel, context: &mut Context<'_>) -> Way {
+        let call = parcel.message.call();
+        match &parcel.to {
+            Destination::Server(server) => match self.dialled.get(&(*server, None)) {
+                Some(socket) => Way::Over(*socket),
+                None => Way::Dial(*server, None),
+            },
+            Destination::Over(socket) => match self.peers.contains_key(socket) {
+                true => Way::Over(*socket),
+                false => Way::Nowhere,
+            },
+            Destination::Asked(Location { address, node }) => {
+                if let Some(socket) = node.and_then(|node| self.connection_to(node)) {
+                    return Way::Over(socket);
+                }
+                match address.as_ref().and_then(node_at) {
+                    Some(server) => match self.dialled.get(&(server, None)) {
+                        Some(socket) => Way::Over(*socket),
+                        None => Way::Dial(server, None),
+                    },
+                    None => Way::Nowhere,
+                }
+            }
+            Destination::Initiator { address, came, .. } => {
+                let initiator = call.initiator;
+                if self.peers.get(came).and_then(|peer| peer.node) == Some(initiator) {
+                    context.hit(Point::AnswerDirect);
+                    return Way::Over(*came);
+                }
+                if let Some(socket) = self.connection_to(initiator) {
+                    return Way::Over(socket);
+                }
+                let now = context.now();
+                if let Some(node) = address.as_ref().and_then(node_at)
+                    && self
+                        .unreachable
+                        .get(&node)
+                        .is_none_or(|until| *until <= now)
+                {
+                    context.hit(Point::AnswerDialledBack);
+                    let wanted = Some(initiator);
+                    return match self.dialled.get(&(node, wanted)) {
+                        Some(socket) => Way::Over(*socket),
+                        None => Way::Dial(node, wanted),
+                    };
+                }
+                match self.routes.get(&initiator) {
+                    Some((_, Some(socket))) => Way::Over(*socket),
+                    _ => Way::Nowhere,
+                }
+            }
+        }
+    }
+
+    /// An open connection to a life.
+    pub(super) fn connection_to(&self, node: NodeId) -> Option<Socket> {
+        self.peers
+            .iter()
+            .find(|(_, peer)| peer.node == Some(node))
+            .map(|(socket, _)| *socket)
+    }
+
+    fn dial(&mut self, server: u32, wanted: Option<NodeId>, context: &mut Context<'_>) -> Socket {
+        let expected = wanted.filter(|_| !context.is(Broken::AnyLife));
+        let by_datagrams = context.plan.nodes[server as usize].udp;
+        let session = match by_datagrams {
+            true => self
+                .gate
+                .dial(self.now(), socket_address(server), expected)
+                .ok(),
+            false => None,
+        };
+        let (link, wire) = match session {
+            Some(id) => (context.network.session(), Wire::session(id)),
+            None => {
+                let from = (self.index, self.life);
+                let link = context.network.dial(from, server, &mut context.queue);
+                let connection = Connection::dial(Arc::clone(&self.hello), expected);
+                (link, Wire::stream(connection, false))
+            }
+        };
+        let socket = Socket {
+            link,
+            side: Side::Dialler,
+        };
+        note!(context, self.index, "dials n{server} ({link:?})");
+        let patience = match (&wire, wanted) {
+            (Wire::Session(_), None) => OPEN_SESSION,
+            (_, None) => DIAL_SERVER,
+            (_, Some(_)) => DIAL_BACK,
+        };
+        let mut peer = Peer::new(wire, Some((server, wanted)));
+        peer.until = Some(self.now() + patience);
+        self.peers.insert(socket, peer);
+        self.dialled.insert((server, wanted), socket);
+        self.sessions.extend(session.map(|id| (id, socket)));
+        socket
+    }
+
+    /// When dials are looked at again: often, since a stop of the process shows only by a timer that comes late.
+    pub(super) fn next_look_at_dials(&self) -> Option<Duration> {
+        let next = self.peers.values().filter_map(|peer| peer.until).min()?;
+        Some(next.min(self.now() + LOOK_AT_DIALS))
+    }
+
+    /// Gives up dials that have taken too long.
+    pub(super) fn end_dials(&mut self, context: &mut Context<'_>) {
+        let now = self.now();
+        let late = |peer: &Peer| peer.until.is_some_and(|until| until <= now);
+        let late: Vec<Socket> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| late(peer))
+            .map(|(socket, _)| *socket)
+            .collect();
+        for socket in late {
+            context.hit(Point::ConnectionTimedOut);
+            self.close(socket, "no answer", context);
+        }
+    }
+
+    pub(super) fn accept(&mut self, socket: Socket) {
+        let connection = Connection::accept(Arc::clone(&self.hello));
+        let peer = Peer::new(Wire::stream(connection, true), None);
+        self.peers.insert(socket, peer);
+    }
+
+    pub(super) fn connected(&mut self, socket: Socket, context: &mut Context<'_>) {
+        if let Some(Wire::Stream(stream)) = self.peers.get_mut(&socket).map(|peer| &mut peer.wire) {
+            stream.connected = true;
+            self.pump(socket, context);
+        }
+    }
+
+    pub(super) fn handle_bytes(
+        &mut self,
+        socket: Socket,
+        bytes: &Bytes,
+        context: &mut Context<'_>,
+    ) {
+        let Some(stream) = self.stream(socket) else {
+            return;
+        };
+        context
+            .network
+            .read(socket, bytes.len(), &mut context.queue);
+        stream.input.extend_from_slice(bytes);
+        while let Some(stream) = self.stream(socket) {
+            match stream.connection.handle_input(&mut stream.input) {
+                Ok(Some(event)) => self.handle_event(socket, event, context),
+                Ok(None) => break,
+                Err(error) => return self.handle_error(socket, &error, context),
+            }
+        }
+        self.pump(socket, context);
+    }
+
+    fn stream(&mut self, socket: Socket) -> Option<&mut Stream> {
+        match &mut self.peers.get_mut(&socket)?.wire {
+            Wire::Stream(stream) => Some(stream),
+            Wire::Session(_) => None,
+        }
+    }
+
+    fn handle_error(&mut self, socket: Socket, error: &ConnectionError, context: &mut Context<'_>) {
+        if let ConnectionError::WrongNode { .. } = error {
+            context.hit(Point::ConnectionWrongLife);
+        } else {
+            context.violate(
+                Rule::FalseAccusation,
+                format!("n{} on {socket:?}: {error}", self.index),
+            );
+        }
+        self.close(socket, &error.to_string(), context);
+    }
+
+    pub(super) fn handle_event(&mut self, socket: Socket, event: Event, context: &mut Context<'_>) {
+        match event {
+            Event::Opened(peer) => {
+                context.hit(match self.stream(socket) {
+                    Some(_) => Point::ConnectionOpened,
+                    None => Point::SessionOpened,
+                });
+                note!(
+                    context,
+                    self.index,
+                    "is connected to {} ({:?})",
+                    peer.node,
+                    socket.link
+                );
+                let Some(state) = self.peers.get_mut(&socket) else {
+                    return;
+                };
+                state.node = Some(peer.node);
+                state.until = None;
+                let wanted = state.wanted;
+                self.records.session_opened(session(socket), peer.node);
+                if let Some((server, _)) = wanted {
+                    self.found_at(server, Some(peer.node), context);
+                }
+            }
+            Event::Message(message) => self.handle_message(socket, message, context),
+            Event::TooLarge { message, size } => {
+                self.handle_too_large(socket, message, size, context)
+            }
+            Event::Method(..) | Event::Credit | Event::GoingAway { .. } => {}
+            Event::Closed(reason) => note!(context, self.index, "is told on {socket:?}: {reason}"),
+        }
+    }
+
+    /// A message above this node's limit came in spite of it.
+    fn handle_too_large(
+        &mut self,
+        _: Socket,
+        message: Message,
+        size: u64,
+        context: &mut Context<'_>,
+    ) {
+        let what = format!(
+            "{} of {size} bytes, above the stated limit",
+            super::Short(&message)
+        );
+        context.violate(Rule::FalseAccusation, what);
+    }
+
+    pub(super) fn handle_ended(&mut self, socket: Socket, context: &mut Context<'_>) {
+        if self.peers.contains_key(&socket) {
+            note!(context, self.index, "loses {socket:?}");
+            self.hang_up(socket, "", context);
+            self.remove_peer(socket, Failed::Ended, context);
+        }
+    }
+
+    /// Ends a connection from this side.
+    pub(super) fn close(&mut self, socket: Socket, reason: &str, context: &mut Context<'_>) {
+        if let Some(stream) = self.stream(socket) {
+            stream.connection.close(reason);
+            self.flush(socket, context);
+        }
+        self.hang_up(socket, reason, context);
+        self.remove_peer(socket, Failed::Ended, context);
+    }
+
+    /// Lets go of what carries a connection or a session.
+    fn hang_up(&mut self, socket: Socket, reason: &str, context: &mut Context<'_>) {
+        match self.peers.get(&socket).map(|peer| &peer.wire) {
+            Some(Wire::Stream(_)) => {
+                let Context {
+                    network,
+                    queue,
+                    coverage,
+                    ..
+                } = context;
+                network.close(socket, queue, coverage);
+            }
+            Some(Wire::Session(session)) => {
+                if let Some(session) = self.gate.session(session.id) {
+                    session.close(reason);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// A connection is gone: what was not written may go another way.
+    pub(super) fn remove_peer(&mut self, socket: Socket, why: Failed, context: &mut Context<'_>) {
+        let Some(mut peer) = self.peers.remove(&socket) else {
+            return;
+        };
+        self.sessions.retain(|_, known| *known != socket);
+        self.dialled.retain(|_, dialled| *dialled != socket);
+        for (_, way) in self.routes.values_mut() {
+            way.take_if(|way| *way == socket);
+        }
+        if context.is(Broken::ResendAfterReset) {
+            self.post_all(std::mem::take(&mut peer.sent), context);
+        }
+        let unsent = peer.unsent();
+        if let Some(node) = peer.node {
+            let now = self.now();
+            self.records.session_ended(session(socket), now);
+            self.disconnected(node, context);
+            self.post_all(unsent, context);
+            return;
+        }
+        if let (Some((server, None)), Failed::Refused) = (peer.wanted, why) {
+            self.found_at(server, None, context);
+        }
+        if let Some((server, Some(_))) = peer.wanted {
+            let until = context.now() + UNREACHABLE_FOR;
+            self.unreachable.insert(server, until);
+        }
+        for parcel in unsent {
+            match (&parcel.to, &parcel.message) {
+                (Destination::Server(_), Message::Request(_)) => {
+                    self.undelivered(parcel, Code::Unavailable, context);
+                }
+                // The next round asks again.
+                (Destination::Asked(_), _) => {}
+                _ => self.post(parcel, context),
+            }
+        }
+    }
+
+    /// Sends what can be sent.
+    pub(super) fn pump(&mut self, socket: Socket, context: &mut Context<'_>) {
+        let Some(peer) = self.peers.get_mut(&socket) else {
+            return;
+        };
+        if peer.is_open() {
+            let controls = std::mem::take(&mut peer.controls);
+            for parcel in controls {
+                if let Some(parcel) = self.attempt(socket, parcel, context)
+                    && let Some(peer) = self.peers.get_mut(&socket)
+                {
+                    peer.controls.push_back(parcel);
+                }
+            }
+            self.pump_requests(socket, context);
+            self.pump_answers(socket, context);
+        }
+        self.flush(socket, context);
+    }
+
+    fn pump_requests(&mut self, socket: Socket, context: &mut Context<'_>) {
+        while let Some(parcel) = self
+            .peers
+            .get_mut(&socket)
+            .and_then(|peer| peer.requests.pop_front())
+        {
+            if let Some(parcel) = self.attempt(socket, parcel, context) {
+                context.hit(Point::ConnectionBlockedRequest);
+                if let Some(peer) = self.peers.get_mut(&socket) {
+                    peer.requests.push_front(parcel);
+                }
+                return;
+            }
+        }
+    }
+
+    fn pump_answers(&mut self, socket: Socket, context: &mut Context<'_>) {
+        let calls: Vec<CallId> = match self.peers.get(&socket) {
+            Some(peer) => peer.answers.keys().copied().collect(),
+            None => return,
+        };
+        for call in calls {
+            loop {
+                let Some(peer) = self.peers.get_mut(&socket) else {
+                    return;
+                };
+                let Some(queue) = peer.answers.get_mut(&call) else {
+                    break;
+                };
+                let Some(parcel) = queue.pop_front() else {
+                    peer.answers.remove(&call);
+                    break;
+                };
+                if let Some(parcel) = self.attempt(socket, parcel, context) {
+                    context.hit(Point::ConnectionBlockedResponse);
+                    if let Some(peer) = self.peers.get_mut(&socket) {
+                        peer.answers.entry(call).or_default().push_front(parcel);
+                    }
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Hands a message to a connection; gives it back if it has to wait.
+    fn attempt(
+        &mut self,
+        socket: Socket,
+        parcel: Parcel,
+        context: &mut Context<'_>,
+    ) -> Option<Parcel> {
+        let Parcel {
+            message,
+            to,
+            job,
+            released,
+        } = parcel;
+        let kept = context
+            .is(Broken::ResendAfterReset)
+            .then(|| message.clone());
+        let root = match &message {
+            Message::Request(request)
+                if request.call.initiator == self.id && request.depth == 0 =>
+            {
+                Some(request.call.sequence)
+            }
+            _ => None,
+        };
+        // What waited here for longer than its call lasted is not sent any more.
+        if root.is_some_and(|sequence| self.is_over(sequence)) {
+            return None;
+        }
+        let peer = self.peers.get_mut(&socket)?;
+        let refused = match message {
+            Message::Request(mut request) => {
+                let refused = peer
+                    .wire
+                    .send_request(&mut self.gate, &mut request, &self.method);
+                refused.map_err(|refusal| (refusal, Message::Request(request)))
+            }
+            Message::Response(response) => {
+                let (response, counted) = addressed(response, &to, socket, peer.node);
+                let refused = peer.wire.send_response(&mut self.gate, &response, counted);
+                refused.map_err(|refusal| (refusal, Message::Response(response)))
+            }
+            mut message => {
+                let direct = is_direct(&to, socket, peer.node, message.call().initiator);
+                match &mut message {
+                    Message::End(end) if direct => end.token = None,
+                    Message::Pong(pong) if direct => pong.token = None,
+                    _ => {}
+                }
+                let sent = peer.wire.send_control(&mut self.gate, message.clone());
+                sent.map_err(|refusal| (refusal, message))
+            }
+        };
+        let (refusal, message) = match refused {
+            Ok(mark) => {
+                note!(context, self.index, "has sent it on {socket:?}");
+                if let (Some(message @ Message::Request(_)), Destination::Server(_)) = (kept, &to) {
+                    peer.sent.push(Parcel {
+                        message,
+                        to: to.clone(),
+                        job: None,
+                        released: None,
+                    });
+                }
+                if let Some(sequence) = root {
+                    self.root_sent(sequence, socket, mark);
+                }
+                if let Some((ticket, sent)) = released {
+                    self.records.placed(
+                        ticket,
+                        sent,
+                        Output {
+                            session: session(socket),
+                            mark,
+                        },
+                    );
+                }
+                self.ready.extend(job);
+                return None;
+            }
+            Err(refused) => refused,
+        };
+        let parcel = Parcel {
+            message,
+            to,
+            job,
+            released,
+        };
+        note!(
+            context,
+            self.index,
+            "cannot send {} on {socket:?}: {refusal}",
+            super::Short(&parcel.message)
+        );
+        match refusal {
+            Refusal::Blocked | Refusal::NotOpen => Some(parcel),
+            Refusal::TooLarge { .. } | Refusal::NoMethodNumber => {
+                self.too_large(socket, parcel, context)
+            }
+        }
+    }
+
+    /// A message is longer than the peer takes: a status goes in its place.
+    fn too_large(
+        &mut self,
+        socket: Socket,
+        parcel: Parcel,
+        context: &mut Context<'_>,
+    ) -> Option<Parcel> {
+        let status = Status::new(Code::ResourceExhausted, "too large for its receiver");
+        match parcel.message {
+            Message::Request(_) => {
+                self.undelivered(parcel, Code::ResourceExhausted, context);
+                None
+            }
+            Message::Response(response) => {
+                let response = Response {
+                    status: true,
+                    payload: status.to_payload(),
+                    ..response
+                };
+                self.attempt(
+                    socket,
+                    Parcel {
+                        message: Message::Response(response),
+                        ..parcel
+                    },
+                    context,
+                )
+            }
+            _ => None,
+        }
+    }
+
+    fn accepted(&mut self, parcel: &Parcel) {
+        self.ready.extend(parcel.job);
+    }
+
+    /// Writes what the connection has.
+    fn flush(&mut self, socket: Socket, context: &mut Context<'_>) {
+        while let Some(stream) = self.stream(socket).filter(|stream| stream.connected) {
+            let output = stream.connection.output();
+            let len = output.len();
+            if len == 0 {
+                return;
+            }
+            let Context {
+                network,
+                queue,
+                coverage,
+                ..
+            } = context;
+            let taken = network.write(socket, output, queue, coverage);
+            stream.connection.advance(taken);
+            self.note_written(socket);
+            if taken < len {
+                return;
+            }
+        }
+    }
+
+    /// Tells the records what has been written, or acknowledged.
+    pub(super) fn note_written(&mut self, socket: Socket) {
+        let Some(peer) = self.peers.get_mut(&socket) else {
+            return;
+        };
+        let Some(mark) = peer.wire.written(&self.gate) else {
+            return;
+        };
+        peer.reached = mark;
+        self.records.written(session(socket), mark);
+        if let Wire::Session(_) = peer.wire {
+            self.records.confirmed(session(socket), mark);
+        }
+    }
+
+    /// A session is there that somebody else opened.
+    pub(super) fn accept_session(&mut self, id: SessionId, context: &mut Context<'_>) -> Socket {
+        let link = context.network.session();
+        let socket = Socket {
+            link,
+            side: Side::Acceptor,
+        };
+        self.peers
+            .insert(socket, Peer::new(Wire::session(id), None));
+        self.sessions.insert(id, socket);
+        socket
+    }
+
+    /// A session has ended.
+    pub(super) fn handle_session_end(
+        &mut self,
+        socket: Socket,
+        cause: &Cause,
+        context: &mut Context<'_>,
+    ) {
+        note!(context, self.index, "loses session {socket:?}: {cause}");
+        let server = self
+            .peers
+            .get(&socket)
+            .and_then(|peer| Some(peer.wanted?.0));
+        context.hit(match cause {
+            Cause::Closed(_) => Point::SessionClosed,
+            Cause::NoAnswer(_) => Point::SessionNoAnswer,
+            Cause::Unreachable => Point::SessionUnreachable,
+            Cause::Silent { .. } => Point::SessionSilent,
+            Cause::Forgotten(_) => Point::SessionForgotten,
+            Cause::Restarted { .. } => Point::SessionRestarted,
+            Cause::Handshake(_) => Point::SessionWrongLife,
+        });
+        match cause {
+            Cause::Restarted { now, .. } => {
+                if let Some(server) = server {
+                    self.found_at(server, Some(*now), context);
+                }
+            }
+            Cause::Handshake(ConnectionError::WrongNode { .. }) => {}
+            Cause::Handshake(error) => {
+                context.violate(Rule::FalseAccusation, format!("n{}: {error}", self.index));
+            }
+            _ => {}
+        }
+        let why = match cause {
+            Cause::Unreachable => Failed::Refused,
+            _ => Failed::Ended,
+        };
+        self.remove_peer(socket, why, context);
+    }
+
+    /// Whether this node lets itself be dialled.
+    pub(crate) fn listens(&self) -> bool {
+        self.plan.reach == Reach::Open
+    }
+}
+
+/// What records call a connection.
+pub(super) fn session(Socket { link, side }: Socket) -> Session {
+    Session(u64::from(link.0) << 1 | side as u64)
+}
+
+/// The connection that records call so.
+pub(super) fn socket(Session(number): Session) -> Socket {
+    let side = if number & 1 == 0 {
+        Side::Dialler
+    } else {
+        Side::Acceptor
+    };
+    Socket {
+        link: LinkId((number >> 1) as u32),
+        side,
+    }
+}
+
+/// Whether a message goes back over the connection that its request came on.
+fn is_direct(to: &Destination, socket: Socket, peer: Option<NodeId>, initiator: NodeId) -> bool {
+    matches!(to, Destination::Initiator { came, .. } if *came == socket) && peer == Some(initiator)
+}
+
+/// A response as it must be on this connection, and whether it is counted there.
+fn addressed(
+    mut response: Response,
+    to: &Destination,
+    socket: Socket,
+    peer: Option<NodeId>,
+) -> (Response, bool) {
+    let direct = is_direct(to, socket, peer, response.call.initiator);
+    if direct {
+        response.token = None;
+    }
+    let small = matches!(to, Destination::Initiator { small: true, .. });
+    (response, !(direct && small))
+}

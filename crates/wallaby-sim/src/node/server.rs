@@ -1,0 +1,627 @@
+//! The server's side of a node: requests that run, as their tasks say.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use wallaby_proto::call::records::{Admission, Sent, Ticket};
+use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Server, undelivered};
+use wallaby_proto::wire::{
+    Child, End, Message, MethodRef, Options, PingSettings, Pong, ReplyTo, Request, Response,
+};
+use wallaby_proto::{Address, CallId, Code, Facts, RequestId, Status};
+
+use super::client::mark_of;
+use super::peers::{Destination, Parcel};
+use super::{Node, address};
+use crate::broken::Broken;
+use crate::context::{Context, note};
+use crate::coverage::Point;
+use crate::network::Socket;
+use crate::oracle::{self, Place, Released};
+use crate::plan::ROOMY;
+use crate::queue::Timer;
+use crate::workload::{Act, Finale, Task};
+
+/// One request that is handled.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// Where a delegation goes, and the number of its task.
+    server: Server<(u32, u32)>,
+    /// What records call it.
+    ticket: Ticket,
+    /// How its call is watched.
+    ping: Option<PingSettings>,
+    acts: VecDeque<Act>,
+    finale: Option<Finale>,
+    came: Socket,
+    reply_to: ReplyTo,
+    /// Where the initiator says that it is reached.
+    initiator: Option<Address>,
+    /// When it has no time left.
+    deadline: Duration,
+    /// Messages that were released and have not been posted.
+    outbound: VecDeque<Leaving>,
+    waiting: Waiting,
+    /// How many messages it has sent.
+    sent: u32,
+    /// Where the delegation goes that the handler asked for last, if that was the last message.
+    delegated: Option<u32>,
+    /// When it arrived.
+    arrived: Duration,
+}
+
+/// A message that exists and has not left yet.
+#[derive(Debug)]
+enum Leaving {
+    As(Outbound<(u32, u32)>),
+    /// A delegation that records have refused: its status.
+    Instead(Response),
+}
+
+/// Why a handler does not go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    No,
+    /// It waits for something of its own.
+    Asleep,
+    /// A message has not been accepted.
+    Sending,
+}
+
+impl Node {
+    pub(super) fn handle_request(
+        &mut self,
+        from: Socket,
+        mut request: Request,
+        context: &mut Context<'_>,
+    ) {
+        let Some(peer) = self.peers.get_mut(&from) else {
+            return;
+        };
+        peer.wire
+            .grant_request(&mut self.gate, request.payload.len());
+        self.learn_route(&request, from);
+        self.cover_request(&request, context);
+        let Some(origin) = self.origin(from, context) else {
+            return;
+        };
+        let now = self.now();
+        let admission = self.records.admit(&request, origin, now);
+        let (call, id) = (request.call, request.id);
+        let task = Task::from_payload(&request.payload);
+        let number = task.as_ref().map(|task| task.number);
+        let ticket = match admission {
+            Admission::Accepted(ticket) => ticket,
+            Admission::Duplicate => return context.hit(Point::RequestDuplicate),
+            Admission::BelowOldest => return context.hit(Point::RequestBelowOldest),
+            Admission::Refused(status) => {
+                context.hit(Point::RequestRefused);
+                note!(context, self.index, "refuses {id} of {call}: {status}");
+                context
+                    .oracle
+                    .started(context.queue.now(), call, id, number);
+                return self.refuse(&request, from, &status, context);
+            }
+        };
+        context
+            .oracle
+            .started(context.queue.now(), call, id, number);
+        // A small table may have had to forget that a call was aborted.
+        if self.plan.requests >= ROOMY {
+            context.oracle.runs(context.queue.now(), self.id, call, id);
+        }
+        note!(context, self.index, "runs {id} of {call}");
+        let Task { acts, finale, .. } = task.unwrap_or(Task::NOTHING);
+        let time = request.deadline.unwrap_or(Duration::from_secs(60));
+        let ping = request.options.as_ref().and_then(|options| options.ping);
+        let job = Job {
+            server: Server::new(&mut request),
+            ticket,
+            ping,
+            acts: acts.into(),
+            finale: Some(finale),
+            came: from,
+            initiator: self.initiator_address(&request.reply_to, from),
+            reply_to: request.reply_to,
+            deadline: context.now() + time,
+            outbound: VecDeque::new(),
+            waiting: Waiting::No,
+            sent: 0,
+            delegated: None,
+            arrived: now,
+        };
+        self.last_job += 1;
+        let number = self.last_job;
+        self.wake(time, Timer::JobDeadline(number), context);
+        self.jobs.insert(number, job);
+        self.tickets.insert(ticket, number);
+        self.ready.push_back(number);
+    }
+
+    /// A request is not handled: a status goes in its name (PROTOCOL-NOTES 11).
+    fn refuse(
+        &mut self,
+        request: &Request,
+        came: Socket,
+        status: &Status,
+        context: &mut Context<'_>,
+    ) {
+        let response = undelivered(request, status);
+        let message = if context.is(Broken::LostStatus) {
+            let what = oracle::Sent::Answer(Place::End(request.id.path), true);
+            let released = Released {
+                call: request.call,
+                what,
+            };
+            context
+                .oracle
+                .released(context.queue.now(), request.id, &released, true);
+            let facts = Facts {
+                requests: 0,
+                responses: request.base,
+            };
+            let (call, token, manifest) = (response.call, response.token, response.manifest);
+            Message::End(End {
+                call,
+                token,
+                request: request.id,
+                facts,
+                manifest,
+                options: None,
+            })
+        } else {
+            context.oracle.replaced(
+                context.queue.now(),
+                request.call,
+                request.id,
+                response.index,
+            );
+            Message::Response(response)
+        };
+        let address = self.initiator_address(&request.reply_to, came);
+        let to = Destination::Initiator {
+            address,
+            came,
+            small: true,
+        };
+        self.post(
+            Parcel {
+                message,
+                to,
+                job: None,
+                released: None,
+            },
+            context,
+        );
+    }
+
+    fn learn_route(&mut self, request: &Request, from: Socket) {
+        let initiator = request.call.initiator;
+        let better = self.routes.get(&initiator).is_none_or(|(depth, way)| {
+            request.depth < *depth || request.depth == *depth && way.is_none()
+        });
+        if better {
+            self.routes.insert(initiator, (request.depth, Some(from)));
+        }
+    }
+
+    fn cover_request(&self, request: &Request, context: &mut Context<'_>) {
+        if request.id.hop > 0 {
+            context.hit(Point::RequestContinued);
+        } else if request.depth > 0 {
+            context.hit(Point::RequestChild);
+        }
+        if request.id.path.is_folded() {
+            context.hit(Point::RequestFolded);
+        }
+        if request.manifest.is_some() {
+            context.hit(Point::RequestCarriesManifest);
+        }
+        if request.payload.len() > wallaby_proto::wire::MAX_FRAME {
+            context.hit(Point::ConnectionParts);
+        }
+    }
+
+    /// A handler's wait is over.
+    pub(super) fn resume(&mut self, number: u64) {
+        if let Some(job) = self.jobs.get_mut(&number)
+            && job.waiting == Waiting::Asleep
+        {
+            job.waiting = Waiting::No;
+            let (ticket, now) = (job.ticket, self.now());
+            self.records.progressed(ticket, now);
+            self.ready.push_back(number);
+        }
+    }
+
+    /// A request has no time left.
+    pub(super) fn job_deadline(&mut self, number: u64, context: &mut Context<'_>) {
+        if self
+            .jobs
+            .get(&number)
+            .is_some_and(|job| !job.server.has_ended())
+        {
+            context.hit(Point::RequestDeadline);
+            self.stop_job(
+                number,
+                &Status::new(Code::DeadlineExceeded, "no time is left"),
+                context,
+            );
+        }
+    }
+
+    /// A request ends with a status.
+    pub(super) fn stop_job(&mut self, number: u64, status: &Status, context: &mut Context<'_>) {
+        let Some(mut job) = self.jobs.remove(&number) else {
+            return;
+        };
+        if !job.server.has_ended() {
+            self.fail(&mut job, status, context);
+        }
+        if job.waiting == Waiting::Asleep {
+            job.waiting = Waiting::No;
+        }
+        self.jobs.insert(number, job);
+        self.ready.push_back(number);
+    }
+
+    /// Lets a handler go on until it waits; a message that was accepted wakes it here, too.
+    pub(super) fn run(&mut self, number: u64, context: &mut Context<'_>) {
+        if let Some(job) = self.jobs.get_mut(&number)
+            && job.waiting == Waiting::Sending
+        {
+            job.waiting = Waiting::No;
+        }
+        loop {
+            let Some(job) = self.jobs.get_mut(&number) else {
+                return;
+            };
+            if job.waiting != Waiting::No {
+                return;
+            }
+            if let Some(outbound) = job.outbound.pop_front() {
+                job.waiting = Waiting::Sending;
+                let parcel = self.address(number, outbound, context);
+                self.post_all(parcel, context);
+                return;
+            }
+            if job.server.has_ended() {
+                self.tickets.remove(&job.ticket);
+                self.jobs.remove(&number);
+                return;
+            }
+            let Some(mut job) = self.jobs.remove(&number) else {
+                return;
+            };
+            let wait = self.step(&mut job, context);
+            self.jobs.insert(number, job);
+            if let (Some(wait), Some(job)) = (wait, self.jobs.get_mut(&number)) {
+                job.waiting = Waiting::Asleep;
+                // What the wait releases goes out at once; the handler does not go on before its time.
+                let released: Vec<_> = job.outbound.drain(..).collect();
+                for outbound in released {
+                    let parcel = self.address(number, outbound, context);
+                    self.post_all(
+                        parcel.map(|parcel| Parcel {
+                            job: None,
+                            ..parcel
+                        }),
+                        context,
+                    );
+                }
+                self.wake(wait, Timer::Resume(number), context);
+                return;
+            }
+        }
+    }
+
+    /// The message as it leaves this node.
+    fn address(&self, number: u64, leaving: Leaving, context: &Context<'_>) -> Option<Parcel> {
+        let job = self.jobs.get(&number)?;
+        let (message, to, sent) = match leaving {
+            Leaving::As(Outbound::Request(delegated)) => {
+                let quiet = self.records.quiet(job.ticket, self.now());
+                let inherited = Inherited {
+                    reply_to: self.onward(job),
+                    deadline: Some(job.deadline.saturating_sub(context.now())),
+                    oldest: self.records.oldest(job.ticket).unwrap_or(0),
+                    options: Some(Box::new(Options {
+                        ping: job.ping,
+                        quiet,
+                        ..Options::default()
+                    })),
+                };
+                let (call, token) = (job.server.call(), job.server.token());
+                let ((server, _), request) =
+                    delegated.into_request(call, token, MethodRef::Number(0), inherited);
+                (
+                    Message::Request(request),
+                    Destination::Server(server),
+                    Some(Sent::Delegation),
+                )
+            }
+            Leaving::As(Outbound::Response(response)) => {
+                let small = job.sent == 1 && response.payload.len() < 1024;
+                let sent = Sent::Response(response.index);
+                (
+                    Message::Response(response),
+                    job.initiator(small),
+                    Some(sent),
+                )
+            }
+            Leaving::As(Outbound::End(end)) => {
+                (Message::End(end), job.initiator(true), Some(Sent::End))
+            }
+            Leaving::Instead(response) => (Message::Response(response), job.initiator(false), None),
+        };
+        let released = sent.map(|sent| (job.ticket, sent));
+        Some(Parcel {
+            message,
+            to,
+            job: Some(number),
+            released,
+        })
+    }
+
+    /// Where answers to what this request delegates go.
+    fn onward(&self, job: &Job) -> ReplyTo {
+        match (&job.reply_to, &job.initiator) {
+            (ReplyTo::Relay, _) | (_, None) => ReplyTo::Relay,
+            (_, Some(address)) => ReplyTo::At(address.clone()),
+        }
+    }
+
+    /// An answer in the name of a request that this node could not deliver.
+    pub(super) fn answer_for(
+        &mut self,
+        request: &Request,
+        message: Message,
+        context: &mut Context<'_>,
+    ) {
+        let address = match &request.reply_to {
+            ReplyTo::At(address) => Some(address.clone()),
+            ReplyTo::Peer | ReplyTo::Relay => None,
+        };
+        let initiator = request.call.initiator;
+        let known = self
+            .connection_to(initiator)
+            .or_else(|| self.routes.get(&initiator).and_then(|(_, way)| *way));
+        let Some(came) = known.or_else(|| self.peers.keys().next().copied()) else {
+            return;
+        };
+        let to = Destination::Initiator {
+            address,
+            came,
+            small: false,
+        };
+        self.post(
+            Parcel {
+                message,
+                to,
+                job: None,
+                released: None,
+            },
+            context,
+        );
+    }
+
+    /// An answer passes by on its way to an initiator that cannot be dialled.
+    pub(super) fn relay(&mut self, from: Socket, message: Message, context: &mut Context<'_>) {
+        context.hit(Point::AnswerRelayed);
+        if let (Message::Response(response), Some(peer)) = (&message, self.peers.get_mut(&from)) {
+            peer.wire.grant_call(
+                &mut self.gate,
+                response.call,
+                1,
+                response.payload.len() as u64,
+            );
+            self.pump(from, context);
+        }
+        let to = Destination::Initiator {
+            address: None,
+            came: from,
+            small: false,
+        };
+        self.post(
+            Parcel {
+                message,
+                to,
+                job: None,
+                released: None,
+            },
+            context,
+        );
+    }
+}
+
+impl Job {
+    fn initiator(&self, small: bool) -> Destination {
+        Destination::Initiator {
+            address: self.initiator.clone(),
+            came: self.came,
+            small,
+        }
+    }
+}
+
+impl Node {
+    /// What a node that is broken so makes of a pong.
+    pub(super) fn spoil(&self, pong: &mut Pong, context: &Context<'_>) {
+        let of = |job: &&Job| (job.server.call(), job.server.id()) == (pong.call, pong.request);
+        let Some(job) = self.jobs.values().find(of) else {
+            return;
+        };
+        if context.is(Broken::PongListsHeld)
+            && job.server.holds_back()
+            && let (Some(server), Some(progress)) = (job.delegated, &mut pong.progress)
+        {
+            progress.children.push(Child {
+                server: address(context.plan, server),
+                node: None,
+            });
+        }
+        if context.is(Broken::GcFromArrival) {
+            let ping = job.ping.unwrap_or_default();
+            if self.now() > job.arrived + ping.gc_timeout() {
+                pong.progress = None;
+            }
+        }
+    }
+
+    /// Whether anything of a call runs here.
+    pub(super) fn runs(&self, call: CallId) -> bool {
+        self.jobs.values().any(|job| job.server.call() == call)
+    }
+
+    /// The next thing that a task says; for how long it waits, if that is it.
+    fn step(&mut self, job: &mut Job, context: &mut Context<'_>) -> Option<Duration> {
+        let call = mark_of(job.server.call());
+        let (released, wait) = match job.acts.pop_front() {
+            Some(Act::Reply(answer)) => {
+                job.delegated = None;
+                (job.server.reply(answer.to_payload(call)), None)
+            }
+            Some(Act::Delegate(hop)) => {
+                let to = (hop.server, hop.task.number);
+                job.delegated = Some(hop.server);
+                (job.server.delegate(to, hop.task.to_payload()), None)
+            }
+            Some(Act::Wait(wait)) if context.is(Broken::PongListsHeld) => (None, Some(wait)),
+            Some(Act::Wait(wait)) => (job.server.flush(), Some(wait)),
+            None => {
+                self.end(job, context);
+                return None;
+            }
+        };
+        self.release(job, released, false, context);
+        wait
+    }
+
+    fn end(&mut self, job: &mut Job, context: &mut Context<'_>) {
+        let call = mark_of(job.server.call());
+        let [before, last] = match job.finale.take() {
+            None | Some(Finale::Return) => [None, Some(job.server.finish(None))],
+            Some(Finale::Respond(answer)) => job.server.respond(answer.to_payload(call), None),
+            Some(Finale::Forward(hop)) => {
+                let to = (hop.server, hop.task.number);
+                job.server.forward(to, hop.task.to_payload(), None)
+            }
+            Some(Finale::Fail) => {
+                context.hit(Point::EndStatus);
+                return self.fail(job, &Status::new(Code::Internal, "as planned"), context);
+            }
+            Some(Finale::Panic) => {
+                context.hit(Point::EndPanic);
+                return self.fail(job, &Status::new(Code::Panicked, "as planned"), context);
+            }
+        };
+        self.release(job, before, false, context);
+        self.release(job, last, true, context);
+    }
+
+    fn fail(&mut self, job: &mut Job, status: &Status, context: &mut Context<'_>) {
+        job.acts.clear();
+        let last = job.server.fail(status, None);
+        self.release(job, Some(last), true, context);
+    }
+
+    /// A message exists from now on.
+    fn release(
+        &mut self,
+        job: &mut Job,
+        outbound: Option<Outbound<(u32, u32)>>,
+        last: bool,
+        context: &mut Context<'_>,
+    ) {
+        let Some(outbound) = outbound else { return };
+        let (call, id) = (job.server.call(), job.server.id());
+        cover_end(&outbound, id, last, job.sent, context);
+        job.sent += 1;
+        let what = match &outbound {
+            Outbound::Request(delegated) => oracle::Sent::Request(delegated.id, delegated.to.1),
+            Outbound::Response(response) => oracle::Sent::Answer(
+                Place::Response(response.request.path, response.index),
+                response.status,
+            ),
+            Outbound::End(end) => oracle::Sent::Answer(Place::End(end.request.path), false),
+        };
+        context
+            .oracle
+            .released(context.queue.now(), id, &Released { call, what }, last);
+        let now = self.now();
+        let leaving = match outbound {
+            Outbound::Response(response) => {
+                self.records
+                    .response_released(job.ticket, &response, None, now);
+                Leaving::As(Outbound::Response(response))
+            }
+            Outbound::End(end) => {
+                self.records.end_released(job.ticket, &end, None, now);
+                Leaving::As(Outbound::End(end))
+            }
+            Outbound::Request(delegated) => self.release_request(job, delegated, now, context),
+        };
+        job.outbound.push_back(leaving);
+    }
+
+    fn release_request(
+        &mut self,
+        job: &Job,
+        delegated: Delegated<(u32, u32)>,
+        now: Duration,
+        context: &mut Context<'_>,
+    ) -> Leaving {
+        let server = delegated.to.0;
+        let to = Child {
+            server: address(context.plan, server),
+            node: self.found.get(&server).copied(),
+        };
+        if self
+            .records
+            .delegation_released(job.ticket, &delegated, to, None, now)
+            .is_ok()
+        {
+            return Leaving::As(Outbound::Request(delegated));
+        }
+        context.hit(Point::DelegationFrozen);
+        let inherited = Inherited {
+            reply_to: ReplyTo::Relay,
+            deadline: None,
+            oldest: 0,
+            options: None,
+        };
+        let (call, token) = (job.server.call(), job.server.token());
+        let (_, request) = delegated.into_request(call, token, MethodRef::Number(0), inherited);
+        let response = undelivered(
+            &request,
+            &Status::new(Code::Cancelled, "the call was aborted"),
+        );
+        context
+            .oracle
+            .replaced(context.queue.now(), call, request.id, response.index);
+        Leaving::Instead(response)
+    }
+}
+
+/// Notes how a branch ends.
+fn cover_end(
+    outbound: &Outbound<(u32, u32)>,
+    id: RequestId,
+    last: bool,
+    sent: u32,
+    context: &mut Context<'_>,
+) {
+    if !last {
+        return;
+    }
+    match outbound {
+        Outbound::Response(response) if response.last => context.hit(Point::EndLast),
+        Outbound::Response(_) => context.hit(Point::EndOwnManifest),
+        Outbound::Request(delegated) if delegated.id.path != id.path => {
+            context.hit(Point::EndOwnManifestOnRequest)
+        }
+        Outbound::Request(_) => {}
+        Outbound::End(_) if sent == 0 => context.hit(Point::EndNull),
+        Outbound::End(_) => context.hit(Point::EndLate),
+    }
+}

@@ -1,0 +1,202 @@
+//! What a peer is reached by: a connection, or a session over datagrams. Both carry the same messages.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use wallaby_proto::CallId;
+use wallaby_proto::connection::{Connection, Hello, MethodDefinition, Refusal};
+use wallaby_proto::datagram::{Gate, MessageNumber, SessionId};
+use wallaby_proto::wire::{MAX_FRAME, Message, Request, Response};
+
+/// One end of a connection or of a session.
+#[derive(Debug)]
+pub(super) enum Wire {
+    Stream(Box<Stream>),
+    Session(Session),
+}
+
+/// An end of a connection.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) connection: Connection,
+    pub(super) input: BytesMut,
+    /// The transport is there; the handshake may not be done.
+    pub(super) connected: bool,
+    /// Messages in the output: up to which byte they stand there, and their marks. A message in parts has no place that
+    /// is known.
+    marks: VecDeque<(Option<u64>, u64)>,
+}
+
+/// An end of a session; the gate holds it.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: SessionId,
+    /// Messages that have not been acknowledged, with their marks.
+    marks: VecDeque<(MessageNumber, u64)>,
+    sent: u64,
+}
+
+impl Wire {
+    pub(super) fn stream(connection: Connection, connected: bool) -> Self {
+        Self::Stream(Box::new(Stream {
+            connection,
+            input: BytesMut::new(),
+            connected,
+            marks: VecDeque::new(),
+        }))
+    }
+
+    pub(super) fn session(id: SessionId) -> Self {
+        Self::Session(Session {
+            id,
+            marks: VecDeque::new(),
+            sent: 0,
+        })
+    }
+
+    /// What the other side said of itself.
+    pub(super) fn hello(&self, gate: &Gate) -> Option<Arc<Hello>> {
+        match self {
+            Self::Stream(stream) => stream.connection.peer().map(Arc::clone),
+            Self::Session(session) => gate.peek(session.id)?.peer().map(Arc::clone),
+        }
+    }
+
+    /// Sends a request; returns its mark.
+    pub(super) fn send_request(
+        &mut self,
+        gate: &mut Gate,
+        request: &mut Request,
+        method: &MethodDefinition,
+    ) -> Result<u64, Refusal> {
+        match self {
+            Self::Stream(stream) => {
+                stream.connection.send_request(request, method)?;
+                Ok(stream.mark(request.payload.len() > MAX_FRAME))
+            }
+            Self::Session(session) => {
+                let state = gate.session(session.id).ok_or(Refusal::NotOpen)?;
+                let number = state.send_request(request, method)?;
+                Ok(session.mark(number))
+            }
+        }
+    }
+
+    /// Sends a response; returns its mark.
+    pub(super) fn send_response(
+        &mut self,
+        gate: &mut Gate,
+        response: &Response,
+        counted: bool,
+    ) -> Result<u64, Refusal> {
+        match self {
+            Self::Stream(stream) => {
+                stream.connection.send_response(response, counted)?;
+                Ok(stream.mark(response.payload.len() > MAX_FRAME))
+            }
+            Self::Session(session) => {
+                let state = gate.session(session.id).ok_or(Refusal::NotOpen)?;
+                let number = state.send_response(response, counted)?;
+                Ok(session.mark(number))
+            }
+        }
+    }
+
+    /// Sends any other message; returns its mark.
+    pub(super) fn send_control(
+        &mut self,
+        gate: &mut Gate,
+        message: Message,
+    ) -> Result<u64, Refusal> {
+        match self {
+            Self::Stream(stream) => {
+                stream.connection.send_control(message)?;
+                Ok(stream.mark(false))
+            }
+            Self::Session(session) => {
+                let state = gate.session(session.id).ok_or(Refusal::NotOpen)?;
+                let number = state.send_control(message)?;
+                Ok(session.mark(number))
+            }
+        }
+    }
+
+    /// A request has left the queue for its handler.
+    pub(super) fn grant_request(&mut self, gate: &mut Gate, payload: usize) {
+        match self {
+            Self::Stream(stream) => stream.connection.grant_request(payload),
+            Self::Session(session) => {
+                if let Some(state) = gate.session(session.id) {
+                    state.grant_request(payload);
+                }
+            }
+        }
+    }
+
+    /// The application took responses.
+    pub(super) fn grant_call(&mut self, gate: &mut Gate, call: CallId, count: u64, bytes: u64) {
+        match self {
+            Self::Stream(stream) => stream.connection.grant_call(call, count, bytes),
+            Self::Session(session) => {
+                if let Some(state) = gate.session(session.id) {
+                    state.grant_call(call, count, bytes);
+                }
+            }
+        }
+    }
+
+    /// Up to which mark all has been written, or acknowledged, if that is more than before.
+    pub(super) fn written(&mut self, gate: &Gate) -> Option<u64> {
+        match self {
+            Self::Stream(stream) => stream.written(),
+            Self::Session(session) => session.acknowledged(gate),
+        }
+    }
+}
+
+impl Stream {
+    /// The mark of the message that was sent last.
+    fn mark(&mut self, in_parts: bool) -> u64 {
+        let waiting = self.connection.output().len() as u64;
+        let counters = self.connection.counters();
+        let place = (!in_parts).then_some(counters.bytes_sent + waiting);
+        self.marks.push_back((place, counters.messages_sent));
+        counters.messages_sent
+    }
+
+    fn written(&mut self) -> Option<u64> {
+        let written = self.connection.counters().bytes_sent;
+        let idle = self.connection.is_idle();
+        let mut reached = None;
+        while let Some((place, mark)) = self.marks.front().copied() {
+            if !idle && place.is_none_or(|place| place > written) {
+                break;
+            }
+            reached = Some(mark);
+            self.marks.pop_front();
+        }
+        reached
+    }
+}
+
+impl Session {
+    fn mark(&mut self, number: MessageNumber) -> u64 {
+        self.sent += 1;
+        self.marks.push_back((number, self.sent));
+        self.sent
+    }
+
+    fn acknowledged(&mut self, gate: &Gate) -> Option<u64> {
+        let state = gate.peek(self.id)?;
+        let mut reached = None;
+        while let Some((number, mark)) = self.marks.front().copied() {
+            if !state.is_acknowledged(number) {
+                break;
+            }
+            reached = Some(mark);
+            self.marks.pop_front();
+        }
+        reached
+    }
+}

@@ -1,0 +1,541 @@
+//! The oracle: it sees everything that happens and says what must never be ("Never" in the design).
+//!
+//! It knows of each call what was released anywhere, what arrived at its initiator, and what each message is worth
+//! (see [`crate::weights`]). It never uses the protocol's own idea of completion.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use wallaby_proto::wire::{Message, Pong};
+use wallaby_proto::{CallId, NodeId, Path, RequestId};
+
+use crate::plan::{Fault, Plan};
+use crate::weights::{Share, Sum};
+use crate::workload::Hop;
+
+/// How a call ended, as its application learnt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// All answers are there.
+    Complete {
+        /// Some of them are statuses.
+        statuses: bool,
+    },
+    /// The protocol gave it up.
+    Failed,
+    /// The application gave it up.
+    Aborted,
+    /// Its time was over.
+    Deadline,
+    /// The node that made it is gone.
+    InitiatorGone,
+}
+
+/// Something that must never be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// When it was noticed.
+    pub at: Duration,
+    /// Which rule it breaks.
+    pub rule: Rule,
+    /// What happened.
+    pub what: String,
+}
+
+/// The "never" list, and what follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// COMPLETE while something is missing.
+    EarlyCompletion,
+    /// Everything is here and the call is not COMPLETE.
+    LateCompletion,
+    /// A handler ran twice for one request.
+    TwiceRun,
+    /// A response was delivered twice.
+    TwiceDelivered,
+    /// A response was delivered to another call, or to another life of its node.
+    Misdelivered,
+    /// A call neither completed nor failed.
+    NeverEnded,
+    /// A terminal status changed.
+    OutcomeChanged,
+    /// A failure while nothing was lost for good.
+    FalseFailure,
+    /// A status was lost: refused or failed work looks like ordinary ends.
+    LostStatus,
+    /// Something is left in a table when it should be empty.
+    Leftover,
+    /// The same place in the tree was given twice.
+    TwiceNumbered,
+    /// The protocol's machine called its honest peers liars.
+    FalseAccusation,
+    /// Messages cause each other without end.
+    Storm,
+    /// Something of a call started on a node that had been told to abort it.
+    StartedAfterAbort,
+    /// Bytes arrived other than they were sent.
+    Corrupted,
+}
+
+/// A message for an initiator, by its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    Response(Path, u32),
+    End(Path),
+}
+
+/// What the oracle knows of one call.
+#[derive(Debug)]
+struct Record {
+    /// Which of the plan's.
+    index: usize,
+    /// Which node.
+    node: u32,
+    begun: Duration,
+    outcome: Option<Outcome>,
+    /// What requests have left to give away; gone when they have ended.
+    requests: BTreeMap<RequestId, Share>,
+    started: BTreeSet<RequestId>,
+    /// Which task a request was released for.
+    released: BTreeMap<RequestId, u32>,
+    answers: BTreeMap<Place, Share>,
+    arrived: BTreeSet<Place>,
+    delivered: BTreeSet<Place>,
+    sum: Sum,
+    /// Work of it was refused or failed.
+    statuses: u64,
+    /// Pongs have told of it.
+    ponged: bool,
+    /// It may fail: a server had to forget.
+    excused: bool,
+}
+
+/// Sees everything.
+#[derive(Debug, Default)]
+pub(crate) struct Oracle {
+    calls: BTreeMap<CallId, Record>,
+    /// Nodes that were told to abort a call.
+    told: BTreeSet<(NodeId, CallId)>,
+    violations: Vec<Violation>,
+}
+
+impl Oracle {
+    pub(crate) fn violate(&mut self, at: Duration, rule: Rule, what: impl Into<String>) {
+        let what = what.into();
+        self.violations.push(Violation { at, rule, what });
+    }
+
+    pub(crate) fn violations(&self) -> &[Violation] {
+        &self.violations
+    }
+
+    /// A call begins; `roots` are its initial requests.
+    pub(crate) fn begin(
+        &mut self,
+        now: Duration,
+        call: CallId,
+        (index, node): (usize, u32),
+        roots: &[(RequestId, u32)],
+    ) {
+        let mut record = Record {
+            index,
+            node,
+            begun: now,
+            outcome: None,
+            requests: BTreeMap::new(),
+            started: BTreeSet::new(),
+            released: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            arrived: BTreeSet::new(),
+            delivered: BTreeSet::new(),
+            sum: Sum::default(),
+            statuses: 0,
+            ponged: false,
+            excused: false,
+        };
+        let mut rest = Share::ALL;
+        for (place, (id, task)) in roots.iter().enumerate() {
+            let share = if place + 1 < roots.len() {
+                rest.half()
+            } else {
+                rest
+            };
+            record.requests.insert(*id, share);
+            record.released.insert(*id, *task);
+        }
+        self.calls.insert(call, record);
+    }
+
+    /// Which node made a call, in any of its lives.
+    pub(crate) fn initiator_of(&self, call: CallId) -> Option<u32> {
+        self.calls.get(&call).map(|record| record.node)
+    }
+
+    /// A server takes a request up: runs its handler, or refuses it. `task` is what its payload says.
+    pub(crate) fn started(
+        &mut self,
+        now: Duration,
+        call: CallId,
+        id: RequestId,
+        task: Option<u32>,
+    ) {
+        let Some(record) = self.calls.get_mut(&call) else {
+            self.violate(
+                now,
+                Rule::Corrupted,
+                format!("a request of the unknown call {call}"),
+            );
+            return;
+        };
+        let twice = !record.started.insert(id);
+        let complete = matches!(record.outcome, Some(Outcome::Complete { .. }));
+        let released = record.released.get(&id).copied();
+        if twice {
+            self.violate(now, Rule::TwiceRun, format!("request {id} of {call}"));
+        }
+        if complete {
+            self.violate(
+                now,
+                Rule::EarlyCompletion,
+                format!("{call} was complete, then {id} started"),
+            );
+        }
+        if released.is_none() || task != released {
+            self.violate(
+                now,
+                Rule::Corrupted,
+                format!("request {id} of {call}: {task:?} is not {released:?}"),
+            );
+        }
+    }
+
+    /// A node was told that nothing of a call may start there any more.
+    pub(crate) fn told_to_abort(&mut self, node: NodeId, call: CallId) {
+        self.told.insert((node, call));
+    }
+
+    /// A node lets a handler run.
+    pub(crate) fn runs(&mut self, now: Duration, node: NodeId, call: CallId, id: RequestId) {
+        if self.told.contains(&(node, call)) {
+            self.violate(
+                now,
+                Rule::StartedAfterAbort,
+                format!("request {id} of {call}"),
+            );
+        }
+    }
+
+    /// A request sends a message; `last` if nothing more will come of it.
+    pub(crate) fn released(
+        &mut self,
+        now: Duration,
+        from: RequestId,
+        message: &Released,
+        last: bool,
+    ) {
+        let call = message.call;
+        let Some(record) = self.calls.get_mut(&call) else {
+            return;
+        };
+        let Some(rest) = record.requests.get_mut(&from) else {
+            self.violate(
+                now,
+                Rule::TwiceRun,
+                format!("request {from} of {call} sends after its end"),
+            );
+            return;
+        };
+        let share = if last { *rest } else { rest.half() };
+        if last {
+            record.requests.remove(&from);
+        }
+        let fresh = match message.what {
+            Sent::Request(id, task) => {
+                record.requests.insert(id, share);
+                record.released.insert(id, task).is_none()
+            }
+            Sent::Answer(place, status) => {
+                record.statuses += u64::from(status);
+                record.answers.insert(place, share).is_none()
+            }
+        };
+        if !fresh {
+            self.violate(
+                now,
+                Rule::TwiceNumbered,
+                format!("{:?} of {call}, released by {from}", message.what),
+            );
+        }
+    }
+
+    /// A request certainly never reaches a server; a status in its name was released.
+    pub(crate) fn replaced(&mut self, now: Duration, call: CallId, request: RequestId, index: u32) {
+        let what = Sent::Answer(Place::Response(request.path, index), true);
+        self.released(now, request, &Released { call, what }, true);
+    }
+
+    /// A life takes a message for an answer to one of its calls.
+    pub(crate) fn taken(&mut self, now: Duration, life: NodeId, message: &Message) {
+        let call = message.call();
+        if call.initiator != life {
+            self.violate(
+                now,
+                Rule::Misdelivered,
+                format!("{:?} of {call} is taken by {life}", place(message)),
+            );
+        }
+    }
+
+    /// A message arrived at the initiator of its call, which lives; `true` if it is worth something.
+    pub(crate) fn arrived(&mut self, now: Duration, message: &Message) {
+        let Some(place) = place(message) else { return };
+        let call = message.call();
+        let Some(record) = self.calls.get_mut(&call) else {
+            return;
+        };
+        let Some(share) = record.answers.get(&place).copied() else {
+            self.violate(
+                now,
+                Rule::Corrupted,
+                format!("{place:?} of {call} was never sent"),
+            );
+            return;
+        };
+        if record.arrived.insert(place) && !record.sum.add(share) {
+            self.violate(
+                now,
+                Rule::TwiceNumbered,
+                format!("{call} got more than all with {place:?}"),
+            );
+        }
+    }
+
+    /// A pong arrived at the initiator of its call: its facts count as the end of the branch (PROTOCOL-NOTES 13).
+    pub(crate) fn pong_arrived(&mut self, now: Duration, pong: &Pong) {
+        let Some(record) = self.calls.get_mut(&pong.call) else {
+            return;
+        };
+        record.ponged = true;
+        let place = Place::End(pong.request.path);
+        let told = pong
+            .progress
+            .as_ref()
+            .is_some_and(|progress| progress.facts.is_some());
+        let share = record.answers.get(&place).copied().filter(|_| told);
+        if let Some(share) = share
+            && record.arrived.insert(place)
+            && !record.sum.add(share)
+        {
+            self.violate(
+                now,
+                Rule::TwiceNumbered,
+                format!("{} got more than all with {place:?}", pong.call),
+            );
+        }
+    }
+
+    /// A call may fail: a server had to forget what it needs.
+    pub(crate) fn excuse(&mut self, call: CallId) {
+        if let Some(record) = self.calls.get_mut(&call) {
+            record.excused = true;
+        }
+    }
+
+    /// The application gets a response.
+    pub(crate) fn delivered(&mut self, now: Duration, call: CallId, path: Path, index: u32) {
+        let place = Place::Response(path, index);
+        let Some(record) = self.calls.get_mut(&call) else {
+            return;
+        };
+        let over = record.outcome;
+        if !record.delivered.insert(place) {
+            self.violate(now, Rule::TwiceDelivered, format!("{place:?} of {call}"));
+        } else if let Some(outcome) = over {
+            self.violate(
+                now,
+                Rule::OutcomeChanged,
+                format!("{place:?} of {call} after {outcome:?}"),
+            );
+        }
+    }
+
+    /// Whether the initiator says that a living call is complete, after each message.
+    pub(crate) fn is_complete(&mut self, now: Duration, call: CallId, says: bool) {
+        let Some(record) = self.calls.get(&call) else {
+            return;
+        };
+        let (all, arrived, ponged) = (record.sum.is_all(), record.arrived.len(), record.ponged);
+        if says && !all {
+            self.violate(
+                now,
+                Rule::EarlyCompletion,
+                format!("{call} with {arrived} messages"),
+            );
+        }
+        if all && !says && !ponged {
+            self.violate(
+                now,
+                Rule::LateCompletion,
+                format!("{call} has all of its {arrived} messages"),
+            );
+        }
+    }
+
+    /// The application learns how a call ended.
+    pub(crate) fn ended(&mut self, now: Duration, call: CallId, outcome: Outcome) {
+        let Some(record) = self.calls.get_mut(&call) else {
+            return;
+        };
+        if let Some(before) = record.outcome {
+            self.violate(
+                now,
+                Rule::OutcomeChanged,
+                format!("{call}: {before:?}, then {outcome:?}"),
+            );
+            return;
+        }
+        record.outcome = Some(outcome);
+        if let Outcome::Complete { statuses } = outcome {
+            let missing = record.answers.keys().find(|place| {
+                matches!(place, Place::Response(..)) && !record.delivered.contains(*place)
+            });
+            let missing = missing.copied();
+            let hidden = record.statuses > 0 && !statuses;
+            if let Some(place) = missing {
+                self.violate(
+                    now,
+                    Rule::EarlyCompletion,
+                    format!("{call} without {place:?}"),
+                );
+            } else if hidden {
+                self.violate(
+                    now,
+                    Rule::LostStatus,
+                    format!("{call} is complete and tells of no status"),
+                );
+            }
+        }
+    }
+
+    /// A node's life is over, and so are its calls; whether there were any.
+    pub(crate) fn initiator_gone(&mut self, initiator: NodeId) -> bool {
+        let mut any = false;
+        for (_, record) in self
+            .calls
+            .iter_mut()
+            .filter(|(call, _)| call.initiator == initiator)
+        {
+            any |= record.outcome.is_none();
+            record.outcome.get_or_insert(Outcome::InitiatorGone);
+        }
+        any
+    }
+
+    /// Nothing happens any more: every call must have ended, and only those may have failed that a fault concerned.
+    pub(crate) fn at_rest(&mut self, now: Duration, plan: &Plan) {
+        let mut found = Vec::new();
+        for (call, record) in &self.calls {
+            let Some(outcome) = record.outcome else {
+                found.push((
+                    Rule::NeverEnded,
+                    format!("{call}, the plan's c{}", record.index),
+                ));
+                continue;
+            };
+            let planned = &plan.calls[record.index];
+            let failed = match outcome {
+                Outcome::Failed => true,
+                // The margin is for clocks that run at different rates.
+                Outcome::Deadline => planned.deadline > Duration::from_secs(15),
+                _ => false,
+            };
+            let nodes = planned
+                .roots
+                .iter()
+                .fold(1 << planned.initiator, |nodes, root| nodes | root.servers());
+            let servers = planned
+                .roots
+                .iter()
+                .fold(0, |nodes, root| nodes | root.servers());
+            let touched = plan.faults.iter().any(|fault| {
+                let concerned = match fault {
+                    // An initiator that is stopped never fails its calls for that; servers have a third of the timeout.
+                    Fault::Stall { lasts, .. } if *lasts * 3 < planned.timeout => 0,
+                    Fault::Stall { .. } => servers,
+                    _ => nodes,
+                };
+                fault.nodes() & concerned != 0 && fault.end() >= record.begun
+            });
+            let stuck = planned.roots.iter().any(Hop::is_stuck);
+            if failed && !touched && !stuck && !record.excused {
+                let missing = record.missing();
+                found.push((
+                    Rule::FalseFailure,
+                    format!("{call}, the plan's c{}: {outcome:?}{missing}", record.index),
+                ));
+            }
+        }
+        for (rule, what) in found {
+            self.violate(now, rule, what);
+        }
+    }
+
+    /// How each call ended.
+    pub(crate) fn outcomes(&self) -> impl Iterator<Item = Outcome> {
+        self.calls.values().filter_map(|record| record.outcome)
+    }
+}
+
+impl Record {
+    /// What has not come to its end, in words.
+    fn missing(&self) -> String {
+        let mut words = String::new();
+        for id in self.requests.keys() {
+            let state = if self.started.contains(id) {
+                "runs"
+            } else {
+                "never started"
+            };
+            words += &format!("; request {id} {state}");
+        }
+        for place in self
+            .answers
+            .keys()
+            .filter(|place| !self.arrived.contains(place))
+        {
+            words += &format!("; {place:?} never arrived");
+        }
+        words
+    }
+}
+
+/// A message that a request sends.
+#[derive(Debug)]
+pub(crate) struct Released {
+    pub(crate) call: CallId,
+    pub(crate) what: Sent,
+}
+
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// A request, for a task.
+    Request(RequestId, u32),
+    /// A message for the initiator; whether it is a status.
+    Answer(Place, bool),
+}
+
+/// The place of a message that is worth something.
+pub(crate) fn place(message: &Message) -> Option<Place> {
+    match message {
+        Message::Response(response) => Some(Place::Response(response.request.path, response.index)),
+        Message::End(end) => Some(Place::End(end.request.path)),
+        _ => None,
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} at {:?}: {}", self.rule, self.at, self.what)
+    }
+}

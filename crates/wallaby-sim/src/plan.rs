@@ -1,0 +1,564 @@
+//! What happens in a world, as lists: nodes, calls, faults. A seed names one; a failing one is shrunk item by item.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::random::Random;
+use crate::workload::{Hop, Shape};
+
+/// One world, fully described.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// What the network and the nodes draw their random numbers from.
+    pub seed: u64,
+    /// The nodes; requests name them by their place here.
+    pub nodes: Vec<NodePlan>,
+    /// The calls.
+    pub calls: Vec<CallPlan>,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// How links behave while nothing goes wrong.
+    pub links: LinkPlan,
+}
+
+/// One node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodePlan {
+    /// How others reach it.
+    pub(crate) reach: Reach,
+    /// Whether it is reached by datagrams; else by connections.
+    pub(crate) udp: bool,
+    /// By how many millionths its clock is fast (or slow, if negative).
+    pub(crate) drift: i64,
+    /// Most requests that run there at a time.
+    pub(crate) requests: usize,
+    /// Whether it keeps responses to send them again.
+    pub(crate) keeps: bool,
+    /// Whether the windows that it grants are small.
+    pub(crate) narrow: bool,
+}
+
+/// How a node can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// It listens.
+    Open,
+    /// It only makes calls and says so.
+    Silent,
+    /// It only makes calls, and states an address at which nobody gets an answer.
+    Walled,
+}
+
+/// One call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallPlan {
+    pub(crate) initiator: u32,
+    pub(crate) at: Duration,
+    pub(crate) roots: Vec<Hop>,
+    pub(crate) deadline: Duration,
+    pub(crate) ping_period: Duration,
+    pub(crate) timeout: Duration,
+    /// How long a handler may make no progress.
+    pub(crate) stall: Option<Duration>,
+    /// How long the application leaves an answer lying before it takes it.
+    pub(crate) appetite: Duration,
+    /// When the application gives the call up.
+    pub(crate) abort: Option<Duration>,
+}
+
+/// Something that goes wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// A node dies; perhaps another life starts at its address.
+    Crash {
+        /// Which.
+        node: u32,
+        /// When.
+        at: Duration,
+        /// How long after.
+        restart: Option<Duration>,
+        /// The whole machine: its peers are not told.
+        machine: bool,
+    },
+    /// Nothing runs at a node; what arrives waits.
+    Stall {
+        /// Which.
+        node: u32,
+        /// When.
+        at: Duration,
+        /// For how long.
+        lasts: Duration,
+    },
+    /// Nothing passes from some nodes to others.
+    Partition {
+        /// A bit for each sender.
+        from: u64,
+        /// A bit for each receiver.
+        to: u64,
+        /// Whether the way back is closed, too.
+        both: bool,
+        /// When.
+        at: Duration,
+        /// For how long.
+        lasts: Duration,
+    },
+    /// All connections between two nodes break; what was under way is lost from some byte on.
+    Cut {
+        /// One of them.
+        a: u32,
+        /// The other.
+        b: u32,
+        /// When.
+        at: Duration,
+    },
+}
+
+/// How links behave while nothing goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkPlan {
+    /// Shortest time on the way.
+    pub(crate) latency: Duration,
+    /// Up to so much more.
+    pub(crate) jitter: Duration,
+    /// In how many of a million cases something takes much longer.
+    pub(crate) spikes: u32,
+    /// How much longer, at most.
+    pub(crate) spike: Duration,
+    /// In how many of a million cases a connection's bytes arrive in pieces cut anywhere.
+    pub(crate) pieces: u32,
+    /// In how many of a million cases a datagram is lost.
+    pub(crate) loss: u32,
+    /// In how many of a million cases it arrives twice.
+    pub(crate) duplication: u32,
+    /// In how many of a million cases it is damaged.
+    pub(crate) corruption: u32,
+    /// Bytes a second.
+    pub(crate) bandwidth: u64,
+    /// Bytes that a connection takes before its reader has read them.
+    pub(crate) buffer: usize,
+}
+
+/// Room for all requests that a world has.
+pub(crate) const ROOMY: usize = 10_000;
+
+/// No handler waits for longer between two acts, but those that are stuck.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+const MS: Duration = Duration::from_millis(1);
+
+impl Plan {
+    /// The world that a seed names.
+    pub fn random(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let mut next = |purpose| random_fork(&mut random, purpose);
+        let links = LinkPlan::random(&mut next(1));
+        let nodes = random_nodes(&mut next(2));
+        let patient = links.loss > 0 && nodes.iter().any(|node| node.udp);
+        let calls = random_calls(&nodes, patient, &mut next(3));
+        let faults = random_faults(&nodes, &calls, &mut next(4));
+        Self {
+            seed,
+            nodes,
+            calls,
+            faults,
+            links,
+        }
+    }
+
+    /// When its last call has begun and its last fault has struck.
+    pub(crate) fn end(&self) -> Duration {
+        let calls = self.calls.iter().map(|call| call.at);
+        let faults = self.faults.iter().map(|fault| match fault {
+            Fault::Crash { at, restart, .. } => *at + restart.unwrap_or_default(),
+            Fault::Cut { at, .. } => *at,
+            Fault::Stall { .. } | Fault::Partition { .. } => fault.end(),
+        });
+        calls.chain(faults).max().unwrap_or_default()
+    }
+}
+
+fn random_fork(random: &mut Random, purpose: u64) -> Random {
+    random.fork(purpose)
+}
+
+impl LinkPlan {
+    fn random(random: &mut Random) -> Self {
+        let fast = random.one_in(3);
+        let lossy = random.one_in(2);
+        Self {
+            latency: Duration::from_micros(if fast {
+                random.between(5, 100)
+            } else {
+                random.between(100, 10_000)
+            }),
+            jitter: if fast {
+                random.millis(0, 1)
+            } else {
+                random.millis(0, 20)
+            },
+            spikes: if random.one_in(2) {
+                random.below(50_000) as u32
+            } else {
+                0
+            },
+            spike: random.millis(5, 100),
+            pieces: if random.one_in(2) {
+                random.below(400_000) as u32
+            } else {
+                0
+            },
+            loss: if lossy {
+                random.below(60_000) as u32
+            } else {
+                0
+            },
+            duplication: if lossy {
+                random.below(100_000) as u32
+            } else {
+                0
+            },
+            corruption: if lossy {
+                random.below(20_000) as u32
+            } else {
+                0
+            },
+            bandwidth: if random.one_in(3) {
+                random.between(1 << 20, 16 << 20)
+            } else {
+                1 << 30
+            },
+            buffer: if random.one_in(3) {
+                random.between(4 << 10, 64 << 10) as usize
+            } else {
+                1 << 20
+            },
+        }
+    }
+}
+
+fn random_nodes(random: &mut Random) -> Vec<NodePlan> {
+    let servers = random.between(1, 7);
+    let clients = random.below(4);
+    let skewed = random.one_in(2);
+    // Connections only, both, datagrams only.
+    let datagrams = random.below(3);
+    (0..servers + clients)
+        .map(|node| NodePlan {
+            reach: match node < servers {
+                true => Reach::Open,
+                false if random.one_in(2) => Reach::Silent,
+                false => Reach::Walled,
+            },
+            udp: datagrams == 2 || datagrams == 1 && random.one_in(2),
+            drift: if skewed {
+                random.between(0, 100_000) as i64 - 50_000
+            } else {
+                0
+            },
+            requests: if random.one_in(6) {
+                random.between(1, 8) as usize
+            } else {
+                ROOMY
+            },
+            keeps: random.one_in(2),
+            narrow: random.one_in(4),
+        })
+        .collect()
+}
+
+fn random_calls(nodes: &[NodePlan], patient: bool, random: &mut Random) -> Vec<CallPlan> {
+    let count = random.between(1, 8);
+    let span = random.between(1, 2000);
+    let servers = nodes
+        .iter()
+        .filter(|node| node.reach == Reach::Open)
+        .count() as u32;
+    let shape = Shape {
+        nodes: servers,
+        depth: 0,
+        fanout: random.between(1, 5) as u32,
+        replies: random.below(4) as u32,
+        messages: random.between(1, 40) as u32,
+        // Some handlers are slower than any timeout.
+        wait: *pick(&[0, 3, 50, 400, LONGEST_WAIT.as_millis() as u64], random),
+        stuck: *pick(&[0, 0, 0, 40], random),
+        large: *pick(&[0, 0, 200, 20], random),
+    };
+    // What is lost is sent again, which takes a while: shorter timeouts would mistake that for silence.
+    let period = random.millis(if patient { 150 } else { 50 }, 250);
+    let timeout = period * random.between(if patient { 8 } else { 5 }, 10) as u32;
+    (0..count)
+        .map(|_| {
+            let mut number = 0;
+            let (chain, ladder) = (random.one_in(5), random.one_in(20));
+            let roots = match random.below(8) {
+                0 => random.between(2, 4),
+                _ => 1,
+            };
+            let roots: Vec<Hop> = (0..roots)
+                .map(|_| {
+                    if ladder {
+                        // Deeper than a path of sixteen bytes, which folds then.
+                        let depth = random.between(14, 24) as u32;
+                        Hop::ladder(Shape { depth, ..shape }, &mut number, random)
+                    } else if chain {
+                        let depth = random.between(1, 40) as u32;
+                        Hop::chain(Shape { depth, ..shape }, &mut number, random)
+                    } else {
+                        // Some are deeper than a path of sixteen bytes, which folds then.
+                        let depth = if random.one_in(6) {
+                            24
+                        } else {
+                            random.below(7) as u32
+                        };
+                        Hop::random(Shape { depth, ..shape }, &mut number, random)
+                    }
+                })
+                .collect();
+            let work = roots
+                .iter()
+                .map(Hop::longest_wait)
+                .max()
+                .unwrap_or_default();
+            let work = work.min(4 * LONGEST_WAIT);
+            let generous = work * 2 + timeout * 10 + Duration::from_secs(20);
+            CallPlan {
+                initiator: match nodes.len() as u64 - u64::from(servers) {
+                    clients if clients > 0 && random.one_in(2) => {
+                        servers + random.below(clients) as u32
+                    }
+                    _ => random.below(nodes.len() as u64) as u32,
+                },
+                at: random.millis(0, span),
+                roots,
+                deadline: if random.one_in(10) {
+                    random.millis(1, 300)
+                } else {
+                    generous
+                },
+                ping_period: period,
+                timeout,
+                stall: random
+                    .one_in(3)
+                    .then(|| LONGEST_WAIT + random.millis(1000, 3000)),
+                appetite: if random.one_in(5) {
+                    random.millis(1, 50)
+                } else {
+                    Duration::ZERO
+                },
+                abort: random.one_in(5).then(|| random.millis(0, 300)),
+            }
+        })
+        .collect()
+}
+
+fn random_faults(nodes: &[NodePlan], calls: &[CallPlan], random: &mut Random) -> Vec<Fault> {
+    // A third of the worlds is calm: there every call must come to a good end.
+    let count = match random.below(3) {
+        0 => 0,
+        1 => random.between(1, 2),
+        _ => random.between(1, 6),
+    };
+    let span = calls.iter().map(|call| call.at).max().unwrap_or_default() + 600 * MS;
+    let kinds = random.between(1, 15);
+    let mut faults = Vec::new();
+    while faults.len() < count as usize {
+        let at = Duration::from_micros(random.below(span.as_micros() as u64));
+        let node = match random.one_in(3) {
+            true => calls[random.below(calls.len() as u64) as usize].initiator,
+            false => random.below(nodes.len() as u64) as u32,
+        };
+        let kind = random.below(4);
+        if kinds & 1 << kind == 0 {
+            continue;
+        }
+        faults.push(match kind {
+            0 => Fault::Crash {
+                node,
+                at,
+                restart: (!random.one_in(3)).then(|| random.millis(0, 1500)),
+                machine: random.one_in(3),
+            },
+            1 => Fault::Stall {
+                node,
+                at,
+                lasts: random_span(random),
+            },
+            2 => Fault::Partition {
+                from: 1 << node | random.next() & mask(nodes.len()),
+                to: mask(nodes.len()) & !(1 << node) & random.next(),
+                both: random.one_in(2),
+                at,
+                lasts: random_span(random),
+            },
+            _ => Fault::Cut {
+                a: node,
+                b: random.below(nodes.len() as u64) as u32,
+                at,
+            },
+        });
+    }
+    faults
+}
+
+/// Often short, now and then longer than any timeout.
+fn random_span(random: &mut Random) -> Duration {
+    if random.one_in(4) {
+        random.millis(500, 4000)
+    } else {
+        random.millis(1, 300)
+    }
+}
+
+fn mask(nodes: usize) -> u64 {
+    u64::MAX >> (64 - nodes)
+}
+
+fn pick<'a, T>(items: &'a [T], random: &mut Random) -> &'a T {
+    &items[random.below(items.len() as u64) as usize]
+}
+
+impl Fault {
+    /// What kind of fault it is, in words.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Crash { machine: false, .. } => "process crash",
+            Self::Crash { machine: true, .. } => "machine crash",
+            Self::Stall { .. } => "stall",
+            Self::Partition { both: true, .. } => "partition",
+            Self::Partition { both: false, .. } => "one-way partition",
+            Self::Cut { .. } => "cut connection",
+        }
+    }
+
+    /// When it begins.
+    pub(crate) fn at(&self) -> Duration {
+        match self {
+            Self::Crash { at, .. }
+            | Self::Stall { at, .. }
+            | Self::Partition { at, .. }
+            | Self::Cut { at, .. } => *at,
+        }
+    }
+
+    /// A bit for each node that it concerns.
+    pub(crate) fn nodes(&self) -> u64 {
+        match self {
+            Self::Crash { node, .. } | Self::Stall { node, .. } => 1 << node,
+            Self::Partition { from, to, .. } => from | to,
+            Self::Cut { a, b, .. } => 1 << a | 1 << b,
+        }
+    }
+
+    /// When its effects are over.
+    pub(crate) fn end(&self) -> Duration {
+        match self {
+            Self::Crash { .. } | Self::Cut { .. } => Duration::MAX,
+            Self::Stall { at, lasts, .. } | Self::Partition { at, lasts, .. } => *at + *lasts,
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LinkPlan {
+            latency,
+            jitter,
+            spikes,
+            spike,
+            pieces,
+            loss,
+            duplication,
+            corruption,
+            bandwidth,
+            buffer,
+        } = self.links;
+        writeln!(
+            f,
+            "links: {latency:?} to {:?}, {spikes} ppm up to {spike:?} more, {pieces} ppm in pieces, {bandwidth} bytes/s, \
+             {buffer} bytes buffered; datagrams: {loss} ppm lost, {duplication} ppm twice, {corruption} ppm damaged",
+            latency + jitter
+        )?;
+        for (index, node) in self.nodes.iter().enumerate() {
+            let reach = match node.reach {
+                Reach::Open => "listens",
+                Reach::Silent => "does not listen",
+                Reach::Walled => "cannot be dialled",
+            };
+            let udp = if node.udp { "udp" } else { "tcp" };
+            let narrow = if node.narrow { ", small windows" } else { "" };
+            let (drift, requests) = (node.drift, node.requests);
+            writeln!(
+                f,
+                "node n{index}: {udp}, {reach}, clock {drift:+} ppm, {requests} requests at a time{narrow}"
+            )?;
+        }
+        for (index, call) in self.calls.iter().enumerate() {
+            let CallPlan {
+                initiator,
+                at,
+                deadline,
+                ping_period,
+                timeout,
+                appetite,
+                ..
+            } = call;
+            writeln!(
+                f,
+                "call c{index}: n{initiator} at {at:?}, deadline {deadline:?}, ping {ping_period:?}/{timeout:?}, answers \
+                 taken after {appetite:?}"
+            )?;
+            if let Some(stall) = call.stall {
+                writeln!(f, "  fails if a handler makes no progress for {stall:?}")?;
+            }
+            if let Some(abort) = call.abort {
+                writeln!(f, "  aborted after {abort:?}")?;
+            }
+            for root in &call.roots {
+                writeln!(f, "  {root}")?;
+            }
+        }
+        for fault in &self.faults {
+            writeln!(f, "fault: {fault}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {:?}: ", self.kind(), self.at())?;
+        match self {
+            Self::Crash {
+                node,
+                restart: Some(after),
+                ..
+            } => write!(f, "n{node}, again after {after:?}"),
+            Self::Crash {
+                node,
+                restart: None,
+                ..
+            } => write!(f, "n{node}, for good"),
+            Self::Stall { node, lasts, .. } => write!(f, "n{node} for {lasts:?}"),
+            Self::Partition {
+                from, to, lasts, ..
+            } => {
+                write!(f, "{} to {} for {lasts:?}", Marks(*from), Marks(*to))
+            }
+            Self::Cut { a, b, .. } => write!(f, "n{a} and n{b}"),
+        }
+    }
+}
+
+/// A set of nodes, shown as a list.
+struct Marks(u64);
+
+impl fmt::Display for Marks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = (0..64)
+            .filter(|node| self.0 & 1 << node != 0)
+            .map(|node| format!("n{node}"))
+            .collect();
+        f.write_str(&names.join(","))
+    }
+}

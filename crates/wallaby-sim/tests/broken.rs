@@ -1,0 +1,143 @@
+//! Each deliberate fault is noticed within a thousand seeds, by the rule that it breaks.
+
+use wallaby_sim::{Broken, Options, Plan, Rule, run, shrink};
+
+/// Seeds within which a fault has to be noticed.
+const SEEDS: u64 = 1000;
+
+/// The first seed whose world breaks one of these rules first.
+fn caught(broken: Broken, rules: &[Rule]) -> Option<u64> {
+    let options = Options {
+        log: false,
+        broken: Some(broken),
+    };
+    (0..SEEDS).find(|seed| {
+        let plan = Plan::random(*seed);
+        let breaks = |options| {
+            run(&plan, options)
+                .violations
+                .first()
+                .map(|violation| violation.rule)
+        };
+        // What is wrong without the fault proves nothing.
+        breaks(options).is_some_and(|rule| rules.contains(&rule))
+            && breaks(Options::default()).is_none()
+    })
+}
+
+#[track_caller]
+fn check(broken: Broken, rules: &[Rule]) {
+    assert!(
+        caught(broken, rules).is_some(),
+        "{} was not noticed by {rules:?}",
+        broken.name()
+    );
+}
+
+#[test]
+fn completion_by_counts_alone() {
+    check(Broken::CountsAlone, &[Rule::EarlyCompletion]);
+}
+
+#[test]
+fn a_manifest_that_counts_twice() {
+    check(Broken::ManifestTwice, &[Rule::EarlyCompletion]);
+}
+
+#[test]
+fn a_response_that_is_delivered_twice() {
+    check(Broken::ResponseTwice, &[Rule::TwiceDelivered]);
+}
+
+#[test]
+fn a_request_that_goes_out_again_after_a_reset() {
+    check(Broken::ResendAfterReset, &[Rule::TwiceRun]);
+}
+
+#[test]
+fn answers_for_a_former_life() {
+    check(Broken::AnyLife, &[Rule::Misdelivered]);
+}
+
+#[test]
+fn refused_work_that_looks_done() {
+    check(Broken::LostStatus, &[Rule::LostStatus]);
+}
+
+#[test]
+fn a_watermark_that_is_off_by_one() {
+    check(Broken::Watermark, &[Rule::FalseFailure]);
+}
+
+#[test]
+fn an_abort_that_is_forgotten_before_its_request_comes() {
+    check(Broken::NoTombstone, &[Rule::StartedAfterAbort]);
+}
+
+#[test]
+fn a_pong_that_lists_a_message_held_back() {
+    check(Broken::PongListsHeld, &[Rule::FalseFailure]);
+}
+
+#[test]
+fn collection_from_arrival_on() {
+    check(Broken::GcFromArrival, &[Rule::FalseFailure]);
+}
+
+#[test]
+fn tables_that_grow_for_ever() {
+    check(Broken::NeverForgets, &[Rule::Leftover]);
+}
+
+#[test]
+fn a_terminal_status_that_changes() {
+    check(Broken::OutcomeChanges, &[Rule::OutcomeChanged]);
+}
+
+#[test]
+fn calls_that_nobody_watches() {
+    check(Broken::NoWatch, &[Rule::NeverEnded]);
+}
+
+#[test]
+fn unknown_taken_for_a_verdict() {
+    check(Broken::UnknownFails, &[Rule::FalseFailure]);
+}
+
+#[test]
+fn timers_before_input() {
+    check(Broken::TimersFirst, &[Rule::FalseFailure]);
+}
+
+#[test]
+fn a_failing_world_is_made_small() {
+    let options = Options {
+        log: false,
+        broken: Some(Broken::UnknownFails),
+    };
+    let seed = caught(Broken::UnknownFails, &[Rule::FalseFailure]).expect("it is noticed");
+    let plan = Plan::random(seed);
+    let small = shrink(&plan, options).expect("it fails").plan;
+    let rule = |plan: &Plan| {
+        run(plan, options)
+            .violations
+            .first()
+            .map(|violation| violation.rule)
+    };
+    assert_eq!(rule(&small), rule(&plan), "it breaks the same rule");
+    assert!(small.calls.len() <= plan.calls.len() && small.faults.len() <= plan.faults.len());
+    assert!(
+        small.to_string().len() < plan.to_string().len(),
+        "{plan}\nbecame\n{small}"
+    );
+    assert_eq!(
+        shrink(&small, options).map(|again| again.plan),
+        Some(small),
+        "there is nothing left to take away"
+    );
+}
+
+#[test]
+fn a_world_without_violation_is_not_shrunk() {
+    assert_eq!(shrink(&Plan::random(0), Options::default()), None);
+}

@@ -271,7 +271,15 @@ impl CallShared {
         response: &mut Response,
     ) -> Result<(), Failure> {
         match state.initiator.handle_response(response)? {
-            Arrival::Duplicate => self.endpoint.meters.duplicates_dropped.add(),
+            Arrival::Duplicate => {
+                self.endpoint.meters.duplicates_dropped.add();
+                // One that was sent again has cost the call's credit like any other.
+                let worth = self.endpoint.config.limits.call / 4;
+                let size = response.payload.len() as u64;
+                if let Some(taken) = peer.and_then(|peer| state.credit(peer, size, worth)) {
+                    taken.peer.grant_call(self.id, taken.responses, taken.bytes);
+                }
+            }
             Arrival::New => {
                 self.endpoint.meters.responses_received.add();
                 if response.status {
@@ -718,6 +726,11 @@ impl State {
         if self.outcome.is_some() {
             return None;
         }
+        self.credit(peer, answer.payload.len() as u64, worth)
+    }
+
+    /// An answer of this size over a connection is out of the way; returns what is to be credited for now.
+    fn credit(&mut self, peer: &Arc<Peer>, size: u64, worth: u64) -> Option<Taken> {
         let position = match self.taken.iter().position(|taken| taken.peer.id == peer.id) {
             Some(position) => position,
             None => {
@@ -731,7 +744,7 @@ impl State {
         };
         let taken = &mut self.taken[position];
         taken.responses += 1;
-        taken.bytes += answer.payload.len() as u64;
+        taken.bytes += size;
         (taken.bytes + ANSWER_COST * taken.responses >= worth)
             .then(|| self.taken.swap_remove(position))
     }

@@ -145,11 +145,13 @@ impl Dispatcher {
         }
     }
 
-    /// Requests of others lead back to their initiators over this connection.
+    /// Requests lead back to initiators that cannot be dialled over this connection.
     fn learn_route(&mut self, peer: &Arc<Peer>, initiator: NodeId, depth: u32) {
-        if peer.node() == Some(initiator) {
-            return;
+        let own = peer.node() == Some(initiator);
+        if own && peer.hello().is_some_and(|hello| hello.address.is_some()) {
+            return; // it can be dialled
         }
+        let depth = if own { 0 } else { depth.max(1) };
         let pool = &self.endpoint.pool;
         let route = Some((initiator, depth, pool.ended()));
         if self.route != route {

@@ -271,15 +271,14 @@ impl Pool {
         }
     }
 
-    /// A request of this initiator came over a connection that is not the initiator's own, `depth` hops from it. The
-    /// shortest way is kept: it leads to servers that are nearer, so that ways never form a circle.
+    /// A request of this initiator, `depth` hops from it, came over a connection; 0 hops if it is the initiator's own. The
+    /// shortest way is kept, and how long it was is kept even when it is gone: ways that only lead to servers nearer to
+    /// the initiator never form a circle.
     #[inline(never)]
     pub(crate) fn learn_route(&self, initiator: NodeId, depth: u32, peer: &Arc<Peer>) {
         let mut state = self.lock();
-        if let Some((known, way)) = state.routes.get(&initiator)
-            && *known <= depth
-            && way.upgrade().is_some_and(|way| !way.is_closed())
-        {
+        let known = state.routes.get(&initiator).map(|(known, _)| *known);
+        if known.is_some_and(|known| known < depth) {
             return;
         }
         if state.routes.len() >= REMEMBERED {
@@ -287,7 +286,7 @@ impl Pool {
                 .routes
                 .retain(|_, (_, way)| way.upgrade().is_some_and(|way| !way.is_closed()));
         }
-        if state.routes.len() < REMEMBERED {
+        if known.is_some() || state.routes.len() < REMEMBERED {
             state
                 .routes
                 .insert(initiator, (depth, Arc::downgrade(peer)));

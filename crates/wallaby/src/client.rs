@@ -111,6 +111,11 @@ impl Caller {
         call
     }
 
+    fn is_over(&self) -> bool {
+        let parent = self.parent.as_ref();
+        parent.is_some_and(|parent| parent.is_cancelled())
+    }
+
     fn adopt(&self, call: &Arc<CallShared>) {
         if let Some(parent) = &self.parent {
             parent.adopt(call);
@@ -240,6 +245,12 @@ impl Client {
                     "metadata",
                     refused.to_string(),
                 )));
+                call
+            }
+            // Nothing begins any more on behalf of a request that was stopped.
+            (None, _) if self.caller.is_over() => {
+                let call = Inner::begin_call(&self.caller.endpoint, CallOptions::default());
+                call.fail(Failure::Aborted);
                 call
             }
             (None, Some(sender)) => sender.send(outgoing),

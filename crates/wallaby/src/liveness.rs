@@ -182,6 +182,11 @@ impl Liveness {
         state.records.progressed(ticket, now);
     }
 
+    /// Whether a delegation that has waited may still be sent: its call may have been aborted, long ago even.
+    pub(crate) fn may_send(&self, ticket: Ticket) -> bool {
+        self.lock().records.may_send(ticket)
+    }
+
     /// Whether a request may go on: its call was not aborted.
     pub(crate) fn may_go_on(&self, ticket: Ticket) -> bool {
         self.lock().records.may_delegate(ticket)

@@ -47,7 +47,8 @@ pub struct Pong {
     pub attempt: u32,
     /// Nobody asked.
     pub announced: bool,
-    /// Some of its output is still being written.
+    /// Some of its output is still being written: by its server, or, in an announcement without progress, by who passes a
+    /// response on.
     pub writing: bool,
     /// This life of the server has forgotten requests before their time, for want of room: one that it does not know
     /// may have been among them.

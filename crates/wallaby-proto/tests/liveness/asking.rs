@@ -1,5 +1,6 @@
 //! Whom a watch asks, and what it learns.
 
+use wallaby_proto::call::watch::Source;
 use wallaby_proto::wire::{MAX_CHILDREN, Progress};
 
 use crate::desk::{Desk, at, child, continued, ended, facts, node, pong, running};
@@ -196,6 +197,42 @@ fn a_child_that_moved_is_found() {
     };
     desk.pong(1, "0", moved);
     assert!(desk.until(300).contains(&"300: ping 0.1 at m1".to_owned()));
+}
+
+/// The branch has gone on, and a child of it is looked for: pongs of its earlier hops come late, and cause no pings,
+/// which would be answered by such pongs.
+#[test]
+fn late_pongs_of_overtaken_hops_cause_no_pings() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", continued(0, 2));
+    desk.pong(2, "0+1", running());
+    // 0.0 is expected, and nobody knows where it is.
+    desk.response(3, "0.1", 0, true, Some(("0", facts(2, 0))));
+    assert_eq!(desk.until(200), ["200: ping 0+1 at m2"]);
+    for _ in 0..3 {
+        assert!(desk.pong(1, "0", continued(0, 2)).is_empty());
+    }
+    let children = Progress {
+        children: vec![child(4), child(3)],
+        ..ended(2, 0)
+    };
+    assert_eq!(desk.pong(2, "0+1", children), ["ping 0.0 at m4"]);
+}
+
+/// Its announcement was passed on, so nobody knows where it came from: the hop before knows where it went.
+#[test]
+fn a_hop_that_shows_life_from_nowhere_is_located() {
+    let mut desk = Desk::new();
+    let now = desk.time();
+    let mut told = pong(at("0+1"), Some(running()));
+    told.announced = true;
+    let nowhere = Source::default();
+    desk.watch
+        .handle_pong(&mut desk.initiator, &told, &nowhere, now);
+    assert!(desk.actions().is_empty());
+    assert_eq!(desk.until(200), ["200: ping 0 at m1"]);
+    assert_eq!(desk.pong(1, "0", continued(0, 2)), ["ping 0+1 at m2"]);
+    assert_eq!(desk.until(300), ["300: ping 0+1 at m2"]);
 }
 
 #[test]

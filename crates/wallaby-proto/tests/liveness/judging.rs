@@ -135,6 +135,22 @@ fn what_is_still_being_written_is_not_silent() {
     assert!(failed(&desk.until(2500)).is_some());
 }
 
+/// A large initial request, or one that waits behind it, cannot show any life before the initiator itself has written it.
+#[test]
+fn an_initial_request_that_is_still_being_written_is_not_silent() {
+    let mut desk = Desk::new();
+    for time in (200..2000).step_by(100) {
+        desk.now = time;
+        let now = desk.time();
+        desk.watch.writing(&desk.initiator, at("0"), now);
+        desk.watch.handle_timeout(&mut desk.initiator, now);
+        assert_eq!(failed(&desk.actions()), None);
+    }
+    // It was said to be there last at 1900.
+    assert_eq!(failed(&desk.until(2399)), None);
+    assert!(failed(&desk.until(2400)).is_some());
+}
+
 /// Note 24: each missing response has a clock of its own, from when it was known to be missing.
 #[test]
 fn a_missing_response_is_lost_after_the_timeout() {
@@ -176,6 +192,40 @@ fn a_response_that_is_still_being_written_is_not_lost() {
     }
     desk.response(1, "0", 0, true, None);
     assert!(desk.initiator.is_complete());
+}
+
+/// Its server has written a large response out and is gone; who passes it on says that it is on its way.
+#[test]
+fn a_response_that_is_still_passed_on_is_not_lost() {
+    for facts_known in [true, false] {
+        let mut desk = Desk::new();
+        if facts_known {
+            desk.pong(1, "0", ended(0, 1));
+        }
+        let mut told = pong(at("0"), None);
+        (told.announced, told.writing) = (true, true);
+        for time in 1..30 {
+            desk.hear(7, told.clone());
+            assert_eq!(failed(&desk.until(100 + 100 * time)), None);
+        }
+        assert_eq!(failed(&desk.until(3399)), None);
+        assert!(failed(&desk.until(3400)).is_some());
+    }
+}
+
+/// What is passed on of an earlier hop says nothing of the latest one.
+#[test]
+fn what_is_passed_on_does_not_excuse_a_silent_successor() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", continued(1, 2));
+    let mut told = pong(at("0"), None);
+    (told.announced, told.writing) = (true, true);
+    let mut failure = None;
+    for time in 1..8 {
+        desk.hear(7, told.clone());
+        failure = failure.or(failed(&desk.until(100 + 100 * time)).cloned());
+    }
+    assert!(failure.is_some_and(|text| text.contains("0+1 gave no sign of life")));
 }
 
 /// Note 24: only the clocks of what is still being written restart.

@@ -48,6 +48,42 @@ fn a_full_table_forgets_what_has_ended_and_refuses_otherwise() {
     );
 }
 
+/// A request that has ended and whose output is still being written is what the initiator is told so by: it stays.
+#[test]
+fn what_is_being_written_makes_no_room() {
+    let mut shelf = Shelf::with(RecordLimits {
+        requests: 3,
+        ..limits()
+    });
+    shelf.answer(request(1, "0"), 1);
+    shelf.answer(request(2, "0"), 0);
+    shelf.accept(request(3, "0"));
+    shelf.accept(request(4, "0"));
+    assert!(
+        shelf.ping(1, "0").writing,
+        "the one that ended after it made room"
+    );
+    let admission = shelf.admit(&request(5, "0"));
+    assert_eq!(refusal(&admission).code(), Code::ResourceExhausted);
+    shelf.records.written(HOME, 1);
+    shelf.accept(request(5, "0"));
+    assert_eq!(shelf.ping(1, "0").progress, None);
+}
+
+/// An initiator that does not read its answers keeps nobody else out.
+#[test]
+fn what_nobody_reads_makes_room_for_others() {
+    let mut shelf = Shelf::with(RecordLimits {
+        requests: 100,
+        ..limits()
+    });
+    for sequence in 1..=100 {
+        shelf.answer(request(sequence, "0"), sequence);
+    }
+    shelf.accept(request(101, "0"));
+    assert_eq!(shelf.ping(1, "0").progress, None);
+}
+
 #[test]
 fn initiators_are_limited() {
     let mut shelf = Shelf::with(RecordLimits {
@@ -68,6 +104,54 @@ fn initiators_are_limited() {
     let admission = shelf.admit(&of(4));
     assert_eq!(refusal(&admission).code(), Code::ResourceExhausted);
     assert!(refusal(&admission).message().contains("initiators"));
+}
+
+/// An initiator that is being written to stays.
+#[test]
+fn initiators_to_whom_something_is_being_written_make_no_room() {
+    let mut shelf = Shelf::with(RecordLimits {
+        initiators: 1,
+        ..limits()
+    });
+    shelf.answer(request(1, "0"), 1);
+    let other = Request {
+        call: CallId {
+            initiator: node(2),
+            sequence: 1,
+        },
+        ..request(1, "0")
+    };
+    let admission = shelf.admit(&other);
+    assert_eq!(refusal(&admission).code(), Code::ResourceExhausted);
+    shelf.records.written(HOME, 1);
+    shelf.accept(other);
+    assert_eq!(shelf.ping(1, "0").progress, None);
+}
+
+/// Beyond the limit responses are passed on without a word.
+#[test]
+fn responses_that_are_passed_on_are_limited() {
+    let mut shelf = Shelf::with(RecordLimits {
+        passing: 2,
+        ..limits()
+    });
+    let status = Status::new(Code::Unavailable, "large");
+    let response = wallaby_proto::call::server::undelivered(&request(1, "0"), &status);
+    let one = shelf.records.passing(&response, HOME, Duration::ZERO);
+    assert!(
+        shelf
+            .records
+            .passing(&response, HOME, Duration::ZERO)
+            .is_some()
+    );
+    assert_eq!(shelf.records.passing(&response, HOME, Duration::ZERO), None);
+    shelf.records.passed_on(one.expect("the first one"), None);
+    assert!(
+        shelf
+            .records
+            .passing(&response, HOME, Duration::ZERO)
+            .is_some()
+    );
 }
 
 #[test]

@@ -334,6 +334,67 @@ fn output_that_went_through_a_relay_is_announced() {
     assert_eq!(shelf.actions().len(), 1);
 }
 
+/// A large response of another server is passed on: its server has written it, only this one knows that it is under way.
+#[test]
+fn what_is_passed_on_is_announced_until_it_is_written() {
+    let mut shelf = Shelf::new();
+    let response = undelivered(
+        &request(1, "0.3"),
+        &Status::new(Code::Unavailable, "as large as can be"),
+    );
+    let passage = shelf.records.passing(&response, Session(5), Duration::ZERO);
+    let passage = passage.expect("there is room");
+    let told = |actions: Vec<(u64, Action)>| -> Vec<u64> {
+        let tells = |action: &Action| match action {
+            Action::Announce {
+                session: Session(5),
+                reply_to: ReplyTo::Relay,
+                pong,
+            } => {
+                let unknown = pong.progress.is_none() && pong.announced;
+                assert!(unknown && pong.writing && pong.token.is_some());
+                pong.request == at("0.3")
+            }
+            _ => false,
+        };
+        let tells = actions.iter().filter(|(_, action)| tells(action));
+        tells.map(|(time, _)| *time).collect()
+    };
+    assert_eq!(told(shelf.until(250)), [100, 200], "it waits for credit");
+    let output = Output {
+        session: HOME,
+        mark: 7,
+    };
+    shelf.records.passed_on(passage, Some(output));
+    shelf.records.written(HOME, 6);
+    assert_eq!(told(shelf.until(350)), [300], "it is being written");
+    shelf.records.written(HOME, 7);
+    assert!(told(shelf.until(1000)).is_empty());
+    // What is given up, and what goes down with its session, is not announced any more.
+    let now = shelf.time();
+    let one = shelf.records.passing(&response, Session(5), now);
+    let two = shelf.records.passing(&response, Session(5), now);
+    shelf.records.passed_on(one.expect("there is room"), None);
+    let output = Output {
+        session: HOME,
+        mark: 8,
+    };
+    shelf
+        .records
+        .passed_on(two.expect("there is room"), Some(output));
+    assert_eq!(told(shelf.until(1150)), [1100]);
+    let now = shelf.time();
+    shelf.records.session_ended(HOME, now);
+    assert!(told(shelf.until(5000)).is_empty());
+    assert_eq!(shelf.records.next_timeout(), None);
+    // Its call is over: the initiator answers the news with an abort.
+    let now = shelf.time();
+    shelf.records.passing(&response, Session(5), now);
+    assert_eq!(told(shelf.until(5100)), [5100]);
+    shelf.ask(abort(1, "0.3"));
+    assert!(told(shelf.until(10_000)).is_empty());
+}
+
 /// Note 26: a response is sent again over the session that asks, if it went out on another one; not if it is on its way.
 #[test]
 fn missing_responses_are_sent_again() {
@@ -390,6 +451,40 @@ fn missing_responses_are_sent_again() {
     );
     let (_, actions) = shelf.ask_over(missing(&[0]), origin(2, node(1)));
     assert!(actions.is_empty(), "now it is on its way on that session");
+}
+
+/// What is still being written will arrive: it is not sent again, over whatever session it is asked for.
+#[test]
+fn what_is_still_being_written_is_not_sent_again() {
+    let mut shelf = Shelf::new();
+    let handled = shelf.answer(request(1, "0"), 9);
+    shelf.records.session_opened(Session(2), node(1));
+    shelf.records.session_opened(Session(3), node(1));
+    let missing = Ping {
+        missing: vec![0],
+        ..ping(1, "0")
+    };
+    let (pong, actions) = shelf.ask_over(missing.clone(), origin(2, node(1)));
+    assert!(pong.writing && actions.is_empty(), "{actions:?}");
+    shelf.records.written(HOME, 9);
+    let (_, actions) = shelf.ask_over(missing.clone(), origin(2, node(1)));
+    assert_eq!(actions.len(), 1, "now it is missing");
+    // The same holds for what is sent again, while it waits and while it is written.
+    let (pong, actions) = shelf.ask_over(missing.clone(), origin(3, node(1)));
+    assert!(pong.writing && actions.is_empty(), "{actions:?}");
+    let output = Output {
+        session: Session(2),
+        mark: 5,
+    };
+    shelf
+        .records
+        .placed(handled.ticket, Sent::Response(0), output);
+    let (pong, actions) = shelf.ask_over(missing.clone(), origin(3, node(1)));
+    assert!(pong.writing && actions.is_empty(), "{actions:?}");
+    shelf.records.session_ended(Session(2), Duration::ZERO);
+    shelf.actions();
+    let (_, actions) = shelf.ask_over(missing, origin(3, node(1)));
+    assert_eq!(actions.len(), 1, "it went down with that session");
 }
 
 /// Notes 25, 26: what is not kept and went out on a session that has ended is lost, and the pong says so.
@@ -467,6 +562,48 @@ fn an_abort_freezes_every_request_of_its_call() {
     ));
 }
 
+/// Note 37: responses of an aborted call are of no use any more, and their room is free at once.
+#[test]
+fn an_abort_frees_what_was_kept() {
+    let mut shelf = Shelf::new();
+    shelf.answer(request(1, "0.0"), 1);
+    let mut running = shelf.accept(request(1, "0.1"));
+    shelf.ask(abort(1, "0.0"));
+    assert_eq!(shelf.records.remembered().kept_bytes, 0);
+    let sent = running
+        .server
+        .fail(&Status::new(Code::Cancelled, "aborted"), None);
+    shelf.release(running.ticket, [sent], 2);
+    assert_eq!(shelf.records.remembered().kept_bytes, 0);
+}
+
+/// A delegation waits for credit for so long that its call is over: where it would go nobody may remember that.
+#[test]
+fn delegations_of_calls_that_are_over_are_not_sent() {
+    for over in ["aborted", "forgotten"] {
+        let mut shelf = Shelf::new();
+        let mut handled = shelf.accept(request(1, "0"));
+        let sent = handled.server.forward(2, Bytes::new(), None);
+        for message in sent.into_iter().flatten() {
+            let Outbound::Request(delegated) = message else {
+                panic!("a delegation")
+            };
+            let now = shelf.time();
+            let released =
+                shelf
+                    .records
+                    .delegation_released(handled.ticket, &delegated, child(2), None, now);
+            assert_eq!(released, Ok(()));
+        }
+        assert!(shelf.records.may_send(handled.ticket));
+        match over {
+            "aborted" => drop(shelf.ask(abort(1, "0"))),
+            _ => drop(shelf.until(5000)),
+        }
+        assert!(!shelf.records.may_send(handled.ticket), "{over}");
+    }
+}
+
 /// An abort overtakes its request: the request is refused, and the abort answered "unknown" (note 36).
 #[test]
 fn an_abort_that_overtakes_its_request_is_remembered() {
@@ -481,6 +618,32 @@ fn an_abort_that_overtakes_its_request_is_remembered() {
     assert_eq!(shelf.ping(1, "0").progress, None);
     shelf.until(3000);
     assert_eq!(shelf.records.remembered(), Remembered::default());
+}
+
+/// Another server says that an aborted call is over. Its requests may still be on their way: they are refused until the
+/// initiator itself says so, or the mark is collected.
+#[test]
+fn what_others_say_does_not_let_in_an_aborted_call() {
+    let mut shelf = Shelf::new();
+    shelf.ask(abort(1, "0"));
+    let told = Request {
+        oldest: 2,
+        ..request(2, "0.0")
+    };
+    let admission = shelf
+        .records
+        .admit(&told, origin(5, node(5)), Duration::ZERO);
+    assert!(matches!(admission, Admission::Accepted(_)));
+    assert!(matches!(
+        shelf.admit(&request(1, "0")),
+        Admission::Refused(_)
+    ));
+    shelf.accept(Request {
+        oldest: 2,
+        ..request(2, "1")
+    });
+    assert_eq!(shelf.admit(&request(1, "0")), Admission::BelowOldest);
+    assert_eq!(shelf.records.remembered().calls, 1);
 }
 
 /// Who does not show the token speaks of another call.
@@ -549,6 +712,30 @@ fn only_the_initiator_itself_stops_its_calls() {
         Some(9),
         "delegations pass it on"
     );
+}
+
+/// The initiator itself says what others had said before: now it is certain, and what still runs is stopped.
+#[test]
+fn the_initiator_proves_what_others_said() {
+    let mut shelf = Shelf::new();
+    let running = shelf.accept(request(1, "0"));
+    let told = Request {
+        oldest: 2,
+        ..request(2, "0.0")
+    };
+    let admission = shelf
+        .records
+        .admit(&told, origin(5, node(5)), Duration::ZERO);
+    assert!(matches!(admission, Admission::Accepted(_)));
+    assert!(shelf.actions().is_empty());
+    shelf.accept(Request {
+        oldest: 2,
+        ..request(2, "1")
+    });
+    assert!(matches!(
+        shelf.actions()[..],
+        [Action::Stop { ticket, reason: StopReason::BelowOldest, .. }] if ticket == running.ticket
+    ));
 }
 
 /// Calls come nearly in order; the watermark finds all of them.

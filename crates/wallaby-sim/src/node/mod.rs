@@ -60,6 +60,10 @@ pub(crate) struct Node {
     /// Requests by what records call them.
     tickets: BTreeMap<Ticket, u64>,
     records: Records,
+    passages: std::collections::BTreeMap<
+        (CallId, wallaby_proto::RequestId, u32),
+        wallaby_proto::call::records::Passage,
+    >,
     clock: Clock,
     /// The time of this turn.
     now: Duration,
@@ -169,6 +173,7 @@ impl Node {
             last_job: 0,
             ready: VecDeque::new(),
             tickets: BTreeMap::new(),
+            passages: Default::default(),
             records: Records::new(record_limits(plan), random_secret(context)),
             clock: Clock::default(),
             now: Duration::ZERO,

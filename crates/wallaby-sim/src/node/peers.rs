@@ -167,6 +167,13 @@ impl Node {
                     super::Short(&parcel.message)
                 );
                 self.accepted(&parcel);
+                if let Message::Response(response) = &parcel.message
+                    && let Some(passage) =
+                        self.passages
+                            .remove(&(response.call, response.request, response.index))
+                {
+                    self.records.passed_on(passage, None);
+                }
                 if let Some((ticket, sent)) = parcel.released {
                     self.records.dropped(ticket, sent);
                 }
@@ -577,6 +584,17 @@ impl Node {
         if root.is_some_and(|sequence| self.is_over(sequence)) {
             return None;
         }
+        if let (Message::Request(_), Some((ticket, sent))) = (&message, released)
+            && !self.records.may_send(ticket)
+        {
+            self.records.dropped(ticket, sent);
+            self.ready.extend(job);
+            return None;
+        }
+        let key = match &message {
+            Message::Response(response) => Some((response.call, response.request, response.index)),
+            _ => None,
+        };
         let peer = self.peers.get_mut(&socket)?;
         let refused = match message {
             Message::Request(mut request) => {
@@ -614,6 +632,11 @@ impl Node {
                 }
                 if let Some(sequence) = root {
                     self.root_sent(sequence, socket, mark);
+                }
+                if let Some(passage) = key.and_then(|key| self.passages.remove(&key)) {
+                    let session = session(socket);
+                    self.records
+                        .passed_on(passage, Some(Output { session, mark }));
                 }
                 if let Some((ticket, sent)) = released {
                     self.records.placed(

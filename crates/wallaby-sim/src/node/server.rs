@@ -417,6 +417,14 @@ impl Node {
             );
             self.pump(from, context);
         }
+        if let Message::Response(response) = &message
+            && let Some(passage) =
+                self.records
+                    .passing(response, super::peers::session(from), self.now())
+        {
+            let key = (response.call, response.request, response.index);
+            self.passages.insert(key, passage);
+        }
         let to = Destination::Initiator {
             address: None,
             came: from,

@@ -223,6 +223,12 @@ impl Handling {
         }
     }
 
+    /// Whether a delegation that has waited may still be sent.
+    fn may_send(&self) -> bool {
+        let liveness = &self.endpoint.liveness;
+        self.ticket.is_none_or(|ticket| liveness.may_send(ticket))
+    }
+
     /// The time, as far as it matters to records: a handler that has not waited yet began just now.
     fn moment(&self) -> Instant {
         if self.listed.load(Ordering::Relaxed) {
@@ -501,6 +507,9 @@ impl Handling {
                 let room = peer.room();
                 let place = self.place(&parcel);
                 let sent = match &mut parcel {
+                    Parcel::Request(..) if !self.may_send() => {
+                        return self.note_dropped(&parcel);
+                    }
                     Parcel::Request(to, request) => self.attempt_request(&peer, to, request),
                     Parcel::Answer(message) => self.attempt_answer(&peer, message, place).is_some(),
                 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::call::records::list::Linked;
 use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_FRESH, OF_INITIATOR};
 use crate::call::records::{Admission, MAX_ATTEMPT, Origin, Records, StopReason};
-use crate::id::NodeId;
+use crate::id::{NodeId, RequestId};
 use crate::status::{Code, Status};
 use crate::wire::{PingSettings, Request};
 
@@ -19,24 +19,17 @@ impl Records {
         let options = request.options.as_deref();
         let attempt = options.map_or(0, |options| options.attempt);
         if attempt > MAX_ATTEMPT || request.id.path.is_root() {
-            let text = format!(
-                "no request of a call is {} in attempt {attempt}",
-                request.id
-            );
-            return Admission::Refused(Status::new(Code::InvalidArgument, text));
+            return invalid(request.id, attempt);
         }
         let settings = options
             .and_then(|options| options.ping)
             .map_or(self.limits.ping, |ping| self.bounded(ping));
         let hash = self.table.hash(&key);
         let known = self.table.call(hash, &key);
-        if let Some(call) = known {
-            if self.table.request(call, request.id, attempt).is_some() {
-                return Admission::Duplicate;
-            }
-            if self.table.calls.get(call).aborted {
-                return Admission::Refused(Status::new(Code::Cancelled, "the call was aborted"));
-            }
+        if let Some(call) = known
+            && let Some(refused) = self.admit_to(call, request.id, attempt)
+        {
+            return refused;
         }
         let Some(peer) = self.admit_peer(key.call.initiator, now) else {
             return full("initiators", self.limits.initiators);
@@ -59,24 +52,38 @@ impl Records {
             attempt,
             depth: request.depth,
             base: request.base,
-            manifest: request.manifest,
+            manifest: request.manifest.as_ref(),
             session: origin.session,
             direct: origin.peer == key.call.initiator,
-            reply_to: request.reply_to.clone(),
+            reply_to: &request.reply_to,
             carried: quiet,
             now,
         });
-        let at_peer = self.table.peers.at(peer);
-        at_peer.gc_timeout = at_peer.gc_timeout.max(settings.gc_timeout());
-        if settings == self.limits.ping && quiet < settings.period / 16 {
+        if settings == self.limits.ping && quiet < self.prompt {
+            if self.fresh.first().is_none() {
+                self.fresh_from = now;
+            }
             self.fresh.push::<OF_FRESH>(&mut self.table.records, slot);
         } else {
+            let at_peer = self.table.peers.at(peer);
+            at_peer.gc_timeout = at_peer.gc_timeout.max(settings.gc_timeout());
             self.look_at(slot, now);
         }
         Admission::Accepted(self.ticket(slot))
     }
 
+    /// Whether a further request of a known call is not handled.
+    #[inline(never)]
+    fn admit_to(&self, call: u32, id: RequestId, attempt: u32) -> Option<Admission> {
+        if self.table.request(call, id, attempt).is_some() {
+            return Some(Admission::Duplicate);
+        }
+        let aborted = self.table.calls.get(call).aborted;
+        aborted.then(|| Admission::Refused(Status::new(Code::Cancelled, "the call was aborted")))
+    }
+
     /// What a call asks for, within the limits.
+    #[inline(never)]
     pub(super) fn bounded(&self, ping: PingSettings) -> PingSettings {
         let longest = self.limits.longest_timeout;
         let period = ping
@@ -93,6 +100,11 @@ impl Records {
             self.table.peers.at(peer).heard = now;
             return Some(peer);
         }
+        self.add_peer(node, now)
+    }
+
+    #[inline(never)]
+    fn add_peer(&mut self, node: NodeId, now: Duration) -> Option<u32> {
         if self.table.peers.len() >= self.limits.initiators && !self.evict_peer(now) {
             return None;
         }
@@ -106,14 +118,16 @@ impl Records {
     /// what still runs.
     pub(super) fn handle_oldest(&mut self, peer: u32, oldest: u64, origin: Origin) {
         let at_peer = self.table.peers.at(peer);
-        if origin.peer == at_peer.node {
-            at_peer.proven = at_peer.proven.max(oldest);
+        let proves = origin.peer == at_peer.node && oldest > at_peer.proven;
+        if proves {
+            at_peer.proven = oldest;
         }
-        if oldest <= at_peer.oldest {
+        if oldest > at_peer.oldest {
+            at_peer.oldest = oldest;
+        } else if !proves {
             return;
         }
-        at_peer.oldest = oldest;
-        let proven = at_peer.proven;
+        let (oldest, proven) = (at_peer.oldest, at_peer.proven);
         let mut next = at_peer.calls.first();
         while let Some(call) = next {
             let sequence = self.table.calls.get(call).key.call.sequence;
@@ -126,15 +140,19 @@ impl Records {
     }
 
     /// Adds a request that runs.
-    pub(super) fn add(&mut self, new: NewRecord) -> u32 {
+    pub(super) fn add(&mut self, new: NewRecord<'_>) -> u32 {
         let peer = self.table.calls.get(new.call).peer;
         self.table.peers.at(peer).running += 1;
         self.running += 1;
         self.table.add_record(new)
     }
 
-    /// A call is over: its ended requests are forgotten, the others stopped if that is certain.
+    /// A call is over: its ended requests are forgotten, the others stopped if that is certain. If it is not, requests of
+    /// an aborted call may still come, and must be refused.
     pub(super) fn forget_call(&mut self, call: u32, certain: bool) {
+        if self.table.calls.get(call).aborted && !certain {
+            return;
+        }
         let mut next = self.table.calls.get(call).requests.first();
         while let Some(slot) = next {
             next = Linked::<OF_CALL>::links_of(&self.table.records, slot).next();
@@ -147,6 +165,15 @@ impl Records {
     }
 }
 
+#[cold]
+#[inline(never)]
+fn invalid(id: RequestId, attempt: u32) -> Admission {
+    let text = format!("no request of a call is {id} in attempt {attempt}");
+    Admission::Refused(Status::new(Code::InvalidArgument, text))
+}
+
+#[cold]
+#[inline(never)]
 fn full(what: &str, limit: usize) -> Admission {
     let text =
         format!("this server remembers {limit} {what}, and none of them can be forgotten yet");

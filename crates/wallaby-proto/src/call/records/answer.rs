@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::call::records::list::Linked;
-use crate::call::records::outputs::{Fate, Output};
+use crate::call::records::outputs::{Fate, is_written};
 use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_ENDED, OF_FRESH, Record};
 use crate::call::records::{Action, Origin, Records, Session, StopReason};
 use crate::id::{CallId, Path, RequestId, Token};
@@ -55,7 +55,9 @@ impl Records {
         });
     }
 
+    #[inline(never)]
     pub(super) fn abort(&mut self, hash: u64, key: CallKey, now: Duration) {
+        self.passages.forget(key);
         let call = match self.table.call(hash, &key) {
             Some(call) => call,
             None => match self.mark_aborted(hash, key, now) {
@@ -70,6 +72,8 @@ impl Records {
         while let Some(slot) = next {
             next = Linked::<OF_CALL>::links_of(&self.table.records, slot).next();
             self.stop(slot, StopReason::Aborted);
+            // Nobody asks for its responses any more.
+            self.kept.forget(self.table.records.at(slot).kept.take());
         }
     }
 
@@ -93,7 +97,7 @@ impl Records {
             manifest: None,
             session: Session(0),
             direct: false,
-            reply_to: ReplyTo::Peer,
+            reply_to: &ReplyTo::Peer,
             carried: Duration::ZERO,
             now,
         });
@@ -122,6 +126,7 @@ impl Records {
     }
 
     /// Does what is due for a request, and sees to it that it is looked at again.
+    #[inline(never)]
     pub(super) fn look_at(&mut self, slot: u32, now: Duration) {
         let record = self.table.records.at(slot);
         if let Some(due) = record.due.take() {
@@ -176,7 +181,7 @@ impl Records {
         record.hear(now);
         self.actions.push_back(Action::Announce {
             pong,
-            reply_to: record.reply_to.clone(),
+            reply_to: record.reply_to(),
             session: record.session,
         });
     }
@@ -190,19 +195,18 @@ impl Records {
             if !(record.base..record.count).contains(&index) {
                 continue;
             }
-            let fate = record.outputs.fate(index);
-            let open = match fate {
+            let open = match record.outputs.fate(index, &self.sessions) {
+                // It is on its way.
                 Fate::Waiting => continue,
-                Fate::Sent(session) if session == origin.session => continue,
-                Fate::Sent(session) => self.sessions.contains_key(&session),
+                Fate::Sent(output) if !is_written(output, &self.sessions) => continue,
+                Fate::Sent(output) if output.session == origin.session => continue,
+                Fate::Sent(output) => self.sessions.contains_key(&output.session),
                 Fate::Dropped => false,
             };
             let mut response = response_of(record, ping.call, ping.token);
             if self.kept.restore(record.kept, index, &mut response) {
-                let (session, mark) = (origin.session, 0);
-                record
-                    .outputs
-                    .set_apart(index, Some(Output { session, mark }));
+                let session = origin.session;
+                record.outputs.resend(index, session);
                 self.actions.push_back(Action::Resend {
                     ticket,
                     session,
@@ -226,10 +230,11 @@ impl Records {
         let record = self.table.records.get(slot);
         let call = self.table.calls.get(record.call);
         let writing = record.outputs.are_being_written(&self.sessions);
-        let from = (children_from as usize).min(record.children.len());
-        let to = record.children.len().min(from + MAX_CHILDREN);
-        let children = record.children[from..to].to_vec();
-        let released = record.ended || record.count > record.base || !record.children.is_empty();
+        let children = record.children();
+        let released = record.ended || record.count > record.base || !children.is_empty();
+        let from = (children_from as usize).min(children.len());
+        let to = children.len().min(from + MAX_CHILDREN);
+        let children = children[from..to].to_vec();
         Pong {
             call: call.key.call,
             token: Some(call.key.token),
@@ -245,10 +250,10 @@ impl Records {
                 count: record.count,
                 children_from: if children.is_empty() { 0 } else { from as u32 },
                 children,
-                continuation: record.continuation.clone(),
+                continuation: record.continuation().cloned(),
                 facts: record.facts,
                 // It left with the first message that was released.
-                manifest: record.manifest.filter(|_| writing || !released),
+                manifest: record.manifest().filter(|_| writing || !released),
                 idle: (!record.ended).then(|| now.saturating_sub(record.progressed)),
                 lost,
             }),

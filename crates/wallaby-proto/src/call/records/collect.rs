@@ -3,6 +3,11 @@
 use std::time::Duration;
 
 use crate::call::records::Records;
+use crate::call::records::list::Linked;
+use crate::call::records::table::OF_ENDED;
+
+/// Initiators, and ended requests of each, that are looked at to find one that can be forgotten.
+const MOST_SEEN: usize = 8;
 
 impl Records {
     /// Whether another request can be remembered, if need be after forgetting one that has ended.
@@ -10,40 +15,72 @@ impl Records {
         self.table.records.len() < self.limits.requests || self.evict(now)
     }
 
-    /// Forgets the request that ended first, or nearly, of all; `false` if all run.
+    /// Forgets the request that ended first, or nearly, of all; `false` if all run or are being written.
+    #[inline(never)]
     pub(super) fn evict(&mut self, now: Duration) -> bool {
-        if self.running >= self.table.records.len() {
-            return false;
-        }
-        let oldest = self
-            .collections
-            .iter()
-            .find_map(|&(_, peer)| self.table.peers.get(peer).ended.first());
-        let Some(slot) = oldest else {
+        let Some(slot) = self.evictable() else {
             return false;
         };
-        let gc_timeout = self.gc_timeout(slot);
-        self.evicted_until = self.evicted_until.max(now.saturating_add(gc_timeout));
-        self.forget(slot);
+        self.forget_early(slot, now);
         true
     }
 
-    /// Forgets an initiator of which nothing runs; `false` if there is none.
+    /// The ended request that is missed least.
+    fn evictable(&self) -> Option<u32> {
+        let ended = self.table.records.len() - self.running;
+        let (mut oldest, mut seen) = (None, 0);
+        for &(_, peer) in self.collections.iter().take(MOST_SEEN) {
+            for slot in self.ended_of(peer).take(MOST_SEEN) {
+                // Nobody else may know what is still under way.
+                if !self.is_being_written(slot) {
+                    return Some(slot);
+                }
+                oldest = oldest.or(Some(slot));
+                seen += 1;
+            }
+        }
+        // Those who do not read what they asked for keep nobody else out.
+        oldest.filter(|_| seen < ended)
+    }
+
+    /// Forgets an initiator of which nothing runs or is being written; `false` if there is none.
+    #[inline(never)]
     pub(super) fn evict_peer(&mut self, now: Duration) -> bool {
-        let idle = |peer: &u32| self.table.peers.get(*peer).running == 0;
+        let idle = |&peer: &u32| {
+            let mut ended = self.ended_of(peer).take(MOST_SEEN);
+            self.table.peers.get(peer).running == 0
+                && !ended.any(|slot| self.is_being_written(slot))
+        };
         let Some(peer) = self.collections.iter().map(|entry| entry.1).find(idle) else {
             return false;
         };
         while let Some(slot) = self.table.peers.get(peer).ended.first() {
-            let gc_timeout = self.gc_timeout(slot);
-            self.evicted_until = self.evicted_until.max(now.saturating_add(gc_timeout));
-            self.forget(slot);
+            self.forget_early(slot, now);
         }
         if let Some(due) = self.table.peers.at(peer).collection.take() {
             self.collections.remove(&(due, peer));
         }
         self.table.remove_peer(peer);
         true
+    }
+
+    fn forget_early(&mut self, slot: u32, now: Duration) {
+        let gc_timeout = self.gc_timeout(slot);
+        self.evicted_until = self.evicted_until.max(now.saturating_add(gc_timeout));
+        self.forget(slot);
+    }
+
+    fn is_being_written(&self, slot: u32) -> bool {
+        let outputs = &self.table.records.get(slot).outputs;
+        outputs.are_being_written(&self.sessions)
+    }
+
+    /// The ended requests of an initiator, those first that ended first.
+    fn ended_of(&self, peer: u32) -> impl Iterator<Item = u32> {
+        let first = self.table.peers.get(peer).ended.first();
+        std::iter::successors(first, |&slot| {
+            Linked::<OF_ENDED>::links_of(&self.table.records, slot).next()
+        })
     }
 
     pub(super) fn gc_timeout(&self, slot: u32) -> Duration {
@@ -64,6 +101,7 @@ impl Records {
     }
 
     /// Sees to it that an initiator's requests are looked through when the first of them may be forgotten.
+    #[inline(never)]
     pub(super) fn schedule_collection(&mut self, peer: u32, now: Duration) {
         let at_peer = self.table.peers.at(peer);
         if at_peer.collection.is_some() {

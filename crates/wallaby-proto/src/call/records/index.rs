@@ -44,13 +44,19 @@ impl Index {
 
     pub(super) fn insert(&mut self, hash: u64, slot: u32) {
         if (self.len + 1) * 2 > self.buckets.len() {
-            let more = (self.buckets.len() * 2).max(SMALLEST);
-            let before = std::mem::replace(&mut self.buckets, vec![EMPTY; more]);
-            let full = before.into_iter().filter(|bucket| bucket.slot != NONE);
-            full.for_each(|bucket| self.put(bucket));
+            self.grow();
         }
         self.put(Bucket { hash, slot });
         self.len += 1;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        let more = (self.buckets.len() * 2).max(SMALLEST);
+        let before = std::mem::replace(&mut self.buckets, vec![EMPTY; more]);
+        let full = before.into_iter().filter(|bucket| bucket.slot != NONE);
+        full.for_each(|bucket| self.put(bucket));
     }
 
     /// Takes a slot out that was inserted with this hash.

@@ -80,19 +80,19 @@ impl Kept {
             return previous;
         }
         let payload = if len > COPIED {
-            while self.shared + cost > self.budget {
-                self.drop_first();
-            }
-            self.shared += cost;
-            Payload::Shared(response.payload.clone())
+            self.share(response)
         } else {
-            while self.bytes - self.shared + cost > self.budget || !self.ring.has_room(len) {
+            while self.bytes - self.shared + cost > self.budget {
                 self.drop_first();
             }
-            Payload::Copied {
-                position: self.ring.push(&response.payload),
-                len: len as u32,
-            }
+            let position = loop {
+                match self.ring.push(&response.payload) {
+                    Some(position) => break position,
+                    None => self.drop_first(),
+                }
+            };
+            let len = len as u32;
+            Payload::Copied { position, len }
         };
         self.bytes += cost;
         self.entries.push_back(Some(Entry {
@@ -105,6 +105,16 @@ impl Kept {
             previous,
         }));
         Some(self.first + self.entries.len() as u64 - 1)
+    }
+
+    #[inline(never)]
+    fn share(&mut self, response: &Response) -> Payload {
+        let cost = ENTRY + response.payload.len() as u64;
+        while self.shared + cost > self.budget {
+            self.drop_first();
+        }
+        self.shared += cost;
+        Payload::Shared(response.payload.clone())
     }
 
     /// Writes the response with this number, of the request whose last entry is given, into `response`; `false` if it
@@ -136,11 +146,14 @@ impl Kept {
             self.discount(&entry);
             next = entry.previous;
         }
+        let before = self.first;
         while let Some(None) = self.entries.front() {
             self.entries.pop_front();
             self.first += 1;
         }
-        self.free_ring();
+        if self.first != before {
+            self.free_ring();
+        }
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -158,6 +171,7 @@ impl Kept {
         slot.take()
     }
 
+    #[inline(never)]
     fn drop_first(&mut self) {
         if let Some(dropped) = self.entries.pop_front() {
             self.first += 1;
@@ -192,46 +206,52 @@ impl Kept {
 /// Bytes one behind the other, the oldest overwritten when they are free.
 #[derive(Debug)]
 struct Ring {
-    size: u64,
     /// Made when the first byte comes.
     bytes: Vec<u8>,
-    /// Positions count up for ever; their place is the remainder by the size.
+    size: u64,
+    /// What is in use. Positions count up for ever; a position's place is its remainder by the size.
     from: u64,
     to: u64,
+    /// The place of `to`.
+    place: u64,
 }
 
 impl Ring {
     fn new(size: u64) -> Self {
         Self {
-            size,
             bytes: Vec::new(),
+            size,
             from: 0,
             to: 0,
+            place: 0,
         }
     }
 
-    /// Where so many bytes would stand: in one piece.
-    fn place(&self, len: usize) -> u64 {
-        let left = self.size - self.to % self.size;
-        match len as u64 > left {
-            true => self.to + left,
-            false => self.to,
+    /// Copies bytes to where they stand in one piece, and says where; `None` if there is no room.
+    fn push(&mut self, bytes: &[u8]) -> Option<u64> {
+        let len = bytes.len() as u64;
+        let left = self.size - self.place;
+        let (position, place) = match len > left {
+            true => (self.to + left, 0),
+            false => (self.to, self.place),
+        };
+        let to = position + len;
+        if to - self.from > self.size {
+            return None;
         }
-    }
-
-    fn has_room(&self, len: usize) -> bool {
-        self.place(len) + len as u64 - self.from <= self.size
-    }
-
-    fn push(&mut self, bytes: &[u8]) -> u64 {
         if self.bytes.is_empty() {
-            self.bytes = vec![0; self.size as usize];
+            self.make();
         }
-        let position = self.place(bytes.len());
-        let start = (position % self.size) as usize;
+        let start = place as usize;
         self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
-        self.to = position + bytes.len() as u64;
-        position
+        (self.to, self.place) = (to, place + len);
+        Some(position)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make(&mut self) {
+        self.bytes = vec![0; self.size as usize];
     }
 
     fn copy(&self, position: u64, len: usize) -> Bytes {
@@ -244,6 +264,6 @@ impl Ring {
     }
 
     fn clear(&mut self) {
-        (self.from, self.to) = (0, 0);
+        (self.from, self.to, self.place) = (0, 0, 0);
     }
 }

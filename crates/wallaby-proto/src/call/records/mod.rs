@@ -16,10 +16,13 @@
 //!                                    }
 //! the server half released a         records.response_released(..), end_released(..) or delegation_released(..): each,
 //! message:                           in order, before it is sent. Is a delegation refused: send server::undelivered.
-//! it was queued only later:          records.placed(ticket, ..), or records.dropped(ticket, ..) if it never will be
+//! it was queued only later:          records.placed(ticket, ..), or records.dropped(ticket, ..) if it never will be;
+//!                                    a delegation only if it still records.may_send(ticket)
 //! a delegation leaves:               options.quiet = records.quiet(ticket, now), oldest = records.oldest(ticket)
 //! a session's output was written:    records.written(session, mark)
 //! its peer has confirmed receipt:    records.confirmed(session, mark), where the transport tells
+//! another server's response goes     passage = records.passing(&response, session, now),
+//! on, but waits or goes in parts:    then records.passed_on(passage, output)
 //! a ping arrived:                    records.handle_ping(&ping, origin, now)
 //! its timer fired:                   read all input, then records.handle_timeout(now)
 //! after each of these:               while let Some(action) = records.poll() { .. }; wait until records.next_timeout()
@@ -41,6 +44,7 @@ mod index;
 mod kept;
 mod list;
 mod outputs;
+mod passing;
 mod release;
 mod table;
 
@@ -53,6 +57,8 @@ use self::kept::Kept;
 use self::list::List;
 pub use self::outputs::{Output, Session};
 use self::outputs::{SessionState, Sessions};
+pub use self::passing::Passage;
+use self::passing::Passages;
 use self::table::Table;
 use crate::id::{CallId, NodeId, RequestId};
 use crate::status::Status;
@@ -61,14 +67,16 @@ use crate::wire::{PingSettings, Pong, ReplyTo, Response};
 /// How much an endpoint remembers, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordLimits {
-    /// Requests, running and ended ones. Beyond it ended ones are forgotten, oldest first; if all run, a new one is
-    /// refused. 65,536 by default.
+    /// Requests, running and ended ones. Beyond it ended ones are forgotten, oldest first; if all run or are being
+    /// written, a new one is refused. 65,536 by default.
     pub requests: usize,
-    /// Initiators. Beyond it those of which nothing runs are forgotten; if something of all runs, requests of further
-    /// ones are refused. 4,096 by default.
+    /// Initiators. Beyond it those of which nothing runs or is being written are forgotten; if something of all does,
+    /// requests of further ones are refused. 4,096 by default.
     pub initiators: usize,
     /// Bytes of responses that are kept to be sent again, with 128 for each. 16 MiB by default; 0 keeps none.
     pub kept_bytes: u64,
+    /// Responses of other servers that are passed on and are told of meanwhile. 4,096 by default.
+    pub passing: usize,
     /// Ping settings of calls that state none.
     pub ping: PingSettings,
     /// The shortest ping period that a call may ask for: 10 ms by default.
@@ -83,6 +91,7 @@ impl Default for RecordLimits {
             requests: 1 << 16,
             initiators: 4096,
             kept_bytes: 16 << 20,
+            passing: 4096,
             ping: PingSettings::default(),
             shortest_period: Duration::from_millis(10),
             longest_timeout: Duration::from_secs(600),
@@ -166,18 +175,20 @@ pub enum Action {
         /// The answer.
         pong: Pong,
     },
-    /// Tell the initiator of a request that it may not know of, the way the request's answers go.
+    /// Tell the initiator of a request that it may not know of, or of a response that is passed on, the way the request's
+    /// answers go.
     Announce {
         /// What to tell.
         pong: Pong,
         /// Where the request said that answers go.
         reply_to: ReplyTo,
-        /// The session that the request came on.
+        /// The session that the request, or the response, came on.
         session: Session,
     },
     /// Send a response again, over this session.
     Resend {
-        /// The request's ticket: [`Records::dropped`] if it cannot be sent.
+        /// The request's ticket. As with a released message, [`Records::placed`] or [`Records::dropped`] must follow: until
+        /// then the response counts as being written.
         ticket: Ticket,
         /// The session.
         session: Session,
@@ -216,11 +227,19 @@ pub struct Remembered {
 #[derive(Debug)]
 pub struct Records {
     limits: RecordLimits,
+    /// Requests that were quiet for less need not be announced to the moment.
+    prompt: Duration,
     table: Table,
     sessions: Sessions,
     kept: Kept,
+    passages: Passages,
     /// Requests with default settings that were not looked at yet, in the order in which they came.
     fresh: List,
+    /// The first of them came then or later: to look at itself would cost memory that is not at hand.
+    fresh_from: Duration,
+    /// How long they are left alone. They come in quick succession: they are looked at an eighth of a period late, many
+    /// at a time.
+    fresh_for: Duration,
     /// Requests that are looked at a second time, or have times of their own.
     queue: BTreeSet<(Duration, u32)>,
     /// When ended requests of an initiator are looked through.
@@ -237,10 +256,14 @@ impl Records {
     pub fn new(limits: RecordLimits, secret: [u8; 16]) -> Self {
         Self {
             limits,
+            prompt: limits.ping.period / 16,
             table: Table::new(secret),
             sessions: BTreeMap::new(),
             kept: Kept::new(limits.kept_bytes),
+            passages: Passages::default(),
             fresh: List::EMPTY,
+            fresh_from: Duration::ZERO,
+            fresh_for: limits.ping.period.saturating_add(limits.ping.period / 8),
             queue: BTreeSet::new(),
             collections: BTreeSet::new(),
             running: 0,
@@ -256,15 +279,13 @@ impl Records {
 
     /// When [`Self::handle_timeout`] has something to do.
     pub fn next_timeout(&self) -> Option<Duration> {
-        // Requests come in quick succession: they are looked at an eighth of a period late, many at a time.
-        let fresh = self.fresh.first().map(|slot| {
-            let period = self.limits.ping.period;
-            let came = self.table.records.get(slot).pinged;
-            came.saturating_add(period).saturating_add(period / 8)
-        });
+        let fresh = self.fresh.first();
+        let fresh = fresh.map(|_| self.fresh_from.saturating_add(self.fresh_for));
         let queued = self.queue.first().map(|first| first.0);
         let collection = self.collections.first().map(|first| first.0);
-        fresh.into_iter().chain(queued).chain(collection).min()
+        let passage = self.passages.next_due();
+        let others = queued.into_iter().chain(collection).chain(passage);
+        fresh.into_iter().chain(others).min()
     }
 
     /// How much is remembered now.
@@ -329,8 +350,8 @@ impl Records {
     pub fn handle_timeout(&mut self, now: Duration) {
         while let Some(slot) = self.fresh.first() {
             // Who is pinged is not fresh any more: this is when it came.
-            let came = self.table.records.get(slot).pinged;
-            if came.saturating_add(self.limits.ping.period) > now {
+            self.fresh_from = self.table.records.get(slot).pinged;
+            if self.fresh_from.saturating_add(self.limits.ping.period) > now {
                 break;
             }
             self.look_at(slot, now);
@@ -341,6 +362,7 @@ impl Records {
             }
             self.look_at(slot, now);
         }
+        self.announce_passages(now);
         while let Some(&(due, peer)) = self.collections.first() {
             if due > now {
                 break;

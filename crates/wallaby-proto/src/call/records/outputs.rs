@@ -37,13 +37,20 @@ pub(super) type Sessions = BTreeMap<Session, SessionState>;
 pub(super) struct Outputs {
     /// Responses from a number on, each run over one session; the first run apart, as most have no other.
     first: Option<Run>,
-    more: Vec<Run>,
-    /// Responses that went another way than their run: sent again, or given up.
-    apart: Vec<(u32, Option<Output>)>,
-    /// The last message onward by each session.
-    onward: Vec<Output>,
     /// How many released messages have no place in a session's output yet.
     pub(super) waiting: u32,
+    rare: Option<Box<Rare>>,
+}
+
+/// What a request with one answer does not have.
+#[derive(Debug, Default)]
+struct Rare {
+    /// Runs behind the first.
+    more: Vec<Run>,
+    /// Responses that went another way than their run.
+    apart: Vec<(u32, Apart)>,
+    /// The last message onward by each session.
+    onward: Vec<Output>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +58,15 @@ struct Run {
     from: u32,
     to: u32,
     output: Output,
+}
+
+/// A response that was sent again, or given up.
+#[derive(Debug, Clone, Copy)]
+enum Apart {
+    Dropped,
+    /// It waits for its place in this session's output.
+    Waiting(Session),
+    Placed(Output),
 }
 
 /// Most responses of one request that are remembered to have gone another way than their neighbours.
@@ -61,8 +77,8 @@ const MAX_APART: usize = 256;
 pub(super) enum Fate {
     /// It waits to be written.
     Waiting,
-    /// It went out on this session.
-    Sent(Session),
+    /// It went out on this session, or is still being written.
+    Sent(Output),
     /// It was given up before it went out.
     Dropped,
 }
@@ -70,98 +86,162 @@ pub(super) enum Fate {
 impl Outputs {
     pub(super) fn clear(&mut self) {
         self.first = None;
-        self.more.clear();
-        self.apart.clear();
-        self.onward.clear();
         self.waiting = 0;
+        if let Some(rare) = &mut self.rare {
+            rare.more.clear();
+            rare.apart.clear();
+            rare.onward.clear();
+        }
     }
 
-    /// Response `index` got its place, or an end with the number of responses before it.
-    pub(super) fn place_response(&mut self, index: u32, output: Output) {
-        let to = index.saturating_add(1);
-        let last = match self.more.last_mut() {
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    fn apart(&self) -> &[(u32, Apart)] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.apart)
+    }
+
+    fn onward(&self) -> &[Output] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.onward)
+    }
+
+    fn place_response(&mut self, index: u32, output: Output) {
+        let (from, to) = (index, index.saturating_add(1));
+        let last = match self.rare.as_mut().and_then(|rare| rare.more.last_mut()) {
             Some(last) => Some(last),
             None => self.first.as_mut(),
         };
         match last {
-            Some(run) if run.output.session == output.session && index >= run.from => {
+            None => self.first = Some(Run { from, to, output }),
+            Some(run)
+                if run.output.session == output.session && (run.from..=run.to).contains(&index) =>
+            {
                 run.to = run.to.max(to);
                 run.output.mark = run.output.mark.max(output.mark);
             }
-            _ => {
-                let run = Run {
-                    from: index,
-                    to,
-                    output,
-                };
-                match self.first {
-                    None => self.first = Some(run),
-                    Some(_) => self.more.push(run),
-                }
-            }
+            Some(_) => self.rare().more.push(Run { from, to, output }),
         }
     }
 
+    /// A delegation got its place.
     pub(super) fn place_onward(&mut self, output: Output, sessions: &Sessions) {
-        match self
-            .onward
-            .iter_mut()
-            .find(|other| other.session == output.session)
-        {
+        self.waiting = self.waiting.saturating_sub(1);
+        let onward = &mut self.rare().onward;
+        let session = output.session;
+        match onward.iter_mut().find(|other| other.session == session) {
             Some(other) => other.mark = other.mark.max(output.mark),
             None => {
-                self.onward.retain(|other| !is_written(*other, sessions));
-                self.onward.push(output);
+                onward.retain(|other| !is_written(*other, sessions));
+                onward.push(output);
             }
         }
     }
 
-    /// A response went another way than it was placed: again over `output`, or not at all.
-    pub(super) fn set_apart(&mut self, index: u32, output: Option<Output>) {
-        match self.apart.iter_mut().find(|other| other.0 == index) {
-            Some(other) => other.1 = output,
+    /// A message got its place that had none: a response, or an end with the number of responses before it.
+    #[inline]
+    pub(super) fn place(&mut self, index: u32, output: Output) {
+        if self.first.is_none() && self.rare.is_none() {
+            self.waiting = self.waiting.saturating_sub(1);
+            let (from, to) = (index, index.saturating_add(1));
+            self.first = Some(Run { from, to, output });
+        } else {
+            self.place_further(index, output);
+        }
+    }
+
+    #[inline(never)]
+    fn place_further(&mut self, index: u32, output: Output) {
+        if self.apart().iter().any(|other| other.0 == index) {
+            return self.set_apart(index, Apart::Placed(output));
+        }
+        if !self.runs().any(|run| run.holds(index)) {
+            self.waiting = self.waiting.saturating_sub(1);
+        }
+        self.place_response(index, output);
+    }
+
+    /// A response will not be sent.
+    pub(super) fn drop_response(&mut self, index: u32) {
+        let known = self.apart().iter().any(|other| other.0 == index)
+            || self.runs().any(|run| run.holds(index));
+        self.waiting = self.waiting.saturating_sub(u32::from(!known));
+        self.set_apart(index, Apart::Dropped);
+    }
+
+    /// A response is sent again, over this session.
+    pub(super) fn resend(&mut self, index: u32, session: Session) {
+        self.set_apart(index, Apart::Waiting(session));
+    }
+
+    fn set_apart(&mut self, index: u32, apart: Apart) {
+        let all = &mut self.rare().apart;
+        match all.iter_mut().find(|other| other.0 == index) {
+            Some(other) => other.1 = apart,
             None => {
-                if self.apart.len() >= MAX_APART {
-                    self.apart.remove(0);
+                if all.len() >= MAX_APART {
+                    all.remove(0);
                 }
-                self.apart.push((index, output));
+                all.push((index, apart));
             }
         }
+    }
+
+    fn runs(&self) -> impl DoubleEndedIterator<Item = &Run> {
+        let more = self.rare.iter().flat_map(|rare| &rare.more);
+        self.first.iter().chain(more)
     }
 
     /// Whether something that was released has not been written out. What a session that has ended did not write will
     /// not be written any more.
     pub(super) fn are_being_written(&self, sessions: &Sessions) -> bool {
-        let mut runs = self.first.iter().chain(&self.more);
         self.waiting > 0
-            || runs.any(|run| !is_written(run.output, sessions))
+            || self.runs().any(|run| !is_written(run.output, sessions))
             || self
-                .onward
+                .onward()
                 .iter()
-                .any(|output| !is_written(*output, sessions))
+                .any(|onward| !is_written(*onward, sessions))
+            || self.apart().iter().any(|(_, apart)| match apart {
+                Apart::Dropped => false,
+                Apart::Waiting(session) => sessions.contains_key(session),
+                Apart::Placed(output) => !is_written(*output, sessions),
+            })
     }
 
-    pub(super) fn fate(&self, index: u32) -> Fate {
-        if let Some((_, apart)) = self.apart.iter().find(|other| other.0 == index) {
-            return apart.map_or(Fate::Dropped, |output| Fate::Sent(output.session));
+    pub(super) fn fate(&self, index: u32, sessions: &Sessions) -> Fate {
+        if let Some((_, apart)) = self.apart().iter().find(|other| other.0 == index) {
+            return match apart {
+                Apart::Waiting(session) if sessions.contains_key(session) => Fate::Waiting,
+                Apart::Waiting(_) | Apart::Dropped => Fate::Dropped,
+                Apart::Placed(output) => Fate::Sent(*output),
+            };
         }
-        let mut runs = self.more.iter().rev().chain(&self.first);
-        match runs.find(|run| (run.from..run.to).contains(&index)) {
-            Some(run) => Fate::Sent(run.output.session),
+        match self.runs().rev().find(|run| run.holds(index)) {
+            Some(run) => Fate::Sent(run.output),
             None => Fate::Waiting,
         }
     }
 
     /// Whether answers went out on this session that its other end has not confirmed.
     pub(super) fn has_unconfirmed(&self, session: Session, confirmed: Option<u64>) -> bool {
-        let mut runs = self.first.iter().chain(&self.more);
-        runs.any(|run| {
-            run.output.session == session && confirmed.is_none_or(|mark| run.output.mark > mark)
+        let apart = self.apart().iter().filter_map(|(_, apart)| match apart {
+            Apart::Placed(output) => Some(output),
+            Apart::Dropped | Apart::Waiting(_) => None,
+        });
+        let mut outputs = self.runs().map(|run| &run.output).chain(apart);
+        outputs.any(|output| {
+            output.session == session && confirmed.is_none_or(|mark| output.mark > mark)
         })
     }
 }
 
-fn is_written(output: Output, sessions: &Sessions) -> bool {
+impl Run {
+    fn holds(&self, index: u32) -> bool {
+        (self.from..self.to).contains(&index)
+    }
+}
+
+pub(super) fn is_written(output: Output, sessions: &Sessions) -> bool {
     sessions
         .get(&output.session)
         .is_none_or(|session| session.written >= output.mark)

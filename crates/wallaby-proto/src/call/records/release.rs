@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use crate::call::records::outputs::Fate;
 use crate::call::records::table::{NewRecord, OF_ENDED, Record};
-use crate::call::records::{Frozen, Output, Records, Sent, Ticket};
+use crate::call::records::{Frozen, Output, Records, Sent, Session, Ticket};
 use crate::call::server::Delegated;
 use crate::manifest::{Facts, Manifest};
 use crate::wire::{Child, End, Request, Response};
@@ -24,7 +23,9 @@ impl Records {
         };
         let record = self.table.records.at(slot);
         record.count = response.index.saturating_add(1);
-        record.kept = self.kept.keep(response, record.kept);
+        if !self.table.calls.get(record.call).aborted {
+            record.kept = self.kept.keep(response, record.kept);
+        }
         record.hear(now);
         record.learn(response.manifest);
         if response.last {
@@ -71,9 +72,9 @@ impl Records {
         let record = self.table.records.at(slot);
         record.learn(delegated.manifest);
         if delegated.id.path == record.id.path {
-            record.continuation = Some(to);
+            record.rare().continuation = Some(to);
         } else {
-            record.children.push(to);
+            record.rare().children.push(to);
         }
         if may {
             self.note_release(slot, Sent::Delegation, output, now);
@@ -99,20 +100,20 @@ impl Records {
         let record = self.table.records.at(slot);
         let attempt = record.attempt;
         if request.id.path == record.id.path {
-            record.continuation = Some(own);
+            record.rare().continuation = Some(own);
         } else {
             // Delegations are released one by one: the last one with this place is the one.
             let call = self.table.calls.get(record.call).key;
             let place = |index: &usize| {
                 record.id.path.child(*index as u32, call.call, call.token) == request.id.path
             };
-            let index = (0..record.children.len()).rev().find(place)?;
-            record.children[index] = own;
+            let index = (0..record.children().len()).rev().find(place)?;
+            record.rare().children[index] = own;
         }
         let record = self.table.records.get(slot);
         let (call, depth, session, direct) =
             (record.call, record.depth, record.session, record.direct);
-        let (reply_to, carried) = (record.reply_to.clone(), record.quiet(now));
+        let (reply_to, carried) = (record.reply_to(), record.quiet(now));
         if self.table.request(call, request.id, attempt).is_some() || !self.has_room(now) {
             return None;
         }
@@ -123,10 +124,10 @@ impl Records {
             attempt,
             depth: depth.saturating_add(1),
             base: request.base,
-            manifest: request.manifest,
+            manifest: request.manifest.as_ref(),
             session,
             direct,
-            reply_to,
+            reply_to: &reply_to,
             carried,
             now,
         });
@@ -134,26 +135,21 @@ impl Records {
         Some(self.ticket(slot))
     }
 
-    /// A released message got its place in a session's output.
+    /// A released message, or a response that is sent again, got its place in a session's output.
     pub fn placed(&mut self, ticket: Ticket, sent: Sent, output: Output) {
         if let Some(slot) = self.slot(ticket) {
             self.place(slot, sent, output);
         }
     }
 
-    /// A released message will not be sent. A response may have had its place already, or have been
-    /// [`crate::call::records::Action::Resend`]'s.
+    /// A released message, or a response that should be sent again, will not be sent. It may have had its place already.
     pub fn dropped(&mut self, ticket: Ticket, sent: Sent) {
         let Some(slot) = self.slot(ticket) else {
             return;
         };
         let outputs = &mut self.table.records.at(slot).outputs;
         match sent {
-            Sent::Response(index) => {
-                let waited = outputs.fate(index) == Fate::Waiting;
-                outputs.waiting = outputs.waiting.saturating_sub(u32::from(waited));
-                outputs.set_apart(index, None);
-            }
+            Sent::Response(index) => outputs.drop_response(index),
             Sent::End | Sent::Delegation => outputs.waiting = outputs.waiting.saturating_sub(1),
         }
     }
@@ -171,6 +167,15 @@ impl Records {
         self.slot(ticket).is_some_and(|slot| {
             let record = self.table.records.get(slot);
             !record.ended && !record.stopped && !self.table.calls.get(record.call).aborted
+        })
+    }
+
+    /// Whether a delegation that was released, and has waited for its connection or for credit, may still be sent: not if
+    /// its call was aborted meanwhile, or is over. Then it is [`Self::dropped`].
+    pub fn may_send(&self, ticket: Ticket) -> bool {
+        self.slot(ticket).is_some_and(|slot| {
+            let call = self.table.records.get(slot).call;
+            !self.table.calls.get(call).aborted
         })
     }
 
@@ -213,17 +218,22 @@ impl Records {
 
     pub(super) fn place(&mut self, slot: u32, sent: Sent, output: Output) {
         let record = self.table.records.at(slot);
-        let initiator = self.table.calls.get(record.call).key.call.initiator;
-        let outputs = &mut record.outputs;
-        outputs.waiting = outputs.waiting.saturating_sub(1);
-        let index = match sent {
-            Sent::Response(index) => index,
-            Sent::End => record.count,
-            Sent::Delegation => return outputs.place_onward(output, &self.sessions),
-        };
-        outputs.place_response(index, output);
-        let direct = record.direct && record.session == output.session;
-        if !direct && let Some(session) = self.sessions.get_mut(&output.session) {
+        match sent {
+            Sent::Response(index) => record.outputs.place(index, output),
+            Sent::End => record.outputs.place(record.count, output),
+            Sent::Delegation => return record.outputs.place_onward(output, &self.sessions),
+        }
+        if !record.direct || record.session != output.session {
+            self.note_relay(slot, output.session);
+        }
+    }
+
+    /// An answer went out on another session than that of its request.
+    #[inline(never)]
+    fn note_relay(&mut self, slot: u32, session: Session) {
+        let call = self.table.records.get(slot).call;
+        let initiator = self.table.calls.get(call).key.call.initiator;
+        if let Some(session) = self.sessions.get_mut(&session) {
             session.relays |= session.peer != initiator;
         }
     }
@@ -231,18 +241,20 @@ impl Records {
     /// If the last message has been released, the request has ended.
     pub(super) fn end_if_over(&mut self, slot: u32, now: Duration) {
         let record = self.table.records.at(slot);
-        if record.ended || (record.facts.is_none() && record.continuation.is_none()) {
+        if record.ended || (record.facts.is_none() && record.continuation().is_none()) {
             return;
         }
         record.ended = true;
         record.since = now;
         self.running -= 1;
-        let at_peer = self.table.peers.at(self.table.calls.get(record.call).peer);
+        let peer = self.table.calls.get(record.call).peer;
+        let at_peer = self.table.peers.at(peer);
         at_peer.running -= 1;
         let list = &mut at_peer.ended;
         list.push::<OF_ENDED>(&mut self.table.records, slot);
-        let peer = self.table.calls.get(self.table.records.get(slot).call).peer;
-        self.schedule_collection(peer, now);
+        if at_peer.collection.is_none() {
+            self.schedule_collection(peer, now);
+        }
     }
 }
 

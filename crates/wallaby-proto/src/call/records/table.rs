@@ -96,18 +96,14 @@ pub(super) struct Record {
     pub(super) stopped: bool,
     pub(super) base: u32,
     pub(super) count: u32,
-    pub(super) children: Vec<Child>,
-    pub(super) continuation: Option<Child>,
     pub(super) facts: Option<Facts>,
-    /// The manifest it was given.
-    pub(super) manifest: Option<Manifest>,
     pub(super) outputs: Outputs,
+    rare: Option<Box<Rare>>,
     /// The number of its last kept response.
     pub(super) kept: Option<u64>,
     pub(super) session: Session,
     /// That session's other end is the initiator.
     pub(super) direct: bool,
-    pub(super) reply_to: ReplyTo,
     /// When the initiator last heard of this line of the call; or when the request came, and how long it had not heard
     /// of it then.
     pub(super) heard: Duration,
@@ -121,17 +117,28 @@ pub(super) struct Record {
     pub(super) due: Option<Duration>,
 }
 
+/// What a request of one hop does not have. A slot that had it once keeps its memory.
+#[derive(Debug, Default)]
+pub(super) struct Rare {
+    pub(super) children: Vec<Child>,
+    pub(super) continuation: Option<Child>,
+    /// The manifest it was given.
+    pub(super) manifest: Option<Manifest>,
+    /// Where it said that answers go; `None` is back.
+    reply_to: Option<ReplyTo>,
+}
+
 /// What a new record begins with.
-pub(super) struct NewRecord {
+pub(super) struct NewRecord<'a> {
     pub(super) call: u32,
     pub(super) id: RequestId,
     pub(super) attempt: u32,
     pub(super) depth: u32,
     pub(super) base: u32,
-    pub(super) manifest: Option<Manifest>,
+    pub(super) manifest: Option<&'a Manifest>,
     pub(super) session: Session,
     pub(super) direct: bool,
-    pub(super) reply_to: ReplyTo,
+    pub(super) reply_to: &'a ReplyTo,
     pub(super) carried: Duration,
     pub(super) now: Duration,
 }
@@ -362,7 +369,7 @@ impl Table {
         place.unwrap_or(NONE)
     }
 
-    pub(super) fn add_record(&mut self, new: NewRecord) -> u32 {
+    pub(super) fn add_record(&mut self, new: NewRecord<'_>) -> u32 {
         let (call, attempt) = (new.call, new.attempt);
         let slot = match self.records.free.pop() {
             Some(slot) => {
@@ -376,15 +383,34 @@ impl Table {
         at_call.count += 1;
         at_call.latest_attempt = at_call.latest_attempt.max(attempt);
         let count = at_call.count;
-        if count == SCANNED + 1 {
-            let requests: Vec<u32> = self.requests(call).collect();
-            for slot in requests {
-                self.by_request.insert(self.hash_of_request(slot), slot);
-            }
-        } else if count > SCANNED {
-            self.by_request.insert(self.hash_of_request(slot), slot);
+        if count > SCANNED {
+            self.index_request(slot, count);
         }
         slot
+    }
+
+    /// A request was added to a call that now has so many.
+    #[inline(never)]
+    fn index_request(&mut self, slot: u32, count: u32) {
+        let call = self.records.get(slot).call;
+        let requests: Vec<u32> = match count == SCANNED + 1 {
+            true => self.requests(call).collect(),
+            false => vec![slot],
+        };
+        for slot in requests {
+            self.by_request.insert(self.hash_of_request(slot), slot);
+        }
+    }
+
+    fn forget_index(&mut self, slot: u32, count: u32) {
+        self.by_request.remove(self.hash_of_request(slot), slot);
+        if count == SCANNED {
+            let call = self.records.get(slot).call;
+            let requests: Vec<u32> = self.requests(call).collect();
+            for slot in requests {
+                self.by_request.remove(self.hash_of_request(slot), slot);
+            }
+        }
     }
 
     /// Takes a request out of all lists, and its call if it was the last one. Its generation is over.
@@ -394,25 +420,25 @@ impl Table {
         fresh.remove::<OF_FRESH>(&mut self.records, slot);
         let ended = &mut self.peers.at(peer).ended;
         ended.remove::<OF_ENDED>(&mut self.records, slot);
-        let at_call = self.calls.at(call);
-        at_call.requests.remove::<OF_CALL>(&mut self.records, slot);
-        at_call.count -= 1;
-        let count = at_call.count;
-        if count >= SCANNED {
-            self.by_request.remove(self.hash_of_request(slot), slot);
-        }
-        if count == SCANNED {
-            let requests: Vec<u32> = self.requests(call).collect();
-            for slot in requests {
-                self.by_request.remove(self.hash_of_request(slot), slot);
-            }
-        }
         let record = self.records.at(slot);
         record.generation = record.generation.wrapping_add(1);
         record.release();
         self.records.free.push(slot);
-        if count == 0 {
-            self.remove_call(call);
+        let at_call = self.calls.at(call);
+        at_call.count -= 1;
+        match at_call.count {
+            0 => self.remove_call(call),
+            count => self.remove_from_call(slot, call, count),
+        }
+    }
+
+    /// A request was removed from a call that has so many others.
+    #[inline(never)]
+    fn remove_from_call(&mut self, slot: u32, call: u32, count: u32) {
+        let requests = &mut self.calls.at(call).requests;
+        requests.remove::<OF_CALL>(&mut self.records, slot);
+        if count >= SCANNED {
+            self.forget_index(slot, count);
         }
     }
 
@@ -427,7 +453,7 @@ impl Table {
 }
 
 impl Record {
-    fn make(new: NewRecord) -> Self {
+    fn make(new: NewRecord<'_>) -> Self {
         let mut record = Self {
             generation: 0,
             call: new.call,
@@ -439,15 +465,12 @@ impl Record {
             stopped: false,
             base: 0,
             count: 0,
-            children: Vec::new(),
-            continuation: None,
             facts: None,
-            manifest: None,
             outputs: Outputs::default(),
+            rare: None,
             kept: None,
             session: new.session,
             direct: false,
-            reply_to: ReplyTo::Peer,
             heard: Duration::ZERO,
             carried: Duration::ZERO,
             pinged: Duration::ZERO,
@@ -461,14 +484,18 @@ impl Record {
 
     /// Lets go of what a slot that is not used need not hold.
     fn release(&mut self) {
-        self.children.clear();
-        self.continuation = None;
         self.outputs.clear();
-        self.reply_to = ReplyTo::Peer;
+        if let Some(rare) = &mut self.rare {
+            rare.children.clear();
+            rare.continuation = None;
+            rare.manifest = None;
+            rare.reply_to = None;
+        }
     }
 
     /// Field by field: what the slot has allocated is used again, and its generation goes on.
-    fn reset(&mut self, new: NewRecord) {
+    #[inline]
+    fn reset(&mut self, new: NewRecord<'_>) {
         self.call = new.call;
         self.id = new.id;
         self.attempt = new.attempt;
@@ -479,17 +506,43 @@ impl Record {
         self.base = new.base;
         self.count = new.base;
         self.facts = None;
-        self.manifest = new.manifest;
         self.kept = None;
         self.session = new.session;
         self.direct = new.direct;
-        self.reply_to = new.reply_to;
+        if new.manifest.is_some() || *new.reply_to != ReplyTo::Peer {
+            let rare = self.rare();
+            rare.manifest = new.manifest.copied();
+            rare.reply_to = Some(new.reply_to.clone());
+        }
         self.heard = new.now;
         self.carried = new.carried;
         self.pinged = new.now;
         self.progressed = new.now;
         self.since = new.now;
         self.due = None;
+    }
+
+    pub(super) fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    pub(super) fn children(&self) -> &[Child] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.children)
+    }
+
+    pub(super) fn continuation(&self) -> Option<&Child> {
+        self.rare.as_ref()?.continuation.as_ref()
+    }
+
+    /// The manifest it was given.
+    pub(super) fn manifest(&self) -> Option<Manifest> {
+        self.rare.as_ref()?.manifest
+    }
+
+    /// Where it said that answers go.
+    pub(super) fn reply_to(&self) -> ReplyTo {
+        let stated = self.rare.as_ref().and_then(|rare| rare.reply_to.clone());
+        stated.unwrap_or(ReplyTo::Peer)
     }
 
     /// The initiator hears of this line of the call.

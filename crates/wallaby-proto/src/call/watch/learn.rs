@@ -30,6 +30,19 @@ impl Watch {
         }
     }
 
+    /// Who passes a response on says that it is still on its way: it shows life when it arrives. It is of no importance
+    /// which attempt has sent it.
+    pub(super) fn handle_passing(&mut self, position: u32, pong: &Pong, now: Duration) {
+        let line = self.line(position);
+        let number = pong.request.hop;
+        let hop = line.hops.iter().find(|hop| hop.hop == number);
+        let base = hop.and_then(|hop| hop.base);
+        line.gaps.restart(base.unwrap_or(0), now);
+        if line.top().is_none_or(|top| top.hop <= number) {
+            line.evidence = now;
+        }
+    }
+
     pub(super) fn handle_known(
         &mut self,
         initiator: &mut Initiator,
@@ -165,7 +178,7 @@ impl Watch {
         if !located {
             return;
         }
-        let wanted = line.wanted.is_some();
+        let wanted = line.wanted.is_some() && line.highest_located() == Some(index);
         let (from, to) = line.range(index);
         let to = to.min(line.gaps.bound());
         let misses = initiator
@@ -177,7 +190,8 @@ impl Watch {
         }
     }
 
-    /// The position among its line of a hop, which may be heard of for the first time; `None` if there is no room.
+    /// The position among its line of a hop, which may be heard of for the first time; `None` if there is no room, or if
+    /// it has nothing to tell any more.
     pub(super) fn hop(
         &mut self,
         initiator: &Initiator,
@@ -191,6 +205,10 @@ impl Watch {
             Ok(index) => return Some(index),
             Err(index) => index,
         };
+        let branch = initiator.branch_at(position)?;
+        if line.has_settled(number, &branch.received) {
+            return None;
+        }
         let is_top = index == line.hops.len();
         line.hops.insert(index, Hop::new(number));
         self.hops += 1;

@@ -94,6 +94,12 @@ impl Hop {
             pinged: None,
         }
     }
+
+    /// Whether hops below have nothing to tell any more: this one has been seen, and their responses have arrived.
+    fn settles(&self, received: &Received) -> bool {
+        let base = self.base.is_some_and(|base| received.has_all_below(base));
+        base && self.state != State::Unseen
+    }
 }
 
 impl Line {
@@ -121,15 +127,18 @@ impl Line {
     }
 
     /// Forgets hops below one that lives, or has lived, if none of their responses is missing: only the highest needs
-    /// to live.
+    /// to live. The last of them that can be asked knows the way to those above.
     pub(super) fn forget_settled_hops(&mut self, received: &Received) {
-        let settles = |hop: &Hop| {
-            let base = hop.base.is_some_and(|base| received.has_all_below(base));
-            base && hop.state != State::Unseen
-        };
-        if let Some(index) = self.hops.iter().rposition(settles) {
-            self.hops.drain(..index);
+        if let Some(index) = self.hops.iter().rposition(|hop| hop.settles(received)) {
+            let located = self.highest_located().unwrap_or(index);
+            self.hops.drain(..index.min(located));
         }
+    }
+
+    /// Whether a hop is one of those that [`Self::forget_settled_hops`] has forgotten.
+    pub(super) fn has_settled(&self, number: u32, received: &Received) -> bool {
+        let lowest = self.hops.first();
+        lowest.is_some_and(|lowest| number < lowest.hop && lowest.settles(received))
     }
 
     /// When the branch last showed life. What its sender is still writing cannot show any.

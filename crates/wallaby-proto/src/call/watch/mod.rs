@@ -13,7 +13,8 @@
 //! a pong arrived:                     watch.handle_pong(&mut initiator, ..)
 //! a connection ended, a node is gone: watch.handle_disconnect(..), watch.handle_gone(..)
 //! the application gives up:           watch.abort(..)
-//! its timer fired:                    read all input, then watch.handle_timeout(..)
+//! its timer fired:                    read all input; watch.writing(..) for each initial request that the driver's
+//!                                     own output still holds; then watch.handle_timeout(..)
 //! after each of these:                while let Some(action) = watch.poll() { .. }; wait until watch.next_timeout()
 //! ```
 //!
@@ -196,6 +197,18 @@ impl Watch {
         }
     }
 
+    /// This endpoint's own output still holds an initial request: its parts are on their way, or it waits for credit or
+    /// for its connection. No server can show life before it has been written out. The driver says so as long as it is
+    /// so, before each [`Self::handle_timeout`].
+    pub fn writing(&mut self, initiator: &Initiator, request: RequestId, now: Duration) {
+        if let Some(position) = initiator.find(&request.path) {
+            self.ensure_line(position, now);
+            let line = self.line(position);
+            line.evidence = line.evidence.max(now);
+            line.gone = None;
+        }
+    }
+
     /// A response or an end of this request arrived, and the initiator has been shown it.
     pub fn handle_heard(
         &mut self,
@@ -226,6 +239,7 @@ impl Watch {
         };
         self.look_at_changes(initiator, now);
         match &pong.progress {
+            None if pong.announced => self.handle_passing(position, pong, now),
             _ if pong.attempt < self.line(position).attempt => {}
             None => self.handle_unknown(initiator, position, pong, now),
             Some(progress) => {

@@ -734,7 +734,8 @@ impl World {
                     return;
                 }
                 self.oracle.count("responses sent again");
-                self.send(m, session.0, Message::Response(response));
+                let mark = self.send(m, session.0, Message::Response(response));
+                self.written(m, ticket, index, session.0, mark);
             }
             ServerAction::Stop { ticket, reason, .. } => {
                 self.oracle.count("handlers stopped");

@@ -1,6 +1,8 @@
 # Wallaby's everyday commands. `make` lists them; the words after ## are the help text.
 
 CARGO ?= cargo
+# With most of release's speed and all assertions, as the simulator.
+CHAOS = $(CARGO) run -q -p wallaby-chaos --locked --profile sim --
 # Handed to the program: make demo ARGS="--link 1ms", make bench ARGS="--pin 0 --json"
 ARGS ?=
 
@@ -44,6 +46,8 @@ verify: ## Check format, lints, docs and run all tests; writes nothing but build
 	@$(CARGO) test --workspace --locked --no-fail-fast
 	@echo "== simulator: the protocol in 2,000 random worlds"
 	@$(CARGO) run -q -p wallaby-sim --locked --profile sim -- --seeds 2000
+	@echo "== simulator: whole endpoints in 300 random worlds"
+	@$(CARGO) test -q -p wallaby --locked --profile sim --features turmoil --test turmoil
 
 .PHONY: fix
 fix: setup-test ## Format the code and apply what clippy can repair; brings Cargo.lock up to date
@@ -73,9 +77,34 @@ bench: setup-build ## Multi-hop calls against RPC and raw-socket floors, pinned 
 bench-report: setup-build ## Measure everything again and rewrite docs/performance.md and docs/results (half an hour)
 	@$(CARGO) run --release --locked -q -p wallaby-cli -- bench report $(ARGS)
 
+.PHONY: chaos
+chaos: setup-chaos ## Processes killed, stopped and cut off under load, a minute each over TCP, UDP and unix sockets
+	@for transport in tcp udp unix; do \
+		$(CHAOS) run --transport $$transport $(or $(ARGS),--seconds 60) || exit 1; \
+	done
+
 .PHONY: soak
-soak: setup-test ## The protocol in 100,000 random worlds, from seed 0 on or as ARGS says (some minutes)
+soak: setup-chaos setup-fuzz ## 100,000 random worlds (ARGS="--seeds N" for others), models, fuzzing, chaos (an hour)
 	@$(CARGO) run -q -p wallaby-sim --locked --profile sim -- $(or $(ARGS),--seeds 100000)
+	@$(MAKE) --no-print-directory model ARGS=
+	@$(MAKE) --no-print-directory fuzz ARGS=
+	@for transport in tcp udp; do \
+		$(CHAOS) run --transport $$transport --seconds 600 || exit 1; \
+		$(CHAOS) detect --transport $$transport --times 100 || exit 1; \
+	done
+	@$(CHAOS) loss --calls 100000
+	@$(CHAOS) loss --calls 100000 --workers 4
+
+.PHONY: model
+model: setup-test ## Every run of small calls with a fault, two, or an abort; or of the scope that ARGS names
+	@for scope in $(if $(ARGS),"$(ARGS)","--messages 5" "--messages 4 --faults 2" "--messages 4 --abort"); do \
+		echo "== model: $$scope"; \
+		$(CARGO) run -q -p wallaby-model --locked --profile sim -- $$scope || exit 1; \
+	done
+
+.PHONY: fuzz
+fuzz: setup-fuzz ## A minute for each decoder and state machine; ARGS="client 600": which, for how many seconds
+	@scripts/fuzz.sh $(or $(ARGS),all)
 
 .PHONY: callgrind
 callgrind: ## Instructions and nanoseconds per call of the protocol core alone (release)
@@ -88,8 +117,12 @@ audit: ## Check the dependencies against deny.toml; compiles cargo-deny once
 	@scripts/audit.sh
 
 # Set-up is silent when nothing is missing.
-.PHONY: setup-build setup-test
+.PHONY: setup-build setup-test setup-fuzz setup-chaos
 setup-build:
 	@scripts/setup.sh build
 setup-test:
 	@scripts/setup.sh test
+setup-fuzz:
+	@scripts/setup.sh fuzz
+setup-chaos:
+	@scripts/setup.sh chaos

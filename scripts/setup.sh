@@ -3,6 +3,8 @@
 #
 #   scripts/setup.sh build       a C linker, which rustc calls to link (gcc, libc6-dev)
 #   scripts/setup.sh test        build, and the toolchain's rustfmt and clippy
+#   scripts/setup.sh fuzz        build, and a C++ compiler, which builds libFuzzer
+#   scripts/setup.sh chaos       test, and what makes network namespaces (iproute2, util-linux)
 #   scripts/setup.sh callgrind   build, and valgrind
 #   scripts/setup.sh audit       build, git and cargo-deny (compiled from source: about three minutes on two cores, once)
 set -euo pipefail
@@ -80,6 +82,16 @@ need_valgrind() {
     have valgrind || apt_install "no valgrind" valgrind libc6-dbg
 }
 
+need_cxx() {
+    have c++ || apt_install "no C++ compiler, which builds libFuzzer" g++
+}
+
+# Without them nothing is missing but the links that are cut; the program says so.
+need_namespaces() {
+    PATH=$PATH:/usr/sbin:/sbin
+    have ip && have nsenter || apt_install "no ip or no nsenter, by which links are cut" iproute2 util-linux
+}
+
 need_deny() {
     have git || apt_install "no git, by which cargo-deny fetches the advisory database" git
     cargo deny --version >/dev/null 2>&1 && return
@@ -99,6 +111,18 @@ test)
     need_component fmt rustfmt
     need_component clippy clippy
     ;;
+fuzz)
+    need_cargo
+    need_linker
+    need_cxx
+    ;;
+chaos)
+    need_cargo
+    need_linker
+    need_component fmt rustfmt
+    need_component clippy clippy
+    need_namespaces
+    ;;
 callgrind)
     need_cargo
     need_linker
@@ -110,7 +134,7 @@ audit)
     need_deny
     ;;
 *)
-    sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

@@ -85,11 +85,7 @@ pub(crate) fn compare(
     let mut folders = Vec::new();
     for &transport in &options.transports {
         let folder = Folder::create()?;
-        for &stack in options
-            .stacks
-            .iter()
-            .filter(|stack| stack.speaks(transport))
-        {
+        for &stack in &options.stacks {
             let patterns: Vec<Pattern> = patterns
                 .iter()
                 .copied()
@@ -128,7 +124,7 @@ pub(crate) fn compare(
     }
     ensure!(
         !systems.is_empty(),
-        "nothing to measure: no system with such a name speaks the transport"
+        "nothing to measure: no system has such a name"
     );
     let schedule = Schedule {
         rounds: options.rounds,
@@ -145,15 +141,6 @@ pub(crate) fn compare(
     let mut rows: Vec<Row> = rows.collect();
     rows.sort_by_key(|row| row.n); // stable: within one n as they were asked for
     Ok(rows)
-}
-
-impl Stack {
-    fn speaks(self, transport: Transport) -> bool {
-        match self {
-            Self::FloorBlocking | Self::FloorTokio => true,
-            Self::Wallaby => transport != Transport::Udp,
-        }
-    }
 }
 
 fn start(

@@ -166,7 +166,7 @@ fn check(options: &LargeOptions) -> Result<()> {
     );
     ensure!(
         run.transports.iter().all(|one| *one != Transport::Udp),
-        "wallaby does not speak udp yet"
+        "messages over udp have at most 64 KiB: choose tcp or unix"
     );
     Ok(())
 }

@@ -16,6 +16,16 @@ impl Random {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 
+    /// A number from `low` to `high`, both included.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(usize::try_from(high - low).unwrap_or(usize::MAX - 1) + 1) as u64
+    }
+
+    /// True in so many of a thousand cases.
+    pub fn per_mille(&mut self, cases: u32) -> bool {
+        self.below(1000) < cases as usize
+    }
+
     /// Puts the items into random order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         self.choose(items, items.len());

@@ -118,7 +118,7 @@ fn wallaby_carries_out_every_pattern() -> Result<(), Box<dyn Error>> {
     )?);
     assert_eq!(
         rows.len(),
-        2 * 2 * 2 * 2,
+        3 * 2 * 2 * 2,
         "transports, forms, numbers, benchmarks: {rows:?}"
     );
     for row in rows {

@@ -76,7 +76,7 @@ pub(crate) enum Bench {
 /// What all benchmarks take.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// What messages are carried by, compared in one run: unix, tcp, udp (raw sockets only)
+    /// What messages are carried by, compared in one run: unix, tcp, udp
     #[arg(
         long,
         value_name = "NAME,...",

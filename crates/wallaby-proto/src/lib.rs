@@ -80,6 +80,7 @@ pub mod connection;
 pub mod datagram;
 pub mod id;
 pub mod manifest;
+pub mod seal;
 pub mod wire;
 
 mod address;

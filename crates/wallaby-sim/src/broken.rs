@@ -1,4 +1,8 @@
-//! Deliberate faults in the nodes' glue or in messages between the machines: what the oracle must catch.
+//! Deliberate faults at the border of the machines, in what goes in or comes out: what the oracle must catch.
+//!
+//! They are not inside `wallaby-proto`, so that nothing there knows of them: a feature would be on in every build of the
+//! workspace that has the simulator's tests in it, and a switch looked at while running would cost each call. What a
+//! wrong machine would say is as wrong when it is changed on its way out.
 
 use clap::ValueEnum;
 
@@ -13,6 +17,10 @@ pub enum Broken {
     ResponseTwice,
     /// A request goes out again on another connection when its own is reset.
     ResendAfterReset,
+    /// An answer of a call that is over is taken for one of a call that lives.
+    AnyCall,
+    /// A failed call says that nothing of it was sent.
+    NothingSent,
     /// Whoever answers at an initiator's address gets its answers, without a look at its node id.
     AnyLife,
     /// Refused work ends like work that is done.
@@ -35,6 +43,8 @@ pub enum Broken {
     UnknownFails,
     /// A node that was stopped judges its timers before it reads its input.
     TimersFirst,
+    /// Nobody asks whether a silent peer still lives.
+    NoKeepAlive,
 }
 
 impl Broken {

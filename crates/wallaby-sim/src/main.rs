@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use wallaby_sim::{Broken, Options, Plan, Summary, run, shrink};
+use wallaby_sim::{Broken, Options, Summary, run, shrink};
 
 /// Most failing seeds that are shrunk and shown; the others are only named.
 const SHOWN: usize = 3;
@@ -29,6 +29,9 @@ struct Cli {
     /// With --log: show the events of the shrunk plan, too
     #[arg(long, requires = "log")]
     shrunk: bool,
+    /// Run worlds without faults: no call may fail in them
+    #[arg(long)]
+    calm: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -60,8 +63,9 @@ fn one(seed: u64, cli: &Cli) -> anyhow::Result<bool> {
     let options = Options {
         log: cli.log,
         broken: cli.broken,
+        calm: cli.calm,
     };
-    let plan = Plan::random(seed);
+    let plan = options.plan(seed);
     let report = run(&plan, options);
     if cli.log {
         print(&format!("{plan}\n{}\n", report.log))?;
@@ -95,6 +99,7 @@ fn many(cli: &Cli) -> anyhow::Result<bool> {
     let options = Options {
         log: false,
         broken: cli.broken,
+        calm: cli.calm,
     };
     let bar = match std::io::stderr().is_terminal() {
         true => ProgressBar::new(cli.seeds)
@@ -129,9 +134,11 @@ fn describe(seed: u64, options: Options, log: bool) -> String {
         Some(broken) => format!(" --broken {}", broken.name()),
         None => String::new(),
     };
-    let mut text =
-        format!("replay: cargo run -p wallaby-sim --release -- --seed {seed}{broken} --log\n");
-    if let Some(small) = shrink(&Plan::random(seed), options) {
+    let calm = if options.calm { " --calm" } else { "" };
+    let mut text = format!(
+        "replay: cargo run -p wallaby-sim --release -- --seed {seed}{calm}{broken} --log\n"
+    );
+    if let Some(small) = shrink(&options.plan(seed), options) {
         let report = run(
             &small.plan,
             Options {

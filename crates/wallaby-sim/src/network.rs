@@ -10,9 +10,6 @@ use crate::plan::{Fault, LinkPlan, Plan};
 use crate::queue::{Event, Queue};
 use crate::random::Random;
 
-/// Bytes that nobody acknowledges for so long end a connection.
-const GIVE_UP: Duration = Duration::from_secs(10);
-
 /// Largest piece that travels as one.
 const PIECE: usize = 32 * 1024;
 
@@ -230,7 +227,7 @@ impl Network {
             if unacknowledged && !end.giving_up {
                 end.giving_up = true;
                 let after = if silent {
-                    GIVE_UP
+                    self.plan.patience
                 } else {
                     2 * self.plan.latency
                 };
@@ -382,6 +379,20 @@ impl Network {
             }
         }
         self.links[link.0 as usize].broken = true;
+        for side in [Side::Dialler, Side::Acceptor] {
+            self.give_up_in_time(Socket { link, side }, queue);
+        }
+    }
+
+    /// Nobody acknowledges what an end has written: it gives its connection up after a while.
+    fn give_up_in_time(&mut self, Socket { link, side }: Socket, queue: &mut Queue) {
+        let state = &mut self.links[link.0 as usize];
+        let unacknowledged = state.pipes[side.other() as usize].unread > 0;
+        let end = &mut state.ends[side as usize];
+        if unacknowledged && end.open && !end.giving_up {
+            end.giving_up = true;
+            queue.after(self.plan.patience, Event::GivenUp(Socket { link, side }));
+        }
     }
 
     /// A name for one end of a session over datagrams.
@@ -484,6 +495,7 @@ impl Network {
                 self.lose_tail(link, other, coverage);
                 if machine {
                     coverage.hit(Point::FaultHalfOpen);
+                    self.give_up_in_time(Socket { link, side: other }, queue);
                 } else {
                     self.send(link, other, Segment::End, queue, coverage);
                 }

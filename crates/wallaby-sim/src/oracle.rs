@@ -7,10 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use wallaby_proto::wire::{Message, Pong};
+use bytes::Bytes;
+use wallaby_proto::call::watch::Failure;
+use wallaby_proto::wire::{Message, Pong, Response};
 use wallaby_proto::{CallId, NodeId, Path, RequestId};
 
-use crate::plan::{Fault, Plan};
+use crate::plan::{Plan, ROOMY};
+use crate::rerun::Reruns;
+use crate::trail::{Flight, Item, Lives, Trail};
 use crate::weights::{Share, Sum};
 use crate::workload::Hop;
 
@@ -62,6 +66,8 @@ pub enum Rule {
     OutcomeChanged,
     /// A failure while nothing was lost for good.
     FalseFailure,
+    /// What a failure says of the call is not true.
+    WrongFailure,
     /// A status was lost: refused or failed work looks like ordinary ends.
     LostStatus,
     /// Something is left in a table when it should be empty.
@@ -92,7 +98,6 @@ struct Record {
     index: usize,
     /// Which node.
     node: u32,
-    begun: Duration,
     outcome: Option<Outcome>,
     /// What requests have left to give away; gone when they have ended.
     requests: BTreeMap<RequestId, Share>,
@@ -107,17 +112,22 @@ struct Record {
     statuses: u64,
     /// Pongs have told of it.
     ponged: bool,
-    /// It may fail: a server had to forget.
-    excused: bool,
+    /// What its responses say.
+    payloads: BTreeMap<Place, Bytes>,
+    /// Where its messages and handlers are.
+    trail: Trail,
 }
 
 /// Sees everything.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
     calls: BTreeMap<CallId, Record>,
+    lives: Lives,
     /// Nodes that were told to abort a call.
     told: BTreeSet<(NodeId, CallId)>,
     violations: Vec<Violation>,
+    /// Calls whose requests may be sent again have rules of their own.
+    pub(crate) reruns: Reruns,
 }
 
 impl Oracle {
@@ -133,15 +143,13 @@ impl Oracle {
     /// A call begins; `roots` are its initial requests.
     pub(crate) fn begin(
         &mut self,
-        now: Duration,
         call: CallId,
         (index, node): (usize, u32),
-        roots: &[(RequestId, u32)],
+        roots: &[(RequestId, u32, u32)],
     ) {
         let mut record = Record {
             index,
             node,
-            begun: now,
             outcome: None,
             requests: BTreeMap::new(),
             started: BTreeSet::new(),
@@ -152,10 +160,11 @@ impl Oracle {
             sum: Sum::default(),
             statuses: 0,
             ponged: false,
-            excused: false,
+            payloads: BTreeMap::new(),
+            trail: Trail::default(),
         };
         let mut rest = Share::ALL;
-        for (place, (id, task)) in roots.iter().enumerate() {
+        for (place, (id, task, server)) in roots.iter().enumerate() {
             let share = if place + 1 < roots.len() {
                 rest.half()
             } else {
@@ -163,8 +172,68 @@ impl Oracle {
             };
             record.requests.insert(*id, share);
             record.released.insert(*id, *task);
+            let item = Item::Request(*id);
+            record.trail.released(item, call.initiator, Some(*server));
         }
         self.calls.insert(call, record);
+    }
+
+    /// A life of a node begins.
+    pub(crate) fn began(&mut self, now: Duration, life: NodeId, node: u32) {
+        self.lives.began(life, node, now);
+    }
+
+    /// Which node a life is one of.
+    pub(crate) fn node_of(&self, life: NodeId) -> Option<u32> {
+        self.lives.node(life)
+    }
+
+    /// A message goes out on a connection between two lives.
+    pub(crate) fn sent(
+        &mut self,
+        now: Duration,
+        (call, item): (CallId, Option<Item>),
+        flight: Flight,
+    ) {
+        if let Some(record) = self.calls.get_mut(&call) {
+            match item {
+                Some(item) => record.trail.sent(item, flight.0),
+                None => record.trail.control_sent(flight, now),
+            }
+        }
+    }
+
+    /// A message came over a connection between two lives.
+    pub(crate) fn came(&mut self, message: &Message, flight: Flight) {
+        if let Some(record) = self.calls.get_mut(&message.call())
+            && item(message).is_none()
+        {
+            record.trail.control_arrived(flight);
+        }
+    }
+
+    /// A life passes a message on, or has no way for it.
+    pub(crate) fn relayed(&mut self, now: Duration, message: &Message, by: Option<NodeId>) {
+        let Some(record) = self.calls.get_mut(&message.call()) else {
+            return;
+        };
+        match (item(message), by) {
+            (item, Some(by)) => record.trail.relayed(item, by),
+            (Some(item), None) => record.trail.nowhere(item),
+            (None, None) => record.trail.control_stranded(now),
+        }
+    }
+
+    /// A handler goes on.
+    pub(crate) fn progressed(&mut self, now: Duration, call: CallId, request: RequestId) {
+        if let Some(record) = self.calls.get_mut(&call) {
+            record.trail.progressed(request, now, false);
+        }
+    }
+
+    /// What was noticed of calls whose requests may be sent again.
+    pub(crate) fn judge_reruns(&mut self) {
+        self.violations.extend(self.reruns.take_violations());
     }
 
     /// Which node made a call, in any of its lives.
@@ -177,10 +246,13 @@ impl Oracle {
         &mut self,
         now: Duration,
         call: CallId,
-        id: RequestId,
+        (id, life): (RequestId, NodeId),
         task: Option<u32>,
     ) {
         let Some(record) = self.calls.get_mut(&call) else {
+            if self.reruns.knows(call) {
+                return;
+            }
             self.violate(
                 now,
                 Rule::Corrupted,
@@ -189,6 +261,7 @@ impl Oracle {
             return;
         };
         let twice = !record.started.insert(id);
+        record.trail.started(id, life, now);
         let complete = matches!(record.outcome, Some(Outcome::Complete { .. }));
         let released = record.released.get(&id).copied();
         if twice {
@@ -235,6 +308,9 @@ impl Oracle {
         last: bool,
     ) {
         let call = message.call;
+        if matches!(message.what, Sent::Answer(_, true)) {
+            self.reruns.status(call);
+        }
         let Some(record) = self.calls.get_mut(&call) else {
             return;
         };
@@ -250,12 +326,17 @@ impl Oracle {
         if last {
             record.requests.remove(&from);
         }
+        record.trail.progressed(from, now, last);
         let fresh = match message.what {
-            Sent::Request(id, task) => {
+            Sent::Request(id, task, server) => {
+                record
+                    .trail
+                    .released(Item::Request(id), message.by, Some(server));
                 record.requests.insert(id, share);
                 record.released.insert(id, task).is_none()
             }
             Sent::Answer(place, status) => {
+                record.trail.released(Item::Answer(place), message.by, None);
                 record.statuses += u64::from(status);
                 record.answers.insert(place, share).is_none()
             }
@@ -270,9 +351,22 @@ impl Oracle {
     }
 
     /// A request certainly never reaches a server; a status in its name was released.
-    pub(crate) fn replaced(&mut self, now: Duration, call: CallId, request: RequestId, index: u32) {
-        let what = Sent::Answer(Place::Response(request.path, index), true);
-        self.released(now, request, &Released { call, what }, true);
+    pub(crate) fn replaced(&mut self, now: Duration, by: NodeId, response: &Response) {
+        let (call, request) = (response.call, response.request);
+        let what = Sent::Answer(Place::Response(request.path, response.index), true);
+        self.released(now, request, &Released { call, by, what }, true);
+        self.says(response);
+        if let Some(record) = self.calls.get_mut(&call) {
+            record.trail.arrived(Item::Request(request), now);
+        }
+    }
+
+    /// What a response says; a status may have to take the place of one that is too large.
+    pub(crate) fn says(&mut self, response: &Response) {
+        if let Some(record) = self.calls.get_mut(&response.call) {
+            let place = Place::Response(response.request.path, response.index);
+            record.payloads.insert(place, response.payload.clone());
+        }
     }
 
     /// A life takes a message for an answer to one of its calls.
@@ -302,6 +396,11 @@ impl Oracle {
             );
             return;
         };
+        // A status may be the initiator's own.
+        if !matches!(message, Message::Response(response) if response.status) {
+            record.trail.told(now);
+        }
+        record.trail.arrived(Item::Answer(place), now);
         if record.arrived.insert(place) && !record.sum.add(share) {
             self.violate(
                 now,
@@ -317,6 +416,9 @@ impl Oracle {
             return;
         };
         record.ponged = true;
+        if pong.progress.is_some() {
+            record.trail.told(now);
+        }
         let place = Place::End(pong.request.path);
         let told = pong
             .progress
@@ -335,20 +437,41 @@ impl Oracle {
         }
     }
 
-    /// A call may fail: a server had to forget what it needs.
-    pub(crate) fn excuse(&mut self, call: CallId) {
-        if let Some(record) = self.calls.get_mut(&call) {
-            record.excused = true;
+    /// The protocol gives a call up, and says why.
+    pub(crate) fn failed(&mut self, now: Duration, failure: &Failure, plan: &Plan) {
+        let Some(record) = self.calls.get_mut(&failure.call) else {
+            return;
+        };
+        let planned = &plan.calls[record.index];
+        let wrong = record.trail.failed(now, failure, planned, &self.lives);
+        if let Some(words) = wrong {
+            let what = format!("{}: {failure}: {words}", failure.call);
+            self.violate(now, Rule::WrongFailure, what);
+        }
+    }
+
+    /// A server gives up a request of a call that lives, as its initiator or the next server seems to be gone: not where
+    /// nothing goes wrong.
+    pub(crate) fn gave_up(&mut self, now: Duration, call: CallId, plan: &Plan, what: &str) {
+        let lives = |record: &Record| record.outcome.is_none();
+        // A small table may have forgotten the only request that knew where this one is.
+        let roomy = plan.nodes.iter().all(|node| node.requests >= ROOMY);
+        if plan.faults.is_empty() && roomy && self.calls.get(&call).is_some_and(lives) {
+            self.violate(now, Rule::FalseFailure, format!("{call}: {what}"));
         }
     }
 
     /// The application gets a response.
-    pub(crate) fn delivered(&mut self, now: Duration, call: CallId, path: Path, index: u32) {
-        let place = Place::Response(path, index);
+    pub(crate) fn delivered(&mut self, now: Duration, call: CallId, response: &Response) {
+        let place = Place::Response(response.request.path, response.index);
         let Some(record) = self.calls.get_mut(&call) else {
             return;
         };
         let over = record.outcome;
+        if record.payloads.get(&place) != Some(&response.payload) {
+            let what = format!("{place:?} of {call} is not what was sent");
+            return self.violate(now, Rule::Corrupted, what);
+        }
         if !record.delivered.insert(place) {
             self.violate(now, Rule::TwiceDelivered, format!("{place:?} of {call}"));
         } else if let Some(outcome) = over {
@@ -419,8 +542,9 @@ impl Oracle {
     }
 
     /// A node's life is over, and so are its calls; whether there were any.
-    pub(crate) fn initiator_gone(&mut self, initiator: NodeId) -> bool {
-        let mut any = false;
+    pub(crate) fn life_ended(&mut self, now: Duration, initiator: NodeId) -> bool {
+        self.lives.ended(initiator, now);
+        let mut any = self.reruns.initiator_gone(initiator);
         for (_, record) in self
             .calls
             .iter_mut()
@@ -434,6 +558,8 @@ impl Oracle {
 
     /// Nothing happens any more: every call must have ended, and only those may have failed that a fault concerned.
     pub(crate) fn at_rest(&mut self, now: Duration, plan: &Plan) {
+        self.reruns.at_rest(now, plan);
+        self.judge_reruns();
         let mut found = Vec::new();
         for (call, record) in &self.calls {
             let Some(outcome) = record.outcome else {
@@ -444,31 +570,18 @@ impl Oracle {
                 continue;
             };
             let planned = &plan.calls[record.index];
-            let failed = match outcome {
-                Outcome::Failed => true,
+            let cause = match outcome {
+                Outcome::Failed => record.trail.cause(plan, planned, &self.lives),
                 // The margin is for clocks that run at different rates.
-                Outcome::Deadline => planned.deadline > Duration::from_secs(15),
-                _ => false,
+                Outcome::Deadline if planned.deadline > Duration::from_secs(15) => {
+                    let stuck = planned.roots.iter().any(Hop::is_stuck);
+                    let down = self.lives.were_down(planned);
+                    (stuck || down)
+                        .then_some("a handler is stuck, or dials one by one who is not there")
+                }
+                _ => continue,
             };
-            let nodes = planned
-                .roots
-                .iter()
-                .fold(1 << planned.initiator, |nodes, root| nodes | root.servers());
-            let servers = planned
-                .roots
-                .iter()
-                .fold(0, |nodes, root| nodes | root.servers());
-            let touched = plan.faults.iter().any(|fault| {
-                let concerned = match fault {
-                    // An initiator that is stopped never fails its calls for that; servers have a third of the timeout.
-                    Fault::Stall { lasts, .. } if *lasts * 3 < planned.timeout => 0,
-                    Fault::Stall { .. } => servers,
-                    _ => nodes,
-                };
-                fault.nodes() & concerned != 0 && fault.end() >= record.begun
-            });
-            let stuck = planned.roots.iter().any(Hop::is_stuck);
-            if failed && !touched && !stuck && !record.excused {
+            if cause.is_none() {
                 let missing = record.missing();
                 found.push((
                     Rule::FalseFailure,
@@ -483,7 +596,9 @@ impl Oracle {
 
     /// How each call ended.
     pub(crate) fn outcomes(&self) -> impl Iterator<Item = Outcome> {
-        self.calls.values().filter_map(|record| record.outcome)
+        let reruns = self.reruns.outcomes();
+        let calls = self.calls.values();
+        calls.filter_map(|record| record.outcome).chain(reruns)
     }
 }
 
@@ -514,15 +629,30 @@ impl Record {
 #[derive(Debug)]
 pub(crate) struct Released {
     pub(crate) call: CallId,
+    /// Who sends it.
+    pub(crate) by: NodeId,
     pub(crate) what: Sent,
 }
 
 #[derive(Debug)]
 pub(crate) enum Sent {
-    /// A request, for a task.
-    Request(RequestId, u32),
+    /// A request, for a task, and the node that it goes to.
+    Request(RequestId, u32, u32),
     /// A message for the initiator; whether it is a status.
     Answer(Place, bool),
+}
+
+/// The call of a message, and what it is in its trail.
+pub(crate) fn sending(message: &Message) -> (CallId, Option<Item>) {
+    (message.call(), item(message))
+}
+
+/// What a message is in its call's trail; `None` if it only tells of others.
+fn item(message: &Message) -> Option<Item> {
+    match message {
+        Message::Request(request) => Some(Item::Request(request.id)),
+        message => place(message).map(Item::Answer),
+    }
 }
 
 /// The place of a message that is worth something.

@@ -36,6 +36,8 @@ pub struct NodePlan {
     pub(crate) keeps: bool,
     /// Whether the windows that it grants are small.
     pub(crate) narrow: bool,
+    /// Whether its handlers go on for a moment after they were told to stop.
+    pub(crate) tardy: bool,
 }
 
 /// How a node can be reached.
@@ -60,6 +62,8 @@ pub struct CallPlan {
     pub(crate) timeout: Duration,
     /// How long a handler may make no progress.
     pub(crate) stall: Option<Duration>,
+    /// How often its initial requests may be sent again.
+    pub(crate) retries: u32,
     /// How long the application leaves an answer lying before it takes it.
     pub(crate) appetite: Duration,
     /// When the application gives the call up.
@@ -102,7 +106,8 @@ pub enum Fault {
         /// For how long.
         lasts: Duration,
     },
-    /// All connections between two nodes break; what was under way is lost from some byte on.
+    /// All connections between two nodes break; what was under way is lost from some byte on. Sessions are hung up by
+    /// `a`.
     Cut {
         /// One of them.
         a: u32,
@@ -132,6 +137,10 @@ pub struct LinkPlan {
     pub(crate) duplication: u32,
     /// In how many of a million cases it is damaged.
     pub(crate) corruption: u32,
+    /// In how many of a million cases a request comes a second time out of its session, as from one that filters nothing.
+    pub(crate) echoes: u32,
+    /// Bytes that nobody acknowledges for so long end a connection.
+    pub(crate) patience: Duration,
     /// Bytes a second.
     pub(crate) bandwidth: u64,
     /// Bytes that a connection takes before its reader has read them.
@@ -156,12 +165,116 @@ impl Plan {
         let patient = links.loss > 0 && nodes.iter().any(|node| node.udp);
         let calls = random_calls(&nodes, patient, &mut next(3));
         let faults = random_faults(&nodes, &calls, &mut next(4));
-        Self {
+        let mut plan = Self {
             seed,
             nodes,
             calls,
             faults,
             links,
+        };
+        let mut random = next(5);
+        if random.one_in(8) {
+            plan.add_scene(&mut random);
+        }
+        plan
+    }
+
+    /// A world in which nothing goes wrong and no call is given up: every call must come to a good end, be its handlers
+    /// slower than its timeout, its messages large and its links slow.
+    pub fn calm(seed: u64) -> Self {
+        let mut plan = Self::random(seed);
+        plan.faults.clear();
+        for node in &mut plan.nodes {
+            node.requests = ROOMY;
+        }
+        plan.calls
+            .retain(|call| !call.roots.iter().any(Hop::is_stuck));
+        for call in &mut plan.calls {
+            call.abort = None;
+            call.deadline = call.deadline.max(Duration::from_secs(60));
+        }
+        plan
+    }
+
+    /// Calls and faults that meet in a way that chance alone rarely brings about.
+    fn add_scene(&mut self, random: &mut Random) {
+        let servers = self
+            .nodes
+            .iter()
+            .filter(|node| node.reach == Reach::Open)
+            .count() as u64;
+        let [home, near, far] =
+            [0, 1, 2].map(|turn| ((random.below(servers) + turn) % servers) as u32);
+        if servers < 3 || home == near || near == far || far == home {
+            return;
+        }
+        let begin = self.end() + 500 * MS;
+        let call = |after: u64, root: Hop| CallPlan {
+            initiator: home,
+            at: begin + after as u32 * MS,
+            roots: vec![root],
+            deadline: Duration::from_secs(30),
+            ping_period: 50 * MS,
+            timeout: 250 * MS,
+            stall: None,
+            retries: 0,
+            appetite: Duration::ZERO,
+            abort: None,
+        };
+        let given_up = |call: CallPlan| CallPlan {
+            abort: Some(20 * MS),
+            ..call
+        };
+        let long = || Hop::waiting(far, Duration::from_secs(5));
+        let scene = random.below(4).min(2);
+        if scene == 0 {
+            // A session ends while its other end cannot be told, and learns of it when it goes on.
+            self.nodes[far as usize].udp = true;
+            self.calls.push(CallPlan {
+                timeout: Duration::from_secs(3),
+                ..call(0, Hop::waiting(far, Duration::from_secs(4)))
+            });
+            self.faults.push(Fault::Partition {
+                from: 1 << far,
+                to: 1 << home,
+                both: false,
+                at: begin + 200 * MS,
+                lasts: 2000 * MS,
+            });
+            let (a, b, at) = (far, home, begin + 210 * MS);
+            self.faults.push(Fault::Cut { a, b, at });
+        } else if scene == 1 {
+            // A request that is held back comes when its call is over, and all have forgotten it.
+            let onward = || Hop::sending_on(near, long());
+            self.calls.extend([
+                call(0, Hop::sending_on(near, Hop::waiting(far, MS))),
+                given_up(call(300, onward())),
+                call(1000, Hop::waiting(far, MS)),
+            ]);
+            self.faults.push(Fault::Partition {
+                from: 1 << near,
+                to: 1 << far,
+                both: false,
+                at: begin + 290 * MS,
+                lasts: random.millis(850, 1500),
+            });
+        } else {
+            // A handler runs on whose initiator could not tell it that its call is over.
+            self.calls.extend([
+                given_up(call(300, long())),
+                call(720, Hop::waiting(far, MS)),
+            ]);
+            let at = begin + 300 * MS + self.links.latency * 4 + self.links.jitter * 2;
+            self.faults.push(Fault::Partition {
+                from: 1 << home,
+                to: 1 << far,
+                both: true,
+                at,
+                lasts: 380 * MS,
+            });
+            let at = at + 370 * MS;
+            let (a, b) = (home, far);
+            self.faults.push(Fault::Cut { a, b, at });
         }
     }
 
@@ -222,6 +335,9 @@ impl LinkPlan {
             } else {
                 0
             },
+            echoes: if random.one_in(8) { 50_000 } else { 0 },
+            // A little more than the protocol's own, or as long as operating systems take.
+            patience: Duration::from_secs(if random.one_in(3) { 900 } else { 12 }),
             bandwidth: if random.one_in(3) {
                 random.between(1 << 20, 16 << 20)
             } else {
@@ -262,6 +378,7 @@ fn random_nodes(random: &mut Random) -> Vec<NodePlan> {
             },
             keeps: random.one_in(2),
             narrow: random.one_in(4),
+            tardy: random.one_in(4),
         })
         .collect()
 }
@@ -287,6 +404,7 @@ fn random_calls(nodes: &[NodePlan], patient: bool, random: &mut Random) -> Vec<C
     // What is lost is sent again, which takes a while: shorter timeouts would mistake that for silence.
     let period = random.millis(if patient { 150 } else { 50 }, 250);
     let timeout = period * random.between(if patient { 8 } else { 5 }, 10) as u32;
+    let mut reruns = random.fork(7);
     (0..count)
         .map(|_| {
             let mut number = 0;
@@ -341,6 +459,10 @@ fn random_calls(nodes: &[NodePlan], patient: bool, random: &mut Random) -> Vec<C
                 stall: random
                     .one_in(3)
                     .then(|| LONGEST_WAIT + random.millis(1000, 3000)),
+                retries: match reruns.below(24) {
+                    again @ 1..=3 => again as u32,
+                    _ => 0,
+                },
                 appetite: if random.one_in(5) {
                     random.millis(1, 50)
                 } else {
@@ -470,13 +592,16 @@ impl fmt::Display for Plan {
             loss,
             duplication,
             corruption,
+            echoes,
+            patience,
             bandwidth,
             buffer,
         } = self.links;
         writeln!(
             f,
             "links: {latency:?} to {:?}, {spikes} ppm up to {spike:?} more, {pieces} ppm in pieces, {bandwidth} bytes/s, \
-             {buffer} bytes buffered; datagrams: {loss} ppm lost, {duplication} ppm twice, {corruption} ppm damaged",
+             {buffer} bytes buffered, given up after {patience:?}; datagrams: {loss} ppm lost, {duplication} ppm twice, {corruption} ppm damaged; \
+             {echoes} ppm of requests echoed",
             latency + jitter
         )?;
         for (index, node) in self.nodes.iter().enumerate() {
@@ -487,10 +612,11 @@ impl fmt::Display for Plan {
             };
             let udp = if node.udp { "udp" } else { "tcp" };
             let narrow = if node.narrow { ", small windows" } else { "" };
+            let tardy = if node.tardy { ", stops late" } else { "" };
             let (drift, requests) = (node.drift, node.requests);
             writeln!(
                 f,
-                "node n{index}: {udp}, {reach}, clock {drift:+} ppm, {requests} requests at a time{narrow}"
+                "node n{index}: {udp}, {reach}, clock {drift:+} ppm, {requests} requests at a time{narrow}{tardy}"
             )?;
         }
         for (index, call) in self.calls.iter().enumerate() {
@@ -510,6 +636,13 @@ impl fmt::Display for Plan {
             )?;
             if let Some(stall) = call.stall {
                 writeln!(f, "  fails if a handler makes no progress for {stall:?}")?;
+            }
+            if call.retries > 0 {
+                let retries = call.retries;
+                writeln!(
+                    f,
+                    "  is sent again up to {retries} times if something is lost"
+                )?;
             }
             if let Some(abort) = call.abort {
                 writeln!(f, "  aborted after {abort:?}")?;

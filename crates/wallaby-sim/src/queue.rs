@@ -46,6 +46,8 @@ pub(crate) enum Event {
 pub(crate) enum Timer {
     /// A handler goes on.
     Resume(u64),
+    /// A handler stops that was told to a moment ago.
+    Stop(u64),
     /// A request has no time left.
     JobDeadline(u64),
     /// A call has no time left.

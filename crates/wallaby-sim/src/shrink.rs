@@ -82,12 +82,14 @@ impl Search {
             smaller |= self.trees(call);
             smaller |= self.attempt(|plan| plan.calls[call].abort = None);
             smaller |= self.attempt(|plan| plan.calls[call].stall = None);
+            smaller |= self.attempt(|plan| plan.calls[call].retries = 0);
             smaller |= self.attempt(|plan| plan.calls[call].appetite = Duration::ZERO);
             smaller |= self.attempt(|plan| plan.calls[call].at = Duration::ZERO);
         }
         for node in 0..self.plan.nodes.len() {
             smaller |= self.attempt(|plan| plan.nodes[node].drift = 0);
             smaller |= self.attempt(|plan| plan.nodes[node].narrow = false);
+            smaller |= self.attempt(|plan| plan.nodes[node].tardy = false);
             smaller |= self.attempt(|plan| plan.nodes[node].udp = false);
             smaller |= self.attempt(|plan| plan.nodes[node].requests = ROOMY);
             smaller |= self.attempt(|plan| plan.nodes[node].reach = Reach::Open);
@@ -98,6 +100,7 @@ impl Search {
         smaller |= self.attempt(|plan| plan.links.loss = 0);
         smaller |= self.attempt(|plan| plan.links.duplication = 0);
         smaller |= self.attempt(|plan| plan.links.corruption = 0);
+        smaller |= self.attempt(|plan| plan.links.echoes = 0);
         smaller |= self.attempt(|plan| plan.links.jitter = Duration::ZERO);
         smaller |= self.attempt(|plan| plan.links.bandwidth = 1 << 30);
         smaller |= self.attempt(|plan| plan.links.buffer = 1 << 20);

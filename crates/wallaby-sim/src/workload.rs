@@ -1,5 +1,6 @@
 //! What calls do: random trees of tasks. A request's payload is its subtree, so that any server can execute it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -144,6 +145,42 @@ impl Hop {
             server: random.below(u64::from(shape.nodes)) as u32,
             task: Box::new(task),
         }
+    }
+
+    /// A task that waits and answers nothing.
+    pub(crate) fn waiting(server: u32, wait: Duration) -> Self {
+        let acts = vec![Act::Wait(wait)];
+        let task = Box::new(Task {
+            acts,
+            ..Task::NOTHING
+        });
+        Self { server, task }
+    }
+
+    /// A task that sends one request on and waits a little for what becomes of it.
+    pub(crate) fn sending_on(server: u32, mut hop: Self) -> Self {
+        hop.task.number = 1;
+        let acts = vec![Act::Delegate(hop), Act::Wait(Duration::from_millis(5))];
+        let task = Box::new(Task {
+            acts,
+            ..Task::NOTHING
+        });
+        Self { server, task }
+    }
+
+    /// Adds the numbers of all answers that the tree gives; whether none of its handlers is to fail.
+    pub(crate) fn add_answers(&self, answers: &mut BTreeSet<u32>) -> bool {
+        let task = &*self.task;
+        answers.extend(task.acts.iter().filter_map(|act| match act {
+            Act::Reply(answer) => Some(answer.number),
+            Act::Delegate(_) | Act::Wait(_) => None,
+        }));
+        if let Finale::Respond(answer) = &task.finale {
+            answers.insert(answer.number);
+        }
+        let fails = matches!(task.finale, Finale::Fail | Finale::Panic);
+        let below = task.hops().map(|hop| hop.add_answers(answers));
+        below.fold(!fails, |all, none_fails| all && none_fails)
     }
 
     /// Marks the servers of the whole tree.

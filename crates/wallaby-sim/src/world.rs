@@ -30,6 +30,18 @@ pub struct Options {
     pub log: bool,
     /// What is deliberately wrong in it.
     pub broken: Option<Broken>,
+    /// Seeds name worlds without faults ([`Plan::calm`]).
+    pub calm: bool,
+}
+
+impl Options {
+    /// The world that a seed names.
+    pub fn plan(self, seed: u64) -> Plan {
+        match self.calm {
+            true => Plan::calm(seed),
+            false => Plan::random(seed),
+        }
+    }
 }
 
 /// What became of a world.
@@ -122,6 +134,7 @@ impl<'a> World<'a> {
         while let Some(event) = self.context.queue.next() {
             let looking = matches!(event, Event::Look);
             self.handle(event);
+            self.context.oracle.judge_reruns();
             if !self.context.oracle.violations().is_empty() {
                 return;
             }
@@ -310,6 +323,7 @@ impl<'a> World<'a> {
                         .network
                         .cut(link, &mut context.queue, &mut context.coverage);
                 }
+                self.give(a, None, Input::HangUp(b));
             }
         }
     }
@@ -325,7 +339,7 @@ impl<'a> World<'a> {
         } else {
             Point::FaultProcessCrash
         });
-        if context.oracle.initiator_gone(gone.id()) {
+        if context.oracle.life_ended(context.queue.now(), gone.id()) {
             context.hit(Point::OutcomeInitiatorGone);
         }
         place.stalled = None;

@@ -7,6 +7,7 @@ fn a_seed_names_its_world_to_the_last_byte() {
     let options = Options {
         log: true,
         broken: None,
+        ..Options::default()
     };
     for seed in 0..60 {
         let (plan, again) = (Plan::random(seed), Plan::random(seed));
@@ -27,6 +28,7 @@ fn a_log_changes_nothing() {
             Options {
                 log: true,
                 broken: None,
+                ..Options::default()
             },
         );
         let without = run(&plan, Options::default());

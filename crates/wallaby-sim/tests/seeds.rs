@@ -1,6 +1,15 @@
 //! A first look at many worlds; `make test` runs more of them through the program.
 
-use wallaby_sim::{Options, Point, Summary};
+use wallaby_sim::{Options, Outcome, Point, Summary};
+
+/// Who waits on a half-open connection; answers whose relay is gone, while their initiator comes by another way.
+#[test]
+fn worlds_that_once_broke_a_rule_break_none() {
+    for seed in [44_307, 151_697] {
+        let summary = Summary::of(seed, 1, Options::default(), |_| {});
+        assert!(summary.failed.is_empty(), "{summary}");
+    }
+}
 
 #[test]
 fn two_hundred_seeds_break_no_rule() {
@@ -22,4 +31,20 @@ fn two_hundred_seeds_break_no_rule() {
             point.words()
         );
     }
+}
+
+#[test]
+fn no_call_fails_while_nothing_goes_wrong() {
+    let options = Options {
+        calm: true,
+        ..Options::default()
+    };
+    let summary = Summary::of(0, 200, options, |_| {});
+    assert!(
+        summary.failed.is_empty(),
+        "{summary}\n{:#?}",
+        summary.failed
+    );
+    let failed = summary.outcomes.get(&Outcome::Failed);
+    assert_eq!(failed, None, "{summary}");
 }

@@ -5,9 +5,13 @@ use std::time::Duration;
 
 use wallaby_proto::Address;
 use wallaby_proto::call::records::RecordLimits;
-use wallaby_proto::wire::PingSettings;
+use wallaby_proto::call::waiting::WaitingLimits;
+use wallaby_proto::connection::KeepAliveSettings;
+use wallaby_proto::seal::ClusterKey;
+use wallaby_proto::wire::{Budgets, PingSettings};
 
 use crate::client::SendLayer;
+use crate::dial::DialPolicy;
 use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Endpoint};
 use crate::error::BindError;
 use crate::executor::ExecutorConfig;
@@ -33,6 +37,11 @@ pub struct Limits {
     pub connections: usize,
     /// Live calls. Beyond: calls fail with [`crate::Failure::TooManyCalls`]. Default 1,000,000.
     pub calls: usize,
+    /// Bytes of initial requests that are kept to be sent again ([`crate::Client::resend`]), a call, each with 512 bytes
+    /// besides its payload. Beyond: the call is not sent again, and its error says so. Default 1 MiB.
+    pub kept_call: u64,
+    /// The same for all calls together. Default 64 MiB.
+    pub kept: u64,
 }
 
 impl Default for Limits {
@@ -46,6 +55,8 @@ impl Default for Limits {
             streams: wire.streams,
             connections: 1024,
             calls: 1_000_000,
+            kept_call: 1 << 20,
+            kept: 64 << 20,
         }
     }
 }
@@ -56,12 +67,19 @@ pub(crate) struct Config {
     pub(crate) default_deadline: Duration,
     pub(crate) dial_timeout: Duration,
     pub(crate) dial_back_timeout: Duration,
+    pub(crate) dial_policy: DialPolicy,
     pub(crate) grace: Duration,
     pub(crate) ping: PingSettings,
+    pub(crate) keep_alive: KeepAliveSettings,
     pub(crate) stall_limit: Option<Duration>,
     pub(crate) remembered: usize,
     pub(crate) kept_bytes: u64,
+    pub(crate) waiting: WaitingLimits,
     pub(crate) max_depth: u32,
+    pub(crate) max_budgets: Option<Budgets>,
+    /// The first seals, all verify.
+    pub(crate) cluster_keys: Vec<ClusterKey>,
+    pub(crate) require_seals: bool,
     pub(crate) link_delay: Option<Duration>,
     pub(crate) executor: ExecutorConfig,
     pub(crate) layers: Vec<Arc<dyn Layer>>,
@@ -75,12 +93,18 @@ impl Default for Config {
             default_deadline: DEFAULT_DEADLINE,
             dial_timeout: Duration::from_secs(2),
             dial_back_timeout: Duration::from_millis(250),
+            dial_policy: DialPolicy::default(),
             grace: Duration::from_secs(5),
             ping: DEFAULT_PING,
+            keep_alive: KeepAliveSettings::default(),
             stall_limit: None,
             remembered: 1 << 16,
             kept_bytes: 16 << 20,
+            waiting: WaitingLimits::default(),
             max_depth: 4096,
+            max_budgets: None,
+            cluster_keys: Vec::new(),
+            require_seals: false,
             link_delay: None,
             executor: ExecutorConfig::default(),
             layers: Vec::new(),
@@ -126,8 +150,9 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Listens at this address (`tcp://HOST:PORT`, port 0 for any; `unix:///PATH`; `mem://NAME`). May be said several
-    /// times; the first is the one that others are told, unless [`advertise`](Self::advertise) says otherwise.
+    /// Listens at this address (`tcp://HOST:PORT` or `udp://HOST:PORT`, port 0 for any; `unix:///PATH`; `mem://NAME`). Over
+    /// UDP a message's payload has at most 64 KiB, and servers at `udp:` addresses are dialled from the same socket if it
+    /// reaches them; an endpoint that listens on none opens one for that. May be said several times; the first is the one that others are told, unless [`advertise`](Self::advertise) says otherwise.
     pub fn listen(mut self, address: &str) -> Self {
         self.listen.push(address.to_owned());
         self
@@ -169,11 +194,27 @@ impl Builder {
         self
     }
 
+    /// Which addresses are dialled because others say so: to answer, to hand work on, to ask about requests. By default all
+    /// that lead to some server; [`DialPolicy::public`] for servers that serve strangers.
+    pub fn dial_policy(mut self, policy: DialPolicy) -> Self {
+        self.config.dial_policy = policy;
+        self
+    }
+
     /// How calls of this endpoint are watched over if they do not say: after each `period` the servers of a call are asked
     /// about its requests, and silence for `timeout` is a failure. Default 500 ms and 5 s; keep the timeout near ten
     /// periods. Servers bound the period to at least 10 ms and the timeout to at most 10 minutes.
     pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
         self.config.ping = PingSettings { period, timeout };
+        self
+    }
+
+    /// How long a peer may be silent while something waits for it: an answer, credit, or bytes that were written last.
+    /// After `period` it is asked whether it is there, and after `timeout` in all its connection is given up; calls that
+    /// it carried go on or fail as when it breaks. Default 3 s and 10 s; a period of [`Duration::MAX`] switches this
+    /// off. Where nothing waits, nobody asks. Sessions over UDP have times of their own.
+    pub fn keep_alive(mut self, period: Duration, timeout: Duration) -> Self {
+        self.config.keep_alive = KeepAliveSettings { period, timeout };
         self
     }
 
@@ -194,9 +235,60 @@ impl Builder {
         self
     }
 
+    /// How many answers wait if no way leads to their initiator, how many bytes they may have together and for how long
+    /// each does. It cannot be dialled, and a relay on the way that its requests came is gone: they leave by the first
+    /// connection that proves to be the initiator's, or that brings another request of it. Default 4,096 answers of
+    /// 16 MiB, for 10 s. Beyond, they are dropped and counted as undeliverable, and their calls fail if their initiators
+    /// still live.
+    pub fn wait_for_ways(mut self, answers: usize, bytes: u64, time: Duration) -> Self {
+        self.config.waiting = WaitingLimits {
+            answers,
+            bytes,
+            time,
+        };
+        self
+    }
+
     /// How many hops deep the tree of a call may be. Default 4,096.
     pub fn max_depth(mut self, depth: u32) -> Self {
         self.config.max_depth = depth;
+        self
+    }
+
+    /// The most that a request here may use up of requests, responses, bytes and depth, with all that it leads to anywhere,
+    /// whatever it states itself. Servers that serve strangers should say: it ends trees that grow without end even if their
+    /// initiator lets them. Without, a call that states no budgets ([`crate::Client::budgets`]) is bounded by what its
+    /// initiator counts, by its depth and by its deadline.
+    ///
+    /// What is used up shows as [`crate::SendError::Exhausted`] in the handler and as the status `ResourceExhausted` at the
+    /// initiator.
+    pub fn max_budgets(mut self, most: Budgets) -> Self {
+        self.config.max_budgets = Some(most);
+        self
+    }
+
+    /// A key that the endpoints of a cluster share: requests that this endpoint sends are sealed with it, with those it
+    /// delegates among them (18 bytes more each). May be said several times: the first key seals, all verify. So a key is
+    /// replaced: give all endpoints the new one as a second, then as the first, then take the old one away.
+    ///
+    /// What that protects, and what not, is said in `docs/security.md`.
+    ///
+    /// ```
+    /// # use wallaby::{ClusterKey, Endpoint};
+    /// # fn example(secret: [u8; 32]) -> Result<(), Box<dyn std::error::Error>> {
+    /// let builder = Endpoint::builder().cluster_key(ClusterKey::new(&secret)?).require_seals();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cluster_key(mut self, key: ClusterKey) -> Self {
+        self.config.cluster_keys.push(key);
+        self
+    }
+
+    /// Handles only requests that somebody has sealed who has one of the [`cluster_key`](Self::cluster_key)s. Others get
+    /// the status `PermissionDenied`, back over the connection that they came on and nowhere else.
+    pub fn require_seals(mut self) -> Self {
+        self.config.require_seals = true;
         self
     }
 

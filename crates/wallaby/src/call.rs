@@ -1,19 +1,19 @@
 //! A call as its initiator sees it: a stream of answers that ends when the whole tree of hops is complete.
 
 use std::fmt;
-use std::future::{Future, IntoFuture, poll_fn};
-use std::marker::PhantomData;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_core::Stream;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::task::JoinHandle;
+use wallaby_proto::call::allowance::Allowance;
 use wallaby_proto::call::initiator::{Arrival, Initiator};
 use wallaby_proto::call::watch::Watch;
 use wallaby_proto::connection::{MethodDefinition, Refusal};
@@ -22,20 +22,25 @@ use wallaby_proto::wire::{
 };
 use wallaby_proto::{Address, CallId, Path, RequestId, Status, Token};
 
-use crate::blocking;
-use crate::codec::{Codec, Postcard};
-use crate::driver::peer::{Peer, Refused};
+use crate::attempts::Attempts;
+use crate::driver::peer::{Peer, Place, Refused};
 use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Inner};
 use crate::error::{CallError, Failure};
 use crate::line::Line;
 use crate::log;
-use crate::method::{Answer, Many, One};
+use crate::timer::Instant;
 use crate::trace::{self, Root, Trace};
 
 /// What an answer costs of a window besides its payload.
 const ANSWER_COST: u64 = 64;
 
+mod resending;
+mod typed;
 mod watching;
+
+pub use self::resending::Resend;
+use self::resending::{Resending, contradiction};
+pub use self::typed::{AnswerFuture, Call};
 
 /// Times that a request of which no byte was written moves to another connection.
 const MOVES: usize = 3;
@@ -58,6 +63,8 @@ pub struct CallOptions {
     pub ping: Option<PingSettings>,
     /// How long a handler may make no progress; as the endpoint says if not set.
     pub stall_limit: Option<Duration>,
+    /// Whether and where its initial requests may be sent again.
+    pub(crate) resend: Option<Arc<Resend>>,
 }
 
 /// How a call ended.
@@ -108,6 +115,10 @@ struct State {
     watch_due: Option<Duration>,
     /// Connections over which its servers were asked: they need not show the token when they answer.
     pinged: Vec<u64>,
+    /// What its initial requests may use up, if budgets are stated.
+    allowance: Option<Box<Allowance>>,
+    /// What is kept to send it again.
+    resending: Option<Box<Resending>>,
     /// Nothing of the call runs any more, as far as known.
     settled: bool,
 }
@@ -151,6 +162,7 @@ impl CallShared {
         let begun = Instant::now();
         let time = options.deadline.unwrap_or(endpoint.config.default_deadline);
         let initiator = Initiator::new(id, token, options.budgets.unwrap_or_default());
+        let allowance = options.budgets.map(|all| Box::new(Allowance::new(all)));
         Arc::new(Self {
             id,
             token,
@@ -172,6 +184,8 @@ impl CallShared {
                 watch: None,
                 watch_due: None,
                 pinged: Vec::new(),
+                allowance,
+                resending: None,
                 settled: false,
             }),
             changed: Notify::new(),
@@ -226,7 +240,7 @@ impl CallShared {
         let ends = match handled {
             Ok(()) if state.initiator.is_complete() => Some(state.completed()),
             Ok(()) => None,
-            Err(failure) => Some(Outcome::Failed(failure)),
+            Err(failure) => Some(Outcome::Failed(self.after_attempts(&state, failure))),
         };
         if let Some(outcome) = ends {
             return self.end(state, outcome);
@@ -260,8 +274,7 @@ impl CallShared {
     #[cold]
     #[inline(never)]
     fn note_forged(&self, peer: Option<&Arc<Peer>>) {
-        self.endpoint.meters.forged_dropped.add();
-        tracing::warn!(call = %self.id, ?peer, "an answer without the call's token was dropped");
+        self.endpoint.note_forged(self.id, peer);
     }
 
     fn handle_response(
@@ -271,7 +284,10 @@ impl CallShared {
         response: &mut Response,
     ) -> Result<(), Failure> {
         match state.initiator.handle_response(response)? {
-            Arrival::Duplicate => {
+            Arrival::Contradiction if state.was_sent_again() => {
+                return Err(contradiction(response));
+            }
+            Arrival::Duplicate | Arrival::Contradiction => {
                 self.endpoint.meters.duplicates_dropped.add();
                 // One that was sent again has cost the call's credit like any other.
                 let worth = self.endpoint.config.limits.call / 4;
@@ -359,6 +375,9 @@ impl CallShared {
         if log::debugs() {
             self.log_end(&outcome);
         }
+        if state.resending.is_some() {
+            self.release(&mut state);
+        }
         let complete = matches!(outcome, Outcome::Complete { .. });
         state.outcome = Some(outcome);
         state.ended_after = self.options.traced.then(|| self.begun.elapsed());
@@ -387,6 +406,15 @@ impl CallShared {
     }
 
     // What the initiator sends.
+
+    /// So many initial requests will come.
+    pub(crate) fn share_among(&self, requests: u32) {
+        if self.options.budgets.is_some()
+            && let Some(allowance) = &mut self.lock().allowance
+        {
+            allowance.announce(requests);
+        }
+    }
 
     /// Takes the next initial request's id and makes the request.
     fn prepare(
@@ -423,8 +451,9 @@ impl CallShared {
             peer: None,
             lost: false,
         });
+        let budgets = state.share();
         drop(state);
-        Ok(Request {
+        let mut request = Request {
             call: self.id,
             token: self.token,
             id,
@@ -436,10 +465,14 @@ impl CallShared {
             oldest: self.endpoint.oldest_call(),
             traced: self.options.traced,
             compressed: false,
-            options: self.request_options(),
+            options: self.request_options(budgets),
             method: MethodRef::Number(0),
             payload,
-        })
+        };
+        if self.options.resend.is_some() {
+            self.keep(&mut request, method, server);
+        }
+        Ok(request)
     }
 
     #[cold]
@@ -458,10 +491,8 @@ impl CallShared {
         (own != DEFAULT_DEADLINE).then(|| self.deadline.saturating_duration_since(Instant::now()))
     }
 
-    fn request_options(&self) -> Option<Box<Options>> {
-        let CallOptions {
-            metadata, budgets, ..
-        } = &self.options;
+    fn request_options(&self, budgets: Option<Budgets>) -> Option<Box<Options>> {
+        let CallOptions { metadata, .. } = &self.options;
         let ping = Some(self.ping()).filter(|ping| *ping != DEFAULT_PING);
         if metadata.is_empty() && budgets.is_none() && ping.is_none() {
             return None;
@@ -469,7 +500,7 @@ impl CallShared {
         Some(Box::new(Options {
             ping,
             metadata: metadata.clone(),
-            budgets: *budgets,
+            budgets,
             ..Options::default()
         }))
     }
@@ -494,7 +525,9 @@ impl CallShared {
         if !self.note_sent(id, peer) {
             return true;
         }
-        match peer.try_request(request, method, None) {
+        self.endpoint.seal(request, peer);
+        let place = Some(Place::Initial(self.id.sequence));
+        match peer.try_request(request, method, place) {
             Ok(()) => true,
             Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen)) => {
                 self.note_not_sent(id);
@@ -582,7 +615,7 @@ impl CallShared {
                 if self.try_send_on(&peer, server, method, &mut request) {
                     return Ok(());
                 }
-                if peer.is_closed() {
+                if !peer.is_usable() {
                     break;
                 }
                 room.await;
@@ -638,7 +671,10 @@ impl CallShared {
 
     // What the application takes.
 
-    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Result<RawAnswer, CallError>>> {
+    pub(crate) fn poll_next(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<RawAnswer, CallError>>> {
         let mut state = self.lock();
         if let Some(answer) = state.answers.pop() {
             let credit = state.take(&answer, self.endpoint.config.limits.call / 4);
@@ -676,7 +712,7 @@ impl CallShared {
         }
     }
 
-    fn outcome(&self) -> Option<Outcome> {
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
         self.lock().outcome.clone()
     }
 
@@ -690,16 +726,36 @@ impl CallShared {
 }
 
 impl State {
+    /// What the next initial request and all that it leads to may use up, if budgets are stated.
+    fn share(&mut self) -> Option<Budgets> {
+        let allowance = self.allowance.as_mut()?;
+        // Whether there may be one more is decided where all that arrives is counted, too.
+        let _ = allowance.spend_request();
+        Some(match allowance.announced() {
+            1 => allowance.rest(),
+            _ => allowance.share(),
+        })
+    }
+
     /// Whether who sent an answer shows that it may: by the call's token, or by the connection of one of its requests.
     fn may_answer(&self, token: Token, shown: Option<Token>, peer: Option<&Arc<Peer>>) -> bool {
         match (shown, peer) {
             (Some(shown), _) => shown == token,
-            (None, Some(peer)) => self
-                .roots
-                .iter()
-                .any(|sent| sent.peer.as_ref().is_some_and(|used| used.id == peer.id)),
+            (None, Some(peer)) => {
+                self.roots
+                    .iter()
+                    .any(|sent| sent.peer.as_ref().is_some_and(|used| used.id == peer.id))
+                    || self.sent_before(peer.id)
+            }
             (None, None) => false,
         }
+    }
+
+    /// Whether an earlier attempt of a request went out on this connection.
+    #[cold]
+    fn sent_before(&self, connection: u64) -> bool {
+        let resending = self.resending.as_ref();
+        resending.is_some_and(|resending| resending.knows(connection))
     }
 
     fn completed(&self) -> Outcome {
@@ -789,12 +845,26 @@ impl RawAnswer {
 ///
 /// It can complete only after [`close`](Self::close). Dropping it aborts it.
 pub struct RawCall {
+    /// The call, or the attempt of it that counts.
     shared: Arc<CallShared>,
+    /// What makes it again.
+    attempts: Option<Box<Attempts>>,
 }
 
 impl RawCall {
     pub(crate) fn new(shared: Arc<CallShared>) -> Self {
-        Self { shared }
+        Self {
+            shared,
+            attempts: None,
+        }
+    }
+
+    /// A call that is made again if need be; `shared` is its first attempt.
+    pub(crate) fn with_attempts(shared: Arc<CallShared>, attempts: Attempts) -> Self {
+        Self {
+            shared,
+            attempts: Some(Box::new(attempts)),
+        }
     }
 
     /// The call's id.
@@ -838,8 +908,17 @@ impl RawCall {
     ) -> JoinHandle<Result<(), Failure>> {
         let (shared, method) = (Arc::clone(&self.shared), Arc::clone(method));
         self.shared.endpoint.runtime.spawn(async move {
+            let id = request.id;
             let sent = shared.send(&server, &method, request).await;
-            sent.inspect_err(|failure| shared.fail(failure.clone()))
+            match &sent {
+                Err(failure) if shared.is_kept(id, failure) => {
+                    shared.send_kept(id).await;
+                    return Ok(());
+                }
+                Err(failure) => shared.fail(failure.clone()),
+                Ok(()) => {}
+            }
+            sent
         })
     }
 
@@ -864,6 +943,13 @@ impl RawCall {
             .inspect_err(|failure| self.shared.fail(failure.clone()))
     }
 
+    /// Says how many initial requests will come: each gets an equal part of the call's budgets, if these are stated.
+    ///
+    /// Without, half of them is kept for requests to come, and of the other half the k-th request gets 1/(k(k+1)).
+    pub fn share_among(&self, requests: u32) {
+        self.shared.share_among(requests);
+    }
+
     /// No further initial request comes: the call completes when all that was sent is done.
     pub fn close(&mut self) {
         self.shared.close();
@@ -871,12 +957,33 @@ impl RawCall {
 
     /// Waits for the next answer; `None` when the call is over. A status is an `Err` after which more may come.
     pub async fn next(&mut self) -> Option<Result<RawAnswer, CallError>> {
-        poll_fn(|cx| self.shared.poll_next(cx)).await
+        poll_fn(|cx| self.poll_answer(cx)).await
     }
 
-    /// How the call ended; `None` while it goes on.
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<RawAnswer, CallError>>> {
+        match &mut self.attempts {
+            None => self.shared.poll_next(cx),
+            Some(attempts) => attempts.poll_next(&mut self.shared, cx),
+        }
+    }
+
+    /// How the call ended; `None` while it goes on. One that may be made again ends when its application has seen it end.
     pub fn outcome(&self) -> Option<Outcome> {
-        self.shared.outcome()
+        match &self.attempts {
+            None => self.shared.outcome(),
+            Some(attempts) => attempts.outcome(&self.shared),
+        }
+    }
+
+    /// How many times initial requests were sent again; see [`crate::Client::resend`].
+    pub fn resent(&self) -> u32 {
+        self.shared.resent()
+    }
+
+    /// How many attempts were made, hedged ones included; see [`crate::Client::retry`].
+    pub fn attempts(&self) -> u32 {
+        let attempts = self.attempts.as_ref();
+        attempts.map_or(1, |attempts| attempts.made())
     }
 
     /// The tree of hops, as far as it is known now.
@@ -886,12 +993,20 @@ impl RawCall {
 
     /// Gives the call up: its servers are told to stop.
     pub fn abort(&self) {
+        if let Some(attempts) = &self.attempts {
+            attempts.abort();
+        }
         self.shared.abort();
     }
 
     /// Waits until nothing of the call runs any more, as far as its servers can be reached: after completion at once,
     /// after a failure or an abort when all its requests have stopped or been silent for the ping timeout.
     pub async fn settled(&self) {
+        if let Some(attempts) = &self.attempts {
+            for attempt in attempts.all() {
+                attempt.settled().await;
+            }
+        }
         self.shared.settled().await;
     }
 
@@ -907,8 +1022,8 @@ impl RawCall {
 impl Stream for RawCall {
     type Item = Result<RawAnswer, CallError>;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.shared.poll_next(cx)
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_answer(cx)
     }
 }
 
@@ -920,167 +1035,7 @@ impl Drop for RawCall {
 
 impl fmt::Debug for RawCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "RawCall({}, {:?})",
-            self.shared.id,
-            self.shared.outcome()
-        )
-    }
-}
-
-/// A call to a method that answers `A`.
-///
-/// `Call<Many<T>>` is a stream of answers, each a `Result`, that ends when the whole tree of hops is complete.
-/// `Call<One<T>>` is awaited for its answer. Dropping a call aborts it.
-#[must_use = "a call that is dropped is aborted"]
-pub struct Call<A, C = Postcard> {
-    raw: RawCall,
-    types: PhantomData<fn() -> (A, C)>,
-}
-
-impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
-    pub(crate) fn new(raw: RawCall) -> Self {
-        Self {
-            raw,
-            types: PhantomData,
-        }
-    }
-
-    /// The call's id.
-    pub fn id(&self) -> CallId {
-        self.raw.id()
-    }
-
-    /// Waits for the next answer; `None` when the call is over. A status is an `Err` after which more may come.
-    pub async fn next(&mut self) -> Option<Result<A::Item, CallError>> {
-        poll_fn(|cx| self.poll_item(cx)).await
-    }
-
-    /// [`next`](Self::next) for code that is not async.
-    pub fn blocking_next(&mut self) -> Option<Result<A::Item, CallError>> {
-        blocking::wait(self.next()).unwrap_or_else(|_| Some(Err(Failure::WouldBlock.into())))
-    }
-
-    /// How the call ended; `None` while it goes on.
-    pub fn outcome(&self) -> Option<Outcome> {
-        self.raw.outcome()
-    }
-
-    /// The tree of hops, as far as it is known now.
-    pub fn trace(&self) -> Trace {
-        self.raw.trace()
-    }
-
-    /// Gives the call up: its servers are told to stop.
-    pub fn abort(self) {
-        self.raw.abort();
-    }
-
-    /// Gives the call up and waits until nothing of it runs any more, as far as its servers can be reached.
-    pub async fn stop(self) {
-        self.raw.abort();
-        self.raw.settled().await;
-    }
-
-    fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<A::Item, CallError>>> {
-        self.raw.shared.poll_next(cx).map(|next| {
-            next.map(|answer| {
-                let RawAnswer {
-                    request, payload, ..
-                } = answer?;
-                C::decode(payload).map_err(|error| CallError::Decode { request, error })
-            })
-        })
-    }
-}
-
-impl<T: Send + 'static, C: Codec<T>> Call<Many<T>, C> {
-    /// Waits for the end of the call and returns all answers.
-    ///
-    /// # Errors
-    ///
-    /// The first status or failure; the rest of the call is aborted then.
-    pub async fn collect(mut self) -> Result<Vec<T>, CallError> {
-        let mut answers = Vec::new();
-        while let Some(answer) = self.next().await {
-            answers.push(answer?);
-        }
-        Ok(answers)
-    }
-
-    /// [`collect`](Self::collect) for code that is not async.
-    ///
-    /// # Errors
-    ///
-    /// As `collect`, and on a thread of an async runtime.
-    pub fn blocking_collect(self) -> Result<Vec<T>, CallError> {
-        blocking::wait(self.collect()).unwrap_or_else(|_| Err(Failure::WouldBlock.into()))
-    }
-}
-
-impl<T: Send + 'static, C: Codec<T>> Call<One<T>, C> {
-    /// Waits for the answer; the call can be asked for its trace afterwards.
-    ///
-    /// # Errors
-    ///
-    /// The status that came in its place, or why the call failed.
-    pub async fn answer(&mut self) -> Result<T, CallError> {
-        self.next()
-            .await
-            .unwrap_or_else(|| Err(Failure::NoAnswer.into()))
-    }
-
-    /// Waits for the answer, in code that is not async.
-    ///
-    /// # Errors
-    ///
-    /// As [`answer`](Self::answer), and on a thread of an async runtime.
-    pub fn wait(mut self) -> Result<T, CallError> {
-        blocking::wait(self.answer()).unwrap_or_else(|_| Err(Failure::WouldBlock.into()))
-    }
-}
-
-impl<T: Send + 'static, C: Codec<T> + 'static> IntoFuture for Call<One<T>, C> {
-    type Output = Result<T, CallError>;
-    type IntoFuture = AnswerFuture<T, C>;
-
-    fn into_future(self) -> AnswerFuture<T, C> {
-        AnswerFuture(self)
-    }
-}
-
-/// The one answer of a call.
-#[must_use = "futures do nothing unless they are awaited"]
-pub struct AnswerFuture<T, C = Postcard>(Call<One<T>, C>);
-
-impl<T: Send + 'static, C: Codec<T>> Future for AnswerFuture<T, C> {
-    type Output = Result<T, CallError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0
-            .poll_item(cx)
-            .map(|next| next.unwrap_or_else(|| Err(Failure::NoAnswer.into())))
-    }
-}
-
-impl<T, C> fmt::Debug for AnswerFuture<T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl<A: Answer, C: Codec<A::Item>> Stream for Call<A, C> {
-    type Item = Result<A::Item, CallError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_item(cx)
-    }
-}
-
-impl<A, C> fmt::Debug for Call<A, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.raw.fmt(f)
+        write!(f, "RawCall({}, {:?})", self.shared.id, self.outcome())
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::call::CallShared;
+use crate::timer::Instant;
 
 /// Calls that outlive so many younger ones move out of the way.
 const SPARSE: usize = 1024;
@@ -41,9 +41,14 @@ impl Calls {
         self.old.keys().next().copied().unwrap_or(self.first)
     }
 
+    /// The sequence that the next call will have.
+    pub(crate) fn next(&self) -> u64 {
+        self.first + self.young.len() as u64
+    }
+
     /// Adds the call that `make` makes of the next sequence.
     pub(crate) fn add(&mut self, make: impl FnOnce(u64) -> Arc<CallShared>) -> Arc<CallShared> {
-        let call = make(self.first + self.young.len() as u64);
+        let call = make(self.next());
         self.young.push_back(Some(Arc::clone(&call)));
         self.live += 1;
         if self.young.len() > SPARSE + 4 * self.live {

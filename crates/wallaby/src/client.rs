@@ -2,19 +2,24 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::Address;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::wire::{Budgets, MetadataError, PingSettings};
 
-use crate::call::{Call, CallOptions, CallShared, RawCall};
+use crate::attempts::{Attempts, Policy};
+use crate::budget::RetryBudget;
+use crate::call::{Call, CallOptions, CallShared, RawCall, Resend};
 use crate::codec::Codec;
 use crate::endpoint::{Endpoint, Inner};
 use crate::error::Failure;
 use crate::handling::Handling;
+use crate::hedge::Hedge;
 use crate::method::{Answer, Method};
+use crate::retry::Retry;
+use crate::timer::Instant;
 
 /// An outgoing call of one request, as client middleware sees it.
 #[derive(Debug, Clone)]
@@ -28,6 +33,8 @@ pub struct Outgoing {
     pub payload: Bytes,
     /// How the call is made.
     pub options: CallOptions,
+    /// Which attempt of a retried or hedged call this is; 0 is the first.
+    pub attempt: u32,
 }
 
 /// Makes outgoing calls of one request.
@@ -88,6 +95,7 @@ impl Caller {
             caller: self,
             server: server.into(),
             refused: None,
+            policy: None,
         }
     }
 
@@ -106,9 +114,19 @@ impl Caller {
 
     /// A call with any number of initial requests and with payloads as bytes.
     pub fn begin(&self) -> RawCall {
-        let call = Inner::begin_call(&self.endpoint, self.options.clone());
+        let call = Inner::begin_call(&self.endpoint, self.options());
         self.adopt(call.shared());
         call
+    }
+
+    /// How the next call is made: on behalf of a request, within its budgets.
+    fn options(&self) -> CallOptions {
+        let mut options = self.options.clone();
+        if let Some(share) = self.parent.as_ref().and_then(|parent| parent.share()) {
+            let own = options.budgets.unwrap_or_default();
+            options.budgets = Some(own.at_most(&share));
+        }
+        options
     }
 
     fn is_over(&self) -> bool {
@@ -142,6 +160,8 @@ pub struct Client {
     server: Address,
     /// Why calls fail at once: an option that cannot be.
     refused: Option<MetadataError>,
+    /// How calls are made again.
+    policy: Option<Arc<Policy>>,
 }
 
 impl Client {
@@ -200,11 +220,66 @@ impl Client {
         self
     }
 
-    /// What the tree of each call may use up.
+    /// What the tree of each call may use up, 65,536 requests, 1,048,576 responses, 1 TiB and 4,096 hops if nothing is said.
+    ///
+    /// The call fails when more comes. Budgets that are said also travel with the call's requests, and servers split them
+    /// among what they delegate (see [`crate::RawRequest::share_among`]), so that the tree ends even if nobody stops it; a
+    /// tree that is not announced may find the share of a branch too small before the whole is used up.
     #[must_use]
     pub fn budgets(mut self, budgets: Budgets) -> Self {
         self.caller.options.budgets = Some(budgets);
         self
+    }
+
+    /// Makes calls again that have failed, as [`Retry`] says. Only for methods that may run several times.
+    ///
+    /// A call that is to be made again is so while the application waits for its answers. Each attempt goes through the
+    /// client's middleware and is a call of its own: [`Call::id`] and [`Call::trace`] tell of the latest or, once it has
+    /// delivered, of the one that did; [`Call::attempts`] says how many were made. The arguments, encoded, are kept until
+    /// the call is dropped. An error that no further attempt could mend is [`Failure::Attempts`].
+    #[must_use]
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.change_policy().retry = Some(retry);
+        self
+    }
+
+    /// Makes a second attempt beside calls that take long, as [`Hedge`] says. Only for methods that may run twice. What
+    /// [`retry`](Self::retry) says of attempts holds here too.
+    #[must_use]
+    pub fn hedge(mut self, hedge: Hedge) -> Self {
+        self.change_policy().hedge = Some(hedge);
+        self
+    }
+
+    /// How many further attempts all calls of this client and its clones may make, retries and hedges together: a tenth
+    /// of the calls and ten at once, if nothing is said. A budget may be shared with other clients.
+    #[must_use]
+    pub fn retry_budget(mut self, budget: RetryBudget) -> Self {
+        self.change_policy().budget = budget;
+        self
+    }
+
+    /// Further servers that can do the same: each attempt, and each request that is sent again, after the first goes to the next one, and after the last to
+    /// the first again.
+    #[must_use]
+    pub fn others(mut self, servers: impl IntoIterator<Item = impl Into<Address>>) -> Self {
+        self.change_policy().others = servers.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sends initial requests again below which something was lost, as [`Resend`] says. Only for methods whose handlers,
+    /// and those they delegate to, are deterministic. Unlike [`retry`](Self::retry) it is the same call, answers that have
+    /// arrived are kept, and it works after the first answer, too. It costs a small message a request, since a server
+    /// holds nothing back that it might have to repeat; the request is kept as [`crate::Limits::kept_call`] says.
+    /// [`Call::resent`] counts.
+    #[must_use]
+    pub fn resend(mut self, resend: Resend) -> Self {
+        self.change_policy().resend = Some(Arc::new(resend));
+        self
+    }
+
+    fn change_policy(&mut self) -> &mut Policy {
+        Arc::make_mut(self.policy.get_or_insert_default())
     }
 
     /// Calls a method. The request leaves at once if there is a connection, else as soon as there is one.
@@ -231,13 +306,40 @@ impl Client {
 
     /// Calls a method with payloads as bytes.
     pub fn call_raw(&self, method: &Arc<MethodDefinition>, payload: Bytes) -> RawCall {
-        let options = self.caller.options.clone();
-        let outgoing = Outgoing {
+        if let Some(policy) = &self.policy {
+            return self.call_by(policy, method, payload);
+        }
+        self.call_once(method, payload)
+    }
+
+    /// Makes a call that may be made again.
+    #[cold]
+    #[inline(never)]
+    fn call_by(
+        &self,
+        policy: &Arc<Policy>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> RawCall {
+        let client = self.clone().with_resend(policy);
+        if policy.has_attempts() {
+            return Attempts::begin(client, policy, method, payload);
+        }
+        client.call_once(method, payload)
+    }
+
+    fn call_once(&self, method: &Arc<MethodDefinition>, payload: Bytes) -> RawCall {
+        self.send(Outgoing {
             server: self.server.clone(),
             method: Arc::clone(method),
             payload,
-            options,
-        };
+            options: self.caller.options(),
+            attempt: 0,
+        })
+    }
+
+    /// Makes a call, once.
+    pub(crate) fn send(&self, outgoing: Outgoing) -> RawCall {
         let call = match (&self.refused, &self.caller.endpoint.sender) {
             (Some(refused), _) => {
                 let call = Inner::begin_call(&self.caller.endpoint, CallOptions::default());
@@ -258,6 +360,42 @@ impl Client {
         };
         self.caller.adopt(call.shared());
         call
+    }
+}
+
+// What a call of several attempts needs of its client.
+impl Client {
+    /// This client as a call keeps it: the endpoint may close before the call ends.
+    pub(crate) fn kept(mut self) -> Self {
+        self.caller.open = None;
+        self
+    }
+
+    /// This client with the policy's way to send requests again among its options.
+    fn with_resend(mut self, policy: &Policy) -> Self {
+        self.caller.options.resend = policy.resend.as_ref().map(|resend| {
+            let mut resend = Arc::clone(resend);
+            if !policy.others.is_empty() {
+                Arc::make_mut(&mut resend).others = policy.others.clone();
+            }
+            resend
+        });
+        self
+    }
+
+    /// How the next attempt is made.
+    pub(crate) fn options(&self) -> CallOptions {
+        self.caller.options()
+    }
+
+    /// How much time a call has.
+    pub(crate) fn time(&self) -> Duration {
+        let default = self.endpoint().config.default_deadline;
+        self.caller.options.deadline.unwrap_or(default)
+    }
+
+    pub(crate) fn endpoint(&self) -> &Arc<Inner> {
+        &self.caller.endpoint
     }
 }
 

@@ -1,7 +1,6 @@
 //! What becomes of each message that a connection delivers.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use tokio::sync::oneshot;
 use wallaby_proto::call::records::Admission;
@@ -17,6 +16,7 @@ use crate::executor::Admitted;
 use crate::handling::Handling;
 use crate::pool::Opening;
 use crate::service::Registered;
+use crate::timer::Instant;
 
 /// Dispatches what arrives over one connection.
 pub(crate) struct Dispatcher {
@@ -73,6 +73,17 @@ impl Dispatcher {
         reason
     }
 
+    /// The same if nobody is there.
+    #[cold]
+    pub(crate) fn unreachable(&mut self, reason: String) -> String {
+        if let (Some(opened), Some(server)) = (self.opened.take(), self.dialled.clone()) {
+            let reason = reason.clone();
+            // Nobody may be waiting any more.
+            let _ = opened.send(Err(ConnectError::Unreachable { server, reason }));
+        }
+        reason
+    }
+
     #[cold]
     #[inline(never)]
     fn failed(&mut self, end: Result<String, ConnectionError>) {
@@ -93,6 +104,10 @@ impl Dispatcher {
             return;
         };
         let payload = std::mem::take(&mut request.payload);
+        if self.endpoint.config.require_seals && !self.endpoint.takes(request, peer) {
+            self.granted.push(payload.len());
+            return;
+        }
         self.learn_route(peer, request.call.initiator, request.depth);
         let size = payload.len();
         let arrived = *self.now.get_or_insert_with(Instant::now);
@@ -156,6 +171,7 @@ impl Dispatcher {
         let route = Some((initiator, depth, pool.ended()));
         if self.route != route {
             pool.learn_route(initiator, depth, peer);
+            self.endpoint.found_way(initiator);
             self.route = route;
         }
     }

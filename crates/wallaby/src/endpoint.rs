@@ -1,14 +1,17 @@
 //! An endpoint: one addressable participant, client and server at once.
 
+mod datagrams;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use wallaby_proto::call::records::Remembered;
 use wallaby_proto::connection::{
@@ -22,18 +25,22 @@ use crate::call::{CallOptions, CallShared, RawCall};
 use crate::calls::Calls;
 use crate::client::{Caller, Outgoing, Sender};
 use crate::dispatch::Dispatcher;
+use crate::driver::carrier::Carrier;
 use crate::driver::peer::{Delayed, Peer};
+use crate::driver::port::Port;
 use crate::error::{BindError, ConnectError, Failure, ServeError, Undrained};
 use crate::executor::{Admitted, Executor, Schedule};
 use crate::handling::{Handling, Job};
 use crate::link::DelayLine;
 use crate::liveness::Liveness;
+use crate::log::Sparse;
 use crate::metrics::{Meters, Metrics};
 use crate::pool::{Opening, Pool};
+use crate::random;
 use crate::relay::{Passing, Relay};
 use crate::service::{Handler, Registered, Service};
-use crate::timer;
-use crate::transport::{self, Listener, ReadHalf, WriteHalf};
+use crate::timer::{self, Instant};
+use crate::transport::{self, Entrance, Listener, ReadHalf, WriteHalf};
 
 /// How much time a call has if nobody says: the protocol's default, which is not stated on the wire.
 pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
@@ -47,7 +54,8 @@ pub(crate) const DEFAULT_PING: PingSettings = PingSettings {
 /// How often an endpoint that is shutting down looks whether all is done.
 const DRAIN_CHECK: Duration = Duration::from_millis(2);
 
-/// How often connections are asked whether large messages have stopped to grow.
+/// How often connections are looked at while nothing is known to wait on them, and how long a large message may take to
+/// grow.
 const STALL_CHECK: Duration = Duration::from_secs(15);
 
 /// One addressable participant, client and server at once. Cheap to clone; it closes when the last clone is dropped.
@@ -74,6 +82,8 @@ pub(crate) struct Inner {
     pub(crate) relay: Relay,
     pub(crate) liveness: Arc<Liveness>,
     pub(crate) meters: Meters,
+    /// What peers can make it log.
+    pub(crate) sparse: Events,
     pub(crate) runtime: Handle,
     /// What typed clients send goes through this, if there is client middleware.
     pub(crate) sender: Option<Arc<dyn Sender>>,
@@ -89,18 +99,37 @@ pub(crate) struct Inner {
     next_look: AtomicU64,
     /// When the first of the live calls' deadlines passes, as far as known.
     next_alarm: Mutex<Option<Instant>>,
-    next_stall_check: Mutex<Instant>,
+    /// When connections are looked at, and when next for messages that have stopped to grow.
+    next_tending: Mutex<(Instant, Instant)>,
+    /// Bytes of requests kept to be sent again.
+    kept: AtomicU64,
     delay: Option<Arc<DelayLine<Delayed>>>,
     listeners: Mutex<Vec<(Arc<Listening>, AbortHandle)>>,
+    /// UDP sockets: those that listen, and those opened to dial.
+    ports: Mutex<Vec<Arc<Port>>>,
     closed: AtomicBool,
     draining: AtomicBool,
 }
+
+/// Events that peers can cause as often as they like.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    pub(crate) forged: Sparse,
+    pub(crate) unknown_ping: Sparse,
+    pub(crate) no_way: Sparse,
+    pub(crate) unsealed: Sparse,
+    pub(crate) forbidden: Sparse,
+}
+
+/// A peer, and who learns when its handshake is done.
+type Opened = (Arc<Peer>, oneshot::Receiver<Result<(), ConnectError>>);
 
 /// Where streams come in, until the endpoint is closed.
 type Listening = Mutex<Option<Listener>>;
 
 impl Endpoint {
-    /// An endpoint that listens at this address: `tcp://HOST:PORT` (port 0 for any), `unix:///PATH` or `mem://NAME`.
+    /// An endpoint that listens at this address: `tcp://HOST:PORT` or `udp://HOST:PORT` (port 0 for any), `unix:///PATH`
+    /// or `mem://NAME`. Over UDP a message's payload has at most 64 KiB.
     ///
     /// # Errors
     ///
@@ -132,8 +161,11 @@ impl Endpoint {
         Self::start(builder, listeners)
     }
 
-    fn start(builder: Builder, listeners: Vec<(Listener, Address)>) -> Result<Self, BindError> {
+    fn start(builder: Builder, listeners: Vec<(Entrance, Address)>) -> Result<Self, BindError> {
         let runtime = Handle::try_current().map_err(|_| BindError::NoRuntime)?;
+        if builder.config.require_seals && builder.config.cluster_keys.is_empty() {
+            return Err(BindError::NoClusterKey);
+        }
         let address = builder
             .advertise
             .or_else(|| listeners.first().map(|(_, address)| address.clone()));
@@ -141,8 +173,16 @@ impl Endpoint {
         for service in builder.services {
             inner.register(service)?;
         }
-        inner.check_stalls(Instant::now());
-        for (listener, _) in listeners {
+        inner.tend_by(Instant::now() + STALL_CHECK, true);
+        for (entrance, _) in listeners {
+            let listener = match entrance {
+                Entrance::Streams(listener) => listener,
+                Entrance::Datagrams(socket) => {
+                    let port = inner.open_port(socket, true)?;
+                    locked(&inner.ports).push(port);
+                    continue;
+                }
+            };
             let listening = Arc::new(Mutex::new(Some(listener)));
             let accept = Inner::accept(Arc::downgrade(&inner), Arc::clone(&listening));
             let accepting = inner.runtime.spawn(accept).abort_handle();
@@ -250,14 +290,9 @@ impl Inner {
         address: Option<Address>,
         runtime: Handle,
     ) -> Result<Arc<Self>, BindError> {
-        let random = |buffer: &mut [u8]| {
-            getrandom::fill(buffer).map_err(|error| BindError::Random(error.to_string()))
-        };
-        let (mut node, mut secret) = ([0; 8], [0; 16]);
-        random(&mut node)?;
-        random(&mut secret)?;
-        let node =
-            NodeId::new(u64::from_ne_bytes(node).max(1)).ok_or(BindError::Random("zero".into()))?;
+        let secret = random::bytes()?;
+        let node = NodeId::new(u64::from_ne_bytes(random::bytes()?).max(1))
+            .ok_or(BindError::Random("zero".into()))?;
         let limits = &config.limits;
         let hello = Hello {
             versions: (VERSION, VERSION),
@@ -278,9 +313,7 @@ impl Inner {
         };
         let delay = match config.link_delay {
             Some(delay) => {
-                let line = DelayLine::new(delay, |delayed: Delayed| {
-                    delayed.peer.arrive_late(&delayed.bytes)
-                });
+                let line = DelayLine::new(delay, Delayed::arrive);
                 Some(Arc::new(
                     line.map_err(|error| BindError::Random(error.to_string()))?,
                 ))
@@ -298,10 +331,16 @@ impl Inner {
                 address,
                 pool: Pool::new(config.limits.connections),
                 relay: Relay::default(),
-                liveness: Arc::new(Liveness::new(config.records(), secret)),
+                liveness: Arc::new(Liveness::new(
+                    config.records(),
+                    config.waiting,
+                    secret,
+                    inner.clone(),
+                )),
                 epoch: Instant::now(),
                 next_look: AtomicU64::new(u64::MAX),
                 meters: Meters::default(),
+                sparse: Events::default(),
                 runtime,
                 sender: (!layers.is_empty()).then_some(sender),
                 calls: Mutex::default(),
@@ -310,9 +349,11 @@ impl Inner {
                 waiting: Mutex::default(),
                 me: inner.clone(),
                 next_alarm: Mutex::default(),
-                next_stall_check: Mutex::new(Instant::now()),
+                next_tending: Mutex::new((Instant::now(), Instant::now() + STALL_CHECK)),
+                kept: AtomicU64::new(0),
                 delay,
                 listeners: Mutex::default(),
+                ports: Mutex::default(),
                 closed: AtomicBool::new(false),
                 draining: AtomicBool::new(false),
                 config,
@@ -363,6 +404,12 @@ impl Inner {
         for peer in self.pool.open() {
             peer.end("the endpoint was closed");
         }
+        self.close_ports();
+    }
+
+    /// How long ago the endpoint was made.
+    pub(crate) fn age(&self) -> Duration {
+        self.epoch.elapsed()
     }
 
     // Calls.
@@ -395,7 +442,9 @@ impl Inner {
         drop(calls);
         self.meters.calls_started.add();
         self.note_deadline(call.deadline());
-        self.note_due(call.begun() + call.ping().period * 9 / 8);
+        // Its connection is looked at, too.
+        let period = call.ping().period * 9 / 8;
+        self.note_due(call.begun() + period.min(self.config.keep_alive.period));
         if full {
             call.fail(Failure::TooManyCalls { limit });
         }
@@ -408,9 +457,23 @@ impl Inner {
     /// Makes a call of one request, without client middleware.
     pub(crate) fn send(self: &Arc<Self>, outgoing: Outgoing) -> RawCall {
         let mut call = self.begin_call(outgoing.options);
+        call.share_among(1);
         call.send_now(outgoing.server, &outgoing.method, outgoing.payload);
         call.close();
         call
+    }
+
+    /// Room for so many bytes more of requests to be sent again; `false` if there is none.
+    pub(crate) fn keep(&self, size: u64) -> bool {
+        let limit = self.config.limits.kept;
+        let more = |kept: u64| kept.checked_add(size).filter(|kept| *kept <= limit);
+        let kept = &self.kept;
+        kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
+    }
+
+    pub(crate) fn unkeep(&self, size: u64) {
+        self.kept.fetch_sub(size, Ordering::Relaxed);
     }
 
     /// The reply token of a call of this endpoint.
@@ -449,25 +512,24 @@ impl Inner {
     #[inline(never)]
     fn pass_on(self: &Arc<Self>, from: Option<&Arc<Peer>>, message: &Message) {
         let id = message.call();
-        let next = self
-            .pool
-            .by_node(id.initiator)
-            .or_else(|| self.pool.route(id.initiator));
-        let next = next.filter(|next| from.is_none_or(|from| from.id != next.id));
-        let (Some(next), Some(from)) = (next, from) else {
-            self.meters.undeliverable.add();
-            tracing::warn!(call = %id, "no way to its initiator is known");
-            return;
+        let Some(from) = from else {
+            return; // what runs here sends by itself
         };
-        self.meters.relayed.add();
-        match message {
-            Message::Response(response) => {
+        let next = self.way_onward(id.initiator, from);
+        match (message, next) {
+            (Message::Response(response), next) => {
                 self.relay
                     .pass(self, Passing::new(from, next, response.clone()));
             }
-            other => {
+            (other, Some(next)) => {
+                if let Message::Pong(pong) = other {
+                    self.liveness.pong_passes(pong);
+                }
+                self.meters.relayed.add();
                 next.control(other.clone());
             }
+            // Whatever it says, the initiator will ask.
+            (_, None) => self.meters.undeliverable.add(),
         }
     }
 
@@ -489,7 +551,7 @@ impl Inner {
         timer::wake_endpoint(self.me.clone(), at);
     }
 
-    /// Fails calls whose deadline has passed, and ends connections that stall. Most calls end long before, so nothing is
+    /// Fails calls whose deadline has passed, and has connections looked at. Most calls end long before, so nothing is
     /// kept by deadline: when the earliest one known passes, all live calls are looked at.
     pub(crate) fn alarm(&self, now: Instant) {
         if self.closed.load(Ordering::Acquire) {
@@ -504,7 +566,12 @@ impl Inner {
         if due {
             self.end_late_calls(now);
         }
-        self.check_stalls(now);
+        if now >= locked(&self.next_tending).0 {
+            self.tend_by(now + STALL_CHECK, true);
+            if let Some(endpoint) = self.me.upgrade() {
+                self.spawn(async move { endpoint.tend() });
+            }
+        }
         if now >= self.look_moment() {
             self.next_look.store(u64::MAX, Ordering::Release);
             if let Some(endpoint) = self.me.upgrade() {
@@ -557,20 +624,46 @@ impl Inner {
         }
     }
 
-    /// A message in parts that stops to grow would hold its memory for ever.
-    fn check_stalls(&self, now: Instant) {
-        let mut next = self
-            .next_stall_check
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if now < *next {
-            return;
+    /// Something may wait on connections: they are looked at soon.
+    pub(crate) fn tend_soon(&self) {
+        if let Some(interval) = self.config.keep_alive.interval() {
+            self.tend_by(Instant::now() + interval, false);
         }
-        *next = now + STALL_CHECK;
-        self.set_alarm(*next);
-        drop(next);
-        for peer in self.pool.open() {
-            peer.check_stalled();
+    }
+
+    /// Connections are looked at by then; not before, if they have just been.
+    fn tend_by(&self, moment: Instant, afresh: bool) {
+        let mut next = locked(&self.next_tending);
+        if afresh || moment < next.0 {
+            next.0 = moment;
+            drop(next);
+            self.set_alarm(moment);
+        }
+    }
+
+    /// Gives up connections whose peers are silent while something waits for them, or whose large messages have stopped
+    /// to grow and would hold their memory for ever. It runs where connections are driven: a runtime that was blocked
+    /// has not listened.
+    fn tend(&self) {
+        let (settings, now) = (&self.config.keep_alive, self.epoch.elapsed());
+        let peers = self.pool.open();
+        let mut waits = false;
+        for peer in &peers {
+            match peer.look(settings, now) {
+                Ok(something) => waits |= something,
+                Err(error) => {
+                    self.meters.connections_silent.add();
+                    tracing::warn!(?peer, %error, "the connection is given up");
+                }
+            }
+        }
+        if waits {
+            self.tend_soon();
+        }
+        let late = Instant::now() >= locked(&self.next_tending).1;
+        if late {
+            locked(&self.next_tending).1 = Instant::now() + STALL_CHECK;
+            peers.iter().for_each(Peer::check_stalled);
         }
     }
 
@@ -583,6 +676,9 @@ impl Inner {
     ) -> Result<Arc<Peer>, ConnectError> {
         if let Some(peer) = self.pool.ready(server) {
             return Ok(peer);
+        }
+        if !self.config.dial_policy.permits_call(server) {
+            return Err(self.forbid(server));
         }
         let after = self.config.dial_timeout;
         loop {
@@ -623,6 +719,9 @@ impl Inner {
         node: NodeId,
     ) -> Result<Arc<Peer>, ConnectError> {
         let after = self.config.dial_back_timeout;
+        if !self.config.dial_policy.permits(address) {
+            return Err(self.forbid(address));
+        }
         if self.pool.is_unreachable(address) {
             return Err(ConnectError::TimedOut {
                 server: address.clone(),
@@ -640,6 +739,18 @@ impl Inner {
                 self.pool.set_unreachable(address);
                 Err(error)
             }
+        }
+    }
+
+    /// The dial policy forbids an address: that is counted and logged.
+    #[cold]
+    pub(crate) fn forbid(&self, server: &Address) -> ConnectError {
+        self.meters.dials_forbidden.add();
+        if let Some(more) = self.sparse.forbidden.pass(self.age()) {
+            tracing::warn!(%server, more, "not dialled: the dial policy forbids it");
+        }
+        ConnectError::Forbidden {
+            server: server.clone(),
         }
     }
 
@@ -663,18 +774,15 @@ impl Inner {
             after,
         };
         let end = Instant::now() + after;
-        let stream = timer::timeout_at(end, transport::dial(server))
-            .await
-            .ok_or_else(timed_out)?;
-        let stream = stream.ok_or_else(|| ConnectError::NoTransport {
-            server: server.clone(),
-        })?;
-        let (reader, writer) = stream.map_err(|error| ConnectError::Unreachable {
-            server: server.clone(),
-            reason: error.to_string(),
-        })?;
-        let connection = Connection::dial(Arc::clone(&self.hello), expected);
-        let (peer, opened) = self.adopt(connection, reader, writer, Some(server.clone()), opening);
+        let (peer, opened) = match server {
+            Address::Udp(to) => self.dial_session(*to, expected, opening)?,
+            _ => {
+                let dialled = self.dial_stream(server, expected, opening);
+                timer::timeout_at(end, dialled)
+                    .await
+                    .ok_or_else(timed_out)??
+            }
+        };
         match timer::timeout_at(end, opened).await {
             Some(Ok(Ok(()))) => Ok(peer),
             Some(Ok(Err(error))) => Err(error),
@@ -687,6 +795,24 @@ impl Inner {
                 Err(timed_out())
             }
         }
+    }
+
+    async fn dial_stream(
+        self: &Arc<Self>,
+        server: &Address,
+        expected: Option<NodeId>,
+        opening: Opening,
+    ) -> Result<Opened, ConnectError> {
+        let stream = transport::dial(server).await;
+        let stream = stream.ok_or_else(|| ConnectError::NoTransport {
+            server: server.clone(),
+        })?;
+        let (reader, writer) = stream.map_err(|error| ConnectError::Unreachable {
+            server: server.clone(),
+            reason: error.to_string(),
+        })?;
+        let connection = Connection::dial(Arc::clone(&self.hello), expected);
+        Ok(self.adopt(connection, reader, writer, Some(server.clone()), opening))
     }
 
     /// Room for one more connection; the one that is closed for it, if any, is counted as ended.
@@ -713,8 +839,8 @@ impl Inner {
                     match endpoint.make_room() {
                         Ok(opening) => endpoint.welcome(connection, reader, writer, opening),
                         Err(limit) => {
-                            let peer =
-                                Peer::new(connection, writer, None, Arc::clone(&endpoint.liveness));
+                            let carrier = Carrier::Stream(connection, writer);
+                            let peer = Peer::new(carrier, None, Arc::clone(&endpoint.liveness));
                             peer.end(&format!("all {limit} connections are in use"));
                         }
                     }
@@ -756,17 +882,10 @@ impl Inner {
         writer: WriteHalf,
         dialled: Option<Address>,
         opening: Opening,
-    ) -> (
-        Arc<Peer>,
-        tokio::sync::oneshot::Receiver<Result<(), ConnectError>>,
-    ) {
-        let (opened, receiver) = tokio::sync::oneshot::channel();
-        let peer = Peer::new(
-            connection,
-            writer,
-            self.delay.clone(),
-            Arc::clone(&self.liveness),
-        );
+    ) -> Opened {
+        let (opened, receiver) = oneshot::channel();
+        let carrier = Carrier::Stream(connection, writer);
+        let peer = Peer::new(carrier, self.delay.clone(), Arc::clone(&self.liveness));
         peer.flush_now();
         let mut dispatcher = Dispatcher::new(Arc::clone(self), dialled, opened, opening);
         let (driven, endpoint) = (Arc::clone(&peer), Arc::clone(self));
@@ -785,6 +904,9 @@ impl Inner {
         for stale in self.pool.opened(peer, dialled) {
             stale.end("another life answers at this address");
         }
+        if let Some(node) = peer.node() {
+            self.found_way(node);
+        }
         if self.closed.load(Ordering::Acquire) {
             peer.end("the endpoint was closed");
         }
@@ -792,7 +914,7 @@ impl Inner {
 
     #[cold]
     #[inline(never)]
-    fn connection_ended(self: &Arc<Self>, peer: &Arc<Peer>, reason: &str) {
+    pub(crate) fn connection_ended(self: &Arc<Self>, peer: &Arc<Peer>, reason: &str) {
         if self.pool.remove(peer) {
             self.meters.connection_ended(peer.counters());
         }

@@ -4,9 +4,11 @@ use std::io;
 use std::time::Duration;
 
 use thiserror::Error;
+use wallaby_proto::call::allowance::Exhausted;
 use wallaby_proto::call::initiator::Violation;
 use wallaby_proto::call::watch::Failure as Loss;
 use wallaby_proto::connection::ConnectionError;
+use wallaby_proto::datagram::MAX_MESSAGE;
 use wallaby_proto::{Address, AddressError, Code, RequestId, Status};
 
 use crate::codec::CodecError;
@@ -43,12 +45,24 @@ pub enum BindError {
     /// The operating system gives no random numbers.
     #[error("no random numbers from the operating system: {0}")]
     Random(String),
+    /// Seals are required, but no cluster key can verify them.
+    #[error("seals are required, but there is no cluster key")]
+    NoClusterKey,
     /// There is no tokio runtime here.
     #[error("an endpoint needs a tokio runtime: call this inside one")]
     NoRuntime,
     /// Two services have a method of the same name.
     #[error(transparent)]
     Serve(#[from] ServeError),
+}
+
+/// What to do about a message that is too large, where another transport would carry it.
+pub(crate) fn hint(limit: u64, datagrams: bool) -> &'static str {
+    if datagrams && limit == MAX_MESSAGE as u64 {
+        " over udp: (tcp: and unix: carry larger ones)"
+    } else {
+        ""
+    }
 }
 
 /// Why a service was not registered.
@@ -113,6 +127,12 @@ pub enum ConnectError {
         /// The limit.
         limit: usize,
     },
+    /// This endpoint does not dial such addresses ([`crate::DialPolicy`]).
+    #[error("not connecting to {server}: this endpoint's dial policy forbids it")]
+    Forbidden {
+        /// Where.
+        server: Address,
+    },
     /// No transport for this scheme.
     #[error("cannot connect to {server}: no transport for its scheme")]
     NoTransport {
@@ -165,6 +185,16 @@ pub enum SendError {
         /// The limit.
         limit: u32,
     },
+    /// It would exceed the call's budgets, or what this server lets a request use up. The request has ended with the
+    /// status `ResourceExhausted`, so that the call does not look complete.
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
+    /// This endpoint does not dial such addresses ([`crate::DialPolicy`]).
+    #[error("not delegated to {server}: this server's dial policy forbids it")]
+    Forbidden {
+        /// Where.
+        server: Address,
+    },
     /// The next server cannot be reached, or takes no more methods.
     #[error("{0}")]
     Refused(String),
@@ -174,10 +204,12 @@ impl From<SendError> for Status {
     fn from(error: SendError) -> Self {
         let code = match &error {
             SendError::Codec(_) => Code::Internal,
-            SendError::TooLarge { .. } | SendError::Full | SendError::TooDeep { .. } => {
-                Code::ResourceExhausted
-            }
+            SendError::TooLarge { .. }
+            | SendError::Full
+            | SendError::TooDeep { .. }
+            | SendError::Exhausted(_) => Code::ResourceExhausted,
             SendError::Ended(_) => Code::Cancelled,
+            SendError::Forbidden { .. } => Code::PermissionDenied,
             SendError::Refused(_) | SendError::Draining => Code::Unavailable,
         };
         Self::new(code, error.to_string())
@@ -205,10 +237,11 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// The status, if it is one.
+    /// The status, if it is one, or if the last attempt of a retried call ended with one.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Status(status) => Some(status),
+            Self::Failed(Failure::Attempts(failed)) => failed.last.status(),
             _ => None,
         }
     }
@@ -236,7 +269,8 @@ pub enum Failure {
     },
     /// The request is longer than a message may be; it was not sent.
     #[error(
-        "request {request} of {size} bytes was not sent to {server}: at most {limit} are allowed"
+        "request {request} of {size} bytes was not sent to {server}: at most {limit} are allowed{}",
+        hint(*limit, matches!(server, Address::Udp(_)))
     )]
     TooLarge {
         /// Which.
@@ -275,6 +309,10 @@ pub enum Failure {
     /// A server sent what the protocol forbids.
     #[error("a server broke the protocol: {0}")]
     Violation(#[from] Violation),
+    /// The call was sent again, and its second execution was another one than the first: its handlers are not
+    /// deterministic, or a server refused what it did before.
+    #[error("the second execution of the call differs from the first: {0}")]
+    Diverged(Violation),
     /// This endpoint has as many calls as it may; nothing was sent.
     #[error("{limit} calls are live already: no more are allowed")]
     TooManyCalls {
@@ -295,4 +333,68 @@ pub enum Failure {
         "a blocking call inside an async runtime would stop it: use the async form or a thread of its own"
     )]
     WouldBlock,
+    /// All attempts of a call that may be made again have failed, or no further one was made.
+    #[error(transparent)]
+    Attempts(Box<AttemptsFailed>),
+}
+
+/// What became of the attempts of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{}", self.describe())]
+pub struct AttemptsFailed {
+    /// How many attempts were made.
+    pub made: u32,
+    /// Why no further one followed.
+    pub why: NoMore,
+    /// What became of the attempts before the last, in brief.
+    pub before: Vec<FailedAttempt>,
+    /// What became of the last one.
+    pub last: CallError,
+}
+
+/// An attempt that failed, in brief.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{server}: {error}")]
+pub struct FailedAttempt {
+    /// Which server it went to.
+    pub server: Address,
+    /// What went wrong.
+    pub error: String,
+}
+
+/// Why a call is not attempted again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NoMore {
+    /// All attempts that it may have were made.
+    #[error("no more are allowed")]
+    Limit,
+    /// The client's budget for further attempts is used up.
+    #[error("the retry budget is used up")]
+    Budget,
+    /// An answer was delivered to the application already.
+    #[error("an answer had been delivered already")]
+    Delivered,
+    /// Its requests were not kept: there was no room ([`crate::Limits::kept_call`], [`crate::Limits::kept`]).
+    #[error("there was no room to keep its requests")]
+    NotKept,
+    /// A status had told how a part of it ended.
+    #[error("a status had told how a part of it ended")]
+    Status,
+    /// No time is left before the deadline.
+    #[error("no time is left before the deadline")]
+    Deadline,
+}
+
+impl AttemptsFailed {
+    fn describe(&self) -> String {
+        let mut text = format!(
+            "attempt {} failed, and no other follows, since {}: {}",
+            self.made, self.why, self.last
+        );
+        for (number, attempt) in (1..).zip(&self.before) {
+            text += &format!("; attempt {number} at {attempt}");
+        }
+        text
+    }
 }

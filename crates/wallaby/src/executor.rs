@@ -3,7 +3,9 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::timer::Instant;
 
 /// How many handlers run at a time, how many requests wait, and in which order.
 #[derive(Debug, Clone, PartialEq, Eq)]

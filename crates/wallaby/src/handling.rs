@@ -7,15 +7,16 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+use wallaby_proto::call::allowance::Exhausted;
 use wallaby_proto::call::records::Ticket;
 use wallaby_proto::call::server::{Released, Server};
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::wire::{Options, ReplyTo, Request, TraceRecord};
+use wallaby_proto::wire::{Budgets, Options, ReplyTo, Request, TraceRecord};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
 
 use crate::blocking::panic_message;
@@ -26,7 +27,7 @@ use crate::error::SendError;
 use crate::log;
 use crate::request::RawRequest;
 use crate::service::{Handler, HandlerFuture};
-use crate::timer::{self, Sleep};
+use crate::timer::{self, Instant, Sleep};
 
 mod sending;
 
@@ -85,6 +86,8 @@ struct State {
     owes_answer: bool,
     /// Why the framework ended the request.
     stopped: Option<String>,
+    /// A budget was used up, which ended the request.
+    exhausted: bool,
     /// Calls that the handler made on behalf of this one.
     calls: Vec<Weak<CallShared>>,
     /// The handler's task, while it waits.
@@ -105,7 +108,7 @@ impl Handling {
         arrived: Instant,
     ) -> Arc<Self> {
         let time = request.deadline.unwrap_or(DEFAULT_DEADLINE);
-        let server = Server::new(request);
+        let server = Server::bounded(request, endpoint.config.max_budgets.as_ref());
         peer.busy.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self {
             endpoint,
@@ -129,6 +132,7 @@ impl Handling {
                 kept: false,
                 owes_answer: false,
                 stopped: None,
+                exhausted: false,
                 calls: Vec::new(),
                 task: None,
                 left: false,
@@ -279,6 +283,9 @@ impl Handling {
     ) -> Result<Option<Delivery>, SendError> {
         message.check(self)?;
         let mut state = self.open()?;
+        if let Err(exhausted) = message.afford(&mut state.server) {
+            return Err(self.exhaust(state, exhausted));
+        }
         let record = self.record(&state);
         let released = match message {
             Sending::Answer(payload) => state.server.respond(payload, record),
@@ -300,7 +307,9 @@ impl Handling {
         let mut state = self.lock();
         if state.server.has_ended() {
             // What a handler says because it was stopped is no news.
-            if state.stopped.is_some() && status.code() == Code::Cancelled {
+            if state.stopped.is_some() && status.code() == Code::Cancelled
+                || state.exhausted && status.code() == Code::ResourceExhausted
+            {
                 return;
             }
             drop(state);
@@ -315,6 +324,37 @@ impl Handling {
         self.endpoint.meters.statuses_sent.add();
         tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
         self.dispatch_later([Some(released), None]);
+    }
+
+    /// A budget is used up: the request ends here and now, with a status (PROTOCOL-NOTES 11). Its handler is not cancelled:
+    /// what it has sent still waits for its turn.
+    #[cold]
+    #[inline(never)]
+    fn exhaust(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        exhausted: Exhausted,
+    ) -> SendError {
+        let record = self.record(&state);
+        let status = Status::from(exhausted).by(self.endpoint.address.as_ref());
+        let released = state.server.exhaust(&status, record);
+        state.exhausted = true;
+        drop(state);
+        let meters = &self.endpoint.meters;
+        meters.statuses_sent.add();
+        meters.budgets_exhausted.add();
+        tracing::debug!(call = %self.call, request = %self.id, %status, "a budget is used up");
+        self.dispatch_later(released);
+        SendError::Exhausted(exhausted)
+    }
+
+    /// The runtime ends and takes the handler along: what it would have sent is missing.
+    #[cold]
+    fn cut_short(self: &Arc<Self>) {
+        if !self.lock().server.has_ended() {
+            let why = "its server shut down before its handler was done";
+            self.fail(&Status::new(Code::Unavailable, why));
+        }
     }
 
     /// The framework ends the request: abort, deadline. The handler learns of it and cannot send any more.
@@ -375,9 +415,12 @@ impl Handling {
         self.dispatch_later([Some(released), None]);
     }
 
-    fn release(&self, message: Sending) -> Result<Released<Destination>, SendError> {
+    fn release(self: &Arc<Self>, message: Sending) -> Result<Released<Destination>, SendError> {
         message.check(self)?;
         let mut state = self.open()?;
+        if let Err(exhausted) = message.afford(&mut state.server) {
+            return Err(self.exhaust(state, exhausted));
+        }
         let polling = state.polling;
         let server = &mut state.server;
         let before = match message {
@@ -395,7 +438,10 @@ impl Handling {
             let why = state
                 .stopped
                 .clone()
-                .unwrap_or_else(|| "it was answered or failed before".into());
+                .unwrap_or_else(|| match state.exhausted {
+                    true => "a budget was used up".into(),
+                    false => "it was answered or failed before".into(),
+                });
             return Err(SendError::Ended(why));
         }
         Ok(state)
@@ -452,6 +498,15 @@ impl Sending {
         matches!(self, Self::Onward(..))
     }
 
+    /// Takes what it costs from what the request may use up.
+    #[inline]
+    fn afford(&self, server: &mut Server<Destination>) -> Result<(), Exhausted> {
+        match self {
+            Self::Answer(payload) => server.afford_answer(payload.len()),
+            Self::Onward(..) => server.afford_request(),
+        }
+    }
+
     fn check(&self, handling: &Handling) -> Result<(), SendError> {
         let (Self::Answer(payload) | Self::Onward(_, payload)) = self;
         let (size, limit) = (
@@ -469,7 +524,12 @@ impl Sending {
             handling.depth.saturating_add(1), // a peer may say anything
             handling.endpoint.config.max_depth,
         );
-        if matches!(self, Self::Onward(..)) {
+        if let Self::Onward(to, _) = self {
+            if !handling.endpoint.config.dial_policy.permits(&to.server) {
+                handling.endpoint.forbid(&to.server);
+                let server = to.server.clone();
+                return Err(SendError::Forbidden { server });
+            }
             if depth > limit {
                 return Err(SendError::TooDeep { depth, limit });
             }
@@ -492,6 +552,8 @@ pub(crate) struct Run {
     in_grace: bool,
     /// It holds one of the executor's places.
     placed: bool,
+    /// The handler has returned.
+    done: bool,
 }
 
 /// A request that waits for its handler.
@@ -529,6 +591,7 @@ impl Job {
             alarm: None,
             in_grace: false,
             placed: true,
+            done: false,
         };
         // The handler gets a real waker when the task polls it again.
         if run
@@ -548,7 +611,8 @@ impl Job {
         if handling.remaining().is_zero() {
             handling.stop(&too_late());
         }
-        if handling.is_cancelled() {
+        // One that is being stopped has ended already, though its handler may not have been told.
+        if handling.lock().stopped.is_some() {
             handling.leave();
             Inner::release(&handling.endpoint);
             return;
@@ -612,9 +676,9 @@ impl Run {
             Ok(Poll::Ready(result)) => Some(result),
             Err(panic) => Some(Err(panicked(&self.handling, &*panic))),
         };
-        let done = result.is_some();
+        self.done = result.is_some();
         self.handling.end_poll(result);
-        if !done {
+        if !self.done {
             return Poll::Pending;
         }
         self.leave();
@@ -675,6 +739,9 @@ impl Future for Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
+        if !self.done {
+            self.handling.cut_short();
+        }
         self.handling.leave();
         self.leave();
     }
@@ -719,6 +786,30 @@ impl Handling {
         if let Some(ticket) = self.ticket {
             self.endpoint.liveness.progressed(ticket);
         }
+    }
+
+    /// What the request may still use up, if its call's budgets are stated or this server has a maximum.
+    pub(crate) fn budgets(&self) -> Option<Budgets> {
+        self.lock().server.allowance().map(|known| known.left())
+    }
+
+    /// So many delegations will come.
+    pub(crate) fn share_among(&self, times: u32) {
+        if let Some(allowance) = self.lock().server.allowance_mut() {
+            allowance.announce(times);
+        }
+    }
+
+    /// What a call on behalf of this request may use up, its initial requests included: a delegation's share.
+    pub(crate) fn share(&self) -> Option<Budgets> {
+        let mut state = self.lock();
+        let allowance = state.server.allowance_mut()?;
+        let initial = u32::from(allowance.spend_request().is_ok());
+        let share = allowance.share();
+        Some(Budgets {
+            requests: share.requests + initial,
+            ..share
+        })
     }
 
     pub(crate) fn delegator(&self) -> Option<NodeId> {

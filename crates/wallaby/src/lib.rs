@@ -11,6 +11,7 @@
 //! |---|---|
 //! | [`Endpoint`], [`Builder`], [`Limits`] | one participant and its settings |
 //! | [`Client`], [`Call`], [`CallError`], [`Outcome`] | the initiator's side: making calls, their answers, how they end |
+//! | [`Retry`], [`Hedge`], [`RetryBudget`], [`Resend`] | calls that are made again |
 //! | [`Request`], [`SendError`], [`Status`] | the server's side: reply, respond, delegate, forward, fail |
 //! | [`Method`], [`Target`], [`One`], [`Many`], [`codec`] | what a method's type says, and how payloads look |
 //! | [`ExecutorConfig`], [`Layer`], [`SendLayer`] | which requests run when, and middleware |
@@ -20,11 +21,14 @@
 pub mod codec;
 pub mod link;
 
+mod attempts;
 mod blocking;
+mod budget;
 mod builder;
 mod call;
 mod calls;
 mod client;
+mod dial;
 mod dispatch;
 mod driver;
 mod endpoint;
@@ -32,35 +36,51 @@ mod error;
 mod executor;
 mod fingerprint;
 mod handling;
+mod hedge;
 mod line;
 mod liveness;
 mod log;
 mod method;
 mod metrics;
 mod pool;
+mod random;
 mod relay;
 mod request;
+mod retry;
+mod seal;
 mod service;
+#[cfg(feature = "turmoil")]
+pub mod simulation;
 mod timer;
 mod trace;
 mod transport;
+mod ways;
 
 pub use wallaby_macros::{serve, service};
 pub use wallaby_proto::connection::MethodDefinition;
+pub use wallaby_proto::seal::{ClusterKey, ClusterKeyError};
 pub use wallaby_proto::wire::{Budgets, Metadata, MetadataError};
 pub use wallaby_proto::{Address, AddressError, CallId, Code, NodeId, Path, RequestId, Status};
 
+pub use budget::RetryBudget;
 pub use builder::{Builder, Limits};
-pub use call::{AnswerFuture, Call, CallOptions, Outcome, RawAnswer, RawCall};
+pub use call::{AnswerFuture, Call, CallOptions, Outcome, RawAnswer, RawCall, Resend};
 pub use client::{Caller, Client, Outgoing, SendLayer, Sender};
+pub use dial::{DialPolicy, DialRangeError};
 pub use endpoint::Endpoint;
-pub use error::{BindError, CallError, ConnectError, Failure, SendError, ServeError, Undrained};
+pub use error::{
+    AttemptsFailed, BindError, CallError, ConnectError, FailedAttempt, Failure, NoMore, SendError,
+    ServeError, Undrained,
+};
 pub use executor::{ExecutorConfig, Schedule};
+pub use hedge::Hedge;
 pub use method::{Answer, Many, Method, One, Target};
 pub use metrics::Metrics;
 pub use request::{RawRequest, Request};
+pub use retry::Retry;
 pub use service::{Handler, HandlerFuture, Layer, Service};
 pub use trace::{Hop, Timing, Trace};
+pub use wallaby_proto::call::allowance::{Budget, Exhausted};
 pub use wallaby_proto::call::records::Remembered;
 pub use wallaby_proto::call::watch::{Executed, Failure as Loss, FailureKind, Location, Step};
 pub use wallaby_proto::wire::PingSettings;

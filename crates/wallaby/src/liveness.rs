@@ -4,20 +4,23 @@
 //! Their lock is the innermost one: nothing is sent while it is held.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
+use tokio::sync::oneshot;
 use wallaby_proto::call::clock::Clock;
 use wallaby_proto::call::records::{
     Action, Admission, Frozen, Origin, Output, RecordLimits, Records, Remembered, Sent, Session,
     StopReason, Ticket,
 };
 use wallaby_proto::call::server::Delegated;
-use wallaby_proto::wire::{Child, Message, Ping, Pong, ReplyTo, Request};
+use wallaby_proto::call::waiting::{Full, Waiting, WaitingId, WaitingLimits};
+use wallaby_proto::wire::{Child, Message, Ping, Pong, ReplyTo, Request, Response};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status};
 
-use crate::driver::peer::Peer;
+use crate::driver::peer::{Peer, Place};
 use crate::endpoint::Inner;
+use crate::timer::Instant;
 
 /// What was written this long ago may still count as waiting.
 const WRITTEN_EVERY: Duration = Duration::from_millis(5);
@@ -28,12 +31,15 @@ pub(crate) struct Liveness {
     /// What time is counted from.
     epoch: Instant,
     state: Mutex<State>,
+    endpoint: Weak<Inner>,
 }
 
 #[derive(Debug)]
 struct State {
     clock: Clock,
     records: Records,
+    /// Answers to which no way leads; who waits for one is told that there is one, or nothing when time is up.
+    waiting: Waiting<oneshot::Sender<()>>,
     /// Calls that are watched over, by when they are to be looked at.
     watched: BTreeSet<(Duration, u64)>,
     /// All calls before this one have been looked at once, or have ended.
@@ -51,12 +57,19 @@ pub(crate) struct Carried {
 }
 
 impl Liveness {
-    pub(crate) fn new(limits: RecordLimits, secret: [u8; 16]) -> Self {
+    pub(crate) fn new(
+        limits: RecordLimits,
+        waiting: WaitingLimits,
+        secret: [u8; 16],
+        endpoint: Weak<Inner>,
+    ) -> Self {
         Self {
+            endpoint,
             epoch: Instant::now(),
             state: Mutex::new(State {
                 clock: Clock::default(),
                 records: Records::new(limits, secret),
+                waiting: Waiting::new(waiting),
                 watched: BTreeSet::new(),
                 looked_at: 1,
                 written_at: Duration::ZERO,
@@ -101,7 +114,25 @@ impl Liveness {
         let raw = arrived.saturating_duration_since(self.epoch);
         let mut state = self.lock();
         let now = state.clock.turn(raw, None);
-        state.records.admit(request, origin(peer, node), now)
+        let admission = state.records.admit(request, origin(peer, node), now);
+        self.leave(state);
+        admission
+    }
+
+    /// The records have changed: perhaps they are due earlier than when the next look is.
+    fn leave(&self, mut state: MutexGuard<'_, State>) {
+        if let Some(due) = state.records.take_sooner() {
+            self.note_due(state, due);
+        }
+    }
+
+    #[cold]
+    fn note_due(&self, state: MutexGuard<'_, State>, due: Duration) {
+        let moment = self.epoch + state.clock.raw(due);
+        drop(state);
+        if let Some(endpoint) = self.endpoint.upgrade() {
+            endpoint.note_due(moment);
+        }
     }
 
     /// The server half of a request released an answer; its place in the output is given later if it has none yet.
@@ -124,6 +155,7 @@ impl Liveness {
             Message::End(end) => state.records.end_released(ticket, end, output, now),
             _ => {}
         }
+        self.leave(state);
     }
 
     /// The server half of a request released a delegation.
@@ -146,6 +178,7 @@ impl Liveness {
             oldest: records.oldest(ticket),
         };
         records.delegation_released(ticket, delegated, to, None, now)?;
+        self.leave(state);
         Ok(carried)
     }
 
@@ -159,19 +192,54 @@ impl Liveness {
         let raw = self.epoch.elapsed();
         let mut state = self.lock();
         let now = state.clock.turn(raw, None);
-        state
+        let undelivered = state
             .records
-            .delegation_undelivered(ticket, request, own, now)
+            .delegation_undelivered(ticket, request, own, now);
+        self.leave(state);
+        undelivered
     }
 
     /// A released message got its place in a connection's output.
-    pub(crate) fn placed(&self, ticket: Ticket, sent: Sent, output: Output) {
-        self.lock().records.placed(ticket, sent, output);
+    pub(crate) fn placed(&self, place: Place, output: Output) {
+        if let Place::Initial(_) = place {
+            return; // no record waits for it
+        }
+        let records = &mut self.lock().records;
+        match place {
+            Place::Released(ticket, sent) => records.placed(ticket, sent, output),
+            Place::Passing(passage) => records.passed_on(passage, Some(output)),
+            Place::Initial(_) => {}
+        }
     }
 
-    /// A released message will never be sent.
-    pub(crate) fn dropped(&self, ticket: Ticket, sent: Sent) {
-        self.lock().records.dropped(ticket, sent);
+    /// A message will never be sent.
+    pub(crate) fn dropped(&self, place: Place) {
+        let records = &mut self.lock().records;
+        match place {
+            Place::Released(ticket, sent) => records.dropped(ticket, sent),
+            Place::Passing(passage) => records.passed_on(passage, None),
+            Place::Initial(_) => {}
+        }
+    }
+
+    /// An answer of another server goes on over this connection, but not at once: its place is to be told, if there is
+    /// room to remember it.
+    pub(crate) fn passing(&self, response: &Response, next: &Peer) -> Option<Place> {
+        let raw = self.epoch.elapsed();
+        let mut state = self.lock();
+        let now = state.clock.turn(raw, None);
+        let passage = state.records.passing(response, session(next), now);
+        self.leave(state);
+        passage.map(Place::Passing)
+    }
+
+    /// A pong of another server is passed on.
+    pub(crate) fn pong_passes(&self, pong: &Pong) {
+        let raw = self.epoch.elapsed();
+        let mut state = self.lock();
+        let now = state.clock.turn(raw, None);
+        state.records.pong_passes(pong, now);
+        self.leave(state);
     }
 
     /// A handler goes on.
@@ -180,6 +248,7 @@ impl Liveness {
         let mut state = self.lock();
         let now = state.clock.turn(raw, None);
         state.records.progressed(ticket, now);
+        self.leave(state);
     }
 
     /// Whether a delegation that has waited may still be sent: its call may have been aborted, long ago even.
@@ -190,6 +259,37 @@ impl Liveness {
     /// Whether a request may go on: its call was not aborted.
     pub(crate) fn may_go_on(&self, ticket: Ticket) -> bool {
         self.lock().records.may_delegate(ticket)
+    }
+
+    // Answers without a way.
+
+    /// An answer waits for a way to this initiator, and `waits` is told when there is one.
+    ///
+    /// # Errors
+    ///
+    /// If too many wait.
+    pub(crate) fn begin_wait(
+        &self,
+        initiator: NodeId,
+        payload: usize,
+        waits: oneshot::Sender<()>,
+    ) -> Result<WaitingId, Full> {
+        let raw = self.epoch.elapsed();
+        let mut state = self.lock();
+        let now = state.clock.turn(raw, None);
+        let put = state.waiting.put(initiator, payload, waits, now);
+        put.map_err(|(full, _)| full)
+    }
+
+    /// It does not wait any more.
+    pub(crate) fn end_wait(&self, id: WaitingId) {
+        self.lock().waiting.remove(id);
+    }
+
+    /// There is a way to this initiator: whoever waits for one.
+    pub(crate) fn end_waits(&self, initiator: NodeId) -> Vec<oneshot::Sender<()>> {
+        let waiting = &mut self.lock().waiting;
+        std::iter::from_fn(|| waiting.take(initiator)).collect()
     }
 
     // What calls are watched.
@@ -231,9 +331,10 @@ impl Inner {
     /// A connection has ended, and all that came over it has been read.
     pub(crate) fn session_ended(self: &Arc<Self>, peer: &Arc<Peer>) {
         let now = self.liveness.now();
+        self.note_progress(peer);
         let mut state = self.liveness.lock();
         state.records.session_ended(session(peer), now);
-        drop(state);
+        self.liveness.leave(state);
         self.act();
         if let Some(node) = peer.node() {
             let calls: Vec<_> = self.calls().iter().cloned().collect();
@@ -249,14 +350,64 @@ impl Inner {
             return; // messages come only after the handshake
         };
         let now = self.liveness.now();
+        if self.pass_ping(peer, ping, now) && !ping.abort {
+            return;
+        }
         self.note_written(now);
         let mut state = self.liveness.lock();
         state.records.handle_ping(ping, origin(peer, node), now);
-        drop(state);
+        self.liveness.leave(state);
         if ping.abort {
             self.relay.forget(ping.call, ping.token);
         }
         self.act();
+    }
+
+    /// Somebody asked about a request that is not known here, or for an end of its call.
+    #[cold]
+    #[inline(never)]
+    fn note_unknown_ping(&self, call: CallId, session: Session) {
+        self.meters.unknown_pings.add();
+        if let Some(more) = self.sparse.unknown_ping.pass(self.age()) {
+            let peer = self.pool.by_id(session.0);
+            tracing::debug!(%call, ?peer, more, "a ping about a request that is not known");
+        }
+    }
+
+    /// A message did not show the token of its call: it is dropped.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note_forged(&self, call: CallId, peer: Option<&Arc<Peer>>) {
+        self.meters.forged_dropped.add();
+        if let Some(more) = self.sparse.forged.pass(self.age()) {
+            tracing::warn!(%call, ?peer, more, "a message without the call's token was dropped");
+        }
+    }
+
+    /// A ping about a request that came of one here goes on to where that was handed, for an initiator that cannot reach
+    /// its server. Returns whether it does.
+    fn pass_ping(self: &Arc<Self>, from: &Arc<Peer>, ping: &Ping, now: Duration) -> bool {
+        let next = self.liveness.lock().records.onward(ping, now);
+        let Some(next) = next.filter(|next| next.node != Some(self.node)) else {
+            return false;
+        };
+        let known = next.node.and_then(|node| self.pool.by_node(node));
+        match known.or_else(|| self.pool.ready(&next.server)) {
+            Some(peer) if peer.id == from.id => return false,
+            Some(peer) => {
+                peer.control(Message::Ping(ping.clone()));
+            }
+            None => {
+                let (endpoint, ping) = (Arc::clone(self), ping.clone());
+                self.runtime.spawn(async move {
+                    if let Ok(peer) = endpoint.connect(&next.server).await {
+                        peer.control(Message::Ping(ping));
+                    }
+                });
+            }
+        }
+        self.meters.pings_passed.add();
+        true
     }
 
     /// The records learn what connections have written; not for each ping, as there may be many of both.
@@ -268,9 +419,16 @@ impl Inner {
         state.written_at = now;
         drop(state);
         for peer in self.pool.open() {
-            let written = peer.counters().bytes_sent;
-            let mut state = self.liveness.lock();
-            state.records.written(session(&peer), written);
+            self.note_progress(&peer);
+        }
+    }
+
+    fn note_progress(&self, peer: &Peer) {
+        let (written, confirmed) = peer.progress();
+        let mut state = self.liveness.lock();
+        state.records.written(session(peer), written);
+        if let Some(confirmed) = confirmed {
+            state.records.confirmed(session(peer), confirmed);
         }
     }
 
@@ -278,10 +436,15 @@ impl Inner {
     pub(crate) fn handle_pong(self: &Arc<Self>, peer: Option<&Arc<Peer>>, pong: &Pong) {
         match self.call(pong.call.sequence) {
             Some(call) => call.handle_pong(peer, pong),
-            // The call is over: whoever still works for it is told (PROTOCOL-NOTES 31).
+            // The call is over: whoever still works for it is told (PROTOCOL-NOTES 31). The token goes along: nobody
+            // learns that of a call to come.
             None if pong.announced => {
                 if let Some(peer) = peer {
                     let token = self.token(pong.call.sequence);
+                    let to_come = pong.call.sequence >= self.calls().next();
+                    if to_come || pong.token.is_some_and(|shown| shown != token) {
+                        return self.note_forged(pong.call, Some(peer));
+                    }
                     let stop = wallaby_proto::call::watch::dismiss(pong, token);
                     peer.control(Message::Ping(stop));
                 }
@@ -303,6 +466,7 @@ impl Inner {
         self.note_written(now);
         let mut state = self.liveness.lock();
         state.records.handle_timeout(now);
+        let given_up: Vec<_> = std::iter::from_fn(|| state.waiting.expired(now)).collect();
         let watched: Vec<u64> = state
             .watched
             .range(..=(now, u64::MAX))
@@ -310,6 +474,7 @@ impl Inner {
             .collect();
         let first = state.looked_at;
         drop(state);
+        drop(given_up);
         self.act();
         for sequence in watched {
             if let Some(call) = self.call(sequence) {
@@ -318,6 +483,7 @@ impl Inner {
         }
         self.look_at_fresh(first, now, period);
         self.look_again();
+        self.tend_soon();
     }
 
     /// Calls that have lasted a ping period are watched over from now on.
@@ -358,6 +524,9 @@ impl Inner {
             };
             match action {
                 Action::Pong { session, pong } => {
+                    if pong.progress.is_none() {
+                        self.note_unknown_ping(pong.call, session);
+                    }
                     if let Some(peer) = self.pool.by_id(session.0) {
                         peer.control(Message::Pong(pong));
                     }
@@ -372,12 +541,14 @@ impl Inner {
                     session,
                     response,
                 } => {
-                    let sent = Sent::Response(response.index);
+                    let place = Place::Released(ticket, Sent::Response(response.index));
                     let peer = self.pool.by_id(session.0);
-                    let place = Some((ticket, sent));
-                    if peer.is_none_or(|peer| peer.try_response(&response, true, 0, place).is_err())
-                    {
-                        self.liveness.dropped(ticket, sent);
+                    let sent = |peer: Arc<Peer>| {
+                        let sent = peer.try_response(&response, true, 0, Some(place));
+                        sent.is_ok()
+                    };
+                    if !peer.is_some_and(sent) {
+                        self.liveness.dropped(place);
                     }
                 }
                 Action::Stop {
@@ -450,7 +621,9 @@ impl State {
     fn next(&self, fresh: Option<Duration>) -> Option<Duration> {
         let watched = self.watched.first().map(|first| first.0);
         let records = self.records.next_timeout();
-        records.into_iter().chain(watched).chain(fresh).min()
+        let waiting = self.waiting.next_timeout();
+        let due = records.into_iter().chain(watched).chain(waiting);
+        due.chain(fresh).min()
     }
 }
 

@@ -57,12 +57,28 @@ metrics! {
     calls_failed,
     /// Calls that their initiator gave up.
     calls_aborted,
+    /// Calls made again after a failure, each time.
+    retries,
+    /// Second attempts made beside slow calls.
+    hedges,
+    /// Those of them that delivered the answer.
+    hedges_won,
+    /// Further attempts that were not made since the client's budget was used up.
+    retries_over_budget,
+    /// Initial requests sent again, each time.
+    resends,
+    /// Calls, and further requests of them, that could not be kept to be sent again.
+    resends_unkept,
     /// Requests that arrived.
     requests_received,
     /// Requests that had arrived before, or whose call was over: they were not handled.
     requests_dropped,
     /// Requests refused since the executor's queue was full.
     requests_refused,
+    /// Requests refused since they were not sealed by who has a cluster key.
+    unsealed_refused,
+    /// Requests ended here since they, or a maximum of this endpoint, allowed no more requests, responses, bytes or hops.
+    budgets_exhausted,
     /// Responses that were delivered to a call here, statuses included.
     responses_received,
     /// Statuses among them.
@@ -77,18 +93,30 @@ metrics! {
     stuck,
     /// Responses passed on for initiators that cannot be dialled.
     relayed,
+    /// Pings passed on for initiators that cannot reach a server.
+    pings_passed,
+    /// Responses that waited since no way led to their initiator.
+    waited_for_ways,
     /// Responses that no way led to their initiator for.
     undeliverable,
     /// Responses that had arrived before.
     duplicates_dropped,
     /// Responses to calls that are over.
     late_dropped,
-    /// Messages that did not show their call's token.
+    /// Times that an address was not dialled since the dial policy forbids it.
+    dials_forbidden,
+    /// Messages to calls of this endpoint that did not show the call's token, or announced a request of a call that it has
+    /// not made yet.
     forged_dropped,
+    /// Pings and aborts about requests that are not known here: they came too early or too late, or did not show the token
+    /// of the call.
+    unknown_pings,
     /// Connections opened, by either side.
     connections_opened,
     /// Connections that ended.
     connections_ended,
+    /// Connections among them that were given up since the peer was silent.
+    connections_silent,
 }
 
 /// A number that only grows.

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::OnceCell;
 use wallaby_proto::{Address, NodeId};
 
 use crate::driver::peer::Peer;
 use crate::error::ConnectError;
+use crate::timer::Instant;
 
 /// How long an address that could not be dialled for an answer is not tried again.
 const UNREACHABLE_FOR: Duration = Duration::from_secs(1);
@@ -218,6 +219,11 @@ impl Pool {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Whether this life was found at this address when it was last dialled.
+    pub(crate) fn was_at(&self, address: &Address, node: Option<NodeId>) -> bool {
+        self.lock().lives.get(address).copied() == node
     }
 
     /// How many connections have ended.

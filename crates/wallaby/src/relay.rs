@@ -6,15 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 use wallaby_proto::connection::Refusal;
-use wallaby_proto::wire::Response;
+use wallaby_proto::wire::{MAX_FRAME, Response};
 use wallaby_proto::{CallId, Token};
 
-use crate::driver::peer::{Peer, Refused};
+use crate::driver::peer::{Peer, Place, Refused};
 use crate::endpoint::Inner;
+use crate::error::hint;
 use crate::handling::make_too_large;
+use crate::ways::Wait;
 
-/// Answers that wait for credit, by call. What waits here was not credited itself, so the server before sends no more
-/// than the call's window.
+/// Times that an answer of which no byte was written moves to another connection.
+const MOVES: usize = 3;
+
+/// Answers that wait for credit or for a way, by call. What waits here was not credited itself, so the server before
+/// sends no more than the call's window.
 #[derive(Debug, Default)]
 pub(crate) struct Relay {
     waiting: Mutex<HashMap<CallId, Queue>>,
@@ -24,6 +29,8 @@ pub(crate) struct Relay {
 #[derive(Debug)]
 struct Queue {
     answers: VecDeque<Passing>,
+    /// No way leads on: each of them has its room among those that wait for one.
+    stuck: bool,
     /// Shown by the first of them.
     token: Option<Token>,
     task: AbortHandle,
@@ -33,20 +40,127 @@ struct Queue {
 #[derive(Debug)]
 pub(crate) struct Passing {
     from: Arc<Peer>,
-    next: Arc<Peer>,
+    next: Option<Arc<Peer>>,
     response: Response,
     /// Its payload when it came, in bytes: what is credited.
     size: u64,
+    /// Whoever waits for its place in the output, if it does not leave at once.
+    place: Option<Place>,
+    /// Its room among those that wait for a way.
+    wait: Option<Wait>,
+}
+
+/// What became of an attempt to send an answer.
+enum Attempt {
+    Sent,
+    /// There is no credit or no room now.
+    Blocked,
+    /// The connection has ended, or takes no such message.
+    Refused,
 }
 
 impl Passing {
-    pub(crate) fn new(from: &Arc<Peer>, next: Arc<Peer>, response: Response) -> Self {
+    /// An answer that came from one connection and leaves by another, if there is one.
+    pub(crate) fn new(from: &Arc<Peer>, next: Option<Arc<Peer>>, response: Response) -> Self {
         let size = response.payload.len() as u64;
         Self {
             from: Arc::clone(from),
             next,
             response,
             size,
+            place: None,
+            wait: None,
+        }
+    }
+
+    /// It will be a while until it has left: its initiator is told that it is on its way.
+    fn note_slow(&mut self, endpoint: &Inner) {
+        if let (None, Some(next)) = (self.place, &self.next) {
+            self.place = endpoint.liveness.passing(&self.response, next);
+            endpoint.look_again();
+        }
+    }
+
+    /// Its room among those that wait for a way; `false` if there is none.
+    fn make_room(&mut self, endpoint: &Arc<Inner>) -> bool {
+        if self.wait.is_none() {
+            self.wait = endpoint.wait_for_way(self.response.call, self.response.payload.len());
+        }
+        self.wait.is_some()
+    }
+
+    /// Sends it, if it is accepted now.
+    fn attempt(&mut self, endpoint: &Inner) -> Attempt {
+        let call = self.response.call;
+        let Some(next) = &self.next else {
+            return Attempt::Refused;
+        };
+        loop {
+            match next.try_response(&self.response, true, 0, self.place) {
+                Ok(_) => {
+                    endpoint.meters.relayed.add();
+                    self.from.grant_call(call, 1, self.size);
+                    return Attempt::Sent;
+                }
+                Err(Refused::Now(Refusal::TooLarge { size, limit })) if !self.response.status => {
+                    let hint = hint(limit, next.is_over_datagrams());
+                    make_too_large(&mut self.response, (size, limit), hint, None);
+                }
+                Err(Refused::Now(Refusal::Blocked)) => return Attempt::Blocked,
+                Err(_) => return Attempt::Refused,
+            }
+        }
+    }
+
+    /// Sends it, and waits for a way and for credit.
+    async fn deliver(&mut self, endpoint: &Arc<Inner>) {
+        let initiator = self.response.call.initiator;
+        for _ in 0..MOVES {
+            if self.next.as_ref().is_none_or(|next| next.is_closed()) {
+                self.next = endpoint.way_onward(initiator, &self.from);
+            }
+            let Some(next) = self.next.clone() else {
+                if !self.wait(endpoint).await {
+                    break;
+                }
+                continue;
+            };
+            loop {
+                let room = next.room();
+                match self.attempt(endpoint) {
+                    Attempt::Sent => return,
+                    Attempt::Blocked => room.await,
+                    Attempt::Refused => break,
+                }
+            }
+        }
+        self.give_up(endpoint);
+    }
+
+    /// Waits for a way; `false` if none was found in time, or too much waits already.
+    async fn wait(&mut self, endpoint: &Arc<Inner>) -> bool {
+        endpoint.relay.make_room(endpoint, self.response.call);
+        if !self.make_room(endpoint) {
+            return false;
+        }
+        // One that was found meanwhile would not be told of.
+        let found = endpoint.way_onward(self.response.call.initiator, &self.from);
+        let wait = self.wait.take();
+        let found = match wait {
+            Some(wait) if found.is_none() => wait.found().await,
+            _ => true,
+        };
+        endpoint.relay.note_way(self.response.call, found);
+        found
+    }
+
+    fn give_up(&mut self, endpoint: &Inner) {
+        if let Some(place) = self.place.take() {
+            endpoint.liveness.dropped(place);
+        }
+        endpoint.meters.undeliverable.add();
+        if let Some(more) = endpoint.sparse.no_way.pass(endpoint.age()) {
+            tracing::warn!(call = %self.response.call, more, "an answer cannot be passed on");
         }
     }
 }
@@ -55,23 +169,31 @@ impl Relay {
     /// Passes an answer on: at once if nothing of its call waits, else behind that.
     pub(crate) fn pass(&self, endpoint: &Arc<Inner>, mut passing: Passing) {
         let call = passing.response.call;
-        if let Some(queue) = self.lock().get_mut(&call) {
-            queue.answers.push_back(passing);
+        let waits = self.lock().contains_key(&call);
+        let large = passing.response.payload.len() > MAX_FRAME;
+        if large || passing.next.as_ref().is_some_and(|next| next.is_blocked()) {
+            passing.note_slow(endpoint);
+        }
+        if !waits && matches!(passing.attempt(endpoint), Attempt::Sent) {
             return;
         }
-        if attempt(endpoint, &mut passing) {
-            return;
-        }
+        passing.note_slow(endpoint);
         match self.lock().entry(call) {
-            Entry::Occupied(mut queue) => queue.get_mut().answers.push_back(passing),
+            Entry::Occupied(mut queue) => {
+                let queue = queue.get_mut();
+                if queue.stuck && !passing.make_room(endpoint) {
+                    return passing.give_up(endpoint);
+                }
+                queue.answers.push_back(passing);
+            }
             Entry::Vacant(place) => {
                 let draining = Arc::clone(endpoint);
                 let drain = async move { draining.relay.drain(&draining, call).await };
                 let task = endpoint.runtime.spawn(drain).abort_handle();
                 let token = passing.response.token;
-                let answers = VecDeque::from([passing]);
                 place.insert(Queue {
-                    answers,
+                    answers: VecDeque::from([passing]),
+                    stuck: false,
                     token,
                     task,
                 });
@@ -91,14 +213,7 @@ impl Relay {
 
     async fn drain(&self, endpoint: &Arc<Inner>, call: CallId) {
         while let Some(mut passing) = self.first(call) {
-            loop {
-                let next = Arc::clone(&passing.next);
-                let room = next.room();
-                if attempt(endpoint, &mut passing) {
-                    break;
-                }
-                room.await;
-            }
+            passing.deliver(endpoint).await;
         }
     }
 
@@ -112,29 +227,32 @@ impl Relay {
         first
     }
 
+    /// No way leads to the initiator of this call: what waits for it must have its room, or is given up.
+    fn make_room(&self, endpoint: &Arc<Inner>, call: CallId) {
+        if let Some(queue) = self.lock().get_mut(&call) {
+            queue.stuck = true;
+            queue.answers.retain_mut(|passing| {
+                let fits = passing.make_room(endpoint);
+                if !fits {
+                    passing.give_up(endpoint);
+                }
+                fits
+            });
+        }
+    }
+
+    /// The first answer of this call need not wait for a way any more; if one was found, neither need the others.
+    fn note_way(&self, call: CallId, found: bool) {
+        if let (true, Some(queue)) = (found, self.lock().get_mut(&call)) {
+            queue.stuck = false;
+            queue
+                .answers
+                .iter_mut()
+                .for_each(|passing| passing.wait = None);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<CallId, Queue>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Sends an answer; `false` if it has to wait.
-fn attempt(endpoint: &Inner, passing: &mut Passing) -> bool {
-    let call = passing.response.call;
-    loop {
-        match passing.next.try_response(&passing.response, true, 0, None) {
-            Ok(_) => {
-                passing.from.grant_call(call, 1, passing.size);
-                return true;
-            }
-            Err(Refused::Now(Refusal::TooLarge { size, limit })) if !passing.response.status => {
-                make_too_large(&mut passing.response, size, limit, None);
-            }
-            Err(Refused::Now(Refusal::Blocked)) => return false,
-            Err(refused) => {
-                endpoint.meters.undeliverable.add();
-                tracing::warn!(%call, ?refused, "an answer cannot be passed on");
-                return true;
-            }
-        }
     }
 }

@@ -7,11 +7,11 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::wire::Metadata;
+use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, NodeId, RequestId, Status};
 
 use crate::blocking;
@@ -20,6 +20,7 @@ use crate::codec::{Codec, Postcard};
 use crate::error::SendError;
 use crate::handling::{Delivery, Destination, Handling, Keep, Sending};
 use crate::method::{Answer, Many, One, Target};
+use crate::timer::Instant;
 
 /// A request whose payloads are bytes: what [`Request`] is built on, for tools, gateways and other formats.
 ///
@@ -106,7 +107,26 @@ impl RawRequest {
         self.handling.progress();
     }
 
+    /// What this request and all that it leads to may still use up: `None` unless the call's budgets are stated
+    /// ([`crate::Client::budgets`]) or this server has a maximum ([`crate::Builder::max_budgets`]).
+    ///
+    /// A message beyond it is an error ([`SendError::Exhausted`]) and ends the request with a status; a handler that can do
+    /// with less looks here before.
+    pub fn budgets(&self) -> Option<Budgets> {
+        self.handling.budgets()
+    }
+
+    /// Says how many delegations will come: each gets an equal part of what is left of the budgets.
+    ///
+    /// Without, half of what the request was given stays with it, and of the other half the k-th delegation gets 1/(k(k+1)):
+    /// 1/2, 1/6, 1/12... The last message of a handler, if it is a request, always takes all that is left along. It changes
+    /// nothing where no budgets are stated.
+    pub fn share_among(&self, times: u32) {
+        self.handling.share_among(times);
+    }
+
     /// Makes calls on behalf of this request: they inherit its deadline, metadata and trace, and end when it is stopped.
+    /// Where budgets are stated, each gets the share of a delegation.
     pub fn call(&self) -> Caller {
         Caller::within(&self.handling)
     }
@@ -380,6 +400,16 @@ impl<A, C> Request<A, C> {
     /// See [`RawRequest::progress`].
     pub fn progress(&self) {
         self.raw.progress();
+    }
+
+    /// See [`RawRequest::budgets`].
+    pub fn budgets(&self) -> Option<Budgets> {
+        self.raw.budgets()
+    }
+
+    /// See [`RawRequest::share_among`].
+    pub fn share_among(&self, times: u32) {
+        self.raw.share_among(times);
     }
 
     /// See [`RawRequest::call`].

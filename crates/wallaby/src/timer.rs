@@ -10,14 +10,17 @@ use std::pin::{Pin, pin};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Instant;
+#[cfg(not(feature = "turmoil"))]
+pub(crate) use std::time::Instant;
+#[cfg(feature = "turmoil")]
+pub(crate) use tokio::time::Instant; // the system's clock, except in simulations
 
 use crate::endpoint::Inner;
 
 static TIMER: LazyLock<&'static Timer> = LazyLock::new(Timer::start);
 
 /// When something is due, and a number that makes it unique.
-type Key = (Instant, u64);
+pub(crate) type Key = (Instant, u64);
 
 #[derive(Default)]
 struct Timer {
@@ -26,19 +29,37 @@ struct Timer {
 }
 
 #[derive(Default)]
-struct Alarms {
-    by_time: BTreeMap<Key, Target>,
+pub(crate) struct Alarms {
+    pub(crate) by_time: BTreeMap<Key, Target>,
     count: u64,
 }
 
-enum Target {
+pub(crate) enum Target {
     Task(Waker),
     Endpoint(Weak<Inner>),
 }
 
 /// Calls [`Inner::alarm`] at this time, on the timer's thread.
 pub(crate) fn wake_endpoint(endpoint: Weak<Inner>, at: Instant) {
-    TIMER.set(at, Target::Endpoint(endpoint));
+    set(at, Target::Endpoint(endpoint));
+}
+
+fn set(at: Instant, target: Target) -> Key {
+    #[cfg(feature = "turmoil")]
+    let target = match crate::simulation::set_alarm(at, target) {
+        Ok(key) => return key,
+        Err(target) => target,
+    };
+    TIMER.set(at, target)
+}
+
+/// Does something with the alarms that are set.
+fn with_alarms<R>(act: impl Fn(&mut BTreeMap<Key, Target>) -> R) -> R {
+    #[cfg(feature = "turmoil")]
+    if let Some(result) = crate::simulation::with_alarms(&act) {
+        return result;
+    }
+    act(&mut TIMER.lock().by_time)
 }
 
 /// A future that is ready from this time on.
@@ -73,7 +94,7 @@ impl Sleep {
 
     fn cancel(&mut self) {
         if let Some(alarm) = self.alarm.take() {
-            TIMER.lock().by_time.remove(&alarm);
+            with_alarms(|alarms| drop(alarms.remove(&alarm)));
         }
     }
 }
@@ -86,13 +107,18 @@ impl Future for Sleep {
             self.cancel();
             return Poll::Ready(());
         }
-        if let Some(alarm) = self.alarm
-            && let Some(Target::Task(waker)) = TIMER.lock().by_time.get_mut(&alarm)
-        {
-            waker.clone_from(cx.waker());
-            return Poll::Pending;
+        let renewed = self.alarm.is_some_and(|alarm| {
+            with_alarms(|alarms| match alarms.get_mut(&alarm) {
+                Some(Target::Task(waker)) => {
+                    waker.clone_from(cx.waker());
+                    true
+                }
+                _ => false,
+            })
+        });
+        if !renewed {
+            self.alarm = Some(set(self.at, Target::Task(cx.waker().clone())));
         }
-        self.alarm = Some(TIMER.set(self.at, Target::Task(cx.waker().clone())));
         Poll::Pending
     }
 }
@@ -119,9 +145,7 @@ impl Timer {
 
     fn set(&self, at: Instant, target: Target) -> Key {
         let mut alarms = self.lock();
-        alarms.count += 1;
-        let key = (at, alarms.count);
-        alarms.by_time.insert(key, target);
+        let key = alarms.add(at, target);
         let is_first = alarms
             .by_time
             .first_key_value()
@@ -160,8 +184,17 @@ impl Timer {
     }
 }
 
+impl Alarms {
+    pub(crate) fn add(&mut self, at: Instant, target: Target) -> Key {
+        self.count += 1;
+        let key = (at, self.count);
+        self.by_time.insert(key, target);
+        key
+    }
+}
+
 impl Target {
-    fn wake(self, now: Instant) {
+    pub(crate) fn wake(self, now: Instant) {
         match self {
             Self::Task(waker) => waker.wake(),
             Self::Endpoint(endpoint) => {

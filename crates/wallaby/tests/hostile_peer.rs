@@ -15,7 +15,7 @@ use wallaby::{
 };
 use wallaby_proto::Token;
 use wallaby_proto::connection::{Event, VERSION};
-use wallaby_proto::wire::{Message, Ping};
+use wallaby_proto::wire::{Message, Ping, Pong};
 
 async fn echo(net: &Net) -> Endpoint {
     net.serve(
@@ -271,6 +271,12 @@ async fn forged_answers_are_dropped_and_counted() {
             missing: Vec::new(),
         };
         forger.send(Message::Ping(ping)).await;
+        // It is told that nobody knows such a request, and the refusal is counted.
+        let Message::Pong(pong) = forger.message().await else {
+            panic!("not an answer to a ping")
+        };
+        assert_eq!(pong.progress, None);
+        assert_eq!(server.metrics().unknown_pings, 1);
         still_serves(&server).await;
         assert_eq!(call.outcome(), None);
         assert_eq!(server.load(), (1, 0));
@@ -297,6 +303,60 @@ async fn forged_answers_are_dropped_and_counted() {
             .await;
         until(|| initiator.metrics().undeliverable == 1).await;
         drop(call);
+    })
+    .await;
+}
+
+/// Pongs must show the token like any other answer, and nobody is told the token of a call that he does not know.
+#[tokio::test]
+async fn forged_pongs_are_dropped_and_learn_nothing() {
+    patience(async {
+        let net = Net::tcp();
+        let server = echo(&net).await;
+        let initiator = net.endpoint().await;
+        let call = work::at(&initiator, at(&server)).many(String::new());
+        until(|| server.load() == (1, 0)).await;
+        let id = call.id();
+        let to_come = CallId {
+            sequence: id.sequence + 1,
+            ..id
+        };
+        let announce = |call, token| {
+            Message::Pong(Pong {
+                call,
+                token,
+                request: RequestId::FIRST,
+                attempt: 0,
+                announced: true,
+                writing: false,
+                evicted: false,
+                progress: None,
+            })
+        };
+        let mut forger = Raw::dial(&at(&initiator), hello(13)).await;
+        for (call, token) in [
+            (id, None),
+            (id, Some(Token::new(1))),
+            (to_come, None),
+            (to_come, Some(Token::new(1))),
+        ] {
+            forger.send(announce(call, token)).await;
+        }
+        until(|| initiator.metrics().forged_dropped == 4).await;
+        assert_eq!(call.outcome(), None);
+        drop(call);
+        until(|| server.load() == (0, 0)).await;
+        until(|| initiator.metrics().calls_aborted == 1).await;
+        // The next call gets the sequence that was asked for. Only now that is over is its server told to stop.
+        let answer = work::at(&initiator, at(&server)).one("x".into()).await;
+        assert_eq!(answer.expect("an answer"), "x");
+        forger.send(announce(to_come, Some(Token::new(1)))).await;
+        until(|| initiator.metrics().forged_dropped == 5).await;
+        forger.send(announce(to_come, None)).await;
+        let Message::Ping(stop) = forger.message().await else {
+            panic!("not told to stop")
+        };
+        assert_eq!((stop.call, stop.abort), (to_come, true));
     })
     .await;
 }
@@ -553,7 +613,18 @@ async fn extreme_numbers_are_no_panic() {
             initiator: NodeId::new(7).expect("not zero"),
             sequence: u64::MAX,
         };
+        let most = wallaby::Budgets {
+            requests: u32::MAX,
+            responses: u32::MAX,
+            bytes: u64::MAX,
+            depth: u32::MAX,
+        };
+        let options = wallaby_proto::wire::Options {
+            budgets: Some(most),
+            ..wallaby_proto::wire::Options::default()
+        };
         let extreme = wallaby_proto::wire::Request {
+            options: Some(Box::new(options)),
             id: RequestId {
                 hop: u32::MAX,
                 ..RequestId::FIRST
@@ -569,6 +640,19 @@ async fn extreme_numbers_are_no_panic() {
         assert_eq!((first.index, second.index), (1 << 31, (1 << 31) + 1));
         let text = String::from_utf8_lossy(&second.payload).into_owned();
         assert!(text.contains("at most 4096"), "{text}");
+        // Without budgets that allow it, nobody goes on from there.
+        let call = CallId {
+            sequence: u64::MAX - 1,
+            ..call
+        };
+        let late = wallaby_proto::wire::Request {
+            base: 1 << 31,
+            oldest: 0,
+            ..request(call, &[0])
+        };
+        peer.send_request(late, work::MANY.definition()).await;
+        let refused = peer.response().await;
+        assert!(refused.status && refused.index == 1 << 31);
         assert_eq!(server.metrics().panics, 0);
         still_serves_many(&server).await;
     })

@@ -3,14 +3,17 @@
 #[macro_use]
 mod common;
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use common::{Net, all, at, client, heap, service, work};
 use wallaby::{Endpoint, Many, One, Outcome, Request, Service};
 
-over_every_transport!(
+over_every_stream!(
     messages_up_to_the_limit_travel_both_ways,
     many_large_messages_share_a_connection,
     large_messages_are_delegated,
+    a_request_that_is_long_on_its_way_is_no_failure,
 );
 
 const MIB: usize = 1 << 20;
@@ -34,6 +37,24 @@ fn echo() -> Service {
         .method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
             Ok(request.respond(what).await?)
         })
+}
+
+/// As long as its own endpoint writes it, no server can know it.
+async fn a_request_that_is_long_on_its_way_is_no_failure(net: Net) {
+    // At most 128 KiB are under way, and each time they are credited this late.
+    let server = Endpoint::builder().link_delay(Duration::from_millis(20));
+    let server = net.bind(server.serve(echo())).await;
+    let client = Endpoint::builder().ping(Duration::from_millis(50), Duration::from_millis(250));
+    let client = client.bind().await.expect("there is a runtime");
+    let begun = Instant::now();
+    let payload = pattern(10 * MIB, 7);
+    let call = heap::at(&client, at(&server)).one(payload.clone());
+    let answer = call.await.expect("an answer");
+    assert!(answer == payload, "it came back as it was");
+    assert!(
+        begun.elapsed() > Duration::from_secs(1),
+        "else nothing was slow"
+    );
 }
 
 async fn messages_up_to_the_limit_travel_both_ways(net: Net) {

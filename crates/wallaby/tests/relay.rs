@@ -6,14 +6,15 @@ mod common;
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::raw::{Raw, hello, request};
 use common::{Net, all, at, client, failure, heap, patience, service, sorted, status, until, work};
 use wallaby::{
     Address, Code, Endpoint, Failure, Limits, Many, One, Outcome, Request, Service, Status,
 };
+use wallaby_proto::wire::{Message, Ping};
 
 over_every_transport!(
     answers_come_back_over_two_and_three_levels,
-    large_answers_come_back_too,
     small_answers_of_one_server_come_back_in_order,
     an_address_that_cannot_be_dialled_is_no_obstacle,
     an_address_of_somebody_else_is_no_obstacle,
@@ -21,6 +22,11 @@ over_every_transport!(
     an_answer_too_large_for_the_initiator_is_a_status,
     statuses_and_silence_come_back_too,
     the_time_of_a_call_ends_if_its_way_back_is_gone,
+);
+
+over_every_stream!(
+    large_answers_come_back_too,
+    an_answer_that_is_long_on_its_way_is_not_lost,
 );
 
 /// Answers by itself and hands the rest of its work on.
@@ -130,6 +136,54 @@ async fn large_answers_come_back_too(net: Net) {
     assert_eq!(relayed(&servers), 8);
 }
 
+/// Its server has long written it, and the last relay has it: only that one can tell that nothing is lost.
+async fn an_answer_that_is_long_on_its_way_is_not_lost(net: Net) {
+    for length in [2, 3] {
+        // At most 128 KiB are under way, and each time they are credited this late.
+        let client = Endpoint::builder()
+            .link_delay(Duration::from_millis(20))
+            .ping(Duration::from_millis(100), Duration::from_millis(400));
+        let client = client.bind().await.expect("there is a runtime");
+        let answer = Bytes::from(vec![7; 12_000_000]);
+        let next = answer.clone();
+        let large = service().method(&heap::MANY, move |request: Request<Many<_>, _>, (_,)| {
+            let answer = next.clone();
+            async move { Ok(request.respond(answer).await?) }
+        });
+        // It does not keep answers: asked for it again, it could not send it.
+        let leaf = net
+            .bind(Endpoint::builder().serve(large).remember(1000, 0))
+            .await;
+        let mut next = at(&leaf);
+        let mut relays = Vec::new();
+        for _ in 0..length - 1 {
+            let onward = next.clone();
+            let relay =
+                service().method(&heap::MANY, move |request: Request<Many<_>, _>, (what,)| {
+                    let next = onward.clone();
+                    async move { Ok(request.forward(next, heap::many(what)).await?) }
+                });
+            relays.push(net.serve(relay).await);
+            next = at(relays.last().expect("just added"));
+        }
+        let heap = heap::at(&client, &next);
+        let begun = std::time::Instant::now();
+        let mut call = heap.many(Bytes::new());
+        let arrived = call.next().await.expect("an answer");
+        assert!(
+            arrived.expect("an answer") == answer,
+            "it came back as it was"
+        );
+        assert!(
+            begun.elapsed() > Duration::from_secs(1),
+            "else nothing was slow"
+        );
+        assert_eq!(call.next().await, None);
+        assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
+        assert_eq!(relayed(&relays), relays.len() as u64);
+    }
+}
+
 async fn small_answers_of_one_server_come_back_in_order(net: Net) {
     let leaf = service().method(&work::MANY, |request: Request<Many<_>>, (_,)| async move {
         for number in 0..1000 {
@@ -194,6 +248,8 @@ async fn an_address_of_somebody_else_is_no_obstacle(net: Net) {
     assert_eq!(answers.len(), 7);
     assert_eq!(other.metrics().responses_received, 0);
     assert_eq!(other.metrics().late_dropped, 0);
+    // It has refused connections for whom it is not.
+    assert_eq!(other.metrics().connections_opened, 0);
 }
 
 async fn who_is_connected_answers_directly(net: Net) {
@@ -222,7 +278,7 @@ async fn who_is_connected_answers_directly(net: Net) {
 async fn an_answer_too_large_for_the_initiator_is_a_status(net: Net) {
     let servers = line(&net, 3).await;
     let mut limits = Limits::default();
-    limits.message = 100_000;
+    limits.message = 50_000;
     let narrow = Endpoint::builder()
         .limits(limits)
         .bind()
@@ -233,14 +289,14 @@ async fn an_answer_too_large_for_the_initiator_is_a_status(net: Net) {
         let next = next.clone();
         async move {
             Ok(request
-                .forward(next, heap::one(Bytes::from(vec![0; 200_000])))
+                .forward(next, heap::one(Bytes::from(vec![0; 60_000])))
                 .await?)
         }
     });
     let root = net.serve(root).await;
     let refused = status(heap::at(&narrow, at(&root)).one(Bytes::new()).await);
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert!(refused.message().contains("100000"), "{refused}");
+    assert!(refused.message().contains("50000"), "{refused}");
 }
 
 async fn statuses_and_silence_come_back_too(net: Net) {
@@ -314,6 +370,111 @@ async fn the_time_of_a_call_ends_if_its_way_back_is_gone(net: Net) {
     // The leaf's status finds no way, which is counted.
     until(|| leaf.metrics().undeliverable == 1).await;
     until(|| leaf.load() == (0, 0)).await;
+}
+
+/// An initiator that reaches the first of three servers only, played by hand.
+#[tokio::test]
+async fn pings_and_aborts_go_on_to_servers_that_only_relays_reach() {
+    patience(async {
+        let net = Net::tcp();
+        let leaf = service().method(
+            &work::ONE,
+            |request: Request<One<String>>, (_,)| async move {
+                request.cancelled().await;
+                Ok(())
+            },
+        );
+        let mut servers = vec![net.serve(leaf).await];
+        for _ in 0..2 {
+            let next = at(servers.last().expect("there is one"));
+            let relay = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+                let next = next.clone();
+                async move { Ok(request.forward(next, work::one(what)).await?) }
+            });
+            servers.push(net.serve(relay).await);
+        }
+        let mut initiator = Raw::dial(&at(&servers[2]), hello(5)).await;
+        let call = wallaby::CallId {
+            initiator: wallaby::NodeId::new(5).expect("not zero"),
+            sequence: 1,
+        };
+        let root = request(call, &[0]);
+        let (token, id) = (root.token, root.id);
+        initiator.send_request(root, work::ONE.definition()).await;
+        until(|| servers[0].load() == (1, 0)).await;
+        let ping = Ping {
+            call,
+            token,
+            request: wallaby::RequestId { hop: 2, ..id },
+            abort: false,
+            children_from: 0,
+            missing: Vec::new(),
+        };
+        initiator.send(Message::Ping(ping.clone())).await;
+        let progress = loop {
+            match initiator.message().await {
+                Message::Pong(pong) if pong.request.hop == 2 => break pong.progress,
+                Message::Pong(_) => {} // announced by a server on the way
+                other => panic!("not a pong: {other:?}"),
+            }
+        };
+        assert!(!progress.expect("it is known").finished);
+        assert!(
+            servers[1..]
+                .iter()
+                .all(|relay| relay.metrics().pings_passed == 1)
+        );
+
+        let abort = Ping {
+            abort: true,
+            ..ping
+        };
+        initiator.send(Message::Ping(abort)).await;
+        until(|| servers[0].load() == (0, 0)).await;
+    })
+    .await;
+}
+
+/// A server believes in an initiator as long as that pings it, also if it cannot reach it by itself.
+#[tokio::test]
+async fn a_server_that_only_a_relay_reaches_is_pinged_by_it() {
+    patience(async {
+        let net = Net::unix();
+        let gate = common::Gate::new();
+        let open = gate.clone();
+        let leaf = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let gate = open.clone();
+            async move {
+                tokio::select! {
+                    () = gate.pass() => Ok(request.respond(what).await?),
+                    () = request.cancelled() => Ok(()),
+                }
+            }
+        });
+        let leaf = net.serve(leaf).await;
+        let next = at(&leaf);
+        let relay = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let next = next.clone();
+            async move { Ok(request.forward(next, work::one(what)).await?) }
+        });
+        let relay = net.serve(relay).await;
+        relay.connect(at(&leaf)).await.expect("it listens");
+        let Address::Unix(path) = at(&leaf) else {
+            panic!("another transport")
+        };
+        std::fs::remove_file(&*path).expect("nobody else finds it any more");
+        let builder =
+            Endpoint::builder().ping(Duration::from_millis(20), Duration::from_millis(100));
+        let client = builder.bind().await.expect("there is a runtime");
+        let call = work::at(&client, at(&relay)).one("late".into());
+        // For longer than a server believes in an initiator that is silent: a period and two timeouts.
+        until(|| relay.metrics().pings_passed >= 15).await;
+        assert_eq!(leaf.load(), (1, 0), "it still runs");
+        gate.open(1);
+        assert_eq!(call.await.expect("an answer"), "late");
+        assert_eq!(client.metrics().connections_opened, 1);
+    })
+    .await;
 }
 
 /// A relay passes on what it is given only towards whom it knows.

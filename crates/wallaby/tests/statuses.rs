@@ -14,6 +14,7 @@ over_every_transport!(
     one_that_is_not_answered_is_a_status,
     an_unknown_method_is_a_status,
     a_call_goes_on_after_statuses,
+    a_handler_that_ends_with_its_runtime_has_not_ended_well,
 );
 
 async fn an_error_of_a_handler_is_a_status(net: Net) {
@@ -395,4 +396,27 @@ async fn what_cannot_be_written_is_an_error_where_it_happens() {
         assert_eq!(server.metrics().requests_received, 3);
     })
     .await;
+}
+
+/// Half of the answers are no complete call, whatever becomes of the server.
+async fn a_handler_that_ends_with_its_runtime_has_not_ended_well(net: Net) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let service = service().method(&work::MANY, |request, (what,): (String,)| async move {
+        request.reply(what).await?;
+        std::future::pending::<()>().await;
+        Ok(())
+    });
+    let serving = runtime.spawn(async move { (net.serve(service).await, net) });
+    let (server, _net) = serving.await.expect("it serves");
+    let client = client();
+    let mut call = work::at(&client, at(&server)).many("half".into());
+    assert_eq!(call.next().await.expect("an answer"), Ok("half".into()));
+    runtime.shutdown_background();
+    while call.next().await.is_some() {}
+    let outcome = call.outcome().expect("it is over");
+    assert_ne!(outcome, Outcome::Complete { statuses: 0 });
 }

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::call::initiator::Arrival;
 use crate::id::{Path, PathHasher, Token};
 use crate::manifest::Facts;
+use crate::wire::Response;
 
 /// Below this many branches a scan beats a map.
 const SCANNED: usize = 8;
@@ -22,6 +24,8 @@ pub(super) struct Branch {
     pub(super) received: Received,
     /// The highest hop that was heard of.
     pub(super) hop: u32,
+    /// Its last response is a status.
+    pub(super) failed: bool,
     /// It has changed since the call's watch last looked at it.
     pub(super) changed: bool,
 }
@@ -36,6 +40,7 @@ impl Branch {
             facts: None,
             received: Received::default(),
             hop: 0,
+            failed: false,
             changed: false,
         }
     }
@@ -43,6 +48,15 @@ impl Branch {
     /// Whether nothing of the branch itself is missing: its facts and all its responses are here.
     pub(super) fn is_settled(&self) -> bool {
         self.facts.is_some() && self.missing() == 0
+    }
+
+    /// A response that arrived before came again.
+    pub(super) fn again(&self, response: &Response) -> Arrival {
+        let was_status = self.failed && response.index + 1 == self.received.bound();
+        match response.status == was_status {
+            true => Arrival::Duplicate,
+            false => Arrival::Contradiction,
+        }
     }
 
     /// How many responses are missing, as far as the facts tell.

@@ -67,6 +67,10 @@ pub enum Arrival {
     New,
     /// It had been delivered before and is to be dropped.
     Duplicate,
+    /// An answer was delivered in its place, and this is a status, or the other way round. It is to be dropped: a status
+    /// may take the place of an answer that one way to the initiator cannot carry, and both arrive. But if the call was
+    /// sent again (thesis 7.3), its executions differ, and it has failed ([`Violation::ConflictingResponse`]).
+    Contradiction,
 }
 
 /// What a peer did that the protocol forbids; it ends the call.
@@ -82,6 +86,12 @@ pub enum Violation {
         /// What came.
         now: Facts,
     },
+    /// An initial request that was not sent has facts.
+    #[error("initial request {path} is said to have ended, but was not sent")]
+    NotSent {
+        /// The request's place.
+        path: Path,
+    },
     /// A response has a number that its branch's facts exclude.
     #[error("branch {path} sent response {index}, but it reported only {responses}")]
     UnexpectedResponse {
@@ -91,6 +101,14 @@ pub enum Violation {
         index: u32,
         /// How many there should be.
         responses: u32,
+    },
+    /// A response came as an answer and as a status, in a call that was sent again; see [`Arrival::Contradiction`].
+    #[error("response {index} of branch {path} came as an answer and as a status")]
+    ConflictingResponse {
+        /// The branch.
+        path: Path,
+        /// The response's number.
+        index: u32,
     },
     /// The call has more requests than it may.
     #[error("the call's tree has more than {limit} requests")]
@@ -206,7 +224,7 @@ impl Initiator {
     ///
     /// # Errors
     ///
-    /// If the call has used up its budget of requests.
+    /// If the call has used up its budget of requests; nothing has changed then.
     ///
     /// # Panics
     ///
@@ -217,7 +235,8 @@ impl Initiator {
             "a closed call sends no further initial request"
         );
         let path = Path::ROOT.child(self.roots, self.call, self.token);
-        self.expect_branch(path, None, self.roots)?;
+        // It has no facts yet (`Violation::NotSent`), so nothing else is expected with it.
+        self.expect_one(path, None, self.roots)?;
         self.roots += 1;
         Ok(RequestId { path, hop: 0 })
     }
@@ -246,7 +265,8 @@ impl Initiator {
                 responses,
             });
         }
-        if response.index >= limit {
+        // A status ends a branch that may have used up all.
+        if response.index >= limit && !(response.status && response.index == limit) {
             return Err(Violation::TooManyResponses { limit });
         }
         let new = branch.received.insert(response.index);
@@ -254,9 +274,14 @@ impl Initiator {
             if branch.expected && branch.facts.is_some() {
                 self.missing_responses -= 1;
             }
+            branch.failed |= response.status;
             self.changed(position);
             self.count_response(response)?;
         }
+        let arrival = match new {
+            true => Arrival::New,
+            false => self.branches.at(position).again(response),
+        };
         if response.last {
             let facts = Facts {
                 requests: 0,
@@ -268,11 +293,7 @@ impl Initiator {
         if let Some(options) = &response.options {
             self.handle_trace(&options.trace);
         }
-        Ok(if new {
-            Arrival::New
-        } else {
-            Arrival::Duplicate
-        })
+        Ok(arrival)
     }
 
     /// A branch of this call reports its end.
@@ -363,6 +384,21 @@ impl Initiator {
         Ok(position)
     }
 
+    /// A branch is executed again (thesis 7.3): how it ended is told anew, unless all that it sent is here. Its children are
+    /// expected all the same: the second execution has them, too.
+    pub(super) fn forget_end(&mut self, position: u32) {
+        let branch = self.branches.at(position);
+        if branch.facts.is_none() || branch.is_settled() {
+            return;
+        }
+        let missing = branch.missing();
+        branch.facts = None;
+        if branch.expected {
+            self.missing_responses -= missing;
+            self.missing_facts += 1;
+        }
+    }
+
     /// A branch has released child `index`: the child exists, whatever the branch's facts will be.
     pub(super) fn discover(&mut self, parent: u32, index: u32) -> Result<u32, Violation> {
         let path = self.branches.at(parent).path;
@@ -391,8 +427,14 @@ impl Initiator {
     fn count_response(&mut self, response: &Response) -> Result<(), Violation> {
         self.received += 1;
         self.statuses += u64::from(response.status);
-        self.bytes += response.payload.len() as u64;
-        if self.received > u64::from(self.budgets.responses) {
+        if !response.status {
+            self.bytes += response.payload.len() as u64;
+        }
+        // The status that ends a branch counts with its request.
+        let most = u64::from(self.budgets.responses);
+        if self.received > most
+            && self.received - self.statuses.min(self.budgets.requests.into()) > most
+        {
             return Err(Violation::TooManyResponses {
                 limit: self.budgets.responses,
             });
@@ -458,6 +500,9 @@ impl Initiator {
                 })
             };
         }
+        if !branch.expected && branch.path.parent() == Some(Path::ROOT) {
+            return Err(Violation::NotSent { path: branch.path });
+        }
         if branch.received.bound() > facts.responses {
             let (path, index, responses) =
                 (branch.path, branch.received.bound() - 1, facts.responses);
@@ -481,17 +526,6 @@ impl Initiator {
             self.expect_children(position)?;
         }
         Ok(())
-    }
-
-    /// A branch is now known to exist, and with it all that its facts and those of its children say.
-    fn expect_branch(
-        &mut self,
-        path: Path,
-        parent: Option<u32>,
-        index: u32,
-    ) -> Result<(), Violation> {
-        let position = self.expect_one(path, parent, index)?;
-        self.expect_children(position)
     }
 
     /// Walks down from a branch that is expected, as far as facts are known.
@@ -538,6 +572,9 @@ impl Initiator {
             None => self.add_branch(path)?,
         };
         let branch = self.branches.at(position);
+        if branch.expected && branch.parent == parent {
+            return Ok(position); // its parent was executed again
+        }
         debug_assert!(
             !branch.expected,
             "every branch has one parent, which reports once"

@@ -11,16 +11,20 @@
 //! | more | the manifest in the last message |
 //! | nothing | a null response ([`End`]) |
 //! | its last message before it was known to be the last | an [`End`] with the manifest |
+//!
+//! Where the call's budgets are stated, they are split here (see [`crate::call::allowance`]): the driver asks before each
+//! answer and each delegation whether it is within them, and ends a request that is not with a status.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::call::allowance::{Allowance, Budget, Exhausted};
 use crate::id::{CallId, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
-use crate::status::Status;
+use crate::status::{Code, Status};
 use crate::wire::{
-    End, MAX_TRACE_RECORDS, MethodRef, Options, ReplyTo, Request, Response, TraceRecord,
+    Budgets, End, MAX_TRACE_RECORDS, MethodRef, Options, ReplyTo, Request, Response, TraceRecord,
 };
 
 /// The server half of one request. `T` says where a delegated request goes and which method it calls there: whatever
@@ -40,6 +44,10 @@ pub struct Server<T> {
     manifest: Option<Manifest>,
     held: Option<Held<T>>,
     traced: Option<Vec<TraceRecord>>,
+    /// What it may use up, if the call's budgets are stated or this server has a maximum.
+    allowance: Option<Box<Allowance>>,
+    /// It may run again: where its messages stand must not depend on when its handler yields.
+    repeatable: bool,
     ended: bool,
 }
 
@@ -78,6 +86,8 @@ pub struct Delegated<T> {
     pub traced: bool,
     /// What the hops before it report, in a traced call.
     pub trace: Vec<TraceRecord>,
+    /// Its share of the call's budgets, if these are stated.
+    pub budgets: Option<Box<Budgets>>,
     /// The arguments.
     pub payload: Bytes,
 }
@@ -91,7 +101,7 @@ pub struct Inherited {
     pub deadline: Option<Duration>,
     /// The initiator's oldest live call, as far as known.
     pub oldest: u64,
-    /// Optional fields; the trace records are added to them.
+    /// Optional fields; the trace records are added to them, and the share of the budgets takes the place of the whole.
     pub options: Option<Box<Options>>,
 }
 
@@ -110,6 +120,9 @@ impl<T> Delegated<T> {
         let mut options = inherited.options;
         if !self.trace.is_empty() {
             options.get_or_insert_default().trace = self.trace;
+        }
+        if let Some(budgets) = self.budgets {
+            options.get_or_insert_default().budgets = Some(*budgets);
         }
         let request = Request {
             call,
@@ -133,11 +146,18 @@ impl<T> Delegated<T> {
 
 impl<T> Server<T> {
     /// The server half of a request that arrived; takes the trace records it carried.
+    #[inline]
     pub fn new(request: &mut Request) -> Self {
-        let carried = request
-            .options
-            .as_mut()
-            .map(|options| std::mem::take(&mut options.trace));
+        Self::bounded(request, None)
+    }
+
+    /// The same at a server that lets no request use up more than `most`, whatever it states.
+    #[inline]
+    pub fn bounded(request: &mut Request, most: Option<&Budgets>) -> Self {
+        let (carried, allowance) = match (&mut request.options, most) {
+            (None, None) => (None, None),
+            (options, most) => stated(options.as_deref_mut(), most),
+        };
         Self {
             call: request.call,
             token: request.token,
@@ -148,6 +168,11 @@ impl<T> Server<T> {
             manifest: request.manifest,
             held: None,
             traced: request.traced.then(|| carried.unwrap_or_default()),
+            allowance,
+            repeatable: request
+                .options
+                .as_ref()
+                .is_some_and(|options| options.repeatable),
             ended: false,
         }
     }
@@ -186,6 +211,59 @@ impl<T> Server<T> {
     pub fn holds_back(&self) -> bool {
         self.held.is_some()
     }
+
+    // What the call's budgets allow.
+
+    /// What the request may still use up, if the call's budgets are stated or this server has a maximum.
+    pub fn allowance(&self) -> Option<&Allowance> {
+        self.allowance.as_deref()
+    }
+
+    /// The same, to change it.
+    pub fn allowance_mut(&mut self) -> Option<&mut Allowance> {
+        self.allowance.as_deref_mut()
+    }
+
+    /// An answer of so many bytes comes next: `reply` or `respond`. Where no budgets are stated, a branch may still send no
+    /// more answers than [`Budgets::default`] says.
+    ///
+    /// # Errors
+    ///
+    /// If that exceeds a budget. The work is refused, so the branch must end with a status (PROTOCOL-NOTES 11): see
+    /// [`exhaust`](Self::exhaust).
+    #[inline]
+    pub fn afford_answer(&mut self, bytes: usize) -> Result<(), Exhausted> {
+        match &mut self.allowance {
+            None if self.responses < Budgets::DEFAULT.responses => Ok(()),
+            None => Err(none_left(Budget::Responses)),
+            Some(allowance) => allowance.spend_answer(bytes as u64),
+        }
+    }
+
+    /// A request onward comes next: `delegate` or `forward`. Where no budgets are stated, a request may still delegate no
+    /// more often than [`Budgets::default`] says.
+    ///
+    /// # Errors
+    ///
+    /// As [`afford_answer`](Self::afford_answer).
+    #[inline]
+    pub fn afford_request(&mut self) -> Result<(), Exhausted> {
+        match &mut self.allowance {
+            // The initial request counts, and one may be held back.
+            None if self.requests < Budgets::DEFAULT.requests - 2 => Ok(()),
+            None => Err(none_left(Budget::Requests)),
+            Some(allowance) => allowance.spend_request(),
+        }
+    }
+
+    /// A budget is used up: what the handler has sent so far leaves, and a status ends the branch.
+    #[cold]
+    pub fn exhaust(&mut self, status: &Status, record: Option<TraceRecord>) -> Released<T> {
+        let before = self.flush();
+        [before, Some(self.fail(status, record))]
+    }
+
+    // What a handler sends.
 
     /// A response; more may follow.
     ///
@@ -253,6 +331,9 @@ impl<T> Server<T> {
 
     fn hold(&mut self, message: Held<T>) -> Option<Outbound<T>> {
         self.assert_open();
+        if self.repeatable {
+            return Some(self.release(message));
+        }
         let before = self.flush();
         self.held = Some(message);
         before
@@ -306,6 +387,17 @@ impl<T> Server<T> {
         debug_assert!(carried.is_none(), "the first of two messages took it along");
         let own = self.own_manifest(1, 0);
         self.child(to, payload, Some(own), trace)
+    }
+
+    /// The share of the budgets that a request takes along: all that is left if it is the last message.
+    #[cold]
+    fn share(&mut self) -> Option<Box<Budgets>> {
+        let allowance = self.allowance.as_mut()?;
+        Some(Box::new(if self.ended {
+            allowance.rest()
+        } else {
+            allowance.share()
+        }))
     }
 
     /// What the next message takes along: the carried manifest and trace records, once, and this hop's record.
@@ -389,7 +481,7 @@ impl<T> Server<T> {
     }
 
     fn delegated(
-        &self,
+        &mut self,
         to: T,
         id: RequestId,
         base: u32,
@@ -398,6 +490,10 @@ impl<T> Server<T> {
         trace: Vec<TraceRecord>,
     ) -> Outbound<T> {
         let (depth, traced) = (self.depth.saturating_add(1), self.is_traced());
+        let budgets = match &self.allowance {
+            None => None,
+            Some(_) => self.share(),
+        };
         Outbound::Request(Delegated {
             to,
             id,
@@ -406,12 +502,44 @@ impl<T> Server<T> {
             manifest,
             traced,
             trace,
+            budgets,
             payload,
         })
     }
 
     fn assert_open(&self) {
         assert!(!self.ended, "a request that has ended sends nothing");
+    }
+}
+
+/// What the optional fields of a request bring along: trace records, and what it may use up, but no more than this server's
+/// maximum.
+#[inline(never)]
+fn stated(
+    options: Option<&mut Options>,
+    most: Option<&Budgets>,
+) -> (Option<Vec<TraceRecord>>, Option<Box<Allowance>>) {
+    let given = match (options.as_ref().and_then(|options| options.budgets), most) {
+        (None, most) => most.copied(),
+        (Some(given), None) => Some(given),
+        (Some(given), Some(most)) => Some(given.at_most(most)),
+    };
+    let carried = options.map(|options| std::mem::take(&mut options.trace));
+    (carried, given.map(|given| Box::new(Allowance::new(given))))
+}
+
+#[cold]
+fn none_left(budget: Budget) -> Exhausted {
+    Exhausted {
+        budget,
+        wanted: 1,
+        left: 0,
+    }
+}
+
+impl From<Exhausted> for Status {
+    fn from(exhausted: Exhausted) -> Self {
+        Self::new(Code::ResourceExhausted, exhausted.to_string())
     }
 }
 

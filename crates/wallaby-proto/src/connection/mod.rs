@@ -7,6 +7,7 @@
 
 pub(crate) mod credit;
 mod hello;
+mod keep_alive;
 mod methods;
 mod output;
 mod pace;
@@ -20,6 +21,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
 pub use self::hello::{Features, Hello, Limits, VERSION};
+pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
 pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
 
 use self::credit::{CallWindows, Grants};
@@ -80,6 +82,12 @@ pub struct Connection {
     request_grants: Grants,
     parts_grants: Grants,
     counters: Counters,
+    /// Bytes of a frame that has not arrived as a whole, at the latest look.
+    arriving: usize,
+    /// Something was refused for want of credit, and none has come since.
+    refused: bool,
+    /// How many probes were sent.
+    probes: u64,
     last_mark: Mark,
     /// Messages in parts that have left the outbox: their streams, and how far the output must be written for them.
     left: VecDeque<(u64, u64)>,
@@ -157,10 +165,10 @@ pub enum ConnectionError {
         /// Lowest and highest of the peer.
         theirs: (u8, u8),
     },
-    /// Another life answers at this address than the one that was meant.
+    /// Another life answers at this address than the one that was meant: both sides close the connection.
     #[error("expected node {expected}, but node {found} answers")]
     WrongNode {
-        /// Whom the dialer wanted.
+        /// Whom the dialler wanted.
         expected: NodeId,
         /// Who is there.
         found: NodeId,
@@ -176,6 +184,12 @@ pub enum ConnectionError {
     /// A message in parts did not grow any more.
     #[error("a message in parts is stalled")]
     Stalled,
+    /// The peer gave no sign of life, though it was asked: see [`KeepAlive`].
+    #[error("nothing was heard from the peer for {silence:?}, though it was asked")]
+    Silent {
+        /// For how long.
+        silence: Duration,
+    },
 }
 
 /// Why a message was not accepted for sending; the connection goes on.
@@ -232,6 +246,9 @@ impl Connection {
             request_grants: Grants::new(limits.requests / 2),
             parts_grants: Grants::new(PARTS_GRANT.min(limits.parts)),
             counters: Counters::default(),
+            arriving: 0,
+            refused: false,
+            probes: 0,
             last_mark: Mark::Written(0),
             left: VecDeque::new(),
         }
@@ -283,7 +300,7 @@ impl Connection {
     ) -> Result<u32, Refusal> {
         self.check_size(request.payload.len())?;
         if self.request_window <= 0 || self.is_congested(request.payload.len()) {
-            return Err(Refusal::Blocked);
+            return Err(self.blocked());
         }
         match self.numbers.number(method) {
             Number::Known(number) => Ok(number),
@@ -310,13 +327,19 @@ impl Connection {
             if self.is_congested(response.payload.len())
                 || !self.call_windows.take(response.call, cost, limit)
             {
-                return Err(Refusal::Blocked);
+                return Err(self.blocked());
             }
         }
         self.send(kind::RESPONSE, &response.payload, |out, link| {
             response.put_header(out, link)
         });
         Ok(())
+    }
+
+    #[cold]
+    fn blocked(&mut self) -> Refusal {
+        self.refused = true;
+        Refusal::Blocked
     }
 
     /// Whether a small request would be accepted now.
@@ -384,6 +407,24 @@ impl Connection {
         let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
         self.output
             .put_frame(kind::CLOSE, |out| out.put_slice(reason.as_bytes()));
+    }
+
+    /// Asks the peer whether it is there, if the handshake is done. What it answers only shows in [`Self::heard`].
+    pub fn probe(&mut self) {
+        if self.peer.is_some() {
+            self.probes += 1;
+            put_probe(&mut self.output, ASK, self.probes);
+        }
+    }
+
+    /// Bytes that have come from the peer, also those of a frame that is not whole yet: it lives while this grows.
+    pub fn heard(&self) -> u64 {
+        self.counters.bytes_received + self.arriving as u64
+    }
+
+    /// Whether this side needs something of its peer: to take output, or credit for what was refused.
+    pub(crate) fn needs_peer(&self) -> bool {
+        !self.is_idle() || self.refused
     }
 
     /// What is to be written to the transport; parts of large messages are added as long as little waits.
@@ -517,6 +558,7 @@ impl Connection {
             .into());
         }
         if input.len() < FRAME_HEADER + len {
+            self.arriving = input.len();
             return Ok(None);
         }
         self.counters.bytes_received += (FRAME_HEADER + len) as u64;
@@ -630,15 +672,12 @@ impl Connection {
             self.send_hello(None); // also if the versions do not fit: so the dialer learns why
         }
         let peer = self.me.read_peer(&mut reader, theirs)?;
-        if let Role::Dialer {
-            expected: Some(expected),
-        } = self.role
-            && expected != peer.node
-        {
-            return Err(ConnectionError::WrongNode {
-                expected,
-                found: peer.node,
-            });
+        let (expected, found) = match self.role {
+            Role::Dialer { expected } => (expected, peer.node),
+            Role::Acceptor => (peer.expected, self.me.node),
+        };
+        if let Some(expected) = expected.filter(|expected| *expected != found) {
+            return Err(ConnectionError::WrongNode { expected, found });
         }
         self.request_window = peer.limits.requests.min(i64::MAX as u64) as i64;
         self.pace.open(peer.limits.parts);
@@ -716,6 +755,7 @@ impl Connection {
         let window = reader.u8(what)?;
         let bytes = reader.varint(what)?;
         reader.finish(what)?;
+        self.refused = false;
         let taken = match window {
             REQUESTS => {
                 let more = i64::try_from(bytes).ok();
@@ -744,6 +784,7 @@ impl Connection {
         };
         let bytes = reader.varint(what)?;
         reader.finish(what)?;
+        self.refused = false;
         self.call_windows.grant(call, bytes);
         Ok(Event::Credit)
     }
@@ -760,10 +801,7 @@ impl Connection {
             // Who does not read the answers needs no more of them: they must not pile up here.
             ASK if self.output.len() > OUTPUT_LIMIT => Ok(()),
             ASK => {
-                self.output.put_frame(kind::PROBE, |out| {
-                    out.put_u8(ANSWER);
-                    varint::put(out, nonce);
-                });
+                put_probe(&mut self.output, ANSWER, nonce);
                 Ok(())
             }
             _ => Err(DecodeError::Malformed {
@@ -845,6 +883,13 @@ fn request_cost(payload: usize, window: u64) -> u64 {
 
 const ASK: u8 = 0;
 const ANSWER: u8 = 1;
+
+fn put_probe(output: &mut Output, side: u8, nonce: u64) {
+    output.put_frame(kind::PROBE, |out| {
+        out.put_u8(side);
+        varint::put(out, nonce);
+    });
+}
 
 fn put_credit(output: &mut Output, window: u8, bytes: u64) {
     output.put_frame(kind::CREDIT, |out| {

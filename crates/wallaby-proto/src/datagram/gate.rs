@@ -572,7 +572,12 @@ impl Gate {
             return; // the driver has closed it and waits for nothing
         }
         let pending = session.pending().collect();
-        let ended = Box::new(Ended { cause, pending });
+        let ended = Box::new(Ended {
+            cause,
+            pending,
+            acknowledged: session.acknowledged(),
+            counters: session.counters(),
+        });
         self.events.push_back((SessionId(id), Err(ended)));
     }
 

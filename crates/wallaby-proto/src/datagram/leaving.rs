@@ -47,7 +47,8 @@ impl Session {
         let may_send = self.probes > 0 || self.recovery.has_room();
         let messages = may_send && self.outgoing.has_work(streams);
         let ack = self.ack_due().is_some_and(|due| due <= now);
-        if !messages && !ack && !self.probe {
+        let probes = self.probe || self.probes > 0;
+        if !messages && !ack && !probes {
             return false;
         }
         self.write_packet(now, out, messages.then_some(streams))
@@ -87,7 +88,7 @@ impl Session {
             let room = limit.saturating_sub(before);
             (self.outgoing).fill(out, room, streams, self.recovery.chunks());
         }
-        if out.len() == before && self.probe {
+        if out.len() == before && (self.probe || self.probes > 0) {
             packet::put_probe(out);
         }
         let asks = out.len() > before;
@@ -153,9 +154,9 @@ impl Session {
         } = self;
         match recovery.handle_timeout(now, |chunk| outgoing.resend(chunk)) {
             Timeout::Nothing => Fate::GoesOn,
-            Timeout::Probe => {
+            Timeout::Probe { packets } => {
                 self.probe = true;
-                self.probes = 1;
+                self.probes = packets;
                 Fate::GoesOn
             }
             Timeout::GiveUp { .. } if self.is_closing() => Fate::IsOver,

@@ -194,6 +194,10 @@ pub struct Ended {
     pub cause: Cause,
     /// The messages of this side that the other one did not acknowledge.
     pub pending: Vec<Pending>,
+    /// How many messages it had acknowledged without a gap, as [`Session::acknowledged`].
+    pub acknowledged: u64,
+    /// What the session has carried.
+    pub counters: connection::Counters,
 }
 
 /// A message that was not acknowledged when its session ended.

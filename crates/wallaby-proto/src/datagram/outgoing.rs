@@ -22,6 +22,13 @@ const PACKETS_BETWEEN_PIECES: u32 = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageNumber(pub(super) u64);
 
+impl MessageNumber {
+    /// How many messages this side sent before it in the session.
+    pub fn index(self) -> u64 {
+        self.0
+    }
+}
+
 /// A message.
 #[derive(Debug)]
 struct Record {
@@ -172,6 +179,11 @@ impl Outgoing {
     /// Whether everything has arrived.
     pub(super) fn is_empty(&self) -> bool {
         self.records.is_empty()
+    }
+
+    /// All messages before this one have arrived.
+    pub(super) fn first(&self) -> u64 {
+        self.first
     }
 
     /// Whether this message has arrived.

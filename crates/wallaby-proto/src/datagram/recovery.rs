@@ -95,8 +95,8 @@ pub(super) struct Recovery {
 pub(super) enum Timeout {
     /// Something counts as lost, or it was too early.
     Nothing,
-    /// Something should be sent, whatever the window says.
-    Probe,
+    /// So many packets should be sent, whatever the window says.
+    Probe { packets: u32 },
     /// The other side has not acknowledged anything for so long, in spite of so many probes.
     GiveUp { silent: Duration, probes: u32 },
 }
@@ -308,7 +308,10 @@ impl Recovery {
             let end = begin + sent.chunks as usize;
             self.chunks.range(begin..end).copied().for_each(&mut lost);
         }
-        Timeout::Probe
+        // After one in vain two (RFC 9002 section 6.2.4): on a way that loses much the pauses, which double, would add up to
+        // a silence that calls take for a failure.
+        let packets = if self.probes > 1 { 2 } else { 1 };
+        Timeout::Probe { packets }
     }
 
     /// What the round trip and the window are now, and how many packets were lost.

@@ -169,6 +169,11 @@ impl Session {
         self.outgoing.has_arrived(message.0)
     }
 
+    /// How many messages the peer has acknowledged without a gap: all whose [`MessageNumber::index`] is below.
+    pub fn acknowledged(&self) -> u64 {
+        self.outgoing.first()
+    }
+
     /// The messages that the peer has not acknowledged.
     pub fn pending(&self) -> impl Iterator<Item = Pending> + '_ {
         self.outgoing.pending().map(|(number, sent)| Pending {

@@ -274,6 +274,12 @@ impl Progress {
         let count = reader.u32(what)?;
         let children = read_count(reader, MAX_CHILDREN, what)?;
         let children_from = if children > 0 { reader.u32(what)? } else { 0 };
+        if children_from.checked_add(children as u32).is_none() {
+            return Err(DecodeError::Malformed {
+                what,
+                why: "children beyond the last number",
+            });
+        }
         Ok(Self {
             finished: has(FINISHED),
             aborted: has(ABORTED),

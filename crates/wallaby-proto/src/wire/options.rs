@@ -34,6 +34,7 @@ mod tag {
     pub(super) const SEAL: u64 = 17;
     pub(super) const CONTINUATION: u64 = 19;
     pub(super) const STREAM: u64 = 21;
+    pub(super) const REPEATABLE: u64 = 23;
 }
 
 /// The optional fields of a message; absent ones cost nothing.
@@ -53,12 +54,15 @@ pub struct Options {
     pub trace: Vec<TraceRecord>,
     /// Which attempt of a retried request this is; 0 is the first.
     pub attempt: u32,
-    /// Keyed MAC over reply address, deadline and budgets, for clusters that share a key.
+    /// Shows that the sender has the cluster's key ([`crate::seal`]).
     pub seal: Option<Bytes>,
     /// The stack of a chain (wallaby-chain).
     pub continuation: Option<Bytes>,
     /// The payload is the beginning of a stream with this number; more follows in frames of its own.
     pub stream: Option<u64>,
+    /// The request may come again in another attempt: nothing that it sends is held back, so that its messages get the same
+    /// places whenever its handler yields.
+    pub repeatable: bool,
 }
 
 /// The ping period and timeout that a call's initiator uses.
@@ -70,7 +74,13 @@ pub struct PingSettings {
     pub timeout: Duration,
 }
 
-/// What a call may use up; servers split what is left among their delegations.
+/// What a call may use up. In a request: what it and all that it leads to may use up, itself not counted; servers split it
+/// among their delegations (see [`crate::call::allowance`]).
+///
+/// A call that states none has those of [`Budgets::default`], as its initiator counts them: it fails, and stops, when they are
+/// exceeded. Servers then bound each request by itself: budgets that are not stated are not split.
+///
+/// A status that ends a branch is paid for by its request: it counts neither as a response nor with its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budgets {
     /// Requests, the initial ones included.
@@ -86,12 +96,7 @@ pub struct Budgets {
 impl Default for Budgets {
     /// 65,536 requests, 1,048,576 responses, 1 TiB of responses, 4,096 hops deep.
     fn default() -> Self {
-        Self {
-            requests: 1 << 16,
-            responses: 1 << 20,
-            bytes: 1 << 40,
-            depth: 4096,
-        }
+        Self::DEFAULT
     }
 }
 
@@ -280,6 +285,9 @@ impl Options {
         if let Some(stream) = self.stream {
             put_field(&mut fields, tag::STREAM, |field| varint::put(field, stream));
         }
+        if self.repeatable {
+            put_field(&mut fields, tag::REPEATABLE, |_| ());
+        }
         varint::put_bytes(out, &fields);
     }
 
@@ -334,6 +342,7 @@ impl Options {
                 self.continuation = Some(read_all(field, MAX_CONTINUATION, "continuation")?)
             }
             tag::STREAM => self.stream = Some(field.varint("stream")?),
+            tag::REPEATABLE => self.repeatable = true,
             _ => return Ok(false),
         }
         Ok(true)
@@ -341,7 +350,25 @@ impl Options {
 }
 
 impl Budgets {
-    fn put(&self, out: &mut Vec<u8>) {
+    pub(crate) const DEFAULT: Self = Self {
+        requests: 1 << 16,
+        responses: 1 << 20,
+        bytes: 1 << 40,
+        depth: 4096,
+    };
+
+    /// The smaller of both, each for itself.
+    #[must_use]
+    pub fn at_most(self, most: &Self) -> Self {
+        Self {
+            requests: self.requests.min(most.requests),
+            responses: self.responses.min(most.responses),
+            bytes: self.bytes.min(most.bytes),
+            depth: self.depth.min(most.depth),
+        }
+    }
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         varint::put(out, u64::from(self.requests));
         varint::put(out, u64::from(self.responses));
         varint::put(out, self.bytes);

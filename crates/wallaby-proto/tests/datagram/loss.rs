@@ -1,5 +1,6 @@
 //! Networks that lose in known ways: repair, congestion, giving up, closing.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use wallaby_proto::wire::Message;
 
 use crate::messages::{method, node, request, response};
 use crate::session::pair;
-use crate::world::{Happening, Network, World};
+use crate::world::{Happening, Network, Random, World, seeds};
 
 const SHORT: Duration = Duration::from_millis(1);
 
@@ -357,4 +358,38 @@ fn payloads_are_not_copied_out_of_a_datagram() {
     for payload in payloads {
         assert!(datagram.as_ptr_range().contains(&payload.as_ptr()));
     }
+}
+
+/// Calls take silence for a failure: it must not come of a few losses in a row alone.
+#[test]
+fn nothing_waits_for_long_where_a_tenth_is_lost() {
+    let mut longest = Duration::ZERO;
+    for seed in seeds(8) {
+        let mut world = World::pair(Network::default(), Settings::default());
+        world.random = Random(seed);
+        let (at_1, at_2) = world.open();
+        world.network = Network {
+            lost: 10,
+            jitter: Duration::from_millis(20),
+            ..Network::default()
+        };
+        let mut sent = BTreeMap::new();
+        for sequence in 1..5000 {
+            let session = world.gate(1).session(at_1).expect("open");
+            if session.takes_requests() {
+                let len = if sequence % 5 == 0 { 2_000 } else { 100 };
+                send(&mut world, at_1, sequence, len);
+                sent.insert(sequence, world.now);
+            }
+            let (_, events) = world.pass(Duration::from_millis(20));
+            for sequence in arrived(&events) {
+                let session = world.gate(2).session(at_2).expect("open");
+                session.grant_request(if sequence % 5 == 0 { 2_000 } else { 100 });
+                longest = longest.max(world.now - sent.remove(&sequence).expect("sent once"));
+            }
+        }
+        let oldest = sent.first_key_value().map(|(_, at)| world.now - *at);
+        longest = longest.max(oldest.unwrap_or_default());
+    }
+    assert!(longest < Duration::from_millis(400), "{longest:?}");
 }

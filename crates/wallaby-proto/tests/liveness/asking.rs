@@ -1,9 +1,8 @@
 //! Whom a watch asks, and what it learns.
 
-use wallaby_proto::call::watch::Source;
 use wallaby_proto::wire::{MAX_CHILDREN, Progress};
 
-use crate::desk::{Desk, at, child, continued, ended, facts, node, pong, running};
+use crate::desk::{Desk, NOWHERE, at, child, continued, ended, facts, node, pong, running};
 
 #[test]
 fn asks_once_a_period_while_a_request_runs() {
@@ -165,6 +164,20 @@ fn ancestors_are_located_one_after_the_other() {
     assert_eq!(desk.pong(2, "0.0", finished), ["ping 0.0.0 at m3"]);
 }
 
+/// A line of hops of which only the last announces itself, through a relay, is followed within a round, not a hop a period:
+/// whom nobody asks for the gc timeout gives its request up (note 31).
+#[test]
+fn a_hop_that_only_announces_itself_is_located_within_a_round() {
+    let mut desk = Desk::new();
+    let asked = desk.announce(NOWHERE, "0+5", running());
+    assert!(asked.is_empty(), "the first hop has just been asked");
+    for hop in 0..5 {
+        let (id, next) = (format!("0+{hop}"), hop + 1);
+        let asked = desk.pong(1 + hop, &id, continued(0, 1 + next));
+        assert_eq!(asked, [format!("ping 0+{next} at m{}", 1 + next)]);
+    }
+}
+
 /// A parent learnt meanwhile that its child is somewhere else: it answers in the child's name itself (note 19).
 #[test]
 fn a_child_that_moved_is_found() {
@@ -223,16 +236,36 @@ fn late_pongs_of_overtaken_hops_cause_no_pings() {
 #[test]
 fn a_hop_that_shows_life_from_nowhere_is_located() {
     let mut desk = Desk::new();
-    let now = desk.time();
-    let mut told = pong(at("0+1"), Some(running()));
-    told.announced = true;
-    let nowhere = Source::default();
-    desk.watch
-        .handle_pong(&mut desk.initiator, &told, &nowhere, now);
-    assert!(desk.actions().is_empty());
+    assert!(desk.announce(NOWHERE, "0+1", running()).is_empty());
     assert_eq!(desk.until(200), ["200: ping 0 at m1"]);
     assert_eq!(desk.pong(1, "0", continued(0, 2)), ["ping 0+1 at m2"]);
     assert_eq!(desk.until(300), ["300: ping 0+1 at m2"]);
+}
+
+/// The same of a child that has gone on: its first hop has nothing to tell but the way to the next.
+#[test]
+fn a_child_that_shows_life_from_nowhere_is_located_and_asked() {
+    let mut desk = Desk::new();
+    desk.response(NOWHERE, "0.0", 0, false, Some(("0", facts(1, 0))));
+    let running = Progress {
+        base: 1,
+        count: 1,
+        ..running()
+    };
+    desk.announce(NOWHERE, "0.0+1", running.clone());
+    assert_eq!(desk.until(200), ["200: ping 0 at m1"]);
+    let children = Progress {
+        children: vec![child(2)],
+        ..ended(1, 0)
+    };
+    let mut asked = desk.pong(1, "0", children);
+    asked.extend(desk.until(300));
+    assert!(
+        asked.iter().any(|ask| ask.ends_with("ping 0.0 at m2")),
+        "{asked:?}"
+    );
+    assert_eq!(desk.pong(2, "0.0", continued(1, 3)), ["ping 0.0+1 at m3"]);
+    assert_eq!(desk.until(400), ["400: ping 0.0+1 at m3"]);
 }
 
 #[test]
@@ -312,6 +345,10 @@ fn the_end_of_a_session_causes_a_round() {
     );
     desk.watch.handle_disconnect(&desk.initiator, node(20), now);
     assert!(desk.actions().is_empty(), "nothing of the call is there");
+    // What was asked first may have gone out on another connection that was dead, too.
+    desk.watch
+        .handle_last_disconnect(&desk.initiator, node(10), now);
+    assert_eq!(desk.actions(), ["ping 0 at m1 missing [0, 1]"]);
 }
 
 /// Work is proportional to what is due (Roo scanned every branch on every tick).

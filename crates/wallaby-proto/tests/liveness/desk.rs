@@ -64,7 +64,13 @@ pub(crate) fn location(server: u64) -> Location {
     }
 }
 
+/// In place of a machine: what it said was passed on by others.
+pub(crate) const NOWHERE: u64 = 0;
+
 pub(crate) fn source(server: u64) -> Source {
+    if server == NOWHERE {
+        return Source::default();
+    }
     Source {
         location: location(server),
         alone: true,

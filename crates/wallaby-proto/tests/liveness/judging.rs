@@ -477,6 +477,31 @@ fn retries_end() {
     );
 }
 
+/// Only the initiator begins attempts: one that it has not made is a peer's invention, which neither takes the place of
+/// a true one nor uses up the numbers of those to come.
+#[test]
+fn attempts_that_nobody_made_are_ignored() {
+    let mut desk = Desk::with(WatchSettings {
+        retries: 1,
+        ..settings()
+    });
+    let mut invented = pong(at("0"), Some(running()));
+    invented.attempt = u32::MAX;
+    desk.hear(1, invented.clone());
+    invented.attempt = 1;
+    desk.hear(1, invented);
+    desk.until(550);
+    // The true one is heard still.
+    desk.pong(1, "0", running());
+    let told = desk.until(1100);
+    let other = told.iter().find(|text| !text.contains("ping"));
+    assert_eq!(
+        other.map(String::as_str),
+        Some("1050: retry 0 attempt 1"),
+        "{told:?}"
+    );
+}
+
 /// A status is a response like others: it cannot be lost unnoticed (note 10).
 #[test]
 fn a_lost_status_is_missed() {
@@ -485,4 +510,149 @@ fn a_lost_status_is_missed() {
     let _ = Status::new(wallaby_proto::Code::Internal, "no").by(Some(&by));
     desk.response(1, "0", 0, false, Some(("0", facts(0, 2))));
     assert!(failed(&desk.until(600)).is_some_and(|text| text.contains("response 1")));
+}
+
+fn retrying() -> Desk {
+    Desk::with(WatchSettings {
+        retries: 1,
+        ..settings()
+    })
+}
+
+/// The initial request was sent again, to machine 5, which runs it and says so each 50 ms until then; what else the
+/// watch wants but to ask.
+fn rerun(desk: &mut Desk, progress: &Progress, time: u64) -> Vec<String> {
+    let mut wanted = Vec::new();
+    let now = desk.time();
+    desk.watch
+        .sent(&mut desk.initiator, at("0"), location(5), now);
+    desk.actions();
+    while desk.now < time {
+        let mut told = pong(at("0"), Some(progress.clone()));
+        told.attempt = 1;
+        wanted.extend(desk.hear(5, told));
+        wanted.extend(desk.until(desk.now + 50));
+    }
+    wanted.retain(|text| !text.contains("ping"));
+    wanted
+}
+
+/// A handler that runs again may take as long as it likes: what the first attempt told of the rest is no reason to miss
+/// it yet.
+#[test]
+fn what_runs_again_is_not_missed_before_it_is_there() {
+    // A child.
+    let mut desk = retrying();
+    let listing = Progress {
+        children: vec![child(2)],
+        ..running()
+    };
+    desk.pong(1, "0", listing);
+    assert_eq!(
+        desk.until(600).last().map(String::as_str),
+        Some("600: retry 0 attempt 1")
+    );
+    assert_eq!(rerun(&mut desk, &running(), 5000), [""; 0]);
+    // A later hop.
+    let mut desk = retrying();
+    desk.pong(1, "0", continued(0, 2));
+    desk.response(2, "0+1", 0, false, None);
+    assert_eq!(
+        desk.until(700).last().map(String::as_str),
+        Some("600: retry 0 attempt 1")
+    );
+    assert_eq!(rerun(&mut desk, &running(), 5000), [""; 0]);
+    // A late word of the first attempt is none of the second.
+    desk.response(2, "0+1", 1, false, None);
+    assert_eq!(rerun(&mut desk, &running(), 9000), [""; 0]);
+    // A response of a branch that had ended, whose facts are known.
+    let mut desk = retrying();
+    desk.pong(1, "0", ended(0, 2));
+    desk.response(1, "0", 0, false, None);
+    assert_eq!(
+        desk.until(700).last().map(String::as_str),
+        Some("600: retry 0 attempt 1")
+    );
+    assert_eq!(rerun(&mut desk, &running(), 5000), [""; 0]);
+    // Once it has ended again, what is missing is lost as ever; and if it dies, it is silent as ever.
+    let lost = rerun(&mut desk, &ended(0, 2), 6000);
+    assert_eq!(lost[0], "5500: failed: 0 sent response 1, which was lost");
+    let mut desk = retrying();
+    desk.pong(1, "0", ended(0, 2));
+    desk.until(600);
+    rerun(&mut desk, &running(), 5000);
+    let silent = desk.until(6000);
+    assert!(
+        failed(&silent).is_some_and(|text| text.contains("0 gave no sign of life")),
+        "{silent:?}"
+    );
+}
+
+/// Its reasons need not come again, but the application has been told.
+#[test]
+fn nothing_is_sent_again_after_a_status() {
+    let mut desk = retrying();
+    let by = Address::Mem("m2".into());
+    let status = Status::new(wallaby_proto::Code::Unavailable, "no").by(Some(&by));
+    let response = wallaby_proto::wire::Response {
+        call: crate::desk::call(),
+        token: None,
+        request: at("0.0"),
+        index: 0,
+        last: true,
+        manifest: None,
+        status: true,
+        compressed: false,
+        options: None,
+        payload: status.to_payload(),
+    };
+    desk.initiator
+        .handle_response(&response)
+        .expect("as the protocol says");
+    assert!(failed(&desk.until(600)).is_some_and(|text| text.contains("failed: 0 gave")));
+}
+
+/// A branch may have ended by a status that was lost: then the second execution sends more than the first one said.
+#[test]
+fn how_a_lost_execution_ended_does_not_count() {
+    let mut desk = retrying();
+    // Told before it is given up, and again after that.
+    desk.pong(1, "0", ended(0, 1));
+    desk.until(600);
+    let now = desk.time();
+    desk.watch
+        .sent(&mut desk.initiator, at("0"), location(5), now);
+    desk.actions();
+    desk.pong(1, "0", ended(0, 1));
+    desk.announce(1, "0", ended(0, 1));
+    desk.announce(2, "0.3", ended(0, 1));
+    desk.response(5, "0", 0, false, None);
+    assert!(!desk.initiator.is_complete());
+    let mut again = pong(at("0"), Some(ended(0, 2)));
+    again.attempt = 1;
+    desk.hear(5, again);
+    desk.response(5, "0", 1, true, None);
+    assert!(desk.initiator.is_complete());
+}
+
+/// Children that the first execution told of are expected once, whoever tells of them again.
+#[test]
+fn a_second_execution_has_the_same_children() {
+    let mut desk = retrying();
+    let listing = Progress {
+        children: vec![child(2)],
+        ..ended(1, 1)
+    };
+    desk.pong(1, "0", listing.clone());
+    desk.response(2, "0.0", 0, true, None);
+    desk.until(600);
+    let now = desk.time();
+    desk.watch
+        .sent(&mut desk.initiator, at("0"), location(5), now);
+    let mut again = pong(at("0"), Some(listing));
+    again.attempt = 1;
+    desk.hear(5, again);
+    assert!(!desk.initiator.is_complete());
+    desk.response(5, "0", 0, false, None);
+    assert!(desk.initiator.is_complete());
 }

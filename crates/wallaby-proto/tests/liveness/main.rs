@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `asking`, `judging`, `stopping` | the client half, rule by rule (the numbers are those of PROTOCOL-NOTES) |
 //! | `remembering`, `limits` | the server half, rule by rule |
+//! | `roo` | the known defects of the thesis' implementation, one test each |
 //! | `random` | both halves in a small world with faults, against an oracle that saw everything |
 //!
 //! `WALLABY_CASES=20` runs twenty times as many random worlds; `WALLABY_SEED=7` runs only that one, and tells what
@@ -14,8 +15,11 @@ mod asking;
 mod desk;
 mod judging;
 mod limits;
+mod onward;
 mod random;
 mod remembering;
+mod roo;
 mod shelf;
 mod stopping;
+mod waiting;
 mod world;

@@ -1,7 +1,7 @@
 //! Abort and winding down.
 
 use wallaby_proto::call::watch::dismiss;
-use wallaby_proto::wire::Progress;
+use wallaby_proto::wire::{MAX_CHILDREN, Progress};
 
 use crate::desk::{Desk, at, call, child, continued, ended, facts, pong, running, token};
 
@@ -154,6 +154,28 @@ fn what_has_ended_is_quiet_at_once() {
     desk.pong(1, "0", ended(0, 1));
     assert_eq!(desk.abort(), ["frozen", "quiet"]);
     assert!(desk.abort().is_empty());
+}
+
+/// The driver has forgotten the call by then. An announcement, a page of children, a hop that is located now: nobody is
+/// asked about any of them.
+#[test]
+fn nothing_follows_quiet() {
+    let mut by_announcement = Desk::new();
+    by_announcement.abort();
+    by_announcement.now += 60;
+    let told = by_announcement.announce(1, "0", aborted(ended(0, 1)));
+    assert_eq!(told, ["frozen", "quiet"]);
+
+    let mut by_facts = Desk::new();
+    by_facts.abort();
+    assert_eq!(by_facts.end(1, "0", facts(0, 1)), ["frozen", "quiet"]);
+    by_facts.now += 60;
+    assert!(by_facts.announce(2, "0+1", running()).is_empty());
+    let page = Progress {
+        children: vec![child(2); MAX_CHILDREN],
+        ..running()
+    };
+    assert!(by_facts.pong(1, "0", page).is_empty());
 }
 
 /// Note 31: an initiator that has finished with a call answers its announcements with "stop".

@@ -117,6 +117,41 @@ fn a_response_beyond_the_facts_is_refused_whichever_comes_first() {
     assert_eq!(two_last.handle_response(&last(&[0], 1)), Err(unexpected(1)));
 }
 
+/// Else the request, once it is sent, would bring expectations of a peer's invention, which may not fit the budget.
+#[test]
+fn what_was_not_sent_has_no_facts() {
+    let not_sent = Violation::NotSent { path: path(&[1]) };
+    let mut initiator = Initiator::new(call(), token(), Budgets::default());
+    initiator.send().expect("within the budget");
+    assert_eq!(initiator.handle_end(&end(&[1], 500, 0)), Err(not_sent));
+    assert_eq!(initiator.handle_response(&last(&[1], 0)), Err(not_sent));
+    let carried = with_manifest(response(&[0], 0), path(&[1]), 1, 0);
+    assert_eq!(initiator.handle_response(&carried), Err(not_sent));
+    initiator.send().expect("within the budget");
+    assert_eq!(initiator.handle_end(&end(&[1], 0, 1)), Ok(()));
+}
+
+#[test]
+fn an_initial_request_beyond_the_budget_changes_nothing() {
+    let budgets = Budgets {
+        requests: 2,
+        ..Budgets::default()
+    };
+    let mut initiator = Initiator::new(call(), token(), budgets);
+    initiator.send().expect("within the budget");
+    initiator
+        .handle_end(&end(&[0], 1, 0))
+        .expect("within the budget");
+    let limit = Violation::TooManyRequests { limit: 2 };
+    assert_eq!(initiator.send(), Err(limit));
+    assert_eq!(initiator.send(), Err(limit));
+    initiator.close();
+    initiator
+        .handle_end(&end(&[0, 0], 0, 0))
+        .expect("within the budget");
+    assert!(initiator.is_complete());
+}
+
 #[test]
 fn a_terminal_status_never_changes() {
     let mut initiator = initiator(Budgets::default());
@@ -253,4 +288,41 @@ fn an_undelivered_request_is_answered_in_its_name() {
     assert!(call.is_complete());
     assert_eq!(call.responses(), (3, 1));
     assert_eq!(Status::from_payload(&answer.payload), Ok(status));
+}
+
+#[test]
+fn an_answer_that_comes_again_as_a_status_is_told_from_a_duplicate() {
+    for first_is_status in [false, true] {
+        let mut initiator = initiator(Budgets::default());
+        let first = Response {
+            status: first_is_status,
+            ..response(&[0], 0)
+        };
+        assert_eq!(initiator.handle_response(&first), Ok(Arrival::New));
+        assert_eq!(initiator.handle_response(&first), Ok(Arrival::Duplicate));
+        let other = Response {
+            status: !first_is_status,
+            ..first
+        };
+        assert_eq!(
+            initiator.handle_response(&other),
+            Ok(Arrival::Contradiction)
+        );
+    }
+    // After answers, a status: those stay answers.
+    let mut initiator = initiator(Budgets::default());
+    let status = Response {
+        status: true,
+        ..last(&[0], 1)
+    };
+    assert_eq!(
+        initiator.handle_response(&response(&[0], 0)),
+        Ok(Arrival::New)
+    );
+    assert_eq!(initiator.handle_response(&status), Ok(Arrival::New));
+    assert_eq!(
+        initiator.handle_response(&response(&[0], 0)),
+        Ok(Arrival::Duplicate)
+    );
+    assert_eq!(initiator.handle_response(&status), Ok(Arrival::Duplicate));
 }

@@ -1,13 +1,13 @@
 //! Every length, number and table has a limit, and what exceeds it gets the documented error.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::server::Server;
 use wallaby_proto::connection::{
     ConnectionError, Event, Limits, MAX_METHOD_NAME, MAX_METHODS, MethodDefinition, Refusal,
 };
 use wallaby_proto::wire::{
-    DecodeError, MAX_METADATA, MAX_TRACE_RECORDS, Message, Metadata, MethodRef, Options, ReplyTo,
-    Request, TraceRecord,
+    DecodeError, MAX_METADATA, MAX_TRACE_RECORDS, Message, Metadata, MethodRef, Options, Pong,
+    ReplyTo, Request, TraceRecord,
 };
 use wallaby_proto::{Address, MAX_NAME, RequestId};
 
@@ -263,6 +263,35 @@ fn metadata_is_read_in_time_that_grows_with_its_size() {
     assert_eq!(
         request.options.expect("metadata").metadata.iter().count(),
         4096
+    );
+}
+
+#[test]
+fn every_listed_child_has_a_number() {
+    let sample = samples::all()
+        .into_iter()
+        .find(|sample| sample.name == "pong-running")
+        .expect("a pong that lists two children");
+    let read = |from: u32| {
+        let mut message = sample.message.clone();
+        if let Message::Pong(Pong {
+            progress: Some(progress),
+            ..
+        }) = &mut message
+        {
+            progress.children_from = from;
+        }
+        let mut body = BytesMut::new();
+        message.encode(&mut body, sample.link);
+        Message::decode(0x14, body.freeze(), sample.link)
+    };
+    assert!(read(u32::MAX - 2).is_ok());
+    assert_eq!(
+        read(u32::MAX - 1),
+        Err(DecodeError::Malformed {
+            what: "pong",
+            why: "children beyond the last number",
+        })
     );
 }
 

@@ -8,10 +8,14 @@
 //! | `transcript` | what the halves of a call say to each other, scenario by scenario |
 //! | `tree` | completion against an independent oracle |
 //! | `initiator` | contradictions and budgets |
+//! | `budgets` | trees that grow without end |
+//! | `seal` | what a seal covers |
+//! | `keep_alive` | half-open connections |
 //!
 //! The other modules are what these share. `WALLABY_CASES=20` runs twenty times as many cases of each property,
 //! `WALLABY_BLESS=1` rewrites the golden files.
 
+mod budgets;
 mod credit;
 mod doc;
 mod frames;
@@ -19,12 +23,15 @@ mod golden;
 mod handshake;
 mod hostile;
 mod initiator;
+mod keep_alive;
 mod layout;
 mod limits;
 mod pair;
 mod parts;
+mod repeatable;
 mod roundtrip;
 mod samples;
+mod seal;
 mod sizes;
 mod strategies;
 mod transcript;

@@ -1,16 +1,20 @@
 //! The initiator's side of a node: its calls, and what their applications see.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wallaby_proto::call::initiator::{Arrival, Initiator, Violation};
+use wallaby_proto::call::records::{Sent, Ticket};
 use wallaby_proto::call::server::undelivered;
-use wallaby_proto::call::watch::{Location, Watch};
-use wallaby_proto::wire::{Budgets, Message, MethodRef, Options, ReplyTo, Request, Response};
-use wallaby_proto::{CallId, Code, Facts, Status, Token};
+use wallaby_proto::call::watch::{FailureKind, Location, Watch};
+use wallaby_proto::wire::{
+    Budgets, Child, Message, MethodRef, Options, ReplyTo, Request, Response,
+};
+use wallaby_proto::{CallId, Code, Facts, RequestId, Status, Token};
 
+use super::again::Again;
 use super::liveness::{location, ping_settings};
 use super::peers::{Destination, Parcel};
-use super::{Node, Short};
+use super::{Node, Short, address};
 use crate::broken::Broken;
 use crate::context::{Context, note};
 use crate::coverage::Point;
@@ -34,13 +38,15 @@ pub(super) struct Call {
     /// What a call that only counts would know.
     counts: Counts,
     /// Initial requests that no connection has taken yet.
-    pub(super) unsent: usize,
+    pub(super) unsent: BTreeSet<RequestId>,
     /// Where those stand that have been taken: by connection and mark.
-    pub(super) writing: Vec<(Socket, u64)>,
+    pub(super) writing: Vec<(RequestId, Socket, u64)>,
     /// Answers that the application has not taken, by the connection that credits them: how many, and their bytes.
     untaken: BTreeMap<Socket, (u64, u64)>,
     /// A take is due.
     taking: bool,
+    /// What may be sent again.
+    pub(super) again: Again,
 }
 
 /// Completion by counts: how many branches and responses are expected, and how many are there.
@@ -122,14 +128,16 @@ impl Node {
             let Ok(id) = initiator.send() else {
                 unreachable!("a few requests are within any budget")
             };
-            roots.push((id, root.task.number));
+            roots.push((id, root.task.number, root.server));
             requests.push((root.server, id, root.task.to_payload()));
         }
         initiator.close();
         note!(context, self.index, "begins {call}, the plan's c{index}");
-        context
-            .oracle
-            .begin(context.queue.now(), call, (index, self.index), &roots);
+        if plan.retries > 0 {
+            context.oracle.reruns.begin(call, plan);
+        } else {
+            context.oracle.begin(call, (index, self.index), &roots);
+        }
         let call_state = Call {
             index,
             initiator,
@@ -142,10 +150,11 @@ impl Node {
                 .collect(),
             watch: None,
             counts: Counts::new(plan.roots.len()),
-            unsent: plan.roots.len(),
+            unsent: roots.iter().map(|(id, ..)| *id).collect(),
             writing: Vec::new(),
             untaken: BTreeMap::new(),
             taking: false,
+            again: Again::default(),
         };
         self.calls.insert(sequence, call_state);
         if !context.is(Broken::NoWatch) {
@@ -173,11 +182,17 @@ impl Node {
                 compressed: false,
                 options: Some(Box::new(Options {
                     ping,
+                    repeatable: plan.retries > 0,
                     ..Options::default()
                 })),
                 method: MethodRef::Number(0),
                 payload,
             };
+            if plan.retries > 0
+                && let Some(call) = self.calls.get_mut(&sequence)
+            {
+                call.again.keep(server, &request);
+            }
             let message = Message::Request(request);
             self.post(
                 Parcel {
@@ -204,9 +219,17 @@ impl Node {
     pub(super) fn handle_answer(
         &mut self,
         from: Socket,
-        message: Message,
+        mut message: Message,
         context: &mut Context<'_>,
     ) {
+        if context.is(Broken::AnyCall)
+            && let Message::Response(response) = &mut message
+            && !self.calls.contains_key(&response.call.sequence)
+            && let Some(other) = self.calls.values().next()
+        {
+            response.call = other.initiator.call();
+            response.token = None;
+        }
         if self.peers.get(&from).and_then(super::Peer::node).is_none() {
             return;
         }
@@ -237,6 +260,17 @@ impl Node {
             Message::End(end) => call.initiator.handle_end(end).map(|()| Arrival::Duplicate),
             _ => return,
         };
+        let result = match (result, &message) {
+            (Ok(Arrival::Contradiction), Message::Response(response))
+                if context.oracle.reruns.was_sent_again(id) =>
+            {
+                Err(Violation::ConflictingResponse {
+                    path: response.request.path,
+                    index: response.index,
+                })
+            }
+            (result, _) => result,
+        };
         let settled = call.outcome.is_some();
         let shown = match &message {
             Message::Response(response) => response.token,
@@ -266,7 +300,24 @@ impl Node {
                 }
             }
             // A response that was sent again has used up credit like any other.
-            Ok(Arrival::Duplicate) => self.credit(from, &message, context),
+            Ok(Arrival::Duplicate | Arrival::Contradiction) => {
+                self.credit(from, &message, context);
+            }
+            Err(violation) if context.oracle.reruns.may_differ(id) => {
+                let request = match &message {
+                    Message::Response(response) => response.request,
+                    Message::End(end) => end.request,
+                    _ => return,
+                };
+                let now = self.now();
+                if let Some(call) = self.calls.get_mut(&id.sequence)
+                    && let Some(watch) = &mut call.watch
+                {
+                    let kind = FailureKind::Violation(violation);
+                    watch.fail(&mut call.initiator, request, kind, now);
+                }
+                return;
+            }
             Err(violation) => {
                 context.violate(
                     Rule::FalseAccusation,
@@ -299,11 +350,13 @@ impl Node {
             initiator: self.id,
             ..id
         };
-        context.oracle.delivered(
+        context.oracle.delivered(context.queue.now(), id, response);
+        let answer = Answer::from_payload(&response.payload).filter(|_| !response.status);
+        context.oracle.reruns.delivered(
             context.queue.now(),
             id,
-            response.request.path,
-            response.index,
+            (response.request.path, response.index),
+            answer.map(|(_, answer)| answer.number),
         );
         if !response.status {
             match Answer::from_payload(&response.payload) {
@@ -409,6 +462,10 @@ impl Node {
         let id = call.initiator.call();
         note!(context, self.index, "{id} ended: {outcome:?}");
         context.oracle.ended(context.queue.now(), id, outcome);
+        context
+            .oracle
+            .reruns
+            .ended(context.queue.now(), id, outcome);
     }
 
     /// The application gives a call up, or its time is over: what runs is stopped.
@@ -450,14 +507,17 @@ impl Node {
     /// A request certainly never reaches its server: a status takes its place (PROTOCOL-NOTES 19).
     pub(super) fn undelivered(&mut self, parcel: Parcel, code: Code, context: &mut Context<'_>) {
         self.ready.extend(parcel.job);
-        if let Some((ticket, sent)) = parcel.released {
-            self.records.dropped(ticket, sent);
-        }
         let (Message::Request(request), Destination::Server(server)) = (parcel.message, parcel.to)
         else {
             return;
         };
         context.hit(Point::RequestUndelivered);
+        if code == Code::Unavailable {
+            let what = "a server believes that the next one is not there";
+            context
+                .oracle
+                .gave_up(context.queue.now(), request.call, context.plan, what);
+        }
         note!(
             context,
             self.index,
@@ -471,18 +531,42 @@ impl Node {
         }
         let status = Status::new(code, format!("n{server} is not reached"));
         let response = undelivered(&request, &status);
-        context.oracle.replaced(
-            context.queue.now(),
-            request.call,
-            request.id,
-            response.index,
-        );
-        let message = Message::Response(response);
-        if request.call.initiator == self.id {
+        context
+            .oracle
+            .replaced(context.queue.now(), self.id, &response);
+        let message = Message::Response(response.clone());
+        if request.call.initiator == self.id && request.depth == 0 {
+            if let Some(call) = self.calls.get_mut(&request.call.sequence) {
+                call.unsent.remove(&request.id);
+            }
             self.judge_answer(None, message, context);
         } else {
-            self.answer_for(&request, message, context);
+            let released = self.stand_in(&request, parcel.released, &response, context);
+            self.answer_for(&request, message, released, context);
         }
+    }
+}
+
+impl Node {
+    /// This node answers in the name of a request that it could not deliver: that is where its initiator finds it.
+    fn stand_in(
+        &mut self,
+        request: &Request,
+        released: Option<(Ticket, Sent)>,
+        response: &Response,
+        context: &Context<'_>,
+    ) -> Option<(Ticket, Sent)> {
+        let (ticket, _) = released?;
+        let now = self.now();
+        let own = Child {
+            server: address(context.plan, self.index),
+            node: Some(self.id),
+        };
+        let ticket = self
+            .records
+            .delegation_undelivered(ticket, request, own, now)?;
+        self.records.response_released(ticket, response, None, now);
+        Some((ticket, Sent::Response(response.index)))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::call::records::{Action as RecordAction, Origin, Sent};
 use wallaby_proto::call::watch::{
-    self, Action, FailureKind, Location, Source, Watch, WatchSettings,
+    self, Action, Executed, FailureKind, Location, Source, Watch, WatchSettings,
 };
 use wallaby_proto::connection::Hello;
 use wallaby_proto::wire::{Message, Ping, PingSettings, Pong, ReplyTo};
@@ -21,6 +21,9 @@ use crate::network::Socket;
 use crate::oracle::{Outcome, Rule};
 use crate::plan::Plan;
 use crate::queue::{Event, Timer};
+
+/// By how much some handlers stop late.
+const TARDY: Duration = Duration::from_millis(10);
 
 impl Node {
     /// The time of this node's machines in this turn.
@@ -53,7 +56,12 @@ impl Node {
         let due = calls
             .chain(records)
             .chain(self.next_look_at_dials())
+            .chain(
+                self.look_at_peers
+                    .filter(|_| !context.is(Broken::NoKeepAlive)),
+            )
             .chain(self.gate.next_timeout())
+            .chain(self.waiting.next_timeout())
             .min();
         if due == self.due {
             return;
@@ -83,6 +91,8 @@ impl Node {
         self.gate.handle_timeout(self.now());
         self.handle_sessions(context);
         self.end_dials(context);
+        self.end_silent_peers(context);
+        self.give_up_answers(context);
         let now = self.now();
         if !context.is(Broken::NeverForgets) {
             self.records.handle_timeout(now);
@@ -91,6 +101,18 @@ impl Node {
             if let Some(watch) = &mut call.watch
                 && watch.next_timeout().is_some_and(|due| due <= now)
             {
+                let peers = &self.peers;
+                call.writing.retain(|(_, socket, mark)| {
+                    peers
+                        .get(socket)
+                        .is_some_and(|peer| !peer.has_written(*mark))
+                });
+                // As long as this node itself has them, no server's silence means anything.
+                let written = call.writing.iter().map(|(request, ..)| request);
+                let goes_on = !watch.is_winding_down();
+                for request in written.chain(&call.unsent).filter(|_| goes_on) {
+                    watch.writing(&call.initiator, *request, now);
+                }
                 watch.handle_timeout(&mut call.initiator, now);
             }
         }
@@ -183,10 +205,13 @@ impl Node {
                     context,
                 );
             }
-            Action::Retry { .. } => {
-                context.violate(Rule::FalseAccusation, "a retry that nobody allowed")
-            }
-            Action::Failed(failure) => {
+            Action::Retry {
+                request, attempt, ..
+            } => self.send_again(sequence, request, attempt, context),
+            Action::Failed(mut failure) => {
+                if context.is(Broken::NothingSent) {
+                    failure.executed = Executed::NothingSent;
+                }
                 note!(context, self.index, "{failure}");
                 context.hit(match failure.kind {
                     FailureKind::Silent { .. } => Point::FailureSilent,
@@ -195,12 +220,14 @@ impl Node {
                     FailureKind::Undelivered => Point::FailureUndelivered,
                     _ => Point::OutcomeFailed,
                 });
-                if let FailureKind::Violation(violation) = &failure.kind {
+                if let FailureKind::Violation(violation) = &failure.kind
+                    && !context.oracle.reruns.may_differ(failure.call)
+                {
                     context.violate(Rule::FalseAccusation, format!("{violation}"));
                 }
-                if failure.evicted {
-                    context.oracle.excuse(failure.call);
-                }
+                context
+                    .oracle
+                    .failed(context.queue.now(), &failure, context.plan);
                 self.settle(sequence, Outcome::Failed, context);
             }
             Action::Frozen => context.hit(Point::WindingFrozen),
@@ -281,13 +308,27 @@ impl Node {
                     context,
                 );
             }
-            RecordAction::Stop { ticket, reason, .. } => {
+            RecordAction::Stop {
+                ticket,
+                call,
+                reason,
+                ..
+            } => {
+                if reason == wallaby_proto::call::records::StopReason::InitiatorSilent {
+                    let what = "a server believes that its initiator is dead";
+                    context
+                        .oracle
+                        .gave_up(context.queue.now(), call, context.plan, what);
+                }
                 context.hit(match reason {
                     wallaby_proto::call::records::StopReason::Aborted => Point::StopAborted,
                     wallaby_proto::call::records::StopReason::InitiatorSilent => Point::StopSilent,
                     _ => Point::StopOver,
                 });
                 if let Some(number) = self.tickets.get(&ticket).copied() {
+                    if self.plan.tardy {
+                        return self.wake(TARDY, Timer::Stop(number), context);
+                    }
                     self.stop_job(
                         number,
                         &Status::new(Code::Cancelled, reason.to_string()),
@@ -333,8 +374,32 @@ impl Node {
                 return;
             }
         }
+        let now = self.now();
+        let next = self.records.onward(ping, now);
+        if let Some(next) = next.filter(|next| next.node != Some(self.id)) {
+            context.hit(Point::PingPassed);
+            let message = Message::Ping(ping.clone());
+            context
+                .oracle
+                .relayed(context.queue.now(), &message, Some(self.id));
+            let to = Destination::Asked(Location {
+                address: Some(next.server),
+                node: next.node,
+            });
+            self.post(
+                Parcel {
+                    message,
+                    to,
+                    job: None,
+                    released: None,
+                },
+                context,
+            );
+            if !ping.abort {
+                return;
+            }
+        }
         if let Some(origin) = self.origin(from, context) {
-            let now = self.now();
             self.records.handle_ping(ping, origin, now);
         }
     }
@@ -398,31 +463,15 @@ impl Node {
     }
 
     /// A connection has taken an initial request.
-    pub(super) fn root_sent(&mut self, sequence: u64, socket: Socket, mark: u64) {
+    pub(super) fn root_sent(&mut self, sequence: u64, root: (RequestId, Socket, u64)) {
         if let Some(call) = self.calls.get_mut(&sequence) {
-            call.unsent = call.unsent.saturating_sub(1);
-            call.writing.push((socket, mark));
+            call.unsent.remove(&root.0);
+            call.writing.push(root);
         }
     }
 
-    /// A call has lasted a ping period. It is watched once its initial requests have been written: as long as this node
-    /// itself has them, no server's silence means anything.
+    /// A call has lasted a ping period.
     pub(super) fn begin_watch(&mut self, sequence: u64, context: &mut Context<'_>) {
-        let Some(call) = self.calls.get_mut(&sequence) else {
-            return;
-        };
-        let peers = &self.peers;
-        let waits = |(socket, mark): &(Socket, u64)| {
-            peers
-                .get(socket)
-                .is_some_and(|peer| !peer.has_written(*mark))
-        };
-        call.writing.retain(waits);
-        if call.unsent > 0 || !call.writing.is_empty() {
-            let period = context.plan.calls[call.index].ping_period;
-            self.wake(period, Timer::Watch(sequence), context);
-            return;
-        }
         self.with_watch(sequence, context, |_, _, _| {});
     }
 
@@ -452,7 +501,7 @@ impl Node {
         act(watch, &mut call.initiator, now);
     }
 
-    /// No connection with a life is left.
+    /// No connection with a life is left, as far as this node knows.
     pub(super) fn disconnected(&mut self, node: NodeId, context: &mut Context<'_>) {
         if self.connection_to(node).is_some() {
             return;
@@ -461,7 +510,7 @@ impl Node {
         for call in self.calls.values_mut() {
             if let Some(watch) = &mut call.watch {
                 context.hit(Point::WatchDisconnect);
-                watch.handle_disconnect(&call.initiator, node, now);
+                watch.handle_last_disconnect(&call.initiator, node, now);
             }
         }
     }
@@ -507,7 +556,7 @@ pub(super) fn settings(context: &Context<'_>, index: usize) -> WatchSettings {
     WatchSettings {
         ping: ping_settings(context, index),
         stall: context.plan.calls[index].stall,
-        retries: 0,
+        retries: context.plan.calls[index].retries,
     }
 }
 

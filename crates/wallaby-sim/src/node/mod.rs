@@ -1,5 +1,6 @@
 //! One node: thin glue of the protocol's machines. Nothing here decides what a message means.
 
+mod again;
 mod client;
 mod liveness;
 mod peers;
@@ -14,10 +15,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::call::clock::Clock;
 use wallaby_proto::call::records::{RecordLimits, Records, Ticket};
+use wallaby_proto::call::waiting::{Waiting, WaitingLimits};
 use wallaby_proto::connection::{Features, Hello, Limits, MethodDefinition, VERSION};
 use wallaby_proto::datagram::{Gate, SessionId, Settings};
 use wallaby_proto::wire::Message;
-use wallaby_proto::{Address, CallId, NodeId};
+use wallaby_proto::{Address, CallId, Code, NodeId, Status};
 
 use self::client::Call;
 use self::peers::{Parcel, Peer};
@@ -28,6 +30,7 @@ use crate::coverage::Point;
 use crate::network::Socket;
 use crate::plan::{NodePlan, Plan, Reach};
 use crate::queue::Timer;
+use crate::trail::Flight;
 
 const PORT: u16 = 7000;
 
@@ -64,11 +67,15 @@ pub(crate) struct Node {
         (CallId, wallaby_proto::RequestId, u32),
         wallaby_proto::call::records::Passage,
     >,
+    /// Answers to which no way leads.
+    waiting: Waiting<Parcel>,
     clock: Clock,
     /// The time of this turn.
     now: Duration,
     /// When the machines have something to do next.
     due: Option<Duration>,
+    /// When connections on which something may wait are looked at.
+    look_at_peers: Option<Duration>,
     /// The life that was last found at each address.
     found: BTreeMap<u32, NodeId>,
     /// What tokens are derived from.
@@ -92,6 +99,8 @@ pub(crate) enum Input {
     Timer(Timer),
     Begin(usize),
     Abort(usize),
+    /// It ends its sessions with that node.
+    HangUp(u32),
 }
 
 /// Where the node with this index is reached.
@@ -154,6 +163,7 @@ impl Node {
             unreachable!("the name is neither empty nor long")
         };
         note!(context, index, "life {life} starts as {id}");
+        context.oracle.began(context.queue.now(), id, index);
         Self {
             index,
             plan,
@@ -175,9 +185,11 @@ impl Node {
             tickets: BTreeMap::new(),
             passages: Default::default(),
             records: Records::new(record_limits(plan), random_secret(context)),
+            waiting: Waiting::new(WaitingLimits::default()),
             clock: Clock::default(),
             now: Duration::ZERO,
             due: None,
+            look_at_peers: None,
             found: BTreeMap::new(),
             secret: random_secret(context),
         }
@@ -194,6 +206,9 @@ impl Node {
     /// Something happened.
     pub(crate) fn handle(&mut self, input: Input, context: &mut Context<'_>) {
         self.turn(context);
+        if !matches!(input, Input::Timer(Timer::Clock(_))) {
+            self.watch_peers();
+        }
         match input {
             Input::Accepted(socket) => self.accept(socket),
             Input::Answered(socket, true) => self.connected(socket, context),
@@ -216,6 +231,7 @@ impl Node {
             Input::Timer(timer) => self.handle_timer(timer, context),
             Input::Begin(index) => self.begin_call(index, context),
             Input::Abort(index) => self.abort_call(index, context),
+            Input::HangUp(node) => self.hang_up_on(node, context),
         }
         while let Some(job) = self.ready.pop_front() {
             self.run(job, context);
@@ -227,7 +243,11 @@ impl Node {
 
     fn handle_timer(&mut self, timer: Timer, context: &mut Context<'_>) {
         match timer {
-            Timer::Resume(job) => self.resume(job),
+            Timer::Resume(job) => self.resume(job, context),
+            Timer::Stop(job) => {
+                let status = Status::new(Code::Cancelled, "it was told to stop");
+                self.stop_job(job, &status, context);
+            }
             Timer::JobDeadline(job) => self.job_deadline(job, context),
             Timer::CallDeadline(sequence) => self.call_deadline(sequence, context),
             Timer::Take(sequence) => self.take_answers(sequence, context),
@@ -238,8 +258,22 @@ impl Node {
 
     fn handle_message(&mut self, from: Socket, message: Message, context: &mut Context<'_>) {
         note!(context, self.index, "gets {}", Short(&message));
+        if let Some(flight) = self
+            .flight(from)
+            .map(|(own, other, link)| (other, own, link))
+        {
+            context.oracle.came(&message, flight);
+        }
         match message {
-            Message::Request(request) => self.handle_request(from, request, context),
+            Message::Request(request) => {
+                let echoed = context.random.chance(context.plan.links.echoes);
+                // What was refused is not remembered: only a session can tell that it comes again.
+                let echo = echoed.then(|| request.clone());
+                let accepted = self.handle_request(from, request, context);
+                if let Some(request) = echo.filter(|_| accepted) {
+                    self.handle_request(from, request, context);
+                }
+            }
             Message::Ping(ping) => self.handle_ping(from, &ping, context),
             Message::Pong(pong) if pong.call.initiator == self.id => {
                 self.handle_pong(from, &pong, context)
@@ -249,6 +283,12 @@ impl Node {
             }
             message => self.relay(from, message, context),
         }
+    }
+
+    /// What goes out over a connection, as the oracle calls it.
+    fn flight(&self, socket: Socket) -> Option<Flight> {
+        let peer = self.peers.get(&socket)?;
+        Some((self.id, peer.node()?, peer.wire.shared_name(socket)))
     }
 
     /// Whether this life made a call.
@@ -272,6 +312,9 @@ impl Node {
         let mut found = Vec::new();
         if !self.calls.is_empty() {
             found.push(format!("{} calls", self.calls.len()));
+        }
+        if !self.waiting.is_empty() {
+            found.push(format!("{} answers without a way", self.waiting.len()));
         }
         if !self.jobs.is_empty() {
             found.push(format!("{} requests", self.jobs.len()));

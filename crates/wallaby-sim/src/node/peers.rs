@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::call::records::{Output, Sent, Session, Ticket};
 use wallaby_proto::call::watch::Location;
-use wallaby_proto::connection::{Connection, ConnectionError, Event, Refusal};
+use wallaby_proto::connection::{Connection, ConnectionError, Event, KeepAliveSettings, Refusal};
 use wallaby_proto::datagram::{Cause, SessionId};
 use wallaby_proto::wire::{Message, Response};
 use wallaby_proto::{Address, CallId, Code, NodeId, Status};
@@ -18,14 +18,14 @@ use crate::broken::Broken;
 use crate::context::{Context, note};
 use crate::coverage::Point;
 use crate::network::{LinkId, Side, Socket};
-use crate::oracle::Rule;
+use crate::oracle::{self, Rule};
 use crate::plan::Reach;
 
 /// How long a dial for a request may take.
 const DIAL_SERVER: Duration = Duration::from_secs(1);
 
-/// How long opening a session for a request may take: datagrams are lost and sent again.
-const OPEN_SESSION: Duration = Duration::from_secs(5);
+/// How long opening a session for a request may take: longer than the session itself is patient.
+const OPEN_SESSION: Duration = Duration::from_secs(15);
 
 /// How long a dial for an answer may take.
 const DIAL_BACK: Duration = Duration::from_millis(250);
@@ -35,6 +35,11 @@ const LOOK_AT_DIALS: Duration = Duration::from_millis(50);
 
 /// How long an address that could not be dialled for an answer is not tried again.
 const UNREACHABLE_FOR: Duration = Duration::from_secs(1);
+
+/// How long silent peers are believed in.
+fn keep_alive() -> KeepAliveSettings {
+    KeepAliveSettings::default()
+}
 
 /// One end of a connection or a session.
 #[derive(Debug)]
@@ -135,6 +140,11 @@ impl Peer {
         }
     }
 
+    /// Whether messages wait here to be accepted.
+    fn has_unsent(&self) -> bool {
+        !(self.requests.is_empty() && self.answers.is_empty() && self.controls.is_empty())
+    }
+
     /// Whether the message with this mark has been written.
     pub(super) fn has_written(&self, mark: u64) -> bool {
         self.reached >= mark
@@ -158,26 +168,65 @@ impl Node {
                 let socket = self.dial(server, wanted, context);
                 self.enqueue(socket, parcel, context);
             }
-            Way::Nowhere => {
-                context.hit(Point::AnswerNowhere);
-                note!(
-                    context,
-                    self.index,
-                    "has no way for {}",
-                    super::Short(&parcel.message)
-                );
-                self.accepted(&parcel);
-                if let Message::Response(response) = &parcel.message
-                    && let Some(passage) =
-                        self.passages
-                            .remove(&(response.call, response.request, response.index))
-                {
-                    self.records.passed_on(passage, None);
-                }
-                if let Some((ticket, sent)) = parcel.released {
-                    self.records.dropped(ticket, sent);
-                }
-            }
+            Way::Nowhere => self.wait_for_a_way(parcel, context),
+        }
+    }
+
+    /// No way leads there now. Answers wait for one; whatever else is said again, or asked for.
+    fn wait_for_a_way(&mut self, parcel: Parcel, context: &mut Context<'_>) {
+        let what = super::Short(&parcel.message);
+        note!(context, self.index, "has no way for {what}");
+        context
+            .oracle
+            .relayed(context.queue.now(), &parcel.message, None);
+        let initiator = parcel.message.call().initiator;
+        let payload = match &parcel.message {
+            Message::Response(response) => response.payload.len(),
+            Message::End(_) => 0,
+            _ => return self.drop_answer(&parcel, context),
+        };
+        let now = self.now();
+        // Its handler goes on: what it does next need not concern the initiator.
+        self.accepted(&parcel);
+        let parcel = Parcel {
+            job: None,
+            ..parcel
+        };
+        match self.waiting.put(initiator, payload, parcel, now) {
+            Ok(_) => context.hit(Point::AnswerWaits),
+            Err((_, parcel)) => self.drop_answer(&parcel, context),
+        }
+    }
+
+    /// There is a way to an initiator.
+    pub(super) fn found_a_way(&mut self, initiator: NodeId, context: &mut Context<'_>) {
+        let waiting: Vec<_> = std::iter::from_fn(|| self.waiting.take(initiator)).collect();
+        if !waiting.is_empty() {
+            context.hit(Point::AnswerFoundWay);
+        }
+        self.post_all(waiting, context);
+    }
+
+    /// Answers that have waited for too long.
+    pub(super) fn give_up_answers(&mut self, context: &mut Context<'_>) {
+        while let Some(parcel) = self.waiting.expired(self.now()) {
+            self.drop_answer(&parcel, context);
+        }
+    }
+
+    /// A message goes nowhere.
+    fn drop_answer(&mut self, parcel: &Parcel, context: &mut Context<'_>) {
+        context.hit(Point::AnswerNowhere);
+        self.accepted(parcel);
+        if let Message::Response(response) = &parcel.message
+            && let Some(passage) =
+                self.passages
+                    .remove(&(response.call, response.request, response.index))
+        {
+            self.records.passed_on(passage, None);
+        }
+        if let Some((ticket, sent)) = parcel.released {
+            self.records.dropped(ticket, sent);
         }
     }
 
@@ -309,6 +358,47 @@ impl Node {
         }
     }
 
+    /// Something happened: there may be somebody to wait for.
+    pub(super) fn watch_peers(&mut self) {
+        if let (None, Some(interval)) = (self.look_at_peers, keep_alive().interval()) {
+            self.look_at_peers = Some(self.now() + interval);
+        }
+    }
+
+    /// Gives up connections whose other end is silent while something waits for it.
+    pub(super) fn end_silent_peers(&mut self, context: &mut Context<'_>) {
+        let now = self.now();
+        if self.look_at_peers.is_none_or(|due| due > now) {
+            return;
+        }
+        self.look_at_peers = None;
+        for socket in self.peers.keys().copied().collect::<Vec<_>>() {
+            let Some(peer) = self.peers.get_mut(&socket) else {
+                continue;
+            };
+            let unsent = peer.has_unsent();
+            let Wire::Stream(stream) = &mut peer.wire else {
+                continue; // sessions see to it themselves
+            };
+            let connection = &mut stream.connection;
+            match stream
+                .keep_alive
+                .look(&keep_alive(), connection, unsent, now)
+            {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.flush(socket, context);
+                    self.watch_peers();
+                }
+                Err(error) => {
+                    context.hit(Point::ConnectionSilent);
+                    note!(context, self.index, "gives up {socket:?}: {error}");
+                    self.close(socket, &error.to_string(), context);
+                }
+            }
+        }
+    }
+
     pub(super) fn accept(&mut self, socket: Socket) {
         let connection = Connection::accept(Arc::clone(&self.hello));
         let peer = Peer::new(Wire::stream(connection, true), None);
@@ -388,6 +478,7 @@ impl Node {
                 if let Some((server, _)) = wanted {
                     self.found_at(server, Some(peer.node), context);
                 }
+                self.found_a_way(peer.node, context);
             }
             Event::Message(message) => self.handle_message(socket, message, context),
             Event::TooLarge { message, size } => {
@@ -429,6 +520,18 @@ impl Node {
         }
         self.hang_up(socket, reason, context);
         self.remove_peer(socket, Failed::Ended, context);
+    }
+
+    /// Ends all sessions with a node.
+    pub(super) fn hang_up_on(&mut self, node: u32, context: &mut Context<'_>) {
+        let with = |socket: &&Socket| {
+            let known = self.peers.get(socket).and_then(Peer::node);
+            known.and_then(|life| context.oracle.node_of(life)) == Some(node)
+        };
+        let sockets: Vec<Socket> = self.sessions.values().filter(with).copied().collect();
+        for socket in sockets {
+            self.close(socket, "it is hung up", context);
+        }
     }
 
     /// Lets go of what carries a connection or a session.
@@ -576,12 +679,12 @@ impl Node {
             Message::Request(request)
                 if request.call.initiator == self.id && request.depth == 0 =>
             {
-                Some(request.call.sequence)
+                Some((request.call.sequence, request.id))
             }
             _ => None,
         };
         // What waited here for longer than its call lasted is not sent any more.
-        if root.is_some_and(|sequence| self.is_over(sequence)) {
+        if root.is_some_and(|(sequence, _)| self.is_over(sequence)) {
             return None;
         }
         if let (Message::Request(_), Some((ticket, sent))) = (&message, released)
@@ -595,6 +698,8 @@ impl Node {
             Message::Response(response) => Some((response.call, response.request, response.index)),
             _ => None,
         };
+        let flight = self.flight(socket);
+        let sending = oracle::sending(&message);
         let peer = self.peers.get_mut(&socket)?;
         let refused = match message {
             Message::Request(mut request) => {
@@ -622,6 +727,9 @@ impl Node {
         let (refusal, message) = match refused {
             Ok(mark) => {
                 note!(context, self.index, "has sent it on {socket:?}");
+                if let Some(flight) = flight {
+                    context.oracle.sent(context.queue.now(), sending, flight);
+                }
                 if let (Some(message @ Message::Request(_)), Destination::Server(_)) = (kept, &to) {
                     peer.sent.push(Parcel {
                         message,
@@ -630,8 +738,8 @@ impl Node {
                         released: None,
                     });
                 }
-                if let Some(sequence) = root {
-                    self.root_sent(sequence, socket, mark);
+                if let Some((sequence, request)) = root {
+                    self.root_sent(sequence, (request, socket, mark));
                 }
                 if let Some(passage) = key.and_then(|key| self.passages.remove(&key)) {
                     let session = session(socket);
@@ -680,6 +788,11 @@ impl Node {
         parcel: Parcel,
         context: &mut Context<'_>,
     ) -> Option<Parcel> {
+        if let (Destination::Over(_), Some((ticket, sent))) = (&parcel.to, parcel.released) {
+            // It is sent again: the first one may still arrive, on a connection that takes it.
+            self.records.dropped(ticket, sent);
+            return None;
+        }
         let status = Status::new(Code::ResourceExhausted, "too large for its receiver");
         match parcel.message {
             Message::Request(_) => {
@@ -692,6 +805,7 @@ impl Node {
                     payload: status.to_payload(),
                     ..response
                 };
+                context.oracle.says(&response);
                 self.attempt(
                     socket,
                     Parcel {

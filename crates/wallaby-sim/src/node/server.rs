@@ -31,6 +31,9 @@ pub(super) struct Job {
     ticket: Ticket,
     /// How its call is watched.
     ping: Option<PingSettings>,
+    /// Which attempt of it this is, and whether there may be several.
+    attempt: u32,
+    repeatable: bool,
     acts: VecDeque<Act>,
     finale: Option<Finale>,
     came: Socket,
@@ -69,43 +72,59 @@ enum Waiting {
 }
 
 impl Node {
+    /// A request came; whether it is handled.
     pub(super) fn handle_request(
         &mut self,
         from: Socket,
         mut request: Request,
         context: &mut Context<'_>,
-    ) {
+    ) -> bool {
         let Some(peer) = self.peers.get_mut(&from) else {
-            return;
+            return false;
         };
         peer.wire
             .grant_request(&mut self.gate, request.payload.len());
-        self.learn_route(&request, from);
+        self.learn_route(&request, from, context);
         self.cover_request(&request, context);
         let Some(origin) = self.origin(from, context) else {
-            return;
+            return false;
         };
         let now = self.now();
         let admission = self.records.admit(&request, origin, now);
         let (call, id) = (request.call, request.id);
         let task = Task::from_payload(&request.payload);
         let number = task.as_ref().map(|task| task.number);
+        let (attempt, repeatable) = match &request.options {
+            Some(options) => (options.attempt, options.repeatable),
+            None => (0, false),
+        };
         let ticket = match admission {
             Admission::Accepted(ticket) => ticket,
-            Admission::Duplicate => return context.hit(Point::RequestDuplicate),
-            Admission::BelowOldest => return context.hit(Point::RequestBelowOldest),
+            Admission::Duplicate => {
+                context.hit(Point::RequestDuplicate);
+                return false;
+            }
+            Admission::BelowOldest => {
+                context.hit(Point::RequestBelowOldest);
+                return false;
+            }
             Admission::Refused(status) => {
                 context.hit(Point::RequestRefused);
                 note!(context, self.index, "refuses {id} of {call}: {status}");
+                let now = context.queue.now();
+                context.oracle.reruns.started(now, call, id, attempt);
                 context
                     .oracle
-                    .started(context.queue.now(), call, id, number);
-                return self.refuse(&request, from, &status, context);
+                    .started(context.queue.now(), call, (id, self.id), number);
+                self.refuse(&request, from, &status, context);
+                return false;
             }
         };
+        let at = context.queue.now();
+        context.oracle.reruns.started(at, call, id, attempt);
         context
             .oracle
-            .started(context.queue.now(), call, id, number);
+            .started(context.queue.now(), call, (id, self.id), number);
         // A small table may have had to forget that a call was aborted.
         if self.plan.requests >= ROOMY {
             context.oracle.runs(context.queue.now(), self.id, call, id);
@@ -118,6 +137,8 @@ impl Node {
             server: Server::new(&mut request),
             ticket,
             ping,
+            attempt,
+            repeatable,
             acts: acts.into(),
             finale: Some(finale),
             came: from,
@@ -136,6 +157,7 @@ impl Node {
         self.jobs.insert(number, job);
         self.tickets.insert(ticket, number);
         self.ready.push_back(number);
+        true
     }
 
     /// A request is not handled: a status goes in its name (PROTOCOL-NOTES 11).
@@ -151,6 +173,7 @@ impl Node {
             let what = oracle::Sent::Answer(Place::End(request.id.path), true);
             let released = Released {
                 call: request.call,
+                by: self.id,
                 what,
             };
             context
@@ -170,12 +193,9 @@ impl Node {
                 options: None,
             })
         } else {
-            context.oracle.replaced(
-                context.queue.now(),
-                request.call,
-                request.id,
-                response.index,
-            );
+            context
+                .oracle
+                .replaced(context.queue.now(), self.id, &response);
             Message::Response(response)
         };
         let address = self.initiator_address(&request.reply_to, came);
@@ -195,13 +215,14 @@ impl Node {
         );
     }
 
-    fn learn_route(&mut self, request: &Request, from: Socket) {
+    fn learn_route(&mut self, request: &Request, from: Socket, context: &mut Context<'_>) {
         let initiator = request.call.initiator;
         let better = self.routes.get(&initiator).is_none_or(|(depth, way)| {
             request.depth < *depth || request.depth == *depth && way.is_none()
         });
         if better {
             self.routes.insert(initiator, (request.depth, Some(from)));
+            self.found_a_way(initiator, context);
         }
     }
 
@@ -223,11 +244,13 @@ impl Node {
     }
 
     /// A handler's wait is over.
-    pub(super) fn resume(&mut self, number: u64) {
+    pub(super) fn resume(&mut self, number: u64, context: &mut Context<'_>) {
         if let Some(job) = self.jobs.get_mut(&number)
             && job.waiting == Waiting::Asleep
         {
             job.waiting = Waiting::No;
+            let (call, id) = (job.server.call(), job.server.id());
+            context.oracle.progressed(context.queue.now(), call, id);
             let (ticket, now) = (job.ticket, self.now());
             self.records.progressed(ticket, now);
             self.ready.push_back(number);
@@ -328,6 +351,8 @@ impl Node {
                     options: Some(Box::new(Options {
                         ping: job.ping,
                         quiet,
+                        attempt: job.attempt,
+                        repeatable: job.repeatable,
                         ..Options::default()
                     })),
                 };
@@ -376,6 +401,7 @@ impl Node {
         &mut self,
         request: &Request,
         message: Message,
+        released: Option<(Ticket, Sent)>,
         context: &mut Context<'_>,
     ) {
         let address = match &request.reply_to {
@@ -387,7 +413,7 @@ impl Node {
             .connection_to(initiator)
             .or_else(|| self.routes.get(&initiator).and_then(|(_, way)| *way));
         let Some(came) = known.or_else(|| self.peers.keys().next().copied()) else {
-            return;
+            return context.oracle.relayed(context.queue.now(), &message, None);
         };
         let to = Destination::Initiator {
             address,
@@ -399,7 +425,7 @@ impl Node {
                 message,
                 to,
                 job: None,
-                released: None,
+                released,
             },
             context,
         );
@@ -407,7 +433,14 @@ impl Node {
 
     /// An answer passes by on its way to an initiator that cannot be dialled.
     pub(super) fn relay(&mut self, from: Socket, message: Message, context: &mut Context<'_>) {
+        context
+            .oracle
+            .relayed(context.queue.now(), &message, Some(self.id));
         context.hit(Point::AnswerRelayed);
+        if let Message::Pong(pong) = &message {
+            let now = self.now();
+            self.records.pong_passes(pong, now);
+        }
         if let (Message::Response(response), Some(peer)) = (&message, self.peers.get_mut(&from)) {
             peer.wire.grant_call(
                 &mut self.gate,
@@ -425,10 +458,15 @@ impl Node {
             let key = (response.call, response.request, response.index);
             self.passages.insert(key, passage);
         }
-        let to = Destination::Initiator {
-            address: None,
-            came: from,
-            small: false,
+        let initiator = message.call().initiator;
+        let to = match self.peers.get(&from).and_then(super::Peer::node) {
+            // It comes from the initiator's own server side: not over the connection of its request, so it shows its token.
+            Some(node) if node == initiator => Destination::Over(from),
+            _ => Destination::Initiator {
+                address: None,
+                came: from,
+                small: false,
+            },
         };
         self.post(
             Parcel {
@@ -546,16 +584,23 @@ impl Node {
         cover_end(&outbound, id, last, job.sent, context);
         job.sent += 1;
         let what = match &outbound {
-            Outbound::Request(delegated) => oracle::Sent::Request(delegated.id, delegated.to.1),
+            Outbound::Request(delegated) => {
+                let (server, task) = delegated.to;
+                oracle::Sent::Request(delegated.id, task, server)
+            }
             Outbound::Response(response) => oracle::Sent::Answer(
                 Place::Response(response.request.path, response.index),
                 response.status,
             ),
             Outbound::End(end) => oracle::Sent::Answer(Place::End(end.request.path), false),
         };
+        let by = self.id;
         context
             .oracle
-            .released(context.queue.now(), id, &Released { call, what }, last);
+            .released(context.queue.now(), id, &Released { call, by, what }, last);
+        if let Outbound::Response(response) = &outbound {
+            context.oracle.says(response);
+        }
         let now = self.now();
         let leaving = match outbound {
             Outbound::Response(response) => {
@@ -606,7 +651,7 @@ impl Node {
         );
         context
             .oracle
-            .replaced(context.queue.now(), call, request.id, response.index);
+            .replaced(context.queue.now(), self.id, &response);
         Leaving::Instead(response)
     }
 }

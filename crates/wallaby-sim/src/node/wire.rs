@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use wallaby_proto::CallId;
-use wallaby_proto::connection::{Connection, Hello, MethodDefinition, Refusal};
+use wallaby_proto::connection::{Connection, Hello, KeepAlive, MethodDefinition, Refusal};
 use wallaby_proto::datagram::{Gate, MessageNumber, SessionId};
 use wallaby_proto::wire::{MAX_FRAME, Message, Request, Response};
+
+use crate::network::Socket;
 
 /// One end of a connection or of a session.
 #[derive(Debug)]
@@ -23,6 +25,7 @@ pub(super) struct Stream {
     pub(super) input: BytesMut,
     /// The transport is there; the handshake may not be done.
     pub(super) connected: bool,
+    pub(super) keep_alive: KeepAlive,
     /// Messages in the output: up to which byte they stand there, and their marks. A message in parts has no place that
     /// is known.
     marks: VecDeque<(Option<u64>, u64)>,
@@ -43,6 +46,7 @@ impl Wire {
             connection,
             input: BytesMut::new(),
             connected,
+            keep_alive: KeepAlive::default(),
             marks: VecDeque::new(),
         }))
     }
@@ -53,6 +57,14 @@ impl Wire {
             marks: VecDeque::new(),
             sent: 0,
         })
+    }
+
+    /// What both ends of a connection call it; sessions between two lives are not told apart.
+    pub(super) fn shared_name(&self, socket: Socket) -> u32 {
+        match self {
+            Self::Stream(_) => socket.link.0,
+            Self::Session(_) => u32::MAX,
+        }
     }
 
     /// What the other side said of itself.

@@ -1,16 +1,18 @@
 //! How a call is watched over: the client half of failure detection (`wallaby_proto::call::watch`), driven.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use wallaby_proto::NodeId;
 use wallaby_proto::call::watch::{Action, Location, Source, Watch, WatchSettings};
 use wallaby_proto::wire::{Message, Ping, PingSettings, Pong};
+use wallaby_proto::{Address, NodeId, Path, RequestId};
 
+use super::resending::Again;
 use super::{CallShared, Outcome, State};
 use crate::driver::peer::Peer;
 use crate::endpoint::Inner;
 use crate::error::{ConnectError, Failure};
+use crate::timer::Instant;
 
 impl CallShared {
     pub(crate) fn begun(&self) -> Instant {
@@ -28,6 +30,8 @@ impl CallShared {
         if state.settled {
             return;
         }
+        self.note_writing(&mut state, now);
+        state.note_unsent(now);
         match state.parts() {
             (initiator, Some(watch)) => watch.handle_timeout(initiator, now),
             (_, None) => self.begin_watch(&mut state, now),
@@ -35,9 +39,33 @@ impl CallShared {
         self.act(state);
     }
 
+    /// What this endpoint itself still writes no server can know.
+    fn note_writing(&self, state: &mut State, now: Duration) {
+        let call = self.id.sequence;
+        let State {
+            roots,
+            initiator,
+            watch: Some(watch),
+            ..
+        } = state
+        else {
+            return;
+        };
+        let sent = roots.iter().filter(|sent| !sent.lost);
+        for sent in sent.filter(|sent| sent.peer.as_ref().is_some_and(|peer| peer.is_writing(call)))
+        {
+            let request = RequestId {
+                path: sent.root.path,
+                hop: 0,
+            };
+            watch.writing(initiator, request, now);
+        }
+    }
+
     /// A connection with this node ended, and all that came over it has been read.
     pub(crate) fn handle_disconnect(self: &Arc<Self>, peer: &Peer, node: NodeId) {
         let now = self.endpoint.liveness.now();
+        let was_last = self.endpoint.pool.count(node) == 0;
         let mut state = self.lock();
         let concerned = state.note_lost(peer);
         if state.settled || !concerned && state.watch.is_none() {
@@ -46,8 +74,12 @@ impl CallShared {
         if state.watch.is_none() {
             self.begin_watch(&mut state, now);
         }
-        if let (initiator, Some(watch)) = state.parts() {
-            watch.handle_disconnect(initiator, node, now);
+        match state.parts() {
+            (initiator, Some(watch)) if was_last => {
+                watch.handle_last_disconnect(initiator, node, now);
+            }
+            (initiator, Some(watch)) => watch.handle_disconnect(initiator, node, now),
+            (_, None) => {}
         }
         self.act(state);
     }
@@ -140,7 +172,7 @@ impl CallShared {
                 .options
                 .stall_limit
                 .or(self.endpoint.config.stall_limit),
-            retries: 0,
+            retries: self.resends(state),
         };
         let servers: Vec<_> = state
             .roots
@@ -157,6 +189,8 @@ impl CallShared {
     /// The call has failed or was given up: what still runs is stopped. Returns whether anything may still run.
     pub(super) fn wind_down(&self, state: &mut State) -> bool {
         let sent = state.roots.iter().any(|sent| sent.peer.is_some());
+        // A watched call was sent; what is to be sent again is with nobody now.
+        let sent = sent || state.watch.is_some();
         if !sent || self.endpoint.is_closed() {
             return false;
         }
@@ -175,6 +209,7 @@ impl CallShared {
     /// Does what the watch wants done.
     pub(super) fn act(&self, mut state: std::sync::MutexGuard<'_, State>) {
         let (mut pings, mut failed, mut quiet) = (Vec::new(), None, false);
+        let mut again = Vec::new();
         let watch = state.watch.as_ref();
         let winding = watch.is_some_and(|watch| watch.is_winding_down());
         while let Some(action) = state.watch.as_mut().and_then(|watch| watch.poll()) {
@@ -187,7 +222,16 @@ impl CallShared {
                 }
                 Action::Failed(failure) => failed = Some(failure),
                 Action::Quiet => quiet = true,
-                Action::Frozen | Action::Retry { .. } => {}
+                Action::Retry {
+                    request,
+                    attempt,
+                    failure,
+                } => again.push(Again {
+                    request,
+                    attempt,
+                    failure,
+                }),
+                Action::Frozen => {}
             }
         }
         let due = state.watch.as_ref().and_then(|watch| watch.next_timeout());
@@ -204,8 +248,10 @@ impl CallShared {
         }
         match failed {
             Some(failure) if state.outcome.is_none() => {
-                self.end(state, Outcome::Failed(Failure::Lost(failure)));
+                let failure = self.after_attempts(&state, Failure::Lost(failure));
+                self.end(state, Outcome::Failed(failure));
             }
+            _ if !again.is_empty() => self.again(state, &again),
             _ => drop(state),
         }
         if quiet {
@@ -229,13 +275,35 @@ impl CallShared {
     }
 
     /// Waits until nothing of the call runs any more, as far as its servers can be reached.
-    pub(super) async fn settled(&self) {
+    pub(crate) async fn settled(&self) {
         loop {
             let changed = self.changed();
             if self.lock().settled {
                 return;
             }
             changed.await;
+        }
+    }
+
+    /// Whether the application has sent one of the initial requests there.
+    fn was_sent_to(&self, server: &Address) -> bool {
+        let state = self.lock();
+        state.roots.iter().any(|sent| sent.root.server == *server)
+    }
+
+    /// Asks about a request whose server cannot be reached from here along the way that it went: over the connections of
+    /// the initial requests that it may have come of.
+    fn ping_by_relays(&self, ping: &Ping) {
+        let state = self.lock();
+        let path = &ping.request.path;
+        let above = |root: &Path| path.is_folded() || path.levels_below(root).is_some();
+        let roots = state.roots.iter().filter(|sent| above(&sent.root.path));
+        let ways = roots.filter_map(|sent| sent.peer.clone());
+        let mut ways: Vec<_> = ways.filter(|way| !way.is_closed()).collect();
+        drop(state);
+        ways.dedup_by_key(|way| way.id);
+        for way in ways {
+            way.control(Message::Ping(ping.clone()));
         }
     }
 
@@ -249,13 +317,28 @@ impl CallShared {
 
 impl State {
     /// Both halves that watching needs, if the call is watched over.
-    fn parts(
+    pub(super) fn parts(
         &mut self,
     ) -> (
         &mut wallaby_proto::call::initiator::Initiator,
         Option<&mut Watch>,
     ) {
         (&mut self.initiator, self.watch.as_deref_mut())
+    }
+
+    /// Initial requests that wait to be sent again have no server yet that could show life. Once the call has ended they
+    /// are not sent any more.
+    fn note_unsent(&mut self, now: Duration) {
+        let (initiator, Some(watch)) = (&self.initiator, &mut self.watch) else {
+            return;
+        };
+        if watch.is_winding_down() {
+            return;
+        }
+        for sent in self.roots.iter().filter(|sent| sent.peer.is_none()) {
+            let (path, hop) = (sent.root.path, 0);
+            watch.writing(initiator, RequestId { path, hop }, now);
+        }
     }
 
     /// A connection has ended: initial requests that went out on it may be lost. Returns whether there are any.
@@ -294,20 +377,32 @@ impl Inner {
         let Some(address) = to.address.clone() else {
             return;
         };
+        // Servers say where they delegated to; the application has named the first ones itself.
+        if !self.config.dial_policy.permits(&address) && !call.was_sent_to(&address) {
+            self.forbid(&address);
+            return call.ping_by_relays(&ping);
+        }
+        if self.pool.is_unreachable(&address) {
+            return call.ping_by_relays(&ping);
+        }
         let endpoint = Arc::clone(self);
         self.runtime.spawn(async move {
+            // A server that only others can reach was never reached: that it still cannot be says nothing.
+            let reached = to.node.is_some() && endpoint.pool.was_at(&address, to.node);
             let gone = match endpoint.connect(&address).await {
                 Ok(peer) if to.node.is_none() || peer.node() == to.node => {
                     call.note_pinged(&peer);
                     peer.control(Message::Ping(ping));
-                    false
+                    return;
                 }
                 Ok(_) => true,
-                Err(error) => matches!(error, ConnectError::Unreachable { .. }),
+                Err(error) => reached && matches!(error, ConnectError::Unreachable { .. }),
             };
             if let (true, Some(node)) = (gone, to.node) {
                 call.handle_gone(node);
             }
+            endpoint.pool.set_unreachable(&address);
+            call.ping_by_relays(&ping);
         });
     }
 }

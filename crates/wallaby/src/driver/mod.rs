@@ -1,4 +1,6 @@
-//! The tokio driver: one task a connection reads, dispatches and answers; whoever sends writes at once.
+//! The tokio driver: one task a connection, or a UDP socket, reads, dispatches and answers; whoever sends writes at once.
 
+pub(crate) mod carrier;
 pub(crate) mod cork;
 pub(crate) mod peer;
+pub(crate) mod port;

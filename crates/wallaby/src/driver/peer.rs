@@ -4,26 +4,31 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::sync::Notify;
-use wallaby_proto::call::records::{Output, Sent, Session, Ticket};
+use wallaby_proto::call::records::{Output, Passage, Sent, Session, Ticket};
 use wallaby_proto::connection::{
-    Connection, ConnectionError, Counters, Event, Hello, Mark, MethodDefinition, Refusal,
+    ConnectionError, Counters, Event, Hello, KeepAlive, KeepAliveSettings, Mark, MethodDefinition,
+    Refusal,
 };
+use wallaby_proto::datagram::Ended;
 use wallaby_proto::wire::{Message, Request, Response};
 use wallaby_proto::{CallId, NodeId};
 
+use crate::driver::carrier::Carrier;
 use crate::driver::cork;
 use crate::link::DelayLine;
 use crate::liveness::Liveness;
-use crate::timer;
-use crate::transport::{ReadHalf, WriteHalf};
+use crate::timer::{self, Instant};
+use crate::transport::ReadHalf;
+use crate::transport::udp::Socket;
 
 /// Least and most room for one read from the transport. A small room is used over and over and stays in the cache.
 const READ: (usize, usize) = (2 * 1024, 64 * 1024);
@@ -42,7 +47,6 @@ const READS_A_TURN: usize = 2;
 pub(crate) struct Peer {
     /// Unique in this process.
     pub(crate) id: u64,
-    writer: WriteHalf,
     state: Mutex<State>,
     hello: OnceLock<Arc<Hello>>,
     closed: AtomicBool,
@@ -57,17 +61,47 @@ pub(crate) struct Peer {
     liveness: Arc<Liveness>,
 }
 
-/// A message that a request released: its record waits for its place in the output.
-pub(crate) type Place = (Ticket, Sent);
+/// Whoever waits for a message's place in the output.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place {
+    /// A request released it: its record.
+    Released(Ticket, Sent),
+    /// It is another server's answer that is passed on.
+    Passing(Passage),
+    /// It is an initial request of this endpoint's call with this sequence: see [`Peer::is_writing`].
+    Initial(u64),
+}
 
-/// Bytes that leave after the emulated delay of a link.
-pub(crate) struct Delayed {
-    pub(crate) peer: Arc<Peer>,
-    pub(crate) bytes: Bytes,
+/// What leaves after the emulated delay of a link.
+pub(crate) enum Delayed {
+    /// Bytes of a stream.
+    Bytes { peer: Arc<Peer>, bytes: Bytes },
+    /// A datagram.
+    Datagram {
+        socket: Arc<Socket>,
+        to: SocketAddr,
+        datagram: Bytes,
+    },
+}
+
+impl Delayed {
+    /// It has reached the end of the link.
+    pub(crate) fn arrive(self) {
+        match self {
+            Self::Bytes { peer, bytes } => peer.arrive_late(&bytes),
+            Self::Datagram {
+                socket,
+                to,
+                datagram,
+            } => {
+                let _ = socket.send(&datagram, to); // lost if there is no room, as in networks
+            }
+        }
+    }
 }
 
 struct State {
-    connection: Connection,
+    carrier: Carrier,
     opened: Instant,
     /// Bytes whose delay is over and that did not fit yet (only with an emulated link).
     late: BytesMut,
@@ -75,14 +109,17 @@ struct State {
     blocked: bool,
     /// Somebody will write the output at the end of a batch.
     kept: bool,
-    /// Messages of requests that travel in parts, by stream.
-    large: Vec<(u64, Ticket, Sent)>,
+    /// Messages that travel in parts and whose places are waited for, by stream.
+    large: Vec<(u64, Place)>,
+    /// Calls whose initial requests are in the output, and how far that must be written for them.
+    initial: Vec<(u64, u64)>,
     /// The driver, while it waits.
     driver: Option<Waker>,
     /// Why the connection ends.
     ended: Option<String>,
     /// It ends since the peer takes nothing more; what the peer had sent before is still read.
     broken: bool,
+    keep_alive: KeepAlive,
 }
 
 /// What a driver does with what arrives.
@@ -95,25 +132,25 @@ pub(crate) trait Dispatch {
 
 impl Peer {
     pub(crate) fn new(
-        connection: Connection,
-        writer: WriteHalf,
+        carrier: Carrier,
         delay: Option<Arc<DelayLine<Delayed>>>,
         liveness: Arc<Liveness>,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            writer,
             state: Mutex::new(State {
-                connection,
+                carrier,
                 opened: Instant::now(),
                 late: BytesMut::new(),
                 blocked: false,
                 kept: false,
                 large: Vec::new(),
+                initial: Vec::new(),
                 driver: None,
                 ended: None,
                 broken: false,
+                keep_alive: KeepAlive::default(),
             }),
             hello: OnceLock::new(),
             closed: AtomicBool::new(false),
@@ -145,26 +182,37 @@ impl Peer {
         !self.is_closed() && !self.leaving.load(Ordering::Acquire)
     }
 
-    /// The peer is going away: what was sent is still answered.
+    /// The peer is going away: what was sent is still answered, and requests of which no byte was written move.
     pub(crate) fn set_leaving(&self) {
         self.leaving.store(true, Ordering::Release);
+        self.room.notify_waiters();
     }
 
     /// Tells the peer that this side is going away.
     pub(crate) fn go_away(self: &Arc<Self>) {
         let mut state = self.lock();
         if state.ended.is_none() {
-            state.connection.go_away();
+            state.carrier.go_away();
             self.written(&mut state);
         }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) == 0 && self.lock().connection.is_idle()
+        self.busy.load(Ordering::Relaxed) == 0 && self.lock().carrier.is_idle()
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        self.lock().connection.counters()
+        self.lock().carrier.counters()
+    }
+
+    /// Whether it carries messages of up to 64 KiB only.
+    pub(crate) fn is_over_datagrams(&self) -> bool {
+        matches!(self.lock().carrier, Carrier::Session(_))
+    }
+
+    /// How much of its output has left, in the measure of its marks, and how much the peer has confirmed if it does.
+    pub(crate) fn progress(&self) -> (u64, Option<u64>) {
+        self.lock().carrier.progress()
     }
 
     /// Sends a request, if it is accepted.
@@ -178,7 +226,7 @@ impl Peer {
         if let Some(ended) = &state.ended {
             return Err(Refused::Ended(ended.clone()));
         }
-        state.connection.send_request(request, method)?;
+        state.carrier.send_request(request, method)?;
         self.sent(&mut state, place);
         Ok(())
     }
@@ -196,12 +244,12 @@ impl Peer {
             return Err(Refused::Ended(ended.clone()));
         }
         if counted {
-            state.connection.forget_calls(CallId {
+            state.carrier.forget_calls(CallId {
                 sequence: oldest,
                 ..response.call
             });
         }
-        state.connection.send_response(response, counted)?;
+        state.carrier.send_response(response, counted)?;
         Ok(self.sent(&mut state, place))
     }
 
@@ -217,7 +265,7 @@ impl Peer {
         place: Option<Place>,
     ) -> Option<Output> {
         let mut state = self.lock();
-        if state.ended.is_some() || state.connection.send_control(message).is_err() {
+        if state.ended.is_some() || state.carrier.send_control(message).is_err() {
             return None;
         }
         Some(self.sent(&mut state, place))
@@ -225,17 +273,19 @@ impl Peer {
 
     /// A message was added to the output: where it stands, and at once or later the records know.
     fn sent(self: &Arc<Self>, state: &mut State, place: Option<Place>) -> Output {
-        let mark = state.connection.mark();
-        if let (Mark::Parts(stream), Some((ticket, sent))) = (mark, place) {
-            state.large.push((stream, ticket, sent));
+        let mark = state.carrier.mark();
+        if let (Mark::Parts(stream), Some(place)) = (mark, place) {
+            state.large.push((stream, place));
         }
         self.written(state);
         let session = Session(self.id);
         match (mark, place) {
             (Mark::Written(mark), place) => {
                 let output = Output { session, mark };
-                if let Some((ticket, sent)) = place {
-                    self.liveness.placed(ticket, sent, output);
+                match place {
+                    Some(Place::Initial(call)) if state.blocked => state.note_initial(call, mark),
+                    Some(place) => self.liveness.placed(place, output),
+                    None => {}
                 }
                 output
             }
@@ -243,27 +293,40 @@ impl Peer {
         }
     }
 
+    /// Whether an initial request of this call has been sent here and is still on its way out.
+    pub(crate) fn is_writing(&self, call: u64) -> bool {
+        let mut state = self.lock();
+        state.forget_written();
+        let waits = |(_, place): &(u64, Place)| matches!(place, Place::Initial(of) if *of == call);
+        state.large.iter().any(waits) || state.initial.iter().any(|(of, _)| *of == call)
+    }
+
+    /// Whether the transport takes nothing now.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.lock().blocked
+    }
+
     /// Whether a request would be accepted now.
     pub(crate) fn takes_requests(&self) -> bool {
-        self.lock().connection.takes_requests()
+        self.lock().carrier.takes_requests()
     }
 
     /// Whether a response to this call would be accepted now.
     pub(crate) fn takes_responses(&self, call: CallId) -> bool {
-        self.lock().connection.takes_responses(call)
+        self.lock().carrier.takes_responses(call)
     }
 
     /// Requests that came over this connection left the queue for their handlers.
     pub(crate) fn grant_requests(self: &Arc<Self>, payloads: impl Iterator<Item = usize>) {
         let mut state = self.lock();
-        payloads.for_each(|payload| state.connection.grant_request(payload));
+        state.carrier.grant_requests(payloads);
         self.written(&mut state);
     }
 
     /// The application took responses of a call that came over this connection.
     pub(crate) fn grant_call(self: &Arc<Self>, call: CallId, responses: u64, payload: u64) {
         let mut state = self.lock();
-        state.connection.grant_call(call, responses, payload);
+        state.carrier.grant_call(call, responses, payload);
         self.written(&mut state);
     }
 
@@ -276,7 +339,7 @@ impl Peer {
     pub(crate) fn end(self: &Arc<Self>, reason: &str) {
         let mut state = self.lock();
         if state.ended.is_none() {
-            state.connection.close(reason);
+            state.carrier.close(reason);
             self.flush(&mut state);
             self.fail(state, reason);
         }
@@ -290,10 +353,38 @@ impl Peer {
 
     /// Ends the connection if a large message that arrives has stopped to grow.
     pub(crate) fn check_stalled(self: &Arc<Self>) {
-        let stalled = self.lock().connection.check_stalled();
+        let stalled = self.lock().carrier.check_stalled();
         if let Err(error) = stalled {
             self.end(&error.to_string());
         }
+    }
+
+    /// Looks whether the peer is silent while something waits for it; returns whether anything does.
+    ///
+    /// # Errors
+    ///
+    /// If it is to be given up; the connection has ended then.
+    pub(crate) fn look(
+        self: &Arc<Self>,
+        settings: &KeepAliveSettings,
+        now: Duration,
+    ) -> Result<bool, ConnectionError> {
+        let busy = self.busy.load(Ordering::Relaxed) > 0;
+        let mut state = self.lock();
+        if state.ended.is_some() {
+            return Ok(false);
+        }
+        let State {
+            carrier,
+            keep_alive,
+            ..
+        } = &mut *state;
+        let looked = carrier.look(keep_alive, settings, busy, now);
+        if looked.is_ok() {
+            self.flush(&mut state);
+        }
+        drop(state);
+        looked.inspect_err(|error| self.end(&error.to_string()))
     }
 
     /// The end of a batch.
@@ -319,7 +410,7 @@ impl Peer {
         if state.blocked {
             return;
         }
-        if cork::is_corked() && state.connection.waiting() < CORK_LIMIT {
+        if cork::is_corked() && state.carrier.waiting() < CORK_LIMIT {
             if !state.kept {
                 state.kept = cork::keep(self);
             }
@@ -350,11 +441,13 @@ impl Peer {
     #[inline(never)]
     fn note_left(&self, state: &mut State) {
         let session = Session(self.id);
-        while let Some((stream, mark)) = state.connection.next_left() {
+        while let Some((stream, mark)) = state.carrier.next_left() {
             let known = state.large.iter().position(|large| large.0 == stream);
             if let Some(position) = known {
-                let (_, ticket, sent) = state.large.swap_remove(position);
-                self.liveness.placed(ticket, sent, Output { session, mark });
+                match state.large.swap_remove(position).1 {
+                    Place::Initial(call) => state.note_initial(call, mark),
+                    place => self.liveness.placed(place, Output { session, mark }),
+                }
             }
         }
     }
@@ -368,12 +461,19 @@ impl Peer {
 
     fn flush_output(&self, state: &mut State) -> io::Result<()> {
         loop {
-            let output = state.connection.output();
+            let (connection, writer) = match &mut state.carrier {
+                Carrier::Stream(connection, writer) => (connection, writer),
+                Carrier::Session(session) => {
+                    session.flush();
+                    return Ok(());
+                }
+            };
+            let output = connection.output();
             if output.is_empty() {
                 return Ok(());
             }
-            match self.writer.try_write(output) {
-                Ok(written) => state.connection.advance(written),
+            match writer.try_write(output) {
+                Ok(written) => connection.advance(written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     state.block();
                     return Ok(());
@@ -392,14 +492,17 @@ impl Peer {
         state: &mut State,
         delay: &DelayLine<Delayed>,
     ) -> io::Result<()> {
+        let Carrier::Stream(connection, writer) = &mut state.carrier else {
+            return Ok(()); // a session's port has its own
+        };
         loop {
-            let bytes = Bytes::copy_from_slice(state.connection.output());
+            let bytes = Bytes::copy_from_slice(connection.output());
             if bytes.is_empty() {
                 break;
             }
             let len = bytes.len();
             if delay
-                .send(Delayed {
+                .send(Delayed::Bytes {
                     peer: Arc::clone(self),
                     bytes,
                 })
@@ -407,10 +510,10 @@ impl Peer {
             {
                 return Err(io::Error::other("the emulated link is full"));
             }
-            state.connection.advance(len);
+            connection.advance(len);
         }
         while !state.late.is_empty() {
-            match self.writer.try_write(&state.late) {
+            match writer.try_write(&state.late) {
                 Ok(written) => state.late.advance(written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     state.block();
@@ -428,8 +531,8 @@ impl Peer {
         self.closed.store(true, Ordering::Release);
         self.room.notify_waiters();
         state.driver.take().into_iter().for_each(Waker::wake);
-        for (_, ticket, sent) in state.large.drain(..) {
-            self.liveness.dropped(ticket, sent);
+        for (_, place) in state.large.drain(..) {
+            self.liveness.dropped(place);
         }
     }
 
@@ -472,9 +575,31 @@ impl Peer {
         let mut state = self.lock();
         let reason = end.as_ref().map_or_else(ToString::to_string, Clone::clone);
         self.mark_ended(&mut state, &reason);
-        drop(state);
-        self.writer.shutdown();
+        if let Carrier::Stream(_, writer) = &state.carrier {
+            writer.shutdown();
+        }
         end
+    }
+
+    /// A session has told this.
+    pub(crate) fn note_event(&self, event: &Event) {
+        match event {
+            Event::Opened(hello) => {
+                let _ = self.hello.set(Arc::clone(hello));
+            }
+            Event::Credit => self.room.notify_waiters(),
+            _ => {}
+        }
+    }
+
+    /// A session has ended.
+    #[cold]
+    pub(crate) fn session_ended(&self, reason: &str, ended: &Ended) {
+        let mut state = self.lock();
+        if let Carrier::Session(session) = &mut state.carrier {
+            session.note_end(ended);
+        }
+        self.mark_ended(&mut state, reason);
     }
 
     fn poll(
@@ -517,7 +642,10 @@ impl Peer {
     fn poll_write(self: &Arc<Self>, cx: &mut Context<'_>) -> (Option<String>, bool) {
         let mut state = self.lock();
         while state.blocked && state.ended.is_none() {
-            match self.writer.poll_writable(cx) {
+            let Carrier::Stream(_, writer) = &state.carrier else {
+                break;
+            };
+            match writer.poll_writable(cx) {
                 Poll::Pending => break,
                 Poll::Ready(_) => {
                     state.blocked = false;
@@ -526,7 +654,7 @@ impl Peer {
                 }
             }
         }
-        if !state.blocked && !state.kept && state.connection.has_output() {
+        if !state.blocked && !state.kept && state.has_output() {
             self.flush(&mut state);
             self.room.notify_waiters();
         }
@@ -549,25 +677,22 @@ impl Peer {
     ) -> Result<bool, ConnectionError> {
         let mut state = self.lock();
         state.tell_time();
+        let Carrier::Stream(connection, _) = &mut state.carrier else {
+            return Ok(false); // sessions are driven by their port
+        };
         let failed = loop {
-            match state.connection.handle_input(input) {
+            match connection.handle_input(input) {
                 Ok(Some(event)) => events.push(event),
                 Ok(None) => break None,
                 Err(error) => break Some(error),
             }
         };
         // The handshake's answer, credit for parts, and parts of ours that credit has freed.
-        let has_output = state.connection.has_output();
+        let has_output = connection.has_output();
         drop(state);
         cork::batch(|| {
             for event in &mut *events {
-                match event {
-                    Event::Opened(hello) => {
-                        let _ = self.hello.set(Arc::clone(hello));
-                    }
-                    Event::Credit => self.room.notify_waiters(),
-                    _ => {}
-                }
+                self.note_event(event);
                 dispatch.handle(self, event);
             }
             events.clear();
@@ -578,11 +703,25 @@ impl Peer {
 }
 
 impl State {
-    /// The connection wants to know the time only while large messages leave.
+    /// An initial request of this call is written when the output is so far.
+    #[cold]
+    fn note_initial(&mut self, call: u64, mark: u64) {
+        self.forget_written();
+        self.initial.push((call, mark));
+    }
+
+    fn forget_written(&mut self) {
+        let written = self.carrier.progress().0;
+        self.initial.retain(|(_, mark)| *mark > written);
+    }
+
     fn tell_time(&mut self) {
-        if self.connection.wants_time() {
-            self.connection.set_time(self.opened.elapsed());
-        }
+        self.carrier.tell_time(|| self.opened.elapsed());
+    }
+
+    /// Whether something waits to be written to a stream.
+    fn has_output(&self) -> bool {
+        matches!(&self.carrier, Carrier::Stream(connection, _) if connection.has_output())
     }
 
     fn block(&mut self) {

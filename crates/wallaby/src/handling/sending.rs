@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wallaby_proto::call::records::{Frozen, Output, Sent};
 use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Released, undelivered};
@@ -16,9 +16,9 @@ use wallaby_proto::{Address, Code, Status};
 
 use super::{Destination, Handling, Sending};
 use crate::driver::peer::{Peer, Place, Refused};
-use crate::error::ConnectError;
+use crate::error::{ConnectError, hint};
 use crate::liveness::{child, session};
-use crate::timer;
+use crate::timer::{self, Instant};
 
 /// A single answer of up to this size goes back on its own connection without being counted.
 const SMALL: usize = 4096;
@@ -34,6 +34,8 @@ const LATE: Duration = Duration::from_secs(1);
 pub(super) struct Lanes {
     answers: Lane,
     requests: Lane,
+    /// An answer has waited in vain for a way to the initiator: no other waits.
+    wayless: AtomicBool,
 }
 
 impl Lanes {
@@ -98,6 +100,13 @@ impl Parcel {
     /// Whether it travels in parts.
     fn is_large(&self) -> bool {
         matches!(self, Self::Answer(Message::Response(response)) if response.payload.len() > MAX_FRAME)
+    }
+
+    fn payload_length(&self) -> usize {
+        match self {
+            Self::Answer(Message::Response(response)) => response.payload.len(),
+            Self::Request(..) | Self::Answer(_) => 0,
+        }
     }
 
     /// What its record calls it.
@@ -240,13 +249,13 @@ impl Handling {
 
     /// Whose record waits for a parcel's place in a connection's output.
     fn place(&self, parcel: &Parcel) -> Option<Place> {
-        Some((self.ticket?, parcel.sent()))
+        Some(Place::Released(self.ticket?, parcel.sent()))
     }
 
     /// A parcel will never be sent.
     fn note_dropped(&self, parcel: &Parcel) {
-        if let Some((ticket, sent)) = self.place(parcel) {
-            self.endpoint.liveness.dropped(ticket, sent);
+        if let Some(place) = self.place(parcel) {
+            self.endpoint.liveness.dropped(place);
         }
     }
 
@@ -294,6 +303,7 @@ impl Handling {
         };
         if let Some(options) = &mut inherited.options {
             options.quiet = None; // it was that of the hop before
+            options.seal = None;
         }
         if let Ok(carried) = &noted {
             inherited.oldest = carried.oldest.unwrap_or(self.oldest);
@@ -345,10 +355,8 @@ impl Handling {
             }
             parcel if self.is_own_call() && parcel.is_counted() && !self.has_own_room() => None,
             Parcel::Answer(message) if self.is_own_call() => {
-                if let Some((ticket, sent)) = place {
-                    self.endpoint
-                        .liveness
-                        .placed(ticket, sent, self.no_output());
+                if let Some(place) = place {
+                    self.endpoint.liveness.placed(place, self.no_output());
                 }
                 self.endpoint.handle_answer(None, message);
                 Some(self.no_output())
@@ -380,12 +388,19 @@ impl Handling {
         {
             request.options.get_or_insert_default().age = Some(self.age());
         }
-        let place = self.ticket.map(|ticket| (ticket, Sent::Delegation));
+        self.endpoint.seal(request, peer);
+        let place = self.ticket;
+        let place = place.map(|ticket| Place::Released(ticket, Sent::Delegation));
         match peer.try_request(request, &to.method, place) {
             Ok(()) => true,
             Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen)) => false,
             Err(Refused::Now(refusal)) => {
-                self.answer_for(to, request, Code::ResourceExhausted, &refusal.to_string());
+                let hint = match refusal {
+                    Refusal::TooLarge { limit, .. } => hint(limit, peer.is_over_datagrams()),
+                    _ => "",
+                };
+                let why = format!("{refusal}{hint}");
+                self.answer_for(to, request, Code::ResourceExhausted, &why);
                 true
             }
         }
@@ -424,7 +439,13 @@ impl Handling {
         match peer.try_response(response, counted, self.oldest, place) {
             Ok(output) => Some(output),
             Err(Refused::Now(Refusal::TooLarge { size, limit })) => {
-                make_too_large(response, size, limit, self.endpoint.address.as_ref());
+                let hint = hint(limit, peer.is_over_datagrams());
+                make_too_large(
+                    response,
+                    (size, limit),
+                    hint,
+                    self.endpoint.address.as_ref(),
+                );
                 self.attempt_status(peer, response, place)
             }
             Err(_) => None,
@@ -442,7 +463,7 @@ impl Handling {
     ) -> Option<Output> {
         match peer.try_response(status, false, self.oldest, place) {
             Ok(output) => Some(output),
-            Err(Refused::Ended(_)) => None,
+            Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked)) => None,
             Err(Refused::Now(refusal)) => {
                 self.endpoint.meters.undeliverable.add();
                 tracing::warn!(call = %self.call, %refusal, "not even a status is taken");
@@ -495,10 +516,13 @@ impl Handling {
                 },
                 Parcel::Answer(_) => match self.find_way_back().await {
                     Ok(peer) => peer,
+                    Err(_) if self.wait_for_way(&parcel).await => continue,
                     Err(error) => {
                         self.endpoint.meters.undeliverable.add();
-                        let initiator = self.call.initiator;
-                        tracing::warn!(call = %self.call, request = %self.id, %initiator, %error, "undeliverable");
+                        let (endpoint, initiator) = (&self.endpoint, self.call.initiator);
+                        if let Some(more) = endpoint.sparse.no_way.pass(endpoint.age()) {
+                            tracing::warn!(call = %self.call, request = %self.id, %initiator, %error, more, "undeliverable");
+                        }
                         return self.note_dropped(&parcel);
                     }
                 },
@@ -516,7 +540,8 @@ impl Handling {
                 if sent {
                     return;
                 }
-                if peer.is_closed() {
+                // Answers still leave by it while its peer is going away.
+                if peer.is_closed() || parcel.is_onward() && !peer.is_usable() {
                     break;
                 }
                 if !self.still_wanted(room).await {
@@ -534,6 +559,28 @@ impl Handling {
                 self.note_dropped(&parcel);
             }
         }
+    }
+
+    /// Waits until a way leads to the initiator; `false` if none does in time, or nobody waits for the answer any more.
+    /// A request waits once, so that its handler is not held up for each of its answers.
+    async fn wait_for_way(&self, parcel: &Parcel) -> bool {
+        let wayless = &self.lanes.get_or_init(Box::default).wayless;
+        if wayless.load(Ordering::Acquire) {
+            return false;
+        }
+        let payload = parcel.payload_length();
+        let Some(wait) = self.endpoint.wait_for_way(self.call, payload) else {
+            return false;
+        };
+        // One that was found meanwhile would not be told of.
+        if self.way_back().or_else(|| self.way_by_relay()).is_some() {
+            return true;
+        }
+        let mut found = false;
+        let waited = self.still_wanted(async { found = wait.found().await });
+        found &= waited.await;
+        wayless.store(!found, Ordering::Release);
+        found
     }
 
     /// Waits for room; `false` if the call is over before: nobody will ever make room for its messages then.
@@ -603,12 +650,16 @@ impl Handling {
                 reason: "it does not listen and its connection has ended".into(),
             },
         };
+        self.way_by_relay().ok_or(failed)
+    }
+
+    /// The way that the request came, or another of its initiator's.
+    fn way_by_relay(&self) -> Option<Arc<Peer>> {
         let relay = !self.peer.is_closed() && self.peer.node() != Some(self.call.initiator);
         if relay {
-            Ok(Arc::clone(&self.peer))
-        } else {
-            self.endpoint.pool.route(self.call.initiator).ok_or(failed)
+            return Some(Arc::clone(&self.peer));
         }
+        self.endpoint.pool.route(self.call.initiator)
     }
 }
 
@@ -616,11 +667,12 @@ impl Handling {
 #[cold]
 pub(crate) fn make_too_large(
     response: &mut Response,
-    size: u64,
-    limit: u64,
+    (size, limit): (u64, u64),
+    hint: &str,
     server: Option<&Address>,
 ) {
-    let message = format!("an answer of {size} bytes, but the initiator takes at most {limit}");
+    let message =
+        format!("an answer of {size} bytes, but the initiator takes at most {limit}{hint}");
     let status = Status::new(Code::ResourceExhausted, message).by(server);
     response.status = true;
     response.payload = status.to_payload();

@@ -1,9 +1,13 @@
-//! Byte streams: what moves the bytes of connections, picked by the address's scheme.
+//! What moves bytes, picked by the address's scheme: streams, and datagrams in [`udp`].
 //!
-//! A transport only moves bytes. Framing, handshake and credit are `wallaby_proto::connection`.
+//! A transport only moves bytes. Framing, handshake and credit are `wallaby_proto::connection`; over datagrams all that
+//! and more is `wallaby_proto::datagram`.
 
 mod mem;
+#[cfg(feature = "turmoil")]
+mod simulated;
 mod socket;
+pub(crate) mod udp;
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -21,6 +25,8 @@ use crate::error::BindError;
 pub(crate) enum ReadHalf {
     Socket(socket::Reader),
     Mem(mem::Reader),
+    #[cfg(feature = "turmoil")]
+    Simulated(simulated::Half),
 }
 
 /// The sending end of a stream; anybody may write to it without waiting.
@@ -28,6 +34,8 @@ pub(crate) enum ReadHalf {
 pub(crate) enum WriteHalf {
     Socket(socket::Writer),
     Mem(mem::Writer),
+    #[cfg(feature = "turmoil")]
+    Simulated(simulated::Half),
 }
 
 /// Where streams come in.
@@ -40,6 +48,15 @@ pub(crate) enum Listener {
         listener: UnixListener,
     },
     Mem(mem::Listener),
+    #[cfg(feature = "turmoil")]
+    Simulated(simulated::Listener),
+}
+
+/// Where peers come in.
+#[derive(Debug)]
+pub(crate) enum Entrance {
+    Streams(Listener),
+    Datagrams(udp::Socket),
 }
 
 /// The file of a unix socket, removed with its listener.
@@ -50,6 +67,12 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         // Somebody may have removed it already; nothing depends on it.
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl From<Listener> for Entrance {
+    fn from(listener: Listener) -> Self {
+        Self::Streams(listener)
     }
 }
 
@@ -64,6 +87,8 @@ impl ReadHalf {
         match self {
             Self::Socket(reader) => reader.poll_read(cx, input),
             Self::Mem(reader) => reader.poll_read(cx, input),
+            #[cfg(feature = "turmoil")]
+            Self::Simulated(half) => half.poll_read(cx, input),
         }
     }
 }
@@ -74,6 +99,8 @@ impl WriteHalf {
         match self {
             Self::Socket(writer) => writer.try_write(bytes),
             Self::Mem(writer) => writer.try_write(bytes),
+            #[cfg(feature = "turmoil")]
+            Self::Simulated(half) => half.try_write(bytes),
         }
     }
 
@@ -82,6 +109,8 @@ impl WriteHalf {
         match self {
             Self::Socket(writer) => writer.poll_writable(cx),
             Self::Mem(writer) => writer.poll_writable(cx),
+            #[cfg(feature = "turmoil")]
+            Self::Simulated(half) => half.poll_writable(cx),
         }
     }
 
@@ -90,6 +119,8 @@ impl WriteHalf {
         match self {
             Self::Socket(writer) => writer.shutdown(),
             Self::Mem(writer) => writer.shutdown(),
+            #[cfg(feature = "turmoil")]
+            Self::Simulated(half) => half.shutdown(),
         }
     }
 }
@@ -106,12 +137,18 @@ impl Listener {
             Self::Unix { listener, .. } => ready!(listener.poll_accept(cx))
                 .and_then(|(stream, _)| socket::unix(stream).map(sockets)),
             Self::Mem(listener) => ready!(listener.poll_accept(cx)).map(mems),
+            #[cfg(feature = "turmoil")]
+            Self::Simulated(listener) => ready!(listener.poll_accept(cx)).map(simulated),
         })
     }
 }
 
 /// Opens a stream to a server; `None` if no transport knows the scheme.
 pub(crate) async fn dial(server: &Address) -> Option<io::Result<(ReadHalf, WriteHalf)>> {
+    #[cfg(feature = "turmoil")]
+    if let (Address::Tcp(socket), true) = (server, turmoil::in_simulation()) {
+        return Some(simulated::dial(*socket).await.map(simulated));
+    }
     Some(match server {
         Address::Tcp(socket) => TcpStream::connect(socket)
             .await
@@ -127,17 +164,27 @@ pub(crate) async fn dial(server: &Address) -> Option<io::Result<(ReadHalf, Write
 }
 
 /// Listens; returns the address as others see it (port 0 is replaced by the real one).
-pub(crate) async fn listen(address: &str) -> Result<(Listener, Address), BindError> {
+pub(crate) async fn listen(address: &str) -> Result<(Entrance, Address), BindError> {
     let address = resolve(address).await?;
     let failed = |source| BindError::Listen {
         address: address.clone(),
         source,
     };
     match &address {
+        #[cfg(feature = "turmoil")]
+        Address::Tcp(socket) if turmoil::in_simulation() => {
+            let (listener, socket) = simulated::listen(*socket).await.map_err(failed)?;
+            Ok((Listener::Simulated(listener).into(), Address::Tcp(socket)))
+        }
         Address::Tcp(socket) => {
             let listener = TcpListener::bind(socket).await.map_err(failed)?;
             let socket = listener.local_addr().map_err(failed)?;
-            Ok((Listener::Tcp(listener), Address::Tcp(socket)))
+            Ok((Listener::Tcp(listener).into(), Address::Tcp(socket)))
+        }
+        Address::Udp(socket) => {
+            let socket = udp::Socket::bind(*socket).map_err(failed)?;
+            let address = Address::Udp(socket.local());
+            Ok((Entrance::Datagrams(socket), address))
         }
         Address::Unix(path) => {
             let path = Path::new(&**path);
@@ -146,13 +193,14 @@ pub(crate) async fn listen(address: &str) -> Result<(Listener, Address), BindErr
                 Listener::Unix {
                     _file: SocketFile(path.into()),
                     listener,
-                },
+                }
+                .into(),
                 address.clone(),
             ))
         }
         Address::Mem(name) => {
             let listener = mem::listen(name).map_err(failed)?;
-            Ok((Listener::Mem(listener), address.clone()))
+            Ok((Listener::Mem(listener).into(), address.clone()))
         }
         _ => Err(BindError::NoTransport { address }),
     }
@@ -164,12 +212,22 @@ async fn resolve(text: &str) -> Result<Address, BindError> {
         Ok(address) => return Ok(address),
         Err(error) => error,
     };
-    let (AddressError::NoSocketAddress { .. }, Some(host)) = (&error, text.strip_prefix("tcp://"))
-    else {
+    let AddressError::NoSocketAddress { .. } = &error else {
         return Err(error.into());
     };
+    type Scheme = fn(std::net::SocketAddr) -> Address;
+    let (host, scheme) = match (text.strip_prefix("tcp://"), text.strip_prefix("udp://")) {
+        (Some(host), _) => (host, Address::Tcp as Scheme),
+        (_, Some(host)) => (host, Address::Udp as Scheme),
+        (None, None) => return Err(error.into()),
+    };
+    #[cfg(feature = "turmoil")]
+    if turmoil::in_simulation() {
+        let mut found = turmoil::net::lookup_host(host).await.into_iter().flatten();
+        return found.next().map(scheme).ok_or_else(|| error.into());
+    }
     match lookup_host(host).await.map(|mut found| found.next()) {
-        Ok(Some(socket)) => Ok(Address::Tcp(socket)),
+        Ok(Some(socket)) => Ok(scheme(socket)),
         Ok(None) => Err(error.into()),
         Err(source) if source.kind() == io::ErrorKind::InvalidInput => Err(error.into()),
         Err(source) => Err(BindError::Resolve {
@@ -202,6 +260,11 @@ fn is_socket(path: &Path) -> bool {
 
 fn sockets((read, write): (socket::Reader, socket::Writer)) -> (ReadHalf, WriteHalf) {
     (ReadHalf::Socket(read), WriteHalf::Socket(write))
+}
+
+#[cfg(feature = "turmoil")]
+fn simulated((read, write): (simulated::Half, simulated::Half)) -> (ReadHalf, WriteHalf) {
+    (ReadHalf::Simulated(read), WriteHalf::Simulated(write))
 }
 
 fn mems((read, write): (mem::Reader, mem::Writer)) -> (ReadHalf, WriteHalf) {

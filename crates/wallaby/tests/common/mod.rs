@@ -43,6 +43,7 @@ pub(crate) struct Net {
 enum Scheme {
     Mem,
     Tcp,
+    Udp,
     Unix(PathBuf),
 }
 
@@ -53,6 +54,10 @@ impl Net {
 
     pub(crate) fn tcp() -> Self {
         Self::new(Scheme::Tcp)
+    }
+
+    pub(crate) fn udp() -> Self {
+        Self::new(Scheme::Udp)
     }
 
     pub(crate) fn unix() -> Self {
@@ -80,6 +85,7 @@ impl Net {
         match &self.scheme {
             Scheme::Mem => format!("mem://test-{}-{next}", self.number),
             Scheme::Tcp => "tcp://127.0.0.1:0".into(),
+            Scheme::Udp => "udp://127.0.0.1:0".into(),
             Scheme::Unix(folder) => format!("unix://{}/{next}", folder.display()),
         }
     }
@@ -200,6 +206,19 @@ impl Gate {
 
 /// Runs each of these tests over every transport.
 macro_rules! over_every_transport {
+    ($($test:ident),+ $(,)?) => {
+        over_every_stream!($($test),+);
+        mod over_udp { $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                $crate::common::patience(super::$test($crate::common::Net::udp())).await;
+            }
+        )+ }
+    };
+}
+
+/// Runs each of these tests over every transport that carries messages of any size.
+macro_rules! over_every_stream {
     ($($test:ident),+ $(,)?) => { $(
         mod $test {
             #[tokio::test]

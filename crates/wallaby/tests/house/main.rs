@@ -13,10 +13,13 @@ use project::{Crate, Map, modules, read, root, rust_fences, sources};
 const LAYERS: &[&str] = &[
     "wallaby-proto",
     "wallaby-sim",
+    "wallaby-model",
+    "wallaby-fuzz",
     "wallaby-idl",
     "wallaby-macros",
     "wallaby",
     "wallaby-bench",
+    "wallaby-chaos",
     "wallaby-cli",
 ];
 

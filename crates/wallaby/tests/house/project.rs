@@ -92,7 +92,10 @@ impl Map {
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
         let top = word.split('/').next().unwrap_or(word);
-        let known = ["crates", "bench", "docs", "scripts", "apps", "fuzz", ".ci"].contains(&top);
+        let tops = [
+            "crates", "bench", "chaos", "docs", "scripts", "apps", "fuzz", ".ci",
+        ];
+        let known = tops.contains(&top);
         let file = [".rs", ".md", ".toml", ".sh"]
             .iter()
             .any(|ending| word.ends_with(ending));

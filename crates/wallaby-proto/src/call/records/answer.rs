@@ -162,6 +162,7 @@ impl Records {
         };
         record.due = Some(due);
         self.queue.insert((due, slot));
+        self.note_due(due);
     }
 
     /// An ended request was pinged: it is remembered from then on.

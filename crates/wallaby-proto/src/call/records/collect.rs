@@ -114,6 +114,7 @@ impl Records {
         let due = since.saturating_add(at_peer.gc_timeout).max(now);
         at_peer.collection = Some(due);
         self.collections.insert((due, peer));
+        self.note_due(due);
     }
 
     /// Forgets what has ended long enough ago, and an initiator of which nothing is left.

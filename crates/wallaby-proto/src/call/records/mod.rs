@@ -23,7 +23,10 @@
 //! its peer has confirmed receipt:    records.confirmed(session, mark), where the transport tells
 //! another server's response goes     passage = records.passing(&response, session, now),
 //! on, but waits or goes in parts:    then records.passed_on(passage, output)
-//! a ping arrived:                    records.handle_ping(&ping, origin, now)
+//! a ping arrived:                    if records.onward(&ping, now) names a server, it goes on there; unless it did,
+//!                                    and in any case if it aborts: records.handle_ping(&ping, origin, now)
+//! a pong for another initiator       records.pong_passes(&pong, now)
+//! passes by:
 //! its timer fired:                   read all input, then records.handle_timeout(now)
 //! after each of these:               while let Some(action) = records.poll() { .. }; wait until records.next_timeout()
 //! ```
@@ -43,6 +46,7 @@ mod collect;
 mod index;
 mod kept;
 mod list;
+mod onward;
 mod outputs;
 mod passing;
 mod release;
@@ -244,6 +248,8 @@ pub struct Records {
     queue: BTreeSet<(Duration, u32)>,
     /// When ended requests of an initiator are looked through.
     collections: BTreeSet<(Duration, u32)>,
+    /// The earliest of the times that were set since [`Self::take_sooner`] was asked last.
+    sooner: Option<Duration>,
     /// Requests that have not ended.
     running: usize,
     /// Until then a request that is not known may be one that was forgotten before its time.
@@ -266,6 +272,7 @@ impl Records {
             fresh_for: limits.ping.period.saturating_add(limits.ping.period / 8),
             queue: BTreeSet::new(),
             collections: BTreeSet::new(),
+            sooner: None,
             running: 0,
             evicted_until: Duration::ZERO,
             actions: VecDeque::new(),
@@ -286,6 +293,14 @@ impl Records {
         let passage = self.passages.next_due();
         let others = queued.into_iter().chain(collection).chain(passage);
         fresh.into_iter().chain(others).min()
+    }
+
+    /// What [`Self::next_timeout`] may have become since this was asked last, for drivers that do not ask for it each time:
+    /// `None` if it has not come nearer. The times of new requests with default settings are left out: the first look at
+    /// those is due an eighth more than a ping period after they came.
+    #[inline]
+    pub fn take_sooner(&mut self) -> Option<Duration> {
+        self.sooner.take()
     }
 
     /// How much is remembered now.
@@ -375,6 +390,10 @@ impl Records {
 }
 
 impl Records {
+    fn note_due(&mut self, due: Duration) {
+        self.sooner = Some(self.sooner.map_or(due, |sooner| sooner.min(due)));
+    }
+
     fn ticket(&self, slot: u32) -> Ticket {
         let generation = self.table.records.get(slot).generation;
         Ticket { slot, generation }

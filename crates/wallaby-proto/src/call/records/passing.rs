@@ -31,8 +31,8 @@ pub(super) struct Passages {
 struct Passing {
     token: Token,
     request: RequestId,
-    /// The session that it came on.
-    came: Session,
+    /// The session that announcements name.
+    session: Session,
     /// Its place in a session's output, once it has one.
     output: Option<Output>,
     due: Duration,
@@ -66,15 +66,16 @@ impl Passages {
 }
 
 impl Records {
-    /// A response of another server came on this session. It goes on towards its initiator, but waits or goes in parts:
-    /// until it has been written out the initiator is told each ping period that it is on its way.
+    /// A response of another server goes on towards its initiator, but waits or goes in parts: until it has been written
+    /// out the initiator is told each ping period that it is on its way. [`Action::Announce`] names `session`: the one
+    /// that it goes on by, as far as the driver knows, else the one that it came on.
     ///
     /// [`Self::passed_on`] must follow, unless the call is aborted. `None` if there are too many
     /// ([`super::RecordLimits::passing`]), or if the response shows no token: then the initiator is not told.
     pub fn passing(
         &mut self,
         response: &Response,
-        came: Session,
+        session: Session,
         now: Duration,
     ) -> Option<Passage> {
         let (call, token) = (response.call, response.token?);
@@ -89,12 +90,13 @@ impl Records {
         let passage = Passage { call, number };
         self.passages.next += 1;
         self.passages.queue.insert((due, passage));
+        self.note_due(due);
         self.passages.open.insert(
             passage,
             Passing {
                 token,
                 request: response.request,
-                came,
+                session,
                 output: None,
                 due,
                 period: settings.period,
@@ -131,7 +133,7 @@ impl Records {
             self.actions.push_back(Action::Announce {
                 pong: passing.pong(passage.call),
                 reply_to: ReplyTo::Relay,
-                session: passing.came,
+                session: passing.session,
             });
         }
     }

@@ -7,6 +7,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::call::records::index::Index;
 use crate::call::records::list::{Linked, Links, List, NONE};
+use crate::call::records::onward::Passed;
 use crate::call::records::outputs::{Outputs, Session};
 use crate::id::{CallId, NodeId, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
@@ -126,6 +127,8 @@ pub(super) struct Rare {
     pub(super) manifest: Option<Manifest>,
     /// Where it said that answers go; `None` is back.
     reply_to: Option<ReplyTo>,
+    /// Pings that went on to where its work went.
+    pub(super) passed: Vec<Passed>,
 }
 
 /// What a new record begins with.
@@ -490,6 +493,7 @@ impl Record {
             rare.continuation = None;
             rare.manifest = None;
             rare.reply_to = None;
+            rare.passed.clear();
         }
     }
 

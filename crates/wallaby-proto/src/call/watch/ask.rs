@@ -21,7 +21,7 @@ impl Watch {
     }
 
     /// A branch's time has come: it is judged, and asked about if that is due.
-    pub(super) fn take_turn(&mut self, initiator: &Initiator, position: u32, now: Duration) {
+    pub(super) fn take_turn(&mut self, initiator: &mut Initiator, position: u32, now: Duration) {
         if !self.is_open(initiator, position) {
             return;
         }
@@ -75,10 +75,12 @@ impl Watch {
             })
             .collect();
         let alone = asked.iter().all(|&index| Some(index) == top);
+        // Who announces itself is alive, but must be asked as well, or it takes the initiator for dead.
+        let found = line.top().is_some_and(|hop| hop.at.is_known());
         for index in asked {
             self.ping_unless_recent(initiator, position, index, now);
         }
-        if !seen && alone {
+        if (!seen || !found) && alone {
             self.ask_above(initiator, position, now);
         }
     }
@@ -120,6 +122,9 @@ impl Watch {
         index: usize,
         now: Duration,
     ) {
+        if self.phase == Phase::Quiet {
+            return; // nothing follows
+        }
         let Some(branch) = initiator.branch_at(position) else {
             return;
         };

@@ -21,7 +21,16 @@ impl Watch {
         let parent_writes = initiator
             .parent_of(position)
             .and_then(|parent| self.lines.get(parent as usize)?.top()?.writing);
-        let evidence = line.last_evidence(parent_writes);
+        let mut evidence = line.last_evidence(parent_writes);
+        // What an earlier attempt knew comes again only when the requests above it get so far.
+        let mut place = position;
+        while self.lines[place as usize].is_awaited()
+            && let Some(above) = initiator.parent_of(place)
+            && let Some(line) = self.lines.get(above as usize)
+        {
+            evidence = evidence.max(line.evidence);
+            place = above;
+        }
         let limit = evidence.saturating_add(timeout);
         match line.gone {
             // Its successor has one period to announce itself and one to be heard.
@@ -51,9 +60,8 @@ impl Watch {
         let branch = initiator.branch_at(position)?;
         match self.phase {
             Phase::Watching => {
-                let silent = branch
-                    .facts
-                    .is_none()
+                let line = &self.lines[position as usize];
+                let silent = (branch.facts.is_none() || line.is_rerun())
                     .then(|| self.silent_at(initiator, position));
                 silent.into_iter().chain(self.lost_at(position)).min()
             }
@@ -69,7 +77,12 @@ impl Watch {
     }
 
     /// Decides whether a branch has been silent for too long; returns whether there is nothing more to do for it now.
-    pub(super) fn judge(&mut self, initiator: &Initiator, position: u32, now: Duration) -> bool {
+    pub(super) fn judge(
+        &mut self,
+        initiator: &mut Initiator,
+        position: u32,
+        now: Duration,
+    ) -> bool {
         if let Phase::Winding { since, .. } = self.phase {
             if self.given_up_at(position, since) > now {
                 return false;
@@ -86,7 +99,8 @@ impl Watch {
                 .hop
                 .max(self.line(position).top().map_or(0, |hop| hop.hop)),
         };
-        if branch.facts.is_none() && self.silent_at(initiator, position) <= now {
+        let runs = branch.facts.is_none() || self.line(position).is_rerun();
+        if runs && self.silent_at(initiator, position) <= now {
             let evidence = self.lines[position as usize].evidence;
             let silence = now.saturating_sub(evidence);
             let kind = FailureKind::Silent { silence };
@@ -95,7 +109,8 @@ impl Watch {
         }
         if self.lost_at(position).is_some_and(|lost| lost <= now) {
             let bound = self.lines[position as usize].gaps.bound();
-            if let Some(index) = branch.received.missing(0, bound).next() {
+            let missing = branch.received.missing(0, bound).next();
+            if let Some(index) = missing {
                 let kind = FailureKind::ResponseLost { index };
                 let request = self.sender_of(position, request, index);
                 self.fail_at(initiator, Some(position), request, kind, now);
@@ -119,7 +134,7 @@ impl Watch {
     /// What a pong says that ends the call at once.
     pub(super) fn judge_pong(
         &mut self,
-        initiator: &Initiator,
+        initiator: &mut Initiator,
         position: u32,
         pong: &Pong,
         progress: &Progress,
@@ -165,7 +180,7 @@ impl Watch {
 
     pub(super) fn fail_at(
         &mut self,
-        initiator: &Initiator,
+        initiator: &mut Initiator,
         position: Option<u32>,
         request: RequestId,
         kind: FailureKind,
@@ -181,7 +196,10 @@ impl Watch {
                 | FailureKind::ResponseLost { .. }
                 | FailureKind::Stalled { .. }
         );
-        if let Some(position) = position.filter(|_| retry && self.retries < self.settings.retries) {
+        // A status has told the application how a branch ended, for reasons that need not come again.
+        let (_, statuses) = initiator.responses();
+        let retry = retry && statuses == 0 && self.retries < self.settings.retries;
+        if let Some(position) = position.filter(|_| retry) {
             return self.retry(initiator, position, failure, now);
         }
         self.actions.push_back(Action::Failed(failure));
@@ -191,7 +209,7 @@ impl Watch {
     /// Lets the initial request above a branch be sent again: all below it, as far as it has not ended, begins anew.
     pub(super) fn retry(
         &mut self,
-        initiator: &Initiator,
+        initiator: &mut Initiator,
         position: u32,
         failure: Box<Failure>,
         now: Duration,
@@ -210,6 +228,7 @@ impl Watch {
             if root_of(initiator, place) != root {
                 continue;
             }
+            initiator.forget_end(place);
             self.begin_attempt(initiator, place, attempt, now);
         }
         self.actions.push_back(Action::Retry {
@@ -222,7 +241,7 @@ impl Watch {
     /// What was known of a branch's hops is over; what it has to tell begins anew.
     pub(super) fn begin_attempt(
         &mut self,
-        initiator: &Initiator,
+        initiator: &mut Initiator,
         position: u32,
         attempt: u32,
         now: Duration,
@@ -273,8 +292,10 @@ impl Watch {
             .filter_map(|position| initiator.branch_at(position))
             .filter(|branch| branch.is_settled())
             .count();
-        let (responses, _) = initiator.responses();
-        let executed = match (&kind, self.taken || responses > 0 || finished > 0) {
+        let (responses, statuses) = initiator.responses();
+        // A status may be this endpoint's own, in the name of a request that it could not send.
+        let told = responses > statuses || finished as u64 > statuses;
+        let executed = match (&kind, self.taken || told) {
             (_, true) => Executed::Executed,
             (FailureKind::Undelivered, false) if known <= 1 => Executed::NothingSent,
             (_, false) => Executed::Unknown,
@@ -297,7 +318,7 @@ impl Watch {
 }
 
 /// The initial request above a branch.
-fn root_of(initiator: &Initiator, position: u32) -> u32 {
+pub(super) fn root_of(initiator: &Initiator, position: u32) -> u32 {
     let mut place = position;
     while let Some(above) = initiator.parent_of(place) {
         place = above;

@@ -125,7 +125,7 @@ impl Watch {
         progress: &Progress,
         now: Duration,
     ) -> Result<(), Violation> {
-        for (child, place) in (progress.children_from..).zip(&progress.children) {
+        for (place, child) in progress.children.iter().zip(progress.children_from..) {
             let found = initiator.discover(position, child)?;
             self.look_at_changes(initiator, now);
             self.locate(initiator, found, 0, &place.location(), now);
@@ -184,8 +184,10 @@ impl Watch {
         let misses = initiator
             .branch_at(position)
             .is_some_and(|branch| branch.received.missing(from, to).next().is_some());
+        // The way to a hop that has only announced itself leads over this one: it is gone at once, not a hop a period.
+        let leads = line.highest_located() == Some(index);
         // New requests are asked about at once (PROTOCOL-NOTES 22), overtaken ones if they have something to tell.
-        if wanted || (self.is_open(initiator, position) && (is_top || misses)) {
+        if wanted || (self.is_open(initiator, position) && (leads || misses)) {
             self.ping(initiator, position, index, now);
         }
     }
@@ -254,7 +256,7 @@ impl Watch {
     }
 
     /// Something about a branch may have changed.
-    pub(super) fn look_at(&mut self, initiator: &Initiator, position: u32, now: Duration) {
+    pub(super) fn look_at(&mut self, initiator: &mut Initiator, position: u32, now: Duration) {
         let Some(branch) = initiator.branch_at(position) else {
             return;
         };
@@ -264,11 +266,12 @@ impl Watch {
             line.evidence = now;
         }
         line.seen = seen;
-        if seen.0 > line.top().map_or(0, |top| top.hop) {
+        if line.attempt == 0 && seen.0 > line.top().map_or(0, |top| top.hop) {
             self.hop(initiator, position, seen.0, now);
         }
         let line = &mut self.lines[position as usize];
         let bound = match branch.facts {
+            _ if line.is_rerun() => line.sent_below(),
             Some(facts) => facts.responses,
             None => branch.received.bound().max(line.sent_below()),
         };

@@ -107,6 +107,18 @@ impl Line {
         self.hops.last()
     }
 
+    /// A further attempt has not got so far yet as to tell of the branch.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.attempt > 0 && self.hops.is_empty()
+    }
+
+    /// A further attempt of the branch has not ended, as far as known: what an earlier one told does not say what is
+    /// missing.
+    pub(super) fn is_rerun(&self) -> bool {
+        let ended = |top: &Hop| top.state == State::Ended && !top.continued;
+        self.attempt > 0 && !self.top().is_some_and(ended)
+    }
+
     /// The highest hop that can be asked.
     pub(super) fn highest_located(&self) -> Option<usize> {
         self.hops.iter().rposition(|hop| hop.at.is_known())
@@ -135,10 +147,11 @@ impl Line {
         }
     }
 
-    /// Whether a hop is one of those that [`Self::forget_settled_hops`] has forgotten.
+    /// Whether a hop is one of those that [`Self::forget_settled_hops`] forgets.
     pub(super) fn has_settled(&self, number: u32, received: &Received) -> bool {
         let lowest = self.hops.first();
-        lowest.is_some_and(|lowest| number < lowest.hop && lowest.settles(received))
+        self.highest_located().is_some()
+            && lowest.is_some_and(|lowest| number < lowest.hop && lowest.settles(received))
     }
 
     /// When the branch last showed life. What its sender is still writing cannot show any.

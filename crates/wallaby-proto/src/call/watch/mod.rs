@@ -37,10 +37,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 pub use self::failure::{Executed, Failure, FailureKind, Step};
+use self::judge::root_of;
 use self::line::{Hop, Line};
 pub use self::location::{Location, Source};
 use crate::call::initiator::Initiator;
-use crate::id::{NodeId, RequestId, Token};
+use crate::id::{NodeId, Path, RequestId, Token};
 use crate::wire::{Ping, PingSettings, Pong};
 
 /// How one call is watched.
@@ -218,10 +219,44 @@ impl Watch {
         now: Duration,
     ) {
         self.taken = true;
-        if let Some(position) = initiator.find(&request.path) {
+        // Of further attempts only pongs tell: this may be a late word of an earlier one.
+        if let Some(position) = initiator.find(&request.path)
+            && self.attempt_of(position) == 0
+        {
             self.locate(initiator, position, request.hop, &from.location, now);
         }
         self.look_at_changes(initiator, now);
+    }
+
+    fn attempt_of(&self, position: u32) -> u32 {
+        let line = self.lines.get(position as usize);
+        line.map_or(0, |line| line.attempt)
+    }
+
+    /// The attempt that a branch is in: its root's, as far as that is known, else the latest of all.
+    fn attempt_now(&self, initiator: &Initiator, path: &Path) -> u32 {
+        if self.retries == 0 {
+            return 0;
+        }
+        let roots = (0..).map_while(|index| initiator.initial(index));
+        let roots = roots.filter_map(|root| initiator.find(&root.path));
+        let above = initiator
+            .find(path)
+            .map(|position| root_of(initiator, position));
+        let is_above = |root: &u32| {
+            let root = initiator.branch_at(*root).map(|branch| branch.path);
+            root.is_some_and(|root| path.levels_below(&root).is_some())
+        };
+        let mut roots: Vec<u32> = roots.collect();
+        if let Some(root) = roots
+            .iter()
+            .copied()
+            .find(|root| above == Some(*root) || is_above(root))
+        {
+            roots = vec![root];
+        }
+        let attempts = roots.into_iter().map(|root| self.attempt_of(root));
+        attempts.max().unwrap_or(0)
     }
 
     /// A pong or an announcement of this call arrived, over a connection that a request of the call used or with the
@@ -233,14 +268,20 @@ impl Watch {
         from: &Source,
         now: Duration,
     ) {
-        let position = match initiator.handle_progress(pong.request, pong.progress.as_ref()) {
+        // How a branch ended in an attempt that was given up says nothing: it may have been by a status.
+        let attempt = self.attempt_now(initiator, &pong.request.path);
+        let is_past = pong.attempt < attempt && self.phase == Phase::Watching;
+        let told = pong.progress.as_ref().filter(|_| !is_past);
+        let position = match initiator.handle_progress(pong.request, told) {
             Ok(position) => position,
             Err(violation) => return self.violated(initiator, pong.request, violation, now),
         };
         self.look_at_changes(initiator, now);
         match &pong.progress {
             None if pong.announced => self.handle_passing(position, pong, now),
-            _ if pong.attempt < self.line(position).attempt => {}
+            // Only this watch begins attempts, and no request has had more of them.
+            _ if pong.attempt > self.retries => {}
+            _ if pong.attempt < attempt => {}
             None => self.handle_unknown(initiator, position, pong, now),
             Some(progress) => {
                 if let Err(violation) =
@@ -269,6 +310,17 @@ impl Watch {
                 self.ask_out_of_turn(initiator, position, now);
             }
         }
+    }
+
+    /// As [`Self::handle_disconnect`], and no other connection with this node is open: what was asked when an earlier one
+    /// ended may have gone out on one that was dead, too. So this hint is believed whatever came before it.
+    pub fn handle_last_disconnect(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
+        for line in &mut self.lines {
+            if line.hops.iter().any(|hop| hop.at.node == Some(node)) {
+                line.hinted = None;
+            }
+        }
+        self.handle_disconnect(initiator, node, now);
     }
 
     /// This node is gone: its connection ended, and redialling it is refused or answered by another node. What was seen

@@ -8,7 +8,7 @@ use crate::call::watch::{Action, Phase, Watch};
 
 impl Watch {
     /// The outcome is settled: all that still runs is told so, round by round (PROTOCOL-NOTES 33 to 35).
-    pub(super) fn wind_down(&mut self, initiator: &Initiator, now: Duration) {
+    pub(super) fn wind_down(&mut self, initiator: &mut Initiator, now: Duration) {
         if self.is_winding_down() {
             return;
         }

@@ -119,6 +119,7 @@ impl Layout<'_> {
                 17 => self.take(len, "seal"),
                 19 => self.take(len, "continuation"),
                 21 => drop(self.varint("stream")),
+                23 => {}
                 tag => panic!("optional field {tag}"),
             }
             assert_eq!(self.position, field_end, "field {tag} ends where it says");

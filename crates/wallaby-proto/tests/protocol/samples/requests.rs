@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::RequestId;
+use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{
     Budgets, Link, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
 };
@@ -71,7 +72,23 @@ fn every_option() -> Options {
         seal: Some(Bytes::from_static(&[0x5e; 16])),
         continuation: Some(Bytes::from_static(b"stack")),
         stream: Some(9),
+        repeatable: false,
     }
+}
+
+fn sealed() -> Request {
+    let secret: Vec<u8> = (0..16).collect();
+    let key = ClusterKey::new(&secret).expect("16 bytes");
+    let options = Options {
+        budgets: every_option().budgets,
+        ..Options::default()
+    };
+    let mut request = Request {
+        options: Some(Box::new(options)),
+        ..delegated(&[0, 3])
+    };
+    key.seal(&mut request, carol(), None);
+    request
 }
 
 pub(super) fn requests() -> Vec<Sample> {
@@ -99,6 +116,18 @@ pub(super) fn requests() -> Vec<Sample> {
             "The first request on a connection: nothing came before it.",
             first,
             request(&[0]),
+        ),
+        sample(
+            "request-direct-repeatable",
+            "A request that may come again, and then with the number of its attempt.",
+            direct,
+            Request {
+                options: Some(Box::new(Options {
+                    repeatable: true,
+                    ..Options::default()
+                })),
+                ..request(&[0])
+            },
         ),
         sample(
             "request-direct-oldest",
@@ -227,6 +256,12 @@ pub(super) fn requests() -> Vec<Sample> {
                 reply_to: ReplyTo::At("unix:///tmp/a.sock".parse().expect("an address")),
                 ..delegated(&[0, 3])
             },
+        ),
+        sample(
+            "request-delegated-sealed",
+            "A delegated request with budgets, sealed with the key that the bytes 0 to 15 make.",
+            onward,
+            sealed(),
         ),
         sample(
             "request-continued",

@@ -72,7 +72,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
         texts,
         bytes(64),
         bytes(300),
-        option::of(any::<u64>()),
+        (option::of(any::<u64>()), any::<bool>()),
     )
         .prop_map(
             |(
@@ -80,7 +80,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
                 (metadata, trace, attempt),
                 seal,
                 continuation,
-                stream,
+                (stream, repeatable),
             )| {
                 let first = Options {
                     ping,
@@ -96,6 +96,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
                     seal,
                     continuation,
                     stream,
+                    repeatable,
                     ..first
                 })
             },

@@ -1,0 +1,144 @@
+//! A process that the director has started, and what the system says about it.
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{ChildStdin, ChildStdout};
+
+use crate::control::{Announcement, Config, Health, Instruction};
+use crate::network::Network;
+
+/// How long a process that is not stopped may take to answer its director, on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub(crate) struct Child {
+    name: String,
+    process: tokio::process::Child,
+    pid: i32,
+    instructions: ChildStdin,
+    announcements: Lines<BufReader<ChildStdout>>,
+}
+
+/// What a process holds of the system.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Usage {
+    pub(crate) fds: u64,
+    pub(crate) threads: u64,
+    pub(crate) rss_kib: u64,
+}
+
+impl Child {
+    /// Starts a process at a host; it is ready when this returns.
+    pub(crate) async fn start(network: &Network, host: usize, config: &Config) -> Result<Self> {
+        let mut process = network
+            .command(host)?
+            .arg("life")
+            .arg(serde_json::to_string(config)?)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("can't start {}", config.name))?;
+        let pipes = process.stdin.take().zip(process.stdout.take());
+        let (instructions, output) = pipes.context("a process has no pipes")?;
+        let mut child = Self {
+            name: config.name.clone(),
+            pid: i32::try_from(process.id().context("it has ended")?)?,
+            process,
+            instructions,
+            announcements: BufReader::new(output).lines(),
+        };
+        match child.listen(PATIENCE).await? {
+            Announcement::Ready => Ok(child),
+            other => bail!("{} said {other:?} instead of that it is ready", child.name),
+        }
+    }
+
+    pub(crate) async fn instruct(&mut self, instruction: &Instruction) -> Result<()> {
+        let mut line = serde_json::to_string(instruction)?;
+        line.push('\n');
+        let written = self.instructions.write_all(line.as_bytes()).await;
+        written.with_context(|| format!("{} has ended", self.name))
+    }
+
+    /// The next thing that it says.
+    pub(crate) async fn listen(&mut self, within: Duration) -> Result<Announcement> {
+        let line = tokio::time::timeout(within, self.announcements.next_line()).await;
+        let line = line.with_context(|| format!("{} is silent for {within:?}", self.name))??;
+        let Some(line) = line else {
+            bail!("{} has ended", self.name);
+        };
+        serde_json::from_str(&line).with_context(|| format!("{} said {line:?}", self.name))
+    }
+
+    pub(crate) async fn health(&mut self) -> Result<Health> {
+        self.instruct(&Instruction::Report).await?;
+        match self.listen(PATIENCE).await? {
+            Announcement::Health(health) => Ok(health),
+            other => bail!("{} said {other:?} instead of how it is", self.name),
+        }
+    }
+
+    /// Stops the process as it is, or lets it go on.
+    pub(crate) fn set_stopped(&self, stopped: bool) {
+        let signal = if stopped {
+            libc::SIGSTOP
+        } else {
+            libc::SIGCONT
+        };
+        // SAFETY: takes integers. The process has not been waited for, so its id is still its own.
+        unsafe { libc::kill(self.pid, signal) };
+    }
+
+    /// Ends the process by SIGKILL; it is gone when this returns.
+    pub(crate) async fn kill(&mut self) -> Result<()> {
+        Ok(self.process.kill().await?)
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Result<Option<String>> {
+        let status = self.process.try_wait()?;
+        Ok(status.map(|status| match (status.code(), status.signal()) {
+            (Some(code), _) => format!("{} ended with status {code}", self.name),
+            (None, Some(signal)) => format!("{} was killed by signal {signal}", self.name),
+            (None, None) => format!("{} ended", self.name),
+        }))
+    }
+
+    pub(crate) fn usage(&self) -> Result<Usage> {
+        let folder = format!("/proc/{}", self.pid);
+        let gone = || format!("{} has ended", self.name);
+        let fds = std::fs::read_dir(format!("{folder}/fd")).with_context(gone)?;
+        let status = std::fs::read_to_string(format!("{folder}/status")).with_context(gone)?;
+        Ok(Usage {
+            fds: fds.count() as u64,
+            threads: field(&status, "Threads:"),
+            rss_kib: field(&status, "VmRSS:"),
+        })
+    }
+}
+
+fn field(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::field;
+
+    #[test]
+    fn numbers_are_found_in_the_status_of_a_process() {
+        let status = "Name:\twallaby\nVmRSS:\t   5120 kB\nThreads:\t3\n";
+        assert_eq!(field(status, "VmRSS:"), 5120);
+        assert_eq!(field(status, "Threads:"), 3);
+        assert_eq!(field(status, "VmSwap:"), 0);
+    }
+}

@@ -1,0 +1,376 @@
+//! A client: makes calls, several at a time, and writes down how each of them ended.
+
+use anyhow::{Result, bail};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use wallaby::{Address, Answer, Call, CallError, Client, Endpoint, Executed, Failure, FailureKind};
+use wallaby_bench::Transport;
+use wallaby_bench::random::Random;
+
+use crate::control::{
+    Announcement, CallRecord, Config, Instruction, Measured, Outcome, Role, Watch, announce,
+};
+use crate::journal::Journal;
+use crate::life::{self, Instructions};
+use crate::moment;
+use crate::plan::{self, Drawing, Number, Receipt, Shape, Step};
+use crate::server::counter;
+
+/// Calls that have gone wrong and are told in words.
+const MOST_WORDS: usize = 20;
+/// Calls along a pair of servers before it counts as unreachable.
+const MOST_TOUCHES: usize = 10;
+
+struct Caller {
+    endpoint: Endpoint,
+    servers: Vec<Address>,
+    watch: Watch,
+    log: Journal,
+    number: u8,
+    life: u16,
+    next: AtomicU32,
+}
+
+/// How a call ended, with all that came before.
+struct Ended {
+    receipts: Vec<Receipt>,
+    statuses: Vec<String>,
+    outcome: Outcome,
+    settled: Option<Duration>,
+}
+
+/// Calls that go on until they are told to rest.
+struct Loading {
+    stop: Arc<AtomicBool>,
+    workers: JoinSet<()>,
+}
+
+/// Does what the director says until it has gone.
+pub(crate) async fn attend(config: &Config) -> Result<()> {
+    let Role::Client {
+        number,
+        life,
+        entrance,
+        log,
+    } = &config.role
+    else {
+        bail!("{} is no client", config.name);
+    };
+    let caller = Arc::new(Caller {
+        endpoint: life::builder(config, entrance.as_ref())?.bind().await?,
+        servers: life::addresses(&config.servers)?,
+        watch: config.watch,
+        log: Journal::open(log)?,
+        number: *number,
+        life: *life,
+        next: AtomicU32::new(0),
+    });
+    let mut loading: Option<Loading> = None;
+    let mut instructions = Instructions::new();
+    announce(&Announcement::Ready)?;
+    while let Some(instruction) = instructions.next().await? {
+        match instruction {
+            Instruction::Load {
+                seed,
+                workers,
+                transport,
+                aborts,
+            } => loading = Some(caller.load(seed, workers, transport, aborts)),
+            Instruction::Touch => {
+                let failures = Arc::clone(&caller).touch().await;
+                announce(&Announcement::Touched { failures })?;
+            }
+            Instruction::Rest => {
+                if let Some(loading) = loading.take() {
+                    loading.stop.store(true, Ordering::Relaxed);
+                    loading.workers.join_all().await;
+                }
+                let next = caller.next.load(Ordering::Relaxed);
+                announce(&Announcement::Resting { next })?;
+            }
+            Instruction::Hold { servers } => caller.hold(&servers).await?,
+            Instruction::Measure {
+                seed,
+                hops,
+                calls,
+                workers,
+            } => {
+                let measured = Arc::clone(&caller).measure(seed, hops, calls, workers);
+                announce(&Announcement::Measured(measured.await))?;
+            }
+            Instruction::Report => {
+                let health = life::health(&caller.endpoint);
+                announce(&Announcement::Health(health))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Caller {
+    fn load(
+        self: &Arc<Self>,
+        seed: u64,
+        workers: u16,
+        transport: Transport,
+        aborts: bool,
+    ) -> Loading {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut set = JoinSet::new();
+        for worker in 0..u64::from(workers) {
+            let (caller, stop) = (Arc::clone(self), Arc::clone(&stop));
+            let mut random = Random::new(seed ^ (worker + 1).wrapping_mul(0x9e6c_63d0_876a_68ef));
+            set.spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    caller.one_call(transport, aborts, &mut random).await;
+                    let think = Duration::from_micros(random.between(0, 30_000));
+                    tokio::time::sleep(think).await;
+                }
+            });
+        }
+        Loading { stop, workers: set }
+    }
+
+    fn take_number(&self) -> Number {
+        Number {
+            client: self.number,
+            life: self.life,
+            call: self.next.fetch_add(1, Ordering::Relaxed),
+            node: 0,
+        }
+    }
+
+    fn client(&self, step: &Step) -> Client {
+        let server = &self.servers[usize::from(step.server) % self.servers.len()];
+        Client::new(&self.endpoint, server)
+    }
+
+    async fn one_call(&self, transport: Transport, aborts: bool, random: &mut Random) {
+        let drawing = Drawing {
+            servers: self.servers.len() as u8,
+            transport,
+            work_us: 20_000,
+            long_work_us: self.watch.timeout.as_micros() as u32 * 3 / 2,
+        };
+        let (shape, step) = plan::draw(drawing, self.take_number(), random);
+        let give_up = (aborts && random.per_mille(30))
+            .then(|| Duration::from_micros(random.between(0, 50_000)));
+        let planned = step.planned();
+        // Lines with one small answer are what RPC is, and have ways of their own through the runtime.
+        let is_rpc = shape == Shape::Line && random.per_mille(700);
+        let begun = moment::now();
+        let client = self.client(&step);
+        let sizes: Vec<_> = sizes(&step);
+        let ended = match is_rpc {
+            true => finish(client.call(&counter::ONE, (step,)), give_up).await,
+            false => finish(client.call(&counter::MANY, (step,)), give_up).await,
+        };
+        let wrong = |receipt: &&Receipt| {
+            let size = sizes.iter().find(|(id, _)| *id == receipt.id);
+            !receipt.is_intact() || size.is_none_or(|(_, size)| *size != receipt.filler.len())
+        };
+        let record = CallRecord {
+            shape,
+            begun,
+            ended: moment::now(),
+            deadline: self.watch.deadline,
+            planned,
+            delivered: ended.receipts.iter().map(|r| (r.id, r.index)).collect(),
+            damaged: ended.receipts.iter().filter(wrong).count() as u64,
+            statuses: ended.statuses,
+            outcome: ended.outcome,
+            settled: ended.settled,
+        };
+        if let Ok(mut line) = serde_json::to_string(&record) {
+            line.push('\n');
+            self.log.write_line(&line);
+        }
+    }
+
+    async fn hold(&self, servers: &[u8]) -> Result<()> {
+        let step = plan::line(self.take_number(), servers, 600_000);
+        let client = self.client(&step);
+        let mut call = client.call(&counter::MANY, (step,));
+        if let Some(Ok(_)) = call.next().await {
+            announce(&Announcement::Holding)?;
+        }
+        let ended = finish(call, None).await;
+        announce(&Announcement::Released {
+            at: moment::now(),
+            outcome: ended.outcome,
+        })
+    }
+
+    async fn measure(self: Arc<Self>, seed: u64, hops: u8, calls: u32, workers: u16) -> Measured {
+        let left = Arc::new(AtomicU32::new(calls));
+        let bad = Arc::new(Mutex::new((0, Vec::new())));
+        let start = Instant::now();
+        let mut set = JoinSet::new();
+        for worker in 0..u64::from(workers) {
+            let (caller, left, bad) = (Arc::clone(&self), Arc::clone(&left), Arc::clone(&bad));
+            let mut random = Random::new(seed ^ (worker + 1).wrapping_mul(0xd605_1f93_57a4_2b1b));
+            set.spawn(async move {
+                let mut latencies = Vec::new();
+                while take_one(&left) {
+                    let begun = Instant::now();
+                    let result = caller.along(hops, &mut random).await;
+                    latencies.push(begun.elapsed().as_micros() as u64);
+                    if let Err(words) = result {
+                        let mut bad = bad.lock().unwrap_or_else(PoisonError::into_inner);
+                        bad.0 += 1;
+                        if bad.1.len() < MOST_WORDS {
+                            bad.1.push(words);
+                        }
+                    }
+                }
+                latencies
+            });
+        }
+        let mut latencies: Vec<u64> = set.join_all().await.into_iter().flatten().collect();
+        latencies.sort_unstable();
+        let at = |per_mille: usize| {
+            let index = (latencies.len() * per_mille / 1000).min(latencies.len().max(1) - 1);
+            latencies.get(index).copied().unwrap_or_default()
+        };
+        let (failed, failures) = bad.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Measured {
+            calls: latencies.len() as u64,
+            failed,
+            failures,
+            seconds: start.elapsed().as_secs_f64(),
+            p50_us: at(500),
+            p99_us: at(990),
+            max_us: at(1000),
+        }
+    }
+
+    /// Calls along every pair of servers; those that can't be called along, with what was said last.
+    async fn touch(self: Arc<Self>) -> Vec<String> {
+        let count = self.servers.len() as u8;
+        let pairs = (0..count).flat_map(|first| (0..count).map(move |second| [first, second]));
+        let mut set = JoinSet::new();
+        for pair in pairs.filter(|[first, second]| first != second) {
+            let caller = Arc::clone(&self);
+            set.spawn(async move {
+                let mut said = String::new();
+                for _ in 0..MOST_TOUCHES {
+                    match caller.pass(&pair).await {
+                        Ok(()) => return None,
+                        Err(words) => said = words,
+                    }
+                }
+                Some(format!("no call along servers {pair:?} completes: {said}"))
+            });
+        }
+        set.join_all().await.into_iter().flatten().collect()
+    }
+
+    /// One call along random servers.
+    async fn along(&self, hops: u8, random: &mut Random) -> Result<(), String> {
+        let mut servers: Vec<u8> = (0..self.servers.len() as u8).collect();
+        random.shuffle(&mut servers);
+        servers.truncate(hops.into());
+        self.pass(&servers).await
+    }
+
+    /// One call along these servers, answered by the last.
+    async fn pass(&self, servers: &[u8]) -> Result<(), String> {
+        let step = plan::line(self.take_number(), servers, 0);
+        let last = step.planned().last().map(|request| request.id);
+        let answer = self.client(&step).call(&counter::ONE, (step,)).await;
+        match answer {
+            Ok(receipt) if Some(receipt.id) == last => Ok(()),
+            Ok(receipt) => Err(format!("answered for request {}", receipt.id)),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+fn take_one(left: &AtomicU32) -> bool {
+    let less = |left: u32| left.checked_sub(1);
+    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    taken.is_ok()
+}
+
+fn sizes(step: &Step) -> Vec<(u64, usize)> {
+    let mut all = vec![(step.id, step.answer_bytes as usize)];
+    all.extend(step.then.iter().flat_map(sizes));
+    all
+}
+
+/// Takes all answers; gives the call up after a while if that is said.
+async fn finish<A>(mut call: Call<A>, give_up: Option<Duration>) -> Ended
+where
+    A: Answer<Item = Receipt>,
+{
+    let (mut receipts, mut statuses) = (Vec::new(), Vec::new());
+    let patience = tokio::time::sleep(give_up.unwrap_or(Duration::MAX / 4));
+    tokio::pin!(patience);
+    loop {
+        let item = tokio::select! {
+            item = call.next() => item,
+            () = &mut patience => {
+                let start = Instant::now();
+                call.stop().await;
+                return Ended {
+                    receipts,
+                    statuses,
+                    outcome: Outcome::Aborted,
+                    settled: Some(start.elapsed()),
+                };
+            }
+        };
+        match item {
+            Some(Ok(receipt)) => receipts.push(receipt),
+            Some(Err(CallError::Failed(_))) | None => break,
+            Some(Err(CallError::Status(status))) => {
+                statuses.push(format!("{:?}: {status}", status.code()));
+            }
+            Some(Err(other)) => statuses.push(other.to_string()),
+        }
+    }
+    let outcome = match call.outcome() {
+        Some(wallaby::Outcome::Complete { .. }) => Outcome::Complete,
+        Some(wallaby::Outcome::Failed(failure)) => failed(&failure),
+        None => Outcome::Other {
+            words: "it yields no more answers and has no outcome".to_owned(),
+        },
+    };
+    Ended {
+        receipts,
+        statuses,
+        outcome,
+        settled: None,
+    }
+}
+
+fn failed(failure: &Failure) -> Outcome {
+    let words = failure.to_string();
+    match failure {
+        Failure::Lost(loss) => {
+            let named = std::iter::once(&loss.server).chain(loss.path.iter().map(|s| &s.server));
+            Outcome::Lost {
+                kind: match &loss.kind {
+                    FailureKind::Silent { .. } => "silent",
+                    FailureKind::ResponseLost { .. } => "response lost",
+                    FailureKind::Stalled { .. } => "stalled",
+                    FailureKind::Undelivered => "undelivered",
+                    _ => "violation",
+                }
+                .to_owned(),
+                servers: named
+                    .filter_map(|location| location.address.as_ref())
+                    .map(Address::to_string)
+                    .collect(),
+                nothing_sent: loss.executed == Executed::NothingSent,
+                words,
+            }
+        }
+        Failure::NotSent { .. } => Outcome::NotSent { words },
+        Failure::Deadline { .. } => Outcome::Deadline { words },
+        Failure::Aborted => Outcome::Aborted,
+        _ => Outcome::Other { words },
+    }
+}

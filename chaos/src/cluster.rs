@@ -1,0 +1,305 @@
+//! The processes of a run: servers, clients and proxies, each at its place, with a life at a time.
+
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use wallaby_bench::Transport;
+
+use crate::child::{Child, Usage};
+use crate::control::{Config, Entrance, Health, Losses, Role, Watch};
+use crate::moment::{self, SECOND};
+use crate::network::{Choice, Network};
+
+/// What a cluster is made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    pub(crate) transport: Transport,
+    pub(crate) network: Choice,
+    pub(crate) servers: usize,
+    pub(crate) clients: usize,
+    pub(crate) watch: Watch,
+    /// What proxies do before each UDP address; None: no proxies.
+    pub(crate) losses: Option<Losses>,
+    pub(crate) seed: u64,
+    /// Which one of the director's clusters it is.
+    pub(crate) lane: usize,
+}
+
+/// A place for a process. Servers come first, then clients.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) name: String,
+    pub(crate) config: Config,
+    pub(crate) child: Option<Child>,
+    pub(crate) life: u16,
+    /// When it started, what it held then, and what it held when it had rested for the first time.
+    pub(crate) since: u64,
+    pub(crate) fresh: Usage,
+    pub(crate) fresh_tasks: u64,
+    pub(crate) rested: Option<Usage>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) network: Network,
+    pub(crate) seats: Vec<Seat>,
+    pub(crate) servers: usize,
+    proxies: Vec<Child>,
+    folder: Folder,
+}
+
+/// Files of a run; gone with it.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0); // else the system does, some time
+    }
+}
+
+const FOLDER: &str = "wallaby-chaos-";
+
+impl Cluster {
+    pub(crate) async fn start(settings: Settings) -> Result<Self> {
+        let folder = make_folder(settings.lane)?;
+        let hosts = settings.servers + settings.clients;
+        let network = Network::new(
+            settings.network,
+            settings.transport,
+            hosts,
+            settings.lane,
+            &folder.0,
+        )
+        .await?;
+        let mut cluster = Self {
+            network,
+            seats: Vec::new(),
+            servers: settings.servers,
+            proxies: Vec::new(),
+            folder,
+        };
+        let addresses: Vec<String> = (0..settings.servers)
+            .map(|host| cluster.network.address(host))
+            .collect();
+        for host in 0..hosts {
+            cluster.seat(host, settings, addresses.clone()).await?;
+        }
+        Ok(cluster)
+    }
+
+    /// Starts the process of a host, and its proxy before it.
+    async fn seat(&mut self, host: usize, settings: Settings, servers: Vec<String>) -> Result<()> {
+        let is_server = host < self.servers;
+        let number = host - if is_server { 0 } else { self.servers };
+        // Every other client does not listen.
+        let listens = is_server || number.is_multiple_of(2);
+        let losses = settings.losses.filter(|_| listens);
+        let (entrance, front) = self.network.entrance(host, losses.is_some());
+        let mut config = Config {
+            parent: std::process::id(),
+            name: format!("proxy {host}"),
+            servers,
+            watch: settings.watch,
+            role: self.role(host, number, listens.then_some(entrance))?,
+        };
+        let role = config.role.clone();
+        if let Some((losses, front)) = losses.zip(front) {
+            config.role = Role::Proxy {
+                front: front.front,
+                target: front.target,
+                losses,
+                seed: settings.seed ^ (host as u64 + 1).wrapping_mul(0xa076_1d64_78bd_642f),
+            };
+            self.proxies
+                .push(Child::start(&self.network, host, &config).await?);
+            config.role = role;
+        }
+        config.name = match is_server {
+            true => format!("server {number}"),
+            false => format!("client {number}"),
+        };
+        self.seats.push(Seat {
+            name: config.name.clone(),
+            config,
+            child: None,
+            life: 0,
+            since: 0,
+            fresh: Usage::default(),
+            fresh_tasks: 0,
+            rested: None,
+        });
+        self.begin(host).await
+    }
+
+    fn role(&self, host: usize, number: usize, entrance: Option<Entrance>) -> Result<Role> {
+        let books = self.books(host);
+        if host >= self.servers {
+            return Ok(Role::Client {
+                number: u8::try_from(number)?,
+                life: 0,
+                entrance,
+                log: books,
+            });
+        }
+        Ok(Role::Server {
+            entrance: entrance.context("servers listen")?,
+            journal: books,
+        })
+    }
+
+    /// Where the process of a seat writes down what it does.
+    pub(crate) fn books(&self, seat: usize) -> PathBuf {
+        self.folder.0.join(format!("{seat}.log"))
+    }
+
+    /// Starts the process of a seat; it is ready when this returns.
+    pub(crate) async fn begin(&mut self, index: usize) -> Result<()> {
+        let seat = &mut self.seats[index];
+        if let Role::Client { life, .. } = &mut seat.config.role {
+            *life = seat.life;
+        }
+        let mut child = Child::start(&self.network, index, &seat.config).await?;
+        seat.fresh = child.usage()?;
+        seat.fresh_tasks = child.health().await?.tasks;
+        seat.since = moment::now();
+        seat.rested = None;
+        seat.child = Some(child);
+        Ok(())
+    }
+
+    /// Kills the process of a seat.
+    pub(crate) async fn kill(&mut self, index: usize) -> Result<()> {
+        let seat = &mut self.seats[index];
+        seat.life += 1;
+        match seat.child.take() {
+            Some(mut child) => child.kill().await,
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn child(&mut self, index: usize) -> Result<&mut Child> {
+        let seat = &mut self.seats[index];
+        let gone = || format!("{} is not running", seat.name);
+        seat.child.as_mut().with_context(gone)
+    }
+
+    pub(crate) fn clients(&self) -> std::ops::Range<usize> {
+        self.servers..self.seats.len()
+    }
+
+    /// What the proxies did to datagrams, all together.
+    pub(crate) async fn proxied(&mut self) -> Result<std::collections::BTreeMap<String, u64>> {
+        let mut sum = std::collections::BTreeMap::new();
+        for proxy in &mut self.proxies {
+            for (what, count) in proxy.health().await?.counted {
+                *sum.entry(what).or_default() += count;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Whoever has ended without being told to.
+    pub(crate) fn lost(&mut self) -> Result<Option<String>> {
+        let seats = self.seats.iter_mut().filter_map(|seat| seat.child.as_mut());
+        for child in seats.chain(&mut self.proxies) {
+            if let Some(words) = child.ended()? {
+                return Ok(Some(words));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until nothing is left of calls anywhere, then compares what each process holds with what it may hold.
+    /// What is wrong comes back as sentences.
+    pub(crate) async fn rest(&mut self, within: Duration) -> Result<Vec<String>> {
+        let end = moment::now() + within.as_nanos() as u64;
+        let most = self.seats.len() as u64;
+        let mut wrong = Vec::new();
+        for seat in &mut self.seats {
+            let Some(child) = &mut seat.child else {
+                bail!("{} is not running", seat.name);
+            };
+            let health = loop {
+                let health = child.health().await?;
+                if health.is_idle() || moment::now() >= end {
+                    break health;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            };
+            let usage = child.usage()?;
+            wrong.extend(seat.leaks(&health, usage, most));
+            // The first rest after some work is what later ones are compared with.
+            if seat.rested.is_none() && moment::now() - seat.since > 5 * SECOND {
+                seat.rested = Some(usage);
+            }
+        }
+        Ok(wrong)
+    }
+}
+
+impl Seat {
+    /// What this process holds too much of, when nothing runs.
+    fn leaks(&self, health: &Health, usage: Usage, seats: u64) -> Vec<String> {
+        let name = &self.name;
+        let mut wrong = Vec::new();
+        if !health.is_idle() {
+            wrong.push(format!("{name} still has something of calls: {health:?}"));
+        }
+        if health.panics > 0 {
+            wrong.push(format!("handlers of {name} panicked: {}", health.panics));
+        }
+        // Connections may stay open: to each other process one that it made, and one that the other made.
+        let fresh = self.fresh;
+        let mut limit = |what: &str, has: u64, may: u64| {
+            if has > may {
+                wrong.push(format!(
+                    "{name} has {has} {what}, {may} at most were expected"
+                ));
+            }
+        };
+        limit("file descriptors", usage.fds, fresh.fds + 2 * seats + 8);
+        limit("threads", usage.threads, fresh.threads + 2);
+        limit("tasks", health.tasks, self.fresh_tasks + 4 * seats + 8);
+        if let Some(rested) = self.rested {
+            let may = rested.rss_kib + rested.rss_kib / 2 + MEMORY_SLACK_KIB;
+            limit("KiB of memory", usage.rss_kib, may);
+        }
+        wrong
+    }
+}
+
+/// What allocators keep of a process that has had large messages.
+const MEMORY_SLACK_KIB: u64 = 32 << 10;
+
+fn make_folder(lane: usize) -> Result<Folder> {
+    let all = std::env::temp_dir();
+    sweep(&all);
+    let folder = all.join(format!("{FOLDER}{}-{lane}", std::process::id()));
+    let made = fs::DirBuilder::new().mode(0o700).create(&folder);
+    made.with_context(|| format!("the folder {} can't be made", folder.display()))?;
+    Ok(Folder(folder))
+}
+
+/// Removes what directors that were killed have left behind a while ago.
+fn sweep(all: &Path) {
+    const OLD: Duration = Duration::from_secs(3600);
+    let Ok(entries) = fs::read_dir(all) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_str().and_then(|name| name.strip_prefix(FOLDER));
+        let Some((pid, _)) = name.and_then(|name| name.split_once('-')) else {
+            continue;
+        };
+        let changed = entry.metadata().and_then(|metadata| metadata.modified());
+        let age = changed.map(|changed| SystemTime::now().duration_since(changed));
+        let is_old = matches!(age, Ok(Ok(age)) if age > OLD);
+        if is_old && !Path::new("/proc").join(pid).exists() {
+            let _ = fs::remove_dir_all(entry.path()); // somebody else's, then
+        }
+    }
+}

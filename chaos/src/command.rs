@@ -1,0 +1,264 @@
+//! The commands of the program: what they are asked, how they run, what is printed.
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use std::fmt::Write as _;
+use std::io::Write;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+use wallaby_bench::Transport;
+
+use crate::network::Choice;
+use crate::{churn, detect, life, loss, report};
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Load on a cluster whose processes are killed and stopped and whose links are cut
+    Run(Run),
+    /// Measure how long it takes until a call fails whose server is gone
+    Detect(Detect),
+    /// Calls over UDP while datagrams are dropped, doubled, overtaken and damaged
+    Loss(Loss),
+    /// A process of one of the above, which starts it itself
+    #[command(hide = true)]
+    Life {
+        /// What it is told, as JSON
+        config: String,
+    },
+}
+
+/// How to run a cluster.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// What is drawn at random is drawn from this; a new one if not given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// For about how long; at least one round
+    #[arg(long, default_value_t = 20)]
+    seconds: u64,
+    /// tcp, udp or unix
+    #[arg(long, default_value = "tcp")]
+    transport: Transport,
+    /// Where processes are
+    #[arg(long, value_enum, default_value_t = Choice::Auto)]
+    network: Choice,
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(2..=60))]
+    /// Servers
+    servers: u8,
+    /// Clients; every other one does not listen
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=60))]
+    clients: u8,
+    /// Calls that each client has outstanding
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    workers: u16,
+    /// Over UDP: of a thousand datagrams so many are dropped, doubled, overtaken, damaged
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=500))]
+    loss: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// How to measure detection.
+#[derive(Debug, Args)]
+pub struct Detect {
+    /// How often each kind
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
+    times: u32,
+    /// tcp, udp or unix
+    #[arg(long, default_value = "tcp")]
+    transport: Transport,
+    /// Where processes are
+    #[arg(long, value_enum, default_value_t = Choice::Auto)]
+    network: Choice,
+    /// How many victims at a time
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=20))]
+    lanes: u8,
+    /// How often servers are asked, in milliseconds
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..))]
+    period_ms: u64,
+    /// How long silence may last, in milliseconds
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(20..))]
+    timeout_ms: u64,
+    /// How much later than the limit is still well, in milliseconds: what a busy machine needs to wake somebody up
+    #[arg(long, default_value_t = 50)]
+    margin_ms: u64,
+    /// When victims are hurt is drawn from this; a new one if not given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// How to measure calls over a lossy network.
+#[derive(Debug, Args)]
+pub struct Loss {
+    /// Calls of each number of hops
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    calls: u32,
+    /// Numbers of hops
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4], value_parser = clap::value_parser!(u8).range(1..=16))]
+    hops: Vec<u8>,
+    /// Of a thousand datagrams so many are dropped, doubled, overtaken, damaged
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=500))]
+    loss: u32,
+    /// Calls outstanding
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    workers: u16,
+    /// What is drawn at random is drawn from this; a new one if not given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The user (or the system) asked the program to end.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+impl Command {
+    /// Does it; whether all was well.
+    ///
+    /// # Errors
+    /// What kept it from being done, or [`Interrupted`].
+    pub fn run(self) -> Result<bool> {
+        // Processes die with the thread that started them: there is only this one.
+        let runtime = || {
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+        };
+        match self {
+            Self::Life { config } => life::run(&config).map(|()| true),
+            Self::Run(run) => runtime()?.block_on(until_interrupted(run.run())),
+            Self::Detect(detect) => runtime()?.block_on(until_interrupted(detect.run())),
+            Self::Loss(loss) => runtime()?.block_on(until_interrupted(loss.run())),
+        }
+    }
+}
+
+impl Run {
+    async fn run(self) -> Result<bool> {
+        let seed = seed(self.seed)?;
+        eprintln!("seed {seed}");
+        let options = churn::Options {
+            seed,
+            seconds: self.seconds,
+            transport: self.transport,
+            network: self.network,
+            servers: self.servers.into(),
+            clients: self.clients.into(),
+            workers: self.workers,
+            loss: self.loss,
+        };
+        let start = Instant::now();
+        let tell = |words: &str| {
+            let seconds = start.elapsed().as_secs();
+            for line in words.lines() {
+                eprintln!("{seconds:4} s  {line}");
+            }
+        };
+        let report = churn::run(options, tell).await?;
+        let mut text = report::churn(&report);
+        let command = format!(
+            "wallaby-chaos run --seed {seed} --transport {} --seconds {}",
+            self.transport, self.seconds
+        );
+        report::violations(&report.violations, &command, &mut text);
+        print(&report, &text, self.json)?;
+        Ok(report.violations.is_empty())
+    }
+}
+
+impl Detect {
+    async fn run(self) -> Result<bool> {
+        let seed = seed(self.seed)?;
+        eprintln!("seed {seed}");
+        let report = detect::run(detect::Options {
+            seed,
+            times: self.times,
+            transport: self.transport,
+            network: self.network,
+            lanes: self.lanes.into(),
+            period: Duration::from_millis(self.period_ms),
+            timeout: Duration::from_millis(self.timeout_ms),
+            margin: Duration::from_millis(self.margin_ms),
+        })
+        .await?;
+        let mut text = report::detect(&report);
+        let command = format!(
+            "wallaby-chaos detect --seed {seed} --transport {}",
+            self.transport
+        );
+        report::violations(&report.violations, &command, &mut text);
+        print(&report, &text, self.json)?;
+        Ok(report.violations.is_empty())
+    }
+}
+
+impl Loss {
+    async fn run(self) -> Result<bool> {
+        let seed = seed(self.seed)?;
+        eprintln!("seed {seed}");
+        let report = loss::run(loss::Options {
+            seed,
+            calls: self.calls,
+            hops: self.hops,
+            loss: self.loss,
+            workers: self.workers,
+        })
+        .await?;
+        let mut text = report::loss(&report);
+        let command = format!("wallaby-chaos loss --seed {seed} --calls {}", self.calls);
+        report::violations(&report.violations, &command, &mut text);
+        print(&report, &text, self.json)?;
+        Ok(report.violations.is_empty())
+    }
+}
+
+fn seed(given: Option<u64>) -> Result<u64> {
+    if let Some(seed) = given {
+        return Ok(seed);
+    }
+    let mut bytes = [0; 4]; // short enough to be typed again
+    if let Err(error) = getrandom::fill(&mut bytes) {
+        bail!("no random numbers from the operating system: {error}");
+    }
+    Ok(u32::from_le_bytes(bytes).into())
+}
+
+fn print(report: &impl serde::Serialize, text: &str, json: bool) -> Result<()> {
+    let mut output = String::new();
+    match json {
+        true => writeln!(output, "{}", serde_json::to_string(report)?)?,
+        false => output.push_str(text),
+    }
+    let mut out = std::io::stdout().lock();
+    out.write_all(output.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Ends what it does, and with it all its processes, when the program is asked to end.
+async fn until_interrupted(work: impl Future<Output = Result<bool>>) -> Result<bool> {
+    let listen = |kind| signal(kind).context("signals can't be listened to");
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut hangup = listen(SignalKind::hangup())?;
+    tokio::select! {
+        result = work => result,
+        _ = interrupt.recv() => Err(Interrupted.into()),
+        _ = terminate.recv() => Err(Interrupted.into()),
+        _ = hangup.recv() => Err(Interrupted.into()),
+    }
+}

@@ -1,0 +1,99 @@
+//! A server: a service that counts, by a journal, each time that one of its handlers runs.
+
+use anyhow::Result;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use wallaby::{Address, Code, Endpoint, Many, One, Request, Status};
+
+use crate::control::{Config, Entrance};
+use crate::journal::{Event, Journal};
+use crate::life;
+use crate::plan::{Receipt, Step};
+
+/// Does what the step says and hands on what follows.
+#[wallaby::service(package = "chaos")]
+pub(crate) trait Counter {
+    /// A line: whoever is last answers.
+    async fn one(step: Step) -> Receipt;
+    /// Any tree: everybody answers as often as the step says.
+    async fn many(step: Step) -> Many<Receipt>;
+}
+
+struct Server {
+    journal: Journal,
+    peers: Vec<Address>,
+}
+
+#[wallaby::serve]
+impl Counter for Server {
+    async fn one(&self, request: Request<One<Receipt>>, step: Step) -> Result<(), Status> {
+        self.journal.write(Event::Begun, step.id);
+        pause(request.cancelled(), micros(step.work_us)).await?;
+        let id = step.id;
+        match &step.then[..] {
+            [] => {
+                self.journal.write(Event::Answering(0), id);
+                request.respond(Receipt::new(&step, 0)).await?;
+            }
+            [next, ..] => {
+                let server = self.peer(next)?;
+                request.forward(server, counter::one(next.clone())).await?;
+            }
+        }
+        self.journal.write(Event::Ended, id);
+        Ok(())
+    }
+
+    async fn many(&self, request: Request<Many<Receipt>>, mut step: Step) -> Result<(), Status> {
+        self.journal.write(Event::Begun, step.id);
+        pause(request.cancelled(), micros(step.work_us)).await?;
+        for index in 0..step.answers {
+            self.journal.write(Event::Answering(index), step.id);
+            request.reply(Receipt::new(&step, index)).await?;
+        }
+        for next in std::mem::take(&mut step.then) {
+            let server = self.peer(&next)?;
+            request.delegate(server, counter::many(next)).await?;
+        }
+        let hold = Duration::from_millis(step.hold_ms.into());
+        pause(request.cancelled(), hold).await?;
+        self.journal.write(Event::Ended, step.id);
+        Ok(())
+    }
+}
+
+impl Server {
+    fn peer(&self, step: &Step) -> Result<&Address, Status> {
+        let peer = self.peers.get(usize::from(step.server));
+        peer.ok_or_else(|| Status::new(Code::NotFound, format!("no server {}", step.server)))
+    }
+}
+
+fn micros(micros: u32) -> Duration {
+    Duration::from_micros(micros.into())
+}
+
+/// Works for so long, or until the request is stopped.
+async fn pause(cancelled: impl Future<Output = ()>, time: Duration) -> Result<(), Status> {
+    if time.is_zero() {
+        return Ok(());
+    }
+    tokio::select! {
+        () = tokio::time::sleep(time) => Ok(()),
+        () = cancelled => Err(Status::new(Code::Cancelled, "stopped while it worked")),
+    }
+}
+
+/// Serves until the director has gone.
+pub(crate) async fn serve(config: &Config, entrance: &Entrance, journal: &Path) -> Result<()> {
+    let server = Arc::new(Server {
+        journal: Journal::open(journal)?,
+        peers: life::addresses(&config.servers)?,
+    });
+    let endpoint: Endpoint = life::builder(config, Some(entrance))?
+        .serve(counter::service(server))
+        .bind()
+        .await?;
+    life::attend_reports(&endpoint).await
+}

@@ -1,0 +1,434 @@
+//! A server's endpoint: the real records and the real server halves of its requests, driven as their documentation says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use wallaby_proto::call::records::{
+    Action, Admission, Origin, Output, RecordLimits, Records, Remembered, Sent, Session, Ticket,
+};
+use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Server, undelivered};
+use wallaby_proto::wire::{Message, MethodRef, Options, PingSettings, ReplyTo, Request};
+use wallaby_proto::{Code, Facts, Status};
+
+use crate::letter::{CLIENT, Letter, address, call, child, node, token};
+use crate::local::Machine;
+use crate::plan::{Step, Tree};
+use crate::scope::{PERIOD, Scope, Variant};
+
+/// What happens at a server.
+#[derive(Debug, Clone)]
+pub(crate) enum Event {
+    Receive {
+        from: u8,
+        letter: Letter,
+        now: Duration,
+    },
+    /// The handler in this slot goes on until it yields or ends.
+    Act {
+        slot: u8,
+        now: Duration,
+    },
+    Tick {
+        now: Duration,
+    },
+    /// The connection with the initiator ended, and there is a new one.
+    Reconnected {
+        now: Duration,
+    },
+    /// All connections ended, and then nothing but time happens.
+    Left {
+        now: Duration,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) enum Effect {
+    Send {
+        to: u8,
+        letter: Letter,
+    },
+    /// A handler of a request of the tree started.
+    Started {
+        request: u8,
+        /// Although this server had been told to stop the call.
+        stopped: bool,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct View {
+    /// Where handlers run: a bit for each slot.
+    pub(crate) running: u16,
+    /// Nothing is remembered.
+    pub(crate) forgotten: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Seed {
+    pub(crate) endpoint: u8,
+    pub(crate) tree: Arc<Tree>,
+    /// The endpoints that handle the tree's requests.
+    pub(crate) places: Vec<u8>,
+    pub(crate) ping: PingSettings,
+    /// How long messages may be under way.
+    pub(crate) transit: Duration,
+    pub(crate) variant: Variant,
+}
+
+impl Seed {
+    pub(crate) fn of(scope: &Scope, tree: &Arc<Tree>, endpoint: u8) -> Self {
+        let requests = 0..tree.handlers.len() as u8;
+        Self {
+            endpoint,
+            tree: tree.clone(),
+            places: requests
+                .map(|request| scope.endpoint(tree, request))
+                .collect(),
+            ping: scope.ping(),
+            transit: PERIOD * u32::from(scope.delay.unwrap_or(0)),
+            variant: scope.variant,
+        }
+    }
+}
+
+/// Timers that may fire until all is forgotten.
+const MOST_TIMERS: usize = 1000;
+
+#[derive(Debug)]
+pub(crate) struct Host {
+    seed: Seed,
+    records: Records,
+    handlers: Vec<Option<Handler>>,
+    /// Counts the connections with the initiator.
+    connections: u64,
+    /// It was told to stop the call.
+    stopped: bool,
+}
+
+#[derive(Debug)]
+struct Handler {
+    ticket: Ticket,
+    server: Server<u8>,
+    request: u8,
+    next: usize,
+}
+
+impl Machine for Host {
+    type Seed = Seed;
+    type Input = Event;
+    type Output = Effect;
+    type View = View;
+
+    fn new(seed: &Seed) -> Self {
+        let limits = RecordLimits {
+            ping: seed.ping,
+            kept_bytes: 4096,
+            ..RecordLimits::default()
+        };
+        let mut records = Records::new(limits, [seed.endpoint; 16]);
+        let endpoints = seed.places.iter().copied().max().unwrap_or(0);
+        for peer in CLIENT..=endpoints {
+            records.session_opened(session(peer, 0), node(peer));
+        }
+        Self {
+            seed: seed.clone(),
+            records,
+            handlers: Vec::new(),
+            connections: 0,
+            stopped: false,
+        }
+    }
+
+    fn view(&self) -> View {
+        let slots = (0..).zip(&self.handlers);
+        let running = slots.filter(|(_, handler)| handler.is_some());
+        View {
+            running: running.map(|(slot, _)| 1 << slot).sum(),
+            forgotten: self.records.remembered() == Remembered::default(),
+        }
+    }
+
+    fn handle(&mut self, event: &Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let now = match event {
+            Event::Receive { from, letter, now } => {
+                self.receive(*from, &letter.message, *now, &mut effects);
+                now
+            }
+            Event::Act { slot, now } => {
+                self.act(usize::from(*slot), *now, &mut effects);
+                now
+            }
+            Event::Tick { now } => {
+                self.records.handle_timeout(*now);
+                now
+            }
+            Event::Left { now } => {
+                self.leave(*now);
+                now
+            }
+            Event::Reconnected { now } => {
+                self.records.session_ended(self.to_client(), *now);
+                self.connections += 1;
+                self.records.session_opened(self.to_client(), node(CLIENT));
+                now
+            }
+        };
+        self.settle(*now, &mut effects);
+        effects
+    }
+}
+
+fn session(peer: u8, connection: u64) -> Session {
+    Session(u64::from(peer) + 100 * connection)
+}
+
+fn cancelled(text: impl ToString) -> Status {
+    Status::new(Code::Cancelled, text.to_string())
+}
+
+impl Host {
+    fn to_client(&self) -> Session {
+        session(CLIENT, self.connections)
+    }
+
+    fn receive(&mut self, from: u8, message: &Message, now: Duration, effects: &mut Vec<Effect>) {
+        let origin = Origin {
+            session: match from {
+                CLIENT => self.to_client(),
+                peer => session(peer, 0),
+            },
+            peer: node(from),
+            transit: self.seed.transit,
+        };
+        match message {
+            Message::Request(request) => self.admit(request.clone(), origin, now, effects),
+            Message::Ping(ping) => {
+                self.stopped |= ping.abort;
+                let runs = self.handlers.iter().any(Option::is_some);
+                if ping.abort && !runs && self.seed.variant == Variant::AbortsForgotten {
+                    return;
+                }
+                self.records.handle_ping(ping, origin, now);
+            }
+            _ => {}
+        }
+    }
+
+    fn leave(&mut self, mut now: Duration) {
+        let peers = CLIENT..=self.seed.places.iter().copied().max().unwrap_or(0);
+        for connection in 0..=self.connections {
+            for peer in peers.clone() {
+                self.records.session_ended(session(peer, connection), now);
+            }
+        }
+        for _ in 0..MOST_TIMERS {
+            while self.records.poll().is_some() {}
+            let Some(next) = self.records.next_timeout() else {
+                return;
+            };
+            now = now.max(next);
+            self.records.handle_timeout(now);
+        }
+    }
+
+    fn admit(
+        &mut self,
+        mut request: Request,
+        origin: Origin,
+        now: Duration,
+        effects: &mut Vec<Effect>,
+    ) {
+        let ticket = match self.records.admit(&request, origin, now) {
+            Admission::Accepted(ticket) => ticket,
+            Admission::Duplicate if self.seed.variant == Variant::DuplicatesHandled => {
+                // Some ticket that says nothing.
+                let mut other = request.clone();
+                other.id.hop += 100;
+                match self.records.admit(&other, origin, now) {
+                    Admission::Accepted(ticket) => ticket,
+                    _ => return,
+                }
+            }
+            Admission::Refused(status) => return to_client(refusal(&request, &status), effects),
+            Admission::Duplicate | Admission::BelowOldest => return,
+        };
+        let number = request.payload.first().copied().unwrap_or_default();
+        let handler = Handler {
+            ticket,
+            server: Server::new(&mut request),
+            request: number,
+            next: 0,
+        };
+        effects.push(Effect::Started {
+            request: number,
+            stopped: self.stopped,
+        });
+        match self.handlers.iter_mut().find(|slot| slot.is_none()) {
+            Some(slot) => *slot = Some(handler),
+            None => self.handlers.push(Some(handler)),
+        }
+    }
+
+    /// A handler goes on until it yields or ends.
+    fn act(&mut self, slot: usize, now: Duration, effects: &mut Vec<Effect>) {
+        loop {
+            let Some(handler) = &mut self.handlers[slot] else {
+                return;
+            };
+            let step = self.seed.tree.handlers[usize::from(handler.request)][handler.next];
+            handler.next += 1;
+            let server = &mut handler.server;
+            let sent = match step {
+                Step::Reply(number) => server.reply(payload(number)),
+                Step::Delegate(request) => server.delegate(request, payload(request)),
+                Step::Flush => server.flush(),
+                Step::Finish => Some(server.finish(None)),
+                Step::Fail(number) => {
+                    let status = Status::new(Code::Internal, number.to_string());
+                    Some(server.fail(&status, None))
+                }
+            };
+            if let Some(sent) = sent {
+                self.release(slot, sent, now, effects);
+            }
+            if step == Step::Flush {
+                return;
+            }
+        }
+    }
+
+    /// Sends what a request has released.
+    fn release(
+        &mut self,
+        slot: usize,
+        sent: Outbound<u8>,
+        now: Duration,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(handler) = &self.handlers[slot] else {
+            return;
+        };
+        let ticket = handler.ticket;
+        let output = Some(Output {
+            session: self.to_client(),
+            mark: 0,
+        });
+        match sent {
+            Outbound::Response(response) => {
+                self.records
+                    .response_released(ticket, &response, output, now);
+                to_client(Message::Response(response), effects);
+            }
+            Outbound::End(end) => {
+                if self.seed.variant != Variant::EndsNotRecorded {
+                    self.records.end_released(ticket, &end, output, now);
+                }
+                to_client(Message::End(end), effects);
+            }
+            Outbound::Request(delegated) => self.delegate(ticket, delegated, now, effects),
+        }
+        if self.handlers[slot]
+            .as_ref()
+            .is_some_and(|handler| handler.server.has_ended())
+        {
+            self.handlers[slot] = None;
+        }
+    }
+
+    fn delegate(
+        &mut self,
+        ticket: Ticket,
+        delegated: Delegated<u8>,
+        now: Duration,
+        effects: &mut Vec<Effect>,
+    ) {
+        let to = self.seed.places[usize::from(delegated.to)];
+        let quiet = self.records.quiet(ticket, now);
+        let inherited = Inherited {
+            reply_to: ReplyTo::At(address(CLIENT)),
+            deadline: None,
+            oldest: self.records.oldest(ticket).unwrap_or(1),
+            options: quiet.map(|_| {
+                Box::new(Options {
+                    quiet,
+                    ..Options::default()
+                })
+            }),
+        };
+        let output = Some(Output {
+            session: session(to, 0),
+            mark: 0,
+        });
+        let released = self
+            .records
+            .delegation_released(ticket, &delegated, child(to), output, now);
+        let (_, request) = delegated.into_request(call(), token(), MethodRef::Number(0), inherited);
+        match released {
+            Ok(()) => {
+                let letter = Letter::new(Message::Request(request));
+                effects.push(Effect::Send { to, letter });
+            }
+            Err(frozen) => to_client(refusal(&request, &cancelled(frozen)), effects),
+        }
+    }
+
+    /// Does what the records ask for.
+    fn settle(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        while let Some(action) = self.records.poll() {
+            match action {
+                Action::Announce { .. } if self.seed.variant == Variant::NoAnnouncements => {}
+                Action::Pong { mut pong, .. } | Action::Announce { mut pong, .. } => {
+                    if let (Variant::EndsToldEarly, Some(progress)) =
+                        (self.seed.variant, &mut pong.progress)
+                    {
+                        progress.facts.get_or_insert(Facts {
+                            requests: progress.children.len() as u32,
+                            responses: progress.count,
+                        });
+                    }
+                    to_client(Message::Pong(pong), effects);
+                }
+                Action::Resend {
+                    ticket,
+                    session,
+                    response,
+                } => {
+                    let output = Output { session, mark: 0 };
+                    let sent = Sent::Response(response.index);
+                    self.records.placed(ticket, sent, output);
+                    to_client(Message::Response(response), effects);
+                }
+                Action::Stop { ticket, reason, .. } => {
+                    let stopped = |handler: &Option<Handler>| {
+                        handler
+                            .as_ref()
+                            .is_some_and(|handler| handler.ticket == ticket)
+                    };
+                    let Some(slot) = self.handlers.iter().position(stopped) else {
+                        continue;
+                    };
+                    let Some(handler) = &mut self.handlers[slot] else {
+                        continue;
+                    };
+                    let last = handler.server.fail(&cancelled(reason), None);
+                    self.release(slot, last, now, effects);
+                }
+            }
+        }
+    }
+}
+
+fn payload(number: u8) -> Bytes {
+    Bytes::copy_from_slice(&[number])
+}
+
+fn refusal(request: &Request, status: &Status) -> Message {
+    Message::Response(undelivered(request, status))
+}
+
+fn to_client(message: Message, effects: &mut Vec<Effect>) {
+    let letter = Letter::new(message);
+    effects.push(Effect::Send { to: CLIENT, letter });
+}

@@ -1,0 +1,130 @@
+//! Pings that go on to servers which their initiator cannot reach itself.
+//!
+//! An initiator that cannot reach a server asks along the way that its requests went. A server that does not know the
+//! request, but handled one that it came of, passes the ping on to where that handed its work; the answer comes back
+//! along the same way.
+
+use std::time::Duration;
+
+use crate::call::records::Records;
+use crate::call::records::table::CallKey;
+use crate::id::{CallId, Path, RequestId, Token};
+use crate::wire::{Child, Ping, Pong};
+
+/// At most so many requests of a call are searched for the one that a ping's request came of.
+const MAX_SEARCHED: usize = 1024;
+
+/// The share of a ping period in which a ping about the same request is passed on once.
+const ONCE_A: (u32, u32) = (3, 4);
+
+/// Pings about so many different requests go on by one request in a ping period.
+const MAX_PASSED: usize = 256;
+
+/// A ping that went on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Passed {
+    request: RequestId,
+    abort: bool,
+    /// Until then no other like it does.
+    until: Duration,
+}
+
+impl Records {
+    /// Where a ping goes on to: it asks about a request that is not known, but came of one that is. To be asked before
+    /// [`Self::handle_ping`], which is then only called for an abort. A driver passes nothing on to itself.
+    ///
+    /// A ping about the same request goes on only once in three quarters of a ping period: where servers have forgotten
+    /// some requests of a line, ways can form a circle. What still runs in one ends with what is remembered, since only
+    /// answers that know the request make that last: see [`Self::pong_passes`].
+    #[inline(never)]
+    pub fn onward(&mut self, ping: &Ping, now: Duration) -> Option<Child> {
+        let key = CallKey {
+            call: ping.call,
+            token: ping.token,
+        };
+        let call = self.table.call(self.table.hash(&key), &key)?;
+        if self.table.latest_request(call, ping.request).is_some() {
+            return None;
+        }
+        let (slot, child) = self.nearest(call, ping.request)?;
+        let period = self.table.calls.get(call).settings.period;
+        let record = self.table.records.at(slot);
+        let passed = &mut record.rare().passed;
+        passed.retain(|passed| now < passed.until);
+        let again = |passed: &Passed| (passed.request, passed.abort) == (ping.request, ping.abort);
+        if passed.iter().any(again) || passed.len() >= MAX_PASSED {
+            return None;
+        }
+        passed.push(Passed {
+            request: ping.request,
+            abort: ping.abort,
+            until: now.saturating_add(period / ONCE_A.1 * ONCE_A.0),
+        });
+        Some(child)
+    }
+
+    /// A pong of another server passes by on its way to the initiator. If it knows its request, the one here that this
+    /// came of is remembered for longer: pings may have to go on by it.
+    #[inline(never)]
+    pub fn pong_passes(&mut self, pong: &Pong, now: Duration) {
+        let (Some(token), Some(_)) = (pong.token, &pong.progress) else {
+            return;
+        };
+        let key = CallKey {
+            call: pong.call,
+            token,
+        };
+        let call = self.table.call(self.table.hash(&key), &key);
+        let found = call.and_then(|call| self.nearest(call, pong.request));
+        if let Some((slot, _)) = found {
+            let record = self.table.records.at(slot);
+            record.pinged = now;
+            record.hear(now);
+            self.look_at(slot, now);
+        }
+    }
+
+    /// The request here that another one came of, the nearest on its line, and where that handed it on.
+    fn nearest(&self, call: u32, request: RequestId) -> Option<(u32, Child)> {
+        if request.path == Path::ROOT {
+            return None;
+        }
+        let key = self.table.calls.get(call).key;
+        let searched = self.table.requests(call).take(MAX_SEARCHED);
+        let found = searched.filter_map(|slot| {
+            let record = self.table.records.get(slot);
+            let near = (record.id, record.children(), record.continuation());
+            let (levels, child) = towards(near, request, key.call, key.token)?;
+            Some((levels, u32::MAX - record.id.hop, slot, child))
+        });
+        let nearest = found.min_by_key(|(levels, hop, ..)| (*levels, *hop));
+        nearest.map(|(_, _, slot, child)| (slot, child.clone()))
+    }
+}
+
+/// How many levels a request lies below this one, and where this one handed the work that the request came of; `None`
+/// if it did not, or paths do not tell.
+fn towards<'a>(
+    (id, children, continuation): (RequestId, &'a [Child], Option<&'a Child>),
+    request: RequestId,
+    call: CallId,
+    token: Token,
+) -> Option<(u32, &'a Child)> {
+    if request.path == id.path {
+        return continuation
+            .filter(|_| request.hop > id.hop)
+            .map(|child| (0, child));
+    }
+    let is_child = |index: &usize| id.path.child(*index as u32, call, token) == request.path;
+    if request.path.is_folded() {
+        let index = (0..children.len()).find(is_child)?;
+        return Some((1, &children[index]));
+    }
+    let levels = request.path.levels_below(&id.path)?;
+    let next = request.path.ancestor(levels.checked_sub(1)?)?;
+    let is_next = |index: &usize| id.path.child(*index as u32, call, token) == next;
+    let child = (0..children.len())
+        .find(is_next)
+        .map(|index| &children[index]);
+    child.or(continuation).map(|child| (levels, child))
+}

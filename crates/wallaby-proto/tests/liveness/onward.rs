@@ -1,0 +1,127 @@
+//! Pings about requests that came of one handled here go on to where its work went.
+
+use wallaby_proto::Token;
+use wallaby_proto::call::server::Outbound;
+use wallaby_proto::wire::{Child, Ping, Pong, Progress};
+
+use crate::desk::{child, running};
+use crate::shelf::{Shelf, abort, ping, request};
+
+/// A server that handled request 0 of call 1: it delegated to server 3, then to 4.
+fn delegator() -> Shelf {
+    let mut shelf = Shelf::new();
+    let mut handled = shelf.accept(request(1, "0"));
+    let mut sent: Vec<Outbound<u64>> = Vec::new();
+    sent.extend(handled.server.delegate(3, "three".into()));
+    sent.extend(handled.server.delegate(4, "four".into()));
+    sent.extend(handled.server.flush());
+    sent.push(handled.server.finish(None));
+    shelf.release(handled.ticket, sent, 0);
+    shelf.actions();
+    shelf
+}
+
+/// A server that handled request 0.2 and forwarded it to server 5.
+fn forwarder() -> Shelf {
+    let mut shelf = Shelf::new();
+    let mut handled = shelf.accept(request(1, "0.2"));
+    let sent = handled.server.forward(5, "five".into(), None);
+    shelf.release(handled.ticket, sent.into_iter().flatten(), 0);
+    shelf.actions();
+    shelf
+}
+
+fn onward(shelf: &mut Shelf, ping: &Ping) -> Option<Child> {
+    let now = shelf.time();
+    shelf.records.onward(ping, now)
+}
+
+#[test]
+fn a_ping_goes_on_to_the_child_that_its_request_came_of() {
+    let mut shelf = delegator();
+    assert_eq!(onward(&mut shelf, &ping(1, "0.0")), Some(child(3)));
+    assert_eq!(onward(&mut shelf, &ping(1, "0.1.5+2")), Some(child(4)));
+    assert_eq!(onward(&mut shelf, &ping(1, "0.2")), None, "no such child");
+    assert_eq!(onward(&mut shelf, &ping(1, "1")), None, "elsewhere");
+}
+
+#[test]
+fn a_ping_goes_on_to_where_the_branch_went_on() {
+    let mut shelf = forwarder();
+    assert_eq!(onward(&mut shelf, &ping(1, "0.2+1")), Some(child(5)));
+    assert_eq!(onward(&mut shelf, &ping(1, "0.2+7")), Some(child(5)));
+    assert_eq!(onward(&mut shelf, &ping(1, "0.2.1")), Some(child(5)));
+    assert_eq!(onward(&mut shelf, &ping(1, "0+1")), None, "above");
+}
+
+#[test]
+fn what_is_known_here_is_answered_here() {
+    let mut shelf = delegator();
+    assert_eq!(onward(&mut shelf, &ping(1, "0")), None);
+    let mut stranger = ping(1, "0.0");
+    stranger.token = Token::new(666);
+    assert_eq!(onward(&mut shelf, &stranger), None, "another call");
+    assert_eq!(onward(&mut shelf, &ping(2, "0.0")), None, "another call");
+}
+
+/// Where servers have forgotten some requests of a line, each may hold the other for the one that leads on.
+#[test]
+fn nothing_runs_in_a_circle() {
+    let mut shelf = forwarder();
+    let asked = ping(1, "0.2+4");
+    assert!(onward(&mut shelf, &asked).is_some());
+    assert_eq!(onward(&mut shelf, &asked), None, "it has come back");
+    assert!(
+        onward(&mut shelf, &ping(1, "0.2+5")).is_some(),
+        "another request"
+    );
+    assert!(
+        onward(&mut shelf, &abort(1, "0.2+4")).is_some(),
+        "an abort is news"
+    );
+    shelf.now += 100;
+    assert!(onward(&mut shelf, &asked).is_some(), "the next round");
+}
+
+#[test]
+fn so_many_go_on_in_a_period_and_no_more() {
+    let mut shelf = forwarder();
+    let passed = (1..2000).filter(|hop| {
+        let ping = ping(1, &format!("0.2+{hop}"));
+        onward(&mut shelf, &ping).is_some()
+    });
+    assert_eq!(passed.count(), 256);
+}
+
+/// The request by which pings go on is needed as long as they are answered by who knows what they ask about.
+#[test]
+fn who_passes_known_pongs_on_remembers_the_way() {
+    let asked = ping(1, "0.2+1");
+    let pong = |progress| Pong {
+        call: asked.call,
+        token: Some(asked.token),
+        request: asked.request,
+        attempt: 0,
+        announced: false,
+        writing: false,
+        evicted: false,
+        progress,
+    };
+    let remembers = |progress: Option<Progress>| {
+        let mut shelf = forwarder();
+        for _ in 0..50 {
+            shelf.until(shelf.now + 100);
+            onward(&mut shelf, &asked);
+            let now = shelf.time();
+            shelf.records.pong_passes(&pong(progress.clone()), now);
+        }
+        shelf.until(shelf.now + 100);
+        let known = onward(&mut shelf, &asked).is_some();
+        // A ping period and two timeouts later nothing is.
+        shelf.until(shelf.now + 1300);
+        assert_eq!(onward(&mut shelf, &asked), None);
+        known
+    };
+    assert!(remembers(Some(running())));
+    assert!(!remembers(None), "what runs in a circle comes to an end");
+}

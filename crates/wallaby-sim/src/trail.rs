@@ -1,0 +1,479 @@
+//! Where the messages and handlers of a call are, and what of it may have made the call fail.
+//!
+//! A failure is true only if it has a cause of its own: something of this very call was lost for good, or a server that
+//! it needed, or the way to it, was gone for about as long as the call waits.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use wallaby_proto::call::watch::{Failure, FailureKind};
+use wallaby_proto::{NodeId, Path, RequestId};
+
+use crate::oracle::Place;
+use crate::plan::{CallPlan, Fault, NodePlan, Plan, ROOMY, Reach};
+
+/// No dial takes longer.
+const LONGEST_DIAL: Duration = Duration::from_secs(16);
+
+/// Two lives, and the connection between them where it has a name: what one of them sent to the other on it.
+pub(crate) type Flight = (NodeId, NodeId, u32);
+
+/// A message that must arrive somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Item {
+    Request(RequestId),
+    Answer(Place),
+}
+
+/// The lives of all nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Lives(BTreeMap<NodeId, Life>);
+
+#[derive(Debug)]
+struct Life {
+    node: u32,
+    began: Duration,
+    ended: Option<Duration>,
+}
+
+impl Lives {
+    pub(crate) fn began(&mut self, life: NodeId, node: u32, now: Duration) {
+        let (began, ended) = (now, None);
+        self.0.insert(life, Life { node, began, ended });
+    }
+
+    pub(crate) fn ended(&mut self, life: NodeId, now: Duration) {
+        if let Some(life) = self.0.get_mut(&life) {
+            life.ended = Some(now);
+        }
+    }
+
+    fn had_ended(&self, life: NodeId, at: Duration) -> bool {
+        let end = self.0.get(&life).and_then(|life| life.ended);
+        end.is_some_and(|end| end <= at)
+    }
+
+    pub(crate) fn node(&self, life: NodeId) -> Option<u32> {
+        self.0.get(&life).map(|life| life.node)
+    }
+
+    /// Whether a server of a call was not there at some time while that lasted.
+    pub(crate) fn were_down(&self, planned: &CallPlan) -> bool {
+        let roots = planned.roots.iter();
+        let servers = roots.fold(0, |marks, root| marks | root.servers());
+        let mut servers = (0..64).filter(|node| servers & 1 << node != 0);
+        servers.any(|node| self.was_down(node, planned.at, planned.at + planned.deadline))
+    }
+
+    /// Whether a node was not there, or died, at some time between these.
+    fn was_down(&self, node: u32, from: Duration, to: Duration) -> bool {
+        let mut lives = self.0.values().filter(|life| life.node == node);
+        !lives.any(|life| life.began <= from && life.ended.is_none_or(|ended| ended > to))
+    }
+}
+
+/// What the oracle saw of one call's messages and handlers.
+#[derive(Debug, Default)]
+pub(crate) struct Trail {
+    letters: BTreeMap<Item, Letter>,
+    runs: BTreeMap<RequestId, Run>,
+    /// Pings, pongs and announcements that were sent and have not arrived.
+    controls: BTreeMap<Flight, VecDeque<Duration>>,
+    /// Those that a node had no way for.
+    stranded: Vec<Duration>,
+    /// Who has passed something on.
+    relays: BTreeSet<NodeId>,
+    /// Something has told the initiator that a server took a request.
+    told: Option<Duration>,
+    failed: Option<Failed>,
+}
+
+#[derive(Debug)]
+struct Letter {
+    at: Custody,
+    /// The node of the server that a request is for.
+    to: Option<u32>,
+    /// It has left the node that released it.
+    sent: bool,
+    /// When it came to its receiver, or something else took its place.
+    arrived: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Custody {
+    Node(NodeId),
+    /// On its way from a life, which may still have the rest of it.
+    Wire(NodeId),
+    /// A node had no way for it.
+    Nowhere,
+}
+
+/// A request that a life took.
+#[derive(Debug)]
+struct Run {
+    life: NodeId,
+    progressed: Duration,
+    /// The longest time in which it made no progress, up to the latest.
+    idle: Duration,
+    ended: bool,
+}
+
+/// How things stood when the call failed.
+#[derive(Debug)]
+struct Failed {
+    at: Duration,
+    kind: FailureKind,
+    request: RequestId,
+    evicted: bool,
+    /// What had not arrived, and where it was.
+    outstanding: Vec<(Item, Custody)>,
+    /// Some life that took a request of the branch had ended.
+    branch_died: bool,
+    /// Some life had ended while a handler of the call ran there.
+    died_running: bool,
+    /// Some life that took a request of the call had ended.
+    died: bool,
+}
+
+impl Trail {
+    /// A life released a message.
+    pub(crate) fn released(&mut self, item: Item, by: NodeId, to: Option<u32>) {
+        let letter = Letter {
+            at: Custody::Node(by),
+            to,
+            sent: false,
+            arrived: None,
+        };
+        self.letters.insert(item, letter);
+    }
+
+    /// It went out on a connection.
+    pub(crate) fn sent(&mut self, item: Item, by: NodeId) {
+        if let Some(letter) = self.letters.get_mut(&item) {
+            (letter.at, letter.sent) = (Custody::Wire(by), true);
+        }
+    }
+
+    /// Something came to a node that passes it on.
+    pub(crate) fn relayed(&mut self, item: Option<Item>, by: NodeId) {
+        self.relays.insert(by);
+        if let Some(letter) = item.and_then(|item| self.letters.get_mut(&item)) {
+            letter.at = Custody::Node(by);
+        }
+    }
+
+    /// A node has no way for it.
+    pub(crate) fn nowhere(&mut self, item: Item) {
+        if let Some(letter) = self.letters.get_mut(&item) {
+            letter.at = Custody::Nowhere;
+        }
+    }
+
+    /// It came to its receiver, or something else goes in its place.
+    pub(crate) fn arrived(&mut self, item: Item, now: Duration) {
+        if let Some(letter) = self.letters.get_mut(&item) {
+            letter.arrived.get_or_insert(now);
+        }
+    }
+
+    /// The initiator is told that a server took a request.
+    pub(crate) fn told(&mut self, now: Duration) {
+        self.told.get_or_insert(now);
+    }
+
+    pub(crate) fn control_sent(&mut self, flight: Flight, now: Duration) {
+        self.controls.entry(flight).or_default().push_back(now);
+    }
+
+    pub(crate) fn control_stranded(&mut self, now: Duration) {
+        self.stranded.push(now);
+    }
+
+    pub(crate) fn control_arrived(&mut self, flight: Flight) {
+        if let Some(sent) = self.controls.get_mut(&flight) {
+            sent.pop_front();
+        }
+    }
+
+    /// A life takes a request.
+    pub(crate) fn started(&mut self, request: RequestId, life: NodeId, now: Duration) {
+        self.arrived(Item::Request(request), now);
+        let run = Run {
+            life,
+            progressed: now,
+            idle: Duration::ZERO,
+            ended: false,
+        };
+        self.runs.entry(request).or_insert(run);
+    }
+
+    /// Its handler did something; it may have been the last.
+    pub(crate) fn progressed(&mut self, request: RequestId, now: Duration, last: bool) {
+        if let Some(run) = self.runs.get_mut(&request) {
+            run.idle = run.idle.max(now - run.progressed);
+            run.progressed = now;
+            run.ended |= last;
+        }
+    }
+
+    /// The call fails now; what of its failure is not true?
+    pub(crate) fn failed(
+        &mut self,
+        now: Duration,
+        failure: &Failure,
+        planned: &CallPlan,
+        lives: &Lives,
+    ) -> Option<String> {
+        let request = failure.request;
+        let here = |path: &Path| {
+            let first = RequestId {
+                path: *path,
+                hop: 0,
+            };
+            self.letters.contains_key(&Item::Request(first)) || self.runs.contains_key(&first)
+        };
+        let exists = |id: &RequestId| {
+            self.letters.contains_key(&Item::Request(*id)) || self.runs.contains_key(id)
+        };
+        if !exists(&request) {
+            return Some(format!("request {request} was never sent"));
+        }
+        if let Some(step) = failure.path.iter().find(|step| !here(&step.request.path)) {
+            return Some(format!("no branch is {}", step.request));
+        }
+        let run = self.runs.get(&request);
+        let wrong = match &failure.kind {
+            FailureKind::ResponseLost { index } => {
+                let place = Place::Response(request.path, *index);
+                match self.letters.get(&Item::Answer(place)) {
+                    None => Some("was never sent"),
+                    // What has come since in this very moment could not be known.
+                    Some(letter) if letter.arrived.is_some_and(|at| at < now) => {
+                        Some("has arrived")
+                    }
+                    Some(_) => None,
+                }
+                .map(|words| format!("{place:?} {words}"))
+            }
+            FailureKind::Stalled { .. } => {
+                let limit = planned.stall.unwrap_or_default() * 9 / 10;
+                // It may have gone on while its pong was under way.
+                let stuck =
+                    run.is_some_and(|run| run.idle >= limit || run.progressed + limit <= now);
+                (!stuck).then(|| format!("{request} makes progress"))
+            }
+            FailureKind::Undelivered => run
+                .is_some()
+                .then(|| format!("{request} has reached its server")),
+            _ => None,
+        };
+        let (node, at) = (failure.server.node, run.map(|run| run.life));
+        let misplaced = node.zip(at).filter(|(says, is)| says != is);
+        let wrong = wrong
+            .or_else(|| misplaced.map(|(says, is)| format!("{request} is at {is}, not at {says}")))
+            .or_else(|| self.wrong_about_execution(failure, now));
+        let dead = || {
+            let runs = self.runs.iter();
+            runs.filter(|(_, run)| lives.had_ended(run.life, now))
+        };
+        self.failed = Some(Failed {
+            at: now,
+            kind: failure.kind.clone(),
+            request,
+            evicted: failure.evicted,
+            outstanding: self
+                .letters
+                .iter()
+                .filter(|(_, letter)| letter.arrived.is_none())
+                .map(|(item, letter)| (*item, letter.at))
+                .collect(),
+            branch_died: dead().any(|(id, _)| id.path == request.path),
+            died_running: dead().any(|(_, run)| !run.ended),
+            died: dead().next().is_some(),
+        });
+        wrong
+    }
+
+    /// What a failure says about execution must be what was seen.
+    fn wrong_about_execution(&self, failure: &Failure, now: Duration) -> Option<String> {
+        use wallaby_proto::call::watch::Executed;
+        let sent =
+            |(item, letter): (&Item, &Letter)| matches!(item, Item::Request(_)) && letter.sent;
+        let words = match failure.executed {
+            Executed::NothingSent if self.letters.iter().any(sent) => "something was sent",
+            Executed::Executed if self.runs.is_empty() => "no server has taken anything",
+            Executed::Unknown if self.told.is_some_and(|at| at < now) => {
+                "a server has told that it took a request"
+            }
+            _ => return None,
+        };
+        Some(format!("it says that {}, but {words}", failure.executed))
+    }
+
+    /// Nothing happens any more: what made the call fail, in a word.
+    pub(crate) fn cause(
+        &self,
+        plan: &Plan,
+        planned: &CallPlan,
+        lives: &Lives,
+    ) -> Option<&'static str> {
+        let failed = self.failed.as_ref()?;
+        if matches!(failed.kind, FailureKind::Stalled { .. }) {
+            return Some("stalled"); // it was looked into when the call failed
+        }
+        let branch = failed.request.path;
+        if plan.faults.is_empty() && !failed.evicted {
+            return None; // sessions and connections lose nothing by themselves
+        }
+        if failed.kind == FailureKind::Undelivered {
+            let from = failed.at.saturating_sub(LONGEST_DIAL);
+            let mut targets = self.targets(branch);
+            let cut = |node: u32| {
+                let both = 1 << node | 1 << planned.initiator;
+                let mut faults = plan.faults.iter();
+                faults.any(|fault| match fault {
+                    Fault::Cut { at, .. } => {
+                        fault.nodes() == both && (from..=failed.at).contains(at)
+                    }
+                    _ => false,
+                })
+            };
+            if targets.any(|node| lives.was_down(node, from, failed.at) || cut(node)) {
+                return Some("nobody was there, or the connection was cut before it was open");
+            }
+        }
+        let lost = |item: &Item, at: &Custody| match at {
+            Custody::Node(life) => lives.had_ended(*life, failed.at) && !self.has_arrived(item),
+            Custody::Wire(_) | Custody::Nowhere => !self.has_arrived(item),
+        };
+        let mut missing = failed
+            .outstanding
+            .iter()
+            .filter(|(item, at)| lost(item, at));
+        let concerns = |item: &Item| match (&failed.kind, item) {
+            (FailureKind::ResponseLost { index }, Item::Answer(place)) => {
+                *place == Place::Response(branch, *index)
+            }
+            // It is never sent again: the call can't complete, whichever branch shows that first.
+            (_, Item::Request(_)) => true,
+            (_, Item::Answer(Place::Response(path, _))) => tells_of(path, &branch),
+            // Facts can be asked for as long as the servers live that know of them.
+            (_, Item::Answer(Place::End(path))) => tells_of(path, &branch) && failed.died,
+        };
+        if missing.any(|(item, _)| concerns(item)) {
+            return Some("a message was lost");
+        }
+        if failed.died_running {
+            return Some("a handler was lost");
+        }
+        if failed.branch_died {
+            return Some("whoever knew is gone");
+        }
+        let nodes = || self.runs.values().filter_map(|run| lives.node(run.life));
+        if failed.evicted && nodes().any(|node| is_small(plan, node)) {
+            return Some("a record was evicted");
+        }
+        let silent = self.lost_controls(failed.at, planned);
+        if silent >= 2 {
+            return Some("pings or pongs were lost");
+        }
+        self.blockage(failed, plan, planned, lives)
+    }
+
+    fn has_arrived(&self, item: &Item) -> bool {
+        self.letters
+            .get(item)
+            .is_none_or(|letter| letter.arrived.is_some())
+    }
+
+    /// The nodes that had requests of a branch, of those above it, which know where it is, or of those below it, which
+    /// carry its manifest.
+    fn nodes<'a>(&'a self, path: Path, lives: &'a Lives) -> impl Iterator<Item = u32> + 'a {
+        let of_branch = self
+            .runs
+            .iter()
+            .filter(move |(id, _)| are_related(&id.path, &path));
+        of_branch.filter_map(|(_, run)| lives.node(run.life))
+    }
+
+    /// The nodes that such requests were sent to.
+    fn targets(&self, path: Path) -> impl Iterator<Item = u32> + '_ {
+        let letters = self.letters.iter();
+        letters.filter_map(move |(item, letter)| match item {
+            Item::Request(id) if are_related(&id.path, &path) => letter.to,
+            _ => None,
+        })
+    }
+
+    /// How many messages of failure detection never arrived that were sent while the verdict was due.
+    fn lost_controls(&self, failed: Duration, planned: &CallPlan) -> usize {
+        let from = failed.saturating_sub(planned.timeout * 2);
+        let sent = self.controls.values().flatten().chain(&self.stranded);
+        sent.filter(|sent| (from..failed).contains(*sent)).count()
+    }
+
+    /// Nodes that the branch needs stood still, or could not be reached, for a good part of the call timeout.
+    fn blockage(
+        &self,
+        failed: &Failed,
+        plan: &Plan,
+        planned: &CallPlan,
+        lives: &Lives,
+    ) -> Option<&'static str> {
+        let Failed { at, request, .. } = failed;
+        let holders = failed
+            .outstanding
+            .iter()
+            .filter_map(|(item, at)| match (item, at) {
+                (Item::Request(id), Custody::Node(life) | Custody::Wire(life))
+                    if are_related(&id.path, &request.path) =>
+                {
+                    lives.node(*life)
+                }
+                _ => None,
+            });
+        // Who can't be dialled hears all over those that it has called.
+        let hidden = plan.nodes[planned.initiator as usize].reach != Reach::Open;
+        let roots = planned.roots.iter().filter(|_| hidden);
+        let relays = self.relays.iter().filter_map(|life| lives.node(*life));
+        let needed = self
+            .nodes(request.path, lives)
+            .chain(roots.map(|root| root.server))
+            .chain(relays)
+            .chain(self.targets(request.path))
+            .chain(holders)
+            .fold(0, |marks, node| marks | 1 << node);
+        let from = at.saturating_sub(planned.timeout * 2);
+        let blocked: Duration = plan
+            .faults
+            .iter()
+            .filter_map(|fault| match fault {
+                Fault::Stall { node, at, lasts } if needed & 1 << node != 0 => Some((at, *lasts)),
+                Fault::Partition { at, lasts, .. }
+                    if fault.nodes() & (needed | 1 << planned.initiator) != 0 =>
+                {
+                    // Retransmission notices a while later that the way is open again.
+                    Some((at, *lasts + Duration::from_millis(200)))
+                }
+                _ => None,
+            })
+            .map(|(begin, lasts)| (*begin + lasts).min(*at).saturating_sub(*begin.max(&from)))
+            .sum();
+        (blocked * 3 >= planned.timeout).then_some("a node or the way to it was blocked")
+    }
+}
+
+/// Whether a message of a branch may tell of another: of itself, or of one above it, whose manifest it carries.
+fn tells_of(path: &Path, other: &Path) -> bool {
+    path == other || path.is_folded() || path.levels_below(other).is_some()
+}
+
+/// Whether one of two branches is above the other, or may be.
+fn are_related(one: &Path, other: &Path) -> bool {
+    tells_of(one, other) || tells_of(other, one)
+}
+
+fn is_small(plan: &Plan, node: u32) -> bool {
+    let node: Option<&NodePlan> = plan.nodes.get(node as usize);
+    node.is_some_and(|node| node.requests < ROOMY)
+}

@@ -1,0 +1,184 @@
+//! A call with its types: what an application usually holds.
+
+use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use wallaby_proto::CallId;
+
+use super::{Outcome, RawAnswer, RawCall};
+use crate::blocking;
+use crate::codec::{Codec, Postcard};
+use crate::error::{CallError, Failure};
+use crate::method::{Answer, Many, One};
+use crate::trace::Trace;
+
+/// A call to a method that answers `A`.
+///
+/// `Call<Many<T>>` is a stream of answers, each a `Result`, that ends when the whole tree of hops is complete.
+/// `Call<One<T>>` is awaited for its answer. Dropping a call aborts it.
+#[must_use = "a call that is dropped is aborted"]
+pub struct Call<A, C = Postcard> {
+    raw: RawCall,
+    types: PhantomData<fn() -> (A, C)>,
+}
+
+impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
+    pub(crate) fn new(raw: RawCall) -> Self {
+        Self {
+            raw,
+            types: PhantomData,
+        }
+    }
+
+    /// The call's id.
+    pub fn id(&self) -> CallId {
+        self.raw.id()
+    }
+
+    /// Waits for the next answer; `None` when the call is over. A status is an `Err` after which more may come.
+    pub async fn next(&mut self) -> Option<Result<A::Item, CallError>> {
+        poll_fn(|cx| self.poll_item(cx)).await
+    }
+
+    /// [`next`](Self::next) for code that is not async.
+    pub fn blocking_next(&mut self) -> Option<Result<A::Item, CallError>> {
+        blocking::wait(self.next()).unwrap_or_else(|_| Some(Err(Failure::WouldBlock.into())))
+    }
+
+    /// How the call ended; `None` while it goes on.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.raw.outcome()
+    }
+
+    /// How many times initial requests of the call, or of its present attempt, were sent again
+    /// ([`crate::Client::resend`]).
+    pub fn resent(&self) -> u32 {
+        self.raw.resent()
+    }
+
+    /// How many attempts were made, hedged ones included: more than one only if its client makes calls again
+    /// ([`crate::Client::retry`], [`crate::Client::hedge`]).
+    pub fn attempts(&self) -> u32 {
+        self.raw.attempts()
+    }
+
+    /// The tree of hops, as far as it is known now.
+    pub fn trace(&self) -> Trace {
+        self.raw.trace()
+    }
+
+    /// Gives the call up: its servers are told to stop.
+    pub fn abort(self) {
+        self.raw.abort();
+    }
+
+    /// Gives the call up and waits until nothing of it runs any more, as far as its servers can be reached.
+    pub async fn stop(self) {
+        self.raw.abort();
+        self.raw.settled().await;
+    }
+
+    fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<A::Item, CallError>>> {
+        self.raw.poll_answer(cx).map(|next| {
+            next.map(|answer| {
+                let RawAnswer {
+                    request, payload, ..
+                } = answer?;
+                C::decode(payload).map_err(|error| CallError::Decode { request, error })
+            })
+        })
+    }
+}
+
+impl<T: Send + 'static, C: Codec<T>> Call<Many<T>, C> {
+    /// Waits for the end of the call and returns all answers.
+    ///
+    /// # Errors
+    ///
+    /// The first status or failure; the rest of the call is aborted then.
+    pub async fn collect(mut self) -> Result<Vec<T>, CallError> {
+        let mut answers = Vec::new();
+        while let Some(answer) = self.next().await {
+            answers.push(answer?);
+        }
+        Ok(answers)
+    }
+
+    /// [`collect`](Self::collect) for code that is not async.
+    ///
+    /// # Errors
+    ///
+    /// As `collect`, and on a thread of an async runtime.
+    pub fn blocking_collect(self) -> Result<Vec<T>, CallError> {
+        blocking::wait(self.collect()).unwrap_or_else(|_| Err(Failure::WouldBlock.into()))
+    }
+}
+
+impl<T: Send + 'static, C: Codec<T>> Call<One<T>, C> {
+    /// Waits for the answer; the call can be asked for its trace afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The status that came in its place, or why the call failed.
+    pub async fn answer(&mut self) -> Result<T, CallError> {
+        self.next()
+            .await
+            .unwrap_or_else(|| Err(Failure::NoAnswer.into()))
+    }
+
+    /// Waits for the answer, in code that is not async.
+    ///
+    /// # Errors
+    ///
+    /// As [`answer`](Self::answer), and on a thread of an async runtime.
+    pub fn wait(mut self) -> Result<T, CallError> {
+        blocking::wait(self.answer()).unwrap_or_else(|_| Err(Failure::WouldBlock.into()))
+    }
+}
+
+impl<T: Send + 'static, C: Codec<T> + 'static> IntoFuture for Call<One<T>, C> {
+    type Output = Result<T, CallError>;
+    type IntoFuture = AnswerFuture<T, C>;
+
+    fn into_future(self) -> AnswerFuture<T, C> {
+        AnswerFuture(self)
+    }
+}
+
+/// The one answer of a call.
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct AnswerFuture<T, C = Postcard>(Call<One<T>, C>);
+
+impl<T: Send + 'static, C: Codec<T>> Future for AnswerFuture<T, C> {
+    type Output = Result<T, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0
+            .poll_item(cx)
+            .map(|next| next.unwrap_or_else(|| Err(Failure::NoAnswer.into())))
+    }
+}
+
+impl<T, C> fmt::Debug for AnswerFuture<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<A: Answer, C: Codec<A::Item>> Stream for Call<A, C> {
+    type Item = Result<A::Item, CallError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_item(cx)
+    }
+}
+
+impl<A, C> fmt::Debug for Call<A, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.raw.fmt(f)
+    }
+}

@@ -1,0 +1,335 @@
+//! Which addresses an endpoint dials because others say so: nobody makes it knock at strangers' doors.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use thiserror::Error;
+use wallaby_proto::Address;
+
+/// Which addresses an endpoint dials because others say so: to answer an initiator, to hand work on for a handler, to ask
+/// about a request that a server has delegated.
+///
+/// By default all are dialled but those that lead to no one server: multicast, broadcast, and port 0. An address that is not
+/// dialled counts as one that cannot be: answers go back the way their request came, and a handler's delegation fails with
+/// [`SendError::Forbidden`](crate::SendError::Forbidden). Addresses that the application itself gives to its calls are not
+/// restricted, unless that is asked for ([`for_calls`](Self::for_calls)). Connections that are open are used whatever their
+/// address.
+///
+/// ```
+/// # use wallaby::{DialPolicy, Endpoint};
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let inside = DialPolicy::default().allow("10.0.0.0/8")?.deny("10.9.0.0/16")?;
+/// let builder = Endpoint::builder().dial_policy(inside);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct DialPolicy {
+    allowed: Vec<Range>,
+    denied: Vec<Range>,
+    judge: Option<Arc<Judge>>,
+    for_calls: bool,
+}
+
+type Judge = dyn Fn(&Address) -> bool + Send + Sync;
+
+/// Addresses that are no stranger's business: this host, private networks, and what is reserved.
+const INNER: &[&str] = &[
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.168.0.0/16",
+    "198.18.0.0/15",
+    "240.0.0.0/4",
+    "::/128",
+    "::1/128",
+    "64:ff9b::/96",
+    "fc00::/7",
+    "fe80::/10",
+    "unix",
+    "mem",
+];
+
+/// Why a text is no range of addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "{text:?} is no range of addresses: expected tcp, udp, unix, mem, or an IP address, perhaps with a number of bits as in 10.0.0.0/8"
+)]
+pub struct DialRangeError {
+    /// What was given.
+    pub text: String,
+}
+
+impl DialPolicy {
+    /// Dials only what everybody can reach: neither this host (`unix:` and `mem:` included) nor private, link-local and
+    /// reserved addresses.
+    pub fn public() -> Self {
+        let denied = INNER
+            .iter()
+            .map(|text| text.parse().expect("the list is well formed"))
+            .collect();
+        Self {
+            denied,
+            ..Self::default()
+        }
+    }
+
+    /// Dials what is in this range: `tcp`, `udp`, `unix`, `mem`, an IP address, or a network as `10.0.0.0/8` or `fd00::/8`.
+    /// If any are named, nothing else is dialled.
+    ///
+    /// # Errors
+    ///
+    /// If the text is no range.
+    pub fn allow(mut self, range: &str) -> Result<Self, DialRangeError> {
+        self.allowed.push(range.parse()?);
+        Ok(self)
+    }
+
+    /// Does not dial what is in this range, even if it is allowed.
+    ///
+    /// # Errors
+    ///
+    /// If the text is no range.
+    pub fn deny(mut self, range: &str) -> Result<Self, DialRangeError> {
+        self.denied.push(range.parse()?);
+        Ok(self)
+    }
+
+    /// Dials only what this says yes to, too. It is asked last, often, and must not block.
+    #[must_use]
+    pub fn only_if(mut self, judge: impl Fn(&Address) -> bool + Send + Sync + 'static) -> Self {
+        self.judge = Some(Arc::new(judge));
+        self
+    }
+
+    /// Restricts the addresses of the application's own calls as well; those on behalf of a request are among them.
+    #[must_use]
+    pub fn for_calls(mut self) -> Self {
+        self.for_calls = true;
+        self
+    }
+
+    /// Whether this address is dialled because others say so.
+    pub fn permits(&self, address: &Address) -> bool {
+        let within = |ranges: &[Range]| ranges.iter().any(|range| range.contains(address));
+        leads_somewhere(address)
+            && !within(&self.denied)
+            && (self.allowed.is_empty() || within(&self.allowed))
+            && self.judge.as_ref().is_none_or(|judge| judge(address))
+    }
+
+    /// Whether it is dialled for a call of the application.
+    pub(crate) fn permits_call(&self, address: &Address) -> bool {
+        !self.for_calls || self.permits(address)
+    }
+}
+
+/// Where it is a socket's address, an IPv4 one that is written as IPv6 among them.
+fn socket(address: &Address) -> Option<SocketAddr> {
+    match address {
+        Address::Tcp(socket) | Address::Udp(socket) => {
+            Some(SocketAddr::new(socket.ip().to_canonical(), socket.port()))
+        }
+        _ => None,
+    }
+}
+
+fn leads_somewhere(address: &Address) -> bool {
+    socket(address).is_none_or(|socket| {
+        let broadcast = matches!(socket.ip(), IpAddr::V4(ip) if ip.is_broadcast());
+        socket.port() != 0 && !socket.ip().is_multicast() && !broadcast
+    })
+}
+
+/// Addresses that have a scheme or some leading bits in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Range {
+    Tcp,
+    Udp,
+    Unix,
+    Mem,
+    Network { first: IpAddr, bits: u32 },
+}
+
+impl Range {
+    fn contains(&self, address: &Address) -> bool {
+        match self {
+            Self::Tcp => matches!(address, Address::Tcp(_)),
+            Self::Udp => matches!(address, Address::Udp(_)),
+            Self::Unix => matches!(address, Address::Unix(_)),
+            Self::Mem => matches!(address, Address::Mem(_)),
+            Self::Network { first, bits } => {
+                socket(address).is_some_and(|socket| are_near(*first, socket.ip(), *bits))
+            }
+        }
+    }
+}
+
+/// Whether two addresses have so many leading bits in common.
+fn are_near(one: IpAddr, other: IpAddr, bits: u32) -> bool {
+    let (differ, width) = match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => (u128::from(one.to_bits() ^ other.to_bits()), 32),
+        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits(), 128),
+        _ => return false,
+    };
+    differ.checked_shr(width - bits).unwrap_or(0) == 0
+}
+
+impl FromStr for Range {
+    type Err = DialRangeError;
+
+    fn from_str(text: &str) -> Result<Self, DialRangeError> {
+        let wrong = || DialRangeError { text: text.into() };
+        let (ip, bits) = match text {
+            "tcp" => return Ok(Self::Tcp),
+            "udp" => return Ok(Self::Udp),
+            "unix" => return Ok(Self::Unix),
+            "mem" => return Ok(Self::Mem),
+            text => match text.split_once('/') {
+                Some((ip, bits)) => (ip, Some(bits)),
+                None => (text, None),
+            },
+        };
+        let first: IpAddr = ip.parse().map_err(|_| wrong())?;
+        let width = if first.is_ipv4() { 32 } else { 128 };
+        let bits = match bits {
+            Some(bits) => bits.parse().map_err(|_| wrong())?,
+            None => width,
+        };
+        if bits > width {
+            return Err(wrong());
+        }
+        // Of addresses written as IPv6 that are IPv4 the last 32 bits count, as where they are looked up.
+        match (first.to_canonical(), first) {
+            (IpAddr::V4(_), IpAddr::V6(_)) if bits < 96 => Err(wrong()),
+            (v4 @ IpAddr::V4(_), IpAddr::V6(_)) => Ok(Self::Network {
+                first: v4,
+                bits: bits - 96,
+            }),
+            _ => Ok(Self::Network { first, bits }),
+        }
+    }
+}
+
+impl fmt::Debug for DialPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DialPolicy")
+            .field("allowed", &self.allowed)
+            .field("denied", &self.denied)
+            .field("judge", &self.judge.is_some())
+            .field("for_calls", &self.for_calls)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn permits(policy: &DialPolicy, address: &str) -> bool {
+        policy.permits(&address.parse().expect("an address"))
+    }
+
+    #[test]
+    fn by_default_all_that_lead_somewhere_are_dialled() {
+        let policy = DialPolicy::default();
+        for address in [
+            "tcp://127.0.0.1:1",
+            "udp://[::1]:1",
+            "tcp://0.0.0.0:1",
+            "unix:///tmp/a",
+            "mem://a",
+            "tcp://8.8.8.8:53",
+        ] {
+            assert!(permits(&policy, address), "{address}");
+        }
+        for address in [
+            "tcp://127.0.0.1:0",
+            "udp://224.0.0.1:1",
+            "udp://255.255.255.255:1",
+            "udp://[ff02::1]:1",
+            "udp://[::ffff:224.0.0.1]:1",
+        ] {
+            assert!(!permits(&policy, address), "{address}");
+        }
+    }
+
+    #[test]
+    fn denied_wins_and_allowed_excludes_the_rest() {
+        let policy = DialPolicy::default()
+            .allow("10.0.0.0/8")
+            .and_then(|policy| policy.allow("fd00::/8"))
+            .and_then(|policy| policy.deny("10.9.0.0/16"))
+            .and_then(|policy| policy.deny("10.0.0.7"))
+            .expect("ranges");
+        for (address, expected) in [
+            ("tcp://10.1.2.3:4", true),
+            ("udp://[fd12::1]:4", true),
+            ("tcp://[::ffff:10.1.2.3]:4", true),
+            ("tcp://10.9.2.3:4", false),
+            ("tcp://[::ffff:10.9.2.3]:4", false),
+            ("tcp://10.0.0.7:4", false),
+            ("tcp://10.0.0.8:4", true),
+            ("tcp://11.1.2.3:4", false),
+            ("tcp://[fe80::1]:4", false),
+            ("unix:///tmp/a", false),
+        ] {
+            assert_eq!(permits(&policy, address), expected, "{address}");
+        }
+        let judged = policy.only_if(|address| address.to_string().ends_with(":4"));
+        assert!(permits(&judged, "tcp://10.1.2.3:4"));
+        assert!(!permits(&judged, "tcp://10.1.2.3:5"));
+        assert!(!permits(&judged, "tcp://11.1.2.3:4"));
+    }
+
+    #[test]
+    fn public_is_neither_this_host_nor_a_private_network() {
+        let policy = DialPolicy::public();
+        for address in [
+            "tcp://127.0.0.1:1",
+            "tcp://0.0.0.0:1",
+            "tcp://[::]:1",
+            "tcp://[::1]:1",
+            "tcp://[::ffff:127.0.0.1]:1",
+            "tcp://192.168.3.4:1",
+            "tcp://172.31.0.1:1",
+            "tcp://169.254.169.254:80",
+            "udp://[fe80::1]:1",
+            "unix:///var/run/docker.sock",
+            "mem://a",
+        ] {
+            assert!(!permits(&policy, address), "{address}");
+        }
+        assert!(permits(&policy, "tcp://8.8.8.8:1"));
+        assert!(permits(&policy, "tcp://172.32.0.1:1"));
+        assert!(permits(&policy, "udp://[2001:4860:4860::8888]:1"));
+    }
+
+    #[test]
+    fn ranges_are_checked() {
+        for text in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0.0/-1",
+            "10.0.0/8",
+            "::/129",
+            "tcp://10.0.0.0/8",
+            "::ffff:0.0.0.0/95",
+            "host",
+        ] {
+            let error = DialPolicy::default().deny(text).expect_err("no range");
+            assert_eq!(error.text, text);
+        }
+        let all = DialPolicy::default().deny("0.0.0.0/0").expect("a range");
+        assert!(!permits(&all, "tcp://1.2.3.4:5"));
+        assert!(permits(&all, "tcp://[2001::1]:5"));
+        let mapped = DialPolicy::default().deny("::ffff:10.0.0.0/104");
+        assert!(!permits(&mapped.expect("a range"), "tcp://10.2.3.4:5"));
+    }
+}

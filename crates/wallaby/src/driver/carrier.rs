@@ -1,0 +1,156 @@
+//! What carries a peer's messages: a stream, or a session over datagrams.
+
+use std::time::Duration;
+
+use wallaby_proto::CallId;
+use wallaby_proto::connection::{
+    Connection, ConnectionError, Counters, KeepAlive, KeepAliveSettings, Mark, MethodDefinition,
+    Refusal,
+};
+use wallaby_proto::wire::{Message, Request, Response};
+
+use crate::driver::port::PortSession;
+use crate::transport::WriteHalf;
+
+/// A peer's messages go one of these ways.
+#[expect(clippy::large_enum_variant, reason = "most are streams")]
+pub(crate) enum Carrier {
+    Stream(Connection, WriteHalf),
+    Session(PortSession),
+}
+
+/// Does the same with either.
+macro_rules! either {
+    ($carrier:expr, $way:ident => $what:expr) => {
+        match $carrier {
+            Carrier::Stream($way, _) => $what,
+            Carrier::Session($way) => $what,
+        }
+    };
+}
+
+impl Carrier {
+    pub(crate) fn send_request(
+        &mut self,
+        request: &mut Request,
+        method: &MethodDefinition,
+    ) -> Result<(), Refusal> {
+        either!(self, way => way.send_request(request, method))
+    }
+
+    pub(crate) fn send_response(
+        &mut self,
+        response: &Response,
+        counted: bool,
+    ) -> Result<(), Refusal> {
+        either!(self, way => way.send_response(response, counted))
+    }
+
+    pub(crate) fn send_control(&mut self, message: Message) -> Result<(), Refusal> {
+        either!(self, way => way.send_control(message))
+    }
+
+    /// Where the message stands in the output that was sent last.
+    pub(crate) fn mark(&self) -> Mark {
+        either!(self, way => way.mark())
+    }
+
+    /// How much of its output has left, in the measure of its marks, and how much the peer has confirmed if it does.
+    pub(crate) fn progress(&self) -> (u64, Option<u64>) {
+        match self {
+            Self::Stream(connection, _) => (connection.counters().bytes_sent, None),
+            Self::Session(session) => {
+                let acknowledged = session.acknowledged();
+                (acknowledged, Some(acknowledged))
+            }
+        }
+    }
+
+    pub(crate) fn forget_calls(&mut self, oldest: CallId) {
+        either!(self, way => way.forget_calls(oldest));
+    }
+
+    pub(crate) fn takes_requests(&self) -> bool {
+        either!(self, way => way.takes_requests())
+    }
+
+    pub(crate) fn takes_responses(&self, call: CallId) -> bool {
+        either!(self, way => way.takes_responses(call))
+    }
+
+    pub(crate) fn grant_requests(&mut self, payloads: impl Iterator<Item = usize>) {
+        match self {
+            Self::Stream(connection, _) => {
+                payloads.for_each(|payload| connection.grant_request(payload));
+            }
+            Self::Session(session) => session.grant_requests(payloads),
+        }
+    }
+
+    pub(crate) fn grant_call(&mut self, call: CallId, responses: u64, payload: u64) {
+        either!(self, way => way.grant_call(call, responses, payload));
+    }
+
+    pub(crate) fn go_away(&mut self) {
+        either!(self, way => way.go_away());
+    }
+
+    pub(crate) fn close(&mut self, reason: &str) {
+        either!(self, way => way.close(reason));
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        either!(self, way => way.is_idle())
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        either!(self, way => way.counters())
+    }
+
+    /// Bytes that wait to be written to a stream.
+    pub(crate) fn waiting(&self) -> usize {
+        match self {
+            Self::Stream(connection, _) => connection.waiting(),
+            Self::Session(_) => 0,
+        }
+    }
+
+    /// A stream wants to know the time only while large messages leave; a session's socket has its own.
+    pub(crate) fn tell_time(&mut self, now: impl FnOnce() -> Duration) {
+        if let Self::Stream(connection, _) = self
+            && connection.wants_time()
+        {
+            connection.set_time(now());
+        }
+    }
+
+    /// The next large message that has left, and its mark.
+    pub(crate) fn next_left(&mut self) -> Option<(u64, u64)> {
+        match self {
+            Self::Stream(connection, _) => connection.next_left(),
+            Self::Session(_) => None,
+        }
+    }
+
+    /// Looks whether a stream's peer is silent: see [`KeepAlive::look`]. Sessions see to it by themselves.
+    pub(crate) fn look(
+        &mut self,
+        keep_alive: &mut KeepAlive,
+        settings: &KeepAliveSettings,
+        waits: bool,
+        now: Duration,
+    ) -> Result<bool, ConnectionError> {
+        match self {
+            Self::Stream(connection, _) => keep_alive.look(settings, connection, waits, now),
+            Self::Session(_) => Ok(false),
+        }
+    }
+
+    /// Only streams stall: a session's pieces are sent again or it ends.
+    pub(crate) fn check_stalled(&mut self) -> Result<(), ConnectionError> {
+        match self {
+            Self::Stream(connection, _) => connection.check_stalled(),
+            Self::Session(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,555 @@
+//! A UDP socket and the sessions over it: shared by all who send, read by one task.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use wallaby_proto::connection::{Counters, Event, Hello, Mark, MethodDefinition, Refusal};
+use wallaby_proto::datagram::{
+    Cause, Ended, Gate, MessageNumber, SessionId, Settings, TooManySessions,
+};
+use wallaby_proto::wire::{Message, Request, Response};
+use wallaby_proto::{CallId, NodeId};
+
+use crate::dispatch::Dispatcher;
+use crate::driver::cork;
+use crate::driver::peer::{Delayed, Dispatch, Peer};
+use crate::endpoint::Inner;
+use crate::link::DelayLine;
+use crate::timer::{self, Instant};
+use crate::transport::udp::Socket;
+
+/// Longest datagram, and how much room for arriving ones is made at a time.
+const ROOM: usize = 64 * 1024;
+
+/// Datagrams that are read in a row before their messages are handled.
+const BATCH: usize = 64;
+
+/// Batches after which the time is told even if the socket is never found empty.
+const BATCHES_UNTIL_TIME: u32 = 16;
+
+/// A socket, its gate and who drives it.
+pub(crate) struct Port {
+    local: SocketAddr,
+    /// Others may open sessions.
+    listens: bool,
+    /// What the gate's time is counted from.
+    epoch: Instant,
+    delay: Option<Arc<DelayLine<Delayed>>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    gate: Gate,
+    /// `None` once the port is closed.
+    socket: Option<Arc<Socket>>,
+    /// The datagram that is being sent.
+    datagram: Vec<u8>,
+    /// Where it goes, if the socket did not take it.
+    refused: Option<SocketAddr>,
+    /// Sessions that this side opened and the driver does not know yet.
+    dialled: Vec<(SessionId, Driven)>,
+    /// Sessions that this side closed, and why.
+    closed: Vec<(SessionId, String)>,
+    /// The driver, while it waits.
+    driver: Option<Waker>,
+    /// When the driver tells the gate the time, if it is not woken before.
+    due: Option<Duration>,
+}
+
+/// A session's peer, and what becomes of its messages.
+type Driven = (Arc<Peer>, Dispatcher);
+
+/// A session, for its peer.
+pub(crate) struct PortSession {
+    port: Arc<Port>,
+    id: SessionId,
+    /// The mark of the message sent last.
+    mark: u64,
+    /// What is left to tell of a session that has ended: how much was acknowledged, and what it carried.
+    end: Option<(u64, Counters)>,
+}
+
+impl Port {
+    pub(crate) fn new(
+        socket: Socket,
+        listens: bool,
+        hello: &Arc<Hello>,
+        secret: [u8; 16],
+        settings: Settings,
+        delay: Option<Arc<DelayLine<Delayed>>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            local: socket.local(),
+            listens,
+            epoch: Instant::now(),
+            delay,
+            state: Mutex::new(State {
+                gate: Gate::new(Arc::clone(hello), secret, settings),
+                socket: Some(Arc::new(socket)),
+                datagram: Vec::new(),
+                refused: None,
+                dialled: Vec::new(),
+                closed: Vec::new(),
+                driver: None,
+                due: None,
+            }),
+        })
+    }
+
+    /// Whether its datagrams may get to this address.
+    pub(crate) fn reaches(&self, to: SocketAddr) -> bool {
+        let state = self.lock();
+        (state.socket.as_ref()).is_some_and(|socket| socket.reaches(to))
+    }
+
+    /// Opens a session; `adopt` makes its peer.
+    pub(crate) fn dial(
+        self: &Arc<Self>,
+        to: SocketAddr,
+        expected: Option<NodeId>,
+        adopt: impl FnOnce(PortSession) -> Driven,
+    ) -> Result<(), TooManySessions> {
+        let mut state = self.lock();
+        let id = state.gate.dial(self.now(), to, expected)?;
+        let driven = adopt(PortSession::new(self, id));
+        state.dialled.push((id, driven));
+        self.flush(&mut state);
+        // On the same machine the system knows at once that nobody listens.
+        state.note_unreachable(self.now());
+        state.wake();
+        Ok(())
+    }
+
+    /// Sends what may be sent now, a last time, and frees the address. The driver ends.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        self.flush(&mut state);
+        state.socket = None;
+        state.wake();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// Sends what may be sent now.
+    fn flush(&self, state: &mut State) {
+        let now = self.now();
+        while let Some(to) = state.next_datagram(now) {
+            let Some(socket) = &state.socket else {
+                return;
+            };
+            if let Some(delay) = &self.delay {
+                // A link that is full drops it, as networks do.
+                let _ = delay.send(Delayed::Datagram {
+                    socket: Arc::clone(socket),
+                    to,
+                    datagram: Bytes::copy_from_slice(&state.datagram),
+                });
+                continue;
+            }
+            match socket.send(&state.datagram, to) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    state.refused = Some(to);
+                    return state.wake();
+                }
+                Err(error) => tracing::debug!(%to, %error, "a datagram was not sent"), // as if lost
+                Ok(()) => {}
+            }
+        }
+        let next = state.gate.next_timeout();
+        if next.is_some_and(|next| state.due.is_none_or(|due| next < due)) {
+            state.wake();
+        }
+    }
+
+    /// Reads and dispatches until the port is closed or its endpoint is gone.
+    pub(crate) async fn drive(self: Arc<Self>, endpoint: Weak<Inner>) {
+        let mut driver = Driver {
+            port: self,
+            endpoint,
+            sessions: HashMap::new(),
+            buffer: vec![0; ROOM],
+            arrived: BytesMut::new(),
+            events: Vec::new(),
+            batches: 0,
+            sleep: timer::sleep_until(Instant::now()),
+            sleeps_until: None,
+        };
+        poll_fn(|cx| driver.poll(cx)).await;
+        driver.end();
+    }
+}
+
+impl State {
+    /// Where the next datagram goes; it is in `self.datagram`.
+    fn next_datagram(&mut self, now: Duration) -> Option<SocketAddr> {
+        if let Some(to) = self.refused.take() {
+            return Some(to);
+        }
+        self.datagram.clear();
+        let transmit = self.gate.poll_transmit(now, &mut self.datagram)?;
+        Some(transmit.to)
+    }
+
+    /// The gate learns what the network says of datagrams that could not be delivered.
+    fn note_unreachable(&mut self, now: Duration) {
+        while let Some(to) = self
+            .socket
+            .as_ref()
+            .and_then(|socket| socket.take_unreachable())
+        {
+            self.gate.handle_unreachable(now, to);
+        }
+    }
+
+    fn wake(&mut self) {
+        self.driver.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The task of a port.
+struct Driver {
+    port: Arc<Port>,
+    endpoint: Weak<Inner>,
+    sessions: HashMap<SessionId, Driven>,
+    /// Room for one datagram.
+    buffer: Vec<u8>,
+    /// Datagrams are copied here, so that payloads can be slices: what is read is mostly much shorter than what may be.
+    arrived: BytesMut,
+    events: Vec<(SessionId, Result<Event, Box<Ended>>)>,
+    /// Batches since the socket was last found empty.
+    batches: u32,
+    sleep: timer::Sleep,
+    sleeps_until: Option<Duration>,
+}
+
+impl Driver {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(endpoint) = self.endpoint.upgrade() else {
+            return Poll::Ready(());
+        };
+        let port = Arc::clone(&self.port);
+        let mut state = port.lock();
+        if !state
+            .driver
+            .as_ref()
+            .is_some_and(|driver| driver.will_wake(cx.waker()))
+        {
+            state.driver = Some(cx.waker().clone());
+        }
+        self.poll_write(&mut state, cx);
+        let Some(empty) = self.poll_read(&mut state, cx) else {
+            return Poll::Ready(());
+        };
+        self.sessions.extend(state.dialled.drain(..));
+        let closed = std::mem::take(&mut state.closed);
+        while let Some(event) = state.gate.poll_event() {
+            self.events.push(event);
+        }
+        drop(state);
+        cork::batch(|| {
+            self.dispatch(&endpoint);
+            for (id, reason) in closed {
+                if let Some((peer, mut dispatcher)) = self.sessions.remove(&id) {
+                    endpoint.connection_ended(&peer, &dispatcher.ended(Ok(reason)));
+                }
+            }
+        });
+        let mut state = port.lock();
+        port.flush(&mut state);
+        if !empty {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        state.due = state.gate.next_timeout();
+        let due = state.due;
+        drop(state);
+        self.poll_sleep(due, cx);
+        Poll::Pending
+    }
+
+    /// Goes on writing if the socket takes something again.
+    fn poll_write(&self, state: &mut State, cx: &mut Context<'_>) {
+        while state.refused.is_some()
+            && let Some(socket) = &state.socket
+            && socket.poll_writable(cx).is_ready()
+        {
+            self.port.flush(state);
+        }
+    }
+
+    /// Reads a batch of datagrams, and tells the time when there are no more: whether that is so, `None` if the port is
+    /// closed.
+    fn poll_read(&mut self, state: &mut State, cx: &mut Context<'_>) -> Option<bool> {
+        let mut empty = false;
+        for _ in 0..BATCH {
+            match state.socket.as_ref()?.poll_receive(cx, &mut self.buffer) {
+                Poll::Pending => {
+                    empty = true;
+                    break;
+                }
+                Poll::Ready(Ok((len, from))) => {
+                    let datagram = self.keep(len);
+                    let now = self.port.now();
+                    state.gate.handle_datagram(now, from, datagram);
+                }
+                // Of a datagram that was sent: see `take_unreachable`.
+                Poll::Ready(Err(_)) => state.note_unreachable(self.port.now()),
+            }
+        }
+        self.batches = if empty { 0 } else { self.batches + 1 };
+        if empty || self.batches >= BATCHES_UNTIL_TIME {
+            self.tell_time(state);
+        }
+        Some(empty)
+    }
+
+    /// The datagram that was read.
+    fn keep(&mut self, len: usize) -> Bytes {
+        if self.arrived.capacity() < len {
+            self.arrived.reserve(ROOM);
+        }
+        self.arrived.extend_from_slice(&self.buffer[..len]);
+        self.arrived.split().freeze()
+    }
+
+    fn tell_time(&self, state: &mut State) {
+        let now = self.port.now();
+        if state.gate.next_timeout().is_some_and(|due| due <= now) {
+            // Something did not come in time; perhaps the network has said why.
+            state.note_unreachable(self.port.now());
+            state.gate.handle_timeout(now);
+        }
+    }
+
+    /// Wakes the task when the gate wants to know the time. The gate's timers are not moved while they are far, so that
+    /// this one seldom is.
+    fn poll_sleep(&mut self, due: Option<Duration>, cx: &mut Context<'_>) {
+        let Some(at) = due else {
+            return; // whoever gives the gate something to wait for wakes the task
+        };
+        if self.sleeps_until != due {
+            self.sleeps_until = due;
+            self.sleep.reset(self.port.epoch + at);
+        }
+        if Pin::new(&mut self.sleep).poll(cx).is_ready() {
+            self.sleeps_until = None;
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    fn dispatch(&mut self, endpoint: &Arc<Inner>) {
+        let mut events = std::mem::take(&mut self.events);
+        let mut touched: Option<SessionId> = None;
+        for (id, event) in events.drain(..) {
+            if touched.is_some_and(|touched| touched != id) {
+                self.batch_done(touched);
+            }
+            touched = Some(id);
+            match event {
+                Ok(event) => self.handle(endpoint, id, event),
+                Err(ended) => self.handle_end(endpoint, id, &ended),
+            }
+        }
+        self.batch_done(touched);
+        self.events = events;
+    }
+
+    /// The last of the events of a session in a row was handled.
+    fn batch_done(&mut self, session: Option<SessionId>) {
+        if let Some((peer, dispatcher)) = session.and_then(|id| self.sessions.get_mut(&id)) {
+            dispatcher.batch_done(peer);
+        }
+    }
+
+    fn handle(&mut self, endpoint: &Arc<Inner>, id: SessionId, mut event: Event) {
+        if let Event::Opened(_) = &event
+            && !self.sessions.contains_key(&id)
+        {
+            let session = PortSession::new(&self.port, id);
+            match endpoint.adopt_session(session, self.port.listens) {
+                Some(driven) => self.sessions.insert(id, driven),
+                None => return,
+            };
+        }
+        let Some((peer, dispatcher)) = self.sessions.get_mut(&id) else {
+            return; // this side has closed it
+        };
+        peer.note_event(&event);
+        dispatcher.handle(peer, &mut event);
+    }
+
+    fn handle_end(&mut self, endpoint: &Arc<Inner>, id: SessionId, ended: &Ended) {
+        let Some((peer, mut dispatcher)) = self.sessions.remove(&id) else {
+            return;
+        };
+        let reason = ended.to_string();
+        peer.session_ended(&reason, ended);
+        let reason = match &ended.cause {
+            Cause::Handshake(error) => dispatcher.ended(Err(error.clone())),
+            Cause::Unreachable | Cause::NoAnswer(_) => dispatcher.unreachable(reason),
+            _ => dispatcher.ended(Ok(reason)),
+        };
+        endpoint.connection_ended(&peer, &reason);
+    }
+
+    /// The port is closed: so are its sessions.
+    fn end(&mut self) {
+        let mut state = self.port.lock();
+        self.sessions.extend(state.dialled.drain(..));
+        drop(state);
+        let why = "the endpoint was closed";
+        for (peer, mut dispatcher) in std::mem::take(&mut self.sessions).into_values() {
+            peer.end(why);
+            let reason = dispatcher.ended(Ok(why.to_owned()));
+            if let Some(endpoint) = self.endpoint.upgrade() {
+                endpoint.connection_ended(&peer, &reason);
+            }
+        }
+    }
+}
+
+impl PortSession {
+    fn new(port: &Arc<Port>, id: SessionId) -> Self {
+        Self {
+            port: Arc::clone(port),
+            id,
+            mark: 0,
+            end: None,
+        }
+    }
+
+    /// Does something with the session; `None` if it has ended.
+    fn with<R>(&self, act: impl FnOnce(&mut wallaby_proto::datagram::Session) -> R) -> Option<R> {
+        self.port.lock().gate.session(self.id).map(act)
+    }
+
+    /// Asks the session something; `None` if it has ended.
+    fn ask<R>(&self, ask: impl FnOnce(&wallaby_proto::datagram::Session) -> R) -> Option<R> {
+        self.port.lock().gate.peek(self.id).map(ask)
+    }
+
+    fn sent(
+        &mut self,
+        sent: Option<Result<MessageNumber, wallaby_proto::datagram::Refusal>>,
+    ) -> Result<(), Refusal> {
+        self.mark = sent.ok_or(Refusal::NotOpen)??.index() + 1;
+        Ok(())
+    }
+
+    pub(super) fn send_request(
+        &mut self,
+        request: &mut Request,
+        method: &MethodDefinition,
+    ) -> Result<(), Refusal> {
+        let sent = self.with(|session| session.send_request(request, method));
+        self.sent(sent)
+    }
+
+    pub(super) fn send_response(
+        &mut self,
+        response: &Response,
+        counted: bool,
+    ) -> Result<(), Refusal> {
+        let sent = self.with(|session| session.send_response(response, counted));
+        self.sent(sent)
+    }
+
+    pub(super) fn send_control(&mut self, message: Message) -> Result<(), Refusal> {
+        let sent = self.with(|session| session.send_control(message));
+        self.sent(sent)
+    }
+
+    /// Marks count messages: one is written when it is acknowledged, since until then it may have to be sent again.
+    pub(super) fn mark(&self) -> Mark {
+        Mark::Written(self.mark)
+    }
+
+    pub(super) fn acknowledged(&self) -> u64 {
+        let known = self.end.map(|(acknowledged, _)| acknowledged);
+        known
+            .or_else(|| self.ask(|session| session.acknowledged()))
+            .unwrap_or(0)
+    }
+
+    pub(super) fn forget_calls(&mut self, oldest: CallId) {
+        self.with(|session| session.forget_calls(oldest));
+    }
+
+    pub(super) fn takes_requests(&self) -> bool {
+        self.ask(|session| session.takes_requests())
+            .unwrap_or(false)
+    }
+
+    pub(super) fn takes_responses(&self, call: CallId) -> bool {
+        self.ask(|session| session.takes_responses(call))
+            .unwrap_or(false)
+    }
+
+    pub(super) fn grant_requests(&mut self, payloads: impl Iterator<Item = usize>) {
+        self.with(|session| payloads.for_each(|payload| session.grant_request(payload)));
+    }
+
+    pub(super) fn grant_call(&mut self, call: CallId, responses: u64, payload: u64) {
+        self.with(|session| session.grant_call(call, responses, payload));
+    }
+
+    pub(super) fn go_away(&mut self) {
+        self.with(|session| session.go_away());
+    }
+
+    pub(super) fn close(&mut self, reason: &str) {
+        let mut state = self.port.lock();
+        // What was accepted leaves first, as far as it does not wait: nothing is sent again afterwards.
+        self.port.flush(&mut state);
+        let Some(session) = state.gate.session(self.id) else {
+            return;
+        };
+        self.end
+            .get_or_insert((session.acknowledged(), session.counters()));
+        session.close(reason);
+        state.closed.push((self.id, reason.to_owned()));
+        state.wake();
+    }
+
+    /// The gate has told its end.
+    pub(super) fn note_end(&mut self, ended: &Ended) {
+        self.end.get_or_insert((ended.acknowledged, ended.counters));
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.ask(|session| session.is_idle()).unwrap_or(true)
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        let known = self.end.map(|(_, counters)| counters);
+        known
+            .or_else(|| self.ask(|session| session.counters()))
+            .unwrap_or_default()
+    }
+
+    /// Sends what may be sent now, of this session and the others of its port.
+    pub(super) fn flush(&self) {
+        let mut state = self.port.lock();
+        self.port.flush(&mut state);
+    }
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Port({})", self.local)
+    }
+}

@@ -1,0 +1,136 @@
+//! When a call that failed is made again as a whole.
+
+use std::time::Duration;
+
+use wallaby_proto::Code;
+use wallaby_proto::call::watch::FailureKind;
+
+use crate::error::{CallError, Failure};
+
+/// Most attempts of a call.
+const MOST: u32 = 64;
+
+/// Makes calls again that have failed: for methods that may run several times, as often as they are called. See
+/// [`crate::Client::retry`].
+///
+/// Each attempt is a call of its own, with its own id, so "at most once" holds for each attempt and not for the call as
+/// the application sees it. That is why the only way to make one says *idempotent*. An attempt follows if the one before
+///
+/// - was not sent ([`Failure::NotSent`], [`Failure::Refused`]),
+/// - was lost ([`Failure::Lost`]: a request undelivered or silent, a response lost, a handler without progress),
+/// - took longer than an attempt may ([`Self::each`]),
+/// - or was answered with a status that is retried ([`Self::on`]),
+///
+/// as long as no answer has been delivered to the application, the call's deadline has not come and its
+/// [budget](crate::RetryBudget) allows it. In between is a random time: at most `first` after the first attempt, twice as
+/// much after each further one, up to `longest` ([`Self::backoff`]).
+///
+/// ```
+/// # use wallaby::{Client, Code, Endpoint, Address, Retry};
+/// # use std::time::Duration;
+/// # fn example(endpoint: &Endpoint, server: Address, other: Address) {
+/// let client = Client::new(endpoint, server)
+///     .others([other])
+///     .retry(Retry::idempotent(3).each(Duration::from_secs(2)).on(Code::Unavailable));
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retry {
+    pub(crate) attempts: u32,
+    pub(crate) each: Option<Duration>,
+    first: Duration,
+    longest: Duration,
+    codes: Vec<Code>,
+}
+
+impl Retry {
+    /// Up to so many attempts in all, 1 to 64, the first and hedged ones included. Only for methods whose handlers may
+    /// run again, also when they have run already.
+    pub fn idempotent(attempts: u32) -> Self {
+        Self {
+            attempts: attempts.clamp(1, MOST),
+            each: None,
+            first: Duration::from_millis(50),
+            longest: Duration::from_secs(2),
+            codes: Vec::new(),
+        }
+    }
+
+    /// The longest waits before the second attempt, and before any. Default 50 ms and 2 s.
+    #[must_use]
+    pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
+        (self.first, self.longest) = (first, longest);
+        self
+    }
+
+    /// How much time an attempt has, within the call's deadline; not limited by default.
+    #[must_use]
+    pub fn each(mut self, deadline: Duration) -> Self {
+        self.each = Some(deadline);
+        self
+    }
+
+    /// A status of this code in place of the first answer is retried too; none is by default. Servers that shut down
+    /// refuse with [`Code::Unavailable`], those that have too much to do with [`Code::ResourceExhausted`].
+    #[must_use]
+    pub fn on(mut self, code: Code) -> Self {
+        self.codes.push(code);
+        self
+    }
+
+    /// Whether an error that came in place of the first answer is retried.
+    pub(crate) fn retries(&self, error: &CallError) -> bool {
+        match error {
+            CallError::Status(status) => self.codes.contains(&status.code()),
+            CallError::Failed(failure) => is_lost(failure),
+            CallError::Decode { .. } => false,
+        }
+    }
+
+    /// How long to wait after so many failed attempts; `random` is drawn from all numbers.
+    pub(crate) fn pause(&self, failed: u32, random: u64) -> Duration {
+        let doubled = 1u32.checked_shl(failed.saturating_sub(1));
+        let most = doubled
+            .and_then(|times| self.first.checked_mul(times))
+            .map_or(self.longest, |most| most.min(self.longest));
+        let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(((u128::from(most) * u128::from(random)) >> 64) as u64)
+    }
+}
+
+/// Whether a call failed since something did not arrive: another attempt may be luckier.
+pub(crate) fn is_lost(failure: &Failure) -> bool {
+    match failure {
+        Failure::NotSent { .. } | Failure::Refused { .. } => true,
+        Failure::Lost(loss) => matches!(
+            loss.kind,
+            FailureKind::Silent { .. }
+                | FailureKind::ResponseLost { .. }
+                | FailureKind::Stalled { .. }
+                | FailureKind::Undelivered
+        ),
+        Failure::Attempts(failed) => failed.last.failure().is_some_and(is_lost),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_the_longest_and_are_anything_below() {
+        let (first, longest) = (Duration::from_millis(10), Duration::from_millis(65));
+        let retry = Retry::idempotent(9).backoff(first, longest);
+        let most: Vec<_> = (1..6)
+            .map(|failed| retry.pause(failed, u64::MAX).as_micros())
+            .collect();
+        assert_eq!(most, [9_999, 19_999, 39_999, 64_999, 64_999]);
+        assert_eq!(retry.pause(3, 0), Duration::ZERO);
+        assert_eq!(retry.pause(3, 1 << 63), Duration::from_millis(20));
+        assert!(retry.pause(u32::MAX, u64::MAX) < longest);
+        assert_eq!(Retry::idempotent(0).attempts, 1);
+        let forever = Retry::idempotent(9).backoff(Duration::MAX, Duration::MAX);
+        assert!(forever.pause(60, u64::MAX) > Duration::from_secs(1 << 33));
+    }
+}

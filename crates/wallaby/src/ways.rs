@@ -1,0 +1,79 @@
+//! Ways to initiators: which connection leads on, and waiting for one where none does.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use wallaby_proto::call::waiting::WaitingId;
+use wallaby_proto::{CallId, NodeId};
+
+use crate::driver::peer::Peer;
+use crate::endpoint::Inner;
+use crate::liveness::Liveness;
+
+/// An answer that waits for a way to its initiator.
+pub(crate) struct Wait {
+    liveness: Arc<Liveness>,
+    id: WaitingId,
+    found: oneshot::Receiver<()>,
+}
+
+impl Wait {
+    /// Waits for it; `false` if none was found in time.
+    pub(crate) async fn found(mut self) -> bool {
+        (&mut self.found).await.is_ok()
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.liveness.end_wait(self.id);
+    }
+}
+
+impl fmt::Debug for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.id.fmt(f)
+    }
+}
+
+impl Inner {
+    /// An answer with a payload of so many bytes waits for a way to the initiator of its call, unless too much does
+    /// already. To be called before the last look for a way, so that none is missed.
+    pub(crate) fn wait_for_way(&self, call: CallId, payload: usize) -> Option<Wait> {
+        let (sender, found) = oneshot::channel();
+        match self.liveness.begin_wait(call.initiator, payload, sender) {
+            Ok(id) => {
+                self.meters.waited_for_ways.add();
+                self.look_again();
+                let liveness = Arc::clone(&self.liveness);
+                Some(Wait {
+                    liveness,
+                    id,
+                    found,
+                })
+            }
+            Err(full) => {
+                if let Some(more) = self.sparse.no_way.pass(self.age()) {
+                    tracing::warn!(%call, %full, more, "an answer may not wait");
+                }
+                None
+            }
+        }
+    }
+
+    /// There is a way to this initiator: what waits for one goes on.
+    pub(crate) fn found_way(&self, initiator: NodeId) {
+        for waits in self.liveness.end_waits(initiator) {
+            // Nobody may be waiting any more.
+            let _ = waits.send(());
+        }
+    }
+
+    /// The connection that leads on to an initiator, for what came from `from`.
+    pub(crate) fn way_onward(&self, initiator: NodeId, from: &Peer) -> Option<Arc<Peer>> {
+        let direct = self.pool.by_node(initiator);
+        let way = direct.or_else(|| self.pool.route(initiator))?;
+        (way.id != from.id).then_some(way)
+    }
+}

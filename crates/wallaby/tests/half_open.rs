@@ -1,0 +1,117 @@
+//! Half-open connections: a peer that is gone without a word holds nobody up, one that is slow is not given up.
+
+#[macro_use]
+mod common;
+
+use std::time::Duration;
+
+use common::raw::{Raw, hello, response};
+use common::{Gate, Net, at, failure, heap, patience, service, until, work};
+use tokio::net::TcpListener;
+use wallaby::{Address, Endpoint, Failure, One, Request};
+use wallaby_proto::connection::{Hello, Limits};
+
+over_every_stream!(a_slow_handler_is_not_a_silent_peer,);
+
+/// When a peer is asked, and given up.
+const PERIOD: Duration = Duration::from_millis(40);
+const TIMEOUT: Duration = Duration::from_millis(200);
+
+async fn impatient() -> Endpoint {
+    let builder = Endpoint::builder().keep_alive(PERIOD, TIMEOUT);
+    builder.bind().await.expect("there is a runtime")
+}
+
+async fn listen() -> (TcpListener, Address) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = Address::Tcp(listener.local_addr().expect("it is bound"));
+    (listener, address)
+}
+
+#[tokio::test]
+async fn a_connection_whose_peer_is_silent_is_given_up_and_the_next_call_takes_another() {
+    patience(async {
+        let (listener, address) = listen().await;
+        let client = impatient().await;
+        let mut lost = work::at(&client, &address).one("lost".into());
+        let mut silent = Raw::accept(&listener, hello(1)).await;
+        silent.request().await;
+        until(|| client.metrics().connections_silent == 1).await;
+        let reason = silent.closed().await.expect("it is told why");
+        assert!(reason.contains("nothing was heard"), "{reason}");
+
+        // The request is never sent again; another life at the address is how its initiator learns that it is lost.
+        let mut next = work::at(&client, &address).one("next".into());
+        let mut server = Raw::accept(&listener, hello(2)).await;
+        let request = server.request().await;
+        let mut answer = response(request.call, None, b"\x04next");
+        answer.request = request.id;
+        server.send_response(answer).await;
+        assert_eq!(next.answer().await.expect("an answer"), "next");
+        let lost = failure(lost.answer().await);
+        assert!(matches!(lost, Failure::Lost(_)), "{lost}");
+        assert_eq!(client.metrics().connections_opened, 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_waits_for_credit_on_it_moves_to_another_connection() {
+    patience(async {
+        let (listener, address) = listen().await;
+        let narrow = |node| Hello {
+            limits: Limits {
+                requests: 100,
+                ..Limits::default()
+            },
+            ..hello(node)
+        };
+        let client = impatient().await;
+        let heap = heap::at(&client, &address);
+        let _first = heap.one(vec![1; 200].into());
+        let mut silent = Raw::accept(&listener, narrow(1)).await;
+        silent.request().await;
+        let second = heap.one(vec![2; 200].into());
+        until(|| client.metrics().connections_silent == 1).await;
+        let mut server = Raw::accept(&listener, narrow(2)).await;
+        let request = server.request().await;
+        assert_eq!(request.payload[0], 2, "no byte of it had been written");
+        let mut answer = response(request.call, None, b"here");
+        answer.request = request.id;
+        server.send_response(answer).await;
+        assert_eq!(&second.await.expect("an answer")[..], b"here");
+    })
+    .await;
+}
+
+async fn a_slow_handler_is_not_a_silent_peer(net: Net) {
+    let gate = Gate::new();
+    let passed = gate.clone();
+    let server = net
+        .serve(
+            service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+                let gate = passed.clone();
+                async move {
+                    gate.pass().await;
+                    Ok(request.respond(what).await?)
+                }
+            }),
+        )
+        .await;
+    // It pings so seldom that only keep-alive asks.
+    let client = Endpoint::builder()
+        .keep_alive(PERIOD, TIMEOUT)
+        .ping(Duration::from_secs(600), Duration::from_secs(6000))
+        .bind()
+        .await
+        .expect("there is a runtime");
+    let mut call = work::at(&client, at(&server)).one("late".into());
+    until(|| server.load() == (1, 0)).await;
+    let before = client.metrics().bytes_received;
+    // Probes come back: many periods pass, more than the timeout.
+    until(|| client.metrics().bytes_received >= before + 10 * 6).await;
+    gate.open(1);
+    assert_eq!(call.answer().await.expect("an answer"), "late");
+    assert_eq!(client.metrics().connections_silent, 0);
+    assert_eq!(client.metrics().connections_opened, 1);
+}

@@ -1,0 +1,80 @@
+//! What is fuzzed: every decoder of `wallaby-proto`, and its state machines driven by arbitrary events.
+//!
+//! A target is a function of bytes that panics where something does not hold. `engine/` runs one under libFuzzer, with
+//! coverage, on the stable toolchain (`scripts/fuzz.sh`); `tests/replay.rs` runs all of them over the corpus.
+//!
+//! | target | what the bytes are | what must hold besides "no panic" |
+//! |---|---|---|
+//! | `message` | a kind and a frame's body | what is read is written and read again as the same |
+//! | `status` | a payload | the same |
+//! | `address` | a text | the same |
+//! | `hello` | a stream before the handshake | nothing but a handshake passes |
+//! | `frames` | a stream after it, raw or as frames | the output stays bounded |
+//! | `datagram` | datagrams from anybody to a gate | no address gets more than three times what it sent |
+//! | `connections` | what two honest ends of a stream do | every message arrives once, as it was sent |
+//! | `gates` | the same for datagrams, with loss and damage | at most once, as it was sent; all, once the net heals |
+//! | `client` | what happens to an initiator and its watch | one verdict; every call ends; nothing after quiet |
+//! | `server` | what happens to records and handlers | limits hold; all is forgotten in the end |
+
+mod choices;
+mod client;
+mod connections;
+mod datagram;
+mod decode;
+mod frames;
+mod gates;
+mod server;
+mod things;
+
+/// One thing that is fuzzed.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Its name, and that of its corpus.
+    pub name: &'static str,
+    /// Panics if something does not hold.
+    pub run: fn(&[u8]),
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "message",
+        run: decode::message,
+    },
+    Target {
+        name: "status",
+        run: decode::status,
+    },
+    Target {
+        name: "address",
+        run: decode::address,
+    },
+    Target {
+        name: "hello",
+        run: frames::before_the_handshake,
+    },
+    Target {
+        name: "frames",
+        run: frames::after_the_handshake,
+    },
+    Target {
+        name: "datagram",
+        run: datagram::run,
+    },
+    Target {
+        name: "connections",
+        run: connections::run,
+    },
+    Target {
+        name: "gates",
+        run: gates::run,
+    },
+    Target {
+        name: "client",
+        run: client::run,
+    },
+    Target {
+        name: "server",
+        run: server::run,
+    },
+];

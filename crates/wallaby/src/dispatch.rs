@@ -160,12 +160,10 @@ impl Dispatcher {
         }
     }
 
-    /// Requests lead back to initiators that cannot be dialled over this connection.
+    /// Requests lead back to initiators that cannot be dialled over this connection. How near an initiator was that is
+    /// connected now counts as well: once it is not, no way may lead from here to a server that is farther from it.
     fn learn_route(&mut self, peer: &Arc<Peer>, initiator: NodeId, depth: u32) {
         let own = peer.node() == Some(initiator);
-        if own && peer.hello().is_some_and(|hello| hello.address.is_some()) {
-            return; // it can be dialled
-        }
         let depth = if own { 0 } else { depth.max(1) };
         let pool = &self.endpoint.pool;
         let route = Some((initiator, depth, pool.ended()));

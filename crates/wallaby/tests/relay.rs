@@ -3,6 +3,7 @@
 #[macro_use]
 mod common;
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -503,6 +504,60 @@ async fn a_relay_does_not_send_answers_back() {
         ))
         .await;
         until(|| servers[0].metrics().undeliverable == 1).await;
+    })
+    .await;
+}
+
+/// Answers for an initiator that was connected and is not any more go nowhere, however often servers met in its call.
+#[tokio::test]
+async fn ways_back_never_form_a_circle() {
+    patience(async {
+        let net = Net::tcp();
+        let gate = common::Gate::new();
+        let open = gate.clone();
+        // Two servers hand the work to each other twice; then the first of them waits and answers.
+        let far: Arc<OnceLock<Address>> = Arc::default();
+        let next = Arc::clone(&far);
+        let near = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let (next, gate) = (Arc::clone(&next), open.clone());
+            async move {
+                if what == "......" {
+                    gate.pass().await;
+                    return Ok(request.respond(what).await?);
+                }
+                let next = next.get().expect("it is bound").clone();
+                Ok(request.forward(next, work::one(what + "..")).await?)
+            }
+        });
+        let builder = |service| {
+            let builder = Endpoint::builder().serve(service);
+            builder.wait_for_ways(16, 1024, Duration::from_millis(20))
+        };
+        let near = net.bind(builder(near)).await;
+        let back = at(&near);
+        let relay = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let back = back.clone();
+            async move { Ok(request.forward(back, work::one(what)).await?) }
+        });
+        let relay = net.bind(builder(relay)).await;
+        far.set(at(&relay)).expect("once");
+        // It listens, it says, but nobody reaches it.
+        let mut says = hello(5);
+        says.address = Some("tcp://127.0.0.1:1".parse().expect("an address"));
+        let mut initiator = Raw::dial(&at(&near), says).await;
+        let call = wallaby::CallId {
+            initiator: wallaby::NodeId::new(5).expect("not zero"),
+            sequence: 1,
+        };
+        initiator
+            .send_request(request(call, &[0]), work::ONE.definition())
+            .await;
+        until(|| near.metrics().requests_received == 4).await;
+        drop(initiator);
+        until(|| near.metrics().connections_ended == 1).await;
+        gate.open(1);
+        until(|| near.metrics().undeliverable + relay.metrics().undeliverable == 1).await;
+        assert!(relayed(&[near, relay]) <= 1);
     })
     .await;
 }

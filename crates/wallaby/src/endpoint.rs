@@ -515,7 +515,7 @@ impl Inner {
         let Some(from) = from else {
             return; // what runs here sends by itself
         };
-        let next = self.way_onward(id.initiator, from);
+        let next = self.way_onward(id, message.token(), from);
         match (message, next) {
             (Message::Response(response), next) => {
                 self.relay

@@ -16,7 +16,7 @@ use wallaby_proto::call::records::{
 use wallaby_proto::call::server::Delegated;
 use wallaby_proto::call::waiting::{Full, Waiting, WaitingId, WaitingLimits};
 use wallaby_proto::wire::{Child, Message, Ping, Pong, ReplyTo, Request, Response};
-use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status};
+use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
 
 use crate::driver::peer::{Peer, Place};
 use crate::endpoint::Inner;
@@ -99,6 +99,11 @@ impl Liveness {
 
     pub(crate) fn remembered(&self) -> Remembered {
         self.lock().records.remembered()
+    }
+
+    /// The session that answers of a call leave by, if its initiator is reached by none of its own.
+    pub(crate) fn way_back(&self, call: CallId, token: Token) -> Option<Session> {
+        self.lock().records.way_back(call, token)
     }
 
     // What servers tell.

@@ -114,10 +114,9 @@ impl Passing {
 
     /// Sends it, and waits for a way and for credit.
     async fn deliver(&mut self, endpoint: &Arc<Inner>) {
-        let initiator = self.response.call.initiator;
         for _ in 0..MOVES {
             if self.next.as_ref().is_none_or(|next| next.is_closed()) {
-                self.next = endpoint.way_onward(initiator, &self.from);
+                self.next = self.way_onward(endpoint);
             }
             let Some(next) = self.next.clone() else {
                 if !self.wait(endpoint).await {
@@ -144,7 +143,7 @@ impl Passing {
             return false;
         }
         // One that was found meanwhile would not be told of.
-        let found = endpoint.way_onward(self.response.call.initiator, &self.from);
+        let found = self.way_onward(endpoint);
         let wait = self.wait.take();
         let found = match wait {
             Some(wait) if found.is_none() => wait.found().await,
@@ -152,6 +151,10 @@ impl Passing {
         };
         endpoint.relay.note_way(self.response.call, found);
         found
+    }
+
+    fn way_onward(&self, endpoint: &Inner) -> Option<Arc<Peer>> {
+        endpoint.way_onward(self.response.call, self.response.token, &self.from)
     }
 
     fn give_up(&mut self, endpoint: &Inner) {

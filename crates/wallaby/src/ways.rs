@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use wallaby_proto::call::waiting::WaitingId;
-use wallaby_proto::{CallId, NodeId};
+use wallaby_proto::{CallId, NodeId, Token};
 
 use crate::driver::peer::Peer;
 use crate::endpoint::Inner;
@@ -70,10 +70,23 @@ impl Inner {
         }
     }
 
-    /// The connection that leads on to an initiator, for what came from `from`.
-    pub(crate) fn way_onward(&self, initiator: NodeId, from: &Peer) -> Option<Arc<Peer>> {
-        let direct = self.pool.by_node(initiator);
-        let way = direct.or_else(|| self.pool.route(initiator))?;
+    /// The connection that leads on to the initiator of a call, for what came from `from` and shows this token: its own,
+    /// else the one that a request of the call came over, else one that other requests of its initiator did.
+    pub(crate) fn way_onward(
+        &self,
+        call: CallId,
+        token: Option<Token>,
+        from: &Peer,
+    ) -> Option<Arc<Peer>> {
+        let direct = self.pool.by_node(call.initiator);
+        let came = || {
+            let session = self.liveness.way_back(call, token?)?;
+            let peer = self.pool.by_id(session.0);
+            peer.filter(|peer| !peer.is_closed())
+        };
+        let way = direct
+            .or_else(came)
+            .or_else(|| self.pool.route(call.initiator))?;
         (way.id != from.id).then_some(way)
     }
 }

@@ -561,3 +561,30 @@ async fn ways_back_never_form_a_circle() {
     })
     .await;
 }
+
+/// A server that was connected to an initiator passes answers on by another way once it is not.
+#[tokio::test]
+async fn a_connection_that_was_there_once_is_no_obstacle() {
+    patience(async {
+        let net = Net::tcp();
+        let servers = line(&net, 3).await;
+        let call = |sequence| wallaby::CallId {
+            initiator: wallaby::NodeId::new(5).expect("not zero"),
+            sequence,
+        };
+        for (index, server) in [&servers[1], &servers[0]].into_iter().enumerate() {
+            let mut initiator = Raw::dial(&at(server), hello(5)).await;
+            let request = request(call(index as u64 + 1), &[0]);
+            let method = work::ONE.definition();
+            initiator.send_request(request, method).await;
+            loop {
+                if let Message::Response(_) = initiator.message().await {
+                    break;
+                }
+            }
+            drop(initiator);
+            until(|| server.metrics().connections_ended == 1).await;
+        }
+    })
+    .await;
+}

@@ -20,7 +20,7 @@ pub use self::options::{
 pub use self::request::{MethodRef, ReplyTo, Request};
 pub use self::response::{End, Response};
 
-use crate::id::{CallId, NodeId};
+use crate::id::{CallId, NodeId, Token};
 use crate::varint::{self, Reader};
 
 /// Bytes before every frame's body: its length (3 bytes, little-endian, body only) and its kind.
@@ -153,6 +153,18 @@ impl Message {
             Self::Ping(ping) => ping.call,
             Self::Pong(pong) => pong.call,
             Self::Trace(report) => report.call,
+        }
+    }
+
+    /// The token of the call, if the message shows it.
+    pub fn token(&self) -> Option<Token> {
+        match self {
+            Self::Request(request) => Some(request.token),
+            Self::Response(response) => response.token,
+            Self::End(end) => end.token,
+            Self::Ping(ping) => Some(ping.token),
+            Self::Pong(pong) => pong.token,
+            Self::Trace(report) => report.token,
         }
     }
 

@@ -1,11 +1,12 @@
 //! Pings about requests that came of one handled here go on to where its work went.
 
 use wallaby_proto::Token;
+use wallaby_proto::call::records::{Admission, Session};
 use wallaby_proto::call::server::Outbound;
 use wallaby_proto::wire::{Child, Ping, Pong, Progress};
 
-use crate::desk::{child, running};
-use crate::shelf::{Shelf, abort, ping, request};
+use crate::desk::{child, node, running, token};
+use crate::shelf::{Shelf, abort, origin, ping, request};
 
 /// A server that handled request 0 of call 1: it delegated to server 3, then to 4.
 fn delegator() -> Shelf {
@@ -124,4 +125,26 @@ fn who_passes_known_pongs_on_remembers_the_way() {
     };
     assert!(remembers(Some(running())));
     assert!(!remembers(None), "what runs in a circle comes to an end");
+}
+
+/// A call may come by a server more than once: answers of others leave towards the initiator, not in a circle.
+#[test]
+fn answers_leave_by_the_way_that_is_nearest_to_the_initiator() {
+    let mut shelf = Shelf::new();
+    let came = |shelf: &mut Shelf, session, id, depth| {
+        let mut request = request(1, id);
+        request.depth = depth;
+        let now = shelf.time();
+        let admitted = shelf.records.admit(&request, origin(session, node(9)), now);
+        assert!(matches!(admitted, Admission::Accepted(_)), "{admitted:?}");
+    };
+    let call = ping(1, "0").call;
+    assert_eq!(shelf.records.way_back(call, token()), None, "unknown");
+    came(&mut shelf, 5, "0.1+4", 5);
+    assert_eq!(shelf.records.way_back(call, token()), Some(Session(5)));
+    came(&mut shelf, 6, "0.1+1", 2);
+    came(&mut shelf, 7, "0.1.0", 3);
+    assert_eq!(shelf.records.way_back(call, token()), Some(Session(6)));
+    let forged = Token::new(666);
+    assert_eq!(shelf.records.way_back(call, forged), None, "another call");
 }

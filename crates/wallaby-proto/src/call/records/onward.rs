@@ -1,13 +1,14 @@
-//! Pings that go on to servers which their initiator cannot reach itself.
+//! Pings that go on to servers which their initiator cannot reach itself, and answers that go on to initiators which
+//! cannot be dialled.
 //!
 //! An initiator that cannot reach a server asks along the way that its requests went. A server that does not know the
 //! request, but handled one that it came of, passes the ping on to where that handed its work; the answer comes back
-//! along the same way.
+//! along the same way. So do answers of all other kinds.
 
 use std::time::Duration;
 
-use crate::call::records::Records;
 use crate::call::records::table::CallKey;
+use crate::call::records::{Records, Session};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::wire::{Child, Ping, Pong};
 
@@ -82,6 +83,20 @@ impl Records {
             record.hear(now);
             self.look_at(slot, now);
         }
+    }
+
+    /// The session that an answer of this call leaves by, if its initiator cannot be reached: that of the request here
+    /// which is nearest to the initiator. The server at its other end handled one that is nearer still, so that no answer
+    /// runs in a circle.
+    pub fn way_back(&self, call: CallId, token: Token) -> Option<Session> {
+        let key = CallKey { call, token };
+        let call = self.table.call(self.table.hash(&key), &key)?;
+        let searched = self.table.requests(call).take(MAX_SEARCHED);
+        let records = searched.map(|slot| self.table.records.get(slot));
+        // The mark of an aborted call came with no request.
+        let records = records.filter(|record| record.id.path != Path::ROOT);
+        let nearest = records.min_by_key(|record| record.depth);
+        nearest.map(|record| record.session)
     }
 
     /// The request here that another one came of, the nearest on its line, and where that handed it on.

@@ -263,6 +263,10 @@ impl Seat {
         limit("file descriptors", usage.fds, fresh.fds + 2 * seats + 8);
         limit("threads", usage.threads, fresh.threads + 2);
         limit("tasks", health.tasks, self.fresh_tasks + 4 * seats + 8);
+        // An answer and some pongs for each request: what runs in a circle shows at once.
+        let counted = |what| health.counted.get(what).copied().unwrap_or(0);
+        let may = 1000 + 50 * counted("requests");
+        limit("messages passed on", counted("relayed"), may);
         if let Some(rested) = self.rested {
             let may = rested.rss_kib + rested.rss_kib / 2 + MEMORY_SLACK_KIB;
             limit("KiB of memory", usage.rss_kib, may);

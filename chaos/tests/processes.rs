@@ -4,14 +4,23 @@
 
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_wallaby-chaos");
 
+/// Tests take turns: what they measure of processes is not to be the work of others.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs the program; its JSON if all was well.
 fn chaos(arguments: &[&str]) -> Value {
+    let _turn = turn();
     let output: Output = Command::new(PROGRAM)
         .args(arguments)
         .arg("--json")
@@ -74,6 +83,7 @@ fn every_kind_of_end_is_detected() {
 
 #[test]
 fn a_director_that_is_killed_takes_its_processes_with_it() {
+    let _turn = turn();
     let mut director = start();
     let children = children(&director);
     director.kill().expect("it runs");
@@ -85,6 +95,7 @@ fn a_director_that_is_killed_takes_its_processes_with_it() {
 
 #[test]
 fn a_director_that_is_interrupted_cleans_up() {
+    let _turn = turn();
     let mut director = start();
     let children = children(&director);
     let folder = std::env::temp_dir().join(format!("wallaby-chaos-{}-0", director.id()));

@@ -124,14 +124,14 @@ pub struct Settings {
 
 impl Default for Settings {
     /// Datagrams of 1,200 bytes, which every path carries; 4,096 sessions each way, 1 MiB unacknowledged; 10 seconds or
-    /// 20 probes until a peer counts as gone; idle after a minute.
+    /// 64 probes until a peer counts as gone; idle after a minute.
     fn default() -> Self {
         Self {
             datagram: packet::ASK_LEN,
             sessions: 4096,
             unacknowledged: 1 << 20,
             patience: Duration::from_secs(10),
-            probes: 20,
+            probes: 64,
             idle: Duration::from_secs(60),
         }
     }

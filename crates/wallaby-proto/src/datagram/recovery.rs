@@ -18,15 +18,17 @@ const FIRST_RTT: Duration = Duration::from_millis(100);
 /// What a timer is off by.
 const GRANULARITY: Duration = Duration::from_millis(1);
 
-/// Probes are not further apart than this, unless the round trip is long: what lives at the other end of a way that was cut
-/// or lost much is heard again before calls take the silence for a failure, and that little is no burden to any way.
+/// Probes are not further apart than this, nor than two of the shortest round trips. A way that was cut or lost much, or a
+/// peer that was stopped and has spoilt what is known of round trips, is heard again before calls take the silence for a
+/// failure; and that little is no burden to any way.
 const MOST_BETWEEN_PROBES: Duration = Duration::from_millis(250);
 
 /// A packet is lost if one sent so many later was acknowledged; more where packets turn out to overtake each other.
 const REORDERED: (u64, u64) = (3, 128);
 
-/// So many probes without an answer and the window starts anew.
-const PROBES_TO_COLLAPSE: u32 = 3;
+/// Silence for so many times as long as the first probe waited, were it for what is known of round trips alone, and the
+/// window starts anew.
+const PAUSES_TO_COLLAPSE: u32 = 3;
 
 /// Most packets that are kept in mind.
 const MAX_PACKETS: usize = 4096;
@@ -296,7 +298,7 @@ impl Recovery {
             return Timeout::Nothing;
         }
         self.probes += 1;
-        if self.probes == PROBES_TO_COLLAPSE {
+        if silent >= self.rtt.probe_after() * PAUSES_TO_COLLAPSE {
             self.window.collapse(now);
         }
         // The oldest packet's chunks are worth more than an empty probe: if it was lost, this repairs it.
@@ -331,9 +333,8 @@ impl Recovery {
     }
 
     fn between_probes(&self) -> Duration {
-        let once = self.rtt.probe_after();
-        let backed_off = once * 2u32.saturating_pow(self.probes.min(16));
-        backed_off.min(MOST_BETWEEN_PROBES.max(once))
+        let backed_off = self.rtt.probe_after() * 2u32.saturating_pow(self.probes.min(16));
+        backed_off.min(self.rtt.most())
     }
 
     fn find_losses(&mut self, now: Duration, mut lost: impl FnMut(Chunk)) {
@@ -434,6 +435,11 @@ impl Rtt {
         self.smoothed = Some((smoothed * 7 + adjusted) / 8);
     }
 
+    /// However long round trips seem to be, silence for longer than this is worth asking.
+    fn most(&self) -> Duration {
+        MOST_BETWEEN_PROBES.max(2 * self.least)
+    }
+
     fn probe_after(&self) -> Duration {
         match self.smoothed {
             Some(smoothed) => smoothed + (4 * self.variation).max(GRANULARITY) + ACK_DELAY,
@@ -445,7 +451,7 @@ impl Rtt {
     fn loss_after(&self, reordered: bool) -> Duration {
         let rtt = self.smoothed.unwrap_or(FIRST_RTT).max(self.latest);
         let rtt = if reordered { rtt * 2 } else { rtt * 9 / 8 };
-        rtt.max(GRANULARITY)
+        rtt.clamp(GRANULARITY, self.most())
     }
 }
 
@@ -505,9 +511,12 @@ impl Window {
 
     /// Nothing came back for long: what was known of the way is of no use.
     fn collapse(&mut self, now: Duration) {
+        let least = 2 * self.datagram;
         self.shrunk_at = Some(now);
-        self.threshold = (self.size / 2).max(2 * self.datagram);
-        self.size = 2 * self.datagram;
-        self.acknowledged = 0;
+        if self.size > least {
+            self.threshold = (self.size / 2).max(least);
+            self.size = least;
+            self.acknowledged = 0;
+        }
     }
 }

@@ -210,6 +210,25 @@ fn a_way_that_was_cut_is_found_again_soon() {
     }
 }
 
+/// Round trips that took as long as the peer was stopped say nothing about the way: what is lost later is missed as soon
+/// as ever.
+#[test]
+fn a_peer_that_was_stopped_does_not_slow_down_what_follows() {
+    let (mut world, at_1, _) = pair();
+    for sequence in 1..=3 {
+        world.network.delay = Duration::from_secs(1);
+        send(&mut world, at_1, sequence, 100);
+        world.pass(Duration::from_secs(3));
+        world.network.delay = Network::default().delay;
+    }
+    world.network.lost = 100;
+    (4..=20).for_each(|sequence| send(&mut world, at_1, sequence, 1000));
+    world.pass(Duration::from_millis(10));
+    world.network.lost = 0;
+    let (_, events) = world.pass(Duration::from_millis(300));
+    assert_eq!(arrived(&events).len(), 17);
+}
+
 #[test]
 fn retransmissions_can_be_limited_too() {
     let settings = Settings {

@@ -159,6 +159,7 @@ pub(crate) fn response(choices: &mut Choices<'_>, call: CallId) -> Response {
     let index = choices.number();
     Response {
         call,
+        relays: 0,
         token: Some(token()),
         request: request_id(choices, call),
         index: index.min(u32::MAX - 1),
@@ -174,6 +175,7 @@ pub(crate) fn response(choices: &mut Choices<'_>, call: CallId) -> Response {
 pub(crate) fn end(choices: &mut Choices<'_>, call: CallId) -> End {
     End {
         call,
+        relays: 0,
         token: Some(token()),
         request: request_id(choices, call),
         facts: facts(choices),
@@ -211,6 +213,7 @@ pub(crate) fn pong(choices: &mut Choices<'_>, call: CallId) -> Pong {
     });
     Pong {
         call,
+        relays: 0,
         token: Some(token()),
         request: request_id(choices, call),
         attempt: if flag(6) { choices.number() } else { 0 },
@@ -265,6 +268,7 @@ fn any_message(
             Message::Request(Request { payload, ..request })
         }
         2 | 3 => Message::Response(Response {
+            relays: number as u8,
             payload,
             ..response(choices, call)
         }),
@@ -273,6 +277,7 @@ fn any_message(
             ..ping(choices, call)
         }),
         _ => Message::End(End {
+            relays: number as u8,
             facts: Facts {
                 requests: number as u32,
                 responses: 1,

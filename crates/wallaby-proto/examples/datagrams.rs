@@ -142,6 +142,7 @@ impl Line {
             session.grant_request(request.payload.len());
             let response = Response {
                 call: request.call,
+                relays: 0,
                 token: None,
                 request: request.id,
                 index: 0,

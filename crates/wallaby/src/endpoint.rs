@@ -510,13 +510,16 @@ impl Inner {
 
     /// Passes an answer on towards an initiator that cannot be dialled.
     #[inline(never)]
-    fn pass_on(self: &Arc<Self>, from: Option<&Arc<Peer>>, message: &Message) {
+    fn pass_on(self: &Arc<Self>, from: Option<&Arc<Peer>>, message: &mut Message) {
         let id = message.call();
         let Some(from) = from else {
             return; // what runs here sends by itself
         };
+        if let Err(error) = message.count_relay() {
+            return self.cannot_pass_on(id, &error);
+        }
         let next = self.way_onward(id, message.token(), from);
-        match (message, next) {
+        match (&*message, next) {
             (Message::Response(response), next) => {
                 self.relay
                     .pass(self, Passing::new(from, next, response.clone()));

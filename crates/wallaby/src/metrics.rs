@@ -97,7 +97,7 @@ metrics! {
     pings_passed,
     /// Responses that waited since no way led to their initiator.
     waited_for_ways,
-    /// Responses that no way led to their initiator for.
+    /// Responses that no way led to their initiator for, and messages that 255 servers had passed on towards it.
     undeliverable,
     /// Responses that had arrived before.
     duplicates_dropped,

@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
@@ -161,9 +162,19 @@ impl Passing {
         if let Some(place) = self.place.take() {
             endpoint.liveness.dropped(place);
         }
-        endpoint.meters.undeliverable.add();
-        if let Some(more) = endpoint.sparse.no_way.pass(endpoint.age()) {
-            tracing::warn!(call = %self.response.call, more, "an answer cannot be passed on");
+        endpoint.cannot_pass_on(
+            self.response.call,
+            &"no connection towards its initiator took it",
+        );
+    }
+}
+
+impl Inner {
+    /// A message for another initiator ends here.
+    pub(crate) fn cannot_pass_on(&self, call: CallId, why: &dyn fmt::Display) {
+        self.meters.undeliverable.add();
+        if let Some(more) = self.sparse.no_way.pass(self.age()) {
+            tracing::warn!(%call, %why, more, "an answer cannot be passed on");
         }
     }
 }

@@ -3,6 +3,7 @@
 #[macro_use]
 mod common;
 
+use std::iter::zip;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use wallaby::{
 };
 use wallaby_proto::Token;
 use wallaby_proto::connection::{Event, VERSION};
-use wallaby_proto::wire::{Message, Ping, Pong};
+use wallaby_proto::wire::{MAX_RELAYS, Message, Ping, Pong, ReplyTo, TraceReport};
 
 async fn echo(net: &Net) -> Endpoint {
     net.serve(
@@ -307,6 +308,79 @@ async fn forged_answers_are_dropped_and_counted() {
     .await;
 }
 
+/// Messages in a circle: each server counts itself, and what as many as may have passed on ends there.
+#[tokio::test]
+async fn what_too_many_servers_passed_on_goes_no_further() {
+    patience(async {
+        let net = Net::tcp();
+        let server = echo(&net).await;
+        // An initiator that nobody can dial, and the server through which its request comes.
+        let call = CallId {
+            initiator: NodeId::new(99).expect("not zero"),
+            sequence: 1,
+        };
+        let mut near = Raw::dial(&at(&server), hello(13)).await;
+        let passed_on = wallaby_proto::wire::Request {
+            reply_to: ReplyTo::Relay,
+            depth: 1,
+            ..request(call, &[1, b'x'])
+        };
+        near.send_request(passed_on, work::ONE.definition()).await;
+        assert_eq!(near.response().await.relays, 0, "the server's own answer");
+
+        let token = Some(Token::new(4711));
+        let pong = Pong {
+            call,
+            relays: 0,
+            token,
+            request: RequestId::FIRST,
+            attempt: 0,
+            announced: true,
+            writing: false,
+            evicted: false,
+            progress: None,
+        };
+        let report = TraceReport {
+            call,
+            relays: 0,
+            token,
+            records: Vec::new(),
+        };
+        let all = |relays| {
+            let mut response = response(call, token, &[1, b'y']);
+            response.relays = relays;
+            let mut end = raw::end(call, 0, 1);
+            end.relays = relays;
+            let mut pong = pong.clone();
+            pong.relays = relays;
+            let mut report = report.clone();
+            report.relays = relays;
+            [
+                Message::Response(response),
+                Message::End(end),
+                Message::Pong(pong),
+                Message::Trace(report),
+            ]
+        };
+        let mut far = Raw::dial(&at(&server), hello(15)).await;
+        for (index, (most, fewer)) in zip(all(MAX_RELAYS), all(MAX_RELAYS - 1)).enumerate() {
+            for message in [most.clone(), fewer] {
+                match message {
+                    Message::Response(response) => far.send_response(response).await,
+                    other => far.send(other).await,
+                }
+            }
+            // Only the second one arrives, and one more server has passed it on.
+            assert_eq!(near.message().await, most);
+            let ended = index as u64 + 1;
+            until(|| (server.metrics().undeliverable, server.metrics().relayed) == (ended, ended))
+                .await;
+        }
+        still_serves(&server).await;
+    })
+    .await;
+}
+
 /// Pongs must show the token like any other answer, and nobody is told the token of a call that he does not know.
 #[tokio::test]
 async fn forged_pongs_are_dropped_and_learn_nothing() {
@@ -324,6 +398,7 @@ async fn forged_pongs_are_dropped_and_learn_nothing() {
         let announce = |call, token| {
             Message::Pong(Pong {
                 call,
+                relays: 0,
                 token,
                 request: RequestId::FIRST,
                 attempt: 0,

@@ -27,8 +27,8 @@ const MAX_KEPT_TRACE_RECORDS: usize = 4096;
 /// initiator.close();
 ///
 /// let answer = Response {
-///     call, request, token: None, index: 0, last: true, manifest: None, status: false, compressed: false,
-///     options: None, payload: "hop".into(),
+///     call, relays: 0, request, token: None, index: 0, last: true, manifest: None, status: false,
+///     compressed: false, options: None, payload: "hop".into(),
 /// };
 /// assert_eq!(initiator.handle_response(&answer), Ok(Arrival::New));
 /// assert!(initiator.is_complete());

@@ -314,6 +314,7 @@ impl<T> Server<T> {
         let options = with_trace(trace);
         Outbound::End(End {
             call: self.call,
+            relays: 0,
             token: Some(self.token),
             request: self.id,
             facts,
@@ -439,6 +440,7 @@ impl<T> Server<T> {
         self.responses += 1;
         Outbound::Response(Response {
             call: self.call,
+            relays: 0,
             token: Some(self.token),
             request: self.id,
             index,
@@ -562,6 +564,7 @@ pub fn undelivered(request: &Request, status: &Status) -> Response {
         .unwrap_or_default();
     Response {
         call: request.call,
+        relays: 0,
         token: Some(request.token),
         request: request.id,
         index: request.base,

@@ -9,7 +9,10 @@ use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::varint::{self, Reader};
 use crate::wire::options::{TraceRecord, put_records, read_records};
-use crate::wire::{DecodeError, Link, check_flags, put_initiator, read_initiator};
+use crate::wire::{
+    DecodeError, Link, check_flags, put_destination, put_initiator, read_destination,
+    read_initiator,
+};
 
 /// Most children that one pong lists; the rest is asked for from the next index on.
 pub const MAX_CHILDREN: usize = 256;
@@ -39,6 +42,8 @@ pub struct Ping {
 pub struct Pong {
     /// The call.
     pub call: CallId,
+    /// Servers that have passed it on, at most [`super::MAX_RELAYS`]. Its initiator is not told, and reads 0.
+    pub relays: u8,
     /// Shown unless it goes back over the connection that the ping came on.
     pub token: Option<Token>,
     /// The request.
@@ -99,6 +104,8 @@ pub struct Child {
 pub struct TraceReport {
     /// The call.
     pub call: CallId,
+    /// Servers that have passed it on, at most [`super::MAX_RELAYS`]. Its initiator is not told, and reads 0.
+    pub relays: u8,
     /// Shown unless it goes back over the connection that the request came on.
     pub token: Option<Token>,
     /// At most [`crate::wire::options::MAX_TRACE_RECORDS`].
@@ -178,7 +185,7 @@ impl Pong {
                 .as_ref()
                 .map_or(0, |progress| KNOWN_REQUEST | progress.flags());
         varint::put(out, flags);
-        put_initiator(out, self.call, link.receiver);
+        put_destination(out, self.call, self.relays, link.receiver);
         if let Some(token) = self.token {
             token.put(out);
         }
@@ -195,7 +202,8 @@ impl Pong {
         let what = "pong";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN_OF_PONG)?;
-        let call = read_initiator(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
+        let (call, relays) =
+            read_destination(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
         let token = if flags & TOKEN != 0 {
             Some(Token::read(reader)?)
         } else {
@@ -219,6 +227,7 @@ impl Pong {
         };
         Ok(Self {
             call,
+            relays,
             token,
             request,
             attempt,
@@ -350,7 +359,7 @@ impl TraceReport {
             out,
             flag(self.call.initiator == link.receiver, DIRECT) | flag(self.token.is_some(), TOKEN),
         );
-        put_initiator(out, self.call, link.receiver);
+        put_destination(out, self.call, self.relays, link.receiver);
         if let Some(token) = self.token {
             token.put(out);
         }
@@ -361,7 +370,8 @@ impl TraceReport {
         let what = "trace report";
         let flags = reader.varint(what)?;
         check_flags(what, flags, DIRECT | TOKEN)?;
-        let call = read_initiator(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
+        let (call, relays) =
+            read_destination(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
         let token = if flags & TOKEN != 0 {
             Some(Token::read(reader)?)
         } else {
@@ -369,6 +379,7 @@ impl TraceReport {
         };
         Ok(Self {
             call,
+            relays,
             token,
             records: read_records(reader)?,
         })

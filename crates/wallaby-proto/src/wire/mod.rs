@@ -29,6 +29,10 @@ pub const FRAME_HEADER: usize = 4;
 /// Longest body of a frame: a message up to this size travels whole, a longer one in parts.
 pub const MAX_FRAME: usize = 64 * 1024;
 
+/// Most servers that pass one message on towards its initiator. Ways approach the initiator, so that only one who breaks
+/// the rules, or two servers that have forgotten how far away it is, ever send a message in a circle: it ends here.
+pub const MAX_RELAYS: u8 = u8::MAX;
+
 /// The kinds of frames: those from [`kind::REQUEST`] on are messages, the others concern the connection alone. Numbers are
 /// never used again for something else.
 pub(crate) mod kind {
@@ -131,6 +135,11 @@ pub enum DecodeError {
     },
 }
 
+/// A message was passed on by [`MAX_RELAYS`] servers: it goes no further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("passed on by {MAX_RELAYS} servers already")]
+pub struct TooManyRelays;
+
 impl Message {
     /// The number that names this kind of message on the wire.
     pub(crate) fn kind(&self) -> u8 {
@@ -166,6 +175,27 @@ impl Message {
             Self::Pong(pong) => pong.token,
             Self::Trace(report) => report.token,
         }
+    }
+
+    /// One more server passes this message on towards its initiator. Requests and pings do not go there, and are not
+    /// counted.
+    ///
+    /// # Errors
+    ///
+    /// If [`MAX_RELAYS`] servers have done so: it must not be passed on.
+    pub fn count_relay(&mut self) -> Result<(), TooManyRelays> {
+        let relays = match self {
+            Self::Response(response) => &mut response.relays,
+            Self::End(end) => &mut end.relays,
+            Self::Pong(pong) => &mut pong.relays,
+            Self::Trace(report) => &mut report.relays,
+            Self::Request(_) | Self::Ping(_) => return Ok(()),
+        };
+        if *relays == MAX_RELAYS {
+            return Err(TooManyRelays);
+        }
+        *relays += 1;
+        Ok(())
     }
 
     /// The application's bytes; empty for messages without.
@@ -265,6 +295,34 @@ fn read_initiator(reader: &mut Reader<'_>, assumed: Option<NodeId>) -> Result<Ca
         initiator,
         sequence: reader.varint("call")?,
     })
+}
+
+/// Writes the call of a message for its initiator. If that is not the receiver, it is named, and how many servers have
+/// passed the message on.
+fn put_destination(out: &mut Vec<u8>, call: CallId, relays: u8, receiver: NodeId) {
+    if call.initiator != receiver {
+        call.initiator.put(out);
+        out.put_u8(relays);
+    }
+    varint::put(out, call.sequence);
+}
+
+/// Reads what [`put_destination`] writes; the receiver is given if it is the initiator. Nobody passed on what goes
+/// directly, as far as is told.
+fn read_destination(
+    reader: &mut Reader<'_>,
+    receiver: Option<NodeId>,
+) -> Result<(CallId, u8), DecodeError> {
+    let (initiator, relays) = match receiver {
+        Some(node) => (node, 0),
+        None => (NodeId::read(reader)?, reader.u8("relays")?),
+    };
+    let sequence = reader.varint("call")?;
+    let call = CallId {
+        initiator,
+        sequence,
+    };
+    Ok((call, relays))
 }
 
 /// Refuses flag bits outside `known`.

@@ -6,13 +6,15 @@ use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::varint::{self, Reader};
 use crate::wire::options::Options;
-use crate::wire::{DecodeError, Link, check_flags, put_initiator, read_initiator};
+use crate::wire::{DecodeError, Link, check_flags, put_destination, read_destination};
 
 /// An answer, or a status, for the initiator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Response {
     /// The call it belongs to.
     pub call: CallId,
+    /// Servers that have passed it on, at most [`super::MAX_RELAYS`]. Its initiator is not told, and reads 0.
+    pub relays: u8,
     /// Shown unless it goes back over the connection that the request came on.
     pub token: Option<Token>,
     /// The request that sent it.
@@ -39,6 +41,8 @@ pub struct Response {
 pub struct End {
     /// The call it belongs to.
     pub call: CallId,
+    /// Servers that have passed it on, at most [`super::MAX_RELAYS`]. Its initiator is not told, and reads 0.
+    pub relays: u8,
     /// Shown unless it goes back over the connection that the request came on.
     pub token: Option<Token>,
     /// The request that ended its branch.
@@ -79,11 +83,12 @@ fn place_flags(call: CallId, token: Option<Token>, request: RequestId, link: Lin
 fn put_place(
     out: &mut Vec<u8>,
     call: CallId,
+    relays: u8,
     token: Option<Token>,
     request: RequestId,
     link: Link,
 ) {
-    put_initiator(out, call, link.receiver);
+    put_destination(out, call, relays, link.receiver);
     if let Some(token) = token {
         token.put(out);
     }
@@ -95,13 +100,15 @@ fn put_place(
     }
 }
 
+/// Inlined, since its result is large: each answer would be copied once more.
+#[inline(always)]
 fn read_place(
     reader: &mut Reader<'_>,
     flags: u64,
     link: Link,
-) -> Result<(CallId, Option<Token>, RequestId), DecodeError> {
+) -> Result<(CallId, u8, Option<Token>, RequestId), DecodeError> {
     let what = "response";
-    let call = read_initiator(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
+    let (call, relays) = read_destination(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
     let token = if flags & TOKEN != 0 {
         Some(Token::read(reader)?)
     } else {
@@ -123,7 +130,7 @@ fn read_place(
     } else {
         0
     };
-    Ok((call, token, RequestId { path, hop }))
+    Ok((call, relays, token, RequestId { path, hop }))
 }
 
 impl Response {
@@ -136,7 +143,7 @@ impl Response {
             | when(self.options.is_some(), OPTIONS)
             | when(self.compressed, COMPRESSED);
         varint::put(out, flags);
-        put_place(out, self.call, self.token, self.request, link);
+        put_place(out, self.call, self.relays, self.token, self.request, link);
         if self.index > 0 {
             varint::put(out, u64::from(self.index));
         }
@@ -155,7 +162,7 @@ impl Response {
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN)?;
         let has = |flag: u64| flags & flag != 0;
-        let (call, token, request) = read_place(reader, flags, link)?;
+        let (call, relays, token, request) = read_place(reader, flags, link)?;
         let index = if has(INDEX) { reader.u32(what)? } else { 0 };
         if index == u32::MAX {
             return Err(DecodeError::Malformed {
@@ -175,6 +182,7 @@ impl Response {
         };
         Ok(Self {
             call,
+            relays,
             token,
             request,
             index,
@@ -207,7 +215,7 @@ impl End {
             | when(self.manifest.is_some(), MANIFEST)
             | when(self.options.is_some(), OPTIONS);
         varint::put(out, flags);
-        put_place(out, self.call, self.token, self.request, link);
+        put_place(out, self.call, self.relays, self.token, self.request, link);
         self.facts.put(out);
         if let Some(manifest) = &self.manifest {
             manifest.put(out, &self.request.path);
@@ -221,7 +229,7 @@ impl End {
         let what = "end";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN_OF_END)?;
-        let (call, token, request) = read_place(reader, flags, link)?;
+        let (call, relays, token, request) = read_place(reader, flags, link)?;
         let facts = Facts::read(reader)?;
         let manifest = if flags & MANIFEST != 0 {
             Some(Manifest::read(reader, &request.path)?)
@@ -235,6 +243,7 @@ impl End {
         };
         Ok(Self {
             call,
+            relays,
             token,
             request,
             facts,

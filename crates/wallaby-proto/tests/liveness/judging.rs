@@ -596,6 +596,7 @@ fn nothing_is_sent_again_after_a_status() {
     let status = Status::new(wallaby_proto::Code::Unavailable, "no").by(Some(&by));
     let response = wallaby_proto::wire::Response {
         call: crate::desk::call(),
+        relays: 0,
         token: None,
         request: at("0.0"),
         index: 0,

@@ -100,6 +100,7 @@ fn who_passes_known_pongs_on_remembers_the_way() {
     let asked = ping(1, "0.2+1");
     let pong = |progress| Pong {
         call: asked.call,
+        relays: 0,
         token: Some(asked.token),
         request: asked.request,
         attempt: 0,

@@ -97,7 +97,8 @@ fn assert_row(heading: &str, number: &str, name: &str) {
 
 #[test]
 fn every_kind_of_frame_is_listed() {
-    let kinds = constants("wire", "u8");
+    let mut kinds = constants("wire", "u8");
+    kinds.retain(|(name, _)| !name.starts_with("max "));
     assert_eq!(kinds.len(), 14);
     for (name, number) in kinds {
         assert_row("## Frames", &number, &name);
@@ -146,7 +147,7 @@ fn every_tag_is_listed() {
 fn every_limit_is_listed() {
     let mut limits = 0;
     for (source, _) in SOURCES {
-        for kind in ["usize", "u32", "u64"] {
+        for kind in ["u8", "usize", "u32", "u64"] {
             for (name, _) in constants(source, kind)
                 .iter()
                 .filter(|(name, _)| name.starts_with("max "))

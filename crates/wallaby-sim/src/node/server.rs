@@ -186,6 +186,7 @@ impl Node {
             let (call, token, manifest) = (response.call, response.token, response.manifest);
             Message::End(End {
                 call,
+                relays: 0,
                 token,
                 request: request.id,
                 facts,
@@ -432,7 +433,11 @@ impl Node {
     }
 
     /// An answer passes by on its way to an initiator that cannot be dialled.
-    pub(super) fn relay(&mut self, from: Socket, message: Message, context: &mut Context<'_>) {
+    pub(super) fn relay(&mut self, from: Socket, mut message: Message, context: &mut Context<'_>) {
+        if message.count_relay().is_err() {
+            context.hit(Point::AnswerNowhere);
+            return context.oracle.relayed(context.queue.now(), &message, None);
+        }
         context
             .oracle
             .relayed(context.queue.now(), &message, Some(self.id));

@@ -38,6 +38,7 @@ impl Records {
             }
             None => Pong {
                 call: ping.call,
+                relays: 0,
                 token: Some(ping.token),
                 request: ping.request,
                 attempt: 0,
@@ -238,6 +239,7 @@ impl Records {
         let children = children[from..to].to_vec();
         Pong {
             call: call.key.call,
+            relays: 0,
             token: Some(call.key.token),
             request: record.id,
             attempt: record.attempt,
@@ -265,6 +267,7 @@ impl Records {
 fn response_of(record: &Record, call: CallId, token: Token) -> Response {
     Response {
         call,
+        relays: 0,
         token: Some(token),
         request: record.id,
         index: 0,

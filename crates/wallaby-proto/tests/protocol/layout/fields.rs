@@ -52,8 +52,21 @@ impl Layout<'_> {
         self.varint(&whose);
     }
 
+    /// The call of a message for its initiator.
+    pub(super) fn destination(&mut self, direct: bool) {
+        if !direct {
+            self.take(8, "initiator");
+            self.take(1, "relays");
+        }
+        let whose = match direct {
+            true => format!("sequence of {}'s call", self.link.receiver),
+            false => "sequence".into(),
+        };
+        self.varint(&whose);
+    }
+
     pub(super) fn place(&mut self, flags: u64) {
-        self.call(flags & 1 != 0, self.link.receiver);
+        self.destination(flags & 1 != 0);
         if flags & 1 << 1 != 0 {
             self.take(8, "reply token");
         }

@@ -181,7 +181,7 @@ impl<'a> Layout<'a> {
     fn pong(&mut self) {
         self.kind("pong");
         let flags = self.flags(&PONG_FLAGS);
-        self.call(flags & 1 != 0, self.link.receiver);
+        self.destination(flags & 1 != 0);
         if flags & 1 << 1 != 0 {
             self.take(8, "reply token");
         }
@@ -223,7 +223,7 @@ impl<'a> Layout<'a> {
     fn trace(&mut self) {
         self.kind("trace");
         let flags = self.flags(&["direct", "token"]);
-        self.call(flags & 1 != 0, self.link.receiver);
+        self.destination(flags & 1 != 0);
         if flags & 1 << 1 != 0 {
             self.take(8, "reply token");
         }

@@ -1,7 +1,7 @@
 //! Responses and ends.
 
 use bytes::Bytes;
-use wallaby_proto::wire::{End, Message, Options, Response};
+use wallaby_proto::wire::{End, MAX_RELAYS, Message, Options, Response};
 use wallaby_proto::{Code, Facts, RequestId, Status};
 
 use super::{Sample, alice, bob, call, carol, folded, ipv4, link, manifest, path, record, token};
@@ -9,6 +9,7 @@ use super::{Sample, alice, bob, call, carol, folded, ipv4, link, manifest, path,
 pub(crate) fn response(indexes: &[u32]) -> Response {
     Response {
         call: call(),
+        relays: 0,
         token: None,
         request: RequestId {
             path: path(indexes),
@@ -35,6 +36,7 @@ fn end(indexes: &[u32]) -> End {
     };
     End {
         call: call(),
+        relays: 0,
         token: None,
         request,
         facts,
@@ -160,9 +162,10 @@ pub(super) fn answers() -> Vec<Sample> {
         ),
         response_of(
             "response-relayed",
-            "On its way through a server that relays it: the initiator is named.",
+            "On its way to a server that relays it: the initiator is named, and one server has passed it on already.",
             relayed,
             Response {
+                relays: 1,
                 token: Some(token()),
                 ..response(&[0, 3])
             },
@@ -180,6 +183,16 @@ pub(super) fn answers() -> Vec<Sample> {
             End {
                 token: Some(token()),
                 manifest: manifest(path(&[0]), 7, 2),
+                ..end(&[0, 6, 1])
+            },
+        ),
+        end_of(
+            "end-relayed",
+            "A null response to a server that passes it on no further: as many as may have done so.",
+            relayed,
+            End {
+                relays: MAX_RELAYS,
+                token: Some(token()),
                 ..end(&[0, 6, 1])
             },
         ),

@@ -11,6 +11,7 @@ pub(super) fn controls() -> Vec<Sample> {
     let out = link(alice(), carol());
     let back = link(carol(), alice());
     let relayed = link(bob(), carol());
+    let aside = link(carol(), bob());
     let at = |indexes: &[u32]| RequestId {
         path: path(indexes),
         hop: 0,
@@ -31,6 +32,7 @@ pub(super) fn controls() -> Vec<Sample> {
     };
     let pong = Pong {
         call: call(),
+        relays: 0,
         token: None,
         request: at(&[0, 3]),
         attempt: 0,
@@ -88,6 +90,13 @@ pub(super) fn controls() -> Vec<Sample> {
         progress: Some(finished),
         ..pong.clone()
     };
+    let passed_on = Pong {
+        relays: 2,
+        token: Some(token()),
+        announced: true,
+        writing: true,
+        ..pong.clone()
+    };
     let asked = Pong {
         progress: Some(running),
         ..pong.clone()
@@ -98,8 +107,13 @@ pub(super) fn controls() -> Vec<Sample> {
     };
     let report = TraceReport {
         call: call(),
+        relays: 0,
         token: Some(token()),
         records: vec![record(0), record(1)],
+    };
+    let passed_on_report = TraceReport {
+        relays: 1,
+        ..report.clone()
     };
     let sample = |name, about, link, message| Sample {
         name,
@@ -145,10 +159,22 @@ pub(super) fn controls() -> Vec<Sample> {
             Message::Pong(announced),
         ),
         sample(
+            "pong-relayed",
+            "A server three relays away passes a response on, and says that it is on its way.",
+            aside,
+            Message::Pong(passed_on),
+        ),
+        sample(
             "trace",
             "Trace records that found no place in another message.",
             back,
             Message::Trace(report),
+        ),
+        sample(
+            "trace-relayed",
+            "The same on its way through servers that relay it.",
+            aside,
+            Message::Trace(passed_on_report),
         ),
     ]
 }

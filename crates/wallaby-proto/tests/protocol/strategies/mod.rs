@@ -10,8 +10,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use wallaby_proto::wire::{
-    Child, End, Link, MAX_CHILDREN, MAX_MISSING, MAX_TRACE_RECORDS, Message, MethodRef, Ping, Pong,
-    Progress, ReplyTo, Request, Response, TraceReport,
+    Child, End, Link, MAX_CHILDREN, MAX_MISSING, MAX_RELAYS, MAX_TRACE_RECORDS, Message, MethodRef,
+    Ping, Pong, Progress, ReplyTo, Request, Response, TraceReport,
 };
 use wallaby_proto::{Address, CallId, Facts, Manifest, NodeId, Path, RequestId, Token};
 
@@ -66,6 +66,15 @@ fn call() -> impl Strategy<Value = CallId> {
     (initiator, sequence).prop_map(|(initiator, sequence)| CallId {
         initiator,
         sequence,
+    })
+}
+
+/// The call of a message for its initiator, and how many servers have passed that on: only who relays it is told.
+fn destination() -> impl Strategy<Value = (CallId, u8)> {
+    let relays = prop_oneof![Just(0), any::<u8>(), Just(MAX_RELAYS)];
+    (call(), relays).prop_map(|(call, relays)| match call.initiator == bob() {
+        true => (call, 0),
+        false => (call, relays),
     })
 }
 
@@ -202,7 +211,7 @@ pub(crate) fn response() -> impl Strategy<Value = Response> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     let index = number().prop_map(|index| index.min(u32::MAX - 1));
     (
-        call(),
+        destination(),
         option::of(token()),
         id,
         index,
@@ -212,7 +221,7 @@ pub(crate) fn response() -> impl Strategy<Value = Response> {
     )
         .prop_map(
             |(
-                call,
+                (call, relays),
                 token,
                 (request, manifest),
                 index,
@@ -221,6 +230,7 @@ pub(crate) fn response() -> impl Strategy<Value = Response> {
                 payload,
             )| Response {
                 call,
+                relays,
                 token,
                 request,
                 index,
@@ -236,9 +246,10 @@ pub(crate) fn response() -> impl Strategy<Value = Response> {
 
 fn end() -> impl Strategy<Value = End> {
     let id = request_id().prop_flat_map(|id| (Just(id), manifest(id.path)));
-    (call(), option::of(token()), id, facts(), options()).prop_map(
-        |(call, token, (request, manifest), facts, options)| End {
+    (destination(), option::of(token()), id, facts(), options()).prop_map(
+        |((call, relays), token, (request, manifest), facts, options)| End {
             call,
+            relays,
             token,
             request,
             facts,
@@ -319,15 +330,22 @@ fn progress(place: Path) -> BoxedStrategy<Progress> {
 fn pong() -> impl Strategy<Value = Pong> {
     let known = request_id().prop_flat_map(|id| (Just(id), option::of(progress(id.path))));
     (
-        call(),
+        destination(),
         option::of(token()),
         known,
         number(),
         [any::<bool>(), any::<bool>(), any::<bool>()],
     )
         .prop_map(
-            |(call, token, (request, progress), attempt, [announced, writing, evicted])| Pong {
+            |(
+                (call, relays),
+                token,
+                (request, progress),
+                attempt,
+                [announced, writing, evicted],
+            )| Pong {
                 call,
+                relays,
                 token,
                 request,
                 attempt,
@@ -341,9 +359,12 @@ fn pong() -> impl Strategy<Value = Pong> {
 
 fn trace() -> impl Strategy<Value = TraceReport> {
     let records = prop_oneof![9 => vec(record(), 0..4), 1 => vec(record(), MAX_TRACE_RECORDS)];
-    (call(), option::of(token()), records).prop_map(|(call, token, records)| TraceReport {
-        call,
-        token,
-        records,
+    (destination(), option::of(token()), records).prop_map(|((call, relays), token, records)| {
+        TraceReport {
+            call,
+            relays,
+            token,
+            records,
+        }
     })
 }

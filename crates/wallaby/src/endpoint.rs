@@ -786,8 +786,10 @@ impl Inner {
                     .ok_or_else(timed_out)??
             }
         };
+        // Whoever wants it has not used it yet when it opens: others that need room must not close it before.
+        let _wanted = peer.want();
         match timer::timeout_at(end, opened).await {
-            Some(Ok(Ok(()))) => Ok(peer),
+            Some(Ok(Ok(()))) => Ok(Arc::clone(&peer)),
             Some(Ok(Err(error))) => Err(error),
             Some(Err(_)) => Err(ConnectError::Closed {
                 server: server.clone(),

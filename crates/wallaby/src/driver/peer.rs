@@ -61,6 +61,15 @@ pub(crate) struct Peer {
     liveness: Arc<Liveness>,
 }
 
+/// Somebody needs a connection, whether anything is under way on it or not.
+pub(crate) struct Wanted<'a>(&'a Peer);
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Whoever waits for a message's place in the output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place {
@@ -197,6 +206,13 @@ impl Peer {
         }
     }
 
+    /// It is not idle as long as this lives.
+    pub(crate) fn want(&self) -> Wanted<'_> {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Wanted(self)
+    }
+
+    /// Whether nobody needs it, and nothing is under way on it.
     pub(crate) fn is_idle(&self) -> bool {
         self.busy.load(Ordering::Relaxed) == 0 && self.lock().carrier.is_idle()
     }

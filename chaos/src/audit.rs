@@ -305,8 +305,8 @@ impl Check<'_> {
         self.measure(findings);
     }
 
-    /// The servers named by an error, and those that handed the call on to them: a path names branches, of a line that is
-    /// handed on only its latest request, and that may have been lost on its way.
+    /// The servers named by an error, and those that handed the call on to them: what a hop that is not known any more sent
+    /// may have been lost on its way.
     fn named(&self, servers: &[String]) -> Vec<usize> {
         let place = |name: &String| self.books.addresses.iter().position(|a| a == name);
         let mut named: Vec<usize> = servers.iter().filter_map(place).collect();

@@ -46,8 +46,12 @@ fn silence_for_the_timeout_is_a_failure() {
     );
     let failure = desk.failure.expect("just failed");
     assert_eq!(failure.server, location(3));
-    assert_eq!(failure.path.len(), 1);
-    assert_eq!(failure.path[0].request, at("0"));
+    let path: Vec<_> = (failure.path.iter())
+        .map(|step| (step.request, step.server.clone()))
+        .collect();
+    // The branch above, and the hop before it on its own line.
+    let expected = [(at("0"), location(1)), (at("0.0"), location(2))];
+    assert_eq!(path, expected);
     assert_eq!(
         (failure.known, failure.finished, failure.responses),
         (2, 1, 1)
@@ -56,7 +60,7 @@ fn silence_for_the_timeout_is_a_failure() {
     assert!(!failure.evicted);
     assert_eq!(
         failure.to_string(),
-        "request 0.0+1 at mem://m3 gave no sign of life for 500ms; reached by 0 at mem://m1; 1 of 2 known branches \
+        "request 0.0+1 at mem://m3 gave no sign of life for 500ms; reached by 0 at mem://m1, 0.0 at mem://m2; 1 of 2 known branches \
          have finished, 1 responses have arrived; some of it was executed"
     );
 }

@@ -38,7 +38,7 @@ pub struct Failure {
 /// A request on the way to the one that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// The latest request of its branch.
+    /// Its place.
     pub request: RequestId,
     /// Where it is handled.
     pub server: Location,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::call::initiator::{Initiator, Violation};
 use crate::call::watch::failure::{Executed, Failure, FailureKind, Step};
 use crate::call::watch::line::{Hop, Line, Stopped};
-use crate::call::watch::{Action, Phase, Source, Watch};
+use crate::call::watch::{Action, Location, Phase, Source, Watch};
 use crate::id::RequestId;
 use crate::wire::{PingSettings, Pong, Progress};
 
@@ -261,6 +261,46 @@ impl Watch {
         self.look_at(initiator, position, now);
     }
 
+    /// The requests that led to one, from the initiator on, as far as known: of the branches above it, and of its own.
+    fn path_to(
+        &self,
+        initiator: &Initiator,
+        position: Option<u32>,
+        request: RequestId,
+    ) -> Vec<Step> {
+        let mut path = Vec::new();
+        let mut place = position;
+        while let Some(position) = place {
+            let Some(branch) = initiator.branch_at(position) else {
+                break;
+            };
+            let own = branch.path == request.path;
+            let hops = match self.lines.get(position as usize) {
+                Some(line) => &line.hops[..],
+                None => &[],
+            };
+            // The latest one of a branch above is known to have been there, even if not where.
+            let latest = (!own && hops.iter().all(|hop| hop.hop < branch.hop))
+                .then(|| (branch.hop, Location::default()));
+            let known = hops.iter().map(|hop| (hop.hop, hop.at.clone()));
+            let steps = known
+                .filter(|(hop, _)| !own || *hop < request.hop)
+                .chain(latest);
+            let first = path.len();
+            path.extend(steps.map(|(hop, server)| Step {
+                request: RequestId {
+                    path: branch.path,
+                    hop,
+                },
+                server,
+            }));
+            path[first..].reverse(); // so that the latest comes first, like the branches
+            place = initiator.parent_of(position);
+        }
+        path.reverse();
+        path
+    }
+
     pub(super) fn describe(
         &self,
         initiator: &Initiator,
@@ -273,20 +313,7 @@ impl Watch {
             let known = line.hops.iter().rev().find(|known| known.hop == hop)?;
             Some(known.at.clone())
         };
-        let mut path = Vec::new();
-        let mut place = position;
-        while let Some(above) = place.and_then(|place| initiator.parent_of(place)) {
-            if let Some(branch) = initiator.branch_at(above) {
-                let request = RequestId {
-                    path: branch.path,
-                    hop: branch.hop,
-                };
-                let server = located(above, branch.hop).unwrap_or_default();
-                path.push(Step { request, server });
-            }
-            place = Some(above);
-        }
-        path.reverse();
+        let path = self.path_to(initiator, position, request);
         let known = initiator.branch_count();
         let finished = (0..known)
             .filter_map(|position| initiator.branch_at(position))

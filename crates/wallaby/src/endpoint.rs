@@ -683,12 +683,17 @@ impl Inner {
         if !self.config.dial_policy.permits_call(server) {
             return Err(self.forbid(server));
         }
-        let after = self.config.dial_timeout;
+        let (after, begun) = (self.config.dial_timeout, Instant::now());
         loop {
-            let dial = || self.dial(server, None, after);
+            let mut own = false;
+            let dial = || {
+                own = true;
+                self.dial(server, None, after)
+            };
             match self.dial_once(server, dial).await {
-                // Somebody else's dial, which had less time or wanted a certain life, says nothing about this one.
-                Err(ConnectError::TimedOut { after: less, .. }) if less < after => {}
+                // Somebody else's dial, which began earlier, had less time or wanted a certain life, says nothing about
+                // this one.
+                Err(ConnectError::TimedOut { .. }) if !own && begun.elapsed() < 2 * after => {}
                 Err(ConnectError::Handshake {
                     source: ConnectionError::WrongNode { .. },
                     ..

@@ -15,10 +15,11 @@ use wallaby_proto::call::records::{
 };
 use wallaby_proto::call::server::Delegated;
 use wallaby_proto::call::waiting::{Full, Waiting, WaitingId, WaitingLimits};
+use wallaby_proto::connection::Refusal;
 use wallaby_proto::wire::{Child, Message, Ping, Pong, ReplyTo, Request, Response};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
 
-use crate::driver::peer::{Peer, Place};
+use crate::driver::peer::{Peer, Place, Refused};
 use crate::endpoint::Inner;
 use crate::timer::Instant;
 
@@ -225,6 +226,11 @@ impl Liveness {
             Place::Passing(passage) => records.passed_on(passage, None),
             Place::Initial(_) => {}
         }
+    }
+
+    /// A status takes the place of an answer that was, or will be, released: the answer is larger than its initiator takes.
+    pub(crate) fn replaced(&self, ticket: Ticket, status: &Response) {
+        self.lock().records.response_replaced(ticket, status);
     }
 
     /// An answer of another server goes on over this connection, but not at once: its place is to be told, if there is
@@ -546,15 +552,8 @@ impl Inner {
                     session,
                     response,
                 } => {
-                    let place = Place::Released(ticket, Sent::Response(response.index));
                     let peer = self.pool.by_id(session.0);
-                    let sent = |peer: Arc<Peer>| {
-                        let sent = peer.try_response(&response, true, 0, Some(place));
-                        sent.is_ok()
-                    };
-                    if !peer.is_some_and(sent) {
-                        self.liveness.dropped(place);
-                    }
+                    self.resend(peer.as_ref(), ticket, &response);
                 }
                 Action::Stop {
                     call,
@@ -563,6 +562,20 @@ impl Inner {
                     ..
                 } => self.stop(call, request, reason),
             }
+        }
+    }
+
+    /// Sends an answer again; if that has to wait, the initiator asks for it once more.
+    fn resend(&self, peer: Option<&Arc<Peer>>, ticket: Ticket, response: &Response) {
+        let place = Place::Released(ticket, Sent::Response(response.index));
+        match peer.map(|peer| peer.try_response(response, true, 0, Some(place))) {
+            Some(Ok(_)) => {}
+            // No status goes in its place: the first copy may still arrive, over a connection that takes it.
+            Some(Err(Refused::Now(Refusal::TooLarge { .. }))) => {
+                let records = &mut self.liveness.lock().records;
+                records.too_large(ticket, response.index);
+            }
+            Some(Err(_)) | None => self.liveness.dropped(place),
         }
     }
 

@@ -7,7 +7,7 @@ use wallaby_proto::call::records::{
     Action, Admission, Frozen, Output, Remembered, Sent, Session, StopReason,
 };
 use wallaby_proto::call::server::{Outbound, undelivered};
-use wallaby_proto::wire::{Child, MAX_CHILDREN, Ping, ReplyTo, Request};
+use wallaby_proto::wire::{Child, MAX_CHILDREN, Ping, ReplyTo, Request, Response};
 use wallaby_proto::{Code, Facts, Manifest, Status};
 
 use crate::desk::{address, at, child, node};
@@ -528,6 +528,100 @@ fn a_response_that_was_given_up_is_lost_or_sent_again() {
         });
         assert_eq!(pong.progress.expect("it is known").lost, lost);
         assert_eq!(actions.len(), usize::from(lost.is_empty()));
+    }
+}
+
+/// A session may take less than the one that a response went out on: what does not fit is not promised again and again.
+#[test]
+fn what_its_session_does_not_take_is_lost_or_goes_another_way() {
+    let mut shelf = Shelf::new();
+    let handled = shelf.answer(request(1, "0"), 1);
+    shelf.records.written(HOME, 1);
+    shelf.records.session_opened(Session(2), node(1));
+    let missing = Ping {
+        missing: vec![0],
+        ..ping(1, "0")
+    };
+    let (_, actions) = shelf.ask_over(missing.clone(), origin(2, node(1)));
+    assert_eq!(actions.len(), 1, "it is missing, and kept");
+    shelf.records.too_large(handled.ticket, 0);
+    let (pong, actions) = shelf.ask_over(missing.clone(), origin(2, node(1)));
+    assert!(!pong.writing && actions.is_empty(), "{actions:?}");
+    let lost = pong.progress.expect("it is known").lost;
+    assert_eq!(lost, [], "the first copy may yet be read");
+    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.actions();
+    let (pong, actions) = shelf.ask_over(missing.clone(), origin(2, node(1)));
+    assert!(!pong.writing && actions.is_empty(), "{actions:?}");
+    assert_eq!(pong.progress.expect("it is known").lost, [0]);
+    // Another session may take it.
+    shelf.records.session_opened(Session(3), node(1));
+    let (pong, actions) = shelf.ask_over(missing, origin(3, node(1)));
+    assert_eq!(actions.len(), 1, "it is tried there");
+    assert_eq!(pong.progress.expect("it is known").lost, []);
+}
+
+/// What could not be sent again does not make an earlier copy lost that may still be read.
+#[test]
+fn a_response_that_was_not_sent_again_may_still_arrive() {
+    let mut shelf = Shelf::with(wallaby_proto::call::records::RecordLimits {
+        kept_bytes: 512,
+        ..limits()
+    });
+    let handled = shelf.answer(request(1, "0"), 1);
+    shelf.records.written(HOME, 1);
+    shelf.records.session_opened(Session(2), node(1));
+    let missing = Ping {
+        missing: vec![0],
+        ..ping(1, "0")
+    };
+    let (_, actions) = shelf.ask_over(missing.clone(), origin(2, node(1)));
+    assert_eq!(actions.len(), 1, "it is missing, and kept");
+    shelf.records.dropped(handled.ticket, Sent::Response(0));
+    shelf.answer(request(2, "0"), 0); // there is room for one response only
+    shelf.answer(request(3, "0"), 0);
+    let (pong, actions) = shelf.ask_over(missing.clone(), origin(2, node(1)));
+    assert!(actions.is_empty(), "{actions:?}");
+    assert_eq!(pong.progress.expect("it is known").lost, []);
+    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.actions();
+    let (pong, _) = shelf.ask_over(missing, origin(2, node(1)));
+    assert_eq!(pong.progress.expect("it is known").lost, [0]);
+}
+
+/// A status went out in place of a response that its initiator does not take: if it is lost, it is what comes again.
+#[test]
+fn a_status_in_place_of_a_response_is_what_is_sent_again() {
+    for len in [0, 100, 100_000] {
+        let mut shelf = Shelf::new();
+        let mut handled = shelf.accept(request(1, "0"));
+        let sent: Vec<_> = handled.server.respond(vec![7; len].into(), None).into();
+        let released = sent.iter().flatten().find_map(|outbound| match outbound {
+            Outbound::Response(response) => Some(response.clone()),
+            _ => None,
+        });
+        shelf.release(handled.ticket, sent.into_iter().flatten(), 1);
+        let status = Response {
+            status: true,
+            payload: Status::new(Code::ResourceExhausted, "too large").to_payload(),
+            ..released.expect("it answers")
+        };
+        shelf.records.response_replaced(handled.ticket, &status);
+        shelf.records.session_ended(HOME, Duration::ZERO);
+        shelf.actions();
+        shelf.records.session_opened(Session(2), node(1));
+        let missing = Ping {
+            missing: vec![0],
+            ..ping(1, "0")
+        };
+        let (_, actions) = shelf.ask_over(missing, origin(2, node(1)));
+        let [Action::Resend { response, .. }] = &actions[..] else {
+            panic!("{actions:?}");
+        };
+        let again = (response.status, response.last, &response.payload);
+        assert_eq!(again, (true, true, &status.payload));
+        shelf.until(10_000);
+        assert_eq!(shelf.records.remembered(), Remembered::default());
     }
 }
 

@@ -788,9 +788,11 @@ impl Node {
         parcel: Parcel,
         context: &mut Context<'_>,
     ) -> Option<Parcel> {
-        if let (Destination::Over(_), Some((ticket, sent))) = (&parcel.to, parcel.released) {
+        if let (Destination::Over(_), Some((ticket, Sent::Response(index)))) =
+            (&parcel.to, parcel.released)
+        {
             // It is sent again: the first one may still arrive, on a connection that takes it.
-            self.records.dropped(ticket, sent);
+            self.records.too_large(ticket, index);
             return None;
         }
         let status = Status::new(Code::ResourceExhausted, "too large for its receiver");
@@ -806,6 +808,9 @@ impl Node {
                     ..response
                 };
                 context.oracle.says(&response);
+                if let Some((ticket, _)) = parcel.released {
+                    self.records.response_replaced(ticket, &response);
+                }
                 self.attempt(
                     socket,
                     Parcel {

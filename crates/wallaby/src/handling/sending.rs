@@ -446,6 +446,9 @@ impl Handling {
                     hint,
                     self.endpoint.address.as_ref(),
                 );
+                if let Some(ticket) = self.ticket {
+                    self.endpoint.liveness.replaced(ticket, response);
+                }
                 self.attempt_status(peer, response, place)
             }
             Err(_) => None,

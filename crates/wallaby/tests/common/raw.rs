@@ -136,6 +136,9 @@ impl Raw {
                 self.flush().await;
                 return Some(event);
             }
+            if self.connection.peer().is_some() {
+                self.flush().await; // parts that have arrived are credited before their message is whole
+            }
             match self.stream.read_buf(&mut self.input).await {
                 Ok(0) | Err(_) => return None,
                 Ok(_) => {}

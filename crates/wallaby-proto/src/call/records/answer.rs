@@ -197,18 +197,21 @@ impl Records {
             if !(record.base..record.count).contains(&index) {
                 continue;
             }
-            let open = match record.outputs.fate(index, &self.sessions) {
+            let session = origin.session;
+            let output = match record.outputs.fate(index, &self.sessions) {
                 // It is on its way.
                 Fate::Waiting => continue,
                 Fate::Sent(output) if !is_written(output, &self.sessions) => continue,
-                Fate::Sent(output) if output.session == origin.session => continue,
-                Fate::Sent(output) => self.sessions.contains_key(&output.session),
-                Fate::Dropped => false,
+                Fate::Sent(output) if output.session == session => continue,
+                Fate::Sent(output) => Some(output),
+                Fate::Dropped => None,
             };
+            let open = output.is_some_and(|output| self.sessions.contains_key(&output.session));
             let mut response = response_of(record, ping.call, ping.token);
-            if self.kept.restore(record.kept, index, &mut response) {
-                let session = origin.session;
-                record.outputs.resend(index, session);
+            if record.outputs.fits(index, session)
+                && self.kept.restore(record.kept, index, &mut response)
+            {
+                record.outputs.resend(index, session, output);
                 self.actions.push_back(Action::Resend {
                     ticket,
                     session,

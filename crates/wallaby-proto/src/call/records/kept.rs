@@ -57,6 +57,10 @@ impl Entry {
                 Payload::Shared(bytes) => bytes.len() as u64,
             }
     }
+
+    fn is_shared(&self) -> bool {
+        matches!(self.payload, Payload::Shared(_))
+    }
 }
 
 impl Kept {
@@ -139,6 +143,30 @@ impl Kept {
         false
     }
 
+    /// Puts a status in place of a response of the request whose last entry is given, if that is kept.
+    pub(super) fn replace(&mut self, last: Option<u64>, status: &Response) {
+        let mut next = last;
+        while let Some(number) = next {
+            let Some(entry) = self.entry_mut(number) else {
+                return;
+            };
+            if entry.index != status.index {
+                next = entry.previous;
+                continue;
+            }
+            let (before, was_shared) = (entry.cost(), entry.is_shared());
+            (entry.status, entry.compressed) = (status.status, status.compressed);
+            entry.payload = Payload::Shared(status.payload.clone());
+            let cost = entry.cost();
+            self.bytes = self.bytes - before + cost;
+            self.shared = self.shared - before * u64::from(was_shared) + cost;
+            while self.shared > self.budget {
+                self.drop_first();
+            }
+            return;
+        }
+    }
+
     /// Forgets all responses of the request whose last entry is given.
     pub(super) fn forget(&mut self, last: Option<u64>) {
         let mut next = last;
@@ -165,6 +193,12 @@ impl Kept {
         self.entries.get(usize::try_from(position).ok()?)?.as_ref()
     }
 
+    fn entry_mut(&mut self, number: u64) -> Option<&mut Entry> {
+        let position = number.checked_sub(self.first)?;
+        let slot = self.entries.get_mut(usize::try_from(position).ok()?)?;
+        slot.as_mut()
+    }
+
     fn take(&mut self, number: u64) -> Option<Entry> {
         let position = number.checked_sub(self.first)?;
         let slot = self.entries.get_mut(usize::try_from(position).ok()?)?;
@@ -185,7 +219,7 @@ impl Kept {
     fn discount(&mut self, entry: &Entry) {
         let cost = entry.cost();
         self.bytes -= cost;
-        if matches!(entry.payload, Payload::Shared(_)) {
+        if entry.is_shared() {
             self.shared -= cost;
         }
     }

@@ -18,6 +18,8 @@
 //! message:                           in order, before it is sent. Is a delegation refused: send server::undelivered.
 //! it was queued only later:          records.placed(ticket, ..), or records.dropped(ticket, ..) if it never will be;
 //!                                    a delegation only if it still records.may_send(ticket)
+//! a response is too large for its    the first time a status goes in its place: records.response_replaced(ticket, ..);
+//! session:                           sent again it does not go there: records.too_large(ticket, ..)
 //! a delegation leaves:               options.quiet = records.quiet(ticket, now), oldest = records.oldest(ticket)
 //! a session's output was written:    records.written(session, mark)
 //! its peer has confirmed receipt:    records.confirmed(session, mark), where the transport tells
@@ -191,8 +193,8 @@ pub enum Action {
     },
     /// Send a response again, over this session.
     Resend {
-        /// The request's ticket. As with a released message, [`Records::placed`] or [`Records::dropped`] must follow: until
-        /// then the response counts as being written.
+        /// The request's ticket. As with a released message, [`Records::placed`] or [`Records::dropped`] must follow, or
+        /// [`Records::too_large`]: until then the response counts as being written.
         ticket: Ticket,
         /// The session.
         session: Session,

@@ -48,7 +48,7 @@ struct Rare {
     /// Runs behind the first.
     more: Vec<Run>,
     /// Responses that went another way than their run.
-    apart: Vec<(u32, Apart)>,
+    apart: Vec<Apart>,
     /// The last message onward by each session.
     onward: Vec<Output>,
 }
@@ -62,11 +62,14 @@ struct Run {
 
 /// A response that was sent again, or given up.
 #[derive(Debug, Clone, Copy)]
-enum Apart {
-    Dropped,
+struct Apart {
+    index: u32,
+    /// Where it went last; `None` if it was given up before it went out.
+    output: Option<Output>,
     /// It waits for its place in this session's output.
-    Waiting(Session),
-    Placed(Output),
+    waiting: Option<Session>,
+    /// It is larger than this session takes.
+    refused: Option<Session>,
 }
 
 /// Most responses of one request that are remembered to have gone another way than their neighbours.
@@ -98,8 +101,18 @@ impl Outputs {
         self.rare.get_or_insert_default()
     }
 
-    fn apart(&self) -> &[(u32, Apart)] {
+    fn apart(&self) -> &[Apart] {
         self.rare.as_ref().map_or(&[], |rare| &rare.apart)
+    }
+
+    /// What is known of a response that went another way than its run.
+    fn find_apart(&self, index: u32) -> Option<&Apart> {
+        self.apart().iter().find(|apart| apart.index == index)
+    }
+
+    fn find_apart_mut(&mut self, index: u32) -> Option<&mut Apart> {
+        let all = &mut self.rare.as_mut()?.apart;
+        all.iter_mut().find(|apart| apart.index == index)
     }
 
     fn onward(&self) -> &[Output] {
@@ -152,8 +165,9 @@ impl Outputs {
 
     #[inline(never)]
     fn place_further(&mut self, index: u32, output: Output) {
-        if self.apart().iter().any(|other| other.0 == index) {
-            return self.set_apart(index, Apart::Placed(output));
+        if let Some(apart) = self.find_apart_mut(index) {
+            (apart.output, apart.waiting) = (Some(output), None);
+            return;
         }
         if !self.runs().any(|run| run.holds(index)) {
             self.waiting = self.waiting.saturating_sub(1);
@@ -161,30 +175,58 @@ impl Outputs {
         self.place_response(index, output);
     }
 
-    /// A response will not be sent.
+    /// A response will not be sent. If it should have been sent again, what became of it before still holds.
     pub(super) fn drop_response(&mut self, index: u32) {
-        let known = self.apart().iter().any(|other| other.0 == index)
-            || self.runs().any(|run| run.holds(index));
-        self.waiting = self.waiting.saturating_sub(u32::from(!known));
-        self.set_apart(index, Apart::Dropped);
-    }
-
-    /// A response is sent again, over this session.
-    pub(super) fn resend(&mut self, index: u32, session: Session) {
-        self.set_apart(index, Apart::Waiting(session));
-    }
-
-    fn set_apart(&mut self, index: u32, apart: Apart) {
-        let all = &mut self.rare().apart;
-        match all.iter_mut().find(|other| other.0 == index) {
-            Some(other) => other.1 = apart,
-            None => {
-                if all.len() >= MAX_APART {
-                    all.remove(0);
-                }
-                all.push((index, apart));
+        if let Some(apart) = self.find_apart_mut(index) {
+            if apart.waiting.take().is_none() {
+                apart.output = None;
             }
+            return;
         }
+        let known = self.runs().any(|run| run.holds(index));
+        self.waiting = self.waiting.saturating_sub(u32::from(!known));
+        self.add_apart(Apart {
+            index,
+            output: None,
+            waiting: None,
+            refused: None,
+        });
+    }
+
+    /// A response is sent again, over this session; so far it went there.
+    pub(super) fn resend(&mut self, index: u32, session: Session, output: Option<Output>) {
+        match self.find_apart_mut(index) {
+            Some(apart) => apart.waiting = Some(session),
+            None => self.add_apart(Apart {
+                index,
+                output,
+                waiting: Some(session),
+                refused: None,
+            }),
+        }
+    }
+
+    /// A response that should be sent again is larger than its session takes.
+    pub(super) fn refuse(&mut self, index: u32) {
+        if let Some(apart) = self.find_apart_mut(index)
+            && let Some(session) = apart.waiting.take()
+        {
+            apart.refused = Some(session);
+        }
+    }
+
+    /// Whether a response may be sent again over this session, as far as is known of what that takes.
+    pub(super) fn fits(&self, index: u32, session: Session) -> bool {
+        let apart = self.find_apart(index);
+        apart.is_none_or(|apart| apart.refused != Some(session))
+    }
+
+    fn add_apart(&mut self, apart: Apart) {
+        let all = &mut self.rare().apart;
+        if all.len() >= MAX_APART {
+            all.remove(0);
+        }
+        all.push(apart);
     }
 
     fn runs(&self) -> impl DoubleEndedIterator<Item = &Run> {
@@ -201,19 +243,20 @@ impl Outputs {
                 .onward()
                 .iter()
                 .any(|onward| !is_written(*onward, sessions))
-            || self.apart().iter().any(|(_, apart)| match apart {
-                Apart::Dropped => false,
-                Apart::Waiting(session) => sessions.contains_key(session),
-                Apart::Placed(output) => !is_written(*output, sessions),
+            || self.apart().iter().any(|apart| {
+                apart.is_waiting(sessions)
+                    || apart
+                        .output
+                        .is_some_and(|output| !is_written(output, sessions))
             })
     }
 
     pub(super) fn fate(&self, index: u32, sessions: &Sessions) -> Fate {
-        if let Some((_, apart)) = self.apart().iter().find(|other| other.0 == index) {
-            return match apart {
-                Apart::Waiting(session) if sessions.contains_key(session) => Fate::Waiting,
-                Apart::Waiting(_) | Apart::Dropped => Fate::Dropped,
-                Apart::Placed(output) => Fate::Sent(*output),
+        if let Some(apart) = self.find_apart(index) {
+            return match apart.output {
+                _ if apart.is_waiting(sessions) => Fate::Waiting,
+                Some(output) => Fate::Sent(output),
+                None => Fate::Dropped,
             };
         }
         match self.runs().rev().find(|run| run.holds(index)) {
@@ -224,14 +267,22 @@ impl Outputs {
 
     /// Whether answers went out on this session that its other end has not confirmed.
     pub(super) fn has_unconfirmed(&self, session: Session, confirmed: Option<u64>) -> bool {
-        let apart = self.apart().iter().filter_map(|(_, apart)| match apart {
-            Apart::Placed(output) => Some(output),
-            Apart::Dropped | Apart::Waiting(_) => None,
-        });
+        let apart = self
+            .apart()
+            .iter()
+            .filter_map(|apart| apart.output.as_ref());
         let mut outputs = self.runs().map(|run| &run.output).chain(apart);
         outputs.any(|output| {
             output.session == session && confirmed.is_none_or(|mark| output.mark > mark)
         })
+    }
+}
+
+impl Apart {
+    /// It will get its place, unless its session has ended meanwhile.
+    fn is_waiting(&self, sessions: &Sessions) -> bool {
+        self.waiting
+            .is_some_and(|session| sessions.contains_key(&session))
     }
 }
 

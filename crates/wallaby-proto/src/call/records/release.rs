@@ -154,6 +154,22 @@ impl Records {
         }
     }
 
+    /// A response that should be sent again is larger than its session takes. It is not sent again there, and is lost if
+    /// nothing of it can arrive any more: the initiator must learn that, not wait.
+    pub fn too_large(&mut self, ticket: Ticket, index: u32) {
+        if let Some(slot) = self.slot(ticket) {
+            self.table.records.at(slot).outputs.refuse(index);
+        }
+    }
+
+    /// A status was put in place of a response that was released, as its initiator takes none so large: it is what is sent
+    /// again from now on.
+    pub fn response_replaced(&mut self, ticket: Ticket, status: &Response) {
+        if let Some(slot) = self.slot(ticket) {
+            self.kept.replace(self.table.records.get(slot).kept, status);
+        }
+    }
+
     /// The handler made progress: it started, got something it waited for, or said so itself. Messages that it releases
     /// count without this.
     pub fn progressed(&mut self, ticket: Ticket, now: Duration) {

@@ -71,13 +71,17 @@ impl Inner {
     }
 
     /// The connection that leads on to the initiator of a call, for what came from `from` and shows this token: its own,
-    /// else the one that a request of the call came over, else one that other requests of its initiator did.
+    /// else the one that a request of the call came over, else one that other requests of its initiator did. What the
+    /// initiator says as a server of its own call goes back to it: it may know of that server only by this endpoint.
     pub(crate) fn way_onward(
         &self,
         call: CallId,
         token: Option<Token>,
-        from: &Peer,
+        from: &Arc<Peer>,
     ) -> Option<Arc<Peer>> {
+        if from.node() == Some(call.initiator) {
+            return Some(Arc::clone(from));
+        }
         let direct = self.pool.by_node(call.initiator);
         let came = || {
             let session = self.liveness.way_back(call, token?)?;

@@ -12,7 +12,7 @@ use common::{Net, all, at, client, failure, heap, patience, service, sorted, sta
 use wallaby::{
     Address, Code, Endpoint, Failure, Limits, Many, One, Outcome, Request, Service, Status,
 };
-use wallaby_proto::wire::{Message, Ping};
+use wallaby_proto::wire::{Message, Ping, Pong};
 
 over_every_transport!(
     answers_come_back_over_two_and_three_levels,
@@ -585,6 +585,39 @@ async fn a_connection_that_was_there_once_is_no_obstacle() {
             drop(initiator);
             until(|| server.metrics().connections_ended == 1).await;
         }
+    })
+    .await;
+}
+
+/// The initiator is itself the server that is asked: its pong comes back to it, with the token that tells it apart from
+/// one of the relay's own.
+#[tokio::test]
+async fn a_pong_of_the_initiator_itself_comes_back() {
+    patience(async {
+        let net = Net::tcp();
+        let servers = line(&net, 1).await;
+        let mut initiator = Raw::dial(&at(&servers[0]), hello(5)).await;
+        let call = wallaby::CallId {
+            initiator: wallaby::NodeId::new(5).expect("not zero"),
+            sequence: 1,
+        };
+        let root = request(call, &[0]);
+        let (token, request) = (root.token, root.id);
+        initiator.send_request(root, work::ONE.definition()).await;
+        initiator.response().await;
+        let pong = Pong {
+            call,
+            token: Some(token),
+            relays: 0,
+            request: wallaby::RequestId { hop: 1, ..request },
+            attempt: 0,
+            announced: false,
+            writing: false,
+            evicted: false,
+            progress: None,
+        };
+        initiator.send(Message::Pong(pong.clone())).await;
+        assert_eq!(initiator.message().await, Message::Pong(pong));
     })
     .await;
 }

@@ -321,9 +321,16 @@ impl Initiator {
 
     /// From now on changes are noted; those that are known already come first.
     pub(super) fn note_changes(&mut self) {
-        if self.changes.is_none() {
-            self.changes = Some(Box::default());
-            (0..self.branches.len()).for_each(|position| self.changed(position));
+        if self.changes.is_some() {
+            return;
+        }
+        self.changes = Some(Box::default());
+        let known = 0..self.branches.len();
+        known.clone().for_each(|position| self.changed(position));
+        for position in known {
+            if self.discover_children(position).is_err() {
+                return; // more than the budget: what else arrives will show it
+            }
         }
     }
 
@@ -524,6 +531,22 @@ impl Initiator {
         self.changed(position);
         if expected && facts.requests > 0 {
             self.expect_children(position)?;
+        } else if self.changes.is_some() {
+            self.discover_children(position)?;
+        }
+        Ok(())
+    }
+
+    /// A branch of a watched call has ended, though nothing says yet that it is expected: a branch above it still runs. Its
+    /// children exist all the same, and may run for long: they must be found.
+    fn discover_children(&mut self, position: u32) -> Result<(), Violation> {
+        let branch = self.branches.at(position);
+        let requests = match branch.facts {
+            Some(facts) if !branch.expected => facts.requests,
+            _ => 0, // those of expected ones are known
+        };
+        for index in 0..requests {
+            self.discover(position, index)?;
         }
         Ok(())
     }

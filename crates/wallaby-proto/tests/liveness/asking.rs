@@ -1,8 +1,11 @@
 //! Whom a watch asks, and what it learns.
 
+use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::wire::{MAX_CHILDREN, Progress};
 
-use crate::desk::{Desk, NOWHERE, at, child, continued, ended, facts, node, pong, running};
+use crate::desk::{
+    Desk, NOWHERE, at, child, continued, ended, facts, node, pong, response, running,
+};
 
 #[test]
 fn asks_once_a_period_while_a_request_runs() {
@@ -162,6 +165,47 @@ fn ancestors_are_located_one_after_the_other() {
         ..ended(2, 0)
     };
     assert_eq!(desk.pong(2, "0.0", finished), ["ping 0.0.0 at m3"]);
+}
+
+/// A branch has ended, all that is known of it came through a relay, and the branch above it still runs: nothing says yet
+/// that it is expected. Its children are looked for all the same, within a round: whom nobody asks gives up (note 31).
+#[test]
+fn children_of_a_branch_are_located_while_the_branch_above_runs() {
+    let end = response("0.0.1", 0, true, Some(("0.0", facts(2, 0))));
+    let tell = |initiator: &mut Initiator| {
+        initiator
+            .handle_response(&end)
+            .expect("as the protocol says");
+    };
+    for told_before in [true, false] {
+        let mut desk = match told_before {
+            true => Desk::after(tell),
+            false => Desk::new(),
+        };
+        desk.announce(NOWHERE, "0.0.0.0+1", running());
+        let root = Progress {
+            children: vec![child(2)],
+            ..running()
+        };
+        assert_eq!(desk.pong(1, "0", root), ["ping 0.0 at m2"]);
+        if !told_before {
+            desk.response(NOWHERE, "0.0.1", 0, true, Some(("0.0", facts(2, 0))));
+        }
+        let first = Progress {
+            children: vec![child(3), child(9)],
+            ..ended(2, 0)
+        };
+        assert_eq!(desk.pong(2, "0.0", first), ["ping 0.0.0 at m3"]);
+        let second = Progress {
+            children: vec![child(4)],
+            ..ended(1, 0)
+        };
+        assert_eq!(desk.pong(3, "0.0.0", second), ["ping 0.0.0.0 at m4"]);
+        assert_eq!(
+            desk.pong(4, "0.0.0.0", continued(0, 5)),
+            ["ping 0.0.0.0+1 at m5"]
+        );
+    }
 }
 
 /// A line of hops of which only the last announces itself, through a relay, is followed within a round, not a hop a period:

@@ -137,22 +137,58 @@ pub(crate) fn pong(request: RequestId, progress: Option<Progress>) -> Pong {
     }
 }
 
+/// A response without a payload, perhaps with the manifest of this branch.
+pub(crate) fn response(
+    request: &str,
+    index: u32,
+    last: bool,
+    manifest: Option<(&str, Facts)>,
+) -> Response {
+    Response {
+        call: call(),
+        relays: 0,
+        token: None,
+        request: at(request),
+        index,
+        last,
+        manifest: manifest.map(|(owner, facts)| Manifest {
+            owner: at(owner).path,
+            facts,
+        }),
+        status: false,
+        compressed: false,
+        options: None,
+        payload: Bytes::new(),
+    }
+}
+
 impl Desk {
     /// A call of one request to machine 1, watched from 100 ms on.
     pub(crate) fn new() -> Self {
-        Self::with(WatchSettings {
+        Self::after(|_| {})
+    }
+
+    /// The same, and this has arrived before.
+    pub(crate) fn after(arrived: impl FnOnce(&mut Initiator)) -> Self {
+        let settings = WatchSettings {
             ping: PingSettings {
                 period: Duration::from_millis(PERIOD),
                 timeout: Duration::from_millis(TIMEOUT),
             },
             ..WatchSettings::default()
-        })
+        };
+        Self::begin(settings, arrived)
     }
 
     pub(crate) fn with(settings: WatchSettings) -> Self {
+        Self::begin(settings, |_| {})
+    }
+
+    fn begin(settings: WatchSettings, arrived: impl FnOnce(&mut Initiator)) -> Self {
         let mut initiator = Initiator::new(call(), token(), Budgets::default());
         initiator.send().expect("within the budget");
         initiator.close();
+        arrived(&mut initiator);
         let now = Duration::from_millis(PERIOD);
         let mut desk = Self {
             watch: Watch::new(&mut initiator, settings, [location(1)], now),
@@ -263,24 +299,8 @@ impl Desk {
         last: bool,
         manifest: Option<(&str, Facts)>,
     ) -> Vec<String> {
-        let response = Response {
-            call: call(),
-            relays: 0,
-            token: None,
-            request: at(request),
-            index,
-            last,
-            manifest: manifest.map(|(owner, facts)| Manifest {
-                owner: at(owner).path,
-                facts,
-            }),
-            status: false,
-            compressed: false,
-            options: None,
-            payload: Bytes::new(),
-        };
         self.initiator
-            .handle_response(&response)
+            .handle_response(&response(request, index, last, manifest))
             .expect("as the protocol says");
         self.heard(server, request)
     }

@@ -64,11 +64,6 @@ impl Reruns {
         }
     }
 
-    pub(crate) fn was_sent_again(&self, call: CallId) -> bool {
-        let rerun = self.calls.get(&call);
-        rerun.is_some_and(|rerun| rerun.times > 0)
-    }
-
     /// Work of a call ends with a status.
     pub(crate) fn status(&mut self, call: CallId) {
         if let Some(rerun) = self.calls.get_mut(&call) {

@@ -39,7 +39,7 @@ mod typed;
 mod watching;
 
 pub use self::resending::Resend;
-use self::resending::{Resending, contradiction};
+use self::resending::Resending;
 pub use self::typed::{AnswerFuture, Call};
 
 /// Times that a request of which no byte was written moves to another connection.
@@ -284,9 +284,6 @@ impl CallShared {
         response: &mut Response,
     ) -> Result<(), Failure> {
         match state.initiator.handle_response(response)? {
-            Arrival::Contradiction if state.was_sent_again() => {
-                return Err(contradiction(response));
-            }
             Arrival::Duplicate | Arrival::Contradiction => {
                 self.endpoint.meters.duplicates_dropped.add();
                 // One that was sent again has cost the call's credit like any other.

@@ -54,6 +54,8 @@ pub struct Initiator {
     trace: Vec<TraceRecord>,
     /// Branches that have changed, while somebody watches over the call.
     changes: Option<Box<Changes>>,
+    /// Initial requests of it were sent again.
+    executed_again: bool,
 }
 
 /// Positions of branches that have changed since the call's watch last looked at them.
@@ -69,7 +71,7 @@ pub enum Arrival {
     Duplicate,
     /// An answer was delivered in its place, and this is a status, or the other way round. It is to be dropped: a status
     /// may take the place of an answer that one way to the initiator cannot carry, and both arrive. But if the call was
-    /// sent again (thesis 7.3), its executions differ, and it has failed ([`Violation::ConflictingResponse`]).
+    /// sent again (thesis 7.3), its executions differ, and that is a [`Violation::ConflictingResponse`].
     Contradiction,
 }
 
@@ -162,6 +164,7 @@ impl Initiator {
             statuses: 0,
             trace: Vec::new(),
             changes: None,
+            executed_again: false,
         }
     }
 
@@ -282,6 +285,13 @@ impl Initiator {
             true => Arrival::New,
             false => self.branches.at(position).again(response),
         };
+        // What one execution says of the branch's end must not complete what the other has sent.
+        if arrival == Arrival::Contradiction && self.executed_again {
+            return Err(Violation::ConflictingResponse {
+                path: response.request.path,
+                index: response.index,
+            });
+        }
         if response.last {
             let facts = Facts {
                 requests: 0,
@@ -391,7 +401,12 @@ impl Initiator {
         Ok(position)
     }
 
-    /// A branch is executed again (thesis 7.3): how it ended is told anew, unless all that it sent is here. Its children are
+    /// Some of the call is executed again (thesis 7.3): its executions must not differ.
+    pub(super) fn execute_again(&mut self) {
+        self.executed_again = true;
+    }
+
+    /// A branch is executed again: how it ended is told anew, unless all that it sent is here. Its children are
     /// expected all the same: the second execution has them, too.
     pub(super) fn forget_end(&mut self, position: u32) {
         let branch = self.branches.at(position);

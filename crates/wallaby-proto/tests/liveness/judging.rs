@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use wallaby_proto::call::clock::Clock;
+use wallaby_proto::call::initiator::Violation;
 use wallaby_proto::call::watch::{Executed, FailureKind, Source, WatchSettings};
-use wallaby_proto::wire::{PingSettings, Progress};
+use wallaby_proto::wire::{PingSettings, Progress, Response};
 use wallaby_proto::{Address, Status};
 
-use crate::desk::{Desk, at, child, continued, ended, facts, location, node, pong, running};
+use crate::desk::{
+    Desk, at, child, continued, ended, facts, location, node, pong, response, running,
+};
 
 fn settings() -> WatchSettings {
     WatchSettings {
@@ -638,6 +641,30 @@ fn how_a_lost_execution_ended_does_not_count() {
     desk.hear(5, again);
     desk.response(5, "0", 1, true, None);
     assert!(desk.initiator.is_complete());
+}
+
+/// The second execution was refused what the first one did: the status that says so comes in place of an answer that has
+/// been delivered. It must not complete the call as if nothing had been refused.
+#[test]
+fn executions_that_differ_are_a_violation() {
+    let mut desk = retrying();
+    desk.pong(1, "0", ended(1, 0));
+    desk.response(2, "0.0", 0, false, None);
+    assert!(
+        desk.until(700)
+            .contains(&"600: retry 0 attempt 1".to_owned())
+    );
+    desk.end(5, "0", facts(1, 0));
+    let status = Response {
+        status: true,
+        ..response("0.0", 0, true, None)
+    };
+    let differs = Violation::ConflictingResponse {
+        path: at("0.0").path,
+        index: 0,
+    };
+    assert_eq!(desk.initiator.handle_response(&status), Err(differs));
+    assert!(!desk.initiator.is_complete());
 }
 
 /// Children that the first execution told of are expected once, whoever tells of them again.

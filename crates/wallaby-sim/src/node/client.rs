@@ -260,17 +260,6 @@ impl Node {
             Message::End(end) => call.initiator.handle_end(end).map(|()| Arrival::Duplicate),
             _ => return,
         };
-        let result = match (result, &message) {
-            (Ok(Arrival::Contradiction), Message::Response(response))
-                if context.oracle.reruns.was_sent_again(id) =>
-            {
-                Err(Violation::ConflictingResponse {
-                    path: response.request.path,
-                    index: response.index,
-                })
-            }
-            (result, _) => result,
-        };
         let settled = call.outcome.is_some();
         let shown = match &message {
             Message::Response(response) => response.token,
@@ -316,6 +305,8 @@ impl Node {
                     let kind = FailureKind::Violation(violation);
                     watch.fail(&mut call.initiator, request, kind, now);
                 }
+                // Before what else has come, which might complete the call.
+                self.follow_watch(id.sequence, context);
                 return;
             }
             Err(violation) => {

@@ -176,6 +176,15 @@ impl Node {
         }
     }
 
+    /// Does what one call's watch wants done.
+    pub(super) fn follow_watch(&mut self, sequence: u64, context: &mut Context<'_>) {
+        while let Some(call) = self.calls.get_mut(&sequence)
+            && let Some(action) = call.watch.as_mut().and_then(Watch::poll)
+        {
+            self.act_on_watch(sequence, action, context);
+        }
+    }
+
     fn act_on_watch(&mut self, sequence: u64, action: Action, context: &mut Context<'_>) {
         match action {
             Action::Ping { to, ping } => {

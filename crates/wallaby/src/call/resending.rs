@@ -7,10 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use wallaby_proto::call::initiator::Violation;
 use wallaby_proto::call::watch::{Failure as Loss, FailureKind, Location};
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::wire::{Request, Response};
+use wallaby_proto::wire::Request;
 use wallaby_proto::{Address, RequestId};
 
 use super::{CallShared, Outcome, State};
@@ -317,21 +316,7 @@ impl Resending {
     }
 }
 
-/// An answer came in place of a status, or a status in place of an answer.
-#[cold]
-pub(super) fn contradiction(response: &Response) -> Failure {
-    Failure::Violation(Violation::ConflictingResponse {
-        path: response.request.path,
-        index: response.index,
-    })
-}
-
 impl State {
-    pub(super) fn was_sent_again(&self) -> bool {
-        let resending = self.resending.as_ref();
-        resending.is_some_and(|resending| resending.times > 0)
-    }
-
     /// A request is tried at the next server.
     fn skip(&mut self, id: RequestId) {
         if let Some(resending) = &mut self.resending

@@ -223,6 +223,7 @@ impl Watch {
             hop: 0,
         };
         self.retries += 1;
+        initiator.execute_again();
         let attempt = self.line(root).attempt + 1;
         for place in 0..self.lines.len() as u32 {
             if root_of(initiator, place) != root {

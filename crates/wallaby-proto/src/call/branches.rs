@@ -78,7 +78,7 @@ pub(super) struct Received {
 impl Received {
     /// Notes response `index`, which is less than `u32::MAX`; `false` if it had arrived before.
     pub(super) fn insert(&mut self, index: u32) -> bool {
-        if index < self.below || self.end_of_run(index).is_some() {
+        if self.has(index) {
             return false;
         }
         self.count += 1;
@@ -99,6 +99,11 @@ impl Received {
     /// Whether all responses with a number below `bound` have arrived.
     pub(super) fn has_all_below(&self, bound: u32) -> bool {
         self.below >= bound
+    }
+
+    /// Whether this response has arrived.
+    pub(super) fn has(&self, index: u32) -> bool {
+        index < self.below || self.end_of_run(index).is_some()
     }
 
     /// The numbers from `from` on and below `to` of responses that have not arrived.

@@ -393,6 +393,14 @@ impl Initiator {
     ) -> Result<u32, Violation> {
         let position = self.branch(request)?;
         if let Some(progress) = progress {
+            let branch = self.branches.at(position);
+            if let Some(index) = progress.status().filter(|_| self.executed_again)
+                && !branch.failed
+                && branch.received.has(index)
+            {
+                let path = branch.path;
+                return Err(Violation::ConflictingResponse { path, index });
+            }
             if let Some(facts) = progress.facts {
                 self.learn(position, facts)?;
             }

@@ -79,7 +79,7 @@ pub struct Progress {
     pub children: Vec<Child>,
     /// Where its branch went on, if it ended with a single delegation.
     pub continuation: Option<Child>,
-    /// Its branch's facts, if the branch ended here.
+    /// Its branch's facts, if the branch ended here; not if it ended with a status, which says so itself.
     pub facts: Option<Facts>,
     /// The manifest it was given, until that has been written out.
     pub manifest: Option<Manifest>,
@@ -88,6 +88,14 @@ pub struct Progress {
     /// Responses asked for that will not come any more: they went out on a connection with the initiator that has
     /// ended, or on none, and are not kept (PROTOCOL-NOTES 25, 26).
     pub lost: Vec<u32>,
+}
+
+impl Progress {
+    /// The number of the status that ended the branch here, if one did.
+    pub(crate) fn status(&self) -> Option<u32> {
+        let ended = self.finished && self.facts.is_none() && self.continuation.is_none();
+        self.count.checked_sub(1).filter(|_| ended)
+    }
 }
 
 /// Where a delegated request went.

@@ -667,6 +667,35 @@ fn executions_that_differ_are_a_violation() {
     assert!(!desk.initiator.is_complete());
 }
 
+/// The same, and the status was lost: all that is left of it is a pong, which tells no facts.
+#[test]
+fn a_status_that_is_lost_does_not_complete_what_an_earlier_execution_began() {
+    let mut desk = retrying();
+    desk.response(1, "0", 0, false, None);
+    assert!(
+        desk.until(700)
+            .contains(&"600: retry 0 attempt 1".to_owned())
+    );
+    let now = desk.time();
+    desk.watch
+        .sent(&mut desk.initiator, at("0"), location(5), now);
+    desk.actions();
+    let mut refused = pong(
+        at("0"),
+        Some(Progress {
+            facts: None,
+            ..ended(0, 1)
+        }),
+    );
+    refused.attempt = 1;
+    let wanted = desk.hear(5, refused);
+    assert!(
+        failed(&wanted).is_some_and(|text| text.contains("as an answer and as a status")),
+        "{wanted:?}"
+    );
+    assert!(!desk.initiator.is_complete());
+}
+
 /// Children that the first execution told of are expected once, whoever tells of them again.
 #[test]
 fn a_second_execution_has_the_same_children() {

@@ -257,7 +257,9 @@ impl Records {
                 children_from: if children.is_empty() { 0 } else { from as u32 },
                 children,
                 continuation: record.continuation().cloned(),
-                facts: record.facts,
+                // A status must arrive itself: its place may hold an answer of an earlier attempt, and the facts alone would
+                // complete the call as if nothing had been refused.
+                facts: record.facts.filter(|_| !record.failed),
                 // It left with the first message that was released.
                 manifest: record.manifest().filter(|_| writing || !released),
                 idle: (!record.ended).then(|| now.saturating_sub(record.progressed)),

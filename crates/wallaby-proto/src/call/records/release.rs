@@ -34,6 +34,7 @@ impl Records {
                 responses: record.count,
             });
         }
+        record.failed = response.status && record.facts.is_some();
         self.note_release(slot, Sent::Response(response.index), output, now);
     }
 
@@ -166,7 +167,13 @@ impl Records {
     /// again from now on.
     pub fn response_replaced(&mut self, ticket: Ticket, status: &Response) {
         if let Some(slot) = self.slot(ticket) {
-            self.kept.replace(self.table.records.get(slot).kept, status);
+            let record = self.table.records.at(slot);
+            let ends = status.last
+                || status
+                    .manifest
+                    .is_some_and(|own| own.owner == record.id.path);
+            record.failed |= ends;
+            self.kept.replace(record.kept, status);
         }
     }
 

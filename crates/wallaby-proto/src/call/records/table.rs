@@ -95,6 +95,8 @@ pub(super) struct Record {
     pub(super) ended: bool,
     /// Its handler was told to stop.
     pub(super) stopped: bool,
+    /// Its branch ended here with a status.
+    pub(super) failed: bool,
     pub(super) base: u32,
     pub(super) count: u32,
     pub(super) facts: Option<Facts>,
@@ -466,6 +468,7 @@ impl Record {
             links: [Links::NONE; 3],
             ended: false,
             stopped: false,
+            failed: false,
             base: 0,
             count: 0,
             facts: None,
@@ -507,6 +510,7 @@ impl Record {
         self.links = [Links::NONE; 3];
         self.ended = false;
         self.stopped = false;
+        self.failed = false;
         self.base = new.base;
         self.count = new.base;
         self.facts = None;

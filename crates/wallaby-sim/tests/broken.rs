@@ -139,7 +139,7 @@ fn timers_before_input() {
 /// another.
 #[test]
 fn a_peer_that_is_gone_without_a_word() {
-    let plan = Plan::random(20_142);
+    let plan = Plan::random(77_560);
     let options = Options {
         broken: Some(Broken::NoKeepAlive),
         ..Options::default()

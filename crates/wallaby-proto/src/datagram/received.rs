@@ -83,6 +83,11 @@ impl Received {
         self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
     }
 
+    /// Whether there is a packet to acknowledge, be it for another time.
+    pub(super) fn has_any(&self) -> bool {
+        !self.ranges.is_empty()
+    }
+
     /// Whether an acknowledgement should go with the next packet.
     pub(super) fn wants_ack(&self) -> bool {
         self.unanswered > 0

@@ -208,6 +208,11 @@ impl Recovery {
         self.under_way > 0
     }
 
+    /// Whether it waits for its acknowledgement in spite of probes.
+    pub(super) fn is_probing(&self) -> bool {
+        self.probes > 0
+    }
+
     /// Takes an acknowledgement: `settled` gets the chunks that arrived, `lost` those to be sent again.
     pub(super) fn handle_ack(
         &mut self,

@@ -10,7 +10,7 @@ use wallaby_proto::wire::Message;
 
 use crate::messages::{method, node, request, response};
 use crate::session::pair;
-use crate::world::{Happening, Network, Random, World, seeds};
+use crate::world::{Happening, Network, Random, World, address, seeds};
 
 const SHORT: Duration = Duration::from_millis(1);
 
@@ -81,6 +81,41 @@ fn a_lost_acknowledgement_makes_no_second_delivery() {
     assert!(world.gate(1).session(at_1).expect("open").is_idle());
     let counters = world.gate(2).session(at_2).expect("open").counters();
     assert_eq!(counters.messages_received, 1);
+}
+
+/// Nothing went one way for seconds, and both sides have slowed down. Who is heard first again has lost all that it
+/// acknowledged meanwhile, and says it anew: the other goes on then, and not with its next probe.
+#[test]
+fn a_way_that_is_open_again_is_used_again_by_both() {
+    for later in [0, 300, 600, 900, 1200] {
+        let (mut world, at_1, at_2) = pair();
+        let begun = world.now;
+        let cut = begun + Duration::from_secs(4);
+        world.cut.insert((address(2), address(1)), cut);
+        let (mut sequence, mut at_server) = (0, Vec::new());
+        let mut heard = None;
+        while heard.is_none_or(|heard| world.now < heard + Duration::from_millis(20)) {
+            if world.now < cut {
+                sequence += 1;
+                send(&mut world, at_1, sequence, 1000);
+            }
+            // The sides probe at different times.
+            if world.now == begun + Duration::from_millis(later) {
+                let response = response(node(1), 1, vec![7; 100].into());
+                let session = world.gate(2).session(at_2).expect("open");
+                session.send_response(&response, false).expect("room");
+            }
+            let (at_client, events) = world.pass(Duration::from_millis(10));
+            at_server.extend(arrived(&events));
+            if heard.is_none() && !at_client.is_empty() {
+                heard = Some(world.now);
+            }
+            assert!(world.now < cut + Duration::from_secs(3), "it is heard");
+        }
+        at_server.sort_unstable();
+        let missing = (1..=sequence).filter(|number| !at_server.contains(number));
+        assert_eq!(missing.count(), 0, "{later} ms later");
+    }
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn timers_before_input() {
     check(Broken::TimersFirst, &[Rule::FalseFailure]);
 }
 
-/// Rare: of fifty thousand worlds one needs it. If plans are made otherwise, `--seeds 100000 --broken no-keep-alive` finds
+/// Rare: of twenty-five thousand worlds one needs it. If plans are made otherwise, `--seeds 100000 --broken no-keep-alive` finds
 /// another.
 #[test]
 fn a_peer_that_is_gone_without_a_word() {

@@ -34,7 +34,12 @@ pub trait System {
         Ok(())
     }
 
-    /// Runs operations one after the other and records how long each took.
+    /// How many operations are under way at a time.
+    fn under_way(&self) -> u64 {
+        1
+    }
+
+    /// Runs operations, so many under way as it says, and records how long each took.
     ///
     /// # Errors
     /// The system's, or no answer within a bounded time.
@@ -194,14 +199,22 @@ impl Turns {
     /// Warms the system up and finds out how many operations make a turn.
     fn begin(system: &mut dyn System, turn: Duration) -> Result<Self> {
         system.warm_up().context("in the warm-up")?;
+        let under_way = system.under_way().max(1);
+        let operations_within = |time: Duration, trial: &Latencies| {
+            let operations =
+                time.as_nanos() * u128::from(under_way) / trial.quantile(0.5).as_nanos().max(1);
+            let least = LEAST_OPERATIONS.max(LEAST_EACH * under_way);
+            u64::try_from(operations)
+                .unwrap_or(u64::MAX)
+                .clamp(least, MOST_OPERATIONS.max(least))
+        };
         let mut trial = Latencies::new()?;
         system.begin_turn()?;
-        system.run(LEAST_OPERATIONS, &mut trial)?;
-        let guess = operations_within(turn / 4, trial.quantile(0.5));
-        system.run(guess, &mut trial)?;
+        system.run(LEAST_OPERATIONS.max(under_way), &mut trial)?;
+        system.run(operations_within(turn / 4, &trial), &mut trial)?;
         system.end_turn()?;
         Ok(Self {
-            operations: operations_within(turn, trial.quantile(0.5)),
+            operations: operations_within(turn, &trial),
             latencies: Latencies::new()?,
             cpu: Duration::ZERO,
             elapsed: Duration::ZERO,
@@ -212,7 +225,8 @@ impl Turns {
     fn take(&mut self, system: &mut dyn System) -> Result<()> {
         system.begin_turn()?;
         // The systems before have emptied the caches: that is not what is measured.
-        system.run(SETTLING_OPERATIONS, &mut Latencies::new()?)?;
+        let settling = SETTLING_OPERATIONS.max(system.under_way());
+        system.run(settling, &mut Latencies::new()?)?;
         let traffic = system.traffic()?;
         let (cpu, start) = (cpu(system)?, Instant::now());
         system.run(self.operations, &mut self.latencies)?;
@@ -260,15 +274,10 @@ fn cpu_since(system: &dyn System, before: Duration) -> Result<Duration> {
     Ok(cpu(system)?.saturating_sub(before))
 }
 
-fn operations_within(time: Duration, each: Duration) -> u64 {
-    let operations = time.as_nanos() / each.as_nanos().max(1);
-    u64::try_from(operations)
-        .unwrap_or(u64::MAX)
-        .clamp(LEAST_OPERATIONS, MOST_OPERATIONS)
-}
-
 const LONGEST_NANOSECONDS: u64 = 600_000_000_000;
 const LEAST_OPERATIONS: u64 = 10;
+/// Where several are under way, so many in the place of each.
+const LEAST_EACH: u64 = 2;
 const MOST_OPERATIONS: u64 = 1_000_000;
 const SETTLING_OPERATIONS: u64 = 3;
 

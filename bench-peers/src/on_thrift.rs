@@ -108,22 +108,26 @@ impl Caller {
         let phase = plan.phases().first().context("nothing was planned")?;
         let server = *phase.to.first().context("nobody to call")?;
         let (requests, answers) = &mut servers[usize::from(server)];
-        // The start of each call that is under way: no more fit in.
-        let (starts, started) = sync_channel(calls);
+        // A place for each call that may be under way, and when those that are have begun.
+        let (places, taken) = sync_channel(calls);
+        let (starts, started) = channel();
         thread::scope(|scope| {
             let sender = scope.spawn(move || {
+                let gone = "nobody receives any more";
                 for _ in 0..operations {
-                    starts
-                        .send(Instant::now())
-                        .context("nobody receives any more")?;
+                    places.send(()).context(gone)?;
+                    starts.send(Instant::now()).context(gone)?;
                     requests.send(phase.payload())?;
                 }
                 anyhow::Ok(())
             });
             for _ in 0..operations {
                 check(answers.receive()?, phase.payload())?;
-                latencies.record(started.recv().context("nobody sends any more")?.elapsed());
+                let gone = "nobody sends any more";
+                latencies.record(started.recv().context(gone)?.elapsed());
+                taken.recv().context(gone)?;
             }
+            drop(taken);
             drop(started);
             sender
                 .join()
@@ -152,7 +156,7 @@ impl stack::Client for Caller {
         _limit: Duration,
         latencies: &mut Latencies,
     ) -> Result<()> {
-        if let Pattern::Concurrent { calls } = pattern {
+        if let Pattern::Concurrent { calls: calls @ 2.. } = pattern {
             self.plan.draw(pattern, routes, 0);
             return self.keep_under_way(calls, operations, latencies);
         }

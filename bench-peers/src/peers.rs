@@ -127,3 +127,29 @@ pub fn all_stacks() -> Vec<&'static dyn Stack> {
     let peers = PEERS.iter().flat_map(|peer| peer.stacks);
     Own::ALL.iter().chain(peers).copied().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_is_missing_says_what_it_needs() {
+        let missing = Peer {
+            name: "some",
+            about: "",
+            needs: "its compiler (Debian: some-compiler)",
+            stacks: &[],
+            version: || Some("1".into()),
+        };
+        assert_eq!(missing.version(), None);
+        let notice = missing.notice().unwrap();
+        for part in ["some is skipped", "some-compiler", "scripts/setup.sh peers"] {
+            assert!(notice.contains(part), "{notice}");
+        }
+        let there = Peer {
+            stacks: &[&Tarpc],
+            ..missing
+        };
+        assert_eq!((there.notice(), there.stacks().len()), (None, 1));
+    }
+}

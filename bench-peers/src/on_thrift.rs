@@ -47,24 +47,26 @@ impl Stack for Thrift {
     }
 
     fn serve(&self, _: &ServerConfig) -> Result<()> {
-        let (ports, port) = channel();
-        LISTENING
-            .set(ports)
-            .map_err(|_| anyhow!("a second server in one process"))?;
-        thread::spawn(|| {
-            // SAFETY: the function that is handed over is there as long as the program.
-            let failure = failure(unsafe { relay_thrift_serve(listening) });
-            eprintln!(
-                "a server failed: {}",
-                failure.err().unwrap_or_else(|| anyhow!("it ended"))
-            );
-            process::exit(1);
-        });
-        let port = port.recv().context("the server does not listen")?;
+        let port = start_server()?;
         let mut control = Control;
         control.exchange_addresses(&format!("127.0.0.1:{port}"))?;
         control.attend(Traffic::default)
     }
+}
+
+/// Serves from threads of Thrift's own; the port. If that fails later on, the process ends.
+fn start_server() -> Result<u16> {
+    let (ports, port) = channel();
+    let set = LISTENING.set(ports);
+    set.map_err(|_| anyhow!("a second server in one process"))?;
+    thread::spawn(|| {
+        // SAFETY: the function that is handed over is there as long as the program.
+        let failure = failure(unsafe { relay_thrift_serve(listening) });
+        let failure = failure.err().unwrap_or_else(|| anyhow!("it ended"));
+        eprintln!("a server failed: {failure}");
+        process::exit(1);
+    });
+    port.recv().context("the server does not listen")
 }
 
 /// Who wants to know where this process's server listens.
@@ -267,3 +269,19 @@ unsafe extern "C" {
 
 /// A server that is silent for longer is given up.
 const PATIENCE_MS: c_int = 30_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_carries_more_than_the_largest_message() {
+        let port = start_server().unwrap();
+        let (mut requests, mut answers) = open(&format!("127.0.0.1:{port}")).unwrap();
+        let payload = vec![7; 32 * 1024];
+        for _ in 0..4_000 {
+            requests.send(&payload).unwrap();
+            assert_eq!(answers.receive().unwrap().len(), payload.len());
+        }
+    }
+}

@@ -29,10 +29,22 @@ namespace {
 // Thrift's own size, 512 bytes, takes a hundred reads for a payload of 64 KiB.
 constexpr uint32_t BUFFER = 64 * 1024;
 
-class Buffered : public transport::TTransportFactory {
+// Thrift's limit for a message (100 MiB) is counted down over all messages of a buffered transport, and then ends the
+// connection (THRIFT-5492). Here it begins anew with each message, as it is meant.
+class Buffered : public TBufferedTransport {
+public:
+  explicit Buffered(shared_ptr<transport::TTransport> socket) : TBufferedTransport(socket, BUFFER) {}
+
+  uint32_t readEnd() override {
+    resetConsumedMessageSize();
+    return TBufferedTransport::readEnd();
+  }
+};
+
+class BufferedFactory : public transport::TTransportFactory {
 public:
   shared_ptr<transport::TTransport> getTransport(shared_ptr<transport::TTransport> socket) override {
-    return make_shared<TBufferedTransport>(socket, BUFFER);
+    return make_shared<Buffered>(socket);
   }
 };
 
@@ -57,7 +69,7 @@ shared_ptr<TBinaryProtocol> protocol_over(int fd, int timeout_ms) {
   auto socket = make_shared<TSocket>(fd);
   socket->setRecvTimeout(timeout_ms);
   socket->setSendTimeout(timeout_ms);
-  return make_shared<TBinaryProtocol>(make_shared<TBufferedTransport>(socket, BUFFER));
+  return make_shared<TBinaryProtocol>(make_shared<Buffered>(socket));
 }
 
 struct Client {
@@ -92,7 +104,7 @@ const char* relay_thrift_serve(void (*listening)(uint16_t)) {
   return guarded([&] {
     auto socket = make_shared<TServerSocket>("127.0.0.1", 0);
     server::TThreadedServer server(make_shared<RelayProcessor>(make_shared<Answer>()), socket,
-                                   make_shared<Buffered>(),
+                                   make_shared<BufferedFactory>(),
                                    make_shared<TBinaryProtocolFactory>());
     server.setServerEventHandler(make_shared<Announce>(socket, listening));
     server.serve();

@@ -344,16 +344,16 @@ async fn keep_under_way(
     let (mut written, mut answered) = (0, 0); // bytes; answers
     let mut starts = VecDeque::with_capacity(calls);
     while answered < operations {
-        let writable = operations.min(answered + calls) * frame.len();
+        let begun = operations.min(answered + calls);
+        starts.resize(begun - answered, Instant::now());
+        let writable = begun * frame.len();
         while written < writable {
             let next = &batch[written % frame.len()..];
-            let begin = Instant::now();
             match writer.try_write(&next[..next.len().min(writable - written)]) {
                 Ok(count) => written += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error.into()),
             }
-            starts.resize(written.div_ceil(frame.len()) - answered, begin);
         }
         reader.readable_or_writable(written < writable).await?;
         match reader.try_read(frames.space()) {

@@ -93,7 +93,7 @@ const JOBS: [Job; 7] = [
     },
 ];
 
-/// Runs the jobs of `performance.md` and brings the page up to date; see [`publish`].
+/// Runs the jobs of `performance.md` and brings the page up to date; see [`publish()`].
 ///
 /// # Errors
 /// The jobs that failed and why, or what can't be read or written.

@@ -77,6 +77,17 @@ bench: setup-build ## Multi-hop calls against RPC and raw-socket floors, pinned 
 bench-report: setup-build ## Measure everything again and rewrite docs/performance.md and docs/results (half an hour)
 	@$(CARGO) run --release --locked -q -p wallaby-cli -- bench report $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: setup-peers ## Wallaby beside tonic, NATS and others, pinned to one core; ARGS=--help says what else (release)
+	@$(CARGO) build --release --locked --manifest-path bench-peers/Cargo.toml
+	@$(CARGO) run --release --locked -q --manifest-path bench-peers/Cargo.toml -- $(or $(ARGS),hops --pin 0)
+
+.PHONY: test-peers
+test-peers: setup-peers ## Check and test the crate that compares Wallaby with its peers; nothing else compiles it
+	@$(CARGO) fmt --check --manifest-path bench-peers/Cargo.toml
+	@$(CARGO) clippy --all-targets --locked --manifest-path bench-peers/Cargo.toml -- -D warnings
+	@$(CARGO) test --locked --manifest-path bench-peers/Cargo.toml
+
 .PHONY: chaos
 chaos: setup-chaos ## Processes killed, stopped and cut off under load, a minute each over TCP, UDP and unix sockets
 	@for transport in tcp udp unix; do \
@@ -117,7 +128,7 @@ audit: ## Check the dependencies against deny.toml; compiles cargo-deny once
 	@scripts/audit.sh
 
 # Set-up is silent when nothing is missing.
-.PHONY: setup-build setup-test setup-fuzz setup-chaos
+.PHONY: setup-build setup-test setup-fuzz setup-chaos setup-peers
 setup-build:
 	@scripts/setup.sh build
 setup-test:
@@ -126,3 +137,5 @@ setup-fuzz:
 	@scripts/setup.sh fuzz
 setup-chaos:
 	@scripts/setup.sh chaos
+setup-peers:
+	@scripts/setup.sh peers

@@ -4,6 +4,7 @@
 #   scripts/setup.sh build       a C linker, which rustc calls to link (gcc, libc6-dev)
 #   scripts/setup.sh test        build, and the toolchain's rustfmt and clippy
 #   scripts/setup.sh fuzz        build, and a C++ compiler, which builds libFuzzer
+#   scripts/setup.sh peers       test, and what Wallaby's peers are built with and run by, as far as it can be had
 #   scripts/setup.sh chaos       test, and what makes network namespaces (iproute2, util-linux)
 #   scripts/setup.sh callgrind   build, and valgrind
 #   scripts/setup.sh audit       build, git and cargo-deny (compiled from source: about three minutes on two cores, once)
@@ -83,7 +84,30 @@ need_valgrind() {
 }
 
 need_cxx() {
-    have c++ || apt_install "no C++ compiler, which builds libFuzzer" g++
+    have c++ || apt_install "no C++ compiler" g++
+}
+
+has_capnp() { have capnp; }
+has_nats() { have nats-server; }
+has_onc() { have pkg-config && pkg-config --exists libtirpc; }
+has_thrift() {
+    have thrift && have pkg-config && pkg-config --exists thrift || return 1
+    echo '#include <boost/numeric/conversion/cast.hpp>' | c++ -E -x c++ - >/dev/null 2>&1
+}
+
+# need_peer NAME CHECK PACKAGE... A peer that can't be had is left out of the benchmarks, which say so: no failure.
+need_peer() {
+    local name=$1 check=$2
+    shift 2
+    "$check" || (apt_install "$name is not installed" "$@") || say "going on without $name"
+}
+
+need_peers() {
+    PATH=$PATH:/usr/sbin:${HOME:-}/go/bin
+    need_peer "Cap'n Proto" has_capnp capnproto
+    need_peer NATS has_nats nats-server
+    need_peer "ONC RPC" has_onc pkg-config libtirpc-dev
+    need_peer Thrift has_thrift pkg-config thrift-compiler libthrift-dev libboost-dev
 }
 
 # Without them nothing is missing but the links that are cut; the program says so.
@@ -116,6 +140,14 @@ fuzz)
     need_linker
     need_cxx
     ;;
+peers)
+    need_cargo
+    need_linker
+    need_cxx
+    need_component fmt rustfmt
+    need_component clippy clippy
+    need_peers
+    ;;
 chaos)
     need_cargo
     need_linker
@@ -134,7 +166,7 @@ audit)
     need_deny
     ;;
 *)
-    sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

@@ -381,8 +381,9 @@ fn escape(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-const PEERS: [&str; 6] = [
-    "#2563eb", "#be185d", "#7c3aed", "#4d7c0f", "#0891b2", "#b91c1c",
+const PEERS: [&str; 9] = [
+    "#2563eb", "#be185d", "#7c3aed", "#4d7c0f", "#0891b2", "#b91c1c", "#a16207", "#475569",
+    "#c026d3",
 ];
 const WIDTH: f64 = 1_040.0;
 const MARGIN: f64 = 28.0;

@@ -1,14 +1,14 @@
 //! The stacks against one another on the same patterns of messages.
 
-use crate::fleet::{Folder, Launcher, MOST_SERVERS, ServerConfig, Stack, Transport};
-use crate::floor::message::{PREFIX, least_payload};
-use crate::floor::{Floor, LARGEST_PAYLOAD};
-use crate::harness::{Measurement, Progress, Schedule, System, measure};
-use crate::on_wallaby;
+use crate::fleet::{Fleet, Folder, Launcher, MOST_SERVERS, ServerConfig, Transport};
+use crate::floor::LARGEST_PAYLOAD;
+use crate::harness::{Measurement, Progress, Schedule, System, Traffic, measure};
 use crate::pattern::{Pattern, Routes};
+use crate::plan::least_payload;
 use crate::process::Pinned;
 use crate::row::Row;
-use crate::workload::{Client, Workload, system};
+use crate::stack::{Own, Stack};
+use crate::workload::Workload;
 use anyhow::{Context, Result, ensure};
 use std::cell::RefCell;
 use std::process;
@@ -20,8 +20,8 @@ use std::time::Duration;
 pub struct RunOptions {
     /// The transports, compared in one run.
     pub transports: Vec<Transport>,
-    /// The stacks, compared in one run.
-    pub stacks: Vec<Stack>,
+    /// The stacks, compared in one run. A stack is left out where it can't do what is measured.
+    pub stacks: Vec<&'static dyn Stack>,
     /// Only systems with these names, `wallaby-dpc` for one; none: all of the stacks.
     pub only: Vec<String>,
     /// The processor for the client and all servers; none: the operating system places them.
@@ -46,7 +46,7 @@ impl Default for RunOptions {
     fn default() -> Self {
         Self {
             transports: vec![Transport::Unix, Transport::Tcp],
-            stacks: vec![Stack::FloorBlocking, Stack::FloorTokio, Stack::Wallaby],
+            stacks: Own::ALL.to_vec(),
             only: Vec::new(),
             pin: None,
             link: Duration::ZERO,
@@ -61,8 +61,6 @@ impl Default for RunOptions {
 }
 
 /// Measures every pattern on every stack over every transport, interleaved.
-///
-/// A stack that does not speak a transport is left out there.
 pub(crate) fn compare(
     bench: &str,
     patterns: &[Pattern],
@@ -76,42 +74,44 @@ pub(crate) fn compare(
         Some(launcher) => launcher.clone(),
         None => Launcher::this_program()?,
     };
-    let wanted = |stack: Stack, pattern: &Pattern| {
-        let name = system(stack, *pattern);
-        options.only.is_empty() || options.only.iter().any(|only| only == name)
-    };
+    let wanted =
+        |name: &&str| options.only.is_empty() || options.only.iter().any(|only| only == name);
     let mut systems: Vec<Box<dyn System>> = Vec::new();
     let mut subjects = Vec::new();
     let mut folders = Vec::new();
     for &transport in &options.transports {
         let folder = Folder::create()?;
         for &stack in &options.stacks {
-            let patterns: Vec<Pattern> = patterns
-                .iter()
-                .copied()
-                .filter(|pattern| wanted(stack, pattern))
-                .collect();
-            if patterns.is_empty() {
+            let named = patterns.iter().filter_map(|&pattern| {
+                let system = stack.system(transport, pattern, options.payload);
+                Some((pattern, system.filter(&wanted)?))
+            });
+            let named: Vec<(Pattern, &str)> = named.collect();
+            if named.is_empty() {
                 continue;
             }
             let config = ServerConfig {
-                stack,
+                stack: stack.name().into(),
                 transport,
                 index: 0,
                 link: options.link,
                 folder: folder.path().to_owned(),
                 parent: process::id(),
             };
-            let client =
-                start(&launcher, &config, servers, options.payload).with_context(|| {
-                    format!("can't start the servers of {stack:?} over {transport}")
+            let client = Fleet::start(&launcher, servers, &config)
+                .and_then(|fleet| stack.connect(fleet, &config, options.payload))
+                .with_context(|| {
+                    format!(
+                        "can't start the servers of {} over {transport}",
+                        stack.name()
+                    )
                 })?;
             let client = Rc::new(RefCell::new(client));
-            for pattern in patterns {
+            for (pattern, system) in named {
                 let seed = options.seed ^ (systems.len() as u64) << 32;
-                subjects.push((stack, transport, pattern));
+                subjects.push((system, transport, pattern));
                 systems.push(Box::new(Workload {
-                    stack,
+                    system,
                     transport,
                     pattern,
                     link: options.link,
@@ -124,7 +124,7 @@ pub(crate) fn compare(
     }
     ensure!(
         !systems.is_empty(),
-        "nothing to measure: no system has such a name"
+        "nothing to measure: no stack can do that, or none has a system of that name"
     );
     let schedule = Schedule {
         rounds: options.rounds,
@@ -135,28 +135,12 @@ pub(crate) fn compare(
     let rows = subjects
         .into_iter()
         .zip(results)
-        .map(|((stack, transport, pattern), result)| {
-            row(bench, stack, transport, pattern, options, &result)
+        .map(|((system, transport, pattern), result)| {
+            row(bench, system, transport, pattern, options, &result)
         });
     let mut rows: Vec<Row> = rows.collect();
     rows.sort_by_key(|row| row.n); // stable: within one n as they were asked for
     Ok(rows)
-}
-
-fn start(
-    launcher: &Launcher,
-    config: &ServerConfig,
-    servers: usize,
-    payload: usize,
-) -> Result<Box<dyn Client>> {
-    Ok(match config.stack {
-        Stack::FloorBlocking | Stack::FloorTokio => {
-            Box::new(Floor::start(launcher, config, servers, payload)?)
-        }
-        Stack::Wallaby => Box::new(on_wallaby::Caller::start(
-            launcher, config, servers, payload,
-        )?),
-    })
 }
 
 /// Refuses what can't be measured; yields how many servers there are to be.
@@ -172,7 +156,7 @@ fn check(patterns: &[Pattern], options: &RunOptions) -> Result<usize> {
     );
     ensure!(
         patterns.iter().all(|pattern| pattern.n() > 0),
-        "0 servers can't be measured"
+        "0 can't be measured"
     );
     ensure!(
         needed <= MOST_SERVERS,
@@ -189,7 +173,8 @@ fn check(patterns: &[Pattern], options: &RunOptions) -> Result<usize> {
         servers <= MOST_SERVERS,
         "{servers} servers are too many, {MOST_SERVERS} are possible"
     );
-    let least = least_payload(needed);
+    let least = patterns.iter().copied().map(least_payload).max();
+    let least = least.unwrap_or_default();
     let payload = options.payload;
     ensure!(
         (least..=LARGEST_PAYLOAD).contains(&payload),
@@ -206,36 +191,19 @@ fn check(patterns: &[Pattern], options: &RunOptions) -> Result<usize> {
 
 fn row(
     bench: &str,
-    stack: Stack,
+    system: &str,
     transport: Transport,
     pattern: Pattern,
     options: &RunOptions,
     result: &Measurement,
 ) -> Row {
-    let prefix = if transport == Transport::Udp {
-        0
-    } else {
-        PREFIX
-    };
-    let per_operation = |count: u64| round(count as f64 / result.operations.max(1) as f64);
-    let (messages, client_messages, bytes) = match result.traffic {
-        Some(traffic) => (
-            per_operation(traffic.messages),
-            per_operation(traffic.client_messages),
-            per_operation(traffic.bytes),
-        ),
-        None => {
-            let messages = pattern.messages() as f64;
-            (
-                messages,
-                pattern.client_messages() as f64,
-                messages * (options.payload + prefix) as f64,
-            )
-        }
+    let per_operation = |count: fn(&Traffic) -> u64| {
+        let count = result.traffic.as_ref().map(count)?;
+        Some(round(count as f64 / result.operations.max(1) as f64))
     };
     Row {
         bench: bench.into(),
-        system: system(stack, pattern).into(),
+        system: system.into(),
         transport: transport.to_string(),
         n: pattern.n() as u64,
         payload: options.payload as u64,
@@ -246,10 +214,11 @@ fn row(
         p50_us: micros(result.latencies.quantile(0.5)),
         p99_us: micros(result.latencies.quantile(0.99)),
         cpu_us_per_op: micros(result.cpu_per_operation),
-        ops_per_s: None,
-        messages: Some(messages),
-        client_messages: Some(client_messages),
-        bytes: Some(bytes),
+        ops_per_s: matches!(pattern, Pattern::Concurrent { .. })
+            .then(|| round(result.operations as f64 / result.elapsed.as_secs_f64())),
+        messages: per_operation(|traffic| traffic.messages),
+        client_messages: per_operation(|traffic| traffic.client_messages),
+        bytes: per_operation(|traffic| traffic.bytes),
     }
 }
 
@@ -289,7 +258,7 @@ mod tests {
             refused(&ten, |options| options.servers = Some(9)).contains("10 servers are needed")
         );
         assert!(refused(&ten, |options| options.servers = Some(99)).contains("too many"));
-        assert!(refused(&ten, |options| options.payload = 19).contains("it takes 20 to 16384"));
+        assert!(refused(&ten, |options| options.payload = 19).contains("it takes 20 to 1048576"));
         assert!(refused(&ten, |options| options.link = Duration::from_secs(60)).contains("link"));
         assert!(refused(&ten, |options| options.rounds = 0).contains("round"));
     }

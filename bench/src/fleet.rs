@@ -76,47 +76,37 @@ impl FromStr for Transport {
     }
 }
 
-/// What carries out the pattern of messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stack {
-    /// Bare loops on blocking sockets.
-    FloorBlocking,
-    /// Bare loops on tokio's sockets, on its current-thread runtime.
-    FloorTokio,
-    /// Wallaby.
-    Wallaby,
-}
-
 /// What a server is told on its command line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ServerConfig {
-    pub(crate) stack: Stack,
-    pub(crate) transport: Transport,
+pub struct ServerConfig {
+    /// Of which stack, by [`crate::stack::Stack::name`].
+    pub stack: String,
+    /// How it receives messages.
+    pub transport: Transport,
     /// Its place in the fleet.
-    pub(crate) index: u8,
+    pub index: u8,
     /// The emulated one-way delay of what it sends.
-    pub(crate) link: Duration,
-    /// For sockets in the file system.
-    pub(crate) folder: PathBuf,
+    pub link: Duration,
+    /// For sockets and other files of this run.
+    pub folder: PathBuf,
     /// The process that starts it.
-    pub(crate) parent: u32,
+    pub parent: u32,
 }
 
 impl ServerConfig {
     /// Where this server's unix socket is.
     pub(crate) fn socket(&self) -> PathBuf {
-        self.folder.join(format!("{:?}-{}", self.stack, self.index))
+        self.folder.join(format!("{}-{}", self.stack, self.index))
     }
 }
 
 /// Everybody's addresses.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Peers {
+pub struct Peers {
     /// Of the servers, in order.
-    pub(crate) servers: Vec<String>,
-    /// Of the client, where servers don't learn it from a connection.
-    pub(crate) client: Option<String>,
+    pub servers: Vec<String>,
+    /// Where answers go, if servers don't learn it from a connection: the client, or who takes them to it.
+    pub client: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -134,10 +124,10 @@ enum Announcement {
 
 /// Running servers; they are killed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Fleet {
+pub struct Fleet {
     servers: Vec<Server>,
-    pub(crate) addresses: Vec<String>,
-    pub(crate) lost: Lost,
+    addresses: Vec<String>,
+    lost: Lost,
 }
 
 impl Fleet {
@@ -170,8 +160,21 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Tells every server where the others are, and waits until they are connected.
-    pub(crate) fn connect(&mut self, client: Option<String>) -> Result<()> {
+    /// What the servers announced as their addresses, in order.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// Who is gone, if anybody is.
+    pub fn lost(&self) -> &Lost {
+        &self.lost
+    }
+
+    /// Tells every server where the others are, and `client` for [`Peers::client`]; waits until they are connected.
+    ///
+    /// # Errors
+    /// A server fails, or takes too long.
+    pub fn connect(&mut self, client: Option<String>) -> Result<()> {
         let peers = Peers {
             servers: self.addresses.clone(),
             client,
@@ -204,7 +207,8 @@ impl Fleet {
         Ok(sum)
     }
 
-    pub(crate) fn processes(&self) -> Vec<u32> {
+    /// The servers' process ids.
+    pub fn processes(&self) -> Vec<u32> {
         self.servers
             .iter()
             .map(|server| server.process.id())
@@ -246,7 +250,7 @@ impl Server {
         let (lines, announcements) = sync_channel(1);
         let server = Self {
             name: format!(
-                "server {} ({:?}, process {})",
+                "server {} ({}, process {})",
                 config.index,
                 config.stack,
                 process.id()
@@ -301,11 +305,15 @@ impl fmt::Display for Server {
 }
 
 /// A server's side of the conversation.
-pub(crate) struct Control;
+#[derive(Debug)]
+pub struct Control;
 
 impl Control {
-    /// Announces the address; the answer is everybody's.
-    pub(crate) fn exchange_addresses(&mut self, address: &str) -> Result<Peers> {
+    /// Announces the address; the answer is everybody's. Ends the process if the client has gone.
+    ///
+    /// # Errors
+    /// The client says something else.
+    pub fn exchange_addresses(&mut self, address: &str) -> Result<Peers> {
         self.announce(&Announcement::Listening(address.to_owned()))?;
         match self.instruction()? {
             Some(Instruction::Connect(peers)) => Ok(peers),
@@ -315,7 +323,10 @@ impl Control {
     }
 
     /// Says that the server is connected, then answers instructions until the client has gone.
-    pub(crate) fn attend(&mut self, traffic: impl Fn() -> Traffic) -> Result<()> {
+    ///
+    /// # Errors
+    /// The client says what it should not.
+    pub fn attend(&mut self, traffic: impl Fn() -> Traffic) -> Result<()> {
         self.announce(&Announcement::Connected)?;
         while let Some(instruction) = self.instruction()? {
             match instruction {
@@ -453,7 +464,7 @@ mod tests {
             arguments: Vec::new(),
         };
         let config = ServerConfig {
-            stack: Stack::FloorBlocking,
+            stack: "floor-blocking".into(),
             transport: Transport::Unix,
             index: 0,
             link: Duration::ZERO,

@@ -34,7 +34,12 @@ pub trait System {
         Ok(())
     }
 
-    /// Runs operations one after the other and records how long each took.
+    /// How many operations are under way at a time.
+    fn under_way(&self) -> u64 {
+        1
+    }
+
+    /// Runs operations, so many under way as it says, and records how long each took.
     ///
     /// # Errors
     /// The system's, or no answer within a bounded time.
@@ -194,14 +199,32 @@ impl Turns {
     /// Warms the system up and finds out how many operations make a turn.
     fn begin(system: &mut dyn System, turn: Duration) -> Result<Self> {
         system.warm_up().context("in the warm-up")?;
+        let under_way = system.under_way().max(1);
+        let operations_within = |time: Duration, each: Duration| {
+            let operations = time.as_nanos() / each.as_nanos().max(1);
+            let least = LEAST_OPERATIONS.max(LEAST_EACH * under_way);
+            u64::try_from(operations)
+                .unwrap_or(u64::MAX)
+                .clamp(least, MOST_OPERATIONS.max(least))
+        };
         let mut trial = Latencies::new()?;
         system.begin_turn()?;
-        system.run(LEAST_OPERATIONS, &mut trial)?;
-        let guess = operations_within(turn / 4, trial.quantile(0.5));
-        system.run(guess, &mut trial)?;
+        // How long an operation takes: the median, which outliers leave alone; but it says nothing where several are
+        // under way.
+        let mut pace = |operations: u64| {
+            let start = Instant::now();
+            system.run(operations, &mut trial)?;
+            let mean = start.elapsed().as_nanos() / u128::from(operations.max(1));
+            anyhow::Ok(match under_way {
+                1 => trial.quantile(0.5),
+                _ => Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX)),
+            })
+        };
+        let each = pace(LEAST_OPERATIONS.max(under_way))?;
+        let each = pace(operations_within(turn / 4, each))?;
         system.end_turn()?;
         Ok(Self {
-            operations: operations_within(turn, trial.quantile(0.5)),
+            operations: operations_within(turn, each),
             latencies: Latencies::new()?,
             cpu: Duration::ZERO,
             elapsed: Duration::ZERO,
@@ -212,7 +235,8 @@ impl Turns {
     fn take(&mut self, system: &mut dyn System) -> Result<()> {
         system.begin_turn()?;
         // The systems before have emptied the caches: that is not what is measured.
-        system.run(SETTLING_OPERATIONS, &mut Latencies::new()?)?;
+        let settling = SETTLING_OPERATIONS.max(system.under_way());
+        system.run(settling, &mut Latencies::new()?)?;
         let traffic = system.traffic()?;
         let (cpu, start) = (cpu(system)?, Instant::now());
         system.run(self.operations, &mut self.latencies)?;
@@ -260,15 +284,10 @@ fn cpu_since(system: &dyn System, before: Duration) -> Result<Duration> {
     Ok(cpu(system)?.saturating_sub(before))
 }
 
-fn operations_within(time: Duration, each: Duration) -> u64 {
-    let operations = time.as_nanos() / each.as_nanos().max(1);
-    u64::try_from(operations)
-        .unwrap_or(u64::MAX)
-        .clamp(LEAST_OPERATIONS, MOST_OPERATIONS)
-}
-
 const LONGEST_NANOSECONDS: u64 = 600_000_000_000;
 const LEAST_OPERATIONS: u64 = 10;
+/// Where several are under way, so many in the place of each.
+const LEAST_EACH: u64 = 2;
 const MOST_OPERATIONS: u64 = 1_000_000;
 const SETTLING_OPERATIONS: u64 = 3;
 
@@ -368,6 +387,48 @@ mod tests {
                 round.iter().any(|run| run.0 == "fast") && round.iter().any(|run| run.0 == "slow")
             );
         }
+    }
+
+    /// Has many operations under way, and says that each takes less time than its share.
+    struct Hasty;
+
+    impl System for Hasty {
+        fn name(&self) -> String {
+            "hasty".into()
+        }
+
+        fn warm_up(&mut self) -> Result<()> {
+            Ok(())
+        }
+
+        fn under_way(&self) -> u64 {
+            100
+        }
+
+        fn run(&mut self, operations: u64, latencies: &mut Latencies) -> Result<()> {
+            let end = Instant::now() + Duration::from_micros(20 * operations);
+            while Instant::now() < end {
+                std::hint::spin_loop();
+            }
+            (0..operations).for_each(|_| latencies.record(Duration::from_micros(1)));
+            Ok(())
+        }
+
+        fn processes(&self) -> Vec<u32> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn a_turn_of_many_at_a_time_is_as_long_as_others() {
+        let mut systems: Vec<Box<dyn System>> = vec![Box::new(Hasty)];
+        let results = measure(&mut systems, &schedule(), |_| ()).unwrap();
+        let least = LEAST_EACH * 100;
+        assert_eq!(
+            results[0].operations,
+            3 * least,
+            "fifty would do for the time"
+        );
     }
 
     #[test]

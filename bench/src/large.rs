@@ -1,14 +1,14 @@
 //! Latency of small calls while large messages travel over the same connection.
 
 use crate::comparison::{RunOptions, micros, round};
-use crate::fleet::{Fleet, Folder, Launcher, ServerConfig, Stack, Transport};
-use crate::floor::message::least_payload;
+use crate::fleet::{Fleet, Folder, Launcher, ServerConfig, Transport};
 use crate::harness::{Latencies, Measurement, Progress, Schedule, System, Traffic, measure};
 use crate::on_wallaby::{Caller, Flow};
 use crate::pattern::{Pattern, Routes};
+use crate::plan::least_payload;
 use crate::process::Pinned;
 use crate::row::Row;
-use crate::workload::Client;
+use crate::stack::{Client, Own, Stack};
 use anyhow::{Result, ensure};
 use std::cell::RefCell;
 use std::process;
@@ -100,7 +100,7 @@ pub fn large(options: &LargeOptions, progress: impl FnMut(Progress<'_>)) -> Resu
     for &transport in &run.transports {
         let folder = Folder::create()?;
         let config = ServerConfig {
-            stack: Stack::Wallaby,
+            stack: Own::Wallaby.name().into(),
             transport,
             index: 0,
             link: run.link,
@@ -143,12 +143,11 @@ pub fn large(options: &LargeOptions, progress: impl FnMut(Progress<'_>)) -> Resu
 /// The server and its client, which may have processors of their own.
 fn start(launcher: &Launcher, config: &ServerConfig, options: &LargeOptions) -> Result<Caller> {
     let payload = options.run.payload;
-    let mut fleet = {
+    let fleet = {
         let _elsewhere = options.server_pin.map(Pinned::to).transpose()?;
         Fleet::start(launcher, 1, config)?
     };
-    fleet.connect(None)?;
-    Caller::of(fleet, config, payload)
+    Caller::connect(fleet, config, payload)
 }
 
 /// Refuses what can't be measured.
@@ -158,7 +157,7 @@ fn check(options: &LargeOptions) -> Result<()> {
         (1..=LARGEST).contains(&large),
         "large messages of {large} KiB are not possible: it takes 1 to {LARGEST}"
     );
-    let least = least_payload(1);
+    let least = least_payload(ONE_HOP);
     ensure!(
         (least..=KIB).contains(&run.payload),
         "small calls of {} bytes are not possible: it takes {least} to {KIB}",
@@ -201,9 +200,8 @@ impl System for Small {
     }
 
     fn run(&mut self, operations: u64, latencies: &mut Latencies) -> Result<()> {
-        let one_hop = Pattern::Forward { servers: 1 };
         let mut caller = self.caller.borrow_mut();
-        caller.run(one_hop, &mut self.routes, operations, PATIENCE, latencies)
+        caller.run(ONE_HOP, &mut self.routes, operations, PATIENCE, latencies)
     }
 
     fn end_turn(&mut self) -> Result<()> {
@@ -248,6 +246,7 @@ fn row(transport: Transport, beside: Beside, options: &LargeOptions, result: &Me
     }
 }
 
+const ONE_HOP: Pattern = Pattern::Forward { servers: 1 };
 const KIB: usize = 1024;
 /// What a message may have by default.
 const LARGEST: usize = 16 * 1024;

@@ -4,14 +4,16 @@
 //! messages on bare sockets, and ends up in one kind of row. Where to start:
 //!
 //! - [`hops()`] and [`fanout()`] measure what the DPC thesis shows in its figures 6.1 and 6.2; [`large()`] what small
-//!   calls notice of large messages on their connection.
+//!   calls notice of large messages on their connection; [`throughput()`] how many calls a second there can be.
 //! - [`row`]: the result row, one line of JSON. [`table`] and [`chart`] show rows, with what
 //!   [`ratio`] compares them with.
-//! - [`mod@report`]: all of it, as published in `docs/performance.md`; [`target`]: what is promised there.
+//! - [`mod@report`]: all of it, as published in `docs/performance.md`; [`target`]: what is promised there;
+//!   [`mod@publish`]: how such a page and its raw files are written.
 //! - [`harness`]: interleaved rounds, latencies, processor time; what a new benchmark builds on.
-//! - [`pattern`]: who sends what to whom; `floor`: the same with bare loops.
+//! - [`pattern`]: who sends what to whom, [`plan`]: in one operation.
+//! - [`stack`]: what carries that out: Wallaby, bare loops, or an implementation of [`stack::Stack`] elsewhere.
 //! - [`fleet`]: the servers, processes started from this very program, which hands their command to [`server_main`].
-//! - [`process`], [`random`]: pinning and processor time; choices that a seed repeats.
+//! - [`process`], [`patience`], [`random`]: pinning and processor time; giving up; choices that a seed repeats.
 
 pub mod chart;
 mod comparison;
@@ -22,35 +24,47 @@ pub mod harness;
 mod hops;
 mod large;
 mod on_wallaby;
-mod patience;
+pub mod patience;
 pub mod pattern;
+pub mod plan;
 pub mod process;
+pub mod publish;
 pub mod random;
 pub mod ratio;
 pub mod report;
 pub mod row;
+pub mod stack;
 pub mod table;
 pub mod target;
+mod throughput;
 mod workload;
 
 pub use comparison::RunOptions;
 pub use fanout::{FanoutOptions, fanout};
-pub use fleet::{Launcher, Stack, Transport};
+pub use fleet::{Launcher, Transport};
 pub use harness::Progress;
 pub use hops::{HopsOptions, hops};
 pub use large::{LargeOptions, large};
-pub use report::{ReportOptions, report};
+pub use publish::ReportOptions;
+pub use report::report;
 pub use row::Row;
+pub use stack::Own;
+pub use throughput::{MOST_BYTES, ThroughputOptions, throughput};
+pub use workload::take_one;
 
 use anyhow::{Context, Result};
 use fleet::ServerConfig;
+use stack::Stack;
 
-/// Runs a server until its client has gone. For the hidden command that a [`Launcher`] starts; `arguments` are what
-/// follows that command.
+/// Runs a server of one of these stacks until its client has gone. For the hidden command that a [`Launcher`] starts;
+/// `arguments` are what follows that command.
 ///
 /// # Errors
 /// The arguments are not a launcher's, or what the server met with.
-pub fn server_main(arguments: impl IntoIterator<Item = String>) -> Result<()> {
+pub fn server_main(
+    stacks: &[&dyn Stack],
+    arguments: impl IntoIterator<Item = String>,
+) -> Result<()> {
     let config = arguments
         .into_iter()
         .next()
@@ -58,8 +72,7 @@ pub fn server_main(arguments: impl IntoIterator<Item = String>) -> Result<()> {
     let config: ServerConfig = serde_json::from_str(&config)
         .context("this is no server's configuration; only benchmarks start servers")?;
     process::die_with_parent(config.parent)?;
-    match config.stack {
-        Stack::FloorBlocking | Stack::FloorTokio => floor::serve(&config),
-        Stack::Wallaby => on_wallaby::serve(&config),
-    }
+    let stack = stacks.iter().find(|stack| stack.name() == config.stack);
+    let stack = stack.with_context(|| format!("there is no stack {}", config.stack))?;
+    stack.serve(&config)
 }

@@ -2,16 +2,17 @@
 //!
 //! The payload is laid out as in the floors, so that both do the same work for the same bytes.
 
-use crate::fleet::{Control, Fleet, Launcher, ServerConfig, Transport};
-use crate::floor::message::{CLIENT, Plan, Targets};
+use crate::fleet::{Control, Fleet, ServerConfig, Transport};
 use crate::harness::{Latencies, Traffic};
 use crate::patience::block_on;
 use crate::pattern::{Pattern, Routes};
-use crate::workload;
+use crate::plan::{CLIENT, Plan, Targets, check};
+use crate::stack;
+use crate::workload::take_one;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -147,7 +148,7 @@ fn filled(size: usize) -> Bytes {
 /// The message as it is to be sent on, and to whom.
 fn step(message: Bytes) -> Result<(Bytes, Targets), Status> {
     let mut message = BytesMut::from(message);
-    let mut targets = Targets::new();
+    let mut targets = Targets::default();
     let done = targets.of(&mut message);
     done.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
     Ok((message.freeze(), targets))
@@ -187,22 +188,11 @@ struct Flowing {
 }
 
 impl Caller {
-    pub(crate) fn start(
-        launcher: &Launcher,
-        config: &ServerConfig,
-        servers: usize,
-        payload: usize,
-    ) -> Result<Self> {
-        let mut fleet = Fleet::start(launcher, servers, config)?;
+    pub(crate) fn connect(mut fleet: Fleet, config: &ServerConfig, payload: usize) -> Result<Self> {
         fleet.connect(None)?;
-        Self::of(fleet, config, payload)
-    }
-
-    /// The client of servers that are already connected.
-    pub(crate) fn of(fleet: Fleet, config: &ServerConfig, payload: usize) -> Result<Self> {
         let runtime = runtime()?;
         let endpoint = runtime.block_on(builder(config, "client")?.bind())?;
-        let addresses = addresses(&fleet.addresses)?.into_iter();
+        let addresses = addresses(fleet.addresses())?.into_iter();
         let operator = Operator {
             servers: addresses
                 .map(|address| Client::new(&endpoint, address))
@@ -210,7 +200,7 @@ impl Caller {
             plan: Plan::new(payload),
             operation: 0,
         };
-        let pool = u8::try_from(fleet.addresses.len())?;
+        let pool = u8::try_from(fleet.addresses().len())?;
         Ok(Self {
             fleet,
             runtime,
@@ -232,7 +222,7 @@ impl Caller {
         limit: Duration,
     ) -> Result<()> {
         ensure!(self.flow.is_none(), "large messages flow already");
-        let address = addresses(&self.fleet.addresses)?.swap_remove(0);
+        let address = addresses(self.fleet.addresses())?.swap_remove(0);
         let _entered = self.runtime.enter(); // an endpoint needs a runtime
         if apart && self.apart.is_none() {
             self.apart = Some(Endpoint::client()?);
@@ -250,7 +240,7 @@ impl Caller {
         });
         let tasks = tasks.collect();
         self.flow = Some(Flowing { stop, tasks });
-        block_on(&self.runtime, limit, &self.fleet.lost, async {
+        block_on(&self.runtime, limit, self.fleet.lost(), async {
             for _ in 0..FLOWS {
                 wait.recv().await.context("large messages do not flow")?;
             }
@@ -264,7 +254,7 @@ impl Caller {
             return Ok(());
         };
         flowing.stop.store(true, Ordering::Relaxed);
-        block_on(&self.runtime, limit, &self.fleet.lost, async {
+        block_on(&self.runtime, limit, self.fleet.lost(), async {
             for task in flowing.tasks {
                 task.await??;
             }
@@ -296,7 +286,7 @@ impl Caller {
     {
         let operator = self.operator.take().context("an operation failed before")?;
         let task = self.runtime.spawn(work(operator));
-        let (operator, result) = block_on(&self.runtime, limit, &self.fleet.lost, async {
+        let (operator, result) = block_on(&self.runtime, limit, self.fleet.lost(), async {
             task.await?
         })?;
         self.operator = Some(operator);
@@ -304,7 +294,7 @@ impl Caller {
     }
 }
 
-impl workload::Client for Caller {
+impl stack::Client for Caller {
     fn warm_up(&mut self) -> Result<()> {
         let pool = self.pool;
         self.run_task(Duration::from_secs(60), |mut operator| async move {
@@ -338,6 +328,12 @@ impl workload::Client for Caller {
         let mut drawn = routes.clone();
         let mut taken = Vec::with_capacity(usize::try_from(operations)?);
         let (drawn, taken) = self.run_task(limit, |mut operator| async move {
+            if let Pattern::Concurrent { calls } = pattern {
+                operator.operation += 1;
+                operator.plan.draw(pattern, &mut drawn, operator.operation);
+                let taken = operator.keep_under_way(calls, operations).await?;
+                return Ok((operator, (drawn, taken)));
+            }
             for _ in 0..operations {
                 operator.operation += 1;
                 operator.plan.draw(pattern, &mut drawn, operator.operation);
@@ -407,7 +403,7 @@ impl Operator {
     /// The operation that was planned: its phases, each with one call to everyone it sends to.
     async fn operate(&self, pattern: Pattern) -> Result<()> {
         for phase in self.plan.phases() {
-            let message = Bytes::copy_from_slice(phase.datagram());
+            let message = Bytes::copy_from_slice(phase.payload());
             match (pattern, &phase.to[..]) {
                 (Pattern::Spread { .. }, [server]) => {
                     self.spread(*server, message, phase.from.len()).await?
@@ -417,6 +413,24 @@ impl Operator {
             }
         }
         Ok(())
+    }
+
+    /// The planned call over and over, so many at a time; how long each took.
+    async fn keep_under_way(&self, calls: usize, operations: u64) -> Result<Vec<Duration>> {
+        let phase = self.plan.phases().first().context("nothing was planned")?;
+        let client = self.server(*phase.to.first().context("nobody to call")?);
+        let message = Bytes::copy_from_slice(phase.payload());
+        let left = Arc::new(AtomicU64::new(operations));
+        let tasks = (0..calls).map(|_| {
+            let (client, message, left) = (client.clone(), message.clone(), Arc::clone(&left));
+            tokio::spawn(call_while_left(client, message, left))
+        });
+        let tasks: Vec<JoinHandle<Result<Vec<Duration>>>> = tasks.collect();
+        let mut taken = Vec::with_capacity(usize::try_from(operations)?);
+        for task in tasks {
+            taken.append(&mut task.await??);
+        }
+        Ok(taken)
     }
 
     async fn pass(&self, server: u8, message: Bytes) -> Result<()> {
@@ -453,17 +467,18 @@ impl Operator {
     }
 }
 
-/// Every server sends on what it got, but for the route.
-fn check(answer: &Bytes, message: &Bytes) -> Result<()> {
-    ensure!(
-        answer.get(..8) == message.get(..8),
-        "an answer to another operation came back"
-    );
-    ensure!(
-        answer.len() == message.len(),
-        "an answer of another size came back"
-    );
-    Ok(())
+async fn call_while_left(
+    client: Client,
+    message: Bytes,
+    left: Arc<AtomicU64>,
+) -> Result<Vec<Duration>> {
+    let mut taken = Vec::new();
+    while take_one(&left) {
+        let start = Instant::now();
+        check(&client.call(&PASS, (message.clone(),)).await?, &message)?;
+        taken.push(start.elapsed());
+    }
+    Ok(taken)
 }
 
 fn traffic(endpoint: &Endpoint) -> Traffic {

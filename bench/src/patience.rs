@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
 /// Who is gone without whom no answer will come, if anybody; whoever notices says so.
-pub(crate) type Lost = Arc<OnceLock<String>>;
+pub type Lost = Arc<OnceLock<String>>;
 
 /// Runs `work`. If it takes longer than `limit`, or somebody is lost, `alarm` is called from another thread to end it.
 ///
@@ -20,7 +20,7 @@ pub(crate) type Lost = Arc<OnceLock<String>>;
 ///
 /// # Errors
 /// The work's, with who is lost or that time was up.
-pub(crate) fn within<T>(
+pub fn within<T>(
     limit: Duration,
     lost: &Lost,
     alarm: impl FnOnce() + Send,
@@ -63,7 +63,7 @@ fn explain(lost: &Lost) -> Option<String> {
 ///
 /// # Errors
 /// The work's, with who is lost or that time was up.
-pub(crate) fn block_on<T>(
+pub fn block_on<T>(
     runtime: &Runtime,
     limit: Duration,
     lost: &Lost,

@@ -25,6 +25,11 @@ pub enum Pattern {
         /// Servers in parallel, s1 not included.
         servers: usize,
     },
+    /// Client → s1 → client, with so many of these round trips under way at any time.
+    Concurrent {
+        /// Round trips under way.
+        calls: usize,
+    },
 }
 
 impl Pattern {
@@ -35,6 +40,15 @@ impl Pattern {
             | Self::Sequential { servers }
             | Self::Spread { servers }
             | Self::Parallel { servers } => servers,
+            Self::Concurrent { calls } => calls,
+        }
+    }
+
+    /// How many operations are under way at a time.
+    pub fn under_way(self) -> usize {
+        match self {
+            Self::Concurrent { calls } => calls,
+            _ => 1,
         }
     }
 
@@ -43,6 +57,7 @@ impl Pattern {
         match self {
             Self::Forward { servers } | Self::Sequential { servers } => servers,
             Self::Spread { servers } | Self::Parallel { servers } => servers + 1,
+            Self::Concurrent { .. } => 1,
         }
     }
 
@@ -53,13 +68,14 @@ impl Pattern {
             Self::Sequential { servers } => 2 * servers,
             Self::Spread { servers } => 1 + 2 * servers,
             Self::Parallel { servers } => 2 + 2 * servers,
+            Self::Concurrent { .. } => 2,
         }
     }
 
     /// How many of [`Pattern::messages`] the client sends or receives.
     pub fn client_messages(self) -> usize {
         match self {
-            Self::Forward { .. } => 2,
+            Self::Forward { .. } | Self::Concurrent { .. } => 2,
             Self::Sequential { servers } => 2 * servers,
             Self::Spread { servers } => 1 + servers,
             Self::Parallel { servers } => 2 + 2 * servers,
@@ -73,6 +89,7 @@ impl Pattern {
             Self::Sequential { servers } => 2 * servers,
             Self::Spread { .. } => 3,
             Self::Parallel { .. } => 4,
+            Self::Concurrent { .. } => 2,
         }
     }
 }
@@ -123,6 +140,7 @@ mod tests {
                 Pattern::Sequential { servers },
                 Pattern::Spread { servers },
                 Pattern::Parallel { servers },
+                Pattern::Concurrent { calls: servers },
             ] {
                 assert!(pattern.client_messages() <= pattern.messages());
                 assert!(pattern.depth() <= pattern.messages());

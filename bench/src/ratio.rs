@@ -11,6 +11,7 @@ pub fn floor<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
         "floor-sequential-tokio" => &["floor-sequential"],
         "floor-parallel-tokio" => &["floor-parallel"],
         "wallaby-dpc" => &["floor-forward-tokio"],
+        name if name.ends_with("-forward") => &["floor-forward-tokio"],
         // All others, peers included, make calls.
         _ => &["floor-sequential-tokio", "floor-parallel-tokio"],
     };

@@ -1,44 +1,22 @@
-//! The published results: raw lines and charts beside the page that shows them, all written by one command.
-//!
-//! Every job of a report is one run of a benchmark. Its rows go into `results/NAME.jsonl`, whose first line says on
-//! what machine and by which command they were measured, its chart into `results/NAME.svg`, and its tables into
-//! `performance.md`, between two comments that name the job. The words around them are written by hand and stay.
+//! The page `performance.md`: what is measured for it, and what was promised.
 
 use crate::chart::Chart;
-use crate::comparison::{RunOptions, round};
+use crate::comparison::RunOptions;
 use crate::fanout::{FanoutOptions, fanout};
 use crate::harness::Progress;
 use crate::hops::{HopsOptions, hops};
 use crate::large::{LargeOptions, large};
-use crate::row::{self, Row};
+use crate::publish::{self, Page, ReportOptions, publish};
+use crate::row::Row;
 use crate::table;
-use crate::target::{self, Target};
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use serde::{Deserialize, Serialize};
+use crate::target;
+use anyhow::Result;
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
-use std::{fs, io, thread};
-
-/// What to report.
-#[derive(Clone, Debug)]
-pub struct ReportOptions {
-    /// The folder with `performance.md` and `results`.
-    pub docs: PathBuf,
-    /// The jobs to run again, by name; none: all of them.
-    pub only: Vec<String>,
-    /// Rounds of each job.
-    pub rounds: u32,
-    /// Only writes the page once more, from the results that are there.
-    pub page_only: bool,
-}
 
 /// A benchmark with its settings, under the name of its files.
 struct Job {
     name: &'static str,
-    /// What its command line has after `wallaby bench`, but for the number of rounds.
     command: &'static str,
     bench: Bench,
     pin: Option<u32>,
@@ -115,70 +93,56 @@ const JOBS: [Job; 7] = [
     },
 ];
 
-/// Runs the jobs one after the other, keeps what they measured and brings the page up to date. A job that fails leaves
-/// its former results as they are; the others are run all the same.
+/// Runs the jobs of `performance.md` and brings the page up to date; see [`publish()`].
 ///
 /// # Errors
 /// The jobs that failed and why, or what can't be read or written.
-pub fn report(options: &ReportOptions, mut progress: impl FnMut(&str, Progress<'_>)) -> Result<()> {
-    let unknown = |name: &&String| JOBS.iter().all(|job| job.name != **name);
-    if let Some(name) = options.only.iter().find(unknown) {
-        bail!(
-            "there is no job {name:?}: choose {}",
-            job_names().join(", ")
-        );
-    }
-    // Before hours of measuring.
-    let page = options.docs.join("performance.md");
-    let text = fs::read_to_string(&page).with_context(|| cannot("read", &page))?;
-    let text = |sections: &[(&str, String)]| fill(&text, sections);
-    text(&[])?;
-    let results = options.docs.join("results");
-    fs::create_dir_all(&results).with_context(|| cannot("create", &results))?;
-    let mut failures = Vec::new();
-    let wanted = |job: &&Job| {
-        !options.page_only
-            && (options.only.is_empty() || options.only.iter().any(|only| only == job.name))
-    };
-    for job in JOBS.iter().filter(wanted) {
-        let run = Run::now(
-            format!("wallaby bench {} --rounds {}", job.command, options.rounds),
-            &options.docs,
-        );
-        let run = job.run(run, options.rounds, |now| progress(job.name, now));
-        if let Err(error) = run.and_then(|measured| measured.write(&results, job)) {
-            failures.push(format!("{}: {error:#}", job.name));
-        }
-    }
-    let sections = sections(&results)?;
-    fs::write(&page, text(&sections)?).with_context(|| cannot("write", &page))?;
-    ensure!(failures.is_empty(), failures.join("; "));
-    Ok(())
+pub fn report(options: &ReportOptions, progress: impl FnMut(&str, Progress<'_>)) -> Result<()> {
+    publish(&page(), options, progress)
 }
 
-/// The names of all jobs.
-pub fn job_names() -> Vec<&'static str> {
-    JOBS.iter().map(|job| job.name).collect()
+fn page() -> Page {
+    Page {
+        file: "performance.md",
+        program: "wallaby bench",
+        jobs: JOBS.iter().map(Job::published).collect(),
+        summaries: vec![("targets", target_table)],
+        skipped: Vec::new(),
+    }
 }
 
 impl Job {
-    fn run(&self, run: Run, rounds: u32, progress: impl FnMut(Progress<'_>)) -> Result<Measured> {
+    fn published(&'static self) -> publish::Job {
+        publish::Job {
+            name: self.name,
+            command: self.command,
+            measure: Box::new(|rounds, progress| self.measure(rounds, progress)),
+            chart: match self.bench {
+                Bench::Hops => Some(Chart::hops()),
+                Bench::Fanout => Some(Chart::fanout()),
+                Bench::Large => None, // two sizes make no line
+            },
+            table: table::markdown,
+        }
+    }
+
+    fn measure(&self, rounds: u32, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Vec<Row>> {
         let options = |defaults: RunOptions| RunOptions {
             pin: self.pin,
             link: self.link,
             rounds,
             ..defaults
         };
-        let rows = match self.bench {
+        match self.bench {
             Bench::Hops => {
                 let defaults = HopsOptions::default();
                 let run = options(defaults.run);
-                hops(&HopsOptions { run, ..defaults }, progress)?
+                hops(&HopsOptions { run, ..defaults }, progress)
             }
             Bench::Fanout => {
                 let defaults = FanoutOptions::default();
                 let run = options(defaults.run);
-                fanout(&FanoutOptions { run, ..defaults }, progress)?
+                fanout(&FanoutOptions { run, ..defaults }, progress)
             }
             Bench::Large => {
                 let defaults = LargeOptions::default();
@@ -187,191 +151,15 @@ impl Job {
                     run: options(defaults.run.clone()),
                     ..defaults
                 };
-                large(&options, progress)?
+                large(&options, progress)
             }
-        };
-        Ok(Measured { run, rows })
-    }
-
-    fn chart(&self) -> Option<Chart> {
-        match self.bench {
-            Bench::Hops => Some(Chart::hops()),
-            Bench::Fanout => Some(Chart::fanout()),
-            Bench::Large => None, // two sizes make no line
         }
     }
-
-    /// What the page shows of it.
-    fn section(&self, measured: &Measured) -> String {
-        let (name, run) = (self.name, &measured.run);
-        let mut text = format!(
-            "`{}` ([raw](results/{name}.jsonl)), {}\n\n",
-            run.command,
-            run.describe()
-        );
-        if self.chart().is_some() {
-            // Writing to a string can't fail.
-            let _ = writeln!(text, "![{}](results/{name}.svg)\n", self.command);
-        }
-        text.push_str(&table::markdown(&measured.rows));
-        text
-    }
 }
 
-/// The rows of a job and how they came about.
-#[derive(Debug, PartialEq)]
-struct Measured {
-    run: Run,
-    rows: Vec<Row>,
-}
-
-/// How rows were measured: the first line of their file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Run {
-    command: String,
-    date: String,
-    commit: String,
-    rustc: String,
-    kernel: String,
-    cpu: String,
-    processors: usize,
-    /// How much of the processors' time others used just before, 0 to 1: the less, the more the figures are worth.
-    busy_before: f64,
-}
-
-#[derive(Serialize, Deserialize)]
-struct FirstLine {
-    run: Run,
-}
-
-impl Run {
-    /// This machine, at this moment; the commit is that of the tree with these `docs`.
-    fn now(command: String, docs: &Path) -> Self {
-        let file = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let cpus = file("/proc/cpuinfo");
-        let cpu = cpus.lines().find_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            (name.trim() == "model name").then(|| value.trim().to_owned())
-        });
-        Self {
-            command,
-            date: said_by("date", docs, &["-u", "+%Y-%m-%d %H:%M UTC"]),
-            commit: said_by(
-                "git",
-                docs,
-                &["describe", "--always", "--dirty=, with changes"],
-            ),
-            rustc: said_by("rustc", docs, &["--version"]),
-            kernel: file("/proc/sys/kernel/osrelease").trim().to_owned(),
-            cpu: cpu.unwrap_or_else(|| UNKNOWN.into()),
-            processors: thread::available_parallelism().map_or(0, usize::from),
-            busy_before: busy(GLANCE).unwrap_or_default(),
-        }
-    }
-
-    fn describe(&self) -> String {
-        format!(
-            "measured {} at commit {}; others used {:.0} % of the processors just before",
-            self.date,
-            self.commit,
-            self.busy_before * 100.0
-        )
-    }
-
-    fn machine(&self) -> String {
-        format!(
-            "{} processors ({}), Linux {}, {}",
-            self.processors, self.cpu, self.kernel, self.rustc
-        )
-    }
-}
-
-/// How much of the processors' time is used over some time in which this program does nothing.
-fn busy(over: Duration) -> Option<f64> {
-    let (idle_before, all_before) = ticks()?;
-    thread::sleep(over);
-    let (idle, all) = ticks()?;
-    let all = all.saturating_sub(all_before);
-    let idle = idle.saturating_sub(idle_before);
-    (all > 0).then(|| round(1.0 - idle as f64 / all as f64))
-}
-
-/// Ticks since the start of the system, of all processors together: those without work, and all.
-fn ticks() -> Option<(u64, u64)> {
-    let text = fs::read_to_string("/proc/stat").ok()?;
-    let first = text.lines().next()?.strip_prefix("cpu ")?;
-    // user, nice, system, idle, waiting for disks, interrupts, soft interrupts, taken by the host; the rest is in them.
-    let ticks = first.split_whitespace().take(8).map(str::parse);
-    let ticks = ticks.collect::<Result<Vec<u64>, _>>().ok()?;
-    Some((ticks.get(3)? + ticks.get(4)?, ticks.iter().sum()))
-}
-
-/// The first line that a program run in `folder` prints; what it knows is good to have, not needed.
-fn said_by(program: &str, folder: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new(program);
-    let output = command.args(arguments).current_dir(folder).output().ok();
-    let text = output.and_then(|output| String::from_utf8(output.stdout).ok());
-    let line = text.as_deref().and_then(|text| text.lines().next());
-    line.unwrap_or(UNKNOWN).to_owned()
-}
-
-impl Measured {
-    fn write(&self, results: &Path, job: &Job) -> Result<()> {
-        let mut text = serde_json::to_vec(&FirstLine {
-            run: self.run.clone(),
-        })?;
-        text.write_all(b"\n")?;
-        row::write(&self.rows, &mut text)?;
-        write_file(&results.join(format!("{}.jsonl", job.name)), &text)?;
-        match job.chart() {
-            Some(chart) => write_file(
-                &results.join(format!("{}.svg", job.name)),
-                chart.svg(&self.rows).as_bytes(),
-            ),
-            None => Ok(()),
-        }
-    }
-
-    /// What a former run left, if there was one.
-    fn read(results: &Path, job: &Job) -> Result<Option<Self>> {
-        let path = results.join(format!("{}.jsonl", job.name));
-        let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            text => text.with_context(|| cannot("read", &path))?,
-        };
-        let first = text.lines().next().unwrap_or_default();
-        let FirstLine { run } = serde_json::from_str(first)
-            .with_context(|| format!("{} does not begin with its run", path.display()))?;
-        let rows = row::read(text.as_bytes()).with_context(|| cannot("read", &path))?;
-        Ok(Some(Self { run, rows }))
-    }
-}
-
-/// All that the page has between its comments.
-fn sections(results: &Path) -> Result<Vec<(&'static str, String)>> {
-    let mut sections = Vec::new();
-    let mut machines: Vec<String> = Vec::new();
-    let mut targets = Vec::new();
-    for job in &JOBS {
-        let Some(measured) = Measured::read(results, job)? else {
-            sections.push((job.name, "Not measured yet.\n".into()));
-            continue;
-        };
-        sections.push((job.name, job.section(&measured)));
-        targets.extend(target::of(&measured.rows));
-        let machine = measured.run.machine();
-        if !machines.contains(&machine) {
-            machines.push(machine);
-        }
-    }
-    sections.push(("machine", format!("{}.\n", machines.join("; "))));
-    sections.push(("targets", target_table(&targets)));
-    Ok(sections)
-}
-
-fn target_table(targets: &[Target]) -> String {
+fn target_table(jobs: &[Vec<Row>]) -> String {
     let mut text = "| target | where | measured | |\n|---|---|---:|---|\n".to_owned();
-    for target in targets {
+    for target in jobs.iter().flat_map(|rows| target::of(rows)) {
         let met = if target.is_met() { "met" } else { "**missed**" };
         let (what, condition, measured) = (&target.what, &target.condition, target.measured);
         // Writing to a string can't fail.
@@ -380,112 +168,14 @@ fn target_table(targets: &[Target]) -> String {
     text
 }
 
-/// The page with these sections in place of what it had between their comments.
-fn fill(page: &str, sections: &[(&str, String)]) -> Result<String> {
-    let mut page = page.to_owned();
-    for (name, text) in sections {
-        let (begin, end) = (
-            format!("<!-- begin {name} -->\n"),
-            format!("<!-- end {name} -->"),
-        );
-        let missing = || {
-            anyhow!(
-                "the page has no place for {name}: {} ... {end}",
-                begin.trim()
-            )
-        };
-        let start = page.find(&begin).with_context(missing)? + begin.len();
-        let length = page[start..].find(&end).with_context(missing)?;
-        page.replace_range(start..start + length, &format!("\n{text}\n"));
-    }
-    Ok(page)
-}
-
-fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    fs::write(path, bytes).with_context(|| cannot("write", path))
-}
-
-fn cannot(what: &str, path: &Path) -> String {
-    format!("can't {what} {}", path.display())
-}
-
-/// Long enough to notice a neighbour.
-const GLANCE: Duration = Duration::from_secs(1);
-const UNKNOWN: &str = "unknown";
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::tests::sample;
-
-    #[test]
-    fn a_page_keeps_its_words() {
-        let page =
-            "words\n<!-- begin a -->\nold\n<!-- end a -->\nmore <!-- begin b -->\n<!-- end b -->\n";
-        let filled = fill(page, &[("a", "new\n".into()), ("b", "B\n".into())]).unwrap();
-        let expected = "words\n<!-- begin a -->\n\nnew\n\n<!-- end a -->\n\
-            more <!-- begin b -->\n\nB\n\n<!-- end b -->\n";
-        assert_eq!(filled, expected);
-        assert_eq!(
-            fill(&filled, &[("a", "new\n".into())]).unwrap(),
-            expected,
-            "a second time changes nothing"
-        );
-        let error = fill(page, &[("c", String::new())]).unwrap_err().to_string();
-        assert!(error.contains("no place for c"), "{error}");
-    }
+    use std::path::Path;
 
     #[test]
     fn the_page_in_the_tree_has_a_place_for_everything() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-        let page = fs::read_to_string(docs.join("performance.md")).unwrap();
-        fill(&page, &sections(&docs.join("results")).unwrap()).unwrap();
-    }
-
-    #[test]
-    fn results_come_back_as_they_were() {
-        let folder = crate::fleet::Folder::create().unwrap();
-        let measured = Measured {
-            run: Run {
-                command: "wallaby bench hops".into(),
-                date: "today".into(),
-                commit: UNKNOWN.into(),
-                rustc: UNKNOWN.into(),
-                kernel: UNKNOWN.into(),
-                cpu: UNKNOWN.into(),
-                processors: 2,
-                busy_before: 0.01,
-            },
-            rows: vec![
-                sample("wallaby-dpc", "unix", 1, 8.0),
-                sample("wallaby-rpc", "unix", 1, 9.0),
-            ],
-        };
-        assert_eq!(Measured::read(folder.path(), &JOBS[0]).unwrap(), None);
-        measured.write(folder.path(), &JOBS[0]).unwrap();
-        assert_eq!(
-            Measured::read(folder.path(), &JOBS[0]).unwrap(),
-            Some(measured)
-        );
-        let section = sections(folder.path()).unwrap().swap_remove(0).1;
-        assert!(
-            section.contains("results/hops-pinned.svg") && section.contains("| wallaby-dpc |"),
-            "{section}"
-        );
-    }
-
-    #[test]
-    fn an_unknown_job_is_named() {
-        let options = ReportOptions {
-            docs: PathBuf::new(),
-            only: vec!["hop".into()],
-            rounds: 1,
-            page_only: false,
-        };
-        let error = report(&options, |_, _| ()).unwrap_err().to_string();
-        assert!(
-            error.contains("no job \"hop\"") && error.contains("hops-pinned"),
-            "{error}"
-        );
+        publish::check(&page(), &docs).unwrap();
     }
 }

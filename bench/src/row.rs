@@ -84,7 +84,8 @@ pub fn write(rows: &[Row], mut output: impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Reads lines of JSON written by [`write()`]; empty lines are passed over, and those that say how they were measured.
+/// Reads lines of JSON written by [`write()`]; empty lines are passed over, and those that say how rows were measured or
+/// why some were not.
 ///
 /// # Errors
 /// The reader's, or a line that is no row, with its number.
@@ -92,7 +93,10 @@ pub fn read(input: impl BufRead) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (index, line) in input.lines().enumerate() {
         let line = line?;
-        if !line.trim().is_empty() && !line.starts_with(r#"{"run":"#) {
+        let is_note = [r#"{"run":"#, r#"{"skipped":"#]
+            .iter()
+            .any(|note| line.starts_with(note));
+        if !line.trim().is_empty() && !is_note {
             let row = serde_json::from_str(&line)
                 .with_context(|| format!("line {} is not a result row", index + 1))?;
             rows.push(row);

@@ -91,7 +91,7 @@ fn title(row: &Row) -> String {
     title
 }
 
-const COLUMNS: usize = 10;
+const COLUMNS: usize = 11;
 const HEADINGS: [&str; COLUMNS] = [
     "n",
     "system",
@@ -101,6 +101,7 @@ const HEADINGS: [&str; COLUMNS] = [
     "messages",
     "× floor",
     "DPC / RPC",
+    "calls/s",
     "MiB/s",
     "p99 × alone",
 ];
@@ -130,6 +131,7 @@ fn lines(group: &[&Row], rows: &[Row]) -> Vec<[String; COLUMNS]> {
             cell(row.messages, 1),
             ratio(floor(row, rows)),
             ratio(calls(row, rows)),
+            cell(row.ops_per_s.filter(|_| row.bench == "throughput"), 0),
             cell(mebibytes_per_second(row), 0),
             cell(alone(row, rows).and_then(|other| of_tails(row, other)), 2),
         ]);

@@ -1,38 +1,18 @@
 //! A pattern of messages carried out by some stack, as a system that the harness can measure.
 
-use crate::fleet::{Stack, Transport};
+use crate::fleet::Transport;
 use crate::harness::{Latencies, System, Traffic};
 use crate::pattern::{Pattern, Routes};
+use crate::stack::Client;
 use anyhow::Result;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// The client's side of a stack, connected to its servers.
-pub(crate) trait Client {
-    /// Opens whatever connections there can be.
-    fn warm_up(&mut self) -> Result<()>;
-
-    /// Runs operations one after the other; gives up after `limit`.
-    fn run(
-        &mut self,
-        pattern: Pattern,
-        routes: &mut Routes,
-        operations: u64,
-        limit: Duration,
-        latencies: &mut Latencies,
-    ) -> Result<()>;
-
-    /// The servers.
-    fn processes(&self) -> Vec<u32>;
-
-    /// What was sent so far, if somebody counts.
-    fn traffic(&mut self) -> Result<Option<Traffic>>;
-}
 
 /// A pattern on a stack. Several share one client and its servers: only one of them runs at a time.
 pub(crate) struct Workload {
-    pub(crate) stack: Stack,
+    pub(crate) system: &'static str,
     pub(crate) transport: Transport,
     pub(crate) pattern: Pattern,
     pub(crate) link: Duration,
@@ -42,16 +22,15 @@ pub(crate) struct Workload {
 
 impl System for Workload {
     fn name(&self) -> String {
-        format!(
-            "{} {} n={}",
-            system(self.stack, self.pattern),
-            self.transport,
-            self.pattern.n()
-        )
+        format!("{} {} n={}", self.system, self.transport, self.pattern.n())
     }
 
     fn warm_up(&mut self) -> Result<()> {
         self.client.borrow_mut().warm_up()
+    }
+
+    fn under_way(&self) -> u64 {
+        self.pattern.under_way() as u64
     }
 
     fn run(&mut self, operations: u64, latencies: &mut Latencies) -> Result<()> {
@@ -70,20 +49,11 @@ impl System for Workload {
     }
 }
 
-/// The name in a result row.
-pub(crate) fn system(stack: Stack, pattern: Pattern) -> &'static str {
-    match (stack, pattern) {
-        (Stack::Wallaby, Pattern::Forward { .. } | Pattern::Spread { .. }) => "wallaby-dpc",
-        (Stack::Wallaby, Pattern::Sequential { .. } | Pattern::Parallel { .. }) => "wallaby-rpc",
-        (Stack::FloorTokio, Pattern::Forward { .. } | Pattern::Spread { .. }) => {
-            "floor-forward-tokio"
-        }
-        (Stack::FloorTokio, Pattern::Sequential { .. }) => "floor-sequential-tokio",
-        (Stack::FloorTokio, Pattern::Parallel { .. }) => "floor-parallel-tokio",
-        (Stack::FloorBlocking, Pattern::Forward { .. } | Pattern::Spread { .. }) => "floor-forward",
-        (Stack::FloorBlocking, Pattern::Sequential { .. }) => "floor-sequential",
-        (Stack::FloorBlocking, Pattern::Parallel { .. }) => "floor-parallel",
-    }
+/// Takes one of the operations that are left; whether there was one. For clients that have several under way.
+pub fn take_one(left: &AtomicU64) -> bool {
+    let less = |left: u64| left.checked_sub(1);
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+        .is_ok()
 }
 
 /// How long operations may take before they are given up: twice what the links need, and much patience.

@@ -4,9 +4,10 @@
 use std::env;
 use std::error::Error;
 use std::time::Duration;
+use wallaby_bench::stack::Stack;
 use wallaby_bench::{
-    FanoutOptions, HopsOptions, LargeOptions, Launcher, RunOptions, Stack, Transport, fanout, hops,
-    server_main,
+    FanoutOptions, HopsOptions, LargeOptions, Launcher, Own, RunOptions, ThroughputOptions,
+    Transport, fanout, hops, server_main, throughput,
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -15,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .next_if(|argument| argument == "bench-server")
         .is_some()
     {
-        return Ok(server_main(arguments)?);
+        return Ok(server_main(&Own::ALL, arguments)?);
     }
     if arguments.any(|argument| argument == "--list") {
         return Ok(());
@@ -25,10 +26,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     a_link_delays_every_message()?;
     wallaby_carries_out_every_pattern()?;
     small_calls_pass_large_messages()?;
+    many_calls_are_under_way()?;
     an_impossible_processor_is_a_clear_error()
 }
 
-fn brief(stacks: &[Stack]) -> RunOptions {
+fn brief(stacks: &[&'static dyn Stack]) -> RunOptions {
     RunOptions {
         transports: vec![Transport::Unix, Transport::Tcp, Transport::Udp],
         stacks: stacks.to_vec(),
@@ -39,7 +41,7 @@ fn brief(stacks: &[Stack]) -> RunOptions {
     }
 }
 
-const FLOORS: [Stack; 2] = [Stack::FloorBlocking, Stack::FloorTokio];
+const FLOORS: [&dyn Stack; 2] = [&Own::FloorBlocking, &Own::FloorTokio];
 
 fn every_floor_answers_when_messages_are_forwarded() -> Result<(), Box<dyn Error>> {
     let rows = hops(
@@ -101,7 +103,7 @@ fn a_link_delays_every_message() -> Result<(), Box<dyn Error>> {
 }
 
 fn wallaby_carries_out_every_pattern() -> Result<(), Box<dyn Error>> {
-    let run = brief(&[Stack::Wallaby]);
+    let run = brief(&[&Own::Wallaby]);
     let mut rows = hops(
         &HopsOptions {
             hops: vec![1, 3],
@@ -164,6 +166,28 @@ fn small_calls_pass_large_messages() -> Result<(), Box<dyn Error>> {
             !alone || row.messages == Some(2.0),
             "nothing goes on beside: {row:?}"
         );
+    }
+    Ok(())
+}
+
+fn many_calls_are_under_way() -> Result<(), Box<dyn Error>> {
+    for payload in [0, 100, 1 << 20] {
+        let run = RunOptions {
+            payload,
+            ..brief(&Own::ALL)
+        };
+        let options = ThroughputOptions {
+            calls: vec![1, 16],
+            run,
+        };
+        let rows = throughput(&options, |_| ())?;
+        let transports = if payload > 65_507 { 2 } else { 3 };
+        assert_eq!(
+            rows.len(),
+            2 * (transports + 2),
+            "Wallaby over all transports, a floor over streams: {rows:?}"
+        );
+        assert!(rows.iter().all(|row| row.ops_per_s > Some(0.0)), "{rows:?}");
     }
     Ok(())
 }

@@ -1,12 +1,14 @@
 //! Floors on blocking sockets.
 
-use super::message::{CLIENT, Frames, PREFIX, Targets};
+use super::message::Frames;
 use super::socket::{Listener, Stream, WELCOME};
 use super::{
-    Directory, Iterate, LARGEST_PAYLOAD, await_departure, check_answer, check_frame, departure,
+    Directory, Iterate, LARGEST_DATAGRAM, LARGEST_PAYLOAD, await_departure, check_answer,
+    check_frame, departure,
 };
 use crate::patience::{Lost, within};
-use anyhow::{Context, Result, anyhow, bail};
+use crate::plan::{CLIENT, PREFIX, Targets};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::net::UdpSocket;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -61,7 +63,7 @@ pub(crate) fn serve_streams(
 /// The bare loop.
 fn pass_on(stream: &Stream, outlets: &Outlets, link: Duration) -> Result<()> {
     let mut frames = Frames::new(LARGEST_PAYLOAD);
-    let mut targets = Targets::new();
+    let mut targets = Targets::default();
     loop {
         let count = stream.read(frames.space())?;
         if count == 0 {
@@ -85,8 +87,8 @@ pub(crate) fn serve_datagrams(
     link: Duration,
 ) -> Result<()> {
     spawn(move || {
-        let mut buffer = vec![0; LARGEST_PAYLOAD];
-        let mut targets = Targets::new();
+        let mut buffer = vec![0; LARGEST_DATAGRAM];
+        let mut targets = Targets::default();
         loop {
             let (count, _) = socket.recv_from(&mut buffer)?;
             let payload = &mut buffer[..count];
@@ -145,7 +147,7 @@ impl Caller {
     }
 
     pub(crate) fn with_datagrams(socket: UdpSocket, directory: Directory, link: Duration) -> Self {
-        let buffer = vec![0; LARGEST_PAYLOAD];
+        let buffer = vec![0; LARGEST_DATAGRAM];
         Self {
             sockets: Sockets::Datagrams {
                 socket,
@@ -210,6 +212,7 @@ impl Sockets {
             }
             Self::Datagrams { socket, buffer, .. } => {
                 let (count, _) = socket.recv_from(buffer)?;
+                ensure!(count > 0, "interrupted");
                 check_answer(&buffer[..count], operation)
             }
         }

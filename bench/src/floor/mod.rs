@@ -5,50 +5,58 @@
 //! a message costs one system call and nothing has to be polled; [`on_tokio`] has one thread and tokio.
 
 pub(crate) mod blocking;
-pub(crate) mod message;
+mod message;
 pub(crate) mod on_tokio;
 pub(crate) mod socket;
 
-use crate::fleet::{Control, Fleet, Launcher, Peers, ServerConfig, Stack, Transport};
+use crate::fleet::{Control, Fleet, Peers, ServerConfig, Transport};
 use crate::harness::{Latencies, Traffic};
 use crate::patience::Lost;
 use crate::pattern::{Pattern, Routes};
-use crate::workload::Client;
-use anyhow::{Result, ensure};
-use message::{Frames, Plan, operation};
+use crate::plan::{CLIENT, PREFIX, Plan, operation};
+use crate::stack::Client;
+use anyhow::{Result, bail, ensure};
+use message::Frames;
 use socket::{Listener, Stream};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use wallaby::link::sleep_until;
 
+/// On which sockets the loops are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Loops {
+    Blocking,
+    Tokio,
+}
+
 /// Runs a server until its client has gone.
-pub(crate) fn serve(config: &ServerConfig) -> Result<()> {
+pub(crate) fn serve(loops: Loops, config: &ServerConfig) -> Result<()> {
     match config.transport {
-        Transport::Udp => serve_datagrams(config),
-        Transport::Tcp | Transport::Unix => serve_streams(config),
+        Transport::Udp => serve_datagrams(loops, config),
+        Transport::Tcp | Transport::Unix => serve_streams(loops, config),
     }
 }
 
-fn serve_streams(config: &ServerConfig) -> Result<()> {
+fn serve_streams(loops: Loops, config: &ServerConfig) -> Result<()> {
     let listener = Listener::bind(config)?;
     let mut control = Control;
     let peers = control.exchange_addresses(&listener.address()?)?;
     let outlets = connect_to_others(config, &peers)?;
-    match config.stack {
-        Stack::FloorTokio => on_tokio::serve_streams(listener, outlets, config.link)?,
-        _ => blocking::serve_streams(listener, outlets, config.link)?,
+    match loops {
+        Loops::Tokio => on_tokio::serve_streams(listener, outlets, config.link)?,
+        Loops::Blocking => blocking::serve_streams(listener, outlets, config.link)?,
     }
     control.attend(Traffic::default)
 }
 
-fn serve_datagrams(config: &ServerConfig) -> Result<()> {
+fn serve_datagrams(loops: Loops, config: &ServerConfig) -> Result<()> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     let mut control = Control;
     let peers = control.exchange_addresses(&socket.local_addr()?.to_string())?;
     let directory = Directory::new(&peers)?;
-    match config.stack {
-        Stack::FloorTokio => on_tokio::serve_datagrams(socket, directory, config.link)?,
-        _ => blocking::serve_datagrams(socket, directory, config.link)?,
+    match loops {
+        Loops::Tokio => on_tokio::serve_datagrams(socket, directory, config.link)?,
+        Loops::Blocking => blocking::serve_datagrams(socket, directory, config.link)?,
     }
     control.attend(Traffic::default)
 }
@@ -87,7 +95,7 @@ impl Directory {
 
     pub(crate) fn of(&self, target: u8) -> Option<SocketAddr> {
         match target {
-            message::CLIENT => self.client,
+            CLIENT => self.client,
             server => self.servers.get(usize::from(server)).copied(),
         }
     }
@@ -112,6 +120,10 @@ pub(crate) struct Floor {
     plan: Plan,
     operation: u64,
     pool: u8,
+    /// Of a message, prefix included.
+    size: usize,
+    /// The loops send what the pattern says and nothing else.
+    sent: Traffic,
 }
 
 enum Side {
@@ -120,47 +132,55 @@ enum Side {
 }
 
 impl Floor {
-    pub(crate) fn start(
-        launcher: &Launcher,
+    pub(crate) fn connect(
+        loops: Loops,
+        mut fleet: Fleet,
         config: &ServerConfig,
-        servers: usize,
         payload: usize,
     ) -> Result<Self> {
-        let mut fleet = Fleet::start(launcher, servers, config)?;
         let side = if config.transport == Transport::Udp {
             let socket = UdpSocket::bind("127.0.0.1:0")?;
             let peers = Peers {
-                servers: fleet.addresses.clone(),
+                servers: fleet.addresses().to_vec(),
                 client: Some(socket.local_addr()?.to_string()),
             };
             fleet.connect(peers.client.clone())?;
-            Side::with_datagrams(config, socket, Directory::new(&peers)?)?
+            Side::with_datagrams(loops, config, socket, Directory::new(&peers)?)?
         } else {
             fleet.connect(None)?;
-            let connect =
-                |address: &String| Stream::connect(config.transport, address, message::CLIENT);
-            let streams: Result<_> = fleet.addresses.iter().map(connect).collect();
-            Side::with_streams(config, streams?, payload)?
+            let connect = |address: &String| Stream::connect(config.transport, address, CLIENT);
+            let streams: Result<_> = fleet.addresses().iter().map(connect).collect();
+            Side::with_streams(loops, config, streams?, payload)?
         };
         Ok(Self {
+            pool: u8::try_from(fleet.addresses().len())?,
             fleet,
             side,
             plan: Plan::new(payload),
             operation: 0,
-            pool: u8::try_from(servers)?,
+            size: match config.transport {
+                Transport::Udp => payload,
+                Transport::Tcp | Transport::Unix => PREFIX + payload,
+            },
+            sent: Traffic::default(),
         })
     }
 }
 
 impl Side {
-    fn with_streams(config: &ServerConfig, streams: Vec<Stream>, payload: usize) -> Result<Self> {
-        Ok(match config.stack {
-            Stack::FloorTokio => Self::Tokio(on_tokio::Caller::with_streams(
+    fn with_streams(
+        loops: Loops,
+        config: &ServerConfig,
+        streams: Vec<Stream>,
+        payload: usize,
+    ) -> Result<Self> {
+        Ok(match loops {
+            Loops::Tokio => Self::Tokio(on_tokio::Caller::with_streams(
                 streams,
                 payload,
                 config.link,
             )?),
-            _ => Self::Blocking(blocking::Caller::with_streams(
+            Loops::Blocking => Self::Blocking(blocking::Caller::with_streams(
                 streams,
                 payload,
                 config.link,
@@ -169,17 +189,18 @@ impl Side {
     }
 
     fn with_datagrams(
+        loops: Loops,
         config: &ServerConfig,
         socket: UdpSocket,
         directory: Directory,
     ) -> Result<Self> {
-        Ok(match config.stack {
-            Stack::FloorTokio => Self::Tokio(on_tokio::Caller::with_datagrams(
+        Ok(match loops {
+            Loops::Tokio => Self::Tokio(on_tokio::Caller::with_datagrams(
                 socket,
                 directory,
                 config.link,
             )?),
-            _ => Self::Blocking(blocking::Caller::with_datagrams(
+            Loops::Blocking => Self::Blocking(blocking::Caller::with_datagrams(
                 socket,
                 directory,
                 config.link,
@@ -204,7 +225,7 @@ impl Client for Floor {
             next: 0,
         };
         self.side
-            .run(Duration::from_secs(60), &self.fleet.lost, &mut job)
+            .run(Duration::from_secs(60), self.fleet.lost(), &mut job)
     }
 
     fn run(
@@ -215,6 +236,19 @@ impl Client for Floor {
         limit: Duration,
         latencies: &mut Latencies,
     ) -> Result<()> {
+        let messages = operations * pattern.messages() as u64;
+        self.sent.messages += messages;
+        self.sent.client_messages += operations * pattern.client_messages() as u64;
+        self.sent.bytes += messages * self.size as u64;
+        if let Pattern::Concurrent { calls } = pattern {
+            let Side::Tokio(caller) = &mut self.side else {
+                bail!("blocking loops have one operation under way at a time");
+            };
+            self.operation += 1;
+            self.plan.draw(pattern, routes, self.operation);
+            let lost = self.fleet.lost();
+            return caller.run_concurrently(limit, lost, &self.plan, calls, operations, latencies);
+        }
         let job = &mut Measured {
             plan: &mut self.plan,
             operation: &mut self.operation,
@@ -224,7 +258,7 @@ impl Client for Floor {
             latencies,
             start: None,
         };
-        self.side.run(limit, &self.fleet.lost, job)
+        self.side.run(limit, self.fleet.lost(), job)
     }
 
     fn processes(&self) -> Vec<u32> {
@@ -232,7 +266,7 @@ impl Client for Floor {
     }
 
     fn traffic(&mut self) -> Result<Option<Traffic>> {
-        Ok(None)
+        Ok(Some(self.sent))
     }
 }
 
@@ -302,9 +336,8 @@ impl Iterate for EveryPair<'_> {
 
 /// Checks that an answer belongs to the operation that waits for it.
 fn check_answer(payload: &[u8], expected: u64) -> Result<()> {
-    ensure!(!payload.is_empty(), "interrupted");
     ensure!(
-        operation(payload) == Some(expected),
+        operation(payload).is_none_or(|operation| operation == expected),
         "an answer to another operation came back"
     );
     Ok(())
@@ -315,9 +348,10 @@ fn check_frame(frames: &mut Frames, expected: u64) -> Result<bool> {
     let Some(frame) = frames.take()? else {
         return Ok(false);
     };
-    check_answer(&frame[message::PREFIX..], expected)?;
+    check_answer(&frame[PREFIX..], expected)?;
     Ok(true)
 }
 
-/// The largest payload that floors and workloads accept.
-pub(crate) const LARGEST_PAYLOAD: usize = 16_384;
+/// The largest payload that servers have room for, and the largest of a datagram.
+pub(crate) const LARGEST_PAYLOAD: usize = 1 << 20;
+pub(crate) const LARGEST_DATAGRAM: usize = 65_507;

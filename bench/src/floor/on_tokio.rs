@@ -1,18 +1,22 @@
 //! Floors on tokio's sockets and its current-thread runtime.
 
 use super::blocking::spawn;
-use super::message::{CLIENT, Frames, PREFIX, Phase, Targets};
+use super::message::Frames;
 use super::socket::{Listener, Stream, WELCOME};
 use super::{
-    Directory, Iterate, LARGEST_PAYLOAD, await_departure, check_answer, check_frame, departure,
+    Directory, Iterate, LARGEST_DATAGRAM, LARGEST_PAYLOAD, await_departure, check_answer,
+    check_frame, departure,
 };
+use crate::harness::Latencies;
 use crate::patience::{Lost, block_on};
-use anyhow::{Context, Result, anyhow, bail};
+use crate::plan::{CLIENT, PREFIX, Phase, Plan, Targets, check};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Result as IoResult};
 use std::process;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-use tokio::io::AsyncReadExt;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::{TcpStream, UdpSocket, UnixStream, tcp, unix};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -52,14 +56,39 @@ impl Reader {
     }
 }
 
+impl Reader {
+    fn try_read(&self, buffer: &mut [u8]) -> IoResult<usize> {
+        match self {
+            Self::Tcp(reader) => reader.try_read(buffer),
+            Self::Unix(reader) => reader.try_read(buffer),
+        }
+    }
+
+    /// Waits until there is something to read, or also until something can be written.
+    async fn readable_or_writable(&self, or_writable: bool) -> IoResult<()> {
+        let interest = match or_writable {
+            true => Interest::READABLE | Interest::WRITABLE,
+            false => Interest::READABLE,
+        };
+        match self {
+            Self::Tcp(reader) => reader.ready(interest).await?,
+            Self::Unix(reader) => reader.ready(interest).await?,
+        };
+        Ok(())
+    }
+}
+
 impl Writer {
+    fn try_write(&self, bytes: &[u8]) -> IoResult<usize> {
+        match self {
+            Self::Tcp(writer) => writer.try_write(bytes),
+            Self::Unix(writer) => writer.try_write(bytes),
+        }
+    }
+
     async fn write_all(&self, mut bytes: &[u8]) -> IoResult<()> {
         while !bytes.is_empty() {
-            let written = match self {
-                Self::Tcp(writer) => writer.try_write(bytes),
-                Self::Unix(writer) => writer.try_write(bytes),
-            };
-            match written {
+            match self.try_write(bytes) {
                 Ok(count) => bytes = &bytes[count..],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => match self {
                     Self::Tcp(writer) => writer.writable().await?,
@@ -148,13 +177,18 @@ async fn serve_connections(
 /// The bare loop.
 async fn pass_on(mut reader: Reader, outlets: &Outlets, link: Duration) -> Result<()> {
     let mut frames = Frames::new(LARGEST_PAYLOAD);
-    let mut targets = Targets::new();
+    let mut targets = Targets::default();
     loop {
         let count = reader.read(frames.space()).await?;
         if count == 0 {
             return Ok(());
         }
         frames.filled(count);
+        let answers = frames.take_answers()?;
+        if !answers.is_empty() {
+            await_departure(departure(link));
+            outlets.of(CLIENT)?.write_all(answers).await?;
+        }
         while let Some(frame) = frames.take()? {
             targets.of(&mut frame[PREFIX..])?;
             await_departure(departure(link));
@@ -175,8 +209,8 @@ pub(crate) fn serve_datagrams(
         runtime()?.block_on(async {
             socket.set_nonblocking(true)?;
             let socket = UdpSocket::from_std(socket)?;
-            let mut buffer = vec![0; LARGEST_PAYLOAD];
-            let mut targets = Targets::new();
+            let mut buffer = vec![0; LARGEST_DATAGRAM];
+            let mut targets = Targets::default();
             loop {
                 let (count, _) = socket.recv_from(&mut buffer).await?;
                 let payload = &mut buffer[..count];
@@ -242,7 +276,7 @@ impl Caller {
             let _inside = runtime.enter();
             UdpSocket::from_std(socket)?
         };
-        let buffer = vec![0; LARGEST_PAYLOAD];
+        let buffer = vec![0; LARGEST_DATAGRAM];
         Ok(Self {
             runtime,
             sockets: Sockets::Datagrams {
@@ -269,6 +303,75 @@ impl Caller {
     }
 }
 
+impl Caller {
+    /// Runs operations of one server with `calls` of them under way.
+    pub(super) fn run_concurrently(
+        &mut self,
+        limit: Duration,
+        lost: &Lost,
+        plan: &Plan,
+        calls: usize,
+        operations: u64,
+        latencies: &mut Latencies,
+    ) -> Result<()> {
+        let Self {
+            runtime, sockets, ..
+        } = self;
+        block_on(runtime, limit, lost, async {
+            let phase = plan.phases().first().context("nothing was planned")?;
+            let server = *phase.to.first().context("nobody to send to")?;
+            match sockets {
+                Sockets::Datagrams { .. } => bail!("datagrams get lost where many are under way"),
+                Sockets::Streams(streams) => {
+                    let stream = &mut streams[usize::from(server)];
+                    keep_under_way(stream, phase.frame(), calls, operations, latencies).await
+                }
+            }
+        })
+    }
+}
+
+/// Writes as many frames at once as may be under way, reads as many answers at once as there are.
+async fn keep_under_way(
+    (reader, writer, frames): &mut (Reader, Writer, Frames),
+    frame: &[u8],
+    calls: usize,
+    operations: u64,
+    latencies: &mut Latencies,
+) -> Result<()> {
+    let batch = frame.repeat((BATCH / frame.len()).clamp(1, calls));
+    let operations = usize::try_from(operations)?;
+    let (mut written, mut answered) = (0, 0); // bytes; answers
+    let mut starts = VecDeque::with_capacity(calls);
+    while answered < operations {
+        let begun = operations.min(answered + calls);
+        starts.resize(begun - answered, Instant::now());
+        let writable = begun * frame.len();
+        while written < writable {
+            let next = &batch[written % frame.len()..];
+            match writer.try_write(&next[..next.len().min(writable - written)]) {
+                Ok(count) => written += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        reader.readable_or_writable(written < writable).await?;
+        match reader.try_read(frames.space()) {
+            Ok(0) => bail!("a server closed its connection"),
+            Ok(count) => frames.filled(count),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => (),
+            Err(error) => return Err(error.into()),
+        }
+        while let Some(answer) = frames.take()? {
+            check(&answer[PREFIX..], &frame[PREFIX..])?;
+            let start: Instant = starts.pop_front().context("an answer to no request")?;
+            latencies.record(start.elapsed());
+            answered += 1;
+        }
+    }
+    Ok(())
+}
+
 impl Sockets {
     async fn run(&mut self, job: &mut dyn Iterate, link: Duration) -> Result<()> {
         while let Some((plan, operation)) = job.next() {
@@ -293,7 +396,7 @@ impl Sockets {
                     socket, directory, ..
                 } => {
                     let address = directory.of(server).context("no such server")?;
-                    socket.send_to(phase.datagram(), address).await?;
+                    socket.send_to(phase.payload(), address).await?;
                 }
             }
         }
@@ -319,11 +422,15 @@ impl Sockets {
             }
             Self::Datagrams { socket, buffer, .. } => {
                 let (count, _) = socket.recv_from(buffer).await?;
+                ensure!(count > 0, "interrupted");
                 check_answer(&buffer[..count], operation)
             }
         }
     }
 }
+
+/// Bytes that are written at once, if there are more.
+const BATCH: usize = 64 * 1024;
 
 /// Without timers: these loops need none, and would pay for them at each wait.
 fn runtime() -> Result<Runtime> {

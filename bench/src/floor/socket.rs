@@ -1,7 +1,7 @@
 //! TCP and unix streams behind one type, connected so that both ends know who the other is.
 
-use super::message::CLIENT;
 use crate::fleet::{ServerConfig, Transport};
+use crate::plan::CLIENT;
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

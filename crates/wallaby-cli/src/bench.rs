@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use wallaby_bench::chart::Chart;
 use wallaby_bench::{
-    FanoutOptions, HopsOptions, LargeOptions, ReportOptions, Row, RunOptions, Transport, row, table,
+    FanoutOptions, HopsOptions, LargeOptions, ReportOptions, Row, RunOptions, ThroughputOptions,
+    Transport, row, table,
 };
 
 /// Which benchmark.
@@ -53,6 +54,19 @@ pub(crate) enum Bench {
         /// Put the server on this processor, to have it apart from a client that --pin puts on another
         #[arg(long, value_name = "CPU")]
         server_pin: Option<u32>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Calls per second of one server, with several under way
+    Throughput {
+        /// How many calls under way
+        #[arg(
+            long,
+            value_name = "NUMBER,...",
+            value_delimiter = ',',
+            default_value = "1,8,64,512"
+        )]
+        calls: Vec<usize>,
         #[command(flatten)]
         common: Common,
     },
@@ -150,6 +164,13 @@ impl Bench {
                     run: common.options(LargeOptions::default().run),
                 };
                 let rows = wallaby_bench::large(&options, &mut show)?;
+                drop(progress);
+                common.show(&rows)
+            }
+            Self::Throughput { calls, common } => {
+                let run = common.options(ThroughputOptions::default().run);
+                let options = ThroughputOptions { calls, run };
+                let rows = wallaby_bench::throughput(&options, &mut show)?;
                 drop(progress);
                 common.show(&rows)
             }

@@ -9,6 +9,7 @@ mod time;
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use wallaby_bench::Own;
 
 /// Calls that travel from server to server and are answered by whoever finishes them
 #[derive(Debug, Parser)]
@@ -22,7 +23,7 @@ struct Cli {
 enum Command {
     /// Search text files on a cluster of processes: by multi-hop calls, then by plain RPC
     Demo(Box<demo::Demo>),
-    /// Measure multi-hop calls against plain RPC and raw sockets
+    /// Measure multi-hop calls against plain RPC and raw sockets; against other systems: 'make bench-peers'
     #[command(subcommand)]
     Bench(bench::Bench),
     /// A server of a benchmark, which starts it itself
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(demo) => demo.run(),
         Command::Bench(bench) => bench.run(),
-        Command::BenchServer { arguments } => wallaby_bench::server_main(arguments),
+        Command::BenchServer { arguments } => wallaby_bench::server_main(&Own::ALL, arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,7 +9,7 @@ mod project;
 use code::{before_tests, code_only, find};
 use project::{Crate, Map, modules, read, root, rust_fences, sources};
 
-/// The workspace's crates, lowest layer first: a crate may depend only on those before it.
+/// The project's crates, lowest layer first: a crate may depend only on those before it.
 const LAYERS: &[&str] = &[
     "wallaby-proto",
     "wallaby-sim",
@@ -19,6 +19,7 @@ const LAYERS: &[&str] = &[
     "wallaby-macros",
     "wallaby",
     "wallaby-bench",
+    "wallaby-bench-peers",
     "wallaby-chaos",
     "wallaby-cli",
 ];

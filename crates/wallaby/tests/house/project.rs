@@ -93,7 +93,15 @@ impl Map {
             .all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
         let top = word.split('/').next().unwrap_or(word);
         let tops = [
-            "crates", "bench", "chaos", "docs", "scripts", "apps", "fuzz", ".ci",
+            "crates",
+            "bench",
+            "bench-peers",
+            "chaos",
+            "docs",
+            "scripts",
+            "apps",
+            "fuzz",
+            ".ci",
         ];
         let known = tops.contains(&top);
         let file = [".rs", ".md", ".toml", ".sh"]

@@ -1,0 +1,4 @@
+service Relay {
+  /** Answers with what it got. */
+  binary echo(1: binary payload)
+}

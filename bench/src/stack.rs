@@ -1,0 +1,158 @@
+//! What carries out patterns of messages: Wallaby, bare loops on sockets, or whatever else is to be compared with them.
+
+use crate::fleet::{Fleet, ServerConfig, Transport};
+use crate::floor::{self, Floor, LARGEST_DATAGRAM, LARGEST_PAYLOAD, Loops};
+use crate::harness::{Latencies, Traffic};
+use crate::on_wallaby;
+use crate::pattern::{Pattern, Routes};
+use anyhow::Result;
+use std::fmt;
+use std::time::Duration;
+
+/// A server's side and a client's side of the same thing.
+pub trait Stack: fmt::Debug + Sync {
+    /// Its name, by which a server's process finds it.
+    fn name(&self) -> &'static str;
+
+    /// The name in result rows of a pattern with such payloads; none: that can't be done.
+    fn system(
+        &self,
+        transport: Transport,
+        pattern: Pattern,
+        payload: usize,
+    ) -> Option<&'static str>;
+
+    /// Connects the servers, and a client with them. All its messages will have payloads of this size.
+    ///
+    /// # Errors
+    /// The stack's.
+    fn connect(
+        &self,
+        fleet: Fleet,
+        config: &ServerConfig,
+        payload: usize,
+    ) -> Result<Box<dyn Client>>;
+
+    /// Runs a server until its client has gone.
+    ///
+    /// # Errors
+    /// The stack's.
+    fn serve(&self, config: &ServerConfig) -> Result<()>;
+}
+
+/// The client's side of a stack, connected to its servers.
+pub trait Client {
+    /// Opens whatever connections there can be.
+    ///
+    /// # Errors
+    /// The stack's.
+    fn warm_up(&mut self) -> Result<()>;
+
+    /// Runs operations, one after the other or as many at a time as the pattern says; gives up after `limit`.
+    ///
+    /// # Errors
+    /// The stack's, or no answer within the limit.
+    fn run(
+        &mut self,
+        pattern: Pattern,
+        routes: &mut Routes,
+        operations: u64,
+        limit: Duration,
+        latencies: &mut Latencies,
+    ) -> Result<()>;
+
+    /// All processes that serve it.
+    fn processes(&self) -> Vec<u32>;
+
+    /// What was sent so far, if somebody counts.
+    ///
+    /// # Errors
+    /// The stack's.
+    fn traffic(&mut self) -> Result<Option<Traffic>> {
+        Ok(None)
+    }
+}
+
+/// The stacks of this crate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Own {
+    /// Bare loops on blocking sockets.
+    FloorBlocking,
+    /// Bare loops on tokio's sockets, on its current-thread runtime.
+    FloorTokio,
+    /// Wallaby.
+    Wallaby,
+}
+
+impl Own {
+    /// All of them.
+    pub const ALL: [&'static dyn Stack; 3] =
+        [&Self::FloorBlocking, &Self::FloorTokio, &Self::Wallaby];
+}
+
+impl Stack for Own {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::FloorBlocking => "floor-blocking",
+            Self::FloorTokio => "floor-tokio",
+            Self::Wallaby => "wallaby",
+        }
+    }
+
+    fn system(
+        &self,
+        transport: Transport,
+        pattern: Pattern,
+        payload: usize,
+    ) -> Option<&'static str> {
+        let largest = match transport {
+            Transport::Udp => LARGEST_DATAGRAM,
+            Transport::Tcp | Transport::Unix => LARGEST_PAYLOAD,
+        };
+        if payload > largest {
+            return None;
+        }
+        match (self, pattern) {
+            (Self::Wallaby, Pattern::Forward { .. } | Pattern::Spread { .. }) => {
+                Some("wallaby-dpc")
+            }
+            (Self::Wallaby, _) => Some("wallaby-rpc"),
+            // One loop sends one message at a time; over UDP nobody would repeat what gets lost.
+            (Self::FloorBlocking, Pattern::Concurrent { .. }) => None,
+            (Self::FloorTokio, Pattern::Concurrent { .. }) if transport == Transport::Udp => None,
+            (Self::FloorTokio, Pattern::Concurrent { .. }) => Some("floor-concurrent-tokio"),
+            (Self::FloorTokio, Pattern::Forward { .. } | Pattern::Spread { .. }) => {
+                Some("floor-forward-tokio")
+            }
+            (Self::FloorTokio, Pattern::Sequential { .. }) => Some("floor-sequential-tokio"),
+            (Self::FloorTokio, Pattern::Parallel { .. }) => Some("floor-parallel-tokio"),
+            (Self::FloorBlocking, Pattern::Forward { .. } | Pattern::Spread { .. }) => {
+                Some("floor-forward")
+            }
+            (Self::FloorBlocking, Pattern::Sequential { .. }) => Some("floor-sequential"),
+            (Self::FloorBlocking, Pattern::Parallel { .. }) => Some("floor-parallel"),
+        }
+    }
+
+    fn connect(
+        &self,
+        fleet: Fleet,
+        config: &ServerConfig,
+        payload: usize,
+    ) -> Result<Box<dyn Client>> {
+        let floor = |fleet, loops| Floor::connect(loops, fleet, config, payload);
+        Ok(match self {
+            Self::FloorBlocking => Box::new(floor(fleet, Loops::Blocking)?),
+            Self::FloorTokio => Box::new(floor(fleet, Loops::Tokio)?),
+            Self::Wallaby => Box::new(on_wallaby::Caller::connect(fleet, config, payload)?),
+        })
+    }
+
+    fn serve(&self, config: &ServerConfig) -> Result<()> {
+        match self {
+            Self::FloorBlocking => floor::serve(Loops::Blocking, config),
+            Self::FloorTokio => floor::serve(Loops::Tokio, config),
+            Self::Wallaby => on_wallaby::serve(config),
+        }
+    }
+}

@@ -24,8 +24,8 @@ pub(super) struct Branch {
     pub(super) received: Received,
     /// The highest hop that was heard of.
     pub(super) hop: u32,
-    /// Its last response is a status.
-    pub(super) failed: bool,
+    /// Responses that are statuses: its last, and those in place of answers that were too large.
+    statuses: Option<Box<Received>>,
     /// It has changed since the call's watch last looked at it.
     pub(super) changed: bool,
 }
@@ -40,7 +40,7 @@ impl Branch {
             facts: None,
             received: Received::default(),
             hop: 0,
-            failed: false,
+            statuses: None,
             changed: false,
         }
     }
@@ -52,11 +52,26 @@ impl Branch {
 
     /// A response that arrived before came again.
     pub(super) fn again(&self, response: &Response) -> Arrival {
-        let was_status = self.failed && response.index + 1 == self.received.bound();
-        match response.status == was_status {
+        match response.status == self.has_status(response.index) {
             true => Arrival::Duplicate,
             false => Arrival::Contradiction,
         }
+    }
+
+    /// Notes that this response, which is new, is a status.
+    pub(super) fn note_status(&mut self, index: u32) {
+        self.statuses.get_or_insert_default().insert(index);
+    }
+
+    /// Whether this response has arrived and is a status.
+    pub(super) fn has_status(&self, index: u32) -> bool {
+        let statuses = self.statuses.as_ref();
+        statuses.is_some_and(|statuses| statuses.has(index))
+    }
+
+    /// Whether this response has arrived and is an answer.
+    pub(super) fn has_answer(&self, index: u32) -> bool {
+        self.received.has(index) && !self.has_status(index)
     }
 
     /// How many responses are missing, as far as the facts tell.

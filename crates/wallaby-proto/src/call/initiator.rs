@@ -277,7 +277,9 @@ impl Initiator {
             if branch.expected && branch.facts.is_some() {
                 self.missing_responses -= 1;
             }
-            branch.failed |= response.status;
+            if response.status {
+                branch.note_status(response.index);
+            }
             self.changed(position);
             self.count_response(response)?;
         }
@@ -395,8 +397,7 @@ impl Initiator {
         if let Some(progress) = progress {
             let branch = self.branches.at(position);
             if let Some(index) = progress.status().filter(|_| self.executed_again)
-                && !branch.failed
-                && branch.received.has(index)
+                && branch.has_answer(index)
             {
                 let path = branch.path;
                 return Err(Violation::ConflictingResponse { path, index });

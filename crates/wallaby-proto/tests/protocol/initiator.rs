@@ -326,4 +326,15 @@ fn an_answer_that_comes_again_as_a_status_is_told_from_a_duplicate() {
         Ok(Arrival::Duplicate)
     );
     assert_eq!(initiator.handle_response(&status), Ok(Arrival::Duplicate));
+    // The same the other way round: a status may stand in place of an answer that was too large, and the branch go on.
+    let mut initiator = self::initiator(Budgets::default());
+    let status = Response {
+        status: true,
+        ..response(&[0], 0)
+    };
+    let after = last(&[0], 1);
+    for expected in [Arrival::New, Arrival::Duplicate] {
+        assert_eq!(initiator.handle_response(&status), Ok(expected));
+        assert_eq!(initiator.handle_response(&after), Ok(expected));
+    }
 }

@@ -278,8 +278,18 @@ impl Seat {
 /// What allocators keep of a process that has had large messages.
 const MEMORY_SLACK_KIB: u64 = 32 << 10;
 
+/// Where folders for journals and sockets are made: in memory if there is such a place. On a disk that is busy with other
+/// work a write can take seconds, and a server that writes its journal is silent for as long.
+fn scratch() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    match memory.is_dir() {
+        true => memory.to_owned(),
+        false => std::env::temp_dir(),
+    }
+}
+
 fn make_folder(lane: usize) -> Result<Folder> {
-    let all = std::env::temp_dir();
+    let all = scratch();
     sweep(&all);
     let folder = all.join(format!("{FOLDER}{}-{lane}", std::process::id()));
     let made = fs::DirBuilder::new().mode(0o700).create(&folder);

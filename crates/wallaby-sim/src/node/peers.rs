@@ -808,6 +808,8 @@ impl Node {
                     ..response
                 };
                 context.oracle.says(&response);
+                // Another execution may go a way that takes the answer.
+                context.oracle.reruns.status(response.call);
                 if let Some((ticket, _)) = parcel.released {
                     self.records.response_replaced(ticket, &response);
                 }

@@ -181,7 +181,8 @@ async fn an_answer_that_is_long_on_its_way_is_not_lost(net: Net) {
         );
         assert_eq!(call.next().await, None);
         assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
-        assert_eq!(relayed(&relays), relays.len() as u64);
+        // Pongs of those behind a relay pass it, too, if there is time for any.
+        assert!(relayed(&relays) >= relays.len() as u64);
     }
 }
 

@@ -23,9 +23,12 @@ pub(crate) fn put(out: &mut impl BufMut, value: u64) {
 }
 
 #[inline(never)]
-fn put_long(out: &mut impl BufMut, value: u64) {
-    let (bytes, len) = encode(value);
-    out.put_slice(&bytes[..len]);
+fn put_long(out: &mut impl BufMut, mut value: u64) {
+    while value >= 0x80 {
+        out.put_u8(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.put_u8(value as u8);
 }
 
 /// Appends a signed integer that is mostly near 0 as a varint (1 to 10 bytes): 0, -1, 1, -2 and so on are 0, 1, 2, 3.
@@ -138,28 +141,26 @@ impl<'a> Reader<'a> {
 
     #[inline(never)]
     fn long_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
+        if let [first, second @ 1..0x80, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Ok(u64::from(first & 0x7f) | u64::from(*second) << 7);
+        }
+        let malformed = |why| Err(DecodeError::Malformed { what, why });
         let mut value = 0u64;
-        let mut shift = 0;
-        loop {
-            let byte = self.u8(what)?;
-            if shift == 63 && byte > 1 {
-                return Err(DecodeError::Malformed {
-                    what,
-                    why: "a varint above 64 bits",
-                });
+        for (index, &byte) in self.rest.iter().enumerate() {
+            if index == MAX_LEN - 1 && byte > 1 {
+                return malformed("a varint above 64 bits");
             }
-            value |= u64::from(byte & 0x7f) << shift;
+            value |= u64::from(byte & 0x7f) << (7 * index);
             if byte < 0x80 {
-                if byte == 0 && shift > 0 {
-                    return Err(DecodeError::Malformed {
-                        what,
-                        why: "a varint that is not the shortest",
-                    });
+                if byte == 0 && index > 0 {
+                    return malformed("a varint that is not the shortest");
                 }
+                self.rest = &self.rest[index + 1..];
                 return Ok(value);
             }
-            shift += 7;
         }
+        Err(DecodeError::Truncated { what })
     }
 
     pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {

@@ -77,6 +77,12 @@ pub struct Counters {
     pub unanswered: u64,
 }
 
+/// What has happened to a session; after an error nothing more does.
+pub type SessionEvent = (SessionId, Result<Event, Box<Ended>>);
+
+/// A table of sessions: their ids need no hashing.
+pub type BySession<T> = HashMap<SessionId, T, BuildHasherDefault<IdHasher>>;
+
 type Sessions = HashMap<u64, Box<Session>, BuildHasherDefault<IdHasher>>;
 
 /// Everything that one socket does.
@@ -98,7 +104,7 @@ pub struct Gate {
     /// At most one for each session: when to look at it.
     timers: BTreeSet<(Duration, u64)>,
     answers: VecDeque<(SocketAddr, Vec<u8>)>,
-    events: VecDeque<(SessionId, Result<Event, Box<Ended>>)>,
+    events: VecDeque<SessionEvent>,
     counters: Counters,
 }
 
@@ -157,8 +163,9 @@ impl Gate {
 
     /// A session, to send in it or to ask it: `None` once its end was told, or after it was closed and the peer knows.
     pub fn session(&mut self, id: SessionId) -> Option<&mut Session> {
-        self.wake(id.0);
-        self.sessions.get_mut(&id.0).map(Box::as_mut)
+        let session = self.sessions.get_mut(&id.0)?;
+        queue(&mut self.ready, session);
+        Some(session)
     }
 
     /// A session, only to ask it.
@@ -183,8 +190,22 @@ impl Gate {
 
     /// What happened to which session; a session that is not known yet was opened by its peer. `Err` is the last of its
     /// session.
-    pub fn poll_event(&mut self) -> Option<(SessionId, Result<Event, Box<Ended>>)> {
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
         self.events.pop_front()
+    }
+
+    /// All that [`Gate::poll_event`] would return, appended to `events`: at the cost of a swap if that is empty.
+    pub fn take_events(&mut self, events: &mut VecDeque<SessionEvent>) {
+        if events.is_empty() {
+            std::mem::swap(events, &mut self.events);
+        } else {
+            events.append(&mut self.events);
+        }
+    }
+
+    /// Whether [`Gate::poll_transmit`] has anything to look at.
+    pub fn has_output(&self) -> bool {
+        !self.answers.is_empty() || !self.ready.is_empty()
     }
 
     /// Appends the next datagram that is to be sent now to `out`; `None` if there is none. A session's datagrams come
@@ -219,7 +240,7 @@ impl Gate {
             if session.is_over() {
                 self.remove(now, id);
             } else {
-                self.arm(id);
+                arm(&mut self.timers, session);
             }
         }
         None
@@ -281,11 +302,7 @@ impl Gate {
         };
         match kind {
             Datagram::Data { session, flags } => {
-                if self.sessions.contains_key(&session) {
-                    self.handle_packet(now, from, session, flags, reader, &datagram);
-                } else {
-                    self.answer_gone(from, session);
-                }
+                self.handle_packet(now, from, session, flags, reader, &datagram);
             }
             Datagram::Ask { client } => self.handle_ask(now, from, client),
             Datagram::Challenge {
@@ -321,7 +338,7 @@ impl Gate {
         datagram: &Bytes,
     ) {
         let Some(session) = self.sessions.get_mut(&id) else {
-            return;
+            return self.answer_gone(from, id);
         };
         if session.remote != from {
             self.counters.stray += 1;
@@ -331,7 +348,7 @@ impl Gate {
         let event = |event| events.push_back((SessionId(id), Ok(event)));
         match session.handle_packet(now, flags, reader, datagram, event) {
             Ok(None) if session.is_over() => drop(self.remove(now, id)),
-            Ok(None) => self.wake(id),
+            Ok(None) => queue(&mut self.ready, session),
             Ok(Some(reason)) => {
                 // It ends here; the peer should know that, or it will ask again.
                 let mut answer = Vec::new();
@@ -536,32 +553,9 @@ impl Gate {
 
     /// This session may have something to send.
     fn wake(&mut self, id: u64) {
-        if let Some(session) = self.sessions.get_mut(&id)
-            && !session.queued
-        {
-            session.queued = true;
-            self.ready.push_back(id);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            queue(&mut self.ready, session);
         }
-    }
-
-    /// Looks at this session when it next has something to do, or before: a timer that comes too early costs less than
-    /// one that is moved with every datagram.
-    fn arm(&mut self, id: u64) {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        let Some(time) = session.timeout() else {
-            return;
-        };
-        match session.armed {
-            Some(armed) if armed <= time => return,
-            Some(armed) => {
-                self.timers.remove(&(armed, id));
-            }
-            None => {}
-        }
-        session.armed = Some(time);
-        self.timers.insert((time, id));
     }
 
     fn end(&mut self, now: Duration, id: u64, cause: Cause) {
@@ -597,9 +591,34 @@ impl Gate {
     }
 }
 
-/// Ids come out of a keyed hash already, and only this side's own are in the table.
+/// This session may have something to send.
+fn queue(ready: &mut VecDeque<u64>, session: &mut Session) {
+    if !session.queued {
+        session.queued = true;
+        ready.push_back(session.local_id);
+    }
+}
+
+/// Looks at this session when it next has something to do, or before: a timer that comes too early costs less than one
+/// that is moved with every datagram.
+fn arm(timers: &mut BTreeSet<(Duration, u64)>, session: &mut Session) {
+    let Some(time) = session.timeout() else {
+        return;
+    };
+    match session.armed {
+        Some(armed) if armed <= time => return,
+        Some(armed) => {
+            timers.remove(&(armed, session.local_id));
+        }
+        None => {}
+    }
+    session.armed = Some(time);
+    timers.insert((time, session.local_id));
+}
+
+/// Hashes nothing: ids come out of a keyed hash already, and only this side's own are in the tables.
 #[derive(Debug, Default)]
-struct IdHasher(u64);
+pub struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn finish(&self) -> u64 {

@@ -125,10 +125,10 @@ impl Session {
                 let again = asked.map_or(*since, |asked| asked + ask_again(*tries));
                 Some(again.min(since.saturating_add(self.settings.patience)))
             }
-            Stage::Closing { until, .. } => earliest([*until, self.recovery.timeout(), None]),
+            Stage::Closing { until, .. } => earliest(*until, self.recovery.timeout()),
             Stage::Opening { .. } | Stage::Open { .. } => {
                 let idle = (!self.recovery.is_waiting()).then(|| self.idle_at());
-                earliest([idle, self.recovery.timeout(), self.ack_due()])
+                earliest(earliest(idle, self.recovery.timeout()), self.ack_due())
             }
         }
     }
@@ -200,6 +200,9 @@ fn ask_again(tries: u32) -> Duration {
     doubled.min(ASK_AGAIN.1)
 }
 
-fn earliest(times: [Option<Duration>; 3]) -> Option<Duration> {
-    times.into_iter().flatten().min()
+fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
 }

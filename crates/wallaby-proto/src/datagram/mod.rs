@@ -93,7 +93,9 @@ use crate::connection;
 use crate::id::NodeId;
 use crate::wire::MAX_FRAME;
 
-pub use self::gate::{Counters, Gate, SessionId, TooManySessions, Transmit};
+pub use self::gate::{
+    BySession, Counters, Gate, IdHasher, SessionEvent, SessionId, TooManySessions, Transmit,
+};
 pub use self::outgoing::MessageNumber;
 pub use self::recovery::PathStats;
 pub use self::session::Session;

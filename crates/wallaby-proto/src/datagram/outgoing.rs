@@ -38,6 +38,8 @@ struct Record {
     pieces: u8,
     /// The next piece that was never sent.
     next: u8,
+    /// How many pieces have not arrived.
+    missing: u8,
     /// A bit for each piece that has arrived.
     arrived: u128,
     /// A bit for each piece that waits to be sent again.
@@ -55,7 +57,7 @@ impl Record {
     }
 
     fn has_arrived(&self) -> bool {
-        self.arrived.count_ones() == u32::from(self.pieces)
+        self.missing == 0
     }
 
     /// Where this piece begins and ends.
@@ -228,6 +230,7 @@ impl Outgoing {
             lane,
             pieces: pieces as u8,
             next: 0,
+            missing: pieces as u8,
             arrived: 0,
             lost: 0,
             piece_len: piece_len as u32,
@@ -242,9 +245,13 @@ impl Outgoing {
     pub(super) fn settle(&mut self, chunk: Chunk) -> Option<u16> {
         let index = chunk.number.checked_sub(self.first)? as usize;
         let record = self.records.get_mut(index)?;
-        let before = record.has_arrived();
-        record.arrived |= 1 << chunk.piece;
-        if before || !record.has_arrived() {
+        let bit = 1 << chunk.piece;
+        if record.arrived & bit != 0 {
+            return None;
+        }
+        record.arrived |= bit;
+        record.missing -= 1;
+        if record.missing > 0 {
             return None;
         }
         let len = record.len();
@@ -301,6 +308,9 @@ impl Outgoing {
 
     /// Whether something waits to be sent, where so many `streams` may be under way.
     pub(super) fn has_work(&mut self, streams: Streams) -> bool {
+        if self.lost.is_empty() && !self.is_waiting() {
+            return false; // the common case
+        }
         while let Some(&chunk) = self.lost.front()
             && self.is_settled(chunk)
         {
@@ -353,7 +363,21 @@ impl Outgoing {
         }
     }
 
+    #[inline]
     fn fill_from(
+        &mut self,
+        lane: u8,
+        out: &mut Vec<u8>,
+        limit: usize,
+        streams: Streams,
+        chunks: &mut VecDeque<Chunk>,
+    ) {
+        if !self.lanes[usize::from(lane)].waiting.is_empty() {
+            self.fill_from_waiting(lane, out, limit, streams, chunks);
+        }
+    }
+
+    fn fill_from_waiting(
         &mut self,
         lane: u8,
         out: &mut Vec<u8>,

@@ -3,6 +3,7 @@
 //! Every datagram ends with a CRC32C over all before it, since UDP's own checksum misses one damaged datagram in 65,536
 //! and may be switched off. What does not fit it, or is no datagram of these kinds, is as good as lost.
 
+use std::iter;
 use std::time::Duration;
 
 use bytes::BufMut;
@@ -244,19 +245,20 @@ pub(super) fn seal(out: &mut Vec<u8>, start: usize) {
 pub(super) struct Ack {
     /// How long the newest of them has waited for this.
     pub(super) delay: Duration,
-    ranges: [(u64, u64); MAX_RANGES],
-    count: usize,
+    newest: (u64, u64),
+    /// Empty, and so without memory of its own, unless something is missing.
+    older: Vec<(u64, u64)>,
 }
 
 impl Ack {
     /// First and last number of each range, the newest first.
-    pub(super) fn ranges(&self) -> &[(u64, u64)] {
-        &self.ranges[..self.count]
+    pub(super) fn ranges(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
+        iter::once(self.newest).chain(self.older.iter().copied())
     }
 
     /// The newest packet.
     pub(super) fn largest(&self) -> u64 {
-        self.ranges[0].1
+        self.newest.1
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -278,23 +280,22 @@ impl Ack {
         let first = largest
             .checked_sub(reader.varint(what)?)
             .ok_or_else(below)?;
-        let mut ranges = [(0, 0); MAX_RANGES];
-        ranges[0] = (first, largest);
-        let count = 1 + more as usize;
-        for index in 1..count {
+        let mut older = Vec::with_capacity(more as usize);
+        let mut next = first;
+        for _ in 0..more {
             // Two ranges have at least one number between them.
             let last = reader
                 .varint(what)?
                 .checked_add(2)
-                .and_then(|gap| ranges[index - 1].0.checked_sub(gap))
+                .and_then(|gap| next.checked_sub(gap))
                 .ok_or_else(below)?;
-            let first = last.checked_sub(reader.varint(what)?).ok_or_else(below)?;
-            ranges[index] = (first, last);
+            next = last.checked_sub(reader.varint(what)?).ok_or_else(below)?;
+            older.push((next, last));
         }
         Ok(Self {
             delay,
-            ranges,
-            count,
+            newest: (first, largest),
+            older,
         })
     }
 }
@@ -480,8 +481,8 @@ mod tests {
             assert_eq!(Some(&ack.largest()), numbers.last());
             assert_eq!(ack.delay, Duration::from_micros(300));
             let oldest = ack.ranges().last().expect("a range").0;
-            let named: Vec<u64> = (ack.ranges().iter().rev())
-                .flat_map(|&(first, last)| first..=last)
+            let named: Vec<u64> = (ack.ranges().rev())
+                .flat_map(|(first, last)| first..=last)
                 .collect();
             let expected: Vec<u64> = (numbers.iter().copied())
                 .filter(|&number| number >= oldest)

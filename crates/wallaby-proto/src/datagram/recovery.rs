@@ -227,7 +227,7 @@ impl Recovery {
         let full = self.bytes * 2 >= self.window.size;
         let mut news = News::default();
         let mut progress = false;
-        for &(first, last) in ack.ranges() {
+        for (first, last) in ack.ranges() {
             if last < self.first {
                 break;
             }
@@ -264,8 +264,8 @@ impl Recovery {
             self.probes = 0;
         }
         self.largest_acknowledged = self.largest_acknowledged.max(Some(ack.largest()));
-        self.find_losses(now, lost);
         self.forget(now);
+        self.find_losses(now, lost);
         Ok(news)
     }
 
@@ -289,7 +289,6 @@ impl Recovery {
         }
         if self.loss_at.is_some_and(|loss| loss <= now) {
             self.find_losses(now, lost);
-            self.forget(now);
             return Timeout::Nothing;
         }
         let silent = now.saturating_sub(self.progress);
@@ -303,7 +302,7 @@ impl Recovery {
             return Timeout::Nothing;
         }
         self.probes += 1;
-        if silent >= self.rtt.probe_after() * PAUSES_TO_COLLAPSE {
+        if silent >= self.rtt.probe_after * PAUSES_TO_COLLAPSE {
             self.window.collapse(now);
         }
         // The oldest packet's chunks are worth more than an empty probe: if it was lost, this repairs it.
@@ -338,8 +337,8 @@ impl Recovery {
     }
 
     fn between_probes(&self) -> Duration {
-        let backed_off = self.rtt.probe_after() * 2u32.saturating_pow(self.probes.min(16));
-        backed_off.min(self.rtt.most())
+        let backed_off = self.rtt.probe_after * (1 << self.probes.min(16));
+        backed_off.min(self.rtt.most)
     }
 
     fn find_losses(&mut self, now: Duration, mut lost: impl FnMut(Chunk)) {
@@ -347,6 +346,9 @@ impl Recovery {
         let Some(largest) = self.largest_acknowledged else {
             return;
         };
+        if largest < self.first {
+            return; // the common case: all is settled up to there
+        }
         let patience = self.rtt.loss_after(self.reordered > REORDERED.0);
         let mut newest_lost = None;
         let before = largest.saturating_sub(self.first) as usize;
@@ -372,6 +374,7 @@ impl Recovery {
         }
         if let Some(sent_at) = newest_lost {
             self.window.handle_lost(sent_at, now);
+            self.forget(now);
         }
     }
 
@@ -381,7 +384,7 @@ impl Recovery {
             let over = match sent.state {
                 State::UnderWay => false,
                 State::Lost => {
-                    let late = 2 * self.rtt.probe_after();
+                    let late = 2 * self.rtt.probe_after;
                     sent.at + late <= now || self.packets.len() >= MAX_PACKETS
                 }
                 State::Settled => true,
@@ -410,54 +413,79 @@ pub struct PathStats {
     pub lost: u64,
 }
 
-/// The round-trip time (RFC 6298, RFC 9002 section 5).
-#[derive(Debug, Default)]
+/// The round-trip time (RFC 6298, RFC 9002 section 5), and what follows from it until the next one is measured.
+#[derive(Debug)]
 struct Rtt {
     smoothed: Option<Duration>,
     variation: Duration,
     least: Duration,
     latest: Duration,
+    /// After so long without an acknowledgement the other side is asked for one.
+    probe_after: Duration,
+    /// However long round trips seem to be, silence for longer than this is worth asking.
+    most: Duration,
+}
+
+impl Default for Rtt {
+    fn default() -> Self {
+        Self {
+            smoothed: None,
+            variation: Duration::ZERO,
+            least: Duration::ZERO,
+            latest: Duration::ZERO,
+            probe_after: 3 * FIRST_RTT,
+            most: MOST_BETWEEN_PROBES,
+        }
+    }
 }
 
 impl Rtt {
     /// `delay` is how long the other side waited before it acknowledged.
     fn measure(&mut self, latest: Duration, delay: Duration) {
         self.latest = latest;
-        let Some(smoothed) = self.smoothed else {
-            self.smoothed = Some(latest);
-            self.variation = latest / 2;
-            self.least = latest;
-            return;
+        let (smoothed, variation) = match self.smoothed {
+            None => {
+                self.least = latest;
+                (latest, latest / 2)
+            }
+            Some(smoothed) => {
+                self.least = self.least.min(latest);
+                let delay = delay.min(ACK_DELAY);
+                let adjusted = if latest >= self.least + delay {
+                    latest - delay
+                } else {
+                    latest
+                };
+                (
+                    weighted(smoothed, adjusted, 3),
+                    weighted(self.variation, smoothed.abs_diff(adjusted), 2),
+                )
+            }
         };
-        self.least = self.least.min(latest);
-        let delay = delay.min(ACK_DELAY);
-        let adjusted = if latest >= self.least + delay {
-            latest - delay
-        } else {
-            latest
-        };
-        self.variation = (self.variation * 3 + smoothed.abs_diff(adjusted)) / 4;
-        self.smoothed = Some((smoothed * 7 + adjusted) / 8);
-    }
-
-    /// However long round trips seem to be, silence for longer than this is worth asking.
-    fn most(&self) -> Duration {
-        MOST_BETWEEN_PROBES.max(2 * self.least)
-    }
-
-    fn probe_after(&self) -> Duration {
-        match self.smoothed {
-            Some(smoothed) => smoothed + (4 * self.variation).max(GRANULARITY) + ACK_DELAY,
-            None => 3 * FIRST_RTT,
-        }
+        self.smoothed = Some(smoothed);
+        self.variation = variation;
+        self.probe_after = smoothed + (4 * variation).max(GRANULARITY) + ACK_DELAY;
+        self.most = MOST_BETWEEN_PROBES.max(2 * self.least);
     }
 
     /// How long after a packet that was acknowledged an earlier one may still be under way.
     fn loss_after(&self, reordered: bool) -> Duration {
         let rtt = self.smoothed.unwrap_or(FIRST_RTT).max(self.latest);
         let rtt = if reordered { rtt * 2 } else { rtt * 9 / 8 };
-        rtt.clamp(GRANULARITY, self.most())
+        rtt.clamp(GRANULARITY, self.most)
     }
+}
+
+/// A running mean, into which the new value goes by one part in two to the power of `shift`. Above the 584 years that
+/// 64 bits of nanoseconds hold, it is that.
+fn weighted(mean: Duration, new: Duration, shift: u32) -> Duration {
+    let (mean, new) = (nanoseconds(mean), nanoseconds(new));
+    Duration::from_nanos(mean - (mean >> shift) + (new >> shift))
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    (duration.as_secs().saturating_mul(1_000_000_000))
+        .saturating_add(duration.subsec_nanos().into())
 }
 
 /// How many bytes may be under way.

@@ -1,6 +1,6 @@
 //! A UDP socket and the sessions over it: shared by all who send, read by one task.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -13,7 +13,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::{Counters, Event, Hello, Mark, MethodDefinition, Refusal};
 use wallaby_proto::datagram::{
-    Cause, Ended, Gate, MessageNumber, SessionId, Settings, TooManySessions,
+    BySession, Cause, Ended, Gate, MessageNumber, SessionEvent, SessionId, Settings,
+    TooManySessions,
 };
 use wallaby_proto::wire::{Message, Request, Response};
 use wallaby_proto::{CallId, NodeId};
@@ -146,6 +147,9 @@ impl Port {
 
     /// Sends what may be sent now.
     fn flush(&self, state: &mut State) {
+        if !state.gate.has_output() && state.refused.is_none() {
+            return;
+        }
         let now = self.now();
         while let Some(to) = state.next_datagram(now) {
             let Some(socket) = &state.socket else {
@@ -180,10 +184,10 @@ impl Port {
         let mut driver = Driver {
             port: self,
             endpoint,
-            sessions: HashMap::new(),
+            sessions: BySession::default(),
             buffer: vec![0; ROOM],
             arrived: BytesMut::new(),
-            events: Vec::new(),
+            events: VecDeque::new(),
             batches: 0,
             sleep: timer::sleep_until(Instant::now()),
             sleeps_until: None,
@@ -224,12 +228,12 @@ impl State {
 struct Driver {
     port: Arc<Port>,
     endpoint: Weak<Inner>,
-    sessions: HashMap<SessionId, Driven>,
+    sessions: BySession<Driven>,
     /// Room for one datagram.
     buffer: Vec<u8>,
     /// Datagrams are copied here, so that payloads can be slices: what is read is mostly much shorter than what may be.
     arrived: BytesMut,
-    events: Vec<(SessionId, Result<Event, Box<Ended>>)>,
+    events: VecDeque<SessionEvent>,
     /// Batches since the socket was last found empty.
     batches: u32,
     sleep: timer::Sleep,
@@ -249,16 +253,15 @@ impl Driver {
             .is_some_and(|driver| driver.will_wake(cx.waker()))
         {
             state.driver = Some(cx.waker().clone());
+            self.sleeps_until = None; // it would wake another task
         }
         self.poll_write(&mut state, cx);
-        let Some(empty) = self.poll_read(&mut state, cx) else {
+        let Some((empty, now)) = self.poll_read(&mut state, cx) else {
             return Poll::Ready(());
         };
         self.sessions.extend(state.dialled.drain(..));
         let closed = std::mem::take(&mut state.closed);
-        while let Some(event) = state.gate.poll_event() {
-            self.events.push(event);
-        }
+        state.gate.take_events(&mut self.events);
         drop(state);
         cork::batch(|| {
             self.dispatch(&endpoint);
@@ -277,7 +280,7 @@ impl Driver {
         state.due = state.gate.next_timeout();
         let due = state.due;
         drop(state);
-        self.poll_sleep(due, cx);
+        self.poll_sleep(due, now, cx);
         Poll::Pending
     }
 
@@ -291,10 +294,11 @@ impl Driver {
         }
     }
 
-    /// Reads a batch of datagrams, and tells the time when there are no more: whether that is so, `None` if the port is
-    /// closed.
-    fn poll_read(&mut self, state: &mut State, cx: &mut Context<'_>) -> Option<bool> {
+    /// Reads a batch of datagrams, and tells the time when there are no more: whether that is so, and the time; `None` if
+    /// the port is closed.
+    fn poll_read(&mut self, state: &mut State, cx: &mut Context<'_>) -> Option<(bool, Duration)> {
         let mut empty = false;
+        let mut read_at = None;
         for _ in 0..BATCH {
             match state.socket.as_ref()?.poll_receive(cx, &mut self.buffer) {
                 Poll::Pending => {
@@ -304,6 +308,7 @@ impl Driver {
                 Poll::Ready(Ok((len, from))) => {
                     let datagram = self.keep(len);
                     let now = self.port.now();
+                    read_at = Some(now);
                     state.gate.handle_datagram(now, from, datagram);
                 }
                 // Of a datagram that was sent: see `take_unreachable`.
@@ -311,10 +316,11 @@ impl Driver {
             }
         }
         self.batches = if empty { 0 } else { self.batches + 1 };
+        let now = read_at.unwrap_or_else(|| self.port.now());
         if empty || self.batches >= BATCHES_UNTIL_TIME {
-            self.tell_time(state);
+            self.tell_time(state, now);
         }
-        Some(empty)
+        Some((empty, now))
     }
 
     /// The datagram that was read.
@@ -326,8 +332,7 @@ impl Driver {
         self.arrived.split().freeze()
     }
 
-    fn tell_time(&self, state: &mut State) {
-        let now = self.port.now();
+    fn tell_time(&self, state: &mut State, now: Duration) {
         if state.gate.next_timeout().is_some_and(|due| due <= now) {
             // Something did not come in time; perhaps the network has said why.
             state.note_unreachable(self.port.now());
@@ -337,10 +342,13 @@ impl Driver {
 
     /// Wakes the task when the gate wants to know the time. The gate's timers are not moved while they are far, so that
     /// this one seldom is.
-    fn poll_sleep(&mut self, due: Option<Duration>, cx: &mut Context<'_>) {
+    fn poll_sleep(&mut self, due: Option<Duration>, now: Duration, cx: &mut Context<'_>) {
         let Some(at) = due else {
             return; // whoever gives the gate something to wait for wakes the task
         };
+        if self.sleeps_until == due && now < at {
+            return; // it was not over when this poll began: if it is now, the task is woken again
+        }
         if self.sleeps_until != due {
             self.sleeps_until = due;
             self.sleep.reset(self.port.epoch + at);
@@ -354,16 +362,17 @@ impl Driver {
     fn dispatch(&mut self, endpoint: &Arc<Inner>) {
         let mut events = std::mem::take(&mut self.events);
         let mut touched: Option<SessionId> = None;
-        for (id, event) in events.drain(..) {
-            if touched.is_some_and(|touched| touched != id) {
+        for (id, event) in &mut events {
+            if touched.is_some_and(|touched| touched != *id) {
                 self.batch_done(touched);
             }
-            touched = Some(id);
+            touched = Some(*id);
             match event {
-                Ok(event) => self.handle(endpoint, id, event),
-                Err(ended) => self.handle_end(endpoint, id, &ended),
+                Ok(event) => self.handle(endpoint, *id, event),
+                Err(ended) => self.handle_end(endpoint, *id, ended),
             }
         }
+        events.clear();
         self.batch_done(touched);
         self.events = events;
     }
@@ -375,8 +384,8 @@ impl Driver {
         }
     }
 
-    fn handle(&mut self, endpoint: &Arc<Inner>, id: SessionId, mut event: Event) {
-        if let Event::Opened(_) = &event
+    fn handle(&mut self, endpoint: &Arc<Inner>, id: SessionId, event: &mut Event) {
+        if let Event::Opened(_) = event
             && !self.sessions.contains_key(&id)
         {
             let session = PortSession::new(&self.port, id);
@@ -388,8 +397,8 @@ impl Driver {
         let Some((peer, dispatcher)) = self.sessions.get_mut(&id) else {
             return; // this side has closed it
         };
-        peer.note_event(&event);
-        dispatcher.handle(peer, &mut event);
+        peer.note_event(event);
+        dispatcher.handle(peer, event);
     }
 
     fn handle_end(&mut self, endpoint: &Arc<Inner>, id: SessionId, ended: &Ended) {

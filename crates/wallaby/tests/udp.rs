@@ -268,6 +268,43 @@ async fn a_message_costs_a_datagram() {
     .await;
 }
 
+/// Callers that get their answers together, and at once make their next calls, share datagrams.
+#[tokio::test]
+async fn messages_of_many_callers_share_datagrams() {
+    patience(async {
+        const CALLERS: u64 = 64;
+        const ROUNDS: u64 = 20;
+        let proxy = Proxy::new(Faults::default(), 1).await;
+        let server = behind(&proxy, counting(0, None, Executed::default()), free()).await;
+        let client = client();
+        let work = work::at(&client, &proxy.address);
+        work.one("0 1".into()).await.expect("an answer");
+        let before = proxy.passed();
+        let mut callers = tokio::task::JoinSet::new();
+        for caller in 0..CALLERS as u32 {
+            let work = work.clone();
+            callers.spawn(async move {
+                for _ in 0..ROUNDS {
+                    work.one(format!("{caller} 1")).await.expect("an answer");
+                }
+            });
+        }
+        callers.join_all().await;
+        let after = proxy.passed();
+        for way in [0, 1] {
+            let cost = after[way] - before[way];
+            // The first round, in which nobody has waited yet, costs a datagram a call.
+            let limit = CALLERS + CALLERS * (ROUNDS - 1) / 2;
+            assert!(
+                cost <= limit,
+                "{cost} datagrams, way {way}, at most {limit}"
+            );
+        }
+        drop(server);
+    })
+    .await;
+}
+
 /// The server dies without a word, and another life takes its address.
 #[tokio::test]
 async fn a_restart_at_the_same_address_is_noticed() {

@@ -118,6 +118,9 @@ struct State {
     blocked: bool,
     /// Somebody will write the output at the end of a batch.
     kept: bool,
+    /// Several answers came at once: what those who waited for them send next is written together, in the driver's next
+    /// turn, which comes after theirs.
+    gathering: bool,
     /// Messages that travel in parts and whose places are waited for, by stream.
     large: Vec<(u64, Place)>,
     /// Calls whose initial requests are in the output, and how far that must be written for them.
@@ -154,6 +157,7 @@ impl Peer {
                 late: BytesMut::new(),
                 blocked: false,
                 kept: false,
+                gathering: false,
                 large: Vec::new(),
                 initial: Vec::new(),
                 driver: None,
@@ -421,9 +425,9 @@ impl Peer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Output was added: it is written now, or at the end of the batch that this thread handles.
+    /// Output was added: it is written now, at the end of the batch that this thread handles, or in the driver's turn.
     fn written(self: &Arc<Self>, state: &mut State) {
-        if state.blocked {
+        if state.blocked || state.gathering && state.carrier.waiting() < CORK_LIMIT {
             return;
         }
         if cork::is_corked() && state.carrier.waiting() < CORK_LIMIT {
@@ -657,6 +661,7 @@ impl Peer {
     /// may be something left to read.
     fn poll_write(self: &Arc<Self>, cx: &mut Context<'_>) -> (Option<String>, bool) {
         let mut state = self.lock();
+        state.gathering = false;
         while state.blocked && state.ended.is_none() {
             let Carrier::Stream(_, writer) = &state.carrier else {
                 break;
@@ -705,6 +710,8 @@ impl Peer {
         };
         // The handshake's answer, credit for parts, and parts of ours that credit has freed.
         let has_output = connection.has_output();
+        state.gathering = several_answers(events.iter());
+        let goes_on = has_output || state.gathering;
         drop(state);
         cork::batch(|| {
             for event in &mut *events {
@@ -714,8 +721,19 @@ impl Peer {
             events.clear();
             dispatch.batch_done(self);
         });
-        failed.map_or(Ok(has_output), Err)
+        failed.map_or(Ok(goes_on), Err)
     }
+}
+
+/// Whether more than one of these events may set off what waits for it: whoever does has something to send next, often.
+pub(crate) fn several_answers<'a>(events: impl Iterator<Item = &'a Event>) -> bool {
+    let answers = events.filter(|event| {
+        matches!(
+            event,
+            Event::Message(Message::Response(_) | Message::End(_))
+        )
+    });
+    answers.take(2).count() == 2
 }
 
 impl State {

@@ -21,7 +21,7 @@ use wallaby_proto::{CallId, NodeId};
 
 use crate::dispatch::Dispatcher;
 use crate::driver::cork;
-use crate::driver::peer::{Delayed, Dispatch, Peer};
+use crate::driver::peer::{Delayed, Dispatch, Peer, several_answers};
 use crate::endpoint::Inner;
 use crate::link::DelayLine;
 use crate::timer::{self, Instant};
@@ -59,6 +59,9 @@ struct State {
     dialled: Vec<(SessionId, Driven)>,
     /// Sessions that this side closed, and why.
     closed: Vec<(SessionId, String)>,
+    /// Several answers came at once: what those who waited for them send next leaves together, in the driver's next turn,
+    /// which comes after theirs.
+    gathering: bool,
     /// The driver, while it waits.
     driver: Option<Waker>,
     /// When the driver tells the gate the time, if it is not woken before.
@@ -99,6 +102,7 @@ impl Port {
                 refused: None,
                 dialled: Vec::new(),
                 closed: Vec::new(),
+                gathering: false,
                 driver: None,
                 due: None,
             }),
@@ -256,12 +260,20 @@ impl Driver {
             self.sleeps_until = None; // it would wake another task
         }
         self.poll_write(&mut state, cx);
+        if std::mem::take(&mut state.gathering) {
+            port.flush(&mut state);
+        }
         let Some((empty, now)) = self.poll_read(&mut state, cx) else {
             return Poll::Ready(());
         };
         self.sessions.extend(state.dialled.drain(..));
         let closed = std::mem::take(&mut state.closed);
         state.gate.take_events(&mut self.events);
+        let answers = self
+            .events
+            .iter()
+            .filter_map(|(_, event)| event.as_ref().ok());
+        state.gathering = several_answers(answers);
         drop(state);
         cork::batch(|| {
             self.dispatch(&endpoint);
@@ -272,8 +284,10 @@ impl Driver {
             }
         });
         let mut state = port.lock();
-        port.flush(&mut state);
-        if !empty {
+        if !state.gathering {
+            port.flush(&mut state);
+        }
+        if !empty || state.gathering {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -553,7 +567,9 @@ impl PortSession {
     /// Sends what may be sent now, of this session and the others of its port.
     pub(super) fn flush(&self) {
         let mut state = self.port.lock();
-        self.port.flush(&mut state);
+        if !state.gathering {
+            self.port.flush(&mut state);
+        }
     }
 }
 

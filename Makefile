@@ -48,6 +48,8 @@ verify: ## Check format, lints, docs and run all tests; writes nothing but build
 	@$(CARGO) run -q -p wallaby-sim --locked --profile sim -- --seeds 2000
 	@echo "== simulator: whole endpoints in 300 random worlds"
 	@$(CARGO) test -q -p wallaby --locked --profile sim --features turmoil --test turmoil
+	@echo "== instructions: calls take no more than recorded"
+	@scripts/instructions.sh check
 
 .PHONY: fix
 fix: setup-test ## Format the code and apply what clippy can repair; brings Cargo.lock up to date
@@ -121,6 +123,10 @@ fuzz: setup-fuzz ## A minute for each decoder and state machine; ARGS="client 60
 callgrind: ## Instructions and nanoseconds per call of the protocol core alone (release)
 	@scripts/setup.sh callgrind
 	@scripts/callgrind.sh
+
+.PHONY: instructions
+instructions: ## Compare the instructions of calls with those on record; ARGS=record writes them anew (release)
+	@scripts/instructions.sh $(or $(ARGS),check)
 
 .PHONY: audit
 audit: ## Check the dependencies against deny.toml; compiles cargo-deny once

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Counts the instructions of calls (callgrind) and compares them with those on record: a guard against slow decay that does
+# not depend on what else the machine does.
+#
+#   scripts/instructions.sh check    fails if a call takes 3 % more than recorded; says so if it takes 3 % less. Over UDP
+#                                    it is 10 %: how many datagrams leave for acknowledgements alone depends on the time
+#   scripts/instructions.sh record   writes scripts/instructions.tsv anew: after a change that is worth its price, or a gain
+#
+# Counts are those of one compiler: with another than the record's nothing can be compared, and `check` says so.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+record=scripts/instructions.tsv
+few=1000
+many=3000
+margin=3 # percent
+udp_margin=10
+
+case ${1-} in
+check | record) ;;
+*)
+    echo "usage: scripts/instructions.sh check | record" >&2
+    exit 2
+    ;;
+esac
+
+say() { printf 'instructions: %s\n' "$*" >&2; }
+
+compiler=$(rustc -V)
+if [ "$1" = check ]; then
+    recorded=$(sed -n 's/^# //p' "$record" | head -n 1)
+    if [ "$compiler" != "$recorded" ]; then
+        say "SKIPPED: this is $compiler, the record is by $recorded"
+        exit 0
+    fi
+fi
+if ! scripts/setup.sh callgrind; then
+    if [ "$1" = record ]; then exit 1; fi
+    say "SKIPPED: there is no valgrind here"
+    exit 0
+fi
+
+cargo build --release --locked -q -p wallaby-proto --example cost -p wallaby --example hot_path
+examples=${CARGO_TARGET_DIR:-target}/release/examples
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+# instructions PROGRAM ARGUMENTS..., where CALLS stands for their number: instructions per call, start-up left out
+instructions() {
+    local counts=() calls log
+    for calls in "$few" "$many"; do
+        log=$(valgrind --tool=callgrind --callgrind-out-file=/dev/null "${@/CALLS/$calls}" 2>&1 >/dev/null) || {
+            printf '%s\n' "$log" >&2
+            return 1
+        }
+        counts+=("$(awk '$2 == "Collected" { print $4 }' <<<"$log")")
+    done
+    echo $(((counts[1] - counts[0]) / (many - few)))
+}
+
+measure() {
+    local scenario transport address
+    while read -r scenario; do
+        printf 'core: %s\t%d\n' "$scenario" "$(instructions "$examples/cost" "$scenario" CALLS)"
+    done < <("$examples/cost" --list)
+    for transport in mem unix tcp udp; do
+        case $transport in
+        unix) address="unix://$folder/socket" ;;
+        mem) address="mem://hot" ;;
+        *) address="$transport://127.0.0.1:2910" ;; # the number of the server is one more digit
+        esac
+        for servers in 1 2; do
+            printf '%s: %d in a row\t%d\n' "$transport" "$servers" \
+                "$(instructions "$examples/hot_path" CALLS "$servers" "$address")"
+        done
+        printf '%s: 50 at a time\t%d\n' "$transport" "$(instructions "$examples/hot_path" CALLS 1 "$address" 50)"
+    done
+}
+
+if [ "$1" = record ]; then
+    measure >"$folder/record"
+    { printf '# %s\n# call\tinstructions\n' "$compiler" && cat "$folder/record"; } >"$record"
+    cat "$record"
+    exit
+fi
+
+measure | awk -F '\t' -v common="$margin" -v udp="$udp_margin" -v record="$record" '
+    BEGIN { while ((getline line < record) > 0) if (line !~ /^#/) { split(line, field, "\t"); known[field[1]] = field[2] } }
+    !($1 in known) { printf "%-28s %7d  not on record\n", $1, $2; failed = 1; next }
+    {
+        change = 100 * ($2 - known[$1]) / known[$1]
+        margin = $1 ~ /^udp/ ? udp : common
+        verdict = ""
+        if (change > margin) { verdict = "  MORE THAN ALLOWED"; failed = 1 }
+        if (change < -margin) verdict = "  a gain: record it"
+        printf "%-28s %7d  %+5.1f %%%s\n", $1, $2, change, verdict
+    }
+    END {
+        if (failed) print "instructions: if that is worth it, write them anew: make instructions ARGS=record" > "/dev/stderr"
+        exit failed
+    }'

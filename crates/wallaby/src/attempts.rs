@@ -221,9 +221,11 @@ impl Attempts {
         let (number, server) = (self.made, self.server(self.made));
         let mut options = self.client.options();
         if number > 0 {
-            options.deadline = Some(self.deadline.saturating_duration_since(Instant::now()));
+            Arc::make_mut(&mut options).deadline =
+                Some(self.deadline.saturating_duration_since(Instant::now()));
         }
         if let Some(each) = self.policy.retry.as_ref().and_then(|retry| retry.each) {
+            let options = Arc::make_mut(&mut options);
             options.deadline = Some(options.deadline.map_or(each, |left| left.min(each)));
         }
         let call = self.client.send(Outgoing {

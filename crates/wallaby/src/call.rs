@@ -79,12 +79,35 @@ pub enum Outcome {
     Failed(Failure),
 }
 
+/// An [`Outcome`] that takes little room.
+enum Ended {
+    Complete { statuses: u64 },
+    Failed(Box<Failure>),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(Box::new(failure))
+    }
+}
+
+impl Ended {
+    fn outcome(&self) -> Outcome {
+        match self {
+            Self::Complete { statuses } => Outcome::Complete {
+                statuses: *statuses,
+            },
+            Self::Failed(failure) => Outcome::Failed(Failure::clone(failure)),
+        }
+    }
+}
+
 /// The part of a call that the endpoint knows too.
 pub(crate) struct CallShared {
     pub(crate) id: CallId,
     token: Token,
     endpoint: Arc<Inner>,
-    options: CallOptions,
+    options: Arc<CallOptions>,
     begun: Instant,
     deadline: Instant,
     state: Mutex<State>,
@@ -98,7 +121,7 @@ struct State {
     answers: Line<RawAnswer>,
     waker: Option<Waker>,
     /// How the call ended.
-    outcome: Option<Outcome>,
+    ended: Option<Ended>,
     ended_after: Option<Duration>,
     /// The failure was yielded.
     told: bool,
@@ -157,7 +180,7 @@ impl CallShared {
         endpoint: Arc<Inner>,
         id: CallId,
         token: Token,
-        options: CallOptions,
+        options: Arc<CallOptions>,
     ) -> Arc<Self> {
         let begun = Instant::now();
         let time = options.deadline.unwrap_or(endpoint.config.default_deadline);
@@ -174,7 +197,7 @@ impl CallShared {
                 initiator,
                 answers: Line::default(),
                 waker: None,
-                outcome: None,
+                ended: None,
                 ended_after: None,
                 told: false,
                 roots: Line::default(),
@@ -205,7 +228,7 @@ impl CallShared {
     /// A response or the end of a branch arrived, over `peer` or from this endpoint itself.
     pub(crate) fn handle_answer(&self, peer: Option<&Arc<Peer>>, message: &mut Message) {
         let mut state = self.lock();
-        if state.settled || state.outcome.is_some() && state.watch.is_none() {
+        if state.settled || state.ended.is_some() && state.watch.is_none() {
             self.endpoint.meters.late_dropped.add();
             return;
         }
@@ -218,7 +241,7 @@ impl CallShared {
         if !state.may_answer(self.token, token, peer) {
             return self.note_forged(peer);
         }
-        if state.outcome.is_some() {
+        if state.ended.is_some() {
             return self.handle_late(state, peer, message);
         }
         // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
@@ -226,7 +249,7 @@ impl CallShared {
             && Instant::now() >= self.deadline
         {
             let failure = self.too_late(&state);
-            return self.end(state, Outcome::Failed(failure));
+            return self.end(state, failure.into());
         }
         let handled = match &mut *message {
             Message::Response(response) => self.handle_response(&mut state, peer, response),
@@ -240,10 +263,10 @@ impl CallShared {
         let ends = match handled {
             Ok(()) if state.initiator.is_complete() => Some(state.completed()),
             Ok(()) => None,
-            Err(failure) => Some(Outcome::Failed(self.after_attempts(&state, failure))),
+            Err(failure) => Some(self.after_attempts(&state, failure).into()),
         };
-        if let Some(outcome) = ends {
-            return self.end(state, outcome);
+        if let Some(ended) = ends {
+            return self.end(state, ended);
         }
         state.wake();
         if state.watch.is_some() {
@@ -327,11 +350,11 @@ impl CallShared {
     /// The deadline passed.
     pub(crate) fn handle_deadline(&self) {
         let state = self.lock();
-        if state.outcome.is_some() {
+        if state.ended.is_some() {
             return;
         }
         let failure = self.too_late(&state);
-        self.end(state, Outcome::Failed(failure));
+        self.end(state, failure.into());
     }
 
     #[cold]
@@ -349,34 +372,34 @@ impl CallShared {
     /// The initiator gives the call up.
     pub(crate) fn abort(&self) {
         let state = self.lock();
-        if state.outcome.is_none() {
-            self.end(state, Outcome::Failed(Failure::Aborted));
+        if state.ended.is_none() {
+            self.end(state, Failure::Aborted.into());
         }
     }
 
     pub(crate) fn fail(&self, failure: Failure) {
         let state = self.lock();
-        if state.outcome.is_none() {
-            self.end(state, Outcome::Failed(failure));
+        if state.ended.is_none() {
+            self.end(state, failure.into());
         }
     }
 
     /// The call has ended; nothing changes that. What still runs somewhere is told to stop.
-    fn end(&self, mut state: MutexGuard<'_, State>, outcome: Outcome) {
+    fn end(&self, mut state: MutexGuard<'_, State>, ended: Ended) {
         let meters = &self.endpoint.meters;
-        match &outcome {
-            Outcome::Complete { .. } => meters.calls_completed.add(),
-            Outcome::Failed(Failure::Aborted) => meters.calls_aborted.add(),
-            Outcome::Failed(_) => meters.calls_failed.add(),
+        match &ended {
+            Ended::Complete { .. } => meters.calls_completed.add(),
+            Ended::Failed(failure) if **failure == Failure::Aborted => meters.calls_aborted.add(),
+            Ended::Failed(_) => meters.calls_failed.add(),
         }
         if log::debugs() {
-            self.log_end(&outcome);
+            self.log_end(&ended);
         }
         if state.resending.is_some() {
             self.release(&mut state);
         }
-        let complete = matches!(outcome, Outcome::Complete { .. });
-        state.outcome = Some(outcome);
+        let complete = matches!(ended, Ended::Complete { .. });
+        state.ended = Some(ended);
         state.ended_after = self.options.traced.then(|| self.begun.elapsed());
         let winds_down = !complete && self.wind_down(&mut state);
         if !winds_down {
@@ -398,8 +421,8 @@ impl CallShared {
 
     #[cold]
     #[inline(never)]
-    fn log_end(&self, outcome: &Outcome) {
-        tracing::debug!(call = %self.id, ?outcome, "ended");
+    fn log_end(&self, ended: &Ended) {
+        tracing::debug!(call = %self.id, outcome = ?ended.outcome(), "ended");
     }
 
     // What the initiator sends.
@@ -421,8 +444,8 @@ impl CallShared {
         payload: Bytes,
     ) -> Result<Request, Failure> {
         let mut state = self.lock();
-        if let Some(Outcome::Failed(failure)) = &state.outcome {
-            return Err(failure.clone());
+        if let Some(Ended::Failed(failure)) = &state.ended {
+            return Err(Failure::clone(failure));
         }
         let id = state.initiator.send()?;
         let (size, limit) = (payload.len() as u64, self.endpoint.config.limits.message);
@@ -489,7 +512,7 @@ impl CallShared {
     }
 
     fn request_options(&self, budgets: Option<Budgets>) -> Option<Box<Options>> {
-        let CallOptions { metadata, .. } = &self.options;
+        let CallOptions { metadata, .. } = &*self.options;
         let ping = Some(self.ping()).filter(|ping| *ping != DEFAULT_PING);
         if metadata.is_empty() && budgets.is_none() && ping.is_none() {
             return None;
@@ -591,7 +614,7 @@ impl CallShared {
     /// Whether the application takes more answers that come from this endpoint itself.
     pub(crate) fn takes_own(&self) -> bool {
         let state = self.lock();
-        state.outcome.is_some() || state.own < self.endpoint.config.limits.call
+        state.ended.is_some() || state.own < self.endpoint.config.limits.call
     }
 
     async fn send_in_time(
@@ -628,7 +651,7 @@ impl CallShared {
 
     fn note_sent(&self, id: RequestId, peer: &Arc<Peer>) -> bool {
         let mut state = self.lock();
-        if state.outcome.is_some() {
+        if state.ended.is_some() {
             return false;
         }
         if let Some(sent) = state
@@ -645,7 +668,7 @@ impl CallShared {
 
     fn note_not_sent(&self, id: RequestId) {
         let mut state = self.lock();
-        let ended = state.outcome.is_some();
+        let ended = state.ended.is_some();
         if let Some(sent) = state
             .roots
             .iter_mut()
@@ -660,9 +683,9 @@ impl CallShared {
     fn close(&self) {
         let mut state = self.lock();
         state.initiator.close();
-        if state.outcome.is_none() && state.initiator.is_complete() {
-            let outcome = state.completed();
-            self.end(state, outcome);
+        if state.ended.is_none() && state.initiator.is_complete() {
+            let ended = state.completed();
+            self.end(state, ended);
         }
     }
 
@@ -685,7 +708,7 @@ impl CallShared {
             }
             return Poll::Ready(Some(answer.into_result()));
         }
-        match &state.outcome {
+        match &state.ended {
             None => {
                 if !state
                     .waker
@@ -696,8 +719,8 @@ impl CallShared {
                 }
                 Poll::Pending
             }
-            Some(Outcome::Failed(failure)) if !state.told => {
-                let failure = failure.clone();
+            Some(Ended::Failed(failure)) if !state.told => {
+                let failure = Failure::clone(failure);
                 state.told = true;
                 // A call that failed fast has said why: the status.
                 if self.options.fail_fast && failure == Failure::Aborted {
@@ -710,7 +733,7 @@ impl CallShared {
     }
 
     pub(crate) fn outcome(&self) -> Option<Outcome> {
-        self.lock().outcome.clone()
+        self.lock().ended.as_ref().map(Ended::outcome)
     }
 
     fn trace(&self) -> Trace {
@@ -755,8 +778,8 @@ impl State {
         resending.is_some_and(|resending| resending.knows(connection))
     }
 
-    fn completed(&self) -> Outcome {
-        Outcome::Complete {
+    fn completed(&self) -> Ended {
+        Ended::Complete {
             statuses: self.initiator.responses().1,
         }
     }
@@ -776,7 +799,7 @@ impl State {
     /// The application takes an answer; returns what is to be credited for now. A call that has ended needs no credit.
     fn take(&mut self, answer: &RawAnswer, worth: u64) -> Option<Taken> {
         let peer = answer.peer.as_ref()?;
-        if self.outcome.is_some() {
+        if self.ended.is_some() {
             return None;
         }
         self.credit(peer, answer.payload.len() as u64, worth)

@@ -31,8 +31,8 @@ pub struct Outgoing {
     pub method: Arc<MethodDefinition>,
     /// The arguments.
     pub payload: Bytes,
-    /// How the call is made.
-    pub options: CallOptions,
+    /// How the call is made; all calls of a client share it ([`Arc::make_mut`] changes it for this one).
+    pub options: Arc<CallOptions>,
     /// Which attempt of a retried or hedged call this is; 0 is the first.
     pub attempt: u32,
 }
@@ -56,7 +56,7 @@ pub struct Caller {
     /// Keeps the endpoint open.
     open: Option<Endpoint>,
     parent: Option<Arc<Handling>>,
-    options: CallOptions,
+    options: Arc<CallOptions>,
 }
 
 impl Caller {
@@ -65,7 +65,7 @@ impl Caller {
             endpoint: Arc::clone(endpoint.inner()),
             open: Some(endpoint.clone()),
             parent: None,
-            options: CallOptions::default(),
+            options: Arc::default(),
         }
     }
 
@@ -85,7 +85,7 @@ impl Caller {
             endpoint: Arc::clone(&handling.endpoint),
             open: None,
             parent: Some(Arc::clone(handling)),
-            options,
+            options: Arc::new(options),
         }
     }
 
@@ -107,7 +107,7 @@ impl Caller {
             .is_some()
             .then_some(self.options.deadline)
             .flatten();
-        self.options.deadline =
+        self.change().deadline =
             Some(inherited.map_or(deadline, |inherited| deadline.min(inherited)));
         self
     }
@@ -120,13 +120,17 @@ impl Caller {
     }
 
     /// How the next call is made: on behalf of a request, within its budgets.
-    fn options(&self) -> CallOptions {
-        let mut options = self.options.clone();
+    fn options(&self) -> Arc<CallOptions> {
+        let mut options = Arc::clone(&self.options);
         if let Some(share) = self.parent.as_ref().and_then(|parent| parent.share()) {
             let own = options.budgets.unwrap_or_default();
-            options.budgets = Some(own.at_most(&share));
+            Arc::make_mut(&mut options).budgets = Some(own.at_most(&share));
         }
         options
+    }
+
+    fn change(&mut self) -> &mut CallOptions {
+        Arc::make_mut(&mut self.options)
     }
 
     fn is_over(&self) -> bool {
@@ -185,21 +189,21 @@ impl Client {
     /// Each hop reports its timings for [`Call::trace`].
     #[must_use]
     pub fn traced(mut self) -> Self {
-        self.caller.options.traced = true;
+        self.caller.change().traced = true;
         self
     }
 
     /// The first status ends a call and aborts the rest of its tree.
     #[must_use]
     pub fn fail_fast(mut self) -> Self {
-        self.caller.options.fail_fast = true;
+        self.caller.change().fail_fast = true;
         self
     }
 
     /// A pair that travels down the tree of each call. If all pairs together exceed 8 KiB, calls fail and say so.
     #[must_use]
     pub fn metadata(mut self, key: &str, value: &str) -> Self {
-        if let Err(error) = self.caller.options.metadata.insert(key, value) {
+        if let Err(error) = self.caller.change().metadata.insert(key, value) {
             self.refused = Some(error);
         }
         self
@@ -209,14 +213,14 @@ impl Client {
     /// [`crate::Builder::ping`].
     #[must_use]
     pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
-        self.caller.options.ping = Some(PingSettings { period, timeout });
+        self.caller.change().ping = Some(PingSettings { period, timeout });
         self
     }
 
     /// How long a handler may make no progress before the call fails; see [`crate::Builder::stall_limit`].
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
-        self.caller.options.stall_limit = Some(limit);
+        self.caller.change().stall_limit = Some(limit);
         self
     }
 
@@ -227,7 +231,7 @@ impl Client {
     /// tree that is not announced may find the share of a branch too small before the whole is used up.
     #[must_use]
     pub fn budgets(mut self, budgets: Budgets) -> Self {
-        self.caller.options.budgets = Some(budgets);
+        self.caller.change().budgets = Some(budgets);
         self
     }
 
@@ -294,7 +298,7 @@ impl Client {
     {
         let payload = <C as Codec<Args>>::encode(&arguments);
         let failed = |failure| {
-            let call = Inner::begin_call(&self.caller.endpoint, CallOptions::default());
+            let call = Inner::begin_call(&self.caller.endpoint, Arc::default());
             call.fail(failure);
             call
         };
@@ -342,7 +346,7 @@ impl Client {
     pub(crate) fn send(&self, outgoing: Outgoing) -> RawCall {
         let call = match (&self.refused, &self.caller.endpoint.sender) {
             (Some(refused), _) => {
-                let call = Inner::begin_call(&self.caller.endpoint, CallOptions::default());
+                let call = Inner::begin_call(&self.caller.endpoint, Arc::default());
                 call.fail(Failure::Codec(crate::codec::CodecError::new(
                     "metadata",
                     refused.to_string(),
@@ -351,7 +355,7 @@ impl Client {
             }
             // Nothing begins any more on behalf of a request that was stopped.
             (None, _) if self.caller.is_over() => {
-                let call = Inner::begin_call(&self.caller.endpoint, CallOptions::default());
+                let call = Inner::begin_call(&self.caller.endpoint, Arc::default());
                 call.fail(Failure::Aborted);
                 call
             }
@@ -373,7 +377,7 @@ impl Client {
 
     /// This client with the policy's way to send requests again among its options.
     fn with_resend(mut self, policy: &Policy) -> Self {
-        self.caller.options.resend = policy.resend.as_ref().map(|resend| {
+        self.caller.change().resend = policy.resend.as_ref().map(|resend| {
             let mut resend = Arc::clone(resend);
             if !policy.others.is_empty() {
                 Arc::make_mut(&mut resend).others = policy.others.clone();
@@ -384,7 +388,7 @@ impl Client {
     }
 
     /// How the next attempt is made.
-    pub(crate) fn options(&self) -> CallOptions {
+    pub(crate) fn options(&self) -> Arc<CallOptions> {
         self.caller.options()
     }
 

@@ -423,7 +423,7 @@ impl Inner {
     }
 
     /// A new call without requests. Taking an id and entering the live set is one step (PROTOCOL-NOTES 29).
-    pub(crate) fn begin_call(self: &Arc<Self>, options: CallOptions) -> RawCall {
+    pub(crate) fn begin_call(self: &Arc<Self>, options: Arc<CallOptions>) -> RawCall {
         let mut calls = self.calls();
         let limit = self.config.limits.calls;
         let full = calls.len() >= limit;

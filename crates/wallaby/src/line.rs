@@ -7,14 +7,18 @@ use std::collections::VecDeque;
 pub(crate) struct Line<T> {
     /// Empty only if `rest` is.
     first: Option<T>,
-    rest: VecDeque<T>,
+    #[expect(
+        clippy::box_collection,
+        reason = "small where there is none, as almost always"
+    )]
+    rest: Option<Box<VecDeque<T>>>,
 }
 
 impl<T> Default for Line<T> {
     fn default() -> Self {
         Self {
             first: None,
-            rest: VecDeque::new(),
+            rest: None,
         }
     }
 }
@@ -29,23 +33,26 @@ impl<T> Line<T> {
 
     #[inline(never)]
     fn push_rest(&mut self, value: T) {
-        self.rest.push_back(value);
+        self.rest.get_or_insert_default().push_back(value);
     }
 
     pub(crate) fn pop(&mut self) -> Option<T> {
         let first = self.first.take();
-        if !self.rest.is_empty() {
-            self.first = self.rest.pop_front();
+        if let Some(rest) = &mut self.rest {
+            self.first = rest.pop_front();
         }
         first
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.first.iter().chain(&self.rest)
+        self.first
+            .iter()
+            .chain(self.rest.iter().flat_map(|rest| rest.iter()))
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.first.iter_mut().chain(&mut self.rest)
+        let rest = self.rest.iter_mut().flat_map(|rest| rest.iter_mut());
+        self.first.iter_mut().chain(rest)
     }
 }
 

@@ -185,8 +185,7 @@ impl SendLayer for Stamp {
 impl Sender for Stamped {
     fn send(&self, mut outgoing: Outgoing) -> RawCall {
         log(&self.log, outgoing.method.name().to_string());
-        outgoing
-            .options
+        Arc::make_mut(&mut outgoing.options)
             .metadata
             .insert("password", "secret")
             .expect("it is short");

@@ -12,7 +12,7 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::wire::Request;
 use wallaby_proto::{Address, RequestId};
 
-use super::{CallShared, Outcome, State};
+use super::{CallShared, State};
 use crate::error::{AttemptsFailed, FailedAttempt, Failure, NoMore};
 use crate::retry::is_lost;
 use crate::timer::{self, Instant};
@@ -98,7 +98,7 @@ impl CallShared {
     pub(super) fn keep(&self, request: &mut Request, method: &MethodDefinition, server: &Address) {
         let size = request.payload.len() as u64 + KEPT_COST;
         let mut state = self.lock();
-        if state.outcome.is_some() {
+        if state.ended.is_some() {
             return;
         }
         let resending = state.resending.get_or_insert_default();
@@ -202,7 +202,7 @@ impl CallShared {
     /// The request as it is sent now, where to, and whether that is the last of the servers; `None` if the call is over.
     fn next_kept(&self, id: RequestId) -> Option<(Address, Arc<MethodDefinition>, Request, bool)> {
         let mut state = self.lock();
-        if state.outcome.is_some() {
+        if state.ended.is_some() {
             return None;
         }
         let others = &self.options.resend.as_ref()?.others;
@@ -247,7 +247,7 @@ impl CallShared {
         let mut state = self.lock();
         let resending = state.resending.as_ref();
         let kept = is_lost(failure)
-            && state.outcome.is_none()
+            && state.ended.is_none()
             && resending.is_some_and(|resending| resending.place_of(id).is_some());
         if kept {
             state.skip(id);
@@ -295,7 +295,7 @@ impl CallShared {
         for what in again {
             if let Err(failure) = self.begin_again(&mut state, what) {
                 let failure = self.after_attempts(&state, failure);
-                return self.end(state, Outcome::Failed(failure));
+                return self.end(state, failure.into());
             }
         }
         drop(state);

@@ -8,7 +8,7 @@ use wallaby_proto::wire::{Message, Ping, PingSettings, Pong};
 use wallaby_proto::{Address, NodeId, Path, RequestId};
 
 use super::resending::Again;
-use super::{CallShared, Outcome, State};
+use super::{CallShared, State};
 use crate::driver::peer::Peer;
 use crate::endpoint::Inner;
 use crate::error::{ConnectError, Failure};
@@ -112,9 +112,9 @@ impl CallShared {
         if let (initiator, Some(watch)) = state.parts() {
             watch.handle_pong(initiator, pong, &source, now);
         }
-        if state.outcome.is_none() && state.initiator.is_complete() {
-            let outcome = state.completed();
-            return self.end(state, outcome);
+        if state.ended.is_none() && state.initiator.is_complete() {
+            let ended = state.completed();
+            return self.end(state, ended);
         }
         self.act(state);
     }
@@ -158,7 +158,7 @@ impl CallShared {
 
     /// The call is watched over from now on; later if a request waits to be sent, as nobody could know it.
     fn begin_watch(&self, state: &mut State, now: Duration) {
-        if state.roots.iter().any(|sent| sent.peer.is_none()) && state.outcome.is_none() {
+        if state.roots.iter().any(|sent| sent.peer.is_none()) && state.ended.is_none() {
             let due = Some(now + self.ping().period);
             self.endpoint
                 .liveness
@@ -247,9 +247,9 @@ impl CallShared {
             self.settle(&mut state);
         }
         match failed {
-            Some(failure) if state.outcome.is_none() => {
+            Some(failure) if state.ended.is_none() => {
                 let failure = self.after_attempts(&state, Failure::Lost(failure));
-                self.end(state, Outcome::Failed(failure));
+                self.end(state, failure.into());
             }
             _ if !again.is_empty() => self.again(state, &again),
             _ => drop(state),

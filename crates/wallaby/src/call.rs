@@ -546,7 +546,7 @@ impl CallShared {
             return true;
         }
         self.endpoint.seal(request, peer);
-        let place = Some(Place::Initial(self.id.sequence));
+        let place = Some(Place::Initiator(self.id.sequence));
         match peer.try_request(request, method, place) {
             Ok(()) => true,
             Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen)) => {

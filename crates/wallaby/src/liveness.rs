@@ -207,14 +207,14 @@ impl Liveness {
 
     /// A released message got its place in a connection's output.
     pub(crate) fn placed(&self, place: Place, output: Output) {
-        if let Place::Initial(_) = place {
+        if let Place::Initiator(_) = place {
             return; // no record waits for it
         }
         let records = &mut self.lock().records;
         match place {
             Place::Released(ticket, sent) => records.placed(ticket, sent, output),
             Place::Passing(passage) => records.passed_on(passage, Some(output)),
-            Place::Initial(_) => {}
+            Place::Initiator(_) => {}
         }
     }
 
@@ -224,7 +224,7 @@ impl Liveness {
         match place {
             Place::Released(ticket, sent) => records.dropped(ticket, sent),
             Place::Passing(passage) => records.passed_on(passage, None),
-            Place::Initial(_) => {}
+            Place::Initiator(_) => {}
         }
     }
 

@@ -115,3 +115,48 @@ async fn a_slow_handler_is_not_a_silent_peer(net: Net) {
     assert_eq!(client.metrics().connections_silent, 0);
     assert_eq!(client.metrics().connections_opened, 1);
 }
+
+/// A server that takes its time with what it was sent before gets no ping either: it is not silent on that account.
+#[tokio::test]
+async fn a_ping_that_is_not_out_yet_has_no_answer() {
+    patience(async {
+        let (listener, address) = listen().await;
+        let (other, elsewhere) = listen().await;
+        let wide = Hello {
+            limits: Limits {
+                requests: 1 << 30,
+                ..Limits::default()
+            },
+            ..hello(1)
+        };
+        let builder =
+            Endpoint::builder().keep_alive(Duration::from_secs(600), Duration::from_secs(600));
+        let client = builder
+            .ping(PERIOD, TIMEOUT)
+            .bind()
+            .await
+            .expect("there is a runtime");
+        let mut call = work::at(&client, &address).one("slow".into());
+        let mut server = Raw::accept(&listener, wide).await;
+        let request = server.request().await;
+        // More than all buffers on the way hold, and the server does not read on.
+        let large = vec![1; 48 * 1024];
+        let _filling: Vec<_> = (0..400)
+            .map(|_| heap::at(&client, &address).one(large.clone().into()))
+            .collect();
+
+        // So much later, a call that began after it has waited for too long for its server, which is silent indeed.
+        let mut silent = work::at(&client, &elsewhere).one("lost".into());
+        let mut mute = Raw::accept(&other, hello(2)).await;
+        mute.request().await;
+        let lost = failure(silent.answer().await);
+        assert!(matches!(lost, Failure::Lost(_)), "{lost}");
+        assert_eq!(call.outcome(), None, "its ping is not out yet");
+
+        let mut answer = response(request.call, None, b"\x04late");
+        answer.request = request.id;
+        server.send_response(answer).await;
+        assert_eq!(call.answer().await.expect("an answer"), "late");
+    })
+    .await;
+}

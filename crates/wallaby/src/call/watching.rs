@@ -9,7 +9,7 @@ use wallaby_proto::{Address, NodeId, Path, RequestId};
 
 use super::resending::Again;
 use super::{CallShared, State};
-use crate::driver::peer::Peer;
+use crate::driver::peer::{Peer, Place};
 use crate::endpoint::Inner;
 use crate::error::{ConnectError, Failure};
 use crate::timer::Instant;
@@ -307,11 +307,15 @@ impl CallShared {
         }
     }
 
-    fn note_pinged(&self, peer: &Peer) {
+    /// Asks over this connection. As long as the ping waits for those before it to be written, no answer can come.
+    fn ask(&self, peer: &Arc<Peer>, ping: Ping) {
         let mut state = self.lock();
         if !state.pinged.contains(&peer.id) {
             state.pinged.push(peer.id);
         }
+        drop(state);
+        let place = Some(Place::Initiator(self.id.sequence));
+        peer.try_control(Message::Ping(ping), place);
     }
 }
 
@@ -370,9 +374,7 @@ impl Inner {
                 is_it(&peer).then_some(peer)
             });
         if let Some(peer) = open {
-            call.note_pinged(&peer);
-            peer.control(Message::Ping(ping));
-            return;
+            return call.ask(&peer, ping);
         }
         let Some(address) = to.address.clone() else {
             return;
@@ -391,9 +393,7 @@ impl Inner {
             let reached = to.node.is_some() && endpoint.pool.was_at(&address, to.node);
             let gone = match endpoint.connect(&address).await {
                 Ok(peer) if to.node.is_none() || peer.node() == to.node => {
-                    call.note_pinged(&peer);
-                    peer.control(Message::Ping(ping));
-                    return;
+                    return call.ask(&peer, ping);
                 }
                 Ok(_) => true,
                 Err(error) => reached && matches!(error, ConnectError::Unreachable { .. }),

@@ -77,8 +77,8 @@ pub(crate) enum Place {
     Released(Ticket, Sent),
     /// It is another server's answer that is passed on.
     Passing(Passage),
-    /// It is an initial request of this endpoint's call with this sequence: see [`Peer::is_writing`].
-    Initial(u64),
+    /// It is an initial request of this endpoint's call with this sequence, or a ping about it: see [`Peer::is_writing`].
+    Initiator(u64),
 }
 
 /// What leaves after the emulated delay of a link.
@@ -123,8 +123,8 @@ struct State {
     gathering: bool,
     /// Messages that travel in parts and whose places are waited for, by stream.
     large: Vec<(u64, Place)>,
-    /// Calls whose initial requests are in the output, and how far that must be written for them.
-    initial: Vec<(u64, u64)>,
+    /// Calls whose initial requests or pings are in the output, and how far that must be written for them.
+    own: Vec<(u64, u64)>,
     /// The driver, while it waits.
     driver: Option<Waker>,
     /// Why the connection ends.
@@ -159,7 +159,7 @@ impl Peer {
                 kept: false,
                 gathering: false,
                 large: Vec::new(),
-                initial: Vec::new(),
+                own: Vec::new(),
                 driver: None,
                 ended: None,
                 broken: false,
@@ -303,7 +303,7 @@ impl Peer {
             (Mark::Written(mark), place) => {
                 let output = Output { session, mark };
                 match place {
-                    Some(Place::Initial(call)) if state.blocked => state.note_initial(call, mark),
+                    Some(Place::Initiator(call)) if state.blocked => state.note_own(call, mark),
                     Some(place) => self.liveness.placed(place, output),
                     None => {}
                 }
@@ -313,12 +313,13 @@ impl Peer {
         }
     }
 
-    /// Whether an initial request of this call has been sent here and is still on its way out.
+    /// Whether an initial request of this call, or a ping about it, has been sent here and is still on its way out.
     pub(crate) fn is_writing(&self, call: u64) -> bool {
         let mut state = self.lock();
         state.forget_written();
-        let waits = |(_, place): &(u64, Place)| matches!(place, Place::Initial(of) if *of == call);
-        state.large.iter().any(waits) || state.initial.iter().any(|(of, _)| *of == call)
+        let waits =
+            |(_, place): &(u64, Place)| matches!(place, Place::Initiator(of) if *of == call);
+        state.large.iter().any(waits) || state.own.iter().any(|(of, _)| *of == call)
     }
 
     /// Whether the transport takes nothing now.
@@ -465,7 +466,7 @@ impl Peer {
             let known = state.large.iter().position(|large| large.0 == stream);
             if let Some(position) = known {
                 match state.large.swap_remove(position).1 {
-                    Place::Initial(call) => state.note_initial(call, mark),
+                    Place::Initiator(call) => state.note_own(call, mark),
                     place => self.liveness.placed(place, Output { session, mark }),
                 }
             }
@@ -737,16 +738,19 @@ pub(crate) fn several_answers<'a>(events: impl Iterator<Item = &'a Event>) -> bo
 }
 
 impl State {
-    /// An initial request of this call is written when the output is so far.
+    /// What this call has sent here is written when the output is so far.
     #[cold]
-    fn note_initial(&mut self, call: u64, mark: u64) {
+    fn note_own(&mut self, call: u64, mark: u64) {
         self.forget_written();
-        self.initial.push((call, mark));
+        match self.own.iter_mut().find(|(of, _)| *of == call) {
+            Some(own) => own.1 = mark,
+            None => self.own.push((call, mark)),
+        }
     }
 
     fn forget_written(&mut self) {
         let written = self.carrier.progress().0;
-        self.initial.retain(|(_, mark)| *mark > written);
+        self.own.retain(|(_, mark)| *mark > written);
     }
 
     fn tell_time(&mut self) {

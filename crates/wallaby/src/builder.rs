@@ -16,6 +16,7 @@ use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Endpoint};
 use crate::error::BindError;
 use crate::executor::ExecutorConfig;
 use crate::service::{Layer, Service};
+use crate::transport;
 
 /// What an endpoint takes and keeps; see each field for what happens beyond it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +82,8 @@ pub(crate) struct Config {
     pub(crate) cluster_keys: Vec<ClusterKey>,
     pub(crate) require_seals: bool,
     pub(crate) link_delay: Option<Duration>,
+    /// Bytes of a ring of shared memory.
+    pub(crate) ring: usize,
     pub(crate) executor: ExecutorConfig,
     pub(crate) layers: Vec<Arc<dyn Layer>>,
     pub(crate) send_layers: Vec<Arc<dyn SendLayer>>,
@@ -106,6 +109,7 @@ impl Default for Config {
             cluster_keys: Vec::new(),
             require_seals: false,
             link_delay: None,
+            ring: transport::DEFAULT_RING,
             executor: ExecutorConfig::default(),
             layers: Vec::new(),
             send_layers: Vec::new(),
@@ -150,7 +154,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Listens at this address (`tcp://HOST:PORT` or `udp://HOST:PORT`, port 0 for any; `unix:///PATH`; `mem://NAME`). Over
+    /// Listens at this address (`tcp://HOST:PORT` or `udp://HOST:PORT`, port 0 for any; `unix:///PATH`; `shm:///PATH`;
+    /// `mem://NAME`). Over `shm:`, on Linux, processes of one user share memory that they agree on at the unix socket PATH. Over
     /// UDP a message's payload has at most 64 KiB, and servers at `udp:` addresses are dialled from the same socket if it
     /// reaches them; an endpoint that listens on none opens one for that. May be said several times; the first is the one that others are told, unless [`advertise`](Self::advertise) says otherwise.
     pub fn listen(mut self, address: &str) -> Self {
@@ -313,6 +318,15 @@ impl Builder {
     /// Emulates a link: all that this endpoint sends is delayed by so much, order kept. For tests and demonstrations.
     pub fn link_delay(mut self, delay: Duration) -> Self {
         self.config.link_delay = (!delay.is_zero()).then_some(delay);
+        self
+    }
+
+    /// How many bytes each direction holds of a connection that this endpoint dials over `shm:`, rounded up to a power of two
+    /// between 4 KiB and 16 MiB. Default 256 KiB. The memory is taken when the connection is opened, twice this and 4 KiB;
+    /// larger messages pass, a piece at a time.
+    pub fn shared_memory(mut self, ring_bytes: usize) -> Self {
+        let (least, most) = transport::RING.into_inner();
+        self.config.ring = ring_bytes.clamp(least, most).next_power_of_two();
         self
     }
 

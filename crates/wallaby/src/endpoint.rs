@@ -128,8 +128,8 @@ type Opened = (Arc<Peer>, oneshot::Receiver<Result<(), ConnectError>>);
 type Listening = Mutex<Option<Listener>>;
 
 impl Endpoint {
-    /// An endpoint that listens at this address: `tcp://HOST:PORT` or `udp://HOST:PORT` (port 0 for any), `unix:///PATH`
-    /// or `mem://NAME`. Over UDP a message's payload has at most 64 KiB.
+    /// An endpoint that listens at this address: `tcp://HOST:PORT` or `udp://HOST:PORT` (port 0 for any), `unix:///PATH`,
+    /// `shm:///PATH` (shared memory, between processes of one user on Linux) or `mem://NAME`. Over UDP a message's payload has at most 64 KiB.
     ///
     /// # Errors
     ///
@@ -813,7 +813,7 @@ impl Inner {
         expected: Option<NodeId>,
         opening: Opening,
     ) -> Result<Opened, ConnectError> {
-        let stream = transport::dial(server).await;
+        let stream = transport::dial(server, self.config.ring).await;
         let stream = stream.ok_or_else(|| ConnectError::NoTransport {
             server: server.clone(),
         })?;

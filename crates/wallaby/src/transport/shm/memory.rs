@@ -3,8 +3,8 @@
 //! The other process may change any byte at any time. So nobody gets a reference to plain bytes: the memory is words that
 //! are read and written as atomics, and what is in them is copied before anybody looks at it.
 
+use std::ffi::c_void;
 use std::io;
-use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -127,6 +127,41 @@ impl Memory {
     }
 }
 
+impl Memory {
+    /// Copies bytes into it, from byte `at` on.
+    ///
+    /// # Panics
+    ///
+    /// If they reach beyond its end.
+    pub(super) fn store(&self, at: usize, bytes: &[u8]) {
+        let to = self.place(at, bytes.len());
+        // SAFETY: so many bytes are there at both places, and nobody has references to plain bytes of this memory.
+        unsafe { copy(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Appends the `len` bytes of it that begin at byte `at`.
+    ///
+    /// # Panics
+    ///
+    /// If they reach beyond its end or the output's capacity.
+    pub(super) fn append(&self, at: usize, len: usize, output: &mut BytesMut) {
+        let from = self.place(at, len);
+        let room = &mut output.spare_capacity_mut()[..len];
+        // SAFETY: as above; the copy initialises so many bytes of the output's spare room.
+        unsafe {
+            copy(from, room.as_mut_ptr().cast(), len);
+            output.advance_mut(len);
+        }
+    }
+
+    fn place(&self, at: usize, len: usize) -> *mut u8 {
+        let bytes = self.words * WORD;
+        assert!(at <= bytes && len <= bytes - at, "{len} bytes at {at}");
+        // SAFETY: this is within what is mapped, or at its end.
+        unsafe { self.start.as_ptr().cast::<u8>().add(at) }
+    }
+}
+
 impl Deref for Memory {
     type Target = [AtomicU64];
 
@@ -146,64 +181,21 @@ impl Drop for Memory {
     }
 }
 
-/// Copies bytes into words, from byte `at` on.
-///
-/// # Panics
-///
-/// If they reach beyond the words.
-pub(super) fn store(words: &[AtomicU64], at: usize, bytes: &[u8]) {
-    let lead = bytes.len().min(at.next_multiple_of(WORD) - at);
-    let (first, bytes) = bytes.split_at(lead);
-    if !first.is_empty() {
-        merge(&words[at / WORD], at % WORD, first);
-    }
-    let words = &words[at.div_ceil(WORD)..];
-    let (whole, last) = bytes.as_chunks();
-    let (places, rest) = words.split_at(whole.len());
-    for (word, bytes) in places.iter().zip(whole) {
-        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
-    }
-    if !last.is_empty() {
-        merge(&rest[0], 0, last);
-    }
-}
+type Copy = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
-/// Replaces some bytes of a word that nobody else writes.
-fn merge(word: &AtomicU64, at: usize, bytes: &[u8]) {
-    let mut whole = word.load(Ordering::Relaxed).to_ne_bytes();
-    whole[at..at + bytes.len()].copy_from_slice(bytes);
-    word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
-}
+static COPY: Copy = libc::memcpy;
 
-/// Appends the `len` bytes that begin at byte `at` of the words.
+/// Copies bytes that another process may change meanwhile.
 ///
-/// # Panics
+/// What the compiler knows to be a copy it may leave out, and look at the source later or twice. So it must not know: the
+/// pointer is read as if it could change, and what it calls is foreign code, like the other process.
 ///
-/// If they reach beyond the words or the output's capacity.
-pub(super) fn append(words: &[AtomicU64], at: usize, len: usize, output: &mut BytesMut) {
-    load(words, at, &mut output.spare_capacity_mut()[..len]);
-    // SAFETY: `load` has initialised all of these bytes.
-    unsafe { output.advance_mut(len) };
-}
-
-/// Initialises all of `bytes` with what is in the words from byte `at` on.
-fn load(words: &[AtomicU64], at: usize, bytes: &mut [MaybeUninit<u8>]) {
-    let lead = bytes.len().min(at.next_multiple_of(WORD) - at);
-    let (first, bytes) = bytes.split_at_mut(lead);
-    if !first.is_empty() {
-        let whole = words[at / WORD].load(Ordering::Relaxed).to_ne_bytes();
-        first.write_copy_of_slice(&whole[at % WORD..][..lead]);
-    }
-    let words = &words[at.div_ceil(WORD)..];
-    let (whole, last) = bytes.as_chunks_mut::<WORD>();
-    let (places, rest) = words.split_at(whole.len());
-    for (word, bytes) in places.iter().zip(whole) {
-        bytes.write_copy_of_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-    }
-    if !last.is_empty() {
-        let whole = rest[0].load(Ordering::Relaxed).to_ne_bytes();
-        last.write_copy_of_slice(&whole[..last.len()]);
-    }
+/// # Safety
+///
+/// As for any copy, but that one of the two may be shared memory.
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: it is always this function, and the caller knows what it is called with.
+    unsafe { (&raw const COPY).read_volatile()(to.cast(), from.cast(), len) };
 }
 
 /// Registers a descriptor with the runtime, for reading.
@@ -322,24 +314,41 @@ mod tests {
 
     #[test]
     fn bytes_survive_wherever_they_begin_and_leave_others_alone() {
-        let words: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(u64::MAX)).collect();
-        for at in 0..20 {
-            for len in 0..=40 {
-                let bytes: Vec<u8> = (0..len).map(|byte| byte as u8 + 1).collect();
-                store(&words, at, &bytes);
-                let mut all = BytesMut::with_capacity(64);
-                append(&words, 0, 64, &mut all);
-                let mut expected = [0xff; 64];
-                expected[at..at + len].copy_from_slice(&bytes);
-                assert_eq!(all[..], expected[..], "{len} at {at}");
-                let mut some = BytesMut::with_capacity(50);
+        let (memory, _file) = Memory::create(PAGE).expect("memory");
+        let bytes: Vec<u8> = (1..=40).collect();
+        for at in [0, 1, 7, 8, 100, PAGE - 40, PAGE - 3, PAGE] {
+            for len in 0..=40.min(PAGE - at) {
+                memory
+                    .iter()
+                    .for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+                memory.store(at, &bytes[..len]);
+                let mut expected = [0xff; PAGE];
+                expected[at..at + len].copy_from_slice(&bytes[..len]);
+                let mut all = BytesMut::with_capacity(PAGE);
+                memory.append(0, PAGE, &mut all);
+                assert!(all[..] == expected[..], "{len} at {at}");
+                let mut some = BytesMut::with_capacity(44);
                 some.put_slice(b"kept");
-                append(&words, at, len, &mut some);
+                memory.append(at, len, &mut some);
                 assert_eq!(&some[..4], b"kept");
-                assert_eq!(some[4..], bytes[..], "{len} at {at}");
-                store(&words, at, &vec![0xff; len]);
+                assert_eq!(some[4..], bytes[..len], "{len} at {at}");
             }
         }
+    }
+
+    #[test]
+    fn nothing_is_copied_beyond_an_end() {
+        let (memory, _file) = Memory::create(PAGE).expect("memory");
+        let panics = |run: &dyn Fn()| {
+            let run = std::panic::AssertUnwindSafe(run);
+            assert!(std::panic::catch_unwind(run).is_err());
+        };
+        panics(&|| memory.store(PAGE - 1, b"ab"));
+        panics(&|| memory.store(PAGE + 1, b""));
+        panics(&|| memory.store(usize::MAX, b"ab"));
+        panics(&|| memory.append(PAGE - 1, 2, &mut BytesMut::with_capacity(8)));
+        panics(&|| memory.append(0, usize::MAX, &mut BytesMut::with_capacity(8)));
+        panics(&|| memory.append(0, 8, &mut BytesMut::new()));
     }
 
     #[tokio::test]

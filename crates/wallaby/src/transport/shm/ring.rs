@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use bytes::BytesMut;
 use thiserror::Error;
 
-use super::memory::{self, Memory, WORD};
+use super::memory::{Memory, WORD};
 use crate::transport::RING;
 
 /// Where the rings' bytes begin.
@@ -74,7 +74,7 @@ struct Ring {
     memory: Arc<Memory>,
     /// First word of its numbers.
     numbers: usize,
-    /// First word of its bytes.
+    /// Where its bytes begin, in bytes.
     data: usize,
     capacity: u64,
 }
@@ -101,7 +101,7 @@ pub(super) fn ends(memory: Memory, capacity: usize, side: Side) -> (Producer, Co
     let ring = |number: usize| Ring {
         memory: Arc::clone(&memory),
         numbers: number * 4 * LINE,
-        data: (DATA + number * capacity) / WORD,
+        data: DATA + number * capacity,
         capacity: capacity as u64,
     };
     let (out, into) = match side {
@@ -130,10 +130,13 @@ impl Producer {
             room = self.room()?;
         }
         let bytes = &bytes[..bytes.len().min(room as usize)];
-        let at = self.ring.position(self.tail);
-        let (first, second) = bytes.split_at(bytes.len().min(self.ring.capacity as usize - at));
-        memory::store(self.ring.data(), at, first);
-        memory::store(self.ring.data(), 0, second);
+        let ring = &self.ring;
+        let (at, before_end) = ring.position(self.tail);
+        let (first, second) = bytes.split_at(bytes.len().min(before_end));
+        ring.memory.store(at, first);
+        if !second.is_empty() {
+            ring.memory.store(ring.data, second);
+        }
         self.tail = self.tail.wrapping_add(bytes.len() as u64);
         self.ring.tail().store(self.tail, Ordering::Release);
         Ok(bytes.len())
@@ -171,10 +174,13 @@ impl Consumer {
         if len == 0 {
             return Ok(0);
         }
-        let at = self.ring.position(self.head);
-        let first = len.min(self.ring.capacity as usize - at);
-        memory::append(self.ring.data(), at, first, output);
-        memory::append(self.ring.data(), 0, len - first, output);
+        let ring = &self.ring;
+        let (at, before_end) = ring.position(self.head);
+        let first = len.min(before_end);
+        ring.memory.append(at, first, output);
+        if first < len {
+            ring.memory.append(ring.data, len - first, output);
+        }
         self.head = self.head.wrapping_add(len as u64);
         self.ring.head().store(self.head, Ordering::Release);
         Ok(len)
@@ -241,12 +247,10 @@ impl Ring {
         &self.memory[self.numbers + 3 * LINE]
     }
 
-    fn data(&self) -> &[AtomicU64] {
-        &self.memory[self.data..self.data + self.capacity as usize / WORD]
-    }
-
-    fn position(&self, number: u64) -> usize {
-        (number & (self.capacity - 1)) as usize
+    /// Where in the memory a byte of the stream is, and how many follow it before the ring begins anew.
+    fn position(&self, number: u64) -> (usize, usize) {
+        let at = number & (self.capacity - 1);
+        (self.data + at as usize, (self.capacity - at) as usize)
     }
 
     /// Bytes in the ring, at most its capacity.

@@ -101,7 +101,14 @@ pub(super) async fn dial(path: &str, capacity: usize) -> Result<Agreed, SetupErr
     let (bell, peer_bell) = (new_bell()?, new_bell()?);
     let descriptors = [file.as_fd(), bell.as_fd(), peer_bell.as_fd()];
     let send = || send_hello(&stream, &hello(capacity), &descriptors);
-    stream.async_io(Interest::WRITABLE, send).await?;
+    match stream
+        .async_io(Interest::WRITABLE, send)
+        .await
+        .map_err(SetupError::from)
+    {
+        Ok(()) | Err(SetupError::Ended) => {} // who has ended it already may have said why
+        Err(error) => return Err(error),
+    }
     let mut answer = [0; ANSWER];
     read_exact(&stream, &mut answer).await?;
     check_answer(&answer)?;

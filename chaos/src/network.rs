@@ -127,6 +127,14 @@ impl Network {
         !self.spaces.is_empty()
     }
 
+    /// File descriptors that a process holds for a connection.
+    pub(crate) fn descriptors(&self) -> u64 {
+        match self.transport {
+            Transport::Shm => 3, // a socket and two bells
+            Transport::Tcp | Transport::Udp | Transport::Unix => 1,
+        }
+    }
+
     /// What is said about this network.
     pub(crate) fn words(&self) -> &'static str {
         match (self.can_cut(), self.transport) {

@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use bytes::{BufMut, BytesMut};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -207,6 +207,7 @@ pub(super) fn register(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
     use std::thread;
 
     const PAGE: usize = 4096;

@@ -71,7 +71,7 @@ pub(crate) struct Listener {
 /// Opens a connection to who listens at this path, with rings of this capacity.
 pub(super) async fn dial(path: &str, capacity: usize) -> io::Result<Ends> {
     let agreed = setup::dial(path, capacity).await;
-    agreed.and_then(Link::new).map_err(|error| match error {
+    agreed.and_then(Link::open).map_err(|error| match error {
         SetupError::System(error) => error,
         other => io::Error::other(other),
     })
@@ -109,12 +109,12 @@ impl Listener {
 /// `None` if it takes too long.
 async fn set_up(stream: UnixStream, limit: Duration) -> Option<Result<Ends, SetupError>> {
     let accepted = timer::timeout_at(Instant::now() + limit, setup::accept(stream)).await;
-    accepted.map(|agreed| agreed.and_then(Link::new))
+    accepted.map(|agreed| agreed.and_then(Link::open))
 }
 
 impl Link {
     /// The ends of a connection whose set-up is done.
-    fn new(agreed: Agreed) -> Result<Ends, SetupError> {
+    fn open(agreed: Agreed) -> Result<Ends, SetupError> {
         let life = agreed.life.into_std()?;
         let link = Arc::new(Self {
             life: memory::register(life.into())?,

@@ -222,11 +222,11 @@ pub(crate) async fn listen(address: &str) -> Result<(Entrance, Address), BindErr
         }
         Address::Unix(path) => {
             let path = Path::new(&**path);
-            let listener = listen_unix(path).await.map_err(failed)?;
+            let listener = listen_unix(path, UnixListener::bind);
             Ok((
                 Listener::Unix {
+                    listener: listener.await.map_err(failed)?,
                     _file: SocketFile(path.into()),
-                    listener,
                 }
                 .into(),
                 address.clone(),
@@ -235,11 +235,11 @@ pub(crate) async fn listen(address: &str) -> Result<(Entrance, Address), BindErr
         #[cfg(target_os = "linux")]
         Address::Shm(path) => {
             let path = Path::new(&**path);
-            let listener = listen_unix(path).await.map_err(failed)?;
+            let listener = listen_unix(path, shm::Listener::bind);
             Ok((
                 Listener::Shm {
+                    listener: listener.await.map_err(failed)?,
                     _file: SocketFile(path.into()),
-                    listener: shm::Listener::new(listener),
                 }
                 .into(),
                 address.clone(),
@@ -285,8 +285,11 @@ async fn resolve(text: &str) -> Result<Address, BindError> {
 }
 
 /// Listens at a path; a socket file that nobody listens on any more is replaced.
-async fn listen_unix(path: &Path) -> io::Result<UnixListener> {
-    match UnixListener::bind(path) {
+async fn listen_unix<'a, L>(
+    path: &'a Path,
+    bind: impl Fn(&'a Path) -> io::Result<L>,
+) -> io::Result<L> {
+    match bind(path) {
         // Another file than a socket is somebody's, and not to be removed.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_socket(path) => {
             match UnixStream::connect(path).await {
@@ -295,7 +298,7 @@ async fn listen_unix(path: &Path) -> io::Result<UnixListener> {
                 }
                 _ => return Err(error),
             }
-            UnixListener::bind(path)
+            bind(path)
         }
         result => result,
     }

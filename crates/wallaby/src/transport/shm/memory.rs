@@ -106,12 +106,10 @@ impl Memory {
             return Err(MemoryError::NotSealed);
         }
         let bytes = rustix::fs::fstat(&file)?.st_size as u64;
-        Ok(rustix::fs::fallocate(
-            &file,
-            FallocateFlags::empty(),
-            0,
-            bytes,
-        )?)
+        // A signal makes it begin anew.
+        Ok(rustix::io::retry_on_intr(|| {
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
+        })?)
     }
 
     fn map(file: impl AsFd, bytes: usize) -> io::Result<Self> {

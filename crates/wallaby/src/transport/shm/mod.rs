@@ -15,6 +15,7 @@ mod tests;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -78,11 +79,12 @@ pub(super) async fn dial(path: &str, capacity: usize) -> io::Result<Ends> {
 }
 
 impl Listener {
-    pub(super) fn new(listener: UnixListener) -> Self {
-        Self {
-            listener,
+    /// Listens at a path, to which only this user may connect.
+    pub(super) fn bind(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            listener: setup::listen(path)?,
             setups: JoinSet::new(),
-        }
+        })
     }
 
     pub(super) fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Ends>> {
@@ -134,6 +136,25 @@ impl Link {
         self.gone.load(Ordering::Acquire)
     }
 
+    /// Ends it in both directions.
+    fn end(&self) {
+        self.gone.store(true, Ordering::Release);
+        // An error means that the peer was faster.
+        let _ = rustix::net::shutdown(self.life.get_ref(), Shutdown::Both);
+    }
+
+    /// Who has lied once is not asked again.
+    #[cold]
+    fn fail(&self, error: io::Error) -> io::Error {
+        self.end();
+        error
+    }
+
+    #[cold]
+    fn broken(&self, error: ring::Broken) -> io::Error {
+        self.fail(io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
     /// Wakes the peer.
     fn ring(&self) {
         // A bell that cannot be rung any more has not been heard for 2^64 times, or is none: its owner's affair.
@@ -151,21 +172,18 @@ impl Link {
                 }
                 Ok(_) => {
                     let what = "the peer talks beside the shared memory";
-                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, what)));
+                    let error = io::Error::new(io::ErrorKind::InvalidData, what);
+                    return Poll::Ready(Err(self.fail(error)));
                 }
                 Err(Errno::AGAIN) => ready.clear_ready(),
                 Err(Errno::INTR) => {}
-                Err(error) => return Poll::Ready(Err(error.into())),
+                Err(error) => return Poll::Ready(Err(self.fail(error.into()))),
             }
         }
         // The bell is not read, which saves a system call a message: the kernel tells of each ring, not of a state.
         ready!(self.bell.poll_read_ready(cx))?.clear_ready();
         Poll::Ready(Ok(()))
     }
-}
-
-fn broken(error: ring::Broken) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 impl Reader {
@@ -178,7 +196,8 @@ impl Reader {
         loop {
             // First: what the peer put in before it ended must be found after it is known to have ended.
             let gone = self.link.is_gone();
-            let read = self.consumer.read(input).map_err(broken)?;
+            let read = self.consumer.read(input);
+            let read = read.map_err(|error| self.link.broken(error))?;
             if read > 0 {
                 self.consumer.withdraw();
                 if self.consumer.wakes_writer() {
@@ -208,7 +227,8 @@ impl Writer {
         if self.link.is_gone() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let written = producer.write(bytes).map_err(broken)?;
+        let written = producer.write(bytes);
+        let written = written.map_err(|error| self.link.broken(error))?;
         if written == 0 && !bytes.is_empty() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -224,7 +244,11 @@ impl Writer {
     pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut producer = self.producer();
         loop {
-            if self.link.is_gone() || producer.room().map_err(broken)? > 0 {
+            let room = match self.link.is_gone() {
+                true => u64::MAX, // to be seen by writing
+                false => producer.room().map_err(|error| self.link.broken(error))?,
+            };
+            if room > 0 {
                 producer.withdraw();
                 return Poll::Ready(Ok(()));
             }
@@ -237,8 +261,6 @@ impl Writer {
 
     /// Ends the stream in both directions; what was written still arrives.
     pub(super) fn shutdown(&self) {
-        self.link.gone.store(true, Ordering::Release);
-        // An error means that the peer was faster.
-        let _ = rustix::net::shutdown(self.link.life.get_ref(), Shutdown::Both);
+        self.link.end();
     }
 }

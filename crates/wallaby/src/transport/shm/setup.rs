@@ -14,16 +14,18 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use rustix::event::EventfdFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use thiserror::Error;
 use tokio::io::Interest;
-use tokio::net::UnixStream;
+use tokio::net::{UnixListener, UnixStream};
 
 use super::memory::{Memory, MemoryError};
 use super::ring::{self, Side};
@@ -93,6 +95,24 @@ const ANSWER: usize = 10;
 /// The memory and two bells.
 const DESCRIPTORS: usize = 3;
 
+/// What the system calls a bell.
+const EVENTFD: &str = "anon_inode:[eventfd]";
+
+/// Strangers that wait until they are accepted; the system may take fewer.
+const BACKLOG: i32 = 1024;
+
+/// Listens at a path that only this user may connect to, whatever the umask is.
+pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Before it has a name: its file never has another mode.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    UnixListener::from_std(socket.into())
+}
+
 /// Opens a connection whose rings have this capacity each.
 pub(super) async fn dial(path: &str, capacity: usize) -> Result<Agreed, SetupError> {
     let stream = UnixStream::connect(path).await?;
@@ -155,6 +175,9 @@ async fn take_hello(stream: &UnixStream) -> Result<(Memory, usize, OwnedFd, Owne
             what: "it comes with the memory and two bells",
         });
     };
+    for bell in [&dialler_bell, &acceptor_bell] {
+        check_bell(bell)?;
+    }
     let memory = Memory::adopt(&file, ring::size(capacity))?;
     Memory::fix(&file)?;
     Ok((memory, capacity, dialler_bell, acceptor_bell))
@@ -173,6 +196,18 @@ fn check_user(stream: &UnixStream) -> Result<(), SetupError> {
 pub(super) fn new_bell() -> io::Result<OwnedFd> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     Ok(rustix::event::eventfd(0, flags)?)
+}
+
+/// Anything else could be readable for ever, or make wait or kill who writes to it.
+fn check_bell(bell: &OwnedFd) -> Result<(), SetupError> {
+    let file = std::fs::read_link(format!("/proc/self/fd/{}", bell.as_raw_fd()))?;
+    if file != Path::new(EVENTFD) {
+        return Err(SetupError::Malformed {
+            what: "a bell is an eventfd",
+        });
+    }
+    let flags = rustix::fs::fcntl_getfl(bell).map_err(io::Error::from)?;
+    Ok(rustix::fs::fcntl_setfl(bell, flags | OFlags::NONBLOCK).map_err(io::Error::from)?)
 }
 
 pub(super) fn hello(capacity: usize) -> [u8; HELLO] {

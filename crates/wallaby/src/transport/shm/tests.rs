@@ -34,7 +34,7 @@ impl Folder {
     }
 
     fn listen(&self) -> Listener {
-        Listener::new(UnixListener::bind(self.path()).expect("a free path"))
+        Listener::bind(self.path().as_ref()).expect("a free path")
     }
 }
 
@@ -240,6 +240,27 @@ fn file(seals: SealFlags, bytes: usize) -> OwnedFd {
     file
 }
 
+/// Everything as it should be, but that both bells are this.
+fn with_bells(bell: &OwnedFd) -> Hello {
+    let mut hello = Hello::right();
+    for place in &mut hello.descriptors[1..] {
+        *place = bell.try_clone().expect("a descriptor");
+    }
+    hello
+}
+
+/// It is readable for ever, and who writes to it is killed.
+fn closed_socket() -> OwnedFd {
+    let (kept, _) = std::os::unix::net::UnixStream::pair().expect("sockets");
+    kept.into()
+}
+
+/// As above.
+fn closed_pipe() -> OwnedFd {
+    let (kept, _) = std::io::pipe().expect("a pipe");
+    kept.into()
+}
+
 #[tokio::test]
 async fn who_begins_otherwise_is_refused_and_others_are_served() {
     let folder = Folder::new();
@@ -264,7 +285,10 @@ async fn who_begins_otherwise_is_refused_and_others_are_served() {
         (none, Verdict::Malformed),
         (fewer, Verdict::Malformed),
         (more, Verdict::Malformed),
-        (turned, Verdict::Memory),
+        (turned, Verdict::Malformed),
+        (with_bells(&closed_pipe()), Verdict::Malformed),
+        (with_bells(&closed_socket()), Verdict::Malformed),
+        (with_bells(&file(sealed, size)), Verdict::Malformed),
         (Hello::capacity(0), Verdict::Capacity),
         (Hello::capacity(LEAST / 2), Verdict::Capacity),
         (Hello::capacity(LEAST + 1), Verdict::Capacity),
@@ -289,7 +313,7 @@ async fn who_begins_otherwise_is_refused_and_others_are_served() {
             let _ = stream.read_to_end(&mut received).await; // some leave bytes that nobody reads
         };
         tokio::select! {
-            () = refused => {}
+            () = patience(refused) => {}
             _ = accept(&mut listener) => panic!("case {number} is accepted"),
         }
         assert_eq!(received, answer(expected), "case {number}");
@@ -299,14 +323,6 @@ async fn who_begins_otherwise_is_refused_and_others_are_served() {
             .await
             .expect("it listens"),
     );
-    // A bell that none can wait for: it is noticed when it is too late for a verdict.
-    let mut deaf = Hello::right();
-    deaf.descriptors[2] = file(sealed, size);
-    let mut stream = UnixStream::connect(folder.path())
-        .await
-        .expect("it listens");
-    deaf.send(&mut stream).await;
-
     let path = folder.path();
     let (dialled, accepted) = tokio::join!(dial(&path, LEAST), accept(&mut listener));
     let ((_, writer), (mut reader, _)) = (dialled.expect("it still listens"), accepted);
@@ -428,8 +444,12 @@ async fn numbers_that_cannot_be_are_an_error_for_who_writes() {
     });
     let error = writable.expect_err("more than was written");
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-    let error = writer.try_write(b"more").expect_err("still so");
-    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    // It has ended, whatever the peer says then.
+    liar.lie(HEAD, LEAST as u64);
+    let error = writer.try_write(b"more").expect_err("it has ended");
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    let ended = rustix::net::recv(&liar.life, &mut [0; 1], RecvFlags::empty());
+    assert_eq!(ended, Ok((0, 0)), "the peer is told");
 }
 
 #[tokio::test]
@@ -448,11 +468,20 @@ async fn who_rings_for_nothing_is_waited_for_and_who_ends_is_noticed() {
 
 #[tokio::test]
 async fn bytes_beside_the_memory_are_an_error() {
-    let (liar, (mut reader, _writer)) = liar().await;
-    let said = liar.life.try_write(b"psst");
-    assert_eq!(said.expect("room"), 4);
+    let (liar, (mut reader, _writer)) = self::liar().await;
+    assert_eq!(liar.life.try_write(b"psst").expect("room"), 4);
     let error = reader.read(10).await.expect_err("not for this");
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+
+    // Whoever of the two hears of it, it ends for both.
+    let (liar, (mut reader, writer)) = self::liar().await;
+    while writer.try_write(&[7; 1000]).is_ok() {}
+    assert_eq!(liar.life.try_write(b"p").expect("room"), 1);
+    let waits = patience(poll_fn(|cx| writer.poll_writable(cx)));
+    let error = waits.await.expect_err("not for this");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    assert_eq!(reader.read_all().await.expect("the end"), b"");
+    assert!(writer.try_write(b"more").is_err());
 }
 
 #[tokio::test]
@@ -467,6 +496,35 @@ async fn a_bell_that_cannot_be_rung_is_its_owners_affair() {
     liar.peer_bell = setup::new_bell().expect("another one");
     drop(liar);
     assert_eq!(reader.read_all().await.expect("the end"), b"");
+}
+
+/// A bell is heard and rung by two processes that share its mode.
+#[tokio::test]
+async fn a_bell_whose_mode_is_to_wait_makes_nobody_wait() {
+    let folder = Folder::new();
+    let mut listener = folder.listen();
+    let (memory, file) = Memory::create(ring::size(LEAST)).expect("memory");
+    let mut hello = Hello::with(file);
+    let flags = rustix::event::EventfdFlags::empty();
+    let bell = rustix::event::eventfd(0, flags).expect("a bell");
+    rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).expect("room");
+    hello.descriptors[1] = bell;
+    let mut stream = UnixStream::connect(folder.path())
+        .await
+        .expect("it listens");
+    hello.send(&mut stream).await;
+    let (_reader, writer) = patience(accept(&mut listener)).await;
+    memory[4 * 16 + 2 * 16].store(1, Ordering::Relaxed);
+    assert_eq!(writer.try_write(b"are you there?").expect("room"), 14);
+}
+
+#[tokio::test]
+async fn only_its_user_may_connect_to_a_socket() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let _listener = folder.listen();
+    let file = std::fs::metadata(folder.path()).expect("a file");
+    assert_eq!(file.permissions().mode() & 0o777, 0o600);
 }
 
 /// Runs as a user without any rights; `None` where this user cannot become another one.

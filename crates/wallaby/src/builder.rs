@@ -84,6 +84,8 @@ pub(crate) struct Config {
     pub(crate) link_delay: Option<Duration>,
     /// Bytes of a ring of shared memory.
     pub(crate) ring: usize,
+    /// Folder in which those of this host offer shared memory.
+    pub(crate) same_host: Option<Box<str>>,
     pub(crate) executor: ExecutorConfig,
     pub(crate) layers: Vec<Arc<dyn Layer>>,
     pub(crate) send_layers: Vec<Arc<dyn SendLayer>>,
@@ -110,6 +112,7 @@ impl Default for Config {
             require_seals: false,
             link_delay: None,
             ring: transport::DEFAULT_RING,
+            same_host: None,
             executor: ExecutorConfig::default(),
             layers: Vec::new(),
             send_layers: Vec::new(),
@@ -327,6 +330,17 @@ impl Builder {
     pub fn shared_memory(mut self, ring_bytes: usize) -> Self {
         let (least, most) = transport::RING.into_inner();
         self.config.ring = ring_bytes.clamp(least, most).next_power_of_two();
+        self
+    }
+
+    /// Talks to endpoints of this host over shared memory, whatever address they are known by: to those of this user that are
+    /// given the same folder, which must exist and should be this user's alone. On Linux only.
+    ///
+    /// An endpoint that others reach over `tcp:`, `udp:` or `unix:` listens in the folder besides, at a socket that has the name
+    /// of the address that others are told. Whoever is about to dial such an address looks there first; if nobody is found,
+    /// or it is another user's, the address itself is dialled. Binding fails if another endpoint of the same address is there.
+    pub fn same_host(mut self, folder: &str) -> Self {
+        self.config.same_host = Some(folder.into());
         self
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Net, all, at, heap, patience, service};
-use wallaby::{Address, CallError, Endpoint, Many, One, Request, Service};
+use wallaby::{Address, CallError, ConnectError, Endpoint, Many, One, Request, Service};
 
 /// Where a process of this program listens, and for what.
 const ADDRESS: &str = "WALLABY_TEST_LISTENS_AT";
@@ -145,6 +145,99 @@ async fn messages_pass_that_are_much_larger_than_the_rings() {
         }
     })
     .await;
+}
+
+/// A server that nobody reaches at the address that it tells, and one that is reached there, too.
+#[tokio::test]
+async fn who_is_on_the_same_host_is_found_by_its_address() {
+    patience(async {
+        let net = Net::unix();
+        let folder = net.folder().to_str().expect("UTF-8");
+        for address in [
+            "tcp://127.0.0.1:1",
+            "udp://127.0.0.1:1",
+            "unix:///no/such/folder/socket",
+        ] {
+            let address: Address = address.parse().expect("an address");
+            let server = Endpoint::builder().serve(echo()).advertise(address.clone());
+            let server = server.listen(&Net::mem().address()).same_host(folder);
+            let server = server.bind().await.expect("a free address");
+            assert_eq!(server.address(), Some(&address));
+            let far = Endpoint::builder().dial_timeout(Duration::from_millis(100));
+            let far = far.bind().await.expect("a runtime");
+            far.connect(&address).await.expect_err("not there");
+            let near = Endpoint::builder().same_host(folder).bind().await;
+            let near = near.expect("a runtime");
+            // Over datagrams, it would be too large.
+            let payload = Bytes::from(vec![7; 1 << 20]);
+            let answer = heap::at(&near, &address).one(payload.clone()).await;
+            assert!(answer.expect("an answer") == payload);
+
+            let twice = Endpoint::builder()
+                .advertise(address.clone())
+                .same_host(folder);
+            twice.bind().await.expect_err("the server is there");
+            server.close();
+            let left = std::fs::read_dir(folder).expect("a folder").count();
+            assert_eq!(left, 0, "sockets");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_offers_no_shared_memory_is_dialled_as_ever() {
+    patience(async {
+        let net = Net::unix();
+        let folder = net.folder().to_str().expect("UTF-8");
+        let (tcp, udp) = (
+            Net::tcp().serve(echo()).await,
+            Net::udp().serve(echo()).await,
+        );
+        let client = || Endpoint::builder().same_host(folder).bind();
+        let call = async |server: &Address| {
+            let client = client().await.expect("a runtime");
+            let answer = heap::at(&client, server)
+                .one(Bytes::from_static(b"hop"))
+                .await;
+            assert_eq!(answer.expect("an answer")[..], *b"hop");
+        };
+        for server in [at(&tcp), at(&udp)] {
+            call(&server).await;
+            let path = net.folder().join(server.to_string().replace("//", ""));
+            // A socket that was left behind, one that does not speak this, and one that says nothing.
+            let left = std::os::unix::net::UnixListener::bind(&path).expect("a free path");
+            drop(left);
+            call(&server).await;
+            std::fs::remove_file(&path).expect("it is still there");
+            let other = tokio::net::UnixListener::bind(&path).expect("a free path");
+            tokio::join!(call(&server), async {
+                drop(other.accept().await.expect("somebody looks"));
+            });
+            tokio::join!(call(&server), async {
+                let silent = other.accept().await.expect("somebody looks");
+                common::until(|| silent.0.try_read(&mut [0; 100]).is_ok_and(|read| read == 0))
+                    .await;
+            });
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_given_up() {
+    let net = Net::shm();
+    let server: Address = net.address().parse().expect("an address");
+    let Address::Shm(path) = &server else {
+        panic!("{server:?}")
+    };
+    let _silent = tokio::net::UnixListener::bind(&**path).expect("a free path");
+    let client = Endpoint::builder().dial_timeout(Duration::from_millis(50));
+    let client = client.bind().await.expect("a runtime");
+    let error = patience(client.connect(&server))
+        .await
+        .expect_err("nobody answers");
+    assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
 }
 
 /// In a process of its own: other tests have connections, too.

@@ -10,7 +10,7 @@
 pub(crate) mod raw;
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -87,6 +87,14 @@ impl Net {
             scheme,
             number,
             next: AtomicU64::new(0),
+        }
+    }
+
+    /// Where its sockets are.
+    pub(crate) fn folder(&self) -> &Path {
+        match &self.scheme {
+            Scheme::Unix(folder) | Scheme::Shm(folder) => folder,
+            Scheme::Mem | Scheme::Tcp | Scheme::Udp => panic!("it has none"),
         }
     }
 

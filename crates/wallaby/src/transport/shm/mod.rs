@@ -4,8 +4,9 @@
 //! event descriptor, its *bell*. The unix socket over which the memory came stays open as a sign of life.
 //!
 //! - [`memory`] is the shared memory, [`ring`] the rings in it, [`setup`] how two processes come to share them;
-//! - here the rings wait by means of tokio. A driver that spins would look at the rings in place of announcing itself, and
-//!   announce itself before it sleeps at last.
+//! - here the rings wait by means of tokio. It waits for descriptors: so a bell is an eventfd and no futex, for which a thread
+//!   would have to sleep. A driver that spins would look at the rings in place of announcing itself, and announce itself
+//!   before it sleeps at last.
 
 mod memory;
 mod ring;

@@ -91,8 +91,8 @@ test-peers: setup-peers ## Check and test the crate that compares Wallaby with i
 	@$(CARGO) test --locked --manifest-path bench-peers/Cargo.toml
 
 .PHONY: chaos
-chaos: setup-chaos ## Processes killed, stopped and cut off under load, a minute each over TCP, UDP and unix sockets
-	@for transport in tcp udp unix; do \
+chaos: setup-chaos ## Processes killed, stopped and cut off under load, a minute each over TCP, UDP, unix sockets and shared memory
+	@for transport in tcp udp unix shm; do \
 		$(CHAOS) run --transport $$transport $(or $(ARGS),--seconds 60) || exit 1; \
 	done
 

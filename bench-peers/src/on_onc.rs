@@ -40,7 +40,7 @@ impl Stack for Onc {
             }
         };
         let possible = match transport {
-            Transport::Unix => false,
+            Transport::Unix | Transport::Shm => false,
             Transport::Tcp => true,
             Transport::Udp => {
                 payload <= LARGEST_DATAGRAM && calls * (payload + DATAGRAM_COST) <= SOCKET_BUFFER
@@ -74,7 +74,7 @@ impl Stack for Onc {
                 let socket = UdpSocket::bind(anywhere)?;
                 (socket.local_addr()?, socket.into_raw_fd())
             }
-            Transport::Tcp | Transport::Unix => {
+            Transport::Tcp | Transport::Unix | Transport::Shm => {
                 let listener = TcpListener::bind(anywhere)?;
                 (listener.local_addr()?, listener.into_raw_fd())
             }
@@ -208,7 +208,7 @@ impl Handle {
     fn open(transport: Transport, address: SocketAddrV4) -> Result<Self> {
         let fd: RawFd = match transport {
             Transport::Udp => UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.into_raw_fd(),
-            Transport::Tcp | Transport::Unix => {
+            Transport::Tcp | Transport::Unix | Transport::Shm => {
                 let stream = TcpStream::connect(address)?;
                 stream.set_nodelay(true)?;
                 stream.into_raw_fd()

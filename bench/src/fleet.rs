@@ -51,6 +51,8 @@ pub enum Transport {
     Tcp,
     /// UDP on the loopback interface.
     Udp,
+    /// Shared memory. Bare loops on sockets do not speak it.
+    Shm,
 }
 
 impl fmt::Display for Transport {
@@ -59,6 +61,7 @@ impl fmt::Display for Transport {
             Self::Unix => "unix",
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Shm => "shm",
         })
     }
 }
@@ -71,7 +74,8 @@ impl FromStr for Transport {
             "unix" => Self::Unix,
             "tcp" => Self::Tcp,
             "udp" => Self::Udp,
-            other => bail!("unknown transport {other:?}: choose unix, tcp or udp"),
+            "shm" => Self::Shm,
+            other => bail!("unknown transport {other:?}: choose unix, tcp, udp or shm"),
         })
     }
 }
@@ -430,7 +434,12 @@ mod tests {
 
     #[test]
     fn transports_are_written_as_they_are_read() {
-        for transport in [Transport::Unix, Transport::Tcp, Transport::Udp] {
+        for transport in [
+            Transport::Unix,
+            Transport::Tcp,
+            Transport::Udp,
+            Transport::Shm,
+        ] {
             assert_eq!(
                 transport.to_string().parse::<Transport>().unwrap(),
                 transport

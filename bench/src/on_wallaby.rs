@@ -502,12 +502,12 @@ fn addresses(texts: &[String]) -> Result<Vec<Address>> {
 fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Builder> {
     let address = match config.transport {
         Transport::Tcp => "tcp://127.0.0.1:0".to_owned(),
-        Transport::Unix => {
+        transport @ (Transport::Unix | Transport::Shm) => {
             let path = config.folder.join(name);
             let path = path
                 .to_str()
                 .context("the folder for sockets is not UTF-8")?;
-            format!("unix://{path}")
+            format!("{transport}://{path}")
         }
         Transport::Udp => "udp://127.0.0.1:0".to_owned(),
     };

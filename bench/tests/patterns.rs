@@ -103,7 +103,8 @@ fn a_link_delays_every_message() -> Result<(), Box<dyn Error>> {
 }
 
 fn wallaby_carries_out_every_pattern() -> Result<(), Box<dyn Error>> {
-    let run = brief(&[&Own::Wallaby]);
+    let mut run = brief(&[&Own::Wallaby]);
+    run.transports.push(Transport::Shm);
     let mut rows = hops(
         &HopsOptions {
             hops: vec![1, 3],
@@ -120,7 +121,7 @@ fn wallaby_carries_out_every_pattern() -> Result<(), Box<dyn Error>> {
     )?);
     assert_eq!(
         rows.len(),
-        3 * 2 * 2 * 2,
+        4 * 2 * 2 * 2,
         "transports, forms, numbers, benchmarks: {rows:?}"
     );
     for row in rows {
@@ -148,7 +149,7 @@ fn wallaby_carries_out_every_pattern() -> Result<(), Box<dyn Error>> {
 fn small_calls_pass_large_messages() -> Result<(), Box<dyn Error>> {
     let large = 256;
     let run = RunOptions {
-        transports: vec![Transport::Unix, Transport::Tcp],
+        transports: vec![Transport::Unix, Transport::Tcp, Transport::Shm],
         ..brief(&[])
     };
     let options = LargeOptions {
@@ -157,7 +158,7 @@ fn small_calls_pass_large_messages() -> Result<(), Box<dyn Error>> {
         ..LargeOptions::default()
     };
     let rows = wallaby_bench::large(&options, |_| ())?;
-    assert_eq!(rows.len(), 2 * 5, "transports, what goes on beside");
+    assert_eq!(rows.len(), 3 * 5, "transports, what goes on beside");
     for row in rows {
         let (alone, traffic) = (row.n == 0, row.bytes.zip(row.ops_per_s));
         assert_eq!(alone, row.system == "wallaby-rpc", "{row:?}");

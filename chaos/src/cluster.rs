@@ -218,6 +218,7 @@ impl Cluster {
         let end = moment::now() + within.as_nanos() as u64;
         let most = self.seats.len() as u64;
         let mut wrong = Vec::new();
+        let descriptors = self.network.descriptors();
         for seat in &mut self.seats {
             let Some(child) = &mut seat.child else {
                 bail!("{} is not running", seat.name);
@@ -230,7 +231,7 @@ impl Cluster {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             };
             let usage = child.usage()?;
-            wrong.extend(seat.leaks(&health, usage, most));
+            wrong.extend(seat.leaks(&health, usage, most, descriptors));
             // The first rest after some work is what later ones are compared with.
             if seat.rested.is_none() && moment::now() - seat.since > 5 * SECOND {
                 seat.rested = Some(usage);
@@ -242,7 +243,7 @@ impl Cluster {
 
 impl Seat {
     /// What this process holds too much of, when nothing runs.
-    fn leaks(&self, health: &Health, usage: Usage, seats: u64) -> Vec<String> {
+    fn leaks(&self, health: &Health, usage: Usage, seats: u64, descriptors: u64) -> Vec<String> {
         let name = &self.name;
         let mut wrong = Vec::new();
         if !health.is_idle() {
@@ -260,7 +261,8 @@ impl Seat {
                 ));
             }
         };
-        limit("file descriptors", usage.fds, fresh.fds + 2 * seats + 8);
+        let connected = 2 * seats * descriptors;
+        limit("file descriptors", usage.fds, fresh.fds + connected + 8);
         limit("threads", usage.threads, fresh.threads + 2);
         limit("tasks", health.tasks, self.fresh_tasks + 4 * seats + 8);
         // An answer and some pongs for each request: what runs in a circle shows at once.

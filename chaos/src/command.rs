@@ -37,7 +37,7 @@ pub struct Run {
     /// For about how long; at least one round
     #[arg(long, default_value_t = 20)]
     seconds: u64,
-    /// tcp, udp or unix
+    /// tcp, udp, unix or shm
     #[arg(long, default_value = "tcp")]
     transport: Transport,
     /// Where processes are
@@ -66,7 +66,7 @@ pub struct Detect {
     /// How often each kind
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
     times: u32,
-    /// tcp, udp or unix
+    /// tcp, udp, unix or shm
     #[arg(long, default_value = "tcp")]
     transport: Transport,
     /// Where processes are

@@ -52,7 +52,7 @@ pub(crate) struct Front {
 }
 
 impl Network {
-    /// A network of so many hosts. Unix sockets are in `folder`.
+    /// A network of so many hosts. Unix sockets and those where memory is shared are in `folder`.
     pub(crate) async fn new(
         choice: Choice,
         transport: Transport,
@@ -70,12 +70,13 @@ impl Network {
             spaces: Vec::new(),
             whole: None,
         };
-        if transport == Transport::Unix {
+        if matches!(transport, Transport::Unix | Transport::Shm) {
+            let what = network.words();
             ensure!(
                 choice != Choice::Namespaces,
-                "unix sockets do not cross network namespaces: use tcp or udp"
+                "{what} do not cross network namespaces: use tcp or udp"
             );
-            network.whole = Some("unix sockets have no links".to_owned());
+            network.whole = Some(format!("{what} have no links"));
             return Ok(network);
         }
         if choice == Choice::Loopback {
@@ -126,11 +127,20 @@ impl Network {
         !self.spaces.is_empty()
     }
 
+    /// File descriptors that a process holds for a connection.
+    pub(crate) fn descriptors(&self) -> u64 {
+        match self.transport {
+            Transport::Shm => 3, // a socket and two bells
+            Transport::Tcp | Transport::Udp | Transport::Unix => 1,
+        }
+    }
+
     /// What is said about this network.
     pub(crate) fn words(&self) -> &'static str {
         match (self.can_cut(), self.transport) {
             (true, _) => "a network namespace for each process",
             (false, Transport::Unix) => "unix sockets",
+            (false, Transport::Shm) => "processes that share memory",
             (false, _) => "the loopback interface",
         }
     }
@@ -165,7 +175,9 @@ impl Network {
     /// The address that others use for this host.
     pub(crate) fn address(&self, host: usize) -> String {
         match self.transport {
-            Transport::Unix => format!("unix://{}/{host}.sock", self.folder.display()),
+            transport @ (Transport::Unix | Transport::Shm) => {
+                format!("{transport}://{}/{host}.sock", self.folder.display())
+            }
             transport => format!("{transport}://{}:{PORT}", self.host(host)),
         }
     }

@@ -257,7 +257,7 @@ impl Planner<'_> {
     fn large(&mut self) -> u32 {
         let most = match self.drawing.transport {
             Transport::Udp => 60_000,
-            Transport::Tcp | Transport::Unix => 1_500_000,
+            Transport::Tcp | Transport::Unix | Transport::Shm => 1_500_000,
         };
         self.random.between(20_000, most) as u32
     }

@@ -73,7 +73,7 @@ fn no_call_over_a_lossy_network_fails() {
 /// How quickly is measured where nothing else runs; here, that it happens.
 #[test]
 fn every_kind_of_end_is_detected() {
-    for transport in ["tcp", "udp", "unix"] {
+    for transport in ["tcp", "udp", "unix", "shm"] {
         let arguments = ["detect", "--times", "2", "--lanes", "2", "--margin-ms"];
         let report = chaos(&[&arguments[..], &["20000", "--transport", transport]].concat());
         let rows = report["rows"].as_array().expect("rows");
@@ -119,6 +119,7 @@ fn what_makes_no_sense_is_refused() {
         &["run", "--transport", "pigeon"][..],
         &["run", "--servers", "1"],
         &["run", "--transport", "unix", "--network", "namespaces"],
+        &["run", "--transport", "shm", "--network", "namespaces"],
         &["life", "{}"],
         &["loss", "--calls", "0"],
     ] {

@@ -33,7 +33,7 @@ pub(crate) enum Loops {
 pub(crate) fn serve(loops: Loops, config: &ServerConfig) -> Result<()> {
     match config.transport {
         Transport::Udp => serve_datagrams(loops, config),
-        Transport::Tcp | Transport::Unix => serve_streams(loops, config),
+        Transport::Tcp | Transport::Unix | Transport::Shm => serve_streams(loops, config),
     }
 }
 
@@ -160,7 +160,7 @@ impl Floor {
             operation: 0,
             size: match config.transport {
                 Transport::Udp => payload,
-                Transport::Tcp | Transport::Unix => PREFIX + payload,
+                Transport::Tcp | Transport::Unix | Transport::Shm => PREFIX + payload,
             },
             sent: Traffic::default(),
         })

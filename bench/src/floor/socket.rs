@@ -21,7 +21,7 @@ impl Stream {
         let stream = match transport {
             Transport::Tcp => TcpStream::connect(address).map(Self::Tcp),
             Transport::Unix => UnixStream::connect(address).map(Self::Unix),
-            Transport::Udp => bail!("udp has no connections"),
+            Transport::Udp | Transport::Shm => bail!("{transport} has no sockets with connections"),
         };
         let stream = stream.with_context(|| format!("can't connect to {address}"))?;
         stream.hurry()?;
@@ -100,7 +100,9 @@ impl Listener {
                 let listener = UnixListener::bind(&path);
                 Self::Unix(listener.with_context(|| format!("can't listen at {}", path.display()))?)
             }
-            Transport::Udp => bail!("udp has no connections"),
+            transport @ (Transport::Udp | Transport::Shm) => {
+                bail!("{transport} has no sockets with connections")
+            }
         })
     }
 

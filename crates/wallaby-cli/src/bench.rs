@@ -90,7 +90,7 @@ pub(crate) enum Bench {
 /// What all benchmarks take.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// What messages are carried by, compared in one run: unix, tcp, udp
+    /// What messages are carried by, compared in one run: unix, tcp, udp, shm
     #[arg(
         long,
         value_name = "NAME,...",

@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::varint::{self, Reader};
 use crate::wire::DecodeError;
 
-/// Longest name of a `unix:` or `mem:` address, in bytes (a unix socket's path cannot be longer on Linux).
+/// Longest name of a `unix:`, `shm:` or `mem:` address, in bytes (a unix socket's path cannot be longer on Linux).
 pub const MAX_NAME: usize = 107;
 
 /// Where an endpoint is reached; the scheme picks the transport.
@@ -36,6 +36,8 @@ pub enum Address {
     Unix(Arc<str>),
     /// `mem://name`: another endpoint of this process
     Mem(Arc<str>),
+    /// `shm:///path/of/the/socket`: another process of this host, over shared memory that is agreed on at this unix socket
+    Shm(Arc<str>),
 }
 
 /// Why a text is not an address.
@@ -43,7 +45,7 @@ pub enum Address {
 pub enum AddressError {
     /// There is no `scheme:` or it is not one of ours.
     #[error(
-        "{text:?} is no address: expected tcp://IP:PORT, udp://IP:PORT, unix:///PATH or mem://NAME"
+        "{text:?} is no address: expected tcp://IP:PORT, udp://IP:PORT, unix:///PATH, shm:///PATH or mem://NAME"
     )]
     UnknownScheme {
         /// What was given.
@@ -71,6 +73,7 @@ const UDP4: u8 = 2;
 const UDP6: u8 = 3;
 const UNIX: u8 = 4;
 const MEM: u8 = 5;
+const SHM: u8 = 6;
 
 impl Address {
     /// Appends the address: a tag, then 6 bytes (IPv4), 18 (IPv6), or a name with its length.
@@ -82,6 +85,7 @@ impl Address {
             Self::Udp(SocketAddr::V6(v6)) => put_v6(out, UDP6, v6),
             Self::Unix(name) => put_name(out, UNIX, name),
             Self::Mem(name) => put_name(out, MEM, name),
+            Self::Shm(name) => put_name(out, SHM, name),
         }
     }
 
@@ -94,6 +98,7 @@ impl Address {
             UDP6 => Self::Udp(read_v6(reader)?),
             UNIX => Self::Unix(read_name(reader)?),
             MEM => Self::Mem(read_name(reader)?),
+            SHM => Self::Shm(read_name(reader)?),
             _ => {
                 return Err(DecodeError::Malformed {
                     what,
@@ -166,6 +171,7 @@ impl FromStr for Address {
             Some(("udp", rest)) => Ok(Self::Udp(socket(rest)?)),
             Some(("unix", rest)) => Ok(Self::Unix(name(rest)?)),
             Some(("mem", rest)) => Ok(Self::Mem(name(rest)?)),
+            Some(("shm", rest)) => Ok(Self::Shm(name(rest)?)),
             _ => Err(AddressError::UnknownScheme { text: text.into() }),
         }
     }
@@ -189,6 +195,7 @@ impl Hash for Address {
             Self::Udp(address) => socket(UDP4, address, state),
             Self::Unix(name) => (UNIX, name).hash(state),
             Self::Mem(name) => (MEM, name).hash(state),
+            Self::Shm(name) => (SHM, name).hash(state),
         }
     }
 }
@@ -206,6 +213,7 @@ impl fmt::Display for Address {
             Self::Udp(socket) => write!(f, "udp://{socket}"),
             Self::Unix(path) => write!(f, "unix://{path}"),
             Self::Mem(name) => write!(f, "mem://{name}"),
+            Self::Shm(path) => write!(f, "shm://{path}"),
         }
     }
 }
@@ -245,6 +253,7 @@ mod tests {
             "udp://[2001:db8::1]:9",
             "unix:///tmp/a.sock",
             "mem://index",
+            "shm:///tmp/a.sock",
         ] {
             let address: Address = text.parse().expect(text);
             assert_eq!(address.to_string(), text);
@@ -264,6 +273,7 @@ mod tests {
             "tcp://1.2.3.4",
             "unix://",
             "mem://",
+            "shm://",
         ] {
             let error = text.parse::<Address>().expect_err(text);
             assert!(error.to_string().contains("expected"), "{error}");

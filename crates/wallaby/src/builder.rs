@@ -16,6 +16,7 @@ use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Endpoint};
 use crate::error::BindError;
 use crate::executor::ExecutorConfig;
 use crate::service::{Layer, Service};
+use crate::transport;
 
 /// What an endpoint takes and keeps; see each field for what happens beyond it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +82,10 @@ pub(crate) struct Config {
     pub(crate) cluster_keys: Vec<ClusterKey>,
     pub(crate) require_seals: bool,
     pub(crate) link_delay: Option<Duration>,
+    /// Bytes of a ring of shared memory.
+    pub(crate) ring: usize,
+    /// Folder in which those of this host offer shared memory.
+    pub(crate) same_host: Option<Box<str>>,
     pub(crate) executor: ExecutorConfig,
     pub(crate) layers: Vec<Arc<dyn Layer>>,
     pub(crate) send_layers: Vec<Arc<dyn SendLayer>>,
@@ -106,6 +111,8 @@ impl Default for Config {
             cluster_keys: Vec::new(),
             require_seals: false,
             link_delay: None,
+            ring: transport::DEFAULT_RING,
+            same_host: None,
             executor: ExecutorConfig::default(),
             layers: Vec::new(),
             send_layers: Vec::new(),
@@ -150,7 +157,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Listens at this address (`tcp://HOST:PORT` or `udp://HOST:PORT`, port 0 for any; `unix:///PATH`; `mem://NAME`). Over
+    /// Listens at this address (`tcp://HOST:PORT` or `udp://HOST:PORT`, port 0 for any; `unix:///PATH`; `shm:///PATH`;
+    /// `mem://NAME`). Over `shm:`, on Linux, processes of one user share memory that they agree on at the unix socket PATH. Over
     /// UDP a message's payload has at most 64 KiB, and servers at `udp:` addresses are dialled from the same socket if it
     /// reaches them; an endpoint that listens on none opens one for that. May be said several times; the first is the one that others are told, unless [`advertise`](Self::advertise) says otherwise.
     pub fn listen(mut self, address: &str) -> Self {
@@ -313,6 +321,26 @@ impl Builder {
     /// Emulates a link: all that this endpoint sends is delayed by so much, order kept. For tests and demonstrations.
     pub fn link_delay(mut self, delay: Duration) -> Self {
         self.config.link_delay = (!delay.is_zero()).then_some(delay);
+        self
+    }
+
+    /// How many bytes each direction holds of a connection that this endpoint dials over `shm:`, rounded up to a power of two
+    /// between 4 KiB and 16 MiB. Default 256 KiB. The memory is taken when the connection is opened, twice this and 4 KiB;
+    /// larger messages pass, a piece at a time. Who is dialled takes what its dialler says.
+    pub fn shared_memory(mut self, ring_bytes: usize) -> Self {
+        let (least, most) = transport::RING.into_inner();
+        self.config.ring = ring_bytes.clamp(least, most).next_power_of_two();
+        self
+    }
+
+    /// Talks to endpoints of this host over shared memory, whatever address they are known by: to those of this user that are
+    /// given the same folder, which must exist and should be this user's alone. On Linux only.
+    ///
+    /// An endpoint that others reach over `tcp:`, `udp:` or `unix:` listens in the folder besides, at a socket that has the name
+    /// of the address that others are told. Whoever is about to dial such an address looks there first; if nobody is found,
+    /// or it is another user's, the address itself is dialled. Binding fails if another endpoint of the same address is there.
+    pub fn same_host(mut self, folder: &str) -> Self {
+        self.config.same_host = Some(folder.into());
         self
     }
 

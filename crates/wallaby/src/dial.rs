@@ -53,13 +53,14 @@ const INNER: &[&str] = &[
     "fc00::/7",
     "fe80::/10",
     "unix",
+    "shm",
     "mem",
 ];
 
 /// Why a text is no range of addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "{text:?} is no range of addresses: expected tcp, udp, unix, mem, or an IP address, perhaps with a number of bits as in 10.0.0.0/8"
+    "{text:?} is no range of addresses: expected tcp, udp, unix, shm, mem, or an IP address, perhaps with a number of bits as in 10.0.0.0/8"
 )]
 pub struct DialRangeError {
     /// What was given.
@@ -67,7 +68,7 @@ pub struct DialRangeError {
 }
 
 impl DialPolicy {
-    /// Dials only what everybody can reach: neither this host (`unix:` and `mem:` included) nor private, link-local and
+    /// Dials only what everybody can reach: neither this host (`unix:`, `shm:` and `mem:` included) nor private, link-local and
     /// reserved addresses.
     pub fn public() -> Self {
         let denied = INNER
@@ -80,7 +81,7 @@ impl DialPolicy {
         }
     }
 
-    /// Dials what is in this range: `tcp`, `udp`, `unix`, `mem`, an IP address, or a network as `10.0.0.0/8` or `fd00::/8`.
+    /// Dials what is in this range: `tcp`, `udp`, `unix`, `shm`, `mem`, an IP address, or a network as `10.0.0.0/8` or `fd00::/8`.
     /// If any are named, nothing else is dialled.
     ///
     /// # Errors
@@ -153,6 +154,7 @@ enum Range {
     Tcp,
     Udp,
     Unix,
+    Shm,
     Mem,
     Network { first: IpAddr, bits: u32 },
 }
@@ -163,6 +165,7 @@ impl Range {
             Self::Tcp => matches!(address, Address::Tcp(_)),
             Self::Udp => matches!(address, Address::Udp(_)),
             Self::Unix => matches!(address, Address::Unix(_)),
+            Self::Shm => matches!(address, Address::Shm(_)),
             Self::Mem => matches!(address, Address::Mem(_)),
             Self::Network { first, bits } => {
                 socket(address).is_some_and(|socket| are_near(*first, socket.ip(), *bits))
@@ -190,6 +193,7 @@ impl FromStr for Range {
             "tcp" => return Ok(Self::Tcp),
             "udp" => return Ok(Self::Udp),
             "unix" => return Ok(Self::Unix),
+            "shm" => return Ok(Self::Shm),
             "mem" => return Ok(Self::Mem),
             text => match text.split_once('/') {
                 Some((ip, bits)) => (ip, Some(bits)),
@@ -244,6 +248,7 @@ mod tests {
             "udp://[::1]:1",
             "tcp://0.0.0.0:1",
             "unix:///tmp/a",
+            "shm:///tmp/a",
             "mem://a",
             "tcp://8.8.8.8:53",
         ] {
@@ -279,6 +284,7 @@ mod tests {
             ("tcp://11.1.2.3:4", false),
             ("tcp://[fe80::1]:4", false),
             ("unix:///tmp/a", false),
+            ("shm:///tmp/a", false),
         ] {
             assert_eq!(permits(&policy, address), expected, "{address}");
         }
@@ -302,6 +308,7 @@ mod tests {
             "tcp://169.254.169.254:80",
             "udp://[fe80::1]:1",
             "unix:///var/run/docker.sock",
+            "shm:///tmp/a",
             "mem://a",
         ] {
             assert!(!permits(&policy, address), "{address}");

@@ -1,6 +1,7 @@
 //! An endpoint: one addressable participant, client and server at once.
 
 mod datagrams;
+mod same_host;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -128,8 +129,8 @@ type Opened = (Arc<Peer>, oneshot::Receiver<Result<(), ConnectError>>);
 type Listening = Mutex<Option<Listener>>;
 
 impl Endpoint {
-    /// An endpoint that listens at this address: `tcp://HOST:PORT` or `udp://HOST:PORT` (port 0 for any), `unix:///PATH`
-    /// or `mem://NAME`. Over UDP a message's payload has at most 64 KiB.
+    /// An endpoint that listens at this address: `tcp://HOST:PORT` or `udp://HOST:PORT` (port 0 for any), `unix:///PATH`,
+    /// `shm:///PATH` (shared memory, between processes of one user on Linux) or `mem://NAME`. Over UDP a message's payload has at most 64 KiB.
     ///
     /// # Errors
     ///
@@ -157,6 +158,13 @@ impl Endpoint {
         let mut listeners = Vec::new();
         for address in &builder.listen {
             listeners.push(transport::listen(address).await?);
+        }
+        let told = builder.advertise.as_ref();
+        let told = told.or_else(|| listeners.first().map(|(_, address)| address));
+        if let (Some(folder), Some(address)) = (&builder.config.same_host, told)
+            && let Some(socket) = same_host::socket(folder, address)
+        {
+            listeners.push(transport::listen(&socket.to_string()).await?);
         }
         Self::start(builder, listeners)
     }
@@ -782,13 +790,14 @@ impl Inner {
             after,
         };
         let end = Instant::now() + after;
-        let (peer, opened) = match server {
-            Address::Udp(to) => self.dial_session(*to, expected, opening)?,
-            _ => {
-                let dialled = self.dial_stream(server, expected, opening);
-                timer::timeout_at(end, dialled)
-                    .await
-                    .ok_or_else(timed_out)??
+        let near = timer::timeout_at(end, self.dial_same_host(server));
+        let (peer, opened) = match (near.await.ok_or_else(timed_out)?, server) {
+            (Some(stream), _) => self.open_stream(server, expected, stream, opening),
+            (None, Address::Udp(to)) => self.dial_session(*to, expected, opening)?,
+            (None, _) => {
+                let dialled = timer::timeout_at(end, self.dial_stream(server));
+                let stream = dialled.await.ok_or_else(timed_out)??;
+                self.open_stream(server, expected, stream, opening)
             }
         };
         // Whoever wants it has not used it yet when it opens: others that need room must not close it before.
@@ -807,22 +816,27 @@ impl Inner {
         }
     }
 
-    async fn dial_stream(
-        self: &Arc<Self>,
-        server: &Address,
-        expected: Option<NodeId>,
-        opening: Opening,
-    ) -> Result<Opened, ConnectError> {
-        let stream = transport::dial(server).await;
+    async fn dial_stream(&self, server: &Address) -> Result<(ReadHalf, WriteHalf), ConnectError> {
+        let stream = transport::dial(server, self.config.ring).await;
         let stream = stream.ok_or_else(|| ConnectError::NoTransport {
             server: server.clone(),
         })?;
-        let (reader, writer) = stream.map_err(|error| ConnectError::Unreachable {
+        stream.map_err(|error| ConnectError::Unreachable {
             server: server.clone(),
             reason: error.to_string(),
-        })?;
+        })
+    }
+
+    /// Drives a new connection that was dialled.
+    fn open_stream(
+        self: &Arc<Self>,
+        server: &Address,
+        expected: Option<NodeId>,
+        (reader, writer): (ReadHalf, WriteHalf),
+        opening: Opening,
+    ) -> Opened {
         let connection = Connection::dial(Arc::clone(&self.hello), expected);
-        Ok(self.adopt(connection, reader, writer, Some(server.clone()), opening))
+        self.adopt(connection, reader, writer, Some(server.clone()), opening)
     }
 
     /// Room for one more connection; the one that is closed for it, if any, is counted as ended.

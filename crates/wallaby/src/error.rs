@@ -59,7 +59,7 @@ pub enum BindError {
 /// What to do about a message that is too large, where another transport would carry it.
 pub(crate) fn hint(limit: u64, datagrams: bool) -> &'static str {
     if datagrams && limit == MAX_MESSAGE as u64 {
-        " over udp: (tcp: and unix: carry larger ones)"
+        " over udp: (tcp:, unix: and shm: carry larger ones)"
     } else {
         ""
     }

@@ -164,12 +164,14 @@ async fn what_is_no_address_says_what_was_expected() {
         ("tcp://1.2.3.4:99999", "expected an IP address and a port"),
         ("mem://", "expected a name"),
         ("unix://", "expected a name"),
+        ("shm://", "expected a name"),
         (&long, "expected a name"),
         ("tcp://no.such.host.invalid:80", "no.such.host.invalid"),
         ("udp://localhost", "expected an IP address and a port"),
         ("udp://no.such.host.invalid:80", "no.such.host.invalid"),
         ("udp://192.0.2.1:80", "192.0.2.1"),
         ("unix:///no/such/folder/socket", "/no/such/folder/socket"),
+        ("shm:///no/such/folder/socket", "/no/such/folder/socket"),
         ("tcp://192.0.2.1:80", "192.0.2.1"),
     ] {
         let error = Endpoint::bind(text).await.expect_err("it cannot be bound");
@@ -196,28 +198,30 @@ async fn names_of_hosts_are_found() {
 /// A socket file that somebody left behind is replaced, one in use is not, and a file that is none is kept.
 #[tokio::test]
 async fn a_socket_file_is_replaced_only_if_nobody_listens() {
-    let folder = std::env::temp_dir().join(format!("wallaby-names-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a temporary folder");
-    let path = folder.join("socket");
-    let address = format!("unix://{}", path.display());
+    for scheme in ["unix", "shm"] {
+        let folder = std::env::temp_dir().join(format!("wallaby-names-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        let path = folder.join("socket");
+        let address = format!("{scheme}://{}", path.display());
 
-    // Left behind by a process that was killed.
-    drop(std::os::unix::net::UnixListener::bind(&path).expect("a free path"));
-    assert!(path.exists());
-    let server = Endpoint::bind(&address)
-        .await
-        .expect("nobody listens there");
-    Endpoint::bind(&address)
-        .await
-        .expect_err("somebody listens there");
-    server.close();
-    assert!(!path.exists(), "it is removed");
+        // Left behind by a process that was killed.
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("a free path"));
+        assert!(path.exists());
+        let server = Endpoint::bind(&address)
+            .await
+            .expect("nobody listens there");
+        Endpoint::bind(&address)
+            .await
+            .expect_err("somebody listens there");
+        server.close();
+        assert!(!path.exists(), "it is removed");
 
-    std::fs::write(&path, "precious").expect("a file");
-    Endpoint::bind(&address).await.expect_err("it is no socket");
-    assert_eq!(
-        std::fs::read_to_string(&path).expect("it is still there"),
-        "precious"
-    );
-    std::fs::remove_dir_all(folder).expect("it is ours");
+        std::fs::write(&path, "precious").expect("a file");
+        Endpoint::bind(&address).await.expect_err("it is no socket");
+        assert_eq!(
+            std::fs::read_to_string(&path).expect("it is still there"),
+            "precious"
+        );
+        std::fs::remove_dir_all(folder).expect("it is ours");
+    }
 }

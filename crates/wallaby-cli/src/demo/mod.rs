@@ -79,6 +79,7 @@ enum Part {
 pub(crate) enum Transport {
     Tcp,
     Unix,
+    Shm,
 }
 
 impl Demo {

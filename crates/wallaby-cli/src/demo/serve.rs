@@ -47,7 +47,7 @@ pub(crate) enum Serve {
 /// Where and how a server listens.
 #[derive(Debug, Args)]
 pub(crate) struct Listening {
-    /// The address to listen at: tcp://HOST:PORT (port 0: any) or unix:///PATH
+    /// The address to listen at: tcp://HOST:PORT (port 0: any), unix:///PATH or shm:///PATH
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:0")]
     listen: Address,
     /// Delay everything that this server sends, as a link would: 250us, 1ms

@@ -8,26 +8,32 @@ use std::path::PathBuf;
 /// The addresses of a cluster.
 pub(crate) enum Sockets {
     Tcp,
-    Unix(PathBuf),
+    /// Of connections, or for the set-up of shared memory.
+    Files {
+        scheme: &'static str,
+        folder: PathBuf,
+    },
 }
 
 impl Sockets {
     pub(crate) fn new(transport: Transport) -> anyhow::Result<Self> {
-        if transport == Transport::Tcp {
-            return Ok(Self::Tcp);
-        }
+        let scheme = match transport {
+            Transport::Tcp => return Ok(Self::Tcp),
+            Transport::Unix => "unix",
+            Transport::Shm => "shm",
+        };
         let folder = std::env::temp_dir().join(format!("wallaby-demo-{}", std::process::id()));
         let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
         made.with_context(|| format!("the folder {} for sockets can't be made", folder.display()))?;
-        Ok(Self::Unix(folder))
+        Ok(Self::Files { scheme, folder })
     }
 
     /// Where the process of this name listens.
     pub(crate) fn address(&self, name: &str) -> String {
         match self {
             Self::Tcp => "tcp://127.0.0.1:0".to_owned(),
-            Self::Unix(folder) => format!(
-                "unix://{}/{}.sock",
+            Self::Files { scheme, folder } => format!(
+                "{scheme}://{}/{}.sock",
                 folder.display(),
                 name.replace(' ', "-")
             ),
@@ -37,7 +43,7 @@ impl Sockets {
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        if let Self::Unix(folder) = self {
+        if let Self::Files { folder, .. } = self {
             // What can't be removed is a few empty files for the system to clean up.
             let _ = std::fs::remove_dir_all(folder);
         }

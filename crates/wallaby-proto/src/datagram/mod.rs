@@ -161,7 +161,7 @@ pub enum Refusal {
     },
     /// It is longer than any message over datagrams.
     #[error(
-        "a message of {size} bytes, but datagrams carry at most {MAX_MESSAGE}: reach the peer by tcp: or unix: for larger ones"
+        "a message of {size} bytes, but datagrams carry at most {MAX_MESSAGE}: reach the peer by tcp:, unix: or shm: for larger ones"
     )]
     TooLargeForDatagrams {
         /// Its payload, in bytes.

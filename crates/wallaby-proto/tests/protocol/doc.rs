@@ -134,7 +134,7 @@ fn every_tag_is_listed() {
     tags.iter()
         .for_each(|(name, tag)| assert_row("### Optional fields", tag, name));
     let addresses = constants("address", "u8");
-    assert_eq!(addresses.len(), 6);
+    assert_eq!(addresses.len(), 7);
     addresses
         .iter()
         .for_each(|(name, tag)| assert_row("## Conventions", tag, name));

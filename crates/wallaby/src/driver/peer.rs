@@ -669,7 +669,8 @@ impl Peer {
             };
             match writer.poll_writable(cx) {
                 Poll::Pending => break,
-                Poll::Ready(_) => {
+                Poll::Ready(Err(error)) => self.mark_broken(&mut state, &error),
+                Poll::Ready(Ok(())) => {
                     state.blocked = false;
                     self.flush(&mut state);
                     self.room.notify_waiters();

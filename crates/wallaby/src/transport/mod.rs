@@ -4,12 +4,15 @@
 //! and more is `wallaby_proto::datagram`.
 
 mod mem;
+#[cfg(target_os = "linux")]
+mod shm;
 #[cfg(feature = "turmoil")]
 mod simulated;
 mod socket;
 pub(crate) mod udp;
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll, ready};
@@ -20,11 +23,19 @@ use wallaby_proto::{Address, AddressError};
 
 use crate::error::BindError;
 
+/// How many bytes a ring in shared memory may hold, one a direction: a power of two within this.
+pub(crate) const RING: RangeInclusive<usize> = 4 << 10..=16 << 20;
+
+/// How many it holds if nobody says.
+pub(crate) const DEFAULT_RING: usize = 256 << 10;
+
 /// The receiving end of a stream; one task owns it.
 #[derive(Debug)]
 pub(crate) enum ReadHalf {
     Socket(socket::Reader),
     Mem(mem::Reader),
+    #[cfg(target_os = "linux")]
+    Shm(shm::Reader),
     #[cfg(feature = "turmoil")]
     Simulated(simulated::Half),
 }
@@ -34,6 +45,8 @@ pub(crate) enum ReadHalf {
 pub(crate) enum WriteHalf {
     Socket(socket::Writer),
     Mem(mem::Writer),
+    #[cfg(target_os = "linux")]
+    Shm(shm::Writer),
     #[cfg(feature = "turmoil")]
     Simulated(simulated::Half),
 }
@@ -48,6 +61,11 @@ pub(crate) enum Listener {
         listener: UnixListener,
     },
     Mem(mem::Listener),
+    #[cfg(target_os = "linux")]
+    Shm {
+        _file: SocketFile,
+        listener: shm::Listener,
+    },
     #[cfg(feature = "turmoil")]
     Simulated(simulated::Listener),
 }
@@ -87,6 +105,8 @@ impl ReadHalf {
         match self {
             Self::Socket(reader) => reader.poll_read(cx, input),
             Self::Mem(reader) => reader.poll_read(cx, input),
+            #[cfg(target_os = "linux")]
+            Self::Shm(reader) => reader.poll_read(cx, input),
             #[cfg(feature = "turmoil")]
             Self::Simulated(half) => half.poll_read(cx, input),
         }
@@ -99,16 +119,20 @@ impl WriteHalf {
         match self {
             Self::Socket(writer) => writer.try_write(bytes),
             Self::Mem(writer) => writer.try_write(bytes),
+            #[cfg(target_os = "linux")]
+            Self::Shm(writer) => writer.try_write(bytes),
             #[cfg(feature = "turmoil")]
             Self::Simulated(half) => half.try_write(bytes),
         }
     }
 
-    /// Ready when something may fit again, after a write that did not fit. One task at a time may wait.
+    /// Ready when something may fit again, after a write that did not fit. Only the task that reads may wait.
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Socket(writer) => writer.poll_writable(cx),
             Self::Mem(writer) => writer.poll_writable(cx),
+            #[cfg(target_os = "linux")]
+            Self::Shm(writer) => writer.poll_writable(cx),
             #[cfg(feature = "turmoil")]
             Self::Simulated(half) => half.poll_writable(cx),
         }
@@ -119,6 +143,8 @@ impl WriteHalf {
         match self {
             Self::Socket(writer) => writer.shutdown(),
             Self::Mem(writer) => writer.shutdown(),
+            #[cfg(target_os = "linux")]
+            Self::Shm(writer) => writer.shutdown(),
             #[cfg(feature = "turmoil")]
             Self::Simulated(half) => half.shutdown(),
         }
@@ -137,14 +163,20 @@ impl Listener {
             Self::Unix { listener, .. } => ready!(listener.poll_accept(cx))
                 .and_then(|(stream, _)| socket::unix(stream).map(sockets)),
             Self::Mem(listener) => ready!(listener.poll_accept(cx)).map(mems),
+            #[cfg(target_os = "linux")]
+            Self::Shm { listener, .. } => ready!(listener.poll_accept(cx)).map(shms),
             #[cfg(feature = "turmoil")]
             Self::Simulated(listener) => ready!(listener.poll_accept(cx)).map(simulated),
         })
     }
 }
 
-/// Opens a stream to a server; `None` if no transport knows the scheme.
-pub(crate) async fn dial(server: &Address) -> Option<io::Result<(ReadHalf, WriteHalf)>> {
+/// Opens a stream to a server; `None` if no transport knows the scheme. Over shared memory its rings hold so many bytes each,
+/// a power of two within [`RING`].
+pub(crate) async fn dial(
+    server: &Address,
+    ring: usize,
+) -> Option<io::Result<(ReadHalf, WriteHalf)>> {
     #[cfg(feature = "turmoil")]
     if let (Address::Tcp(socket), true) = (server, turmoil::in_simulation()) {
         return Some(simulated::dial(*socket).await.map(simulated));
@@ -159,6 +191,8 @@ pub(crate) async fn dial(server: &Address) -> Option<io::Result<(ReadHalf, Write
             .and_then(socket::unix)
             .map(sockets),
         Address::Mem(name) => mem::dial(name).await.map(mems),
+        #[cfg(target_os = "linux")]
+        Address::Shm(path) => shm::dial(path, ring).await.map(shms),
         _ => return None,
     })
 }
@@ -188,11 +222,24 @@ pub(crate) async fn listen(address: &str) -> Result<(Entrance, Address), BindErr
         }
         Address::Unix(path) => {
             let path = Path::new(&**path);
-            let listener = listen_unix(path).await.map_err(failed)?;
+            let listener = listen_unix(path, UnixListener::bind);
             Ok((
                 Listener::Unix {
+                    listener: listener.await.map_err(failed)?,
                     _file: SocketFile(path.into()),
-                    listener,
+                }
+                .into(),
+                address.clone(),
+            ))
+        }
+        #[cfg(target_os = "linux")]
+        Address::Shm(path) => {
+            let path = Path::new(&**path);
+            let listener = listen_unix(path, shm::Listener::bind);
+            Ok((
+                Listener::Shm {
+                    listener: listener.await.map_err(failed)?,
+                    _file: SocketFile(path.into()),
                 }
                 .into(),
                 address.clone(),
@@ -238,8 +285,11 @@ async fn resolve(text: &str) -> Result<Address, BindError> {
 }
 
 /// Listens at a path; a socket file that nobody listens on any more is replaced.
-async fn listen_unix(path: &Path) -> io::Result<UnixListener> {
-    match UnixListener::bind(path) {
+async fn listen_unix<'a, L>(
+    path: &'a Path,
+    bind: impl Fn(&'a Path) -> io::Result<L>,
+) -> io::Result<L> {
+    match bind(path) {
         // Another file than a socket is somebody's, and not to be removed.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_socket(path) => {
             match UnixStream::connect(path).await {
@@ -248,7 +298,7 @@ async fn listen_unix(path: &Path) -> io::Result<UnixListener> {
                 }
                 _ => return Err(error),
             }
-            UnixListener::bind(path)
+            bind(path)
         }
         result => result,
     }
@@ -265,6 +315,11 @@ fn sockets((read, write): (socket::Reader, socket::Writer)) -> (ReadHalf, WriteH
 #[cfg(feature = "turmoil")]
 fn simulated((read, write): (simulated::Half, simulated::Half)) -> (ReadHalf, WriteHalf) {
     (ReadHalf::Simulated(read), WriteHalf::Simulated(write))
+}
+
+#[cfg(target_os = "linux")]
+fn shms((read, write): (shm::Reader, shm::Writer)) -> (ReadHalf, WriteHalf) {
+    (ReadHalf::Shm(read), WriteHalf::Shm(write))
 }
 
 fn mems((read, write): (mem::Reader, mem::Writer)) -> (ReadHalf, WriteHalf) {

@@ -10,7 +10,7 @@
 pub(crate) mod raw;
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -45,6 +45,7 @@ enum Scheme {
     Tcp,
     Udp,
     Unix(PathBuf),
+    Shm(PathBuf),
 }
 
 impl Net {
@@ -62,11 +63,21 @@ impl Net {
 
     pub(crate) fn unix() -> Self {
         let mut net = Self::new(Scheme::Mem);
-        let folder = format!("wallaby-test-{}-{}", std::process::id(), net.number);
+        net.scheme = Scheme::Unix(net.make_folder());
+        net
+    }
+
+    pub(crate) fn shm() -> Self {
+        let mut net = Self::new(Scheme::Mem);
+        net.scheme = Scheme::Shm(net.make_folder());
+        net
+    }
+
+    fn make_folder(&self) -> PathBuf {
+        let folder = format!("wallaby-test-{}-{}", std::process::id(), self.number);
         let folder = std::env::temp_dir().join(folder);
         std::fs::create_dir_all(&folder).expect("a temporary folder");
-        net.scheme = Scheme::Unix(folder);
-        net
+        folder
     }
 
     fn new(scheme: Scheme) -> Self {
@@ -79,6 +90,14 @@ impl Net {
         }
     }
 
+    /// Where its sockets are.
+    pub(crate) fn folder(&self) -> &Path {
+        match &self.scheme {
+            Scheme::Unix(folder) | Scheme::Shm(folder) => folder,
+            Scheme::Mem | Scheme::Tcp | Scheme::Udp => panic!("it has none"),
+        }
+    }
+
     /// Where to listen: a new address each time.
     pub(crate) fn address(&self) -> String {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
@@ -87,6 +106,7 @@ impl Net {
             Scheme::Tcp => "tcp://127.0.0.1:0".into(),
             Scheme::Udp => "udp://127.0.0.1:0".into(),
             Scheme::Unix(folder) => format!("unix://{}/{next}", folder.display()),
+            Scheme::Shm(folder) => format!("shm://{}/{next}", folder.display()),
         }
     }
 
@@ -108,7 +128,7 @@ impl Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        if let Scheme::Unix(folder) = &self.scheme {
+        if let Scheme::Unix(folder) | Scheme::Shm(folder) = &self.scheme {
             let _ = std::fs::remove_dir_all(folder);
         }
     }
@@ -232,6 +252,11 @@ macro_rules! over_every_stream {
             #[tokio::test]
             async fn over_unix() {
                 $crate::common::patience(super::$test($crate::common::Net::unix())).await;
+            }
+            #[cfg(target_os = "linux")]
+            #[tokio::test]
+            async fn over_shm() {
+                $crate::common::patience(super::$test($crate::common::Net::shm())).await;
             }
         }
     )+ };

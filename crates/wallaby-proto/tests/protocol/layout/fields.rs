@@ -192,6 +192,7 @@ impl Layout<'_> {
             "udp, IPv6",
             "unix",
             "mem",
+            "shm",
         ][scheme];
         let len = match scheme {
             0 | 2 => 7,

@@ -258,6 +258,15 @@ pub(super) fn requests() -> Vec<Sample> {
             },
         ),
         sample(
+            "request-delegated-shm",
+            "The initiator is reached over shared memory.",
+            onward,
+            Request {
+                reply_to: ReplyTo::At("shm:///tmp/a.sock".parse().expect("an address")),
+                ..delegated(&[0, 3])
+            },
+        ),
+        sample(
             "request-delegated-sealed",
             "A delegated request with budgets, sealed with the key that the bytes 0 to 15 make.",
             onward,

@@ -135,6 +135,7 @@ pub(crate) fn address() -> impl Strategy<Value = Address> {
         socket().prop_map(Address::Udp),
         "/[a-zé/]{0,50}".prop_map(|name| Address::Unix(name.into())),
         "[a-z]{1,107}".prop_map(|name| Address::Mem(name.into())),
+        "/[a-zé/]{0,50}".prop_map(|name| Address::Shm(name.into())),
     ]
 }
 

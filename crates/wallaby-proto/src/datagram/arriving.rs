@@ -77,7 +77,9 @@ impl Session {
                 events(Event::Credit);
             }
         }
-        self.heard = now;
+        if self.note_heard(now) {
+            events(Event::Credit);
+        }
         self.counters.bytes_received += datagram.len() as u64;
         match self.stage {
             Stage::Asking { .. } | Stage::Open { .. } => {}

@@ -262,6 +262,9 @@ impl Gate {
                 continue;
             };
             session.armed = None;
+            if session.stop_asking(now) {
+                self.events.push_back((SessionId(id), Ok(Event::Credit)));
+            }
             match session.handle_timeout(now) {
                 Fate::GoesOn => self.wake(id),
                 Fate::Ends(cause) => self.end(now, id, cause),

@@ -128,7 +128,8 @@ impl Session {
             Stage::Closing { until, .. } => earliest(*until, self.recovery.timeout()),
             Stage::Opening { .. } | Stage::Open { .. } => {
                 let idle = (!self.recovery.is_waiting()).then(|| self.idle_at());
-                earliest(earliest(idle, self.recovery.timeout()), self.ack_due())
+                let sent = earliest(earliest(idle, self.recovery.timeout()), self.ack_due());
+                earliest(sent, self.asked_until())
             }
         }
     }

@@ -32,6 +32,9 @@ pub(super) const MAX_REASON: usize = 1024;
 /// The window of requests, as a credit names it.
 pub(super) const REQUESTS: u8 = 0;
 
+/// How long requests wait for a peer that is asked whether it is still there.
+const ASKING: Duration = Duration::from_millis(500);
+
 /// What a packet takes at most besides frames and acknowledgement: kind, session, number, checksum.
 const PACKET_OVERHEAD: usize = 1 + 8 + varint::MAX_LEN + CHECKSUM;
 
@@ -64,6 +67,7 @@ pub struct Session {
     pub(super) since: Duration,
     /// When something last arrived.
     pub(super) heard: Duration,
+    presence: Presence,
     pub(super) settings: Settings,
     pub(super) counters: Counters,
     /// It waits in its gate's queue of sessions that may have something to send.
@@ -93,6 +97,17 @@ pub(super) enum Stage {
         issued: Option<u64>,
         until: Option<Duration>,
     },
+}
+
+/// Whether the peer's life goes on, as far as known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    /// It does, unless it has been silent for long.
+    Assumed,
+    /// It was asked then, and requests wait.
+    Asked(Duration),
+    /// It was asked in vain: requests are sent, and their calls find out what becomes of them.
+    Unknown,
 }
 
 impl Session {
@@ -126,6 +141,7 @@ impl Session {
             probes: 0,
             since: now,
             heard: now,
+            presence: Presence::Assumed,
             settings: *settings,
             counters: Counters::default(),
             queued: false,
@@ -182,7 +198,53 @@ impl Session {
         })
     }
 
-    /// Sends a request by this method; how it is named is filled in here.
+    /// Whether a request should be sent now. A peer that was silent for long is asked first whether it is still there, so
+    /// that a request is not spent on a life that is over: nobody could tell whether that had executed it. When it has
+    /// answered, or has not in half a second, [`crate::connection::Event::Credit`] says that requests may go on.
+    pub fn confirm(&mut self, now: Duration) -> bool {
+        let silent = now.saturating_sub(self.heard);
+        match self.presence {
+            Presence::Unknown => true,
+            Presence::Asked(_) => false,
+            Presence::Assumed if self.is_established() && silent > self.recovery.unasked() => {
+                self.presence = Presence::Asked(now);
+                self.probes = self.probes.max(1);
+                false
+            }
+            Presence::Assumed => true,
+        }
+    }
+
+    /// Whether both sides have it and none has closed it, as far as known.
+    fn is_established(&self) -> bool {
+        matches!(self.stage, Stage::Opening { .. } | Stage::Open { .. })
+    }
+
+    /// The peer was heard; whether requests waited for that.
+    pub(super) fn note_heard(&mut self, now: Duration) -> bool {
+        self.heard = now;
+        let before = std::mem::replace(&mut self.presence, Presence::Assumed);
+        matches!(before, Presence::Asked(_))
+    }
+
+    /// When requests do not wait any longer for a peer that was asked.
+    pub(super) fn asked_until(&self) -> Option<Duration> {
+        match self.presence {
+            Presence::Asked(since) => Some(since.saturating_add(ASKING)),
+            Presence::Assumed | Presence::Unknown => None,
+        }
+    }
+
+    /// It is `now`; whether requests have waited long enough.
+    pub(super) fn stop_asking(&mut self, now: Duration) -> bool {
+        let over = self.asked_until().is_some_and(|until| until <= now);
+        if over {
+            self.presence = Presence::Unknown;
+        }
+        over
+    }
+
+    /// Sends a request by this method; how it is named is filled in here. See [`Session::confirm`] first.
     ///
     /// # Errors
     ///
@@ -316,6 +378,7 @@ impl Session {
             Stage::Closing { .. } => return,
         };
         self.outgoing.clear();
+        self.presence = Presence::Assumed;
         let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
         self.push_own(kind::CLOSE, |out| out.put_slice(reason.as_bytes()));
         self.stage = Stage::Closing {

@@ -21,6 +21,7 @@ mod hostile;
 mod layout;
 mod loss;
 mod messages;
+mod presence;
 mod random;
 mod session;
 mod vectors;

@@ -700,12 +700,13 @@ impl Node {
         };
         let flight = self.flight(socket);
         let sending = oracle::sending(&message);
+        let now = self.now();
         let peer = self.peers.get_mut(&socket)?;
         let refused = match message {
             Message::Request(mut request) => {
-                let refused = peer
-                    .wire
-                    .send_request(&mut self.gate, &mut request, &self.method);
+                let refused =
+                    peer.wire
+                        .send_request(&mut self.gate, now, &mut request, &self.method);
                 refused.map_err(|refusal| (refusal, Message::Request(request)))
             }
             Message::Response(response) => {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use wallaby_proto::CallId;
@@ -79,6 +80,7 @@ impl Wire {
     pub(super) fn send_request(
         &mut self,
         gate: &mut Gate,
+        now: Duration,
         request: &mut Request,
         method: &MethodDefinition,
     ) -> Result<u64, Refusal> {
@@ -89,6 +91,9 @@ impl Wire {
             }
             Self::Session(session) => {
                 let state = gate.session(session.id).ok_or(Refusal::NotOpen)?;
+                if !state.confirm(now) {
+                    return Err(Refusal::Blocked);
+                }
                 let number = state.send_request(request, method)?;
                 Ok(session.mark(number))
             }

@@ -478,8 +478,16 @@ impl PortSession {
         request: &mut Request,
         method: &MethodDefinition,
     ) -> Result<(), Refusal> {
-        let sent = self.with(|session| session.send_request(request, method));
-        self.sent(sent)
+        let mut state = self.port.lock();
+        let now = self.port.now();
+        let session = state.gate.session(self.id).ok_or(Refusal::NotOpen)?;
+        if !session.confirm(now) {
+            self.port.flush(&mut state); // it is asked
+            return Err(Refusal::Blocked);
+        }
+        let sent = session.send_request(request, method);
+        drop(state);
+        self.sent(Some(sent))
     }
 
     pub(super) fn send_response(

@@ -1,0 +1,156 @@
+//! A peer that was silent is asked whether it is still there, before a request is spent on a life that may be over.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use wallaby_proto::connection::{Event, Limits};
+use wallaby_proto::datagram::{Cause, SessionId, Settings};
+
+use crate::messages::{method, node, request};
+use crate::session::pair;
+use crate::world::{Happening, Network, World, address};
+
+/// Longer than any round trip here, shorter than silence that counts.
+const SHORT: Duration = Duration::from_millis(1);
+
+/// Silence that does not count yet, and one that does.
+const FRESH: Duration = Duration::from_millis(100);
+const STALE: Duration = Duration::from_millis(101);
+
+/// How long requests wait at most.
+const ASKING: Duration = Duration::from_millis(500);
+
+fn confirm(world: &mut World, session: SessionId) -> bool {
+    let now = world.now;
+    let session = world.gate(1).session(session).expect("open");
+    session.confirm(now)
+}
+
+/// So long after something was heard for the last time.
+fn silent_for(silence: Duration, network: Network) -> (World, SessionId) {
+    let mut world = World::pair(network, Settings::default());
+    let (at_1, _) = world.open();
+    world.pass(Duration::from_secs(1));
+    assert!(!confirm(&mut world, at_1), "it was silent for a second");
+    let heard = loop {
+        assert!(world.step(world.now + Duration::from_secs(1)));
+        if !world.events(1).is_empty() {
+            break world.now;
+        }
+    };
+    while world.step(heard + silence) {}
+    world.now = heard + silence;
+    (world, at_1)
+}
+
+fn is_credit(events: &[Happening]) -> bool {
+    matches!(events, [(_, Ok(Event::Credit))])
+}
+
+#[test]
+fn a_peer_that_was_heard_lately_is_not_asked() {
+    let (mut world, at_1) = silent_for(FRESH, Network::default());
+    world.start_log();
+    assert!(confirm(&mut world, at_1));
+    world.pass(SHORT);
+    assert!(world.take_log().is_empty());
+}
+
+#[test]
+fn one_that_was_silent_is_asked_once_and_answers_at_once() {
+    let (mut world, at_1) = silent_for(STALE, Network::default());
+    world.start_log();
+    for _ in 0..3 {
+        assert!(!confirm(&mut world, at_1));
+    }
+    let (events, others) = world.pass(SHORT);
+    assert!(is_credit(&events) && others.is_empty(), "{events:?}");
+    assert!(confirm(&mut world, at_1));
+    assert_eq!(world.take_log().len(), 2, "a question and its answer");
+}
+
+/// A request that waits would only be late where a round trip takes long and silence is nothing special.
+#[test]
+fn silence_is_measured_in_round_trips() {
+    let slow = Network {
+        delay: Duration::from_millis(50),
+        ..Network::default()
+    };
+    let (mut world, at_1) = silent_for(Duration::from_millis(750), slow);
+    assert!(confirm(&mut world, at_1), "eight take 800 ms");
+    let (mut world, at_1) = silent_for(Duration::from_millis(900), slow);
+    assert!(!confirm(&mut world, at_1));
+}
+
+#[test]
+fn a_restart_is_noticed_before_anything_is_sent_to_the_new_life() {
+    let (mut world, at_1) = silent_for(STALE, Network::default());
+    world.start(2, 20, Limits::default(), Settings::default());
+    assert!(!confirm(&mut world, at_1));
+    let (events, others) = world.pass(SHORT);
+    let [(_, Err(ended))] = &events[..] else {
+        panic!("{events:?}")
+    };
+    let (was, now) = (node(2), node(20));
+    assert_eq!(ended.cause, Cause::Restarted { was, now });
+    assert!(ended.pending.is_empty() && others.is_empty());
+}
+
+/// Nobody answers: that is for the calls to find out, which know how long they want to wait.
+#[test]
+fn requests_do_not_wait_for_ever() {
+    let (mut world, at_1) = silent_for(STALE, Network::default());
+    let cut = (address(1), address(2));
+    let (begun, end) = (world.now, world.now + 4 * ASKING);
+    world.cut.insert(cut, end);
+    assert!(!confirm(&mut world, at_1));
+    let told = loop {
+        assert!(world.step(end), "it is told");
+        let events = world.events(1);
+        if !events.is_empty() {
+            assert!(is_credit(&events), "{events:?}");
+            break world.now;
+        }
+        assert!(!confirm(&mut world, at_1));
+    };
+    assert_eq!(told - begun, ASKING);
+    assert!(confirm(&mut world, at_1));
+    // It is there again, and from now on asked again.
+    let (events, _) = world.pass(8 * ASKING);
+    assert!(events.is_empty(), "{events:?}");
+    assert!(!confirm(&mut world, at_1));
+}
+
+#[test]
+fn the_question_is_repeated_if_it_is_lost() {
+    let (mut world, at_1) = silent_for(STALE, Network::default());
+    let cut = (address(1), address(2));
+    world.cut.insert(cut, world.now + SHORT);
+    assert!(!confirm(&mut world, at_1));
+    let (events, _) = world.pass(ASKING / 4);
+    assert!(is_credit(&events), "{events:?}");
+}
+
+/// A session that was closed tells nothing any more.
+#[test]
+fn closing_ends_the_question() {
+    let (mut world, at_1) = silent_for(STALE, Network::default());
+    world.cut.insert((address(1), address(2)), Duration::MAX);
+    assert!(!confirm(&mut world, at_1));
+    world.gate(1).session(at_1).expect("open").close("enough");
+    assert!(confirm(&mut world, at_1), "sending says that it is closed");
+    let (events, _) = world.pass(4 * ASKING);
+    assert!(events.is_empty(), "{events:?}");
+}
+
+/// Who does not ask sends as ever: it is the driver's choice.
+#[test]
+fn whoever_does_not_confirm_is_not_held_up() {
+    let (mut world, at_1, _) = pair();
+    world.pass(STALE);
+    let session = world.gate(1).session(at_1).expect("open");
+    let mut request = request(node(1), 1, Bytes::from_static(b"work"));
+    session.send_request(&mut request, &method()).expect("room");
+    let (_, arrived) = world.pass(SHORT);
+    assert_eq!(arrived.len(), 2, "the method and the request: {arrived:?}");
+}

@@ -528,6 +528,8 @@ impl CallShared {
     /// Sends at once if there is a connection and credit; `false` if the request has to wait.
     fn try_send(&self, server: &Address, method: &MethodDefinition, request: &mut Request) -> bool {
         match self.endpoint.pool.ready(server) {
+            // A connection that may have been closed meanwhile is first listened to.
+            Some(_) if self.endpoint.was_away(self.begun) => false,
             Some(peer) => self.try_send_on(&peer, server, method, request),
             None => false,
         }
@@ -624,6 +626,9 @@ impl CallShared {
         mut request: Request,
     ) -> Result<(), Failure> {
         let id = request.id;
+        if self.endpoint.was_away(self.begun) {
+            self.endpoint.listen().await;
+        }
         for _ in 0..MOVES {
             let peer = self
                 .endpoint

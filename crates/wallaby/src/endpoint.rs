@@ -52,6 +52,12 @@ pub(crate) const DEFAULT_PING: PingSettings = PingSettings {
     timeout: Duration::from_secs(5),
 };
 
+/// After so long without a sign of life peers close their connections, unless they are set otherwise.
+const AWAY: Duration = Duration::from_secs(10);
+
+/// A runtime looks at its sockets in the first turn; in the next ones connections read: what came, and that they ended.
+const LISTENING_TURNS: u32 = 4;
+
 /// How often an endpoint that is shutting down looks whether all is done.
 const DRAIN_CHECK: Duration = Duration::from_millis(2);
 
@@ -102,6 +108,10 @@ pub(crate) struct Inner {
     next_alarm: Mutex<Option<Instant>>,
     /// When connections are looked at, and when next for messages that have stopped to grow.
     next_tending: Mutex<(Instant, Instant)>,
+    /// When the runtime was last seen to drive connections, in microseconds since `epoch`.
+    listened: AtomicU64,
+    /// How many microseconds without that are too long.
+    away_after: u64,
     /// Bytes of requests kept to be sent again.
     kept: AtomicU64,
     delay: Option<Arc<DelayLine<Delayed>>>,
@@ -358,6 +368,8 @@ impl Inner {
                 me: inner.clone(),
                 next_alarm: Mutex::default(),
                 next_tending: Mutex::new((Instant::now(), Instant::now() + STALL_CHECK)),
+                listened: AtomicU64::new(0),
+                away_after: micros(config.keep_alive.timeout.min(AWAY) / 4),
                 kept: AtomicU64::new(0),
                 delay,
                 listeners: Mutex::default(),
@@ -657,6 +669,7 @@ impl Inner {
     /// has not listened.
     fn tend(&self) {
         let (settings, now) = (&self.config.keep_alive, self.epoch.elapsed());
+        self.note_listening(now);
         let peers = self.pool.open();
         let mut waits = false;
         for peer in &peers {
@@ -676,6 +689,27 @@ impl Inner {
             locked(&self.next_tending).1 = Instant::now() + STALL_CHECK;
             peers.iter().for_each(Peer::check_stalled);
         }
+    }
+
+    // Whether the runtime listens.
+
+    fn note_listening(&self, now: Duration) {
+        self.listened.store(micros(now), Ordering::Release);
+    }
+
+    /// Whether the runtime may have been blocked for so long that peers believe this endpoint dead by `now`, and have
+    /// closed their connections without its having noticed.
+    pub(crate) fn was_away(&self, now: Instant) -> bool {
+        let now = micros(now.saturating_duration_since(self.epoch));
+        now.saturating_sub(self.listened.load(Ordering::Acquire)) > self.away_after
+    }
+
+    /// Lets the runtime look at its sockets, and connections take what has arrived meanwhile.
+    pub(crate) async fn listen(&self) {
+        for _ in 0..LISTENING_TURNS {
+            tokio::task::yield_now().await;
+        }
+        self.note_listening(self.epoch.elapsed());
     }
 
     // Connections.
@@ -1102,4 +1136,8 @@ impl fmt::Debug for Endpoint {
             .field("address", &self.inner.address)
             .finish()
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

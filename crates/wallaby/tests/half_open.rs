@@ -160,3 +160,51 @@ async fn a_ping_that_is_not_out_yet_has_no_answer() {
     })
     .await;
 }
+
+/// The client's only thread does something else, until the server believes it dead and closes the connection. What it sends
+/// when it is back does not go into that connection, where nobody could know what became of it.
+#[test]
+fn who_was_away_for_long_listens_before_it_sends() {
+    let servers = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let clients = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let gate = Gate::new();
+    let passed = gate.clone();
+    let server = servers.block_on(async {
+        let slow = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let gate = passed.clone();
+            async move {
+                if what == "slow" {
+                    gate.pass().await;
+                }
+                Ok(request.respond(what).await?)
+            }
+        });
+        let builder = Endpoint::builder().listen("tcp://127.0.0.1:0").serve(slow);
+        builder.keep_alive(PERIOD, TIMEOUT).bind().await
+    });
+    let server = server.expect("the address is free");
+    clients.block_on(patience(async {
+        let client = impatient().await;
+        let work = work::at(&client, at(&server));
+        let slow = work.one("slow".into());
+        until(|| server.load() == (1, 0)).await;
+        for _ in 0..10_000 {
+            if server.metrics().connections_silent > 0 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1)); // the runtime does not get to listen
+        }
+        assert_eq!(server.metrics().connections_silent, 1);
+        let answer = work.one("back".into()).await;
+        assert_eq!(answer.expect("an answer"), "back");
+        drop(slow);
+        gate.open(1);
+    }));
+}

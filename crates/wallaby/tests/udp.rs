@@ -311,7 +311,9 @@ const PAUSE: Duration = Duration::from_millis(150);
 /// The server dies without a word, and another life takes its address.
 async fn restart(proxy: &Arc<Proxy>, server: &mut Endpoint, service: Service, real: SocketAddr) {
     proxy.cut.store(true, Ordering::SeqCst);
+    let before = proxy.passed()[1];
     server.close();
+    until(|| proxy.passed()[1] > before).await; // it would have said goodbye
     let former = server.node();
     *server = behind(proxy, service, real).await;
     proxy.cut.store(false, Ordering::SeqCst);
@@ -336,8 +338,8 @@ async fn the_first_call_after_a_restart_gets_its_answer() {
             let answer = work::at(&client, far).one(format!("{number} 1")).await;
             assert_eq!(answer.expect("an answer"), format!("{number} from 1"));
             assert_eq!(last.metrics().requests_received, 2);
-            restart(&proxy, &mut last, serve(), real).await;
             tokio::time::sleep(PAUSE).await;
+            restart(&proxy, &mut last, serve(), real).await;
         }
     })
     .await;

@@ -113,6 +113,9 @@ impl Caller {
     }
 
     /// A call with any number of initial requests and with payloads as bytes.
+    ///
+    /// It is made once: what [`Client::retry`], [`Client::hedge`] and [`Client::resend`] do is for calls with one initial
+    /// request. Who begins a call by hand knows what its requests were, and how much of it may be done again.
     pub fn begin(&self) -> RawCall {
         let call = Inner::begin_call(&self.endpoint, self.options());
         self.adopt(call.shared());

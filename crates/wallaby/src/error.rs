@@ -152,6 +152,12 @@ pub struct Undrained {
 }
 
 /// Why a handler could not send.
+///
+/// Nothing of the message exists then, and what the handler does about it decides how its request ends: it may answer in
+/// another way, delegate to somebody else, or return the error, which becomes a status. What consumed the request
+/// ([`crate::Request::respond`], [`crate::Request::forward`]) leaves it nothing else to do: if it ignores the error, the
+/// request ends with the status that the error would have become. So it does after [`SendError::TooDeep`], unless the
+/// handler ends it otherwise, and at once after [`SendError::Exhausted`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendError {

@@ -88,6 +88,8 @@ struct State {
     stopped: Option<String>,
     /// A budget was used up, which ended the request.
     exhausted: bool,
+    /// What was refused to the handler so that its request must not end as if all were well, unless it says otherwise.
+    refused: Option<Status>,
     /// Calls that the handler made on behalf of this one.
     calls: Vec<Weak<CallShared>>,
     /// The handler's task, while it waits.
@@ -133,6 +135,7 @@ impl Handling {
                 owes_answer: false,
                 stopped: None,
                 exhausted: false,
+                refused: None,
                 calls: Vec::new(),
                 task: None,
                 left: false,
@@ -281,7 +284,9 @@ impl Handling {
         self: &Arc<Self>,
         message: Sending,
     ) -> Result<Option<Delivery>, SendError> {
-        message.check(self)?;
+        message
+            .check(self)
+            .inspect_err(|error| self.note_refused(error, true))?;
         let mut state = self.open()?;
         if let Err(exhausted) = message.afford(&mut state.server) {
             return Err(self.exhaust(state, exhausted));
@@ -293,6 +298,17 @@ impl Handling {
         };
         drop(state);
         Ok(self.dispatch(released))
+    }
+
+    /// A message was refused. The handler is told, and may do something else, unless that was the last it could do; and a
+    /// limit of the tree is not its own matter. Then the request ends with a status if the handler just lets it end: work
+    /// that was refused never looks done (PROTOCOL-NOTES 11).
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note_refused(&self, error: &SendError, last: bool) {
+        if last || matches!(error, SendError::TooDeep { .. }) {
+            self.lock().refused = Some(Status::from(error.clone()));
+        }
     }
 
     /// The message held back leaves now. What has to wait is returned.
@@ -403,6 +419,9 @@ impl Handling {
         if state.server.has_ended() {
             return;
         }
+        if let Some(refused) = state.refused.take() {
+            return self.end_refused(state, refused);
+        }
         if state.owes_answer && !state.server.holds_back() {
             drop(state);
             let message = format!("{} ended without an answer", self.method.name());
@@ -415,8 +434,23 @@ impl Handling {
         self.dispatch_later([Some(released), None]);
     }
 
+    /// The handler has let the request end after a refusal that it should not have ignored; what it sent before stays sent.
+    #[cold]
+    #[inline(never)]
+    fn end_refused(self: &Arc<Self>, mut state: MutexGuard<'_, State>, refused: Status) {
+        let record = self.record(&state);
+        let status = refused.by(self.endpoint.address.as_ref());
+        let released = state.server.exhaust(&status, record);
+        drop(state);
+        self.endpoint.meters.statuses_sent.add();
+        tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a refusal");
+        self.dispatch_later(released);
+    }
+
     fn release(self: &Arc<Self>, message: Sending) -> Result<Released<Destination>, SendError> {
-        message.check(self)?;
+        message
+            .check(self)
+            .inspect_err(|error| self.note_refused(error, false))?;
         let mut state = self.open()?;
         if let Err(exhausted) = message.afford(&mut state.server) {
             return Err(self.exhaust(state, exhausted));

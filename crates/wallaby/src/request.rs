@@ -265,8 +265,14 @@ impl<R: Borrow<RawRequest> + Unpin> Future for Departure<R> {
             let Some(message) = self.message.take() else {
                 return Poll::Ready(Ok(()));
             };
-            let message = message?;
             let handling = &self.request.borrow().handling;
+            let message = match message {
+                Ok(message) => message,
+                Err(error) => {
+                    handling.note_refused(&error, self.last);
+                    return Poll::Ready(Err(error));
+                }
+            };
             let onward = message.is_onward();
             if handling.has_waiting(onward) && !handling.is_cancelled() {
                 let ready = Arc::clone(handling).ready(onward);

@@ -12,7 +12,7 @@ use common::{
 use tokio::sync::mpsc;
 use wallaby::{
     Address, Builder, Client, Code, Endpoint, ExecutorConfig, Failure, Limits, Many,
-    MethodDefinition, One, Outcome, Request, Schedule, SendError, Service,
+    MethodDefinition, One, Outcome, Request, Schedule, SendError, Service, Status,
 };
 
 over_every_transport!(
@@ -92,11 +92,12 @@ async fn a_message_above_the_senders_limit_is_an_error(net: Net) {
     let endpoint = net.bind(small(Endpoint::builder())).await;
     let mut call = heap::at(&endpoint, at(&root)).many(Bytes::new());
     let items = all(&mut call).await;
-    assert_eq!(items.len(), 1, "{items:?}");
-    assert_eq!(
-        items[0].as_ref().expect("the one that fits").len() as u64,
-        LIMIT
-    );
+    // The last refusal was that of all the rest of the work, and the handler has ignored it.
+    assert_eq!(items.len(), 2);
+    let fits = items.iter().find_map(|item| item.as_ref().ok());
+    assert_eq!(fits.map(|fits| fits.len() as u64), Some(LIMIT));
+    let refused = items.iter().find_map(|item| item.as_ref().err()?.status());
+    assert_eq!(refused.map(Status::code), Some(Code::ResourceExhausted));
     for peer in [
         at(&leaf).to_string(),
         at(&leaf).to_string(),
@@ -290,6 +291,51 @@ async fn a_tree_may_not_be_deeper_than_allowed() {
                 statuses[0]
             );
         }
+    })
+    .await;
+}
+
+/// Handlers that do not care for errors: what they were refused must not look done.
+#[tokio::test]
+async fn a_refusal_that_its_handler_ignores_is_a_status() {
+    patience(async {
+        let net = Net::mem();
+        let ignoring = service().method(
+            &work::MANY,
+            async |request: Request<Many<_>>, (what,): (String,)| {
+                let nowhere: Address = "mem://nowhere".parse().expect("an address");
+                let onward = work::many(what.clone());
+                match &*what {
+                    "delegate" => drop(request.delegate(nowhere, onward).await),
+                    "try" => drop(request.try_delegate(nowhere, onward)),
+                    "forward" => drop(request.forward(nowhere, onward).await),
+                    "instead" => {
+                        drop(request.delegate(nowhere, onward).await);
+                        request.respond("done here".into()).await?;
+                    }
+                    _ => drop(request.respond(" ".repeat(1001)).await),
+                }
+                Ok(())
+            },
+        );
+        let builder = limits(|limits| limits.message = 1000).max_depth(0);
+        let server = net.bind(builder.serve(ignoring)).await;
+        let endpoint = net.endpoint().await;
+        let work = work::at(&endpoint, at(&server));
+        for (what, why) in [
+            ("delegate", "at most 0"),
+            ("try", "at most 0"),
+            ("forward", "at most 0"),
+            ("respond", "at most 1000"),
+        ] {
+            let (answers, statuses) = sorted(&mut work.many(what.into())).await;
+            assert_eq!((answers.len(), statuses.len()), (0, 1), "{what}");
+            assert_eq!(statuses[0].code(), Code::ResourceExhausted, "{what}");
+            assert!(statuses[0].message().contains(why), "{}", statuses[0]);
+        }
+        let (answers, statuses) = sorted(&mut work.many("instead".into())).await;
+        assert_eq!((&*answers[0], statuses.len()), ("done here", 0));
+        assert_eq!(server.metrics().late_errors, 0);
     })
     .await;
 }

@@ -368,8 +368,10 @@ fn run(seed: u64) -> Statistics {
 #[test]
 fn everything_arrives_once_or_its_session_ends() {
     let mut total = Statistics::default();
+    let mut worlds = 0;
     for seed in seeds(60) {
         println!("WALLABY_SEED={seed}");
+        worlds += 1;
         let statistics = run(seed);
         total.accepted += statistics.accepted;
         total.arrived += statistics.arrived;
@@ -381,7 +383,7 @@ fn everything_arrives_once_or_its_session_ends() {
         }
     }
     println!("{total:?}");
-    if std::env::var_os("WALLABY_SEED").is_none() {
+    if worlds >= 60 {
         assert!(total.arrived * 2 > total.accepted, "{total:?}: most arrive");
         for kind in ["closed", "silent", "forgotten", "restarted"] {
             assert!(

@@ -272,15 +272,11 @@ impl World {
 
 /// The seeds that a test runs with: `count` of them, unless the environment says otherwise.
 pub(crate) fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    let variable = |name| {
-        std::env::var(name)
-            .ok()
-            .and_then(|value| value.parse().ok())
-    };
-    let one: Option<u64> = variable("WALLABY_SEED");
-    let times = variable("WALLABY_CASES").unwrap_or(1);
+    let variable = |name| std::env::var(name).ok();
+    let one = variable("WALLABY_SEED").and_then(|seed| seed.parse::<u64>().ok());
+    let times = variable("WALLABY_CASES").and_then(|times| times.parse::<f64>().ok());
     match one {
         Some(seed) => seed..seed + 1,
-        None => 0..count * times,
+        None => 0..(count as f64 * times.unwrap_or(1.0)).ceil() as u64,
     }
 }

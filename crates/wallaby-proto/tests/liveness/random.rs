@@ -57,7 +57,7 @@ impl Default for Workload {
 /// Runs worlds of a kind; returns what happened in all of them together.
 fn run(name: &str, workload: &Workload) -> BTreeMap<&'static str, u64> {
     let cases = match std::env::var("WALLABY_CASES") {
-        Ok(times) => WORLDS * times.parse::<u64>().expect("a number"),
+        Ok(times) => (WORLDS as f64 * times.parse::<f64>().expect("a number")).ceil() as u64,
         Err(_) => WORLDS,
     };
     let seeds = match std::env::var("WALLABY_SEED") {

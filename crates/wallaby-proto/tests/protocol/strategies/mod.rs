@@ -20,9 +20,10 @@ use crate::samples::{alice, bob};
 
 /// Number of cases of a property: `cases`, or as many times more as `WALLABY_CASES` says.
 pub(crate) fn config(cases: u32) -> ProptestConfig {
-    let times = std::env::var("WALLABY_CASES").map_or(1, |times| times.parse().expect("a number"));
+    let times = std::env::var("WALLABY_CASES");
+    let times: f64 = times.map_or(1.0, |times| times.parse().expect("a number"));
     ProptestConfig {
-        cases: cases * times,
+        cases: (f64::from(cases) * times).ceil() as u32,
         failure_persistence: None,
         ..ProptestConfig::default()
     }

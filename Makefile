@@ -119,6 +119,10 @@ model: setup-test ## Every run of small calls with a fault, two, or an abort; or
 fuzz: setup-fuzz ## A minute for each decoder and state machine; ARGS="client 600": which, for how many seconds
 	@scripts/fuzz.sh $(or $(ARGS),all)
 
+.PHONY: mutants
+mutants: setup-build ## Whether a test notices small changes of wallaby-proto: a sample of 60 (ARGS=64: all, a night)
+	@scripts/mutants.sh $(ARGS)
+
 .PHONY: callgrind
 callgrind: ## Instructions and nanoseconds per call of the protocol core alone (release)
 	@scripts/setup.sh callgrind

@@ -211,7 +211,10 @@ mod tests {
         (0..MAX_METHODS as u64).for_each(|answer| {
             assert!(introduced.introduce(&method("door/pull", answer)).is_ok());
         });
-        assert!(introduced.introduce(&method("door/knock", 0)).is_err());
+        let refused = introduced.introduce(&method("door/knock", 0));
+        let (what, limit) = ("methods of a session", MAX_METHODS);
+        let len = limit as u64 + 1;
+        assert_eq!(refused, Err(DecodeError::TooLong { what, len, limit }));
     }
 
     #[test]

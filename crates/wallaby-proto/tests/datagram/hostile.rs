@@ -173,6 +173,35 @@ fn strangers_cannot_end_or_use_a_session() {
     }
 }
 
+/// Its address is proven, but what it says of itself cannot be read.
+#[test]
+fn who_says_nothing_legal_of_himself_opens_nothing() {
+    let mut world = World::pair(Network::default(), Settings::default());
+    world.start_log();
+    let now = world.now;
+    world.gate(1).dial(now, address(2), None).expect("room");
+    while world.events(1).is_empty() {
+        assert!(world.step(now + SHORT), "a challenge comes");
+    }
+    world
+        .cut
+        .insert((address(1), address(2)), now + Duration::from_secs(1));
+    world.transmit();
+    let log = world.log.take().expect("it was started");
+    let mut open = log.last().expect("an open").clone();
+    assert_eq!(open.bytes[0], 3);
+    world.cut.clear();
+    // Kind, two ids, when it was issued, the length of the hello, and the lowest version in it.
+    open.bytes[1 + 8 + 8 + 8 + 1] ^= 0xff;
+    reseal(&mut open.bytes);
+    let now = world.now;
+    world
+        .gate(2)
+        .handle_datagram(now, open.from, open.bytes.into());
+    assert_eq!(world.gate(2).counters().malformed, 1);
+    assert!(world.gate(2).is_empty() && world.events(2).is_empty());
+}
+
 #[test]
 fn a_session_belongs_to_its_addresses() {
     let (mut world, at_1, _) = pair();

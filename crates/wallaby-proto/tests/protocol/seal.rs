@@ -122,6 +122,8 @@ fn keys_can_be_replaced_one_by_one() {
         Err(SealError::Wrong)
     );
     assert_eq!(verify(&[], &good, bob(), None), Err(SealError::Wrong));
+    // One that is listed twice is as good as once.
+    assert_eq!(verify(&[key(1), key(1)], &good, bob(), None), Ok(()));
 }
 
 #[test]

@@ -482,7 +482,8 @@ impl PortSession {
         let now = self.port.now();
         let session = state.gate.session(self.id).ok_or(Refusal::NotOpen)?;
         if !session.confirm(now) {
-            self.port.flush(&mut state); // it is asked
+            drop(state);
+            self.flush(); // it is asked
             return Err(Refusal::Blocked);
         }
         let sent = session.send_request(request, method);

@@ -44,8 +44,17 @@ fn what_is_lost_at_the_end_is_sent_again_soon() {
     });
     send(&mut world, at_1, 20, 100);
     lose(&mut world);
-    let (_, events) = world.pass(Duration::from_millis(40));
-    assert_eq!(arrived(&events), [20]);
+    world.start_log();
+    let until = world.now + Duration::from_millis(40);
+    let mut found = Vec::new();
+    while found.is_empty() {
+        assert!(world.step(until), "it is sent again");
+        found = arrived(&world.events(2));
+    }
+    assert_eq!(found, [20]);
+    let log = world.log.take().expect("it was started");
+    let probes = log.iter().filter(|sent| sent.from == address(1));
+    assert_eq!(probes.count(), 1, "the first probe has brought it");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use wallaby_proto::wire::{PingSettings, Progress, Response};
 use wallaby_proto::{Address, Status};
 
 use crate::desk::{
-    Desk, PERIOD, TIMEOUT, at, child, continued, ended, facts, location, node, pong, response, running,
+    Desk, at, child, continued, ended, facts, location, node, pong, response, running,
 };
 
 fn settings() -> WatchSettings {
@@ -346,39 +346,6 @@ fn a_hop_at_a_node_that_is_gone_already() {
         },
     );
     assert!(failed(&desk.until(400)).is_some());
-}
-
-/// The same where the node is known of by a hop that was superseded long before, and everything else lives.
-#[test]
-fn a_branch_goes_on_at_a_node_that_is_gone_already() {
-    let both_children = || Progress {
-        children: vec![child(2), child(4)],
-        ..running()
-    };
-    for (gone, limit) in [(true, 300), (false, TIMEOUT)] {
-        let mut desk = Desk::new();
-        desk.pong(1, "0", both_children());
-        desk.pong(2, "0.0", continued(0, 3));
-        desk.pong(3, "0.0+1", running());
-        let now = desk.time();
-        if gone {
-            desk.watch.handle_gone(&desk.initiator, node(20), now);
-        }
-        desk.pong(4, "0.1", continued(0, 2));
-        let begun = desk.now;
-        while desk.failure.is_none() && desk.now < begun + 2 * TIMEOUT {
-            let next = desk.now + PERIOD / 2;
-            desk.until(next);
-            desk.pong(1, "0", both_children());
-            desk.pong(3, "0.0+1", running());
-        }
-        let failure = desk.failure.as_ref().expect("nobody answers for 0.1+1");
-        assert_eq!(failure.request, at("0.1+1"));
-        let FailureKind::Silent { silence } = failure.kind else {
-            panic!("{failure}")
-        };
-        assert_eq!(silence, Duration::from_millis(limit), "gone: {gone}");
-    }
 }
 
 /// A live server whose handler makes no progress.

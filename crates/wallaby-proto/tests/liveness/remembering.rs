@@ -515,6 +515,40 @@ fn what_is_still_being_written_is_not_sent_again() {
     assert_eq!(actions.len(), 1, "it went down with that session");
 }
 
+/// Responses of one request that go out on two sessions are lost with their own only.
+#[test]
+fn each_response_is_lost_with_its_own_session() {
+    let mut shelf = Shelf::with(wallaby_proto::call::records::RecordLimits {
+        kept_bytes: 0,
+        ..limits()
+    });
+    let other = Session(2);
+    shelf.records.session_opened(other, node(1));
+    let mut handled = shelf.accept(request(1, "0"));
+    for session in [HOME, other] {
+        handled.server.reply("answer".into());
+        let Some(Outbound::Response(response)) = handled.server.flush() else {
+            panic!("it was held back")
+        };
+        let output = Some(Output { session, mark: 1 });
+        let now = shelf.time();
+        (shelf.records).response_released(handled.ticket, &response, output, now);
+    }
+    let missing = Ping {
+        missing: vec![0, 1],
+        ..ping(1, "0")
+    };
+    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.actions();
+    let (pong, _) = shelf.ask_over(missing.clone(), origin(2, node(1)));
+    assert_eq!(pong.progress.expect("it is known").lost, [0]);
+    shelf.records.session_ended(other, Duration::ZERO);
+    shelf.records.session_opened(Session(3), node(1));
+    shelf.actions();
+    let (pong, _) = shelf.ask_over(missing, origin(3, node(1)));
+    assert_eq!(pong.progress.expect("it is known").lost, [0, 1]);
+}
+
 /// Notes 25, 26: what is not kept and went out on a session that has ended is lost, and the pong says so.
 #[test]
 fn what_is_not_kept_is_told_to_be_lost() {

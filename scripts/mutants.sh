@@ -4,7 +4,8 @@
 #
 #   scripts/mutants.sh [COUNT]       run the next COUNT shards that have not been run, 1 if not said; each is a sample
 #   scripts/mutants.sh shard N...    run these shards, 0 to 63, also those that have been run
-#   scripts/mutants.sh only REGEX    run only the mutants whose names match, into a result of their own
+#   scripts/mutants.sh only REGEX    run only the mutants whose names match (and those that delete fields, as cargo-mutants
+#                                    has it), into a result of their own
 #   scripts/mutants.sh summary       add up all shards that have been run, and list what survived
 #
 # There are about 3,800 mutants, some 10 s each: all of them take a night. Every 64th mutant is a shard, so each shard is a
@@ -24,7 +25,7 @@ tests=(--package wallaby-proto --lib --tests '--config=profile.dev.package."*".o
 PATH=$PATH:$tools/bin
 
 usage() {
-    sed -n '5,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '5,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
 }
 

@@ -7,6 +7,7 @@ use wallaby_proto::Address;
 use wallaby_proto::call::records::RecordLimits;
 use wallaby_proto::call::waiting::WaitingLimits;
 use wallaby_proto::connection::KeepAliveSettings;
+use wallaby_proto::datagram::Settings as SessionSettings;
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{Budgets, PingSettings};
 
@@ -72,6 +73,7 @@ pub(crate) struct Config {
     pub(crate) grace: Duration,
     pub(crate) ping: PingSettings,
     pub(crate) keep_alive: KeepAliveSettings,
+    pub(crate) confirm_after: Duration,
     pub(crate) stall_limit: Option<Duration>,
     pub(crate) remembered: usize,
     pub(crate) kept_bytes: u64,
@@ -102,6 +104,7 @@ impl Default for Config {
             grace: Duration::from_secs(5),
             ping: DEFAULT_PING,
             keep_alive: KeepAliveSettings::default(),
+            confirm_after: SessionSettings::default().confirm_after,
             stall_limit: None,
             remembered: 1 << 16,
             kept_bytes: 16 << 20,
@@ -223,6 +226,15 @@ impl Builder {
     /// off. Where nothing waits, nobody asks. Sessions over UDP have times of their own.
     pub fn keep_alive(mut self, period: Duration, timeout: Duration) -> Self {
         self.config.keep_alive = KeepAliveSettings { period, timeout };
+        self
+    }
+
+    /// Over UDP nobody tells that a server's process has ended, and a request that was sent to it is not sent to the next one:
+    /// before a request goes to a peer that was silent for `silence`, it is asked whether it is still there. So the first
+    /// request after a longer pause costs a round trip more, and a server that was restarted in the pause is found; in a
+    /// shorter one, the first call fails that went to its former life. Default 5 s.
+    pub fn confirm_after(mut self, silence: Duration) -> Self {
+        self.config.confirm_after = silence;
         self
     }
 

@@ -329,8 +329,10 @@ async fn the_first_call_after_a_restart_gets_its_answer() {
         let mut last = behind(&proxy, serve(), real).await;
         let net = Net::udp();
         let next = Some(proxy.address.clone());
-        let first = net.serve(counting(0, next, Executed::default())).await;
-        let client = client();
+        let cautious = || Endpoint::builder().confirm_after(PAUSE / 2);
+        let first = cautious().serve(counting(0, next, Executed::default()));
+        let first = net.bind(first).await;
+        let client = cautious().bind().await.expect("an endpoint");
         let (near, far) = (work::at(&client, at(&first)), &proxy.address);
         for number in 0..4 {
             let answer = near.one(format!("{number} 2")).await;

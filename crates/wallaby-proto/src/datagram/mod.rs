@@ -122,11 +122,14 @@ pub struct Settings {
     pub probes: u32,
     /// A session that carried nothing for so long asks whether its peer is still there.
     pub idle: Duration,
+    /// A request waits until its peer has said that it is still there if nothing was heard of it for so long, and for eight
+    /// round trips ([`Session::confirm`]).
+    pub confirm_after: Duration,
 }
 
 impl Default for Settings {
     /// Datagrams of 1,200 bytes, which every path carries; 4,096 sessions each way, 1 MiB unacknowledged; 10 seconds or
-    /// 64 probes until a peer counts as gone; idle after a minute.
+    /// 64 probes until a peer counts as gone; idle after a minute; asked before a request after 5 seconds.
     fn default() -> Self {
         Self {
             datagram: packet::ASK_LEN,
@@ -135,6 +138,7 @@ impl Default for Settings {
             patience: Duration::from_secs(10),
             probes: 64,
             idle: Duration::from_secs(60),
+            confirm_after: Duration::from_secs(5),
         }
     }
 }

@@ -33,9 +33,6 @@ const PAUSES_TO_COLLAPSE: u32 = 3;
 /// Most packets that are kept in mind.
 const MAX_PACKETS: usize = 4096;
 
-/// A peer that was silent for longer than this, and than so many round trips, may have been restarted meanwhile.
-const UNASKED: (Duration, u32) = (Duration::from_millis(100), 8);
-
 /// A timer that comes later than this says that this process, not the other side, was asleep (PROTOCOL-NOTES 20).
 const ASLEEP: Duration = Duration::from_millis(100);
 
@@ -339,10 +336,9 @@ impl Recovery {
         self.rtt.measure(round_trip, Duration::ZERO);
     }
 
-    /// Silence for longer than this, and the peer may be another life by now.
-    pub(super) fn unasked(&self) -> Duration {
-        let round_trip = self.rtt.smoothed.unwrap_or(FIRST_RTT);
-        UNASKED.0.max(round_trip * UNASKED.1)
+    /// The round trip as it mostly is.
+    pub(super) fn round_trip(&self) -> Duration {
+        self.rtt.smoothed.unwrap_or(FIRST_RTT)
     }
 
     fn between_probes(&self) -> Duration {

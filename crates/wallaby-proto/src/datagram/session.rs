@@ -32,6 +32,9 @@ pub(super) const MAX_REASON: usize = 1024;
 /// The window of requests, as a credit names it.
 pub(super) const REQUESTS: u8 = 0;
 
+/// A peer is not asked whether it is still there before it was silent for so many round trips.
+const ROUND_TRIPS: u32 = 8;
+
 /// How long requests wait for a peer that is asked whether it is still there.
 const ASKING: Duration = Duration::from_millis(500);
 
@@ -206,13 +209,19 @@ impl Session {
         match self.presence {
             Presence::Unknown => true,
             Presence::Asked(_) => false,
-            Presence::Assumed if self.is_established() && silent > self.recovery.unasked() => {
+            Presence::Assumed if self.is_established() && silent > self.confirm_after() => {
                 self.presence = Presence::Asked(now);
                 self.probes = self.probes.max(1);
                 false
             }
             Presence::Assumed => true,
         }
+    }
+
+    /// Silence for longer than this, and the peer may be another life by now.
+    fn confirm_after(&self) -> Duration {
+        let round_trips = self.recovery.round_trip() * ROUND_TRIPS;
+        round_trips.max(self.settings.confirm_after)
     }
 
     /// Whether both sides have it and none has closed it, as far as known.

@@ -28,7 +28,11 @@ fn confirm(world: &mut World, session: SessionId) -> bool {
 
 /// So long after something was heard for the last time.
 fn silent_for(silence: Duration, network: Network) -> (World, SessionId) {
-    let mut world = World::pair(network, Settings::default());
+    let settings = Settings {
+        confirm_after: FRESH,
+        ..Settings::default()
+    };
+    let mut world = World::pair(network, settings);
     let (at_1, _) = world.open();
     world.pass(Duration::from_secs(1));
     assert!(!confirm(&mut world, at_1), "it was silent for a second");

@@ -29,6 +29,7 @@ impl Inner {
             sessions: (self.config.limits.connections)
                 .saturating_mul(2)
                 .max(MIN_SESSIONS),
+            confirm_after: self.config.confirm_after,
             ..Settings::default()
         };
         let delay = self.delay.clone();

@@ -1,4 +1,9 @@
-//! A distributed social graph: persons, who they know, forums, posts and comments.
+//! A distributed social graph: persons, who they know, forums, posts and comments, spread over any number of servers, and
+//! the seven interactive short reads of the LDBC Social Network Benchmark, each as one multi-hop call and as plain calls.
+//!
+//! To see how to build with Wallaby, read [`query::is2`] first: one query, its hops, and its two forms side by side. Then
+//! follow it down: [`client`] asks, [`placement`] says whom, [`server`] answers from its [`shard`]. Inserts take the other
+//! way: [`fact`] cuts one into what each vertex learns, [`insert`] brings it there, [`log`] keeps it.
 //!
 //! | part | what it is |
 //! |---|---|
@@ -6,11 +11,23 @@
 //! | [`placement`], [`shard`] | which server has a vertex; one server's part of the graph, in memory |
 //! | [`log`], [`store`] | the same on disk |
 //! | [`source`] | where graphs come from: LDBC's files, its update streams, a generator |
+//! | [`scratch`] | folders that go with who made them |
+//! | [`server`], [`vertices`], [`insert`], [`census`] | what a server offers besides the queries |
+//! | [`query`], [`client`] | the queries; who asks them |
+//! | [`cluster`] | servers within this program |
 
+pub mod census;
+pub mod client;
+pub mod cluster;
 pub mod fact;
+pub mod insert;
 pub mod log;
 pub mod model;
 pub mod placement;
+pub mod query;
+pub mod scratch;
+pub mod server;
 pub mod shard;
 pub mod source;
 pub mod store;
+pub mod vertices;

@@ -1,7 +1,7 @@
 //! One server's part of the graph, in memory: its vertices, each with the edges that leave it.
 //!
 //! Facts may come in any order, an edge before its vertex too, and more than once: the same facts always make the same
-//! graph.
+//! graph. The edges of a vertex are seen when it is there itself.
 
 use crate::fact::Fact;
 use crate::model::{Forum, ForumId, Message, MessageId, Name, Person, PersonId, Timestamp};
@@ -184,14 +184,20 @@ impl Shard {
 
     /// A person's friends, each with the beginning of the friendship.
     pub fn friends(&self, of: PersonId) -> impl Iterator<Item = (PersonId, Timestamp)> + '_ {
-        let person = self.persons.get(&of).into_iter();
+        let person = self.known_person(of).into_iter();
         person.flat_map(|person| person.friends.iter().map(|(id, since)| (*id, *since)))
     }
 
     /// The messages that a person wrote, latest first, of equal age the one with the greatest id.
     pub fn latest_messages(&self, by: PersonId) -> impl Iterator<Item = MessageId> + '_ {
-        let person = self.persons.get(&by).into_iter();
+        let person = self.known_person(by).into_iter();
         person.flat_map(|person| person.messages.iter().rev().map(|(_, id)| *id))
+    }
+
+    /// A person of whom more is known than edges.
+    fn known_person(&self, id: PersonId) -> Option<&PersonVertex> {
+        let vertex = self.persons.get(&id);
+        vertex.filter(|vertex| vertex.person.is_some())
     }
 
     /// A message, if known.
@@ -201,8 +207,11 @@ impl Shard {
 
     /// The direct replies to a message.
     pub fn replies(&self, to: MessageId) -> impl Iterator<Item = MessageId> + '_ {
-        let message = self.messages.get(&to).into_iter();
-        message.flat_map(|message| message.replies.iter().copied())
+        let message = self.messages.get(&to);
+        let message = message.filter(|vertex| vertex.message.is_some());
+        message
+            .into_iter()
+            .flat_map(|message| message.replies.iter().copied())
     }
 
     /// A forum, if known.
@@ -271,6 +280,8 @@ impl std::error::Error for Conflict {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Insert;
+    use crate::source::generated::generate;
 
     fn wrote(created: i64, message: i64) -> Fact {
         Fact::Wrote {
@@ -286,6 +297,11 @@ mod tests {
         for (created, message) in [(5, 1), (7, 2), (5, 3), (9, 0)] {
             shard.learn(wrote(created, message));
         }
+        let early = shard.latest_messages(PersonId(1)).count();
+        assert_eq!(early, 0, "the person is not there yet");
+        let facts = generate(1, 1, drop).into_iter().flat_map(Insert::facts);
+        let mut persons = facts.filter(|fact| matches!(fact, Fact::Person(_)));
+        shard.learn(persons.next().unwrap());
         let latest: Vec<i64> = shard.latest_messages(PersonId(1)).map(|id| id.0).collect();
         assert_eq!(latest, [0, 2, 3, 1]);
         assert_eq!(shard.latest_messages(PersonId(2)).count(), 0);

@@ -113,6 +113,11 @@ impl Part {
         &self.shard
     }
 
+    /// Closes the files: nothing can be learned any more.
+    pub fn close(&mut self) {
+        self.logs.clear();
+    }
+
     /// Learns a fact and keeps it, once.
     ///
     /// # Errors
@@ -121,7 +126,7 @@ impl Part {
     pub fn learn(&mut self, fact: Fact) -> anyhow::Result<()> {
         if self.shard.is_new(&fact)? {
             let log = self.logs.get_mut(&partition(fact.vertex()));
-            let log = log.with_context(|| format!("{:?} is not here", fact.vertex()))?;
+            let log = log.with_context(|| format!("{:?} is not kept here", fact.vertex()))?;
             log.append(&fact).context("it can't be stored")?;
             self.shard.learn(fact);
         }

@@ -130,8 +130,10 @@ impl Meter {
         let own = Traffic::of(client.endpoint()) - self.client;
         let others = servers(client).await? - self.servers;
         Ok(Messages {
-            client: own.sent + own.received,
-            all: own.sent + others.sent.saturating_sub(self.reading),
+            client: own.sent.saturating_add(own.received),
+            all: own
+                .sent
+                .saturating_add(others.sent.saturating_sub(self.reading)),
         })
     }
 }
@@ -159,8 +161,8 @@ impl Add for Traffic {
 
     fn add(self, other: Self) -> Self {
         Self {
-            sent: self.sent + other.sent,
-            received: self.received + other.received,
+            sent: self.sent.saturating_add(other.sent),
+            received: self.received.saturating_add(other.received),
         }
     }
 }
@@ -170,8 +172,8 @@ impl Sub for Traffic {
 
     fn sub(self, other: Self) -> Self {
         Self {
-            sent: self.sent - other.sent,
-            received: self.received - other.received,
+            sent: self.sent.saturating_sub(other.sent),
+            received: self.received.saturating_sub(other.received),
         }
     }
 }

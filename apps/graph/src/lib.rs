@@ -11,23 +11,27 @@
 //! | [`placement`], [`shard`] | which server has a vertex; one server's part of the graph, in memory |
 //! | [`log`], [`store`] | the same on disk |
 //! | [`source`] | where graphs come from: LDBC's files, its update streams, a generator |
-//! | [`scratch`] | folders that go with who made them |
 //! | [`server`], [`vertices`], [`insert`], [`census`] | what a server offers besides the queries |
 //! | [`query`], [`client`] | the queries; who asks them |
-//! | [`cluster`] | servers within this program |
+//! | [`cluster`], [`process`] | servers within this program, or as processes of their own |
+//! | [`tree`], [`table`], [`command`], [`scratch`] | what a user sees; folders that go |
 
 pub mod census;
 pub mod client;
 pub mod cluster;
+pub mod command;
 pub mod fact;
 pub mod insert;
 pub mod log;
 pub mod model;
 pub mod placement;
+pub mod process;
 pub mod query;
 pub mod scratch;
 pub mod server;
 pub mod shard;
 pub mod source;
 pub mod store;
+pub mod table;
+pub mod tree;
 pub mod vertices;

@@ -9,10 +9,11 @@
 //! again: that fact was not acknowledged, and is not there at all.
 
 use crate::fact::Fact;
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
+use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"wallgrf1";
 /// Length and checksum.
@@ -103,12 +104,24 @@ pub fn claim(path: &Path) -> anyhow::Result<File> {
     let file = file.with_context(|| format!("{shown} can't be opened"))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => bail!("{shown} is in use by another process"),
+        Err(TryLockError::WouldBlock) => Err(InUse(path.to_owned()).into()),
         Err(TryLockError::Error(error)) => {
             Err(error).with_context(|| format!("{shown} can't be locked"))
         }
     }
 }
+
+/// A file that belongs to another process, which has opened it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InUse(pub PathBuf);
+
+impl fmt::Display for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is in use by another process", self.0.display())
+    }
+}
+
+impl std::error::Error for InUse {}
 
 /// The beginning of every file.
 pub fn beginning() -> &'static [u8] {
@@ -162,7 +175,6 @@ fn read_facts(bytes: &[u8], each: &mut impl FnMut(Fact)) -> anyhow::Result<u64> 
 mod tests {
     use super::*;
     use crate::model::{MessageId, PersonId, Timestamp};
-    use std::path::PathBuf;
 
     fn path(name: &str) -> PathBuf {
         let path =
@@ -232,8 +244,7 @@ mod tests {
     fn a_file_has_one_owner() {
         let path = path("owner");
         let first = Log::open(&path, drop).unwrap();
-        let second = Log::open(&path, drop).unwrap_err().to_string();
-        assert!(second.contains("in use"), "{second}");
+        assert!(Log::open(&path, drop).unwrap_err().is::<InUse>());
         drop(first);
         Log::open(&path, drop).unwrap();
         std::fs::remove_file(path).unwrap();

@@ -64,11 +64,12 @@ impl Source {
             Self::Basic(folder) => basic::read(folder, bar, each),
             Self::Generated(persons, seed) => {
                 bar.set_length(u64::from(*persons));
-                generated::generate(*persons, *seed, |person| {
-                    bar.set_position(u64::from(person))
+                generated::generate(*persons, *seed).try_for_each(|insert| {
+                    if matches!(insert, Insert::Person(_)) {
+                        bar.inc(1);
+                    }
+                    each(insert)
                 })
-                .into_iter()
-                .try_for_each(each)
             }
         }
     }

@@ -6,6 +6,8 @@
     reason = "each test file uses some of it; a test that fails says where"
 )]
 
+pub mod files;
+
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -23,7 +25,7 @@ use wallaby_graph::store::{Loader, Store};
 /// A network of so many persons.
 pub fn network(persons: u32, seed: u64) -> Vec<Insert> {
     eprintln!("seed {seed}");
-    generate(persons, seed, drop)
+    generate(persons, seed).collect()
 }
 
 /// A store with these inserts, in a folder that goes with the first value.

@@ -1,4 +1,4 @@
-//! A graph on disk: a folder with a [`log`](crate::log) for each partition, and a page that says what was loaded.
+//! A graph on disk: a folder with a [`log`] for each partition, and a page that says what was loaded.
 //!
 //! The graph itself is in memory, as the queries want it; what is on disk is only written, until the next start reads it
 //! from one end to the other. So it needs no database, whose merit is to find things on disk.

@@ -195,6 +195,12 @@ pub async fn serve(folder: &Path, seat: Seat, listen: &str) -> anyhow::Result<()
     let _ = input.read_to_end(&mut Vec::new()).await;
     // Who still waits for an answer after that learns that the server is gone.
     let _ = endpoint.drain(PATIENCE).await;
+    if let Some(Address::Unix(socket)) = endpoint.address()
+        && let Some(folder) = Path::new(&**socket).parent()
+    {
+        // If who started this one was killed, the last server takes the folder of the sockets away: an empty one.
+        let _ = std::fs::remove_dir(folder);
+    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -216,7 +216,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// If one of them is served already or has a reserved name; none is registered then.
+    /// If one of them is served already or has a reserved name, or the endpoint was closed; none is registered then.
     pub fn serve(&self, service: Service) -> Result<(), ServeError> {
         self.inner.register(service)
     }
@@ -286,7 +286,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Closes the endpoint: its calls fail, its connections end, it listens no more.
+    /// Closes the endpoint: its calls fail, its connections end, it listens no more, and it gives up its services.
+    ///
+    /// Until then it keeps them. A service that holds its own endpoint therefore keeps it open: such an endpoint must be
+    /// closed, or [drained](Self::drain), and not just dropped.
     pub fn close(&self) {
         self.inner.close();
     }
@@ -425,6 +428,9 @@ impl Inner {
             peer.end("the endpoint was closed");
         }
         self.close_ports();
+        // They may hold this endpoint; what they hold else is free again. Out of the lock: dropping it runs foreign code.
+        let services = std::mem::take(&mut *self.services_mut());
+        drop(services);
     }
 
     /// How long ago the endpoint was made.
@@ -985,11 +991,18 @@ impl Inner {
 
     // Requests.
 
-    fn register(&self, service: Service) -> Result<(), ServeError> {
-        let mut services = self
-            .services
+    fn services_mut(&self) -> RwLockWriteGuard<'_, HashMap<Arc<str>, Arc<Registered>>> {
+        self.services
             .write()
-            .unwrap_or_else(PoisonError::into_inner);
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn register(&self, service: Service) -> Result<(), ServeError> {
+        let mut services = self.services_mut();
+        // Under the lock: `close` takes them away once.
+        if self.is_closed() {
+            return Err(ServeError::Closed);
+        }
         for method in &service.methods {
             let name = method.definition.name();
             if name.starts_with("wallaby.") {

@@ -81,6 +81,9 @@ pub enum ServeError {
         /// The name.
         name: String,
     },
+    /// The endpoint was closed.
+    #[error("the endpoint was closed")]
+    Closed,
 }
 
 /// Why there is no connection to a server.

@@ -3,6 +3,7 @@
 #[macro_use]
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::raw::{Raw, hello, request, response};
@@ -10,12 +11,13 @@ use common::{Gate, Net, all, at, client, failure, patience, service, sorted, sta
 use tokio::net::TcpListener;
 use wallaby::{
     Address, CallId, Code, ConnectError, Endpoint, Executed, Failure, FailureKind, Limits, Many,
-    One, Outcome, Request, Service,
+    One, Outcome, Request, ServeError, Service,
 };
 
 over_every_transport!(
     one_connection_serves_all_calls_to_a_server,
     an_address_is_free_as_soon_as_its_endpoint_is_closed,
+    what_a_service_holds_is_free_when_its_endpoint_is_closed,
     answers_for_a_former_life_never_reach_the_next,
     a_call_whose_server_is_gone_fails,
     what_arrived_before_the_end_is_delivered,
@@ -93,6 +95,28 @@ async fn an_address_is_free_as_soon_as_its_endpoint_is_closed(net: Net) {
     let client = client();
     let answer = work::at(&client, at(&third)).one("third".into()).await;
     assert_eq!(answer.expect("it listens"), "third");
+}
+
+/// A service that holds its own endpoint, as one does that tells the endpoint's counts, must not keep itself alive.
+async fn what_a_service_holds_is_free_when_its_endpoint_is_closed(net: Net) {
+    let endpoint = net.endpoint().await;
+    let held = Arc::new(());
+    let own = (endpoint.clone(), Arc::clone(&held));
+    let service = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+        let own = own.clone();
+        async move {
+            let _in_use = own;
+            Ok(request.respond(what).await?)
+        }
+    });
+    endpoint.serve(service).expect("nothing else is served");
+    let client = client();
+    let answer = work::at(&client, at(&endpoint)).one("once".into()).await;
+    assert_eq!(answer.expect("it serves"), "once");
+    until(|| endpoint.load() == (0, 0)).await;
+    endpoint.close();
+    until(|| Arc::strong_count(&held) == 1).await;
+    assert_eq!(endpoint.serve(echo()), Err(ServeError::Closed));
 }
 
 async fn a_server_may_come_back_as_another_life(net: Net) {

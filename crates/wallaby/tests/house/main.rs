@@ -22,6 +22,7 @@ const LAYERS: &[&str] = &[
     "wallaby-bench-peers",
     "wallaby-chaos",
     "wallaby-cli",
+    "wallaby-graph",
 ];
 
 /// The crate that must stay pure, and what it may depend on, development aside.
@@ -97,9 +98,11 @@ fn map_names_every_module_of_the_core_and_the_library() {
 #[test]
 fn folders_are_named_after_their_crates() {
     report(Crate::all().into_iter().filter_map(|krate| {
-        let expected = match krate.folder.strip_prefix("crates/") {
-            Some(name) => name.to_owned(),
-            None => format!("wallaby-{}", krate.folder.replace('/', "-")),
+        let own = |name: &str| format!("wallaby-{}", name.replace('/', "-"));
+        let expected = match krate.folder.split_once('/') {
+            Some(("crates", name)) => name.to_owned(),
+            Some(("apps", name)) => own(name),
+            _ => own(&krate.folder),
         };
         (krate.manifest.name != expected).then(|| {
             format!(

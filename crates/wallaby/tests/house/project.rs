@@ -147,7 +147,7 @@ pub(crate) fn modules(src: &str) -> Vec<Module> {
     stems.into_values().map(|path| Module { path }).collect()
 }
 
-/// A crate of the workspace: `crates/NAME`, or a folder at the root such as `bench`.
+/// A crate of the workspace: `crates/NAME`, `apps/NAME`, or a folder at the root such as `bench`.
 pub(crate) struct Crate {
     pub(crate) folder: String,
     pub(crate) manifest: Manifest,
@@ -155,9 +155,11 @@ pub(crate) struct Crate {
 
 impl Crate {
     pub(crate) fn all() -> Vec<Self> {
-        let nested = list("crates")
-            .into_iter()
-            .map(|name| format!("crates/{name}"));
+        let inside = |folder: &'static str| {
+            let names = list(folder).into_iter();
+            names.map(move |name| format!("{folder}/{name}"))
+        };
+        let nested = inside("crates").chain(inside("apps"));
         let folders = list("").into_iter().chain(nested);
         let folders = folders.filter(|folder| root().join(folder).join("Cargo.toml").is_file());
         folders

@@ -1,0 +1,283 @@
+//! `wallaby-graph check`: are the results of queries those that are expected, in both forms?
+
+use super::load::load;
+use crate::client::Client;
+use crate::insert::insert;
+use crate::process::{self, Processes, Transport};
+use crate::query::{Form, Query};
+use crate::scratch::Scratch;
+use crate::source::{Source, csv, updates};
+use anyhow::{Context, bail};
+use clap::Args;
+use indicatif::ProgressBar;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// How many lines are checked at the same time.
+const WORKERS: usize = 16;
+
+/// What is checked.
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    /// Files with a line for each query: {"query":"IS5","params":{"messageId":1},"result":[[...],...]}
+    #[arg(value_name = "FILE.jsonl[.gz]", required = true)]
+    files: Vec<PathBuf>,
+    /// The folder of LDBC's files
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// First apply so many inserts of the data set's update streams, or all
+    #[arg(long, value_name = "K|all", default_value = "0")]
+    updates: Updates,
+    /// How many server processes
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    servers: u32,
+    /// What they talk over
+    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
+    transport: Transport,
+}
+
+/// How many inserts.
+#[derive(Clone, Copy, Debug)]
+enum Updates {
+    First(usize),
+    All,
+}
+
+/// A line of a file.
+struct Line {
+    place: String,
+    text: String,
+    query: Query,
+    /// Of IS7 only what does not depend on texts and moments: IS7S.
+    is_structure: bool,
+    expected: Value,
+}
+
+#[derive(Deserialize)]
+struct Expected {
+    query: String,
+    params: BTreeMap<String, i64>,
+    result: Value,
+}
+
+impl Check {
+    pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
+        let mut lines = Vec::new();
+        for file in &self.files {
+            read(file, &mut lines)?;
+        }
+        let scratch = Scratch::new("check")?;
+        let store = load(&Source::find(&self.data)?, scratch.path())?;
+        eprintln!("{}", store.describe());
+        let processes = Processes::start(scratch.path(), self.servers, self.transport).await?;
+        let endpoint = process::client_endpoint(processes.placement()).await?;
+        let client = Client::new(endpoint, processes.placement().clone());
+        apply(self.updates, &self.data, &client).await?;
+        let checked = lines.len();
+        let mismatches = check(lines, &client).await;
+        processes.end().await;
+        for mismatch in &mismatches {
+            println!("{mismatch}");
+        }
+        println!("{checked} checked, {} mismatches", mismatches.len());
+        Ok(match mismatches.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        })
+    }
+}
+
+async fn apply(which: Updates, data: &Path, client: &Client) -> anyhow::Result<()> {
+    let inserts = match which {
+        Updates::First(0) => return Ok(()),
+        _ => updates::read(data)?,
+    };
+    let most = match which {
+        Updates::First(most) => most.min(inserts.len()),
+        Updates::All => inserts.len(),
+    };
+    for (number, one) in (1..).zip(inserts.into_iter().take(most)) {
+        let inserted = insert(client, one).await;
+        inserted.with_context(|| format!("update {number} of {most}"))?;
+    }
+    eprintln!("{most} updates");
+    Ok(())
+}
+
+/// What is not as expected, in the order of the lines: a sentence for each.
+async fn check(lines: Vec<Line>, client: &Client) -> Vec<String> {
+    let bar = ProgressBar::new(lines.len() as u64);
+    let mut mismatches = BTreeMap::new();
+    let mut checks = JoinSet::new();
+    for (number, line) in lines.into_iter().enumerate() {
+        if checks.len() == WORKERS {
+            note(&mut mismatches, checks.join_next().await);
+            bar.inc(1);
+        }
+        let client = client.clone();
+        let line = Arc::new(line);
+        checks.spawn(async move { (number, line.check(&client).await) });
+    }
+    while !checks.is_empty() {
+        note(&mut mismatches, checks.join_next().await);
+    }
+    bar.finish_and_clear();
+    mismatches.into_values().collect()
+}
+
+type Checked = Option<Result<(usize, Option<String>), tokio::task::JoinError>>;
+
+fn note(mismatches: &mut BTreeMap<usize, String>, checked: Checked) {
+    match checked {
+        Some(Ok((number, Some(mismatch)))) => {
+            mismatches.insert(number, mismatch);
+        }
+        Some(Err(error)) => {
+            // What could not be checked is not as expected.
+            mismatches.insert(usize::MAX - mismatches.len(), error.to_string());
+        }
+        Some(Ok((_, None))) | None => {}
+    }
+}
+
+impl Line {
+    /// What is wrong with its result.
+    async fn check(&self, client: &Client) -> Option<String> {
+        for form in [Form::Dpc, Form::Rpc] {
+            let found = match self.query.ask(form, client).await {
+                Ok(outcome) => self.result(outcome.rows),
+                Err(error) => return Some(self.sentence(form, &format!("fails: {error}"))),
+            };
+            if found != self.expected {
+                let found = format!("found {found}, expected {}", self.expected);
+                return Some(self.sentence(form, &found));
+            }
+        }
+        None
+    }
+
+    fn sentence(&self, form: Form, what: &str) -> String {
+        format!("{}: {} by {form} {what}", self.place, self.text)
+    }
+
+    fn result(&self, mut rows: Vec<Vec<Value>>) -> Value {
+        if self.is_structure {
+            // Without text and moment, and so in another order.
+            rows.iter_mut().for_each(|row| drop(row.drain(1..3)));
+            rows.sort_by_key(|row| row.first().and_then(Value::as_i64));
+        }
+        rows.into_iter().map(Value::from).collect()
+    }
+}
+
+fn read(file: &Path, lines: &mut Vec<Line>) -> anyhow::Result<()> {
+    let shown = file.display();
+    for (number, text) in (1..).zip(csv::open(file, &ProgressBar::hidden())?.lines()) {
+        let text = text.with_context(|| format!("{shown} can't be read"))?;
+        if text.trim().is_empty() {
+            continue;
+        }
+        let place = format!("{shown}, line {number}");
+        lines.push(parse(&text, place.clone()).context(place)?);
+    }
+    Ok(())
+}
+
+fn parse(text: &str, place: String) -> anyhow::Result<Line> {
+    let expected: Expected = serde_json::from_str(text)?;
+    let (name, is_structure) = match expected.query.as_str() {
+        "IS7S" => ("IS7", true),
+        name => (name, false),
+    };
+    let about = |query: &Query| match query {
+        Query::Is1(_) | Query::Is2(_) | Query::Is3(_) => "personId",
+        Query::Is4(_) | Query::Is5(_) | Query::Is6(_) | Query::Is7(_) => "messageId",
+    };
+    let id = expected.params.values().next().copied();
+    let query = id.and_then(|id| Query::new(name, id));
+    let Some(query) = query.filter(|query| expected.params.contains_key(about(query))) else {
+        bail!("no query that is known");
+    };
+    Ok(Line {
+        place,
+        text: format!("{name} {}", serde_json::to_string(&expected.params)?),
+        query,
+        is_structure,
+        expected: expected.result,
+    })
+}
+
+impl FromStr for Updates {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            _ => text
+                .parse()
+                .map(Self::First)
+                .map_err(|_| format!("'{text}' is neither a number nor 'all'")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{MessageId, PersonId};
+    use serde_json::json;
+
+    #[test]
+    fn lines_are_queries_with_results() {
+        let line = r#"{"query":"IS2","params":{"personId":7},"result":[[1]]}"#;
+        let line = parse(line, "a".to_owned()).unwrap();
+        assert_eq!(
+            (line.query, line.expected),
+            (Query::Is2(PersonId(7)), json!([[1]]))
+        );
+        for wrong in [
+            "{}",
+            r#"{"query":"IS9","params":{"personId":7},"result":[]}"#,
+            r#"{"query":"IS2","params":{"messageId":7},"result":[]}"#,
+            r#"{"query":"IS2","params":{},"result":[]}"#,
+        ] {
+            assert!(parse(wrong, String::new()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn of_structure_only_texts_and_moments_are_left_out() {
+        let line = r#"{"query":"IS7S","params":{"messageId":7},"result":[]}"#;
+        let line = parse(line, String::new()).unwrap();
+        assert_eq!(line.query, Query::Is7(MessageId(7)));
+        let rows = vec![
+            vec![
+                json!(9),
+                json!("b"),
+                json!(0),
+                json!(1),
+                json!("x"),
+                json!("y"),
+                json!(true),
+            ],
+            vec![
+                json!(8),
+                json!("a"),
+                json!(0),
+                json!(2),
+                json!("x"),
+                json!("y"),
+                json!(false),
+            ],
+        ];
+        let expected = json!([[8, 2, "x", "y", false], [9, 1, "x", "y", true]]);
+        assert_eq!(line.result(rows), expected);
+    }
+}

@@ -1,0 +1,72 @@
+//! `wallaby-graph demo`: the whole thing in one line.
+
+use super::ask::explain;
+use super::load::load;
+use crate::census;
+use crate::client::Client;
+use crate::process::{self, Processes, Transport};
+use crate::query::{Form, Query};
+use crate::scratch::Scratch;
+use crate::source::Source;
+use crate::table;
+use anyhow::Context;
+use clap::Args;
+
+/// How large it is.
+#[derive(Debug, Args)]
+pub(super) struct Demo {
+    /// How many persons
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    persons: u32,
+    /// How many server processes
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    servers: u32,
+    /// What they talk over
+    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
+    transport: Transport,
+}
+
+impl Demo {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        const SEED: u64 = 1;
+        let scratch = Scratch::new("demo")?;
+        let store = load(&Source::Generated(self.persons, SEED), scratch.path())?;
+        println!("{}", store.describe());
+        let processes = Processes::start(scratch.path(), self.servers, self.transport).await?;
+        let endpoint = process::client_endpoint(processes.placement()).await?;
+        let client = Client::new(endpoint, processes.placement().clone());
+        for query in interesting(&client).await? {
+            let rows = query.ask(Form::Dpc, &client).await?.rows;
+            println!("\n$ wallaby-graph query {query}");
+            print!("{}", table::draw(query.columns(), &rows));
+            println!("\n$ wallaby-graph explain {query}");
+            print!("{}", explain(query, &client).await?);
+        }
+        processes.end().await;
+        Ok(())
+    }
+}
+
+/// A person's latest messages, and the replies to a message: of some, those with most rows.
+async fn interesting(client: &Client) -> anyhow::Result<[Query; 2]> {
+    const TRIED: u32 = 100;
+    let sample = census::sample(client, TRIED).await?;
+    let persons = sample.persons.into_iter().map(Query::Is2);
+    let messages = sample.messages.into_iter().map(Query::Is7);
+    Ok([
+        longest(client, persons).await?,
+        longest(client, messages).await?,
+    ])
+}
+
+async fn longest(client: &Client, of: impl Iterator<Item = Query>) -> anyhow::Result<Query> {
+    let mut longest = None;
+    for query in of {
+        let rows = query.ask(Form::Dpc, client).await?.rows.len();
+        if longest.is_none_or(|(most, _)| rows > most) {
+            longest = Some((rows, query));
+        }
+    }
+    let (_, query) = longest.context("the graph is empty")?;
+    Ok(query)
+}

@@ -1,0 +1,63 @@
+//! `wallaby-graph load`: a data set becomes a store.
+
+use super::StoreFolder;
+use crate::source::Source;
+use crate::store::Store;
+use anyhow::Context;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::path::{Path, PathBuf};
+
+/// What is loaded, and where to.
+#[derive(Debug, Args)]
+pub(super) struct Load {
+    /// The folder of LDBC's files: CsvComposite, or the structure of a CsvBasic one; also compressed (.gz)
+    #[arg(value_name = "DIR", required_unless_present = "generate")]
+    data: Option<PathBuf>,
+    /// Make a graph up in place of that, of so many persons
+    #[arg(long, value_name = "PERSONS", conflicts_with = "data")]
+    generate: Option<u32>,
+    /// Which one: the same number makes the same graph
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// Load even if the store holds a graph already, which is lost then
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    to: StoreFolder,
+}
+
+impl Load {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let folder = &self.to.store;
+        if let Some(store) = Store::find(folder)?.filter(|_| !self.replace) {
+            println!(
+                "{} is loaded already: {}",
+                folder.display(),
+                store.describe()
+            );
+            println!("(--replace loads it anew)");
+            return Ok(());
+        }
+        let source = match (&self.data, self.generate) {
+            (Some(data), _) => Source::find(data)?,
+            (None, persons) => Source::Generated(persons.unwrap_or_default(), self.seed),
+        };
+        let store = load(&source, folder)?;
+        println!("{}: {}", folder.display(), store.describe());
+        Ok(())
+    }
+}
+
+/// Loads, and tells how far that is where somebody watches.
+pub(super) fn load(source: &Source, folder: &Path) -> anyhow::Result<Store> {
+    let bar = ProgressBar::new(0).with_message("loading");
+    bar.set_style(
+        ProgressStyle::with_template("{msg} {bar:40.green/dim} {percent} %, {eta} to go")
+            .map(|style| style.progress_chars("━━╌"))
+            .unwrap_or_else(|_| ProgressStyle::default_bar()),
+    );
+    let store = source.load(folder, &bar);
+    bar.finish_and_clear();
+    store.with_context(|| format!("{} was not loaded", folder.display()))
+}

@@ -1,0 +1,139 @@
+//! The command line.
+
+mod ask;
+mod bench;
+mod check;
+mod demo;
+mod load;
+mod up;
+
+use crate::client::Client;
+use crate::placement::Seat;
+use crate::process;
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  wallaby-graph demo                                    a small graph, four servers, some queries
+  wallaby-graph load sf0.003 && wallaby-graph up        LDBC's data, served until Ctrl-C; then, elsewhere:
+  wallaby-graph query is2 --person 4398046511316
+  wallaby-graph explain is7 --message 274877911677
+  wallaby-graph check expected.jsonl.gz --data sf0.003
+
+Exit status: 0 done, 1 failed or not as expected, 2 wrong usage, 130 interrupted.";
+
+/// A distributed social graph: LDBC's interactive short reads as multi-hop calls
+#[derive(Debug, Parser)]
+#[command(name = "wallaby-graph", version, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// A small made-up graph, four servers, and what the queries find: everything goes when it is over
+    Demo(demo::Demo),
+    /// Load a data set into a store, once
+    Load(load::Load),
+    /// Serve a store until Ctrl-C
+    Up(up::Up),
+    /// Ask the servers
+    Query(ask::Ask),
+    /// Ask the servers and draw the call's tree as it ran
+    Explain(ask::Explain),
+    /// Compare the results of queries with files of expected ones
+    Check(check::Check),
+    /// Measure the queries as multi-hop calls and as plain calls
+    Bench(bench::Bench),
+    /// One server, which the other commands start
+    #[command(hide = true)]
+    Serve(Serve),
+}
+
+/// Where a store is.
+#[derive(Debug, Args)]
+struct StoreFolder {
+    /// The folder of the store
+    #[arg(long, value_name = "DIR", default_value = "graph-store")]
+    store: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Serve {
+    #[command(flatten)]
+    at: StoreFolder,
+    #[arg(long)]
+    seat: Seat,
+    #[arg(long)]
+    listen: String,
+}
+
+impl Cli {
+    /// Does what was asked for.
+    ///
+    /// # Errors
+    ///
+    /// If it fails: why, for the user.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        // One thread: the servers share the machine's cores already.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.context("the runtime can't be started")?;
+        let result = runtime.block_on(self.command.run());
+        // A thread that waits for a line of input must not keep the program alive.
+        runtime.shutdown_background();
+        result
+    }
+}
+
+impl Command {
+    async fn run(self) -> anyhow::Result<ExitCode> {
+        const INTERRUPTED: u8 = 130;
+        if matches!(self, Self::Up(_) | Self::Serve(_)) {
+            return self.run_to_end().await;
+        }
+        // Servers and folders that were made on the way go when the command is dropped.
+        tokio::select! {
+            biased;
+            result = self.run_to_end() => result,
+            asked = up::interrupted() => asked.map(|()| ExitCode::from(INTERRUPTED)),
+        }
+    }
+
+    async fn run_to_end(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Demo(demo) => demo.run().await?,
+            Self::Load(load) => load.run()?,
+            Self::Up(up) => up.run().await?,
+            Self::Query(ask) => ask.run().await?,
+            Self::Explain(explain) => explain.run().await?,
+            Self::Check(check) => return check.run().await,
+            Self::Bench(bench) => bench.run().await?,
+            Self::Serve(serve) => {
+                process::serve(&serve.at.store, serve.seat, &serve.listen).await?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl StoreFolder {
+    /// A client of the cluster that serves this store.
+    async fn client(&self) -> anyhow::Result<Client> {
+        let placement = process::find(&self.store)?;
+        let endpoint = process::client_endpoint(&placement).await?;
+        for server in placement.servers() {
+            let connected = endpoint.connect(server).await;
+            connected.with_context(|| {
+                let store = self.store.display();
+                format!("the cluster that served {store} is gone: start it with 'wallaby-graph up'")
+            })?;
+        }
+        Ok(Client::new(endpoint, placement))
+    }
+}

@@ -1,0 +1,73 @@
+//! IS4, what a message says: its text, or the name of its image, and when it was written.
+//!
+//! ```text
+//!   client ──▶ message ──▶ client
+//! ```
+
+use crate::client::{Answers, Client};
+use crate::model::{Message, MessageId, Timestamp};
+use crate::server::Server;
+use crate::vertices::vertices;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use wallaby::CallError;
+
+/// What a message says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    created: Timestamp,
+    shown: String,
+}
+
+/// The query's hop.
+#[wallaby::service(package = "graph")]
+pub trait Content {
+    /// At the message's server.
+    async fn message(id: MessageId) -> Option<Row>;
+}
+
+#[wallaby::serve]
+impl Content for Server {
+    async fn message(&self, id: MessageId) -> Option<Row> {
+        self.read(|shard| shard.message(id).map(Row::of))
+    }
+}
+
+/// The query as a call of one hop.
+///
+/// # Errors
+///
+/// If it fails.
+pub async fn by_dpc(client: &Client, message: MessageId) -> Result<Answers<Row>, CallError> {
+    let call = content::within(client.at(message)).message(message);
+    Ok(client.collect(call).await?.found())
+}
+
+/// The query as a plain call.
+///
+/// # Errors
+///
+/// If it fails.
+pub async fn by_rpc(client: &Client, message: MessageId) -> Result<Option<Row>, CallError> {
+    let message = vertices::within(client.at(message))
+        .message(message)
+        .await?;
+    Ok(message.as_ref().map(Row::of))
+}
+
+impl Row {
+    fn of(message: &Message) -> Self {
+        Self {
+            created: message.created,
+            shown: message.shown().to_owned(),
+        }
+    }
+}
+
+impl super::Row for Row {
+    const COLUMNS: &'static [&'static str] = &["messageCreationDate", "messageContent"];
+
+    fn values(self) -> Vec<Value> {
+        vec![json!(self.created), self.shown.into()]
+    }
+}

@@ -1,0 +1,93 @@
+//! IS5, who wrote a message.
+//!
+//! ```text
+//!   client ──▶ message ──▶ person ──▶ client
+//! ```
+
+use crate::client::{Answers, Client};
+use crate::model::{MessageId, Name, PersonId};
+use crate::server::Server;
+use crate::vertices::vertices;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use wallaby::{CallError, One, Request, Status};
+
+/// Who wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    creator: Name,
+}
+
+/// The query's hops.
+#[wallaby::service(package = "graph")]
+pub trait Creator {
+    /// At the message's server.
+    async fn message(id: MessageId) -> Option<Row>;
+    /// At the server of who wrote it.
+    async fn person(id: PersonId) -> Option<Row>;
+}
+
+#[wallaby::serve]
+impl Creator for Server {
+    async fn message(
+        &self,
+        request: Request<One<Option<Row>>>,
+        id: MessageId,
+    ) -> Result<(), Status> {
+        let person = self.read(|shard| shard.message(id).map(|message| message.creator));
+        match person {
+            Some(person) => {
+                request
+                    .forward(self.at(person), creator::person(person))
+                    .await?
+            }
+            None => request.respond(None).await?,
+        }
+        Ok(())
+    }
+
+    async fn person(&self, id: PersonId) -> Option<Row> {
+        self.name(id).map(|creator| Row { creator })
+    }
+}
+
+/// The query as one call.
+///
+/// # Errors
+///
+/// If it fails.
+pub async fn by_dpc(client: &Client, message: MessageId) -> Result<Answers<Row>, CallError> {
+    let call = creator::within(client.at(message)).message(message);
+    Ok(client.collect(call).await?.found())
+}
+
+/// The query as plain calls.
+///
+/// # Errors
+///
+/// If one of them fails.
+pub async fn by_rpc(client: &Client, message: MessageId) -> Result<Option<Row>, CallError> {
+    let Some(message) = vertices::within(client.at(message))
+        .message(message)
+        .await?
+    else {
+        return Ok(None);
+    };
+    let person = message.creator;
+    let names = vertices::within(client.at(person))
+        .names(vec![person])
+        .await?;
+    Ok(names.into_iter().next().map(|creator| Row { creator }))
+}
+
+impl super::Row for Row {
+    const COLUMNS: &'static [&'static str] = &["personId", "firstName", "lastName"];
+
+    fn values(self) -> Vec<Value> {
+        vec![
+            json!(self.creator.id),
+            self.creator.first.into(),
+            self.creator.last.into(),
+        ]
+    }
+}

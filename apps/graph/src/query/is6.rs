@@ -1,0 +1,139 @@
+//! IS6, the forum of a message, and who moderates it. Of a comment it is the forum of the post that began its thread.
+//!
+//! ```text
+//!   client ──▶ message ──▶ message above … ──▶ post ──▶ forum ──▶ moderator ──▶ client
+//! ```
+
+use super::DEEPEST_THREAD;
+use crate::client::{Answers, Client};
+use crate::model::{ForumId, MessageId, Name, PersonId, Place};
+use crate::server::Server;
+use crate::vertices::vertices;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use wallaby::{CallError, One, Request, Status};
+
+/// A forum.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    forum: ForumId,
+    title: String,
+    moderator: Name,
+}
+
+/// The query's hops.
+#[wallaby::service(package = "graph")]
+pub trait ForumOfMessage {
+    /// At the message's server, and at that of each message above it.
+    async fn message(id: MessageId) -> Option<Row>;
+    /// At the server of the post's forum.
+    async fn forum(id: ForumId) -> Option<Row>;
+    /// At the moderator's server.
+    async fn moderator(id: PersonId, forum: ForumId, title: String) -> Option<Row>;
+}
+
+#[wallaby::serve]
+impl ForumOfMessage for Server {
+    async fn message(
+        &self,
+        request: Request<One<Option<Row>>>,
+        id: MessageId,
+    ) -> Result<(), Status> {
+        let place = self.read(|shard| shard.message(id).map(|message| message.place.clone()));
+        match place {
+            None => request.respond(None).await?,
+            Some(Place::Reply(to)) => {
+                let target = forum_of_message::message(to);
+                request.forward(self.at(to), target).await?
+            }
+            Some(Place::Forum { forum, .. }) => {
+                let target = forum_of_message::forum(forum);
+                request.forward(self.at(forum), target).await?
+            }
+        }
+        Ok(())
+    }
+
+    async fn forum(&self, request: Request<One<Option<Row>>>, id: ForumId) -> Result<(), Status> {
+        match self.read(|shard| shard.forum(id).cloned()) {
+            None => request.respond(None).await?,
+            Some(forum) => {
+                let target = forum_of_message::moderator(forum.moderator, id, forum.title);
+                request.forward(self.at(forum.moderator), target).await?
+            }
+        }
+        Ok(())
+    }
+
+    async fn moderator(&self, id: PersonId, forum: ForumId, title: String) -> Option<Row> {
+        let moderator = self.name(id)?;
+        Some(Row {
+            forum,
+            title,
+            moderator,
+        })
+    }
+}
+
+/// The query as one call.
+///
+/// # Errors
+///
+/// If it fails.
+pub async fn by_dpc(client: &Client, message: MessageId) -> Result<Answers<Row>, CallError> {
+    let call = forum_of_message::within(client.at(message)).message(message);
+    Ok(client.collect(call).await?.found())
+}
+
+/// The query as plain calls, one after the other.
+///
+/// # Errors
+///
+/// If one of them fails.
+pub async fn by_rpc(client: &Client, message: MessageId) -> Result<Option<Row>, CallError> {
+    let Some(id) = forum_above(client, message).await? else {
+        return Ok(None);
+    };
+    let Some(forum) = vertices::within(client.at(id)).forum(id).await? else {
+        return Ok(None);
+    };
+    let moderator = vertices::within(client.at(forum.moderator));
+    let names = moderator.names(vec![forum.moderator]).await?;
+    Ok(names.into_iter().next().map(|moderator| Row {
+        forum: id,
+        title: forum.title,
+        moderator,
+    }))
+}
+
+async fn forum_above(client: &Client, mut id: MessageId) -> Result<Option<ForumId>, CallError> {
+    for _ in 0..DEEPEST_THREAD {
+        let message = vertices::within(client.at(id)).message(id).await?;
+        match message.map(|message| message.place) {
+            None => return Ok(None),
+            Some(Place::Forum { forum, .. }) => return Ok(Some(forum)),
+            Some(Place::Reply(to)) => id = to,
+        }
+    }
+    Ok(None)
+}
+
+impl super::Row for Row {
+    const COLUMNS: &'static [&'static str] = &[
+        "forumId",
+        "forumTitle",
+        "moderatorId",
+        "moderatorFirstName",
+        "moderatorLastName",
+    ];
+
+    fn values(self) -> Vec<Value> {
+        vec![
+            json!(self.forum),
+            self.title.into(),
+            json!(self.moderator.id),
+            self.moderator.first.into(),
+            self.moderator.last.into(),
+        ]
+    }
+}

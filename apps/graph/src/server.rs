@@ -1,0 +1,120 @@
+//! One server: its part of the graph, and what its handlers do with it.
+
+use crate::census::census;
+use crate::fact::Fact;
+use crate::insert::inserts;
+use crate::model::Name;
+use crate::placement::{Placement, Seat};
+use crate::query::{is1, is2, is3, is4, is5, is6, is7};
+use crate::shard::Shard;
+use crate::store::{Part, Store};
+use crate::vertices::vertices;
+use anyhow::Context;
+use std::sync::{Arc, PoisonError, RwLock};
+use wallaby::{Address, Code, Endpoint, Status};
+
+/// A server of the graph. One value serves all services: see [`serve`](Self::serve).
+#[derive(Debug)]
+pub struct Server {
+    seat: Seat,
+    placement: Placement,
+    part: RwLock<Part>,
+    endpoint: Endpoint,
+}
+
+impl Server {
+    /// Opens the part of a store that belongs to a seat and serves it, together with the other servers of `placement`.
+    ///
+    /// # Errors
+    ///
+    /// If the part cannot be opened, or the endpoint serves one already.
+    pub fn serve(
+        endpoint: &Endpoint,
+        store: &Store,
+        seat: Seat,
+        placement: Placement,
+    ) -> anyhow::Result<Arc<Self>> {
+        let part = store.open(seat)?;
+        let server = Arc::new(Self {
+            seat,
+            placement,
+            part: RwLock::new(part),
+            endpoint: endpoint.clone(),
+        });
+        for service in [
+            vertices::service(Arc::clone(&server)),
+            is1::profile::service(Arc::clone(&server)),
+            is2::recent_messages::service(Arc::clone(&server)),
+            is3::friends::service(Arc::clone(&server)),
+            is4::content::service(Arc::clone(&server)),
+            is5::creator::service(Arc::clone(&server)),
+            is6::forum_of_message::service(Arc::clone(&server)),
+            is7::replies::service(Arc::clone(&server)),
+            inserts::service(Arc::clone(&server)),
+            census::service(Arc::clone(&server)),
+        ] {
+            let served = endpoint.serve(service);
+            served.context("this endpoint serves a graph already")?;
+        }
+        Ok(server)
+    }
+
+    /// Closes the store, for somebody else to open. What is asked still finds the graph in memory.
+    pub fn close(&self) {
+        self.part
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .close();
+    }
+
+    /// Looks at the graph. Facts are learned before or after, never during it.
+    pub fn read<R>(&self, look: impl FnOnce(&Shard) -> R) -> R {
+        look(
+            self.part
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .shard(),
+        )
+    }
+
+    /// A person's name, which is what most rows end with.
+    pub fn name(&self, id: crate::model::PersonId) -> Option<Name> {
+        self.read(|shard| shard.name(id).cloned())
+    }
+
+    /// Learns a fact and keeps it.
+    ///
+    /// # Errors
+    ///
+    /// The status `AlreadyExists` if it contradicts what is known, `Internal` if it cannot be kept.
+    pub fn learn(&self, fact: Fact) -> Result<(), Status> {
+        let mut part = self.part.write().unwrap_or_else(PoisonError::into_inner);
+        part.learn(fact).map_err(|error| {
+            let code = match error.is::<crate::shard::Conflict>() {
+                true => Code::AlreadyExists,
+                false => Code::Internal,
+            };
+            Status::new(code, format!("{error:#}"))
+        })
+    }
+
+    /// Which server this is.
+    pub fn seat(&self) -> Seat {
+        self.seat
+    }
+
+    /// All servers.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// The server of a vertex.
+    pub fn at(&self, vertex: impl Into<crate::fact::Vertex>) -> &Address {
+        self.placement.server(vertex)
+    }
+
+    /// What it serves on.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+}

@@ -1,0 +1,83 @@
+//! Where graphs come from.
+
+pub mod basic;
+pub mod composite;
+pub mod csv;
+pub mod generated;
+pub mod updates;
+
+use crate::model::Insert;
+use crate::store::{Loader, Store};
+use anyhow::bail;
+use indicatif::ProgressBar;
+use std::path::{Path, PathBuf};
+
+/// A graph to be loaded.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// LDBC's files of the form "CsvComposite".
+    Composite(PathBuf),
+    /// LDBC's files of the form "CsvBasic", as far as they hold the structure.
+    Basic(PathBuf),
+    /// Made up: so many persons, by this seed.
+    Generated(u32, u64),
+}
+
+impl Source {
+    /// The data set in a folder.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub fn find(folder: &Path) -> anyhow::Result<Self> {
+        if composite::is_here(folder) {
+            return Ok(Self::Composite(folder.to_owned()));
+        }
+        if basic::is_here(folder) {
+            return Ok(Self::Basic(folder.to_owned()));
+        }
+        bail!(
+            "{} holds no data set: neither person_0_0.csv (CsvComposite, also in a folder 'dynamic') nor Person.csv \
+             (CsvBasic), nor one of them with .gz",
+            folder.display()
+        )
+    }
+
+    /// Loads it into a folder. The bar tells how far that is.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or the folder cannot be written.
+    pub fn load(&self, folder: &Path, bar: &ProgressBar) -> anyhow::Result<Store> {
+        let mut loader = Loader::begin(folder)?;
+        self.read(bar, &mut |insert| loader.insert(insert))?;
+        loader.finish(&self.describe())
+    }
+
+    fn read(
+        &self,
+        bar: &ProgressBar,
+        each: &mut dyn FnMut(Insert) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        match self {
+            Self::Composite(folder) => composite::read(folder, bar, each),
+            Self::Basic(folder) => basic::read(folder, bar, each),
+            Self::Generated(persons, seed) => {
+                bar.set_length(u64::from(*persons));
+                generated::generate(*persons, *seed).try_for_each(|insert| {
+                    if matches!(insert, Insert::Person(_)) {
+                        bar.inc(1);
+                    }
+                    each(insert)
+                })
+            }
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::Composite(folder) | Self::Basic(folder) => folder.display().to_string(),
+            Self::Generated(persons, seed) => format!("{persons} persons, made up by seed {seed}"),
+        }
+    }
+}

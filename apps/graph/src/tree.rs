@@ -1,0 +1,191 @@
+//! A call's tree of hops, drawn for people.
+
+use std::fmt::Write;
+use std::time::Duration;
+use wallaby::{Address, Hop, Trace};
+
+/// More hops are counted, not drawn.
+const MOST: usize = 100;
+
+/// Draws a tree, several lines, each ended. Servers are called by `name`.
+pub fn draw(trace: &Trace, name: impl Fn(&Address) -> String) -> String {
+    let order = in_tree_order(&trace.hops);
+    let shown = &order[..order.len().min(MOST)];
+    let labels: Vec<String> = shown.iter().map(|hop| label(&trace.hops, *hop)).collect();
+    let servers: Vec<String> = shown
+        .iter()
+        .map(|hop| {
+            trace.hops[*hop]
+                .server
+                .as_ref()
+                .map_or_else(|| "?".to_owned(), &name)
+        })
+        .collect();
+    let width = |texts: &[String]| texts.iter().map(|text| text.chars().count()).max();
+    let label_width = width(&labels).unwrap_or(0).max("client".len());
+    let server_width = width(&servers).unwrap_or(0);
+    let mut out = String::new();
+    let mut line = |label: &str, server: &str, times: [String; 4]| {
+        let [arrived, queued, ran, answered] = times;
+        let _ = writeln!(
+            out,
+            "{label:label_width$}  {server:server_width$} {arrived:>10} {queued:>10} {ran:>10} {answered:>10}"
+        );
+    };
+    line(
+        "client",
+        "",
+        ["arrived", "queued", "ran", "answered"].map(str::to_owned),
+    );
+    for ((hop, label), server) in shown.iter().zip(&labels).zip(&servers) {
+        line(label, server, times(&trace.hops[*hop]));
+    }
+    if order.len() > MOST {
+        let _ = writeln!(out, "… and {} more hops", order.len() - MOST);
+    }
+    out
+}
+
+/// How deep the tree is, in hops.
+pub fn depth(trace: &Trace) -> usize {
+    let depths = (0..trace.hops.len()).map(|hop| ancestors(&trace.hops, hop).count());
+    depths.max().unwrap_or(0)
+}
+
+/// Each hop right below the one that sent it, before that one's next.
+fn in_tree_order(hops: &[Hop]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..hops.len()).collect();
+    order.sort_by_cached_key(|hop| {
+        let mut way: Vec<usize> = ancestors(hops, *hop).collect();
+        way.reverse();
+        way
+    });
+    order
+}
+
+/// A hop, the one that sent it, and so on. Parents stand before their children.
+fn ancestors(hops: &[Hop], hop: usize) -> impl Iterator<Item = usize> + '_ {
+    std::iter::successors(Some(hop), |hop| {
+        hops[*hop].parent.filter(|parent| parent < hop)
+    })
+}
+
+fn label(hops: &[Hop], hop: usize) -> String {
+    let mut parts: Vec<&str> = ancestors(hops, hop)
+        .map(|at| match (at == hop, is_last_child(hops, at)) {
+            (true, true) => "└─ ",
+            (true, false) => "├─ ",
+            (false, true) => "   ",
+            (false, false) => "│  ",
+        })
+        .collect();
+    parts.reverse();
+    let method = hops[hop].method.as_deref().unwrap_or("?");
+    // Without its package.
+    let method = method.split_once('.').map_or(method, |(_, method)| method);
+    format!("{}{method}", parts.concat())
+}
+
+fn is_last_child(hops: &[Hop], hop: usize) -> bool {
+    let later = hops.iter().skip(hop + 1);
+    later
+        .filter(|other| other.parent == hops[hop].parent)
+        .count()
+        == 0
+}
+
+fn times(hop: &Hop) -> [String; 4] {
+    let show = |time: Option<Duration>| time.map_or_else(|| "–".to_owned(), show);
+    [
+        show(hop.timing.map(|timing| timing.arrived)),
+        show(hop.timing.map(|timing| timing.queued)),
+        show(hop.timing.map(|timing| timing.ran)),
+        show(hop.answered),
+    ]
+}
+
+/// A time with three digits.
+pub fn show(time: Duration) -> String {
+    let micros = time.as_secs_f64() * 1e6;
+    let (value, unit) = match micros {
+        _ if micros < 1e3 => (micros, "µs"),
+        _ if micros < 1e6 => (micros / 1e3, "ms"),
+        _ => (micros / 1e6, "s"),
+    };
+    match value {
+        _ if value < 10.0 => format!("{value:.2} {unit}"),
+        _ if value < 100.0 => format!("{value:.1} {unit}"),
+        _ => format!("{value:.0} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(path: &str, parent: Option<usize>, method: &str) -> Hop {
+        Hop {
+            path: path.to_owned(),
+            hop: 0,
+            parent,
+            server: "mem://1".parse().ok(),
+            node: None,
+            method: Some(format!("graph.{method}")),
+            responses: 0,
+            delegated: 0,
+            timing: None,
+            answered: Some(Duration::from_micros(1500)),
+        }
+    }
+
+    fn example() -> Trace {
+        Trace {
+            call: wallaby::CallId {
+                initiator: wallaby::NodeId::new(1).unwrap(),
+                sequence: 1,
+            },
+            elapsed: Duration::from_millis(2),
+            hops: vec![
+                hop("0", None, "Friends/person"),
+                hop("0.0", Some(0), "Friends/friends"),
+                hop("0.1", Some(0), "Friends/friends"),
+                hop("0.0.0", Some(1), "Deeper/one"),
+            ],
+        }
+    }
+
+    #[test]
+    fn children_stand_below_who_sent_them() {
+        let drawn = draw(&example(), |server| server.to_string());
+        let starts: Vec<String> = drawn
+            .lines()
+            .map(|line| {
+                line.split("  mem")
+                    .next()
+                    .unwrap_or_default()
+                    .trim_end()
+                    .to_owned()
+            })
+            .collect();
+        assert!(starts[0].starts_with("client"), "{drawn}");
+        assert_eq!(
+            starts[1..],
+            [
+                "└─ Friends/person",
+                "   ├─ Friends/friends",
+                "   │  └─ Deeper/one",
+                "   └─ Friends/friends",
+            ],
+            "{drawn}"
+        );
+        assert!(drawn.contains("1.50 ms"), "{drawn}");
+        assert_eq!(depth(&example()), 3);
+    }
+
+    #[test]
+    fn times_have_three_digits() {
+        for (micros, shown) in [(1, "1.00 µs"), (12_345, "12.3 ms"), (2_500_000, "2.50 s")] {
+            assert_eq!(show(Duration::from_micros(micros)), shown);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! `wallaby-graph` as its users run it: as a program, with servers that are processes.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod common;
+
+use common::files::{write_compressed, write_snapshot, write_streams};
+use common::{Reference, network};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use wallaby_graph::query::Query;
+use wallaby_graph::scratch::Scratch;
+
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wallaby-graph"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    program(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Files of expected results: all that the reference says, some of them.
+fn expect(folder: &Path, reference: &Reference) -> Vec<String> {
+    let lines = reference.queries().into_iter().step_by(5).map(|query| {
+        let (parameter, id) = match query {
+            Query::Is1(id) | Query::Is2(id) | Query::Is3(id) => ("personId", id.0),
+            Query::Is4(id) | Query::Is5(id) | Query::Is6(id) | Query::Is7(id) => {
+                ("messageId", id.0)
+            }
+        };
+        let name = query.name().to_uppercase();
+        let result = reference.result(query);
+        json!({"query": name, "params": {parameter: id}, "result": result}).to_string()
+    });
+    let lines: Vec<String> = lines.collect();
+    write_compressed(&folder.join("expected.jsonl.gz"), &lines.join("\n"));
+    lines
+}
+
+#[test]
+fn check_compares_all_results_with_those_that_are_expected() {
+    let inserts = network(30, 21);
+    let scratch = Scratch::new("test").unwrap();
+    let folder = scratch.path();
+    let (snapshot, updates) = inserts.split_at(inserts.len() / 2);
+    write_snapshot(folder, snapshot);
+    let updates = write_streams(folder, updates);
+    let expected = folder.join("expected.jsonl.gz");
+    let data = text(folder);
+
+    for (count, servers) in [(0, "1"), (updates.len() / 3, "3"), (updates.len(), "4")] {
+        let mut reference = Reference::of(snapshot);
+        updates[..count]
+            .iter()
+            .for_each(|one| reference.insert(one.clone()));
+        let lines = expect(folder, &reference);
+        let number = match count == updates.len() {
+            true => "all".to_owned(),
+            false => count.to_string(),
+        };
+        let output = run(&[
+            "check",
+            text(&expected),
+            "--data",
+            data,
+            "--updates",
+            &number,
+            "--servers",
+            servers,
+        ]);
+        let last = format!("{} checked, 0 mismatches\n", lines.len());
+        assert_eq!(stdout(&output), last, "after {number} updates");
+    }
+
+    let wrong = folder.join("wrong.jsonl");
+    let line = r#"{"query":"IS3","params":{"personId":8},"result":[["no"]]}"#;
+    fs::write(
+        &wrong,
+        format!("{line}\n{{\"query\":\"IS1\",\"params\":{{\"personId\":-1}},\"result\":[]}}\n"),
+    )
+    .unwrap();
+    let output = run(&["check", text(&wrong), "--data", data]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(
+        said.contains("wrong.jsonl, line 1: IS3 {\"personId\":8} by DPC found"),
+        "{said}"
+    );
+    assert!(said.ends_with("\n2 checked, 1 mismatches\n"), "{said}");
+}
+
+/// A cluster that is killed when this is dropped.
+struct Up(Child);
+
+impl Up {
+    fn start(store: &str, servers: &str, transport: &str) -> Self {
+        let arguments = [
+            "up",
+            "--store",
+            store,
+            "--servers",
+            servers,
+            "--transport",
+            transport,
+        ];
+        let mut command = program(&arguments);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let serves = |line: &String| line.starts_with("serving");
+        let found = output.lines().map_while(Result::ok).find(serves);
+        assert!(found.is_some(), "it does not come up");
+        Self(child)
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_store_is_loaded_once_and_served_by_any_number_of_servers() {
+    let reference = Reference::of(&network(30, 22));
+    let scratch = Scratch::new("test").unwrap();
+    let store = text(scratch.path());
+    let load = ["load", "--generate", "30", "--seed", "22", "--store", store];
+    assert!(stdout(&run(&load)).contains("30 persons"));
+    assert!(stdout(&run(&load)).contains("loaded already"));
+    for (servers, transport) in [("2", "tcp"), ("3", "unix")] {
+        // The first one is killed; its servers end with it.
+        let _up = Up::start(store, servers, transport);
+        for query in reference.queries().into_iter().step_by(37) {
+            for form in [&[][..], &["--rpc"]] {
+                let words = query.to_string();
+                let words: Vec<&str> = words.split(' ').collect();
+                let ask = [&["query", "--json", "--store", store], &words[..], form].concat();
+                let rows: Vec<Value> = stdout(&run(&ask))
+                    .lines()
+                    .map(|row| serde_json::from_str(row).unwrap())
+                    .collect();
+                assert_eq!(
+                    Value::from(rows),
+                    reference.result(query),
+                    "{query} {form:?}"
+                );
+            }
+        }
+        let bench = [
+            "bench",
+            "--times",
+            "20",
+            "--queries",
+            "is2",
+            "--json",
+            "--store",
+            store,
+        ];
+        assert_eq!(stdout(&run(&bench)).lines().count(), 2);
+    }
+}
+
+#[test]
+fn explain_draws_the_tree_as_it_ran() {
+    let reference = Reference::of(&network(30, 23));
+    let most = |query: &Query| reference.result(*query).as_array().unwrap().len();
+    let queries = reference.queries().into_iter();
+    let query = queries
+        .filter(|query| matches!(query, Query::Is7(_)))
+        .max_by_key(most)
+        .unwrap();
+    let replies = most(&query);
+    let scratch = Scratch::new("test").unwrap();
+    let store = text(scratch.path());
+    stdout(&run(&[
+        "load",
+        "--generate",
+        "30",
+        "--seed",
+        "23",
+        "--store",
+        store,
+    ]));
+    let _up = Up::start(store, "4", "tcp");
+    let words = query.to_string();
+    let explain: Vec<&str> = ["explain", "--store", store]
+        .into_iter()
+        .chain(words.split(' '))
+        .collect();
+    let drawn = stdout(&run(&explain));
+    let hops = |method| drawn.lines().filter(|line| line.contains(method)).count();
+    assert_eq!(hops("└─ Replies/message"), 1, "{drawn}");
+    assert_eq!(hops("─ Replies/comment"), replies, "{drawn}");
+    assert_eq!(hops("└─ Replies/author"), replies, "{drawn}");
+    assert_eq!(hops("─ Replies/friends"), 1, "{drawn}");
+    assert!(
+        drawn.contains(&format!("{} hops, 3 deep", 2 + 2 * replies)),
+        "{drawn}"
+    );
+}
+
+#[test]
+fn mistakes_are_told() {
+    let scratch = Scratch::new("test").unwrap();
+    let store = text(scratch.path());
+    let says = |arguments: &[&str], code: i32, words: &str| {
+        let output = run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(words), "{said}");
+    };
+    says(
+        &["query", "is2", "--person", "1", "--store", store],
+        1,
+        "no cluster serves",
+    );
+    says(&["query", "is2", "--message", "1"], 2, "--person");
+    says(&["query", "is9", "--message", "1"], 2, "is9");
+    says(&["up", "--store", store], 1, "nothing was loaded");
+    says(&["load", store, "--store", store], 1, "no data set");
+    fs::write(scratch.path().join("person_0_0.csv"), "id\n1|A\n").unwrap();
+    says(
+        &["load", store, "--store", store],
+        1,
+        "person_0_0.csv, line 2",
+    );
+    says(&["up", "--store", store], 1, "nothing was loaded");
+}
+
+#[test]
+fn the_demo_runs() {
+    let shown = stdout(&run(&["demo", "--persons", "40", "--servers", "2"]));
+    for part in [
+        "40 persons",
+        "RecentMessages/person",
+        "Replies/comment",
+        "RPC:",
+    ] {
+        assert!(shown.contains(part), "{shown}");
+    }
+}

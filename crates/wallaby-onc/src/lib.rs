@@ -1,0 +1,11 @@
+//! ONC RPC and XDR: what programs compiled from `.x` interface files need at run time.
+//!
+//! Nothing here has sockets, a clock or a runtime in it: bytes come in, values go out, and the other way round.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`xdr`] | values as bytes (RFC 4506) |
+
+pub mod xdr;
+
+pub use bytes::Bytes;

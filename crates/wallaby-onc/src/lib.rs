@@ -5,7 +5,13 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`xdr`] | values as bytes (RFC 4506) |
+//! | [`message`] | calls and replies (RFC 5531) |
+//! | [`auth`] | who calls: `AUTH_NONE`, `AUTH_SYS` |
+//! | [`record`] | where messages begin and end in a byte stream |
 
+pub mod auth;
+pub mod message;
+pub mod record;
 pub mod xdr;
 
 pub use bytes::Bytes;

@@ -8,10 +8,15 @@
 //! | [`message`] | calls and replies (RFC 5531) |
 //! | [`auth`] | who calls: `AUTH_NONE`, `AUTH_SYS` |
 //! | [`record`] | where messages begin and end in a byte stream |
+//! | [`service`] | programs apart from how they are reached |
 
 pub mod auth;
 pub mod message;
 pub mod record;
+pub mod service;
 pub mod xdr;
 
+pub use auth::Caller;
 pub use bytes::Bytes;
+pub use message::{AcceptError, Procedure, Refusal};
+pub use service::{CallError, Channel, Programs, Service};

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::auth::{AuthError, OpaqueAuth};
-use crate::xdr::{DecodeError, EncodeError, Limits, Malformed, Reader, Writer, Xdr};
+use crate::xdr::{DecodeError, EncodeError, Limits, Reader, Writer, Xdr};
 
 /// The version of the protocol that is spoken here.
 pub const RPC_VERSION: u32 = 2;
@@ -196,7 +196,7 @@ impl Message {
                 version => return Err(BadMessage::OtherVersion { xid, version }),
             },
             REPLY => Body::Reply(Reply::decode(reader)?),
-            other => return Err(unknown(&reader, "msg_type", other).into()),
+            other => return Err(reader.unknown("msg_type", other.into()).into()),
         };
         Ok(Self { xid, body })
     }
@@ -252,7 +252,7 @@ impl Reply {
                 outcome: outcome(reader)?,
             }),
             DENIED => Denial::decode(reader).map(Self::Denied),
-            other => Err(unknown(&reader, "reply_stat", other)),
+            other => Err(reader.unknown("reply_stat", other.into())),
         }
     }
 
@@ -290,7 +290,7 @@ fn outcome(mut reader: Reader) -> Result<Result<Bytes, AcceptError>, DecodeError
         PROC_UNAVAIL => AcceptError::ProcedureUnavailable,
         GARBAGE_ARGS => AcceptError::GarbageArguments,
         SYSTEM_ERR => AcceptError::SystemError,
-        other => return Err(unknown(&reader, "accept_stat", other)),
+        other => return Err(reader.unknown("accept_stat", other.into())),
     };
     reader.finish()?;
     Ok(Err(error))
@@ -320,7 +320,7 @@ impl Denial {
                 high: reader.u32()?,
             },
             AUTH_ERROR => Self::Auth(AuthError::from_number(reader.u32()?)),
-            other => return Err(unknown(&reader, "reject_stat", other)),
+            other => return Err(reader.unknown("reject_stat", other.into())),
         };
         reader.finish()?;
         Ok(denial)
@@ -339,12 +339,4 @@ impl Denial {
             }
         }
     }
-}
-
-/// The number that was just read is none of the enum's.
-fn unknown(reader: &Reader, expected: &'static str, found: u32) -> DecodeError {
-    reader.error_before(Malformed::Unknown {
-        expected,
-        found: found.into(),
-    })
 }

@@ -79,8 +79,7 @@ impl Reader {
     }
 
     /// An error at the place that was reached.
-    #[must_use]
-    pub fn error(&self, problem: Malformed) -> DecodeError {
+    fn error(&self, problem: Malformed) -> DecodeError {
         DecodeError {
             offset: self.offset,
             problem,
@@ -88,12 +87,17 @@ impl Reader {
     }
 
     /// An error about the four bytes that were read last.
-    #[must_use]
-    pub fn error_before(&self, problem: Malformed) -> DecodeError {
+    pub(super) fn error_before(&self, problem: Malformed) -> DecodeError {
         DecodeError {
             offset: self.offset.saturating_sub(4),
             problem,
         }
+    }
+
+    /// The error that the four bytes that were read last are none of the values of an enum or union.
+    #[must_use]
+    pub fn unknown(&self, expected: &'static str, found: i64) -> DecodeError {
+        self.error_before(Malformed::Unknown { expected, found })
     }
 
     /// Four bytes: `unsigned int`.

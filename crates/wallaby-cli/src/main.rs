@@ -1,7 +1,9 @@
-//! The program `wallaby`: `demo` shows what multi-hop calls are good for, `bench` measures it.
+//! The program `wallaby`: `demo` shows what multi-hop calls are good for, `bench` measures it, `onc` compiles interface files
+//! of ONC RPC.
 
 mod bench;
 mod demo;
+mod onc;
 mod output;
 mod progress;
 mod time;
@@ -26,6 +28,9 @@ enum Command {
     /// Measure multi-hop calls against plain RPC and raw sockets; against other systems: 'make bench-peers'
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Work with ONC RPC, the protocol of rpcgen and NFS
+    #[command(subcommand)]
+    Onc(onc::Onc),
     /// A server of a benchmark, which starts it itself
     #[command(hide = true)]
     BenchServer { arguments: Vec<String> },
@@ -35,6 +40,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(demo) => demo.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Onc(onc) => onc.run(),
         Command::BenchServer { arguments } => wallaby_bench::server_main(&Own::ALL, arguments),
     };
     match result {
@@ -54,6 +60,10 @@ fn failed(error: &anyhow::Error) -> ExitCode {
             eprintln!(); // ends the line in which ^C stands
         }
         return ExitCode::from(INTERRUPTED);
+    }
+    if error.is::<onc::Reported>() {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
     }
     eprintln!("error: {error:#}");
     ExitCode::FAILURE

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`tree`] | the interface tree, and the rules that hold whatever language an interface was written in |
 //! | [`rust_trait`] | the front end for a Rust trait under `#[wallaby::service]` |
+//! | `onc` | `.x` files, the interfaces of ONC RPC, to Rust (with the feature `onc`); they define types and numbers, so they have a tree and an emitter of their own |
 //! | [`emit`](mod@emit) | the tree as Rust code |
 //! | [`serve`](mod@serve) | an `impl` block under `#[wallaby::serve]`, rewritten to the form of the server trait |
 //!
@@ -14,6 +15,8 @@
 //! and token streams out, so everything here can be tested without a compiler around it.
 
 pub mod emit;
+#[cfg(feature = "onc")]
+pub mod onc;
 pub mod rust_trait;
 pub mod serve;
 pub mod tree;

@@ -18,6 +18,7 @@ const LAYERS: &[&str] = &[
     "wallaby-idl",
     "wallaby-macros",
     "wallaby",
+    "wallaby-onc",
     "wallaby-bench",
     "wallaby-bench-peers",
     "wallaby-chaos",

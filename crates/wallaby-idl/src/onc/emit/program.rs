@@ -1,0 +1,245 @@
+//! Programs as Rust code: for each version a client, a trait for servers, and what serves such a server.
+
+use proc_macro2::{Ident, Literal, TokenStream};
+use quote::quote;
+
+use super::{Emitter, docs, member};
+use crate::onc::model::{Form, Procedure, Program, Type, Version};
+use crate::onc::naming;
+
+/// No type has this index: arguments and results are never part of themselves.
+const NO_TYPE: usize = usize::MAX;
+
+impl Emitter<'_> {
+    pub(super) fn program(&self, program: &Program) -> TokenStream {
+        let docs = docs(&program.docs, || {
+            format!("Program `{}`, {}.", program.name, program.number)
+        });
+        let module = member(&program.name);
+        let number = Literal::u32_unsuffixed(program.number);
+        let versions = program.versions.iter().map(|each| self.version(each));
+        quote! {
+            #docs
+            pub mod #module {
+                /// The program's number.
+                pub const PROGRAM: u32 = #number;
+
+                #(#versions)*
+            }
+        }
+    }
+
+    fn version(&self, version: &Version) -> TokenStream {
+        let docs = docs(&version.docs, || {
+            format!("Version `{}`, {}.", version.name, version.number)
+        });
+        let module = member(&version.name);
+        let number = Literal::u32_unsuffixed(version.number);
+        let constants = version.procedures.iter().map(|each| {
+            let name = naming::identifier(&each.name.to_uppercase());
+            let doc = format!(" The number of the procedure `{}`.", each.name);
+            let number = Literal::u32_unsuffixed(each.number);
+            quote!(#[doc = #doc] pub const #name: u32 = #number;)
+        });
+        let client = version.procedures.iter().map(|each| self.client(each));
+        let server = version.procedures.iter().map(|each| self.server(each));
+        let dispatch = version.procedures.iter().map(|each| self.dispatch(each));
+        // rpcgen's servers answer procedure 0 of every program, and rpcinfo asks for it.
+        let null = version.procedures.iter().all(|each| each.number != 0);
+        let null = null.then(|| quote!(0 => service::results(|_| Ok(())),));
+        quote! {
+            #docs
+            pub mod #module {
+                use ::std::future::Future;
+
+                #[allow(unused_imports)]
+                use super::super::*;
+
+                pub use super::PROGRAM;
+
+                /// The version's number.
+                pub const VERSION: u32 = #number;
+
+                #(#constants)*
+
+                /// Calls the procedures of this version.
+                #[derive(Clone, Debug)]
+                pub struct Client<C>(pub C);
+
+                impl<C: Channel> Client<C> {
+                    #(#client)*
+                }
+
+                /// The procedures of this version, for a server.
+                pub trait Server: Send + Sync {
+                    #(#server)*
+                }
+
+                /// Serves this version, for [`Programs`](::wallaby_onc::Programs).
+                #[derive(Clone, Debug)]
+                pub struct Service<S>(pub S);
+
+                impl<S: Server> ::wallaby_onc::Service for Service<S> {
+                    const PROGRAM: u32 = PROGRAM;
+                    const VERSION: u32 = VERSION;
+
+                    #[allow(unused_variables)]
+                    async fn handle(
+                        &self,
+                        caller: &Caller,
+                        procedure: u32,
+                        arguments: Bytes,
+                    ) -> Result<Bytes, Refusal> {
+                        match procedure {
+                            #null
+                            #(#dispatch)*
+                            _ => Err(AcceptError::ProcedureUnavailable.into()),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn client(&self, procedure: &Procedure) -> TokenStream {
+        let docs = procedure_docs(procedure);
+        let name = member(&procedure.name);
+        let number = naming::identifier(&procedure.name.to_uppercase());
+        let names = argument_names(procedure);
+        let kinds = self.argument_kinds(procedure);
+        let kinds = procedure
+            .arguments
+            .iter()
+            .zip(kinds)
+            .map(|((_, form), kind)| match form {
+                Form::Plain(Type::Scalar(_)) => kind,
+                Form::Array(..) | Form::List(_) => {
+                    let element = form.element().map(|kind| self.type_name(kind));
+                    quote!(&[#element])
+                }
+                _ => quote!(&#kind),
+            });
+        let encode = procedure
+            .arguments
+            .iter()
+            .zip(&names)
+            .map(|((_, form), name)| self.encode(form, &quote!(#name), &quote!(#name)));
+        let encode = if procedure.arguments.is_empty() {
+            quote!(|_| Ok(()))
+        } else {
+            quote!(|writer| { #(#encode)* Ok(()) })
+        };
+        let result = self.result(procedure);
+        let decode = self.decoded_result(procedure);
+        quote! {
+            #docs
+            ///
+            /// # Errors
+            /// The call could not be made, was refused, or what came back is no answer.
+            pub async fn #name(&self, #(#names: #kinds),*) -> Result<#result, CallError> {
+                let procedure = Procedure { program: PROGRAM, version: VERSION, number: #number };
+                service::call(
+                    &self.0,
+                    procedure,
+                    #encode,
+                    #decode,
+                )
+                .await
+            }
+        }
+    }
+
+    fn server(&self, procedure: &Procedure) -> TokenStream {
+        let docs = procedure_docs(procedure);
+        let name = member(&procedure.name);
+        let names = argument_names(procedure);
+        let kinds = self.argument_kinds(procedure);
+        let result = self.result(procedure);
+        quote! {
+            #docs
+            fn #name(
+                &self,
+                caller: &Caller,
+                #(#names: #kinds,)*
+            ) -> impl Future<Output = Result<#result, Refusal>> + Send;
+        }
+    }
+
+    fn dispatch(&self, procedure: &Procedure) -> TokenStream {
+        let name = member(&procedure.name);
+        let number = naming::identifier(&procedure.name.to_uppercase());
+        let names = argument_names(procedure);
+        let decode = procedure
+            .arguments
+            .iter()
+            .map(|(_, form)| self.decode(NO_TYPE, form));
+        let handle = quote!(self.0.#name(caller, #(#names),*).await?;);
+        let respond = match &procedure.result {
+            Some(form) => {
+                let encode = self.encode(form, &quote!(result), &quote!(&result));
+                quote!(let result = #handle service::results(|writer| { #encode Ok(()) }))
+            }
+            None => quote!(#handle service::results(|_| Ok(()))),
+        };
+        quote! {
+            #number => {
+                let (#(#names,)*) = service::arguments(arguments, |reader| Ok((#(#decode?,)*)))?;
+                #respond
+            }
+        }
+    }
+
+    fn argument_kinds(&self, procedure: &Procedure) -> Vec<TokenStream> {
+        let forms = procedure.arguments.iter().map(|(_, form)| form);
+        forms.map(|form| self.kind(NO_TYPE, form)).collect()
+    }
+
+    fn result(&self, procedure: &Procedure) -> TokenStream {
+        match &procedure.result {
+            Some(form) => self.kind(NO_TYPE, form),
+            None => quote!(()),
+        }
+    }
+
+    /// The function that reads the results.
+    fn decoded_result(&self, procedure: &Procedure) -> TokenStream {
+        match &procedure.result {
+            Some(Form::Plain(kind)) => {
+                let kind = self.type_name(kind);
+                quote!(#kind::decode)
+            }
+            Some(form) => {
+                let decode = self.decode(NO_TYPE, form);
+                quote!(|reader| #decode)
+            }
+            None => quote!(<()>::decode),
+        }
+    }
+}
+
+fn procedure_docs(procedure: &Procedure) -> TokenStream {
+    docs(&procedure.docs, || {
+        format!("`{}`, procedure {}.", procedure.name, procedure.number)
+    })
+}
+
+fn argument_names(procedure: &Procedure) -> Vec<Ident> {
+    let names = procedure
+        .arguments
+        .iter()
+        .map(|(name, _)| naming::snake_case(name));
+    // What the generated functions call their own.
+    let own = [
+        "arguments",
+        "caller",
+        "procedure",
+        "reader",
+        "result",
+        "writer",
+    ];
+    let free = names.map(|name| match own.contains(&name.as_str()) {
+        true => format!("{name}_"),
+        false => name,
+    });
+    free.map(|name| naming::identifier(&name)).collect()
+}

@@ -1,0 +1,358 @@
+//! C's preprocessor, as far as interface files use it: constants, conditions, includes.
+//!
+//! rpcgen runs a file through it once for each output, with a symbol that says which. Here the symbol is always
+//! `RPC_HDR`, that of the header, because types and constants belong there.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::expression::{Cursor, Dialect, Expression};
+use super::lexer::{Lexer, Line, Piece};
+use super::source::{Place, Problem, Sources};
+use super::token::{Comment, Kind, Token};
+
+/// Deepest nesting of includes: a file that includes itself gets no further.
+const MAX_INCLUDES: usize = 64;
+/// Most words that one name may stand for in the end, so that names of names cannot multiply without end.
+const MAX_EXPANSION: usize = 10_000;
+
+/// What the preprocessor makes of a file.
+#[derive(Debug)]
+pub(super) struct Preprocessed {
+    /// The words, the end last.
+    pub(super) tokens: Vec<Token>,
+    pub(super) comments: Vec<Comment>,
+    /// What lines for C define (`%#define NAME value`): constants of last resort.
+    pub(super) passed: BTreeMap<String, Vec<Token>>,
+}
+
+/// How files are found and what is defined.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Settings {
+    pub(super) include_folders: Vec<PathBuf>,
+    pub(super) defines: Vec<(String, String)>,
+}
+
+#[derive(Debug)]
+struct Preprocessor<'a> {
+    sources: &'a mut Sources,
+    settings: &'a Settings,
+    macros: BTreeMap<String, Vec<Token>>,
+    output: Preprocessed,
+}
+
+/// A condition that is open.
+#[derive(Debug)]
+struct Condition {
+    place: Place,
+    /// Whether what surrounds it is read.
+    is_outer_active: bool,
+    is_active: bool,
+    /// Whether one of its branches was read.
+    was_active: bool,
+    had_else: bool,
+}
+
+pub(super) fn preprocess(
+    sources: &mut Sources,
+    file: usize,
+    settings: &Settings,
+) -> Result<Preprocessed, Problem> {
+    let mut preprocessor = Preprocessor {
+        sources,
+        settings,
+        macros: BTreeMap::new(),
+        output: Preprocessed {
+            tokens: Vec::new(),
+            comments: Vec::new(),
+            passed: BTreeMap::new(),
+        },
+    };
+    let nowhere = Place {
+        file,
+        start: 0,
+        length: 0,
+    };
+    let symbols = [("RPC_HDR".to_owned(), "1".to_owned())];
+    for (name, value) in symbols.iter().chain(&settings.defines) {
+        let line = Line {
+            text: format!("{name} {value}"),
+            place: nowhere,
+        };
+        let words = Lexer::words(&line)?;
+        preprocessor.define(&words, &line)?;
+    }
+    let end = preprocessor.file(file, 0)?;
+    preprocessor.output.tokens.push(end);
+    Ok(preprocessor.output)
+}
+
+impl Preprocessor<'_> {
+    /// Reads a file; the token of its end.
+    fn file(&mut self, file: usize, depth: usize) -> Result<Token, Problem> {
+        let text = self.sources.file(file).text.clone();
+        let mut lexer = Lexer::new(file);
+        let mut conditions: Vec<Condition> = Vec::new();
+        loop {
+            let is_active = conditions
+                .last()
+                .is_none_or(|condition| condition.is_active);
+            match lexer.next(&text, is_active)? {
+                Piece::Token(end) if end.kind == Kind::End => {
+                    if let Some(open) = conditions.last() {
+                        return Err(Problem::new(
+                            open.place,
+                            "expected `#endif` somewhere after this",
+                        ));
+                    }
+                    self.output.comments.append(&mut lexer.comments);
+                    return Ok(end);
+                }
+                Piece::Token(token) => self.expand(token, &mut Vec::new())?,
+                Piece::PassThrough(line) => self.pass(&line),
+                Piece::Directive(line) => {
+                    self.directive(&line, is_active, &mut conditions, depth)?;
+                }
+            }
+        }
+    }
+
+    fn directive(
+        &mut self,
+        line: &Line,
+        is_active: bool,
+        conditions: &mut Vec<Condition>,
+        depth: usize,
+    ) -> Result<(), Problem> {
+        let text = line.text.trim_start();
+        let length = text
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(text.len());
+        let (directive, rest) = text.split_at(length);
+        let rest = Line {
+            text: rest.to_owned(),
+            place: line.place,
+        };
+        match directive {
+            "if" | "ifdef" | "ifndef" => {
+                let holds = is_active && self.holds(directive, &rest)?;
+                conditions.push(Condition {
+                    place: line.place,
+                    is_outer_active: is_active,
+                    is_active: holds,
+                    was_active: holds,
+                    had_else: false,
+                });
+            }
+            "elif" | "else" => {
+                let Some(condition) = conditions.last_mut().filter(|open| !open.had_else) else {
+                    let message = format!("`#{directive}` without an `#if` before it");
+                    return Err(Problem::new(line.place, message));
+                };
+                let is_candidate = condition.is_outer_active && !condition.was_active;
+                condition.had_else = directive == "else";
+                let holds = is_candidate && (directive == "else" || self.holds("if", &rest)?);
+                if let Some(condition) = conditions.last_mut() {
+                    condition.is_active = holds;
+                    condition.was_active |= holds;
+                }
+            }
+            "endif" => {
+                if conditions.pop().is_none() {
+                    let message = "`#endif` without an `#if` before it";
+                    return Err(Problem::new(line.place, message));
+                }
+            }
+            _ if !is_active => {}
+            "define" => {
+                let words = Lexer::words(&rest)?;
+                self.define(&words, &rest)?;
+            }
+            "undef" => {
+                let words = Lexer::words(&rest)?;
+                self.macros.remove(expect_name(&words, line)?);
+            }
+            "include" => self.include(&rest, depth)?,
+            "error" => {
+                let message = format!("#error {}", rest.text.trim());
+                return Err(Problem::new(line.place, message));
+            }
+            // What a preprocessor says about lines, if the file went through one already; nothing; remarks for C.
+            "" | "line" | "pragma" | "ident" | "warning" => {}
+            _ => {
+                let message = format!("the preprocessor knows no `#{directive}`");
+                return Err(Problem::new(line.place, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn define(&mut self, words: &[Token], line: &Line) -> Result<(), Problem> {
+        let name = expect_name(words, line)?.to_owned();
+        let text = line.text.trim_start();
+        if text[name.len()..].starts_with('(') {
+            let message = format!("expected a constant: `{name}` has parameters");
+            return Err(Problem::new(line.place, message));
+        }
+        self.macros.insert(name, words[1..words.len() - 1].to_vec());
+        Ok(())
+    }
+
+    fn holds(&self, directive: &str, line: &Line) -> Result<bool, Problem> {
+        let words = Lexer::words(line)?;
+        if directive != "if" {
+            let is_defined = self.macros.contains_key(expect_name(&words, line)?);
+            return Ok(is_defined == (directive == "ifdef"));
+        }
+        let words = self.answer_defined(&words, line)?;
+        let mut cursor = Cursor::new(&words);
+        let condition = Expression::parse(&mut cursor, Dialect::Condition)?;
+        if cursor.peek().kind != Kind::End {
+            return Err(cursor.unexpected("the end of the line"));
+        }
+        Ok(self.value(&condition, 0)? != 0)
+    }
+
+    /// Replaces `defined NAME` and `defined(NAME)` by 0 and 1.
+    fn answer_defined(&self, words: &[Token], line: &Line) -> Result<Vec<Token>, Problem> {
+        let mut cursor = Cursor::new(words);
+        let mut answered = Vec::new();
+        loop {
+            let token = cursor.take();
+            if token.name() != Some("defined") {
+                answered.push(token.clone());
+                if token.kind == Kind::End {
+                    return Ok(answered);
+                }
+                continue;
+            }
+            let is_in_brackets = cursor.eat("(");
+            let Some(name) = cursor.peek().name() else {
+                return Err(Problem::new(line.place, "expected a name after `defined`"));
+            };
+            cursor.take();
+            if is_in_brackets {
+                cursor.expect(")")?;
+            }
+            answered.push(Token {
+                kind: Kind::Number(i128::from(self.macros.contains_key(name))),
+                place: line.place,
+            });
+        }
+    }
+
+    /// The value of a condition: names that are not defined are 0.
+    fn value(&self, expression: &Expression, depth: usize) -> Result<i128, Problem> {
+        expression.evaluate(&mut |name, place| {
+            let Some(words) = self.macros.get(name) else {
+                return Ok(0);
+            };
+            if depth == MAX_INCLUDES {
+                return Err(Problem::new(
+                    place,
+                    format!("`{name}` is defined by itself"),
+                ));
+            }
+            let mut words = words.clone();
+            words.push(Token {
+                kind: Kind::End,
+                place,
+            });
+            let inner = Expression::parse(&mut Cursor::new(&words), Dialect::Condition)?;
+            self.value(&inner, depth + 1)
+        })
+    }
+
+    /// Puts out a token, or what it stands for. `within` are the names that are being replaced.
+    fn expand(&mut self, token: Token, within: &mut Vec<String>) -> Result<(), Problem> {
+        let replacement = token.name().and_then(|name| self.macros.get(name));
+        let Some(replacement) = replacement.filter(|_| {
+            let is_inner = |name: &str| within.iter().any(|outer| outer == name);
+            !token.name().is_some_and(is_inner)
+        }) else {
+            self.output.tokens.push(token);
+            return Ok(());
+        };
+        let replacement = replacement.clone();
+        within.push(token.name().unwrap_or_default().to_owned());
+        let before = self.output.tokens.len();
+        for mut part in replacement {
+            // Errors point at the use: that is what somebody can change.
+            part.place = token.place;
+            self.expand(part, within)?;
+            if self.output.tokens.len() - before > MAX_EXPANSION {
+                return Err(Problem::new(
+                    token.place,
+                    "the definition of this name is too long",
+                ));
+            }
+        }
+        within.pop();
+        Ok(())
+    }
+
+    /// A line for C. Only constants matter here; whatever else it says, it says to C.
+    fn pass(&mut self, line: &Line) {
+        let text = line.text.trim_start();
+        let Some(text) = text.strip_prefix('#').map(str::trim_start) else {
+            return;
+        };
+        let Some(text) = text
+            .strip_prefix("define")
+            .filter(|text| text.starts_with([' ', '\t']))
+        else {
+            return;
+        };
+        let definition = Line {
+            text: text.trim_start().to_owned(),
+            place: line.place,
+        };
+        let Ok(words) = Lexer::words(&definition) else {
+            return;
+        };
+        let Some(name) = words[0].name() else {
+            return;
+        };
+        if !definition.text[name.len()..].starts_with('(') {
+            self.output
+                .passed
+                .insert(name.to_owned(), words[1..].to_vec());
+        }
+    }
+
+    fn include(&mut self, line: &Line, depth: usize) -> Result<(), Problem> {
+        let text = line.text.trim();
+        let quoted = text.strip_prefix('"').and_then(|text| text.split_once('"'));
+        let bracketed = text.strip_prefix('<').and_then(|text| text.split_once('>'));
+        let Some((name, _)) = quoted.or(bracketed) else {
+            let message = "expected a file in quotes or angle brackets after `#include`";
+            return Err(Problem::new(line.place, message));
+        };
+        if depth == MAX_INCLUDES {
+            return Err(Problem::new(line.place, "includes are nested too deeply"));
+        }
+        let beside = quoted.and_then(|_| self.sources.file(line.place.file).path.parent());
+        let folders = beside.map(Path::to_path_buf).into_iter();
+        let folders = folders.chain(self.settings.include_folders.iter().cloned());
+        let mut looked_in = Vec::new();
+        for folder in folders {
+            let path = folder.join(name);
+            if let Ok(text) = fs::read_to_string(&path) {
+                let file = self.sources.add(path, text);
+                return self.file(file, depth + 1).map(drop);
+            }
+            looked_in.push(folder.display().to_string());
+        }
+        let message = match looked_in.as_slice() {
+            [] => format!("cannot find `{name}`: no folder for includes was given"),
+            folders => format!("cannot find `{name}` in `{}`", folders.join("`, `")),
+        };
+        Err(Problem::new(line.place, message))
+    }
+}
+
+fn expect_name<'a>(words: &'a [Token], line: &Line) -> Result<&'a str, Problem> {
+    let name = words.first().and_then(Token::name);
+    name.ok_or_else(|| Problem::new(line.place, "expected a name"))
+}

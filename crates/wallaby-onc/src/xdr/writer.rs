@@ -1,0 +1,150 @@
+//! Values as bytes.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::{EncodeError, MAX_DEPTH, Text, padding};
+
+/// Appends values to bytes, one after another.
+#[derive(Debug, Default)]
+pub struct Writer {
+    bytes: BytesMut,
+    depth: u32,
+}
+
+impl Writer {
+    /// Begins with no bytes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What was written.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes.freeze()
+    }
+
+    /// Four bytes: `unsigned int`.
+    pub fn u32(&mut self, value: u32) {
+        self.bytes.put_u32(value);
+    }
+
+    /// Eight bytes: `unsigned hyper`.
+    pub fn u64(&mut self, value: u64) {
+        self.bytes.put_u64(value);
+    }
+
+    /// Bytes that are XDR already, as they are.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.put_slice(bytes);
+    }
+
+    /// Opaque data of variable length, at most `limit` bytes.
+    ///
+    /// # Errors
+    /// The data is longer.
+    pub fn opaque(&mut self, data: &[u8], limit: Option<u32>) -> Result<(), EncodeError> {
+        self.length(data.len(), limit)?;
+        self.fixed_opaque(data);
+        Ok(())
+    }
+
+    /// Opaque data of fixed length: the length is not written.
+    pub fn fixed_opaque(&mut self, data: &[u8]) {
+        self.bytes.put_slice(data);
+        self.bytes.put_bytes(0, padding(data.len()));
+    }
+
+    /// A string of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// The string is longer.
+    pub fn text(&mut self, text: &Text, limit: Option<u32>) -> Result<(), EncodeError> {
+        self.opaque(text, limit)
+    }
+
+    /// An array of variable length, at most `limit` elements.
+    ///
+    /// # Errors
+    /// The array is longer, or an element cannot be written.
+    pub fn array<T>(
+        &mut self,
+        elements: &[T],
+        limit: Option<u32>,
+        element: impl FnMut(&mut Self, &T) -> Result<(), EncodeError>,
+    ) -> Result<(), EncodeError> {
+        self.length(elements.len(), limit)?;
+        self.fixed_array(elements, element)
+    }
+
+    /// An array of fixed length: the length is not written.
+    ///
+    /// # Errors
+    /// An element cannot be written.
+    pub fn fixed_array<T>(
+        &mut self,
+        elements: &[T],
+        mut element: impl FnMut(&mut Self, &T) -> Result<(), EncodeError>,
+    ) -> Result<(), EncodeError> {
+        self.deeper(|writer| elements.iter().try_for_each(|each| element(writer, each)))
+    }
+
+    /// A value that may be there or not.
+    ///
+    /// # Errors
+    /// The value cannot be written.
+    pub fn optional<T>(
+        &mut self,
+        value: Option<&T>,
+        write: impl FnOnce(&mut Self, &T) -> Result<(), EncodeError>,
+    ) -> Result<(), EncodeError> {
+        self.u32(u32::from(value.is_some()));
+        match value {
+            Some(value) => self.deeper(|writer| write(writer, value)),
+            None => Ok(()),
+        }
+    }
+
+    /// A linked list: each element announced by a 1, then a 0.
+    ///
+    /// # Errors
+    /// An element cannot be written.
+    pub fn list<T>(
+        &mut self,
+        elements: &[T],
+        mut element: impl FnMut(&mut Self, &T) -> Result<(), EncodeError>,
+    ) -> Result<(), EncodeError> {
+        self.deeper(|writer| {
+            for each in elements {
+                writer.u32(1);
+                element(writer, each)?;
+            }
+            writer.u32(0);
+            Ok(())
+        })
+    }
+
+    fn deeper(
+        &mut self,
+        write: impl FnOnce(&mut Self) -> Result<(), EncodeError>,
+    ) -> Result<(), EncodeError> {
+        if self.depth == MAX_DEPTH {
+            return Err(EncodeError::TooDeep { limit: MAX_DEPTH });
+        }
+        self.depth += 1;
+        let written = write(self);
+        self.depth -= 1;
+        written
+    }
+
+    fn length(&mut self, found: usize, limit: Option<u32>) -> Result<(), EncodeError> {
+        let limit = limit.unwrap_or(u32::MAX);
+        match u32::try_from(found) {
+            Ok(length) if length <= limit => {
+                self.u32(length);
+                Ok(())
+            }
+            _ => Err(EncodeError::TooLong { limit, found }),
+        }
+    }
+}

@@ -12,20 +12,44 @@ use wallaby_onc::xdr::{self, DecodeError, EncodeError, Limits, Malformed, Xdr};
 
 mod author;
 
-#[allow(dead_code, unreachable_pub, clippy::module_inception, clippy::use_self)]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::module_inception,
+    clippy::use_self,
+    reason = "what is generated is public, and this is no library"
+)]
 mod everything {
     include!("generated/everything.rs");
 }
-#[allow(dead_code, unreachable_pub, clippy::module_inception, clippy::use_self)]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::module_inception,
+    clippy::use_self,
+    reason = "what is generated is public, and this is no library"
+)]
 mod mount {
     include!("generated/mount.rs");
 }
-#[allow(dead_code, unreachable_pub, clippy::module_inception, clippy::use_self)]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::module_inception,
+    clippy::use_self,
+    reason = "what is generated is public, and this is no library"
+)]
 mod nfs2 {
     include!("generated/nfs2.rs");
 }
 
-#[allow(dead_code, unreachable_pub, clippy::module_inception, clippy::use_self)]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::module_inception,
+    clippy::use_self,
+    reason = "what is generated is public, and this is no library"
+)]
 mod plain {
     include!("generated/plain.rs");
 }

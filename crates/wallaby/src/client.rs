@@ -12,12 +12,13 @@ use wallaby_proto::wire::{Budgets, MetadataError, PingSettings};
 use crate::attempts::{Attempts, Policy};
 use crate::budget::RetryBudget;
 use crate::call::{Call, CallOptions, CallShared, RawCall, Resend};
-use crate::codec::Codec;
+use crate::codec::{Codec, CodecError};
 use crate::endpoint::{Endpoint, Inner};
 use crate::error::Failure;
 use crate::handling::Handling;
 use crate::hedge::Hedge;
-use crate::method::{Answer, Method};
+use crate::method::{Answer, Method, Target};
+use crate::multicast::Multicast;
 use crate::retry::Retry;
 use crate::timer::Instant;
 
@@ -57,6 +58,8 @@ pub struct Caller {
     open: Option<Endpoint>,
     parent: Option<Arc<Handling>>,
     options: Arc<CallOptions>,
+    /// Why calls fail at once: an option that cannot be.
+    refused: Option<MetadataError>,
 }
 
 impl Caller {
@@ -66,6 +69,7 @@ impl Caller {
             open: Some(endpoint.clone()),
             parent: None,
             options: Arc::default(),
+            refused: None,
         }
     }
 
@@ -86,6 +90,7 @@ impl Caller {
             open: None,
             parent: Some(Arc::clone(handling)),
             options: Arc::new(options),
+            refused: None,
         }
     }
 
@@ -94,9 +99,49 @@ impl Caller {
         Client {
             caller: self,
             server: server.into(),
-            refused: None,
             policy: None,
         }
+    }
+
+    /// Calls the same method with the same arguments at all these servers, side by side: what
+    /// [`Multicast`] tells of each. The arguments are encoded once.
+    ///
+    /// Each server has its own outcome; one that fails leaves the others alone. The requests leave at once where there are
+    /// connections, else as soon as there are. All of them count against [`crate::Limits::calls`].
+    ///
+    /// ```
+    /// # use wallaby::{Address, Endpoint};
+    /// #[wallaby::service]
+    /// trait Store {
+    ///     async fn put(key: String, value: Vec<u8>);
+    /// }
+    ///
+    /// # async fn example(endpoint: Endpoint, replicas: Vec<Address>) -> Result<(), wallaby::QuorumError> {
+    /// let put = store::put("a".into(), vec![1]);
+    /// let stored = endpoint.caller().multicast(replicas, put).quorum(2).await?;
+    /// # Ok(())
+    /// # }
+    /// # fn main() {}
+    /// ```
+    pub fn multicast<A: Answer, C: Codec<A::Item>>(
+        &self,
+        servers: impl IntoIterator<Item = impl Into<Address>>,
+        target: Target<A, C>,
+    ) -> Multicast<A, C> {
+        let Target {
+            definition,
+            payload,
+            ..
+        } = target;
+        let call = |server: Address| {
+            let client = self.clone().at(server);
+            let call = match &payload {
+                Ok(payload) => client.call_once(&definition, payload.clone()),
+                Err(error) => client.caller.failed(Failure::Codec(error.clone())),
+            };
+            (client.server, Call::new(call))
+        };
+        Multicast::new(servers.into_iter().map(Into::into).map(call))
     }
 
     /// How much time a call has; on behalf of a request, not more than that has left.
@@ -117,8 +162,64 @@ impl Caller {
     /// It is made once: what [`Client::retry`], [`Client::hedge`] and [`Client::resend`] do is for calls with one initial
     /// request. Who begins a call by hand knows what its requests were, and how much of it may be done again.
     pub fn begin(&self) -> RawCall {
-        let call = Inner::begin_call(&self.endpoint, self.options());
+        let call = match &self.refused {
+            None => Inner::begin_call(&self.endpoint, self.options()),
+            Some(refused) => self.failed(not_metadata(refused)),
+        };
         self.adopt(call.shared());
+        call
+    }
+
+    /// Each hop reports its timings for [`Call::trace`].
+    #[must_use]
+    pub fn traced(mut self) -> Self {
+        self.change().traced = true;
+        self
+    }
+
+    /// The first status ends a call and aborts the rest of its tree.
+    #[must_use]
+    pub fn fail_fast(mut self) -> Self {
+        self.change().fail_fast = true;
+        self
+    }
+
+    /// A pair that travels down the tree of each call. If all pairs together exceed 8 KiB, calls fail and say so.
+    #[must_use]
+    pub fn metadata(mut self, key: &str, value: &str) -> Self {
+        if let Err(error) = self.change().metadata.insert(key, value) {
+            self.refused = Some(error);
+        }
+        self
+    }
+
+    /// How often the servers of a call are asked about it, and for how long silence is no failure; see
+    /// [`crate::Builder::ping`].
+    #[must_use]
+    pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
+        self.change().ping = Some(PingSettings { period, timeout });
+        self
+    }
+
+    /// How long a handler may make no progress before the call fails; see [`crate::Builder::stall_limit`].
+    #[must_use]
+    pub fn stall_limit(mut self, limit: Duration) -> Self {
+        self.change().stall_limit = Some(limit);
+        self
+    }
+
+    /// What the tree of each call may use up; see [`Client::budgets`].
+    #[must_use]
+    pub fn budgets(mut self, budgets: Budgets) -> Self {
+        self.change().budgets = Some(budgets);
+        self
+    }
+
+    /// A call that has failed before it began.
+    #[cold]
+    fn failed(&self, failure: Failure) -> RawCall {
+        let call = Inner::begin_call(&self.endpoint, Arc::default());
+        call.fail(failure);
         call
     }
 
@@ -165,8 +266,6 @@ impl Caller {
 pub struct Client {
     caller: Caller,
     server: Address,
-    /// Why calls fail at once: an option that cannot be.
-    refused: Option<MetadataError>,
     /// How calls are made again.
     policy: Option<Arc<Policy>>,
 }
@@ -192,23 +291,21 @@ impl Client {
     /// Each hop reports its timings for [`Call::trace`].
     #[must_use]
     pub fn traced(mut self) -> Self {
-        self.caller.change().traced = true;
+        self.caller = self.caller.traced();
         self
     }
 
     /// The first status ends a call and aborts the rest of its tree.
     #[must_use]
     pub fn fail_fast(mut self) -> Self {
-        self.caller.change().fail_fast = true;
+        self.caller = self.caller.fail_fast();
         self
     }
 
     /// A pair that travels down the tree of each call. If all pairs together exceed 8 KiB, calls fail and say so.
     #[must_use]
     pub fn metadata(mut self, key: &str, value: &str) -> Self {
-        if let Err(error) = self.caller.change().metadata.insert(key, value) {
-            self.refused = Some(error);
-        }
+        self.caller = self.caller.metadata(key, value);
         self
     }
 
@@ -216,14 +313,14 @@ impl Client {
     /// [`crate::Builder::ping`].
     #[must_use]
     pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
-        self.caller.change().ping = Some(PingSettings { period, timeout });
+        self.caller = self.caller.ping(period, timeout);
         self
     }
 
     /// How long a handler may make no progress before the call fails; see [`crate::Builder::stall_limit`].
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
-        self.caller.change().stall_limit = Some(limit);
+        self.caller = self.caller.stall_limit(limit);
         self
     }
 
@@ -234,7 +331,7 @@ impl Client {
     /// tree that is not announced may find the share of a branch too small before the whole is used up.
     #[must_use]
     pub fn budgets(mut self, budgets: Budgets) -> Self {
-        self.caller.change().budgets = Some(budgets);
+        self.caller = self.caller.budgets(budgets);
         self
     }
 
@@ -300,14 +397,9 @@ impl Client {
         C: Codec<Args> + Codec<A::Item>,
     {
         let payload = <C as Codec<Args>>::encode(&arguments);
-        let failed = |failure| {
-            let call = Inner::begin_call(&self.caller.endpoint, Arc::default());
-            call.fail(failure);
-            call
-        };
         Call::new(match payload {
             Ok(payload) => self.call_raw(method.definition(), payload),
-            Err(error) => failed(Failure::Codec(error)),
+            Err(error) => self.caller.failed(Failure::Codec(error)),
         })
     }
 
@@ -347,27 +439,21 @@ impl Client {
 
     /// Makes a call, once.
     pub(crate) fn send(&self, outgoing: Outgoing) -> RawCall {
-        let call = match (&self.refused, &self.caller.endpoint.sender) {
-            (Some(refused), _) => {
-                let call = Inner::begin_call(&self.caller.endpoint, Arc::default());
-                call.fail(Failure::Codec(crate::codec::CodecError::new(
-                    "metadata",
-                    refused.to_string(),
-                )));
-                call
-            }
+        let call = match (&self.caller.refused, &self.caller.endpoint.sender) {
+            (Some(refused), _) => self.caller.failed(not_metadata(refused)),
             // Nothing begins any more on behalf of a request that was stopped.
-            (None, _) if self.caller.is_over() => {
-                let call = Inner::begin_call(&self.caller.endpoint, Arc::default());
-                call.fail(Failure::Aborted);
-                call
-            }
+            (None, _) if self.caller.is_over() => self.caller.failed(Failure::Aborted),
             (None, Some(sender)) => sender.send(outgoing),
             (None, None) => Inner::send(&self.caller.endpoint, outgoing),
         };
         self.caller.adopt(call.shared());
         call
     }
+}
+
+#[cold]
+fn not_metadata(error: &MetadataError) -> Failure {
+    Failure::Codec(CodecError::new("metadata", error.to_string()))
 }
 
 // What a call of several attempts needs of its client.

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | [`Endpoint`], [`Builder`], [`Limits`] | one participant and its settings |
 //! | [`Client`], [`Call`], [`CallError`], [`Outcome`] | the initiator's side: making calls, their answers, how they end |
+//! | [`Caller::multicast`], [`Multicast`] | one message to many servers, and what became of it at each |
 //! | [`Retry`], [`Hedge`], [`RetryBudget`], [`Resend`] | calls that are made again |
 //! | [`Request`], [`SendError`], [`Status`] | the server's side: reply, respond, delegate, forward, fail |
 //! | [`Method`], [`Target`], [`One`], [`Many`], [`codec`] | what a method's type says, and how payloads look |
@@ -42,6 +43,7 @@ mod liveness;
 mod log;
 mod method;
 mod metrics;
+mod multicast;
 mod pool;
 mod random;
 mod relay;
@@ -76,6 +78,7 @@ pub use executor::{ExecutorConfig, Schedule};
 pub use hedge::Hedge;
 pub use method::{Answer, Many, Method, One, Target};
 pub use metrics::Metrics;
+pub use multicast::{Delivery, Multicast, QuorumError};
 pub use request::{RawRequest, Request};
 pub use retry::Retry;
 pub use service::{Handler, HandlerFuture, Layer, Service};

@@ -23,6 +23,7 @@ use wallaby_proto::wire::{
 use wallaby_proto::{Address, CallId, Path, RequestId, Status, Token};
 
 use crate::attempts::Attempts;
+use crate::body::{self, Attached, Body};
 use crate::driver::peer::{Peer, Place, Refused};
 use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Inner};
 use crate::error::{CallError, Failure};
@@ -153,6 +154,8 @@ struct Sent {
     peer: Option<Arc<Peer>>,
     /// Its connection has ended.
     lost: bool,
+    /// What follows it, until it was sent.
+    body: Option<Box<Body>>,
 }
 
 #[derive(Debug)]
@@ -442,12 +445,23 @@ impl CallShared {
         server: &Address,
         method: &MethodDefinition,
         payload: Bytes,
+        body: Option<Attached>,
     ) -> Result<Request, Failure> {
         let mut state = self.lock();
         if let Some(Ended::Failed(failure)) = &state.ended {
             return Err(Failure::clone(failure));
         }
         let id = state.initiator.send()?;
+        let body = match body.map(|body| body.take()) {
+            Some(None) => {
+                return Err(Failure::Refused {
+                    request: id,
+                    server: server.clone(),
+                    reason: "its body went with another request".into(),
+                });
+            }
+            body => body.flatten(),
+        };
         let (size, limit) = (payload.len() as u64, self.endpoint.config.limits.message);
         if size > limit {
             return Err(Failure::TooLarge {
@@ -470,6 +484,7 @@ impl CallShared {
             root,
             peer: None,
             lost: false,
+            body: None,
         });
         let budgets = state.share();
         drop(state);
@@ -489,10 +504,50 @@ impl CallShared {
             method: MethodRef::Number(0),
             payload,
         };
-        if self.options.resend.is_some() {
-            self.keep(&mut request, method, server);
+        match body {
+            Some(body) => self.attach(&mut request, body),
+            None if self.options.resend.is_some() => self.keep(&mut request, method, server),
+            None => {}
         }
         Ok(request)
+    }
+
+    /// A body is to follow a request. It can be read once, so the request is sent once.
+    #[cold]
+    #[inline(never)]
+    fn attach(&self, request: &mut Request, body: Body) {
+        // Its number is the connection's business.
+        request.options.get_or_insert_default().body = Some(0);
+        let mut state = self.lock();
+        let path = request.id.path;
+        let mut roots = state.roots.iter_mut();
+        if let Some(sent) = roots.find(|sent| sent.root.path == path) {
+            sent.body = Some(Box::new(body));
+        }
+    }
+
+    /// A request was sent: its body follows it.
+    #[cold]
+    #[inline(never)]
+    fn send_body(&self, id: RequestId, number: u64, peer: &Arc<Peer>) {
+        let body = {
+            let mut state = self.lock();
+            let mut roots = state.roots.iter_mut();
+            let sent = roots.find(|sent| sent.root.path == id.path);
+            sent.and_then(|sent| sent.body.take())
+        };
+        // A call that has ended meanwhile leaves it to the server to be told.
+        let shared = self.endpoint.call(self.id.sequence);
+        let over = async move {
+            if let Some(shared) = shared {
+                shared.ended().await;
+            }
+            "its call has ended".to_owned()
+        };
+        if let Some(body) = body {
+            let sending = body::send(*body, Arc::clone(peer), number, over);
+            self.endpoint.runtime.spawn(sending);
+        }
     }
 
     #[cold]
@@ -550,7 +605,13 @@ impl CallShared {
         self.endpoint.seal(request, peer);
         let place = Some(Place::Initiator(self.id.sequence));
         match peer.try_request(request, method, place) {
-            Ok(()) => true,
+            Ok(()) => {
+                let body = request.options.as_ref().and_then(|options| options.body);
+                if let Some(number) = body {
+                    self.send_body(id, number, peer);
+                }
+                true
+            }
             Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen)) => {
                 self.note_not_sent(id);
                 false
@@ -603,6 +664,17 @@ impl CallShared {
             let changed = self.changed();
             if let Some(Outcome::Failed(failure)) = self.outcome() {
                 return failure;
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until the call has ended.
+    async fn ended(&self) {
+        loop {
+            let changed = self.changed();
+            if self.lock().ended.is_some() {
+                return;
             }
             changed.await;
         }
@@ -912,8 +984,40 @@ impl RawCall {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<RequestId, CallError> {
-        let server = server.into();
-        let mut request = self.prepare(&server, method, payload)?;
+        self.send_attached(server.into(), method, payload, None)
+            .await
+    }
+
+    /// Sends an initial request, and then a body. Waits until the request is accepted for sending, not for its body. It is
+    /// not sent again, whatever the call's options say.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send), and over `udp:`.
+    ///
+    /// # Panics
+    ///
+    /// If the call is closed.
+    pub async fn send_with_body(
+        &mut self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Body,
+    ) -> Result<RequestId, CallError> {
+        let body = Some(Attached::new(body));
+        self.send_attached(server.into(), method, payload, body)
+            .await
+    }
+
+    async fn send_attached(
+        &mut self,
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Option<Attached>,
+    ) -> Result<RequestId, CallError> {
+        let mut request = self.prepare(&server, method, payload, body)?;
         let id = request.id;
         if !self.shared.try_send(&server, method, &mut request) {
             // In a task of its own: the call cannot complete without it, even if this future is dropped.
@@ -948,8 +1052,14 @@ impl RawCall {
     }
 
     /// Sends an initial request at once, or in the background if that has to wait.
-    pub(crate) fn send_now(&self, server: Address, method: &Arc<MethodDefinition>, payload: Bytes) {
-        let Ok(mut request) = self.prepare(&server, method, payload) else {
+    pub(crate) fn send_now(
+        &self,
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Option<Attached>,
+    ) {
+        let Ok(mut request) = self.prepare(&server, method, payload, body) else {
             return;
         };
         if !self.shared.try_send(&server, method, &mut request) {
@@ -962,9 +1072,10 @@ impl RawCall {
         server: &Address,
         method: &MethodDefinition,
         payload: Bytes,
+        body: Option<Attached>,
     ) -> Result<Request, Failure> {
         self.shared
-            .prepare(server, method, payload)
+            .prepare(server, method, payload, body)
             .inspect_err(|failure| self.shared.fail(failure.clone()))
     }
 

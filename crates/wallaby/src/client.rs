@@ -10,6 +10,7 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::wire::{Budgets, MetadataError, PingSettings};
 
 use crate::attempts::{Attempts, Policy};
+use crate::body::{Attached, Body};
 use crate::budget::RetryBudget;
 use crate::call::{Call, CallOptions, CallShared, RawCall, Resend};
 use crate::codec::{Codec, CodecError};
@@ -36,6 +37,8 @@ pub struct Outgoing {
     pub options: Arc<CallOptions>,
     /// Which attempt of a retried or hedged call this is; 0 is the first.
     pub attempt: u32,
+    /// What follows the request: only the first attempt has it.
+    pub(crate) body: Option<Attached>,
 }
 
 /// Makes outgoing calls of one request.
@@ -131,12 +134,14 @@ impl Caller {
         let Target {
             definition,
             payload,
+            body,
             ..
         } = target;
+        let body = body.map(Attached::new);
         let call = |server: Address| {
             let client = self.clone().at(server);
             let call = match &payload {
-                Ok(payload) => client.call_once(&definition, payload.clone()),
+                Ok(payload) => client.call_once(&definition, payload.clone(), body.clone()),
                 Err(error) => client.caller.failed(Failure::Codec(error.clone())),
             };
             (client.server, Call::new(call))
@@ -403,12 +408,43 @@ impl Client {
         })
     }
 
+    /// Calls a method with a body that follows the request: see [`Body`].
+    ///
+    /// It is made once, whatever the client says of retries and hedges: a body can be read once.
+    pub fn call_with_body<Args, A, C>(
+        &self,
+        method: &'static Method<Args, A, C>,
+        arguments: Args,
+        body: Body,
+    ) -> Call<A, C>
+    where
+        A: Answer,
+        C: Codec<Args> + Codec<A::Item>,
+    {
+        self.call_target(method.target(arguments).with_body(body))
+    }
+
+    /// Calls what a request could be delegated to.
+    pub fn call_target<A: Answer, C: Codec<A::Item>>(&self, target: Target<A, C>) -> Call<A, C> {
+        let Target {
+            definition,
+            payload,
+            body,
+            ..
+        } = target;
+        Call::new(match (payload, body) {
+            (Ok(payload), None) => self.call_raw(&definition, payload),
+            (Ok(payload), body) => self.call_once(&definition, payload, body.map(Attached::new)),
+            (Err(error), _) => self.caller.failed(Failure::Codec(error)),
+        })
+    }
+
     /// Calls a method with payloads as bytes.
     pub fn call_raw(&self, method: &Arc<MethodDefinition>, payload: Bytes) -> RawCall {
         if let Some(policy) = &self.policy {
             return self.call_by(policy, method, payload);
         }
-        self.call_once(method, payload)
+        self.call_once(method, payload, None)
     }
 
     /// Makes a call that may be made again.
@@ -424,16 +460,22 @@ impl Client {
         if policy.has_attempts() {
             return Attempts::begin(client, policy, method, payload);
         }
-        client.call_once(method, payload)
+        client.call_once(method, payload, None)
     }
 
-    fn call_once(&self, method: &Arc<MethodDefinition>, payload: Bytes) -> RawCall {
+    fn call_once(
+        &self,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Option<Attached>,
+    ) -> RawCall {
         self.send(Outgoing {
             server: self.server.clone(),
             method: Arc::clone(method),
             payload,
             options: self.caller.options(),
             attempt: 0,
+            body,
         })
     }
 

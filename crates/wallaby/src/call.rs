@@ -23,7 +23,7 @@ use wallaby_proto::wire::{
 use wallaby_proto::{Address, CallId, Path, RequestId, Status, Token};
 
 use crate::attempts::Attempts;
-use crate::body::{self, Attached, Body};
+use crate::body::{Attached, Body};
 use crate::driver::peer::{Peer, Place, Refused};
 use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Inner};
 use crate::error::{CallError, Failure};
@@ -35,10 +35,13 @@ use crate::trace::{self, Root, Trace};
 /// What an answer costs of a window besides its payload.
 const ANSWER_COST: u64 = 64;
 
+mod following;
+mod order;
 mod resending;
 mod typed;
 mod watching;
 
+use self::order::Order;
 pub use self::resending::Resend;
 use self::resending::Resending;
 pub use self::typed::{AnswerFuture, Call};
@@ -56,6 +59,8 @@ pub struct CallOptions {
     pub traced: bool,
     /// Whether the first status ends the call; the rest of the tree is aborted then.
     pub fail_fast: bool,
+    /// Whether the answers of each branch are delivered in the order in which they were sent.
+    pub in_order: bool,
     /// Pairs that travel down the tree.
     pub metadata: Metadata,
     /// What the call's tree may use up.
@@ -120,6 +125,8 @@ pub(crate) struct CallShared {
 struct State {
     initiator: Initiator,
     answers: Line<RawAnswer>,
+    /// What was taken of them, if they are taken in order.
+    order: Option<Box<Order>>,
     waker: Option<Waker>,
     /// How the call ended.
     ended: Option<Ended>,
@@ -189,6 +196,7 @@ impl CallShared {
         let time = options.deadline.unwrap_or(endpoint.config.default_deadline);
         let initiator = Initiator::new(id, token, options.budgets.unwrap_or_default());
         let allowance = options.budgets.map(|all| Box::new(Allowance::new(all)));
+        let order = options.in_order.then(Box::default);
         Arc::new(Self {
             id,
             token,
@@ -199,6 +207,7 @@ impl CallShared {
             state: Mutex::new(State {
                 initiator,
                 answers: Line::default(),
+                order,
                 waker: None,
                 ended: None,
                 ended_after: None,
@@ -512,44 +521,6 @@ impl CallShared {
         Ok(request)
     }
 
-    /// A body is to follow a request. It can be read once, so the request is sent once.
-    #[cold]
-    #[inline(never)]
-    fn attach(&self, request: &mut Request, body: Body) {
-        // Its number is the connection's business.
-        request.options.get_or_insert_default().body = Some(0);
-        let mut state = self.lock();
-        let path = request.id.path;
-        let mut roots = state.roots.iter_mut();
-        if let Some(sent) = roots.find(|sent| sent.root.path == path) {
-            sent.body = Some(Box::new(body));
-        }
-    }
-
-    /// A request was sent: its body follows it.
-    #[cold]
-    #[inline(never)]
-    fn send_body(&self, id: RequestId, number: u64, peer: &Arc<Peer>) {
-        let body = {
-            let mut state = self.lock();
-            let mut roots = state.roots.iter_mut();
-            let sent = roots.find(|sent| sent.root.path == id.path);
-            sent.and_then(|sent| sent.body.take())
-        };
-        // A call that has ended meanwhile leaves it to the server to be told.
-        let shared = self.endpoint.call(self.id.sequence);
-        let over = async move {
-            if let Some(shared) = shared {
-                shared.ended().await;
-            }
-            "its call has ended".to_owned()
-        };
-        if let Some(body) = body {
-            let sending = body::send(*body, Arc::clone(peer), number, over);
-            self.endpoint.runtime.spawn(sending);
-        }
-    }
-
     #[cold]
     #[inline(never)]
     fn log_request(&self, request: RequestId, method: &MethodDefinition, server: &Address) {
@@ -669,17 +640,6 @@ impl CallShared {
         }
     }
 
-    /// Waits until the call has ended.
-    async fn ended(&self) {
-        loop {
-            let changed = self.changed();
-            if self.lock().ended.is_some() {
-                return;
-            }
-            changed.await;
-        }
-    }
-
     /// Waits for a change. Create it before looking, so that nothing is missed.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
@@ -773,7 +733,7 @@ impl CallShared {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<RawAnswer, CallError>>> {
         let mut state = self.lock();
-        if let Some(answer) = state.answers.pop() {
+        if let Some(answer) = state.next_answer() {
             let credit = state.take(&answer, self.endpoint.config.limits.call / 4);
             if answer.peer.is_none() {
                 state.own -= answer.payload.len() as u64 + ANSWER_COST;

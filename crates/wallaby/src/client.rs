@@ -189,6 +189,13 @@ impl Caller {
         self
     }
 
+    /// The answers of each branch of a call are delivered in the order in which they were sent; see [`Client::in_order`].
+    #[must_use]
+    pub fn in_order(mut self) -> Self {
+        self.change().in_order = true;
+        self
+    }
+
     /// A pair that travels down the tree of each call. If all pairs together exceed 8 KiB, calls fail and say so.
     #[must_use]
     pub fn metadata(mut self, key: &str, value: &str) -> Self {
@@ -304,6 +311,17 @@ impl Client {
     #[must_use]
     pub fn fail_fast(mut self) -> Self {
         self.caller = self.caller.fail_fast();
+        self
+    }
+
+    /// The answers of each server are delivered in the order in which it sent them, and after those of the server that
+    /// delegated to it alone. Without it large answers are overtaken by small ones, and over `udp:` any by any.
+    ///
+    /// So answers may be the chunks of something long: they come no faster than they are taken, and `Call<Many<Bytes>>` is
+    /// read like a file as `Body::from_stream(call)`.
+    #[must_use]
+    pub fn in_order(mut self) -> Self {
+        self.caller = self.caller.in_order();
         self
     }
 

@@ -4,7 +4,7 @@
 //! bytes, and one of them the end. A body has a window of its own, which the receiver widens as its application takes
 //! bytes: so a handler that is slow holds up nobody else. Who wants no more says stop, and the sender ends the body.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{BufMut, Bytes};
 use thiserror::Error;
@@ -156,7 +156,10 @@ impl Sending {
 /// The bodies that come.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
+    /// Above all numbers that have come.
     next: u64,
+    /// Numbers below that whose requests travel in parts and were overtaken.
+    overtaken: BTreeSet<u64>,
     /// How many bytes may still come, of each that has not ended.
     open: BTreeMap<u64, Wanted>,
 }
@@ -171,20 +174,23 @@ struct Wanted {
 impl Receiving {
     /// A request has come whose body has this number.
     pub(super) fn open(&mut self, number: u64, window: u64) -> Result<(), DecodeError> {
-        let what = "body";
-        if number != self.next {
-            let why = "a number out of turn";
+        let begun = (self.open.len() + self.overtaken.len()) as u64;
+        let new = number.saturating_add(1).saturating_sub(self.next);
+        if new == 0 && !self.overtaken.remove(&number) {
+            let (what, why) = ("body", "a number that was used before");
             return Err(DecodeError::Malformed { what, why });
         }
-        if self.open.len() >= MAX_BODIES {
-            let len = self.open.len() as u64 + 1;
+        if new + begun > MAX_BODIES as u64 {
             return Err(DecodeError::TooLong {
                 what: "bodies of a connection",
-                len,
+                len: new + begun,
                 limit: MAX_BODIES,
             });
         }
-        self.next += 1;
+        if new > 0 {
+            self.overtaken.extend(self.next..number);
+            self.next = number.saturating_add(1);
+        }
         let left = window;
         self.open.insert(
             number,

@@ -293,8 +293,8 @@ impl Connection {
         method: &MethodDefinition,
     ) -> Result<(), Refusal> {
         let number = self.check_request(request, method)?;
+        let has_body = request.options.is_some() && self.name_body(request)?;
         request.method = MethodRef::Number(number);
-        request.name_body(self.bodies.next());
         let window = self.peer.as_ref().map_or(0, |peer| peer.limits.requests);
         let cost = request_cost(request.payload.len(), window);
         self.request_window -= cost as i64;
@@ -304,10 +304,25 @@ impl Connection {
         if request.reply_to == ReplyTo::Peer && !in_parts {
             self.last_sent = request.call.sequence;
         }
-        if request.body().is_some() {
+        if has_body {
             self.open_body();
         }
         Ok(())
+    }
+
+    /// If a body is to follow a request with options, names it; whether one is.
+    #[cold]
+    #[inline(never)]
+    fn name_body(&mut self, request: &mut Request) -> Result<bool, Refusal> {
+        let options = request.options.as_mut();
+        let Some(body) = options.and_then(|options| options.body.as_mut()) else {
+            return Ok(false);
+        };
+        if !self.bodies.has_room() {
+            return Err(self.blocked());
+        }
+        *body = self.bodies.next();
+        Ok(true)
     }
 
     #[cold]
@@ -385,9 +400,6 @@ impl Connection {
     ) -> Result<u32, Refusal> {
         self.check_size(request.payload.len())?;
         if self.request_window <= 0 || self.is_congested(request.payload.len()) {
-            return Err(self.blocked());
-        }
-        if request.body().is_some() && !self.bodies.has_room() {
             return Err(self.blocked());
         }
         match self.numbers.number(method) {
@@ -680,7 +692,9 @@ impl Connection {
                 if request.reply_to == ReplyTo::Peer {
                     self.last_received = request.call.sequence;
                 }
-                self.begin_body(&request)?;
+                if request.options.is_some() {
+                    self.begin_body(&request)?;
+                }
                 request.payload = take_payload(input, reader.position(), len);
                 self.counters.messages_received += 1;
                 if request.payload.len() as u64 > self.me.limits.message {
@@ -836,8 +850,9 @@ impl Connection {
         Ok(Event::Credit)
     }
 
-    /// A request that came may have a body.
-    #[inline]
+    /// A request with options that came may have a body.
+    #[cold]
+    #[inline(never)]
     fn begin_body(&mut self, request: &Request) -> Result<(), DecodeError> {
         match request.body() {
             Some(number) => self.bodies_in.open(number, self.me.limits.call),

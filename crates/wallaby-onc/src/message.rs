@@ -1,5 +1,7 @@
 //! The messages of ONC RPC version 2 (RFC 5531): a call, and the reply to it.
 
+use std::fmt;
+
 use bytes::Bytes;
 use thiserror::Error;
 
@@ -54,6 +56,20 @@ pub struct Procedure {
     pub number: u32,
 }
 
+impl fmt::Display for Procedure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            program,
+            version,
+            number,
+        } = self;
+        write!(
+            formatter,
+            "procedure {number} of program {program} version {version}"
+        )
+    }
+}
+
 /// A call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
@@ -89,6 +105,12 @@ impl Reply {
             verifier: OpaqueAuth::none(),
             outcome,
         }
+    }
+
+    /// The bytes of the message with this reply. `None`: a verifier is too long.
+    pub(crate) fn message(self, xid: u32) -> Option<Bytes> {
+        let body = Body::Reply(self);
+        Message { xid, body }.encode().ok()
     }
 
     /// The results in XDR, whoever proved to be the server.
@@ -164,6 +186,9 @@ pub enum Refusal {
     /// The server did not.
     #[error(transparent)]
     Denied(#[from] Denial),
+    /// No reply at all, as some procedures want it: a service says so, a client never sees it.
+    #[error("the server does not reply to this call")]
+    Silent,
 }
 
 /// Bytes that are no message of ONC RPC version 2.

@@ -9,6 +9,7 @@
 //! | [`service`] | programs apart from how they are reached |
 //! | [`failure`] | why a call has no answer |
 //! | [`client`] | ways to servers over sockets |
+//! | [`server`] | programs served over sockets |
 //!
 //! The rest is there without the feature `net`, too (it is on by default): nothing of it has sockets, a clock or a runtime
 //! in it. Bytes come in, values go out, and the other way round.
@@ -20,6 +21,8 @@ pub mod failure;
 pub mod message;
 mod peer;
 pub mod record;
+#[cfg(feature = "net")]
+pub mod server;
 pub mod service;
 #[cfg(feature = "net")]
 mod stream;

@@ -110,6 +110,13 @@ impl Programs {
         self.services.keys().copied()
     }
 
+    /// Whether the version that this procedure is of is served.
+    #[must_use]
+    pub fn serves(&self, procedure: Procedure) -> bool {
+        self.services
+            .contains_key(&(procedure.program, procedure.version))
+    }
+
     /// What to send back for a message that arrived. `None`: nothing, because it is no call, or one that gets no answer.
     pub async fn answer(&self, message: Bytes, origin: Option<Origin>) -> Option<Bytes> {
         match Message::decode(message) {

@@ -1,6 +1,7 @@
 //! Channels over sockets, against servers that misbehave in every way: what is told of each call.
 
 #![cfg(feature = "net")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use std::future::Future;
 use std::net::SocketAddr;

@@ -10,9 +10,13 @@
 //! | [`failure`] | why a call has no answer |
 //! | [`client`] | ways to servers over sockets |
 //! | [`server`] | programs served over sockets |
+//! | [`rpcbind`] | where programs are reached |
 //!
 //! The rest is there without the feature `net`, too (it is on by default): nothing of it has sockets, a clock or a runtime
 //! in it. Bytes come in, values go out, and the other way round.
+
+// Generated code names this crate from outside.
+extern crate self as wallaby_onc;
 
 pub mod auth;
 #[cfg(feature = "net")]
@@ -21,6 +25,8 @@ pub mod failure;
 pub mod message;
 mod peer;
 pub mod record;
+#[cfg(feature = "net")]
+pub mod rpcbind;
 #[cfg(feature = "net")]
 pub mod server;
 pub mod service;

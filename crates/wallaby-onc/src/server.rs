@@ -25,8 +25,8 @@ mod seen;
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -35,6 +35,7 @@ use tokio::time::timeout;
 
 pub use counters::Counters;
 
+use crate::peer::Peer;
 use crate::service::Programs;
 use connections::Connections;
 use counters::Counting;
@@ -90,7 +91,7 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
-    unix: Mutex<Vec<PathBuf>>,
+    addresses: Mutex<Vec<Peer>>,
 }
 
 /// What listeners, connections and requests share.
@@ -129,7 +130,7 @@ impl Server {
         };
         Self {
             shared: Arc::new(shared),
-            unix: Mutex::default(),
+            addresses: Mutex::default(),
         }
     }
 
@@ -140,6 +141,7 @@ impl Server {
     pub async fn listen_tcp(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
+        self.listening().push(Peer::Tcp(address));
         listener::spawn(&self.shared, listener::Listener::Tcp(listener));
         Ok(address)
     }
@@ -151,6 +153,7 @@ impl Server {
     pub async fn listen_udp(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         let socket = datagram::Socket::bind(address).await?;
         let address = socket.local_addr();
+        self.listening().push(Peer::Udp(address));
         datagram::spawn(&self.shared, socket);
         Ok(address)
     }
@@ -172,13 +175,24 @@ impl Server {
             }
             other => other?,
         };
-        let mut unix = self.unix.lock().unwrap_or_else(PoisonError::into_inner);
-        unix.push(path.to_owned());
+        self.listening().push(Peer::Unix(Some(path.to_owned())));
         listener::spawn(
             &self.shared,
             listener::Listener::Unix(listener, path.to_owned()),
         );
         Ok(())
+    }
+
+    /// Where it listens, in the order in which it began to.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<Peer> {
+        self.listening().clone()
+    }
+
+    fn listening(&self) -> MutexGuard<'_, Vec<Peer>> {
+        self.addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What happened so far.
@@ -212,10 +226,11 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.phase.send_replace(Phase::Stopped);
-        let unix = self.unix.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for path in unix.drain(..) {
-            // Who removed it before us is welcome.
-            let _ = std::fs::remove_file(path);
+        for address in self.listening().drain(..) {
+            if let Peer::Unix(Some(path)) = address {
+                // Who removed it before us is welcome.
+                let _ = std::fs::remove_file(path);
+            }
         }
     }
 }

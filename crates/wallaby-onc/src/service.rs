@@ -35,6 +35,17 @@ pub trait Channel {
     }
 }
 
+/// A borrowed channel is one, too.
+impl<C: Channel + Sync> Channel for &C {
+    async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
+        C::call(self, procedure, arguments).await
+    }
+
+    fn peer(&self) -> Option<Peer> {
+        C::peer(self)
+    }
+}
+
 /// A shared channel is one, too.
 impl<C: Channel + Sync + Send> Channel for std::sync::Arc<C> {
     async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {

@@ -113,6 +113,25 @@ fn code_is_as_recorded() {
 }
 
 #[test]
+fn the_interface_of_rpcbind_is_as_its_file_says() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("interfaces");
+    let code = match Compiler::new().compile(folder.join("rpcbind.x")) {
+        Ok(code) => code,
+        Err(error) => panic!("{error}"),
+    };
+    let recorded = folder.join("rpcbind.rs");
+    if env::var_os("WALLABY_BLESS").is_some() {
+        fs::write(&recorded, &code).expect("the folder of interfaces can be written");
+    }
+    let found = fs::read_to_string(&recorded).unwrap_or_default();
+    assert!(
+        found == code,
+        "{}: the code is another one: look at it with WALLABY_BLESS=1",
+        recorded.display()
+    );
+}
+
+#[test]
 fn all_types_are_tried() {
     for file in FILES {
         let model = Compiler::new().model(interface(file)).expect("it compiles");

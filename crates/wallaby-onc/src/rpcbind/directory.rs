@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use super::client::Mapping;
+use super::registration::addresses;
 use super::statistics::Counting;
 use super::{PROGRAM, netid, parse, service, universal_address};
 use crate::auth::Caller;
@@ -100,7 +101,7 @@ impl Directory {
     /// Registers the server of this directory in it.
     pub fn add_itself(&self, server: &Server) {
         for (program, version) in server.programs().served() {
-            for at in server.addresses() {
+            for at in addresses(server) {
                 self.0.insert(program, version, at, SUPERUSER.to_owned());
             }
         }

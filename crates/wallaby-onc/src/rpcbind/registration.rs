@@ -116,7 +116,7 @@ impl Drop for Registration {
 }
 
 /// Where a server listens, once for each network: a socket that takes both, IPv6 and IPv4, counts twice.
-fn addresses(server: &Server) -> Vec<Peer> {
+pub(super) fn addresses(server: &Server) -> Vec<Peer> {
     let both = |address: SocketAddr| -> Vec<SocketAddr> {
         let four = (Ipv4Addr::UNSPECIFIED, address.port()).into();
         match address.ip() == Ipv6Addr::UNSPECIFIED {

@@ -29,6 +29,16 @@ mod everything {
     clippy::use_self,
     reason = "what is generated is public, and this is no library"
 )]
+mod cross {
+    include!("generated/cross.rs");
+}
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::module_inception,
+    clippy::use_self,
+    reason = "what is generated is public, and this is no library"
+)]
 mod mount {
     include!("generated/mount.rs");
 }
@@ -75,6 +85,7 @@ fn types(file: &str) -> BTreeMap<&'static str, Pass> {
             ByColor ByNumber ByTruth Chain Color Empty Holder HolderPoint HolderPointPart HolderPointPartState Key Label
             Labels Lengths Link MaybeLengths Narrow Netobj Node Result_ SameColor Scalars Serial Tree
         ),
+        "cross" => types!(cross: Block Found Pair People Person PersonList),
         "mount" => types!(mount:
             Dirpath Exportnode Exports Fhandle Fhstatus Groupnode Groups Mountbody Mountlist Name
         ),
@@ -85,7 +96,7 @@ fn types(file: &str) -> BTreeMap<&'static str, Pass> {
     }
 }
 
-const FILES: [&str; 4] = ["everything", "mount", "nfs2", "plain"];
+const FILES: [&str; 5] = ["cross", "everything", "mount", "nfs2", "plain"];
 
 fn interface(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/interfaces/{file}.x"))

@@ -719,6 +719,7 @@ pub mod rpcbind {
         impl<S: Server> ::wallaby_onc::Service for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
+            const PROCEDURES: &'static [u32] = &[0, 1, 2, 3, 4, 5];
 
             #[allow(unused_variables)]
             async fn handle(
@@ -1092,6 +1093,7 @@ pub mod rpcbind {
         impl<S: Server> ::wallaby_onc::Service for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
+            const PROCEDURES: &'static [u32] = &[0, 1, 2, 3, 4, 5, 6, 7, 8];
 
             #[allow(unused_variables)]
             async fn handle(
@@ -1627,6 +1629,9 @@ pub mod rpcbind {
         impl<S: Server> ::wallaby_onc::Service for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
+            const PROCEDURES: &'static [u32] = &[
+                0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+            ];
 
             #[allow(unused_variables)]
             async fn handle(

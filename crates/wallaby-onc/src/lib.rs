@@ -11,6 +11,7 @@
 //! | [`client`] | ways to servers over sockets |
 //! | [`server`] | programs served over sockets |
 //! | [`rpcbind`] | where programs are reached |
+//! | `endpoint` | the same over Wallaby's own transports, with the feature `wallaby` |
 //!
 //! The rest is there without the feature `net`, too (it is on by default): nothing of it has sockets, a clock or a runtime
 //! in it. Bytes come in, values go out, and the other way round.
@@ -21,6 +22,8 @@ extern crate self as wallaby_onc;
 pub mod auth;
 #[cfg(feature = "net")]
 pub mod client;
+#[cfg(feature = "wallaby")]
+pub mod endpoint;
 pub mod failure;
 pub mod message;
 mod peer;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use crate::auth::{AuthError, Caller, Identity};
 use crate::failure::{CallError, Reason};
@@ -47,7 +48,7 @@ impl<C: Channel + Sync> Channel for &C {
 }
 
 /// A shared channel is one, too.
-impl<C: Channel + Sync + Send> Channel for std::sync::Arc<C> {
+impl<C: Channel + Sync + Send> Channel for Arc<C> {
     async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
         C::call(self, procedure, arguments).await
     }
@@ -63,6 +64,8 @@ pub trait Service: Send + Sync {
     const PROGRAM: u32;
     /// The version's number.
     const VERSION: u32;
+    /// The numbers of its procedures, for who has to know them all beforehand. Generated services state them.
+    const PROCEDURES: &'static [u32] = &[];
 
     /// Executes a procedure with arguments in XDR; its results in XDR.
     ///
@@ -74,6 +77,22 @@ pub trait Service: Send + Sync {
         procedure: u32,
         arguments: Bytes,
     ) -> impl Future<Output = Result<Bytes, Refusal>> + Send;
+}
+
+/// A shared service is one, too: it can be served in several ways at once.
+impl<S: Service> Service for Arc<S> {
+    const PROGRAM: u32 = S::PROGRAM;
+    const VERSION: u32 = S::VERSION;
+    const PROCEDURES: &'static [u32] = S::PROCEDURES;
+
+    async fn handle(
+        &self,
+        caller: &Caller,
+        procedure: u32,
+        arguments: Bytes,
+    ) -> Result<Bytes, Refusal> {
+        S::handle(self, caller, procedure, arguments).await
+    }
 }
 
 /// The services of a server, by program and version.

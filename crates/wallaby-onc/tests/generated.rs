@@ -105,36 +105,30 @@ fn interface(file: &str) -> PathBuf {
 #[test]
 fn code_is_as_recorded() {
     for file in FILES {
-        let code = match Compiler::new().compile(interface(file)) {
-            Ok(code) => code,
-            Err(error) => panic!("{error}"),
-        };
         let recorded =
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/generated/{file}.rs"));
-        if env::var_os("WALLABY_BLESS").is_some() {
-            fs::write(&recorded, &code).expect("the folder of recorded code can be written");
-        }
-        let found = fs::read_to_string(&recorded).unwrap_or_default();
-        assert!(
-            found == code,
-            "{}: the code is another one: look at it with WALLABY_BLESS=1",
-            recorded.display()
-        );
+        is_recorded(&Compiler::new(), &interface(file), &recorded);
     }
 }
 
 #[test]
-fn the_interface_of_rpcbind_is_as_its_file_says() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("interfaces");
-    let code = match Compiler::new().compile(folder.join("rpcbind.x")) {
+fn the_interface_of_rpcbind_and_methods_are_as_recorded() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let rpcbind = folder.join("interfaces/rpcbind.x");
+    is_recorded(&Compiler::new(), &rpcbind, &rpcbind.with_extension("rs"));
+    let methods = folder.join("tests/generated/cross_methods.rs");
+    is_recorded(&Compiler::new().methods(), &interface("cross"), &methods);
+}
+
+fn is_recorded(compiler: &Compiler, file: &Path, recorded: &Path) {
+    let code = match compiler.compile(file) {
         Ok(code) => code,
         Err(error) => panic!("{error}"),
     };
-    let recorded = folder.join("rpcbind.rs");
     if env::var_os("WALLABY_BLESS").is_some() {
-        fs::write(&recorded, &code).expect("the folder of interfaces can be written");
+        fs::write(recorded, &code).expect("the folder of recorded code can be written");
     }
-    let found = fs::read_to_string(&recorded).unwrap_or_default();
+    let found = fs::read_to_string(recorded).unwrap_or_default();
     assert!(
         found == code,
         "{}: the code is another one: look at it with WALLABY_BLESS=1",

@@ -26,6 +26,9 @@ pub(crate) struct Gen {
     /// Take a type that the file does not define from elsewhere
     #[arg(long = "type", value_name = "NAME=PATH", value_parser = external)]
     types: Vec<(String, String)>,
+    /// Make methods of Wallaby of the procedures, too; needs wallaby-onc's feature 'wallaby'
+    #[arg(long)]
+    methods: bool,
 }
 
 /// `NAME=PATH`.
@@ -45,6 +48,9 @@ impl Gen {
         for define in &self.defines {
             let (name, value) = define.split_once('=').unwrap_or((define, "1"));
             compiler = compiler.define(name, value);
+        }
+        if self.methods {
+            compiler = compiler.methods();
         }
         for (name, path) in self.types {
             compiler = compiler.external(name, path);

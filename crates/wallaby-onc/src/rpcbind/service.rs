@@ -55,6 +55,7 @@ struct Counted<S> {
 impl<S: Service> Service for Counted<S> {
     const PROGRAM: u32 = S::PROGRAM;
     const VERSION: u32 = S::VERSION;
+    const PROCEDURES: &'static [u32] = S::PROCEDURES;
 
     async fn handle(
         &self,

@@ -345,6 +345,7 @@ pub mod cross {
         impl<S: Server> ::wallaby_onc::Service for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
+            const PROCEDURES: &'static [u32] = &[0, 1, 2, 3, 4, 5];
 
             #[allow(unused_variables)]
             async fn handle(
@@ -473,6 +474,7 @@ pub mod cross {
         impl<S: Server> ::wallaby_onc::Service for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
+            const PROCEDURES: &'static [u32] = &[0, 1];
 
             #[allow(unused_variables)]
             async fn handle(

@@ -55,11 +55,8 @@ impl fmt::Display for CallError {
     }
 }
 
-impl Error for CallError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.reason.source()
-    }
-}
+/// Its text says all: whoever prints a chain of causes would print the same twice.
+impl Error for CallError {}
 
 /// Why a call has no answer: what went wrong.
 #[derive(Debug, Error)]

@@ -132,7 +132,7 @@ pub enum AcceptError {
     #[error("the server does not have this program")]
     ProgramUnavailable,
     /// The server has the program, but not in this version.
-    #[error("the server has this program in versions {low} to {high} only")]
+    #[error("the server has this program in {} only", versions(*low, *high))]
     ProgramMismatch {
         /// Its lowest version there.
         low: u32,
@@ -154,7 +154,7 @@ pub enum AcceptError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 pub enum Denial {
     /// The server speaks other versions of ONC RPC.
-    #[error("the server speaks versions {low} to {high} of ONC RPC only")]
+    #[error("the server speaks {} of ONC RPC only", versions(*low, *high))]
     RpcMismatch {
         /// The lowest version that it speaks.
         low: u32,
@@ -164,6 +164,13 @@ pub enum Denial {
     /// The server does not know, or not believe, who calls.
     #[error(transparent)]
     Auth(#[from] AuthError),
+}
+
+fn versions(low: u32, high: u32) -> String {
+    match low == high {
+        true => format!("version {low}"),
+        false => format!("versions {low} to {high}"),
+    }
 }
 
 impl Denial {

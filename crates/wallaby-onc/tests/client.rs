@@ -476,6 +476,14 @@ async fn a_reply_that_cannot_be_read_is_one_calls_misfortune() {
     let text = format!("tcp:{address}: refused: the program has no such procedure");
     assert!(error.to_string().ends_with(&text), "{error}");
     assert!(!error.may_have_run());
+    let chain = std::iter::successors(Some(&error as &dyn std::error::Error), |error| {
+        error.source()
+    });
+    assert_eq!(
+        chain.count(),
+        1,
+        "what stands in the text is not told again"
+    );
 }
 
 #[tokio::test]

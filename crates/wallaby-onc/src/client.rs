@@ -1,6 +1,7 @@
 //! Ways to servers over sockets: [`TcpChannel`], [`UdpChannel`] and [`UnixChannel`], for generated clients.
 //!
-//! Any number of calls go over one channel at a time, and a clone of a channel is the same channel. Replies are told apart
+//! Any number of calls go over one channel at a time, and a clone of a channel is the same channel; calls of a clone may
+//! have another time ([`TcpChannel::timeout`]) and caller ([`TcpChannel::credential`]). Replies are told apart
 //! by the calls' numbers (`xid`), which start at random.
 //!
 //! ```no_run
@@ -39,6 +40,13 @@ use crate::message::{Body, Call, Message, Procedure};
 type Result<T, E = NoReply> = result::Result<T, E>;
 
 /// How calls of a channel are made, and what they may take up.
+///
+/// ```
+/// use std::time::Duration;
+/// use wallaby_onc::client::Options;
+///
+/// let options = Options { max_calls: 16, ..Options::default() }.timeout(Duration::from_secs(3));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Who calls: [`OpaqueAuth::none`], or [`AuthSys::credential`](crate::auth::AuthSys::credential).
@@ -85,6 +93,22 @@ impl Options {
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
+    }
+}
+
+/// What calls over a clone of a channel say and how long they take; clones may differ.
+#[derive(Debug, Clone)]
+struct Calling {
+    credential: OpaqueAuth,
+    timeout: Duration,
+}
+
+impl Calling {
+    fn new(options: &Options) -> Self {
+        Self {
+            credential: options.credential.clone(),
+            timeout: options.timeout,
+        }
     }
 
     /// The message of a call.

@@ -22,6 +22,8 @@ extern crate self as wallaby_onc;
 pub mod auth;
 #[cfg(feature = "net")]
 pub mod client;
+#[cfg(feature = "net")]
+mod deadline;
 #[cfg(feature = "wallaby")]
 pub mod endpoint;
 pub mod failure;

@@ -53,7 +53,8 @@ pub struct Options {
     pub max_requests_per_connection: usize,
     /// Requests that are handled at a time for one UDP socket; 512. More are dropped.
     pub max_requests_over_udp: usize,
-    /// Most bytes of a record; 16 MiB. A connection on which a longer one begins is ended.
+    /// Most bytes of a record; 4 MiB. A connection on which a longer one begins is ended. Each connection may hold as much of
+    /// a record that is not complete.
     pub max_record: usize,
     /// How long a connection may take no byte of what waits to be written; 30 s. Then it is ended.
     pub write_timeout: Duration,
@@ -74,7 +75,7 @@ impl Default for Options {
             max_requests: 1024,
             max_requests_per_connection: 64,
             max_requests_over_udp: 512,
-            max_record: 16 << 20,
+            max_record: 4 << 20,
             write_timeout: Duration::from_secs(30),
             max_kept_replies: 4096,
             max_kept_bytes: 16 << 20,

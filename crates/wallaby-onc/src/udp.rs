@@ -1,6 +1,10 @@
-//! What fits into a datagram.
+//! What fits into a datagram, and what receivers of them have in common.
 
 use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long a receiver waits after an error: one that stays must not keep a core busy.
+pub(crate) const AFTER_ERROR: Duration = Duration::from_millis(1);
 
 /// More than any datagram has.
 pub(crate) const LARGEST: usize = 65_536;

@@ -218,6 +218,51 @@ async fn a_call_that_nobody_answers_times_out() {
 }
 
 #[tokio::test]
+async fn calls_of_one_channel_may_differ() {
+    let (server, at) = udp().await;
+    let channel = UdpChannel::connect(at, impatient()).await.unwrap();
+    let user = AuthSys::default().credential().unwrap();
+    // As long as there is time at all.
+    let endless = channel.timeout(Duration::MAX).credential(user.clone());
+    let serving = async {
+        let ((_, call), _) = datagram(&server).await;
+        assert_eq!(call.credential, user);
+        let short = channel.timeout(Duration::from_millis(1));
+        let error = no_reply(echo(&short, 1).await);
+        assert!(error.to_string().contains("within 1ms"), "{error}");
+        loop {
+            let ((xid, call), from) = datagram(&server).await;
+            if call.credential == user {
+                server
+                    .send_to(&reply(xid, call.arguments), from)
+                    .await
+                    .unwrap();
+                return;
+            }
+            assert_eq!(call.credential, OpaqueAuth::none());
+        }
+    };
+    let (answer, ()) = soon(async { tokio::join!(echo(&endless, 7), serving) }).await;
+    assert_eq!(answer.unwrap(), 7);
+
+    let (listener, at) = tcp().await;
+    let channel = TcpChannel::connect(at, patient()).await.unwrap();
+    let endless = channel.timeout(Duration::MAX).credential(user.clone());
+    let serving = async {
+        let mut connection = Connection::accept(&listener).await;
+        let (xid, call) = connection.call().await;
+        assert_eq!(call.credential, user);
+        let short = channel.timeout(Duration::from_millis(1));
+        no_reply(echo(&short, 1).await);
+        connection.send(&reply(xid, call.arguments)).await;
+        connection
+    };
+    let (answer, _open) = soon(async { tokio::join!(echo(&endless, 7), serving) }).await;
+    assert_eq!(answer.unwrap(), 7);
+    assert_eq!(channel.counters().connections, 1);
+}
+
+#[tokio::test]
 async fn a_port_without_a_server_is_told_at_once() {
     let (server, address) = udp().await;
     drop(server);

@@ -13,7 +13,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::counters::{Counters, Counting, count};
 use super::xid::{Arrived, Waiting, arrived};
-use super::{Options, Result};
+use super::{Calling, Options, Result};
+use crate::auth::OpaqueAuth;
+use crate::deadline::end_of;
 use crate::failure::{NoReply, Reason};
 use crate::message::{Procedure, Reply};
 use crate::peer::Peer;
@@ -25,7 +27,10 @@ use crate::udp;
 /// Calls and results have to fit into a datagram, 65,507 bytes with everything. A server may execute a call as often as it
 /// was sent, unless it keeps a cache of duplicates, as [`Server`](crate::server::Server) does.
 #[derive(Debug, Clone)]
-pub struct UdpChannel(Arc<Shared>);
+pub struct UdpChannel {
+    shared: Arc<Shared>,
+    calling: Calling,
+}
 
 #[derive(Debug)]
 struct Shared {
@@ -67,6 +72,7 @@ impl UdpChannel {
         let socket = UdpSocket::bind(any).await?;
         // The system drops what comes from elsewhere, and tells us when nobody is there.
         socket.connect(server).await?;
+        let calling = Calling::new(&options);
         let inner = Arc::new(Inner {
             socket,
             server,
@@ -75,13 +81,30 @@ impl UdpChannel {
             counters: Counting::default(),
         });
         let receiver = tokio::spawn(receive(Arc::clone(&inner))).abort_handle();
-        Ok(Self(Arc::new(Shared { inner, receiver })))
+        let shared = Arc::new(Shared { inner, receiver });
+        Ok(Self { shared, calling })
+    }
+
+    /// The same channel, for calls that may take this long.
+    #[must_use]
+    pub fn timeout(&self, timeout: Duration) -> Self {
+        let mut other = self.clone();
+        other.calling.timeout = timeout;
+        other
+    }
+
+    /// The same channel, for calls of this caller.
+    #[must_use]
+    pub fn credential(&self, credential: OpaqueAuth) -> Self {
+        let mut other = self.clone();
+        other.calling.credential = credential;
+        other
     }
 
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.0.inner.counters.now()
+        self.shared.inner.counters.now()
     }
 
     /// The address that calls are sent from.
@@ -89,16 +112,16 @@ impl UdpChannel {
     /// # Errors
     /// The system does not say.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.inner.socket.local_addr()
+        self.shared.inner.socket.local_addr()
     }
 }
 
 impl Channel for UdpChannel {
     async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
-        let inner = &*self.0.inner;
+        let inner = &*self.shared.inner;
         count(&inner.counters.calls);
-        let (call, reply) = Outstanding::begin(inner)?;
-        let message = inner.options.message(call.xid, procedure, arguments)?;
+        let (call, reply) = Outstanding::begin(inner, self.calling.timeout)?;
+        let message = self.calling.message(call.xid, procedure, arguments)?;
         let limit = udp::max_payload(inner.server);
         if message.len() > limit {
             let found = message.len();
@@ -112,7 +135,7 @@ impl Channel for UdpChannel {
     }
 
     fn peer(&self) -> Option<Peer> {
-        Some(Peer::Udp(self.0.inner.server))
+        Some(Peer::Udp(self.shared.inner.server))
     }
 }
 
@@ -166,8 +189,7 @@ async fn receive(inner: Arc<Inner>) {
             }
             Err(error) => {
                 inner.handle_unreachable(&error, None);
-                // An error that stays must not keep a core busy.
-                sleep(Duration::from_millis(1)).await;
+                sleep(udp::AFTER_ERROR).await;
             }
         }
     }
@@ -177,12 +199,16 @@ async fn receive(inner: Arc<Inner>) {
 struct Outstanding<'a> {
     inner: &'a Inner,
     xid: u32,
-    began: Instant,
+    timeout: Duration,
+    end: Instant,
 }
 
 impl<'a> Outstanding<'a> {
-    fn begin(inner: &'a Inner) -> Result<(Self, oneshot::Receiver<Result<Reply>>)> {
-        let began = Instant::now();
+    fn begin(
+        inner: &'a Inner,
+        timeout: Duration,
+    ) -> Result<(Self, oneshot::Receiver<Result<Reply>>)> {
+        let end = end_of(timeout);
         let limit = inner.options.max_calls;
         let mut waiting = inner.waiting();
         if waiting.len() >= limit {
@@ -190,18 +216,22 @@ impl<'a> Outstanding<'a> {
         }
         let (reply, receiver) = oneshot::channel();
         let xid = waiting.insert(Waiter { sent: 0, reply });
-        Ok((Self { inner, xid, began }, receiver))
+        let call = Self {
+            inner,
+            xid,
+            timeout,
+            end,
+        };
+        Ok((call, receiver))
     }
 
     /// Sends the call until there is no time left. Why it cannot be sent any more.
     async fn transmit(&self, message: &[u8]) -> NoReply {
         let Options {
-            timeout,
             retransmit_after,
             retransmit_at_most,
             ..
         } = self.inner.options;
-        let end = self.began + timeout;
         let (mut wait, mut sent) = (retransmit_after, 0);
         loop {
             if let Err(error) = self.send(message).await {
@@ -211,13 +241,11 @@ impl<'a> Outstanding<'a> {
             if sent > 1 {
                 count(&self.inner.counters.retransmissions);
             }
-            let next = Instant::now() + wait.max(Duration::from_millis(1));
-            sleep_until(next.min(end)).await;
-            if next >= end {
-                return NoReply::TimedOut {
-                    after: timeout,
-                    sent,
-                };
+            let next = end_of(wait.max(Duration::from_millis(1)));
+            sleep_until(next.min(self.end)).await;
+            if next >= self.end {
+                let after = self.timeout;
+                return NoReply::TimedOut { after, sent };
             }
             wait = wait.saturating_mul(2).min(retransmit_at_most);
         }

@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use self::connection::Connection;
 use super::counters::{Counters, Counting, count};
-use super::{Options, Result};
+use super::{Calling, Options, Result};
+use crate::auth::OpaqueAuth;
+use crate::deadline::end_of;
 use crate::failure::{Lost, NoReply, Reason};
 use crate::message::Procedure;
 use crate::peer::Peer;
@@ -26,11 +28,17 @@ use crate::service::Channel;
 /// When the connection ends, calls of which a byte may have left fail with [`NoReply::Unknown`]: they are never sent again.
 /// The next call connects anew.
 #[derive(Debug, Clone)]
-pub struct TcpChannel(Arc<Shared>);
+pub struct TcpChannel {
+    shared: Arc<Shared>,
+    calling: Calling,
+}
 
 /// A way to a server over a unix socket, as [`TcpChannel`] in everything else. rpcbind takes registrations over one.
 #[derive(Debug, Clone)]
-pub struct UnixChannel(Arc<Shared>);
+pub struct UnixChannel {
+    shared: Arc<Shared>,
+    calling: Calling,
+}
 
 impl TcpChannel {
     /// Connects to this server.
@@ -38,18 +46,36 @@ impl TcpChannel {
     /// # Errors
     /// There is no connection within the options' time.
     pub async fn connect(server: SocketAddr, options: Options) -> io::Result<Self> {
-        Shared::connect(Peer::Tcp(server), options).await.map(Self)
+        let calling = Calling::new(&options);
+        let shared = Shared::connect(Peer::Tcp(server), options).await?;
+        Ok(Self { shared, calling })
+    }
+
+    /// The same channel, for calls that may take this long.
+    #[must_use]
+    pub fn timeout(&self, timeout: Duration) -> Self {
+        let mut other = self.clone();
+        other.calling.timeout = timeout;
+        other
+    }
+
+    /// The same channel, for calls of this caller.
+    #[must_use]
+    pub fn credential(&self, credential: OpaqueAuth) -> Self {
+        let mut other = self.clone();
+        other.calling.credential = credential;
+        other
     }
 
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.0.counters.now()
+        self.shared.counters.now()
     }
 
     /// Ends the connection now, and every call that waits for a reply. The next call connects anew.
     pub async fn disconnect(&self) {
-        self.0.disconnect().await;
+        self.shared.disconnect().await;
     }
 }
 
@@ -59,36 +85,52 @@ impl UnixChannel {
     /// # Errors
     /// There is no connection within the options' time.
     pub async fn connect(path: &Path, options: Options) -> io::Result<Self> {
+        let calling = Calling::new(&options);
         let path = PathBuf::from(path);
-        Shared::connect(Peer::Unix(Some(path)), options)
-            .await
-            .map(Self)
+        let shared = Shared::connect(Peer::Unix(Some(path)), options).await?;
+        Ok(Self { shared, calling })
+    }
+
+    /// The same channel, for calls that may take this long.
+    #[must_use]
+    pub fn timeout(&self, timeout: Duration) -> Self {
+        let mut other = self.clone();
+        other.calling.timeout = timeout;
+        other
+    }
+
+    /// The same channel, for calls of this caller.
+    #[must_use]
+    pub fn credential(&self, credential: OpaqueAuth) -> Self {
+        let mut other = self.clone();
+        other.calling.credential = credential;
+        other
     }
 
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.0.counters.now()
+        self.shared.counters.now()
     }
 }
 
 impl Channel for TcpChannel {
     async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
-        self.0.call(procedure, arguments).await
+        self.shared.call(&self.calling, procedure, arguments).await
     }
 
     fn peer(&self) -> Option<Peer> {
-        Some(self.0.server.clone())
+        Some(self.shared.server.clone())
     }
 }
 
 impl Channel for UnixChannel {
     async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
-        self.0.call(procedure, arguments).await
+        self.shared.call(&self.calling, procedure, arguments).await
     }
 
     fn peer(&self) -> Option<Peer> {
-        Some(self.0.server.clone())
+        Some(self.shared.server.clone())
     }
 }
 
@@ -111,7 +153,7 @@ impl Drop for Shared {
 impl Shared {
     async fn connect(server: Peer, options: Options) -> io::Result<Arc<Self>> {
         let counters = Arc::new(Counting::default());
-        let end = Instant::now() + options.timeout;
+        let end = end_of(options.timeout);
         let connection = timeout_at(end, Connection::open(&server, &options, &counters));
         let connection = connection
             .await
@@ -129,18 +171,23 @@ impl Shared {
         self.connection.lock().await.close(Lost::Here);
     }
 
-    async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
+    async fn call(
+        &self,
+        calling: &Calling,
+        procedure: Procedure,
+        arguments: Bytes,
+    ) -> Result<Bytes, Reason> {
         count(&self.counters.calls);
-        let end = Instant::now() + self.options.timeout;
+        let end = end_of(calling.timeout);
         let _outstanding = Outstanding::begin(self)?;
         let connection = timeout_at(end, self.connection())
             .await
-            .unwrap_or_else(|_| Err(in_vain(self.options.timeout)))
+            .unwrap_or_else(|_| Err(in_vain(calling.timeout)))
             .map_err(NoReply::Connect)?;
-        let message = |xid| self.options.message(xid, procedure, arguments);
+        let message = |xid| calling.message(xid, procedure, arguments);
         let call = connection.begin(message, &self.options)?;
         let reply = timeout_at(end, call.reply()).await.unwrap_or_else(|_| {
-            let after = self.options.timeout;
+            let after = calling.timeout;
             Err(NoReply::TimedOut { after, sent: 1 })
         })?;
         Ok(reply.results()?)

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::counters::count;
 use super::{Phase, Shared, ends, job};
+use crate::deadline::after;
 use crate::message::{BadMessage, Body, Call, Denial, Message, Reply};
 use crate::peer::Origin;
 use crate::record::{self, MAX_FRAGMENT, Records};
@@ -204,7 +205,7 @@ impl<'a> Task<'a> {
                 None => pending().await,
             }
         };
-        let stalled = self.progress + self.shared.options.write_timeout;
+        let stalled = after(self.progress, self.shared.options.write_timeout);
         let next_phase = match self.is_draining {
             true => Phase::Stopped,
             false => Phase::Draining,

@@ -56,7 +56,7 @@ pub(super) fn spawn(shared: &Arc<Shared>, socket: Socket) {
                 received = port.socket.receive(&mut buffer) => {
                     let Ok((length, way)) = received else {
                         // The system tells of datagrams that did not arrive: their receivers ask again, or do not.
-                        tokio::task::yield_now().await;
+                        tokio::time::sleep(udp::AFTER_ERROR).await;
                         continue;
                     };
                     let datagram = buffer.get(..length).unwrap_or_default();

@@ -25,6 +25,11 @@ fn an_interface_becomes_rust() {
     let code = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && output.stderr.is_empty());
     assert!(code.contains("pub async fn now(&self)"), "{code}");
+    assert!(!code.contains("pub mod methods"), "{code}");
+    let arguments = ["clock.x", "--methods"];
+    let (output, _) = generate("onc-methods", &[("clock.x", clock)], &arguments);
+    let code = String::from_utf8(output.stdout).unwrap();
+    assert!(code.contains("onc.536870919.1/1"), "{code}");
 }
 
 #[test]

@@ -575,3 +575,104 @@ async fn handlers_know_where_a_call_came_from_and_may_keep_silent() {
     drop(server);
     assert!(!path.exists(), "the socket goes with the server");
 }
+
+/// A network between a client and a server that loses and repeats datagrams, by turns that a seed draws.
+async fn lossy(server: SocketAddr, mut seed: u64) -> (SocketAddr, impl Future<Output = ()>) {
+    let front = UdpSocket::bind(loopback()).await.unwrap();
+    let back = UdpSocket::bind(loopback()).await.unwrap();
+    back.connect(server).await.unwrap();
+    let address = front.local_addr().unwrap();
+    let carry = async move {
+        let (mut there, mut back_again) = (vec![0; 65_536], vec![0; 65_536]);
+        let mut client = None;
+        loop {
+            // xorshift64
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            let times = [0, 1, 1, 2][(seed % 4) as usize];
+            tokio::select! {
+                received = front.recv_from(&mut there) => {
+                    let (length, from) = received.unwrap();
+                    client = Some(from);
+                    for _ in 0..times {
+                        back.send(&there[..length]).await.unwrap();
+                    }
+                }
+                received = back.recv(&mut back_again) => {
+                    let length = received.unwrap();
+                    for _ in 0..times {
+                        let to = client.expect("somebody asked");
+                        front.send_to(&back_again[..length], to).await.unwrap();
+                    }
+                }
+            }
+        }
+    };
+    (address, carry)
+}
+
+#[tokio::test]
+async fn every_call_is_executed_once_whatever_the_network_loses_and_repeats() {
+    const CALLS: usize = 300;
+    let seed = u64::from(std::process::id()) << 20 | 1;
+    println!("seed {seed}");
+    let (server, probe) = serve(Options::default());
+    let at = server.listen_udp(loopback()).await.unwrap();
+    let (address, carry) = lossy(at, seed).await;
+    let carrying = tokio::spawn(carry);
+    let options = client::Options {
+        retransmit_after: Duration::from_millis(10),
+        retransmit_at_most: Duration::from_millis(40),
+        ..client::Options::default()
+    };
+    let channel = UdpChannel::connect(address, options).await.unwrap();
+    let calls: Vec<_> = (0..CALLS)
+        .map(|number| {
+            let channel = channel.clone();
+            tokio::spawn(async move {
+                let argument = (number as u64).to_be_bytes();
+                (call(&channel, ECHO, &argument).await, argument)
+            })
+        })
+        .collect();
+    for call in calls {
+        let (answer, argument) = call.await.unwrap();
+        assert_eq!(answer.unwrap(), &argument[..]);
+    }
+    assert_eq!(probe.executed(), CALLS, "seed {seed}");
+    let counters = channel.counters();
+    assert!(
+        counters.retransmissions > 0 && counters.late_replies > 0,
+        "{counters:?}"
+    );
+    assert!(server.counters().duplicates_answered > 0);
+    carrying.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_threads_share_channels_and_servers() {
+    let (server, probe) = serve(Options::default());
+    let (tcp, udp) = (over_tcp(&server).await, over_udp(&server).await);
+    let callers: Vec<_> = (0..8_usize)
+        .map(|caller| {
+            let (tcp, udp) = (tcp.clone(), udp.clone());
+            tokio::spawn(async move {
+                for number in 0..50 {
+                    let argument = vec![caller as u8; (number * 797) % 60_000 / 4 * 4];
+                    assert_eq!(call(&tcp, ECHO, &argument).await.unwrap(), argument);
+                    let small = &argument[..argument.len().min(8000)];
+                    assert_eq!(call(&udp, ECHO, small).await.unwrap(), small);
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert_eq!(probe.executed(), 8 * 50 * 2);
+    assert_eq!(
+        (tcp.counters().replies, tcp.counters().connections),
+        (400, 1)
+    );
+}

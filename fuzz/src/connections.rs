@@ -133,6 +133,10 @@ fn take(from: &mut End, to: &mut End, event: Event) {
             }
         }
         Event::TooLarge { message, size } => panic!("{size} bytes were accepted: {message:?}"),
-        Event::Method(..) | Event::Credit | Event::GoingAway { .. } | Event::Closed(_) => {}
+        Event::Method(..)
+        | Event::Body(..)
+        | Event::Credit
+        | Event::GoingAway { .. }
+        | Event::Closed(_) => {}
     }
 }

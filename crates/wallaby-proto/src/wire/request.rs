@@ -81,6 +81,24 @@ const COMPRESSED: u64 = 1 << 10;
 const KNOWN: u64 = (1 << 11) - 1;
 
 impl Request {
+    /// The number of the body that follows it.
+    #[inline]
+    pub(crate) fn body(&self) -> Option<u64> {
+        self.options.as_ref()?.body
+    }
+
+    /// Names the body that follows it, if one does.
+    #[inline]
+    pub(crate) fn name_body(&mut self, number: u64) {
+        if let Some(body) = self
+            .options
+            .as_mut()
+            .and_then(|options| options.body.as_mut())
+        {
+            *body = number;
+        }
+    }
+
     fn flags(&self) -> u64 {
         let when = |condition: bool, flag: u64| if condition { flag } else { 0 };
         when(self.reply_to == ReplyTo::Peer, DIRECT)

@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::timeout;
-use wallaby::codec::Codec;
-use wallaby::{Address, CallError, Client, Endpoint};
+use wallaby::{Address, Client, Endpoint};
 use wallaby_onc::auth::{AuthError, AuthSys};
 use wallaby_onc::client::{self, TcpChannel, UdpChannel};
 use wallaby_onc::endpoint::{self, EndpointChannel, XdrCodec};
@@ -212,29 +211,20 @@ async fn a_procedure_is_forwarded_and_its_answer_comes_directly() {
 }
 
 #[tokio::test]
-async fn one_call_asks_many_servers() {
+async fn a_procedure_is_multicast() {
     let mut servers = Vec::new();
     for name in ["one", "two", "three"] {
         servers.push(serve("tcp://127.0.0.1:0", endpoint::service(Ours::named(name))).await);
     }
     let initiator = Endpoint::client().unwrap();
-    let mut call = initiator.caller().begin();
-    let arguments = methods::GreetArguments("all".into());
-    let arguments = XdrCodec::encode(&arguments).unwrap();
-    for (_, server) in &servers {
-        let definition = methods::GREET.definition();
-        call.send(server, definition, arguments.clone())
-            .await
-            .unwrap();
-    }
-    call.close();
-    let mut greetings = Vec::new();
-    while let Some(answer) = soon(call.next()).await {
-        let answer: Result<_, CallError> = answer;
-        let greeting: methods::GreetResult = XdrCodec::decode(answer.unwrap().payload).unwrap();
-        greetings.push(greeting.0.to_string());
-    }
-    greetings.sort();
-    let expected = ["one", "three", "two"].map(|name| format!("Hello all, from {name}"));
+    let addresses: Vec<Address> = servers.iter().map(|(_, server)| server.clone()).collect();
+    let all = methods::GREET.target(methods::GreetArguments("all".into()));
+    let greetings = soon(initiator.caller().multicast(addresses, all).all()).await;
+    let greetings: Vec<_> = greetings
+        .into_iter()
+        .map(|greeting| greeting.unwrap().0)
+        .collect();
+    let expected =
+        ["one", "two", "three"].map(|name| Text::from(format!("Hello all, from {name}")));
     assert_eq!(greetings, expected);
 }

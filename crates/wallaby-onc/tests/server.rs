@@ -515,7 +515,7 @@ async fn who_does_not_take_its_replies_is_ended() {
     let (server, _) = serve(options);
     let address = server.listen_tcp(loopback()).await.unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let call = record(&message(5, LARGE, b"\x01\0\0\0")); // 16 MiB
+    let call = record(&message(5, LARGE, b"\x04\0\0\0")); // 64 MiB
     stream.write_all(&call).await.unwrap();
     until(|| server.counters().stalled == 1).await;
     until(|| server.counters().open == 0).await;
@@ -531,7 +531,10 @@ async fn replies_come_from_the_address_that_was_called() {
     ] {
         let listening = server.listen_udp(listen.parse().unwrap()).await;
         let Ok(address) = listening else {
-            eprintln!("SKIPPED: {listen} cannot be listened on here: {listening:?}");
+            // Past the harness, which keeps the words of tests that pass to itself.
+            let why = format!("{listen} cannot be listened on here: {listening:?}");
+            let _ =
+                std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("SKIPPED: {why}\n"));
             continue;
         };
         let at = SocketAddr::new(call_at.parse().unwrap(), address.port());

@@ -19,7 +19,7 @@ use wallaby_onc::rpcbind::{Directory, PORT, Registration, Rpcbind, SOCKET};
 use wallaby_onc::server::{self, Server};
 use wallaby_onc::{Peer, client};
 
-use tools::{Process, command, find, made, said};
+use tools::{Process, command, find, made, said, skip};
 
 const NETWORKS: [&str; 2] = ["udp", "tcp"];
 
@@ -201,14 +201,14 @@ async fn is_up(rpcbind: &mut Process) -> bool {
 async fn the_systems_rpcbind_brings_both_together() {
     const THIS: &str = "the_systems_rpcbind_brings_both_together";
     let (Some(_), Some(rpcbind), Some(rpcinfo)) = (made(), find("rpcbind"), find("rpcinfo")) else {
-        return eprintln!("SKIPPED: {THIS}: rpcbind or rpcinfo is missing");
+        return skip(&format!("{THIS}: rpcbind or rpcinfo is missing"));
     };
     if !namespace::is_entered(THIS) {
         return;
     }
     let mut rpcbind = Process::start(command(&rpcbind).args(["-f", "-w"]));
     if !is_up(&mut rpcbind).await {
-        return eprintln!("SKIPPED: {THIS}: rpcbind does not start here");
+        return skip(&format!("{THIS}: rpcbind does not start here"));
     }
     asked_in_every_way(&rpcinfo).await;
     with_rpcbind(&rpcinfo).await;
@@ -218,7 +218,7 @@ async fn the_systems_rpcbind_brings_both_together() {
 async fn our_rpcbind_brings_both_together() {
     const THIS: &str = "our_rpcbind_brings_both_together";
     let (Some(_), Some(rpcinfo)) = (made(), find("rpcinfo")) else {
-        return eprintln!("SKIPPED: {THIS}: rpcinfo is missing");
+        return skip(&format!("{THIS}: rpcinfo is missing"));
     };
     if !namespace::is_entered(THIS) {
         return;

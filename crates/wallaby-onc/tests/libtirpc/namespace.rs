@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::tools::said;
+use super::tools::{said, skip};
 
 const ENTERED: &str = "WALLABY_TEST_NAMESPACE";
 
@@ -42,11 +42,15 @@ pub(crate) fn is_entered(test: &str) -> bool {
         Ok(output) if output.status.success() => {}
         Ok(output) => {
             let why = said(&output);
-            eprintln!("SKIPPED: {test}: no network namespace can be made here: {why}");
+            skip(&format!(
+                "{test}: no network namespace can be made here: {why}"
+            ));
             return false;
         }
         Err(error) => {
-            eprintln!("SKIPPED: {test}: no unshare, which makes network namespaces: {error}");
+            skip(&format!(
+                "{test}: no unshare, which makes network namespaces: {error}"
+            ));
             return false;
         }
     }
@@ -59,8 +63,11 @@ pub(crate) fn is_entered(test: &str) -> bool {
     let output = output.expect("it ran before");
     let text = said(&output);
     assert!(output.status.success(), "in its own network:\n{text}");
-    for line in text.lines().filter(|line| line.starts_with("SKIPPED")) {
-        eprintln!("{line}");
+    for why in text
+        .lines()
+        .filter_map(|line| line.strip_prefix("SKIPPED: "))
+    {
+        skip(why);
     }
     false
 }

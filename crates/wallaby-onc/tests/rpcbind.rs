@@ -380,6 +380,57 @@ async fn calls_are_passed_on_and_failures_of_them_are_silent() {
 }
 
 #[tokio::test]
+async fn what_is_passed_on_is_bounded_in_number_and_time() {
+    let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let at = Peer::Udp(silent.local_addr().unwrap());
+    let call = RemoteCall {
+        program_number: ECHO,
+        version_number: 1,
+        procedure_number: 1,
+        arguments: Bytes::new(),
+    };
+    let failed = Refusal::from(AcceptError::SystemError);
+    let none = Options {
+        max_forwarded: 0,
+        ..Options::default()
+    };
+    let short = Options {
+        forward_timeout: Duration::from_millis(10),
+        ..Options::default()
+    };
+    for (name, options, arrives) in [("none", none, false), ("short", short, true)] {
+        let rpcbind = running(name, options).await;
+        let own = rpcbind.over_unix().await;
+        assert!(own.set(ECHO, 1, &at).await.unwrap());
+        let client = rpcbind_4::Client(rpcbind.channel().await);
+        assert_eq!(refusal(soon(client.indirect(&call)).await), failed);
+        let mut buffer = [0; 100];
+        assert_eq!(silent.try_recv(&mut buffer).is_ok(), arrives, "{name}");
+        // What is registered but not of this machine gets nothing.
+        let elsewhere = Peer::Udp(address("192.0.2.1:9"));
+        assert!(own.set(ECHO, 2, &elsewhere).await.unwrap());
+        let mut other = call.clone();
+        other.version_number = 2;
+        let unavailable = AcceptError::ProgramUnavailable.into();
+        assert_eq!(refusal(soon(client.indirect(&other)).await), unavailable);
+    }
+}
+
+#[tokio::test]
+async fn statistics_stay_small() {
+    let rpcbind = running("statistics", Options::default()).await;
+    let four = rpcbind_4::Client(rpcbind.channel().await);
+    for program in 0..100 {
+        let mut wanted = rpcb("", "");
+        wanted.program_number = program;
+        assert_eq!(four.getaddr(&wanted).await.unwrap(), "");
+    }
+    let statistics = four.getstat().await.unwrap();
+    assert_eq!(statistics.versions[2].addresses.len(), 64);
+    assert_eq!(statistics.versions[2].calls[3], 100);
+}
+
+#[tokio::test]
 async fn the_rest_of_the_procedures_answer() {
     let rpcbind = running("rest", Options::default()).await;
     let three = rpcbind_3::Client(rpcbind.datagrams().await);

@@ -112,10 +112,12 @@ fn code_is_as_recorded() {
 }
 
 #[test]
-fn the_interface_of_rpcbind_and_methods_are_as_recorded() {
+fn rpcbind_the_example_and_methods_are_as_recorded() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let rpcbind = folder.join("interfaces/rpcbind.x");
     is_recorded(&Compiler::new(), &rpcbind, &rpcbind.with_extension("rs"));
+    let example = folder.join("examples/quota/quota.x");
+    is_recorded(&Compiler::new(), &example, &example.with_extension("rs"));
     let methods = folder.join("tests/generated/cross_methods.rs");
     is_recorded(&Compiler::new().methods(), &interface("cross"), &methods);
 }

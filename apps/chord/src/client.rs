@@ -51,7 +51,7 @@ pub struct Answered {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     /// All attempts failed.
-    #[error("no answer in {attempts} attempts; {}", describe(last))]
+    #[error("no answer in {attempts} attempts; the last one: {last}")]
     Failed {
         /// How many were made.
         attempts: u32,
@@ -94,6 +94,11 @@ impl Client {
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
+    }
+
+    /// Where lookups begin.
+    pub fn hosts(&self) -> &[Address] {
+        &self.hosts
     }
 
     /// What it calls from.
@@ -244,13 +249,5 @@ impl Client {
     fn random(&self) -> u64 {
         let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
         chance.next_number()
-    }
-}
-
-fn describe(miss: &Miss) -> String {
-    match miss {
-        Miss::Lost(Some(host)) => format!("the last one failed since {host} did not answer"),
-        Miss::Lost(None) => "the last one was lost".to_owned(),
-        Miss::Refused(refusal) => format!("the last one: {refusal}"),
     }
 }

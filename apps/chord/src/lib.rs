@@ -9,13 +9,16 @@
 //! | [`id`], [`store`], [`message`] | places and spans on the ring; what a node keeps; what nodes say to each other |
 //! | [`node`] | one node: tables, routing, joins and leaves, copies |
 //! | [`search`] | attempts of a lookup that learn from each other |
-//! | [`process`] | endpoints as processes of their own |
+//! | [`process`], [`draw`], [`command`] | endpoints as processes of their own; what a user sees |
 //! | [`host`], [`service`], [`client`] | nodes on an endpoint; its methods; who asks them |
-//! | [`world`], [`census`], [`chance`] | a ring under virtual rounds; whether it is one ring; seeds |
+//! | [`world`], [`census`], [`churn`], [`chance`] | a ring under virtual rounds; whether it is one ring; faults and books; seeds |
 
 pub mod census;
 pub mod chance;
+pub mod churn;
 pub mod client;
+pub mod command;
+pub mod draw;
 pub mod host;
 pub mod id;
 pub mod message;

@@ -166,6 +166,11 @@ impl Processes {
         running.map(|process| process.address.clone()).collect()
     }
 
+    /// Their process ids, of those that run.
+    pub fn ids(&self) -> impl Iterator<Item = u32> {
+        self.running.iter().filter_map(|process| process.child.id())
+    }
+
     /// The ring that they began with.
     pub fn setup(&self, nodes: u64) -> Setup {
         Setup {

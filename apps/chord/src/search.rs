@@ -19,11 +19,13 @@ pub struct Search {
 }
 
 /// Why an attempt did not succeed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Miss {
     /// This endpoint does not answer, or nobody knows which one.
+    #[error("{}", lost(.0.as_ref()))]
     Lost(Option<Address>),
     /// A node refused.
+    #[error("{0}")]
     Refused(Refusal),
 }
 
@@ -101,5 +103,12 @@ impl Search {
             true => next,
             false => Next::Never,
         }
+    }
+}
+
+fn lost(host: Option<&Address>) -> String {
+    match host {
+        Some(host) => format!("{host} did not answer"),
+        None => "it was lost on its way".to_owned(),
     }
 }

@@ -188,13 +188,13 @@ fn churn(seed: u64, nodes: u64, rounds: u32) -> Watch {
     };
     let mut number = nodes;
     let mut gone: Vec<RingId> = Vec::new();
-    let mut past = 0;
+    let (mut past, mut repaired) = (0, 0);
     watch.rounds(20);
     while past < rounds {
         let ids = serving(&watch.world);
         let lost = match watch.chance.below(8) {
             // Several crash in a row: as many as a key may lose.
-            0 if ids.len() > nodes as usize / 2 => {
+            0 if ids.len() > nodes as usize / 2 && past >= repaired => {
                 let start = watch.chance.below(ids.len());
                 let row: Vec<RingId> = ids
                     .iter()
@@ -209,7 +209,7 @@ fn churn(seed: u64, nodes: u64, rounds: u32) -> Watch {
                 gone.extend(row);
                 true
             }
-            1 if ids.len() > nodes as usize / 2 => {
+            1 if ids.len() > nodes as usize / 2 && past >= repaired => {
                 let host = watch.world.hosts()[watch.chance.below(6)].clone();
                 watch.world.kill(&host);
                 true
@@ -237,12 +237,13 @@ fn churn(seed: u64, nodes: u64, rounds: u32) -> Watch {
             }
             _ => false,
         };
-        let pause = match lost {
-            true => REPAIR,
-            false => watch.chance.below(5) as u32,
-        };
-        watch.rounds(pause + 1);
-        past += pause + 1;
+        if lost {
+            // Nodes go on to join and to leave, but no more crash until copies are where they belong again.
+            repaired = past + REPAIR;
+        }
+        let pause = watch.chance.below(5) as u32 + 1;
+        watch.rounds(pause);
+        past += pause;
     }
     watch
 }

@@ -93,7 +93,7 @@ fn find_loop(nodes: &[&Tables]) -> Option<Problem> {
         // Where it breaks off is told of that node.
         at = next.get(at)?;
     }
-    (visited.len() < nodes.len()).then(|| Problem::Loop {
+    (visited.len() < nodes.len()).then_some(Problem::Loop {
         visited: visited.len(),
         nodes: nodes.len(),
     })

@@ -173,9 +173,9 @@ impl Faults {
                 return Ok(Some(begun.elapsed()));
             }
             let now = self.rounds().await?;
-            let waited = now.iter().map(|(host, rounds)| {
-                rounds.saturating_sub(first.get(host).copied().unwrap_or(0))
-            });
+            let waited = now
+                .iter()
+                .map(|(host, rounds)| rounds.saturating_sub(first.get(host).copied().unwrap_or(0)));
             if waited.min().unwrap_or(u64::MAX) > ROUNDS {
                 return Ok(None);
             }
@@ -333,10 +333,7 @@ impl Books {
     ) {
         let mut chance = Chance(seed.wrapping_mul(0x5851_f42d_4c95_7f2d));
         while Instant::now() < end {
-            let now = hosts
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone();
+            let now = hosts.read().unwrap_or_else(PoisonError::into_inner).clone();
             let client = Client::new(client.endpoint().clone(), &now, chance.next_number());
             let key = chance.below(self.keys.len());
             match chance.below(4) {
@@ -405,9 +402,7 @@ impl Books {
     pub async fn check_all(&self, client: &Client) -> Vec<String> {
         let mut lost = Vec::new();
         for key in 0..self.keys.len() {
-            let Some((least, most)) = self
-                .key(key)
-                .map(|known| (known.acknowledged, known.sent))
+            let Some((least, most)) = self.key(key).map(|known| (known.acknowledged, known.sent))
             else {
                 continue;
             };

@@ -63,7 +63,11 @@ pub fn ring(tables: &[Tables]) -> String {
         *nodes += 1;
         *keys += node.own_keys;
     }
-    let _ = writeln!(out, "\n{:32}  {:>6}  {:>6}  {:>6}", "endpoint", "nodes", "owned", "drawn as");
+    let _ = writeln!(
+        out,
+        "\n{:32}  {:>6}  {:>6}  {:>6}",
+        "endpoint", "nodes", "owned", "drawn as"
+    );
     for ((host, (nodes, keys)), letter) in hosts.iter().zip(letters()) {
         let host = host.to_string();
         let _ = writeln!(out, "{host:32}  {nodes:6}  {keys:6}  {letter:>6}");
@@ -74,7 +78,8 @@ pub fn ring(tables: &[Tables]) -> String {
         "node", "drawn", "owned", "kept", "fingers", "predecessor", "successor"
     );
     let names: BTreeMap<&Address, char> = hosts.keys().copied().zip(letters()).collect();
-    let shown = |peer: Option<&Peer>| peer.map_or_else(|| "–".to_owned(), |peer| peer.id.to_string());
+    let shown =
+        |peer: Option<&Peer>| peer.map_or_else(|| "–".to_owned(), |peer| peer.id.to_string());
     for node in tables.iter().take(MOST) {
         let _ = writeln!(
             out,
@@ -86,7 +91,11 @@ pub fn ring(tables: &[Tables]) -> String {
             node.fingers.len(),
             shown(node.predecessor.as_ref()),
             shown(node.successors.first()),
-            if node.serving { "" } else { "  joining or leaving" },
+            if node.serving {
+                ""
+            } else {
+                "  joining or leaving"
+            },
         );
     }
     if tables.len() > MOST {
@@ -135,7 +144,7 @@ fn letters() -> impl Iterator<Item = char> {
 
 /// The ring as a line that begins at a node: a lookup's way so far, where it is, and where it has to go.
 fn line_of(begin: RingId, goal: RingId, at: RingId) -> String {
-    let cell = |id: RingId| (begin.distance_to(id) as u128 * LINE as u128 >> 64) as usize;
+    let cell = |id: RingId| ((u128::from(begin.distance_to(id)) * LINE as u128) >> 64) as usize;
     let cells = (0..LINE).map(|number| match number {
         _ if number == cell(at) => '●',
         _ if number == cell(goal) => '◆',
@@ -196,7 +205,10 @@ mod tests {
             .collect();
         let drawn = ring(&tables);
         for letter in ['A', 'B', 'C'] {
-            assert!(drawn.lines().take(18).any(|line| line.contains(letter)), "{drawn}");
+            assert!(
+                drawn.lines().take(18).any(|line| line.contains(letter)),
+                "{drawn}"
+            );
         }
         assert!(drawn.contains("2000000000000000"), "{drawn}");
     }

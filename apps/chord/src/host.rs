@@ -30,6 +30,8 @@ pub struct Host {
     config: Config,
     nodes: Mutex<Nodes>,
     rounds: AtomicU64,
+    /// Endpoints that hosted the ring once.
+    others: Mutex<Vec<Address>>,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +73,7 @@ impl Host {
             config,
             nodes: Mutex::default(),
             rounds: AtomicU64::new(0),
+            others: Mutex::default(),
         });
         endpoint.serve(ring::service(Arc::clone(&host)))?;
         endpoint.serve(hosting::service(Arc::clone(&host)))?;
@@ -87,6 +90,12 @@ impl Host {
         for peer in members.iter().filter(|peer| peer.host == self.address) {
             self.add(Node::settled(peer.clone(), members, self.config.clone()));
         }
+    }
+
+    /// Names endpoints that host nodes of the ring: where nodes that are to join ask if nobody else is known.
+    pub fn meet(&self, others: &[Address]) {
+        let mut known = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        others.clone_into(&mut known);
     }
 
     /// Hosts the first node of a ring.
@@ -214,20 +223,26 @@ impl Host {
         let contact = match at {
             // Any place will do: whoever is nearest before it takes the lookup on.
             Some(host) => Peer { id, host },
-            None => {
-                let nodes = self.lock();
-                let mut known = nodes.by_id.values().map(|hosted| &hosted.node);
-                let known = known.find(|node| node.can_route() && node.peer().id != id);
-                known
-                    .map(|node| node.peer().clone())
-                    .ok_or(Refusal::NobodyHere)?
-            }
+            None => self.contact(&self.lock(), id).ok_or(Refusal::NobodyHere)?,
         };
         if self.lock().by_id.contains_key(&id) {
             return Err(Refusal::Taken(id));
         }
         self.add(Node::join(self.peer(id), contact, self.config.clone()));
         Ok(())
+    }
+
+    /// A node of the ring that another one can ask for its place: one of here, or at an endpoint that was named.
+    fn contact(&self, nodes: &Nodes, id: RingId) -> Option<Peer> {
+        let mut local = nodes.by_id.values().map(|hosted| &hosted.node);
+        let local = local.find(|node| node.can_route() && node.peer().id != id);
+        let elsewhere = || {
+            let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = self.rounds.load(Ordering::Relaxed) as usize % others.len().max(1);
+            let host = others.get(turn)?.clone();
+            Some(Peer { id, host }).filter(|peer| peer.host != self.address)
+        };
+        local.map(|node| node.peer().clone()).or_else(elsewhere)
     }
 
     fn leave(&self, id: RingId) -> Result<(), Refusal> {
@@ -264,10 +279,15 @@ impl Host {
 
     fn tick(&self, id: RingId) -> Vec<(Asker, Errand)> {
         let mut nodes = self.lock();
+        let is_seeking = nodes.by_id.get(&id).is_some_and(|at| at.node.is_seeking());
+        let contact = is_seeking.then(|| self.contact(&nodes, id)).flatten();
         let Some(hosted) = nodes.by_id.get_mut(&id) else {
             return Vec::new();
         };
         let life = hosted.life;
+        if let Some(contact) = contact {
+            hosted.node.add_contact(contact);
+        }
         let errands = hosted.node.tick().into_iter();
         errands.map(|errand| (Asker { id, life }, errand)).collect()
     }

@@ -265,7 +265,10 @@ impl Process {
 }
 
 async fn next_line(output: &mut Lines<BufReader<ChildStdout>>) -> anyhow::Result<String> {
-    let line = output.next_line().await.context("a process can't be read")?;
+    let line = output
+        .next_line()
+        .await
+        .context("a process can't be read")?;
     line.context("a process has ended before it was ready")
 }
 
@@ -288,6 +291,7 @@ pub async fn serve(listen: &str, link: Duration) -> anyhow::Result<()> {
     input.read_line(&mut line).await?;
     let setup: Setup = serde_json::from_str(&line).context("no ring was told")?;
     let host = Host::serve(&endpoint, address, Config::default())?;
+    host.meet(&setup.hosts);
     host.settle(&setup.members());
     let upkeep = tokio::spawn(host.keep_up(Duration::from_millis(setup.period_ms)));
     println!("serving");

@@ -199,10 +199,8 @@ impl Store {
             true => Bound::Unbounded,
             false => behind(span.to),
         };
-        let start = match span.after.0.checked_add(1) {
-            Some(next) => Some(Bound::Included(first(RingId(next)))),
-            None => None,
-        };
+        let start = span.after.0.checked_add(1);
+        let start = start.map(|next| Bound::Included(first(RingId(next))));
         let begin = start.map(|start| self.entries.range((start, upper)));
         let rest = wraps.then(|| self.entries.range((Bound::Unbounded, behind(span.to))));
         begin

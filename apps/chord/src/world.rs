@@ -126,17 +126,23 @@ impl World {
         let Some(me) = self.peer(id, host) else {
             return;
         };
-        let others: Vec<Peer> = self
-            .nodes
-            .values()
-            .filter(|hosted| hosted.node.can_route() && hosted.node.peer().id != id)
-            .map(|hosted| hosted.node.peer().clone())
-            .collect();
-        let node = match self.chance.one_of(&others) {
-            Some(contact) => Node::join(me, contact.clone(), self.config.clone()),
+        let node = match self.contact(id) {
+            Some(contact) => Node::join(me, contact, self.config.clone()),
             None => Node::create(me, self.config.clone()),
         };
         self.add(node);
+    }
+
+    /// Any node of the ring but this one.
+    fn contact(&mut self, id: RingId) -> Option<Peer> {
+        let nodes = self.nodes.values().map(|hosted| &hosted.node);
+        let others: Vec<&Peer> = nodes
+            .filter(|node| node.can_route() && node.peer().id != id)
+            .map(Node::peer)
+            .collect();
+        self.chance
+            .one_of(&others)
+            .map(|contact| (*contact).clone())
     }
 
     /// A node leaves in good order.
@@ -192,11 +198,16 @@ impl World {
             let share = ids.len() / usize::try_from(STEPS - step).unwrap_or(1);
             for _ in 0..share {
                 let id = ids.swap_remove(self.chance.below(ids.len()));
+                let is_seeking = self.node(id).is_some_and(Node::is_seeking);
+                let contact = is_seeking.then(|| self.contact(id)).flatten();
                 if let Some(hosted) = self.nodes.get_mut(&id) {
                     let asker = Asker {
                         id,
                         life: hosted.life,
                     };
+                    if let Some(contact) = contact {
+                        hosted.node.add_contact(contact);
+                    }
                     let errands = hosted.node.tick();
                     self.send_errands(asker, errands);
                 }
@@ -337,7 +348,7 @@ impl World {
         let Action::Confirm(peer, mut lookup) = action else {
             return self.act(client, action);
         };
-        let is_there = self.at(&peer).is_some();
+        let is_there = self.at(&peer).is_some_and(|node| node.can_route());
         if let Some(hosted) = self.nodes.get_mut(&id) {
             hosted.node.handle_confirmed(&peer, is_there, &mut lookup);
             let host = hosted.node.peer().host.clone();

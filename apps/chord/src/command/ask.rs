@@ -67,7 +67,10 @@ impl Put {
         match self.json {
             true => {
                 let copies = found.copies;
-                println!("{}", with(&answered, &self.key, &[("copies", json!(copies))]));
+                println!(
+                    "{}",
+                    with(&answered, &self.key, &[("copies", json!(copies))])
+                );
             }
             false => println!(
                 "{} nodes keep it, from {} on; {} hops, {}",
@@ -173,11 +176,7 @@ fn report_misses(answered: &Answered) {
     }
 }
 
-fn with(
-    answered: &Answered,
-    key: &str,
-    more: &[(&str, serde_json::Value)],
-) -> serde_json::Value {
+fn with(answered: &Answered, key: &str, more: &[(&str, serde_json::Value)]) -> serde_json::Value {
     let Found { owner, hops, .. } = &answered.found;
     let mut line = json!({
         "key": key,

@@ -59,7 +59,11 @@ impl Bench {
         }
         for nodes in &self.nodes {
             let measured = self.measure(*nodes).await?;
-            let slow = measured.iter().map(Measured::median).max().unwrap_or_default();
+            let slow = measured
+                .iter()
+                .map(Measured::median)
+                .max()
+                .unwrap_or_default();
             for measured in &measured {
                 self.print(*nodes, measured, slow)?;
             }
@@ -80,20 +84,23 @@ impl Bench {
         .await?;
         let hosts = processes.hosts();
         let endpoint = process::client_endpoint(&hosts, self.link).await?;
-        let client = Client::new(endpoint, &hosts, self.seed);
+        // Of one seed, so that both forms begin at the same nodes.
+        let client = || Client::new(endpoint.clone(), &hosts, self.seed);
         let mut chance = Chance(self.seed ^ nodes);
         let ids: Vec<RingId> = (0..self.lookups)
             .map(|_| RingId(chance.next_number()))
             .collect();
-        let mut forms = [Form::Delegation, Form::Iteration].map(Measured::new);
+        let forms = [Form::Delegation, Form::Iteration];
+        let mut forms = forms.map(|form| (client(), Measured::new(form)));
         let progress = ProgressBar::new(u64::from(self.lookups) * 2);
         // Connects all that talk to each other.
         for id in ids.iter().take(200) {
-            client.owner(*id, Form::Delegation).await?;
-            client.owner(*id, Form::Iteration).await?;
+            for (client, measured) in &forms {
+                client.owner(*id, measured.form).await?;
+            }
         }
         for part in ids.chunks(ids.len().div_ceil(self.rounds as usize).max(1)) {
-            for measured in &mut forms {
+            for (client, measured) in &mut forms {
                 let before = cpu(&processes)?;
                 for id in part {
                     let answered = client.owner(*id, measured.form).await?;
@@ -106,10 +113,10 @@ impl Bench {
         }
         progress.finish_and_clear();
         processes.end().await;
-        for measured in &mut forms {
+        Ok(forms.map(|(_, mut measured)| {
             measured.times.sort();
-        }
-        Ok(forms)
+            measured
+        }))
     }
 
     fn print(&self, nodes: u64, measured: &Measured, slow: Duration) -> anyhow::Result<()> {

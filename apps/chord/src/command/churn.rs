@@ -166,7 +166,10 @@ fn histogram(hops: &[u64]) -> String {
     let most = hops.iter().copied().max().unwrap_or(0).max(1);
     let lines = hops.iter().enumerate().map(|(number, lookups)| {
         let width = (lookups * WIDEST).div_ceil(most);
-        format!("{number:4} hops {lookups:8}  {}\n", "█".repeat(width as usize))
+        format!(
+            "{number:4} hops {lookups:8}  {}\n",
+            "█".repeat(width as usize)
+        )
     });
     lines.collect()
 }

@@ -20,10 +20,17 @@ impl Demo {
         let hosts = processes.hosts();
         let endpoint = process::client_endpoint(&hosts, Duration::ZERO).await?;
         let client = Client::new(endpoint, &hosts, self.size.seed);
-        for (key, value) in [("wallaby", "jumps"), ("chord", "1, 3, 5"), ("ring", "round")] {
+        for (key, value) in [
+            ("wallaby", "jumps"),
+            ("chord", "1, 3, 5"),
+            ("ring", "round"),
+        ] {
             let put = client.put(key, value.into()).await?;
             println!("$ wallaby-chord put {key} '{value}'");
-            println!("{} nodes keep it, from {} on", put.found.copies, put.found.owner);
+            println!(
+                "{} nodes keep it, from {} on",
+                put.found.copies, put.found.owner
+            );
         }
         println!("\n$ wallaby-chord ring");
         let (tables, _) = ring::survey(&client).await;
@@ -39,7 +46,10 @@ impl Demo {
             let got = client.get("wallaby", Form::Delegation).await?;
             let value = got.found.value.unwrap_or_default();
             println!("\nkilled the process of its owner, with all its nodes; right after that:");
-            println!("$ wallaby-chord get wallaby\n{}", String::from_utf8_lossy(&value));
+            println!(
+                "$ wallaby-chord get wallaby\n{}",
+                String::from_utf8_lossy(&value)
+            );
             println!("({} attempts, from {})", got.attempts, got.found.owner);
         }
         processes.end().await;

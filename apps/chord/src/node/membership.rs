@@ -53,13 +53,25 @@ impl Node {
         errands
     }
 
+    /// Another node of the ring, for one that is about to join: the one that it asked may be gone.
+    pub fn add_contact(&mut self, contact: Peer) {
+        if contact == self.me || self.contacts.contains(&contact) {
+            return;
+        }
+        if self.contacts.len() >= CONTACTS {
+            self.contacts.remove(0);
+        }
+        self.contacts.push(contact);
+    }
+
     /// Answers another node's question.
     ///
     /// # Errors
     ///
     /// Why it is not answered.
     pub fn handle_ask(&mut self, ask: Ask) -> Result<Told, Refusal> {
-        if self.is_gone() {
+        if !self.can_route() {
+            // A node that looks for its place has none: who asks means a former one.
             return Err(Refusal::Gone(self.me.clone()));
         }
         match ask {
@@ -327,9 +339,6 @@ impl Node {
     }
 
     fn tell_neighbours(&mut self, from: Peer) -> Result<Told, Refusal> {
-        if self.phase == Phase::Seeking {
-            return Err(Refusal::NotReady(self.me.id));
-        }
         self.suspects.remove(&from);
         if self.predecessor.as_ref() == Some(&from) {
             self.heard = self.round;
@@ -385,13 +394,8 @@ impl Node {
             self.successors = successors;
             self.comparison.is_due = true;
         }
-        if let Some(last) = self.successors.last()
-            && !self.contacts.contains(last)
-        {
-            self.contacts.push(last.clone());
-            if self.contacts.len() > CONTACTS {
-                self.contacts.remove(0);
-            }
+        if let Some(last) = self.successors.last().cloned() {
+            self.add_contact(last);
         }
     }
 

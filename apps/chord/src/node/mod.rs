@@ -199,7 +199,7 @@ impl Node {
         };
         let others = || behind().filter(|peer| peer.id != node.me.id);
         let successors: Vec<Peer> = others().take(node.config.successors).cloned().collect();
-        let predecessor = others().last().cloned();
+        let predecessor = others().next_back().cloned();
         let first_from = |start: RingId| {
             let at = members.partition_point(|peer| peer.id < start);
             members.get(at).or(members.first()).cloned()
@@ -242,6 +242,11 @@ impl Node {
     /// Whether it has its place in the ring: it is neither joining nor leaving.
     pub fn is_serving(&self) -> bool {
         self.phase == Phase::Serving
+    }
+
+    /// Whether it looks for its place: it may need [`Node::add_contact`].
+    pub fn is_seeking(&self) -> bool {
+        self.phase == Phase::Seeking
     }
 
     /// Whether it has left: it can be dropped.

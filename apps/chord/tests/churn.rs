@@ -130,6 +130,29 @@ impl Watch {
         }
     }
 
+    /// Its copies are there: all that there should be, and none that was forgotten somewhere.
+    fn check_copies(&self) {
+        let ids = self.world.ids();
+        for (number, known) in self.keys.iter().enumerate() {
+            let Some(latest) = known.latest else {
+                continue;
+            };
+            let key = Key::new(&format!("key {number}"));
+            let entries = ids
+                .iter()
+                .filter_map(|id| self.world.node(*id)?.store().find(&key));
+            let values: Vec<&[u8]> = entries.map(|entry| &entry.value[..]).collect();
+            let is_right = |value: &&[u8]| *value == latest.to_le_bytes();
+            let open = known.open.iter().any(|value| *value > latest);
+            assert!(
+                open || values.iter().all(is_right),
+                "key {number}: an old copy"
+            );
+            let copies = values.len();
+            assert!((4..=8).contains(&copies), "key {number}: {copies} copies");
+        }
+    }
+
     /// Every key is there, with its latest value.
     fn check_all(&mut self) {
         // What is under way may end.
@@ -265,6 +288,7 @@ fn no_acknowledged_put_is_lost_and_no_answer_is_wrong() {
         assert_eq!(problems(&watch.world.tables()), [], "the ring heals");
         let all = watch.world.ids();
         assert_eq!(serving(&watch.world), all, "nobody is left outside");
+        watch.check_copies();
         println!(
             "{} gets, {} puts, {} failed; {} nodes",
             watch.gets,

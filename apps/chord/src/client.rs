@@ -197,7 +197,7 @@ impl Client {
                 Ok((found, trace))
             }
             Ok(Err(refusal)) => Err(Miss::Refused(refusal)),
-            Err(error) => Err(miss_of(&error, host)),
+            Err(error) => Err(miss_of(&error)),
         }
     }
 
@@ -216,7 +216,7 @@ impl Client {
                 Ok(Step::Done(found)) => return Ok((*found, None)),
                 Ok(Step::Next(next, further)) => (host, lookup) = (next, *further),
                 Ok(Step::Refused(refusal)) => return Err(Miss::Refused(refusal)),
-                Err(error) => return Err(miss_of(&error, &host)),
+                Err(error) => return Err(miss_of(&error)),
             }
         }
         Err(Miss::Refused(Refusal::TooManyHops { limit: MOST }))

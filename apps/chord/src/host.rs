@@ -5,6 +5,7 @@ use crate::message::{Ask, Copying, Lookup, Peer, Refusal, Told, Trouble, Wish};
 use crate::node::{Action, Config, Errand, Node, Tables, take_on};
 use crate::search::Miss;
 use crate::service::{Change, Work, hosting, ring};
+use crate::store::Key;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -161,6 +162,11 @@ impl Host {
 
     /// What becomes of a lookup that came here.
     pub(crate) async fn act_on_lookup(&self, mut lookup: Lookup) -> Action {
+        if let Wish::Get(key) | Wish::Put { key, .. } = &lookup.wish
+            && (key.id != lookup.id || *key != Key::new(&key.name))
+        {
+            return Action::Refuse(Refusal::Misplaced(key.id));
+        }
         for _ in 0..CONFIRMED {
             let (id, action) = {
                 let mut nodes = self.lock();
@@ -189,6 +195,9 @@ impl Host {
 
     pub(crate) fn act_on_copying(&self, copying: Copying) -> Action {
         let to = copying.to;
+        if copying.key != Key::new(&copying.key.name) {
+            return Action::Refuse(Refusal::Misplaced(copying.key.id));
+        }
         match self.lock().by_id.get_mut(&to) {
             Some(hosted) => hosted.node.handle_copying(copying),
             None => Action::Refuse(Refusal::Gone(self.peer(to))),
@@ -341,12 +350,11 @@ impl Host {
 }
 
 /// What a failed call says of who does not answer.
-pub fn miss_of(error: &CallError, asked: &Address) -> Miss {
-    let host = match error {
-        CallError::Status(status) if status.code() == Code::Unavailable => status.server().cloned(),
-        CallError::Failed(Failure::NotSent { .. }) => Some(asked.clone()),
-        CallError::Failed(Failure::Lost(loss)) => loss.server.address.clone(),
-        _ => None,
+pub fn miss_of(error: &CallError) -> Miss {
+    let is_silent = match error {
+        CallError::Status(status) => status.code() == Code::Unavailable,
+        CallError::Failed(failure) => matches!(failure, Failure::NotSent { .. } | Failure::Lost(_)),
+        _ => false,
     };
-    Miss::Lost(host)
+    Miss::Lost(error.server().filter(|_| is_silent).cloned())
 }

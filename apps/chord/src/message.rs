@@ -139,6 +139,9 @@ pub enum Refusal {
         /// The limit.
         limit: usize,
     },
+    /// The place of the key is another one.
+    #[error("{0} is not the place of the key")]
+    Misplaced(RingId),
     /// Another node has the same place.
     #[error("place {0} is taken by another node")]
     Taken(RingId),
@@ -275,7 +278,8 @@ impl Avoid {
         self.nodes.retain(|node| node != peer);
     }
 
-    fn trim(&mut self) {
+    /// Forgets the oldest of too many.
+    pub fn trim(&mut self) {
         let excess = self.nodes.len().saturating_sub(Self::MOST);
         self.nodes.drain(..excess);
         let excess = self.hosts.len().saturating_sub(Self::MOST);

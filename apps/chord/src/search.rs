@@ -95,9 +95,12 @@ impl Search {
             Miss::Lost(None) | Miss::Refused(Refusal::NotReady(_)) => Next::InAMoment,
             // Rings that are put right have ways that end.
             Miss::Refused(Refusal::TooManyHops { .. } | Refusal::NobodyHere) => Next::InAMoment,
-            Miss::Refused(Refusal::Full { .. } | Refusal::TooLarge { .. } | Refusal::Taken(_)) => {
-                Next::Never
-            }
+            Miss::Refused(
+                Refusal::Full { .. }
+                | Refusal::TooLarge { .. }
+                | Refusal::Taken(_)
+                | Refusal::Misplaced(_),
+            ) => Next::Never,
         };
         match self.made < Self::MOST {
             true => next,

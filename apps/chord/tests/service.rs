@@ -8,11 +8,12 @@ use wallaby_chord::chance::Chance;
 use wallaby_chord::client::{Client, Form, LookupError};
 use wallaby_chord::host::Host;
 use wallaby_chord::id::RingId;
-use wallaby_chord::message::{Peer, Refusal};
+use wallaby_chord::message::{Ask, Lookup, Peer, Refusal, Wish};
 use wallaby_chord::node::{Config, Tables};
 use wallaby_chord::process::Setup;
 use wallaby_chord::search::Miss;
 use wallaby_chord::service::{Change, hosting};
+use wallaby_chord::store::{Key, Store};
 
 struct Cluster {
     hosts: Vec<(Endpoint, Arc<Host>)>,
@@ -262,13 +263,31 @@ async fn limits_are_told() {
     };
     assert_eq!(large.unwrap_err(), LookupError::Refused(refusal));
 
+    // Copies are checked like puts, and keys where they come in.
+    let ring = || {
+        let address = small.hosts[0].1.address();
+        wallaby_chord::service::ring::at(small.client.endpoint(), address)
+    };
+    let key = Key::new("key 0");
+    let entry = Store::new(1).put(&key, vec![0; 200], 1, 0).unwrap();
+    let node = small.tables().await[0].peer.id;
+    let entries = vec![(key.clone(), entry)];
+    let kept = ring().ask(node, Ask::Keep { entries }).await.unwrap();
+    let refusal = Refusal::TooLarge {
+        size: 205,
+        limit: 100,
+    };
+    assert_eq!(kept, Err(refusal));
+    let elsewhere = Lookup::new(RingId(1), node, Wish::Get(key.clone()));
+    let refusal = Refusal::Misplaced(key.id);
+    assert_eq!(ring().find(elsewhere).await.unwrap(), Err(refusal));
+
     // A ring of 500 nodes cannot be crossed in two hops from everywhere.
     let wide = Cluster::start("wide", 2, 500, config).await;
     let mut limited = 0;
     for number in 0..20u64 {
         let id = RingId::of_node(1, number);
-        let lookup =
-            wallaby_chord::message::Lookup::new(id, RingId(0), wallaby_chord::message::Wish::Owner);
+        let lookup = Lookup::new(id, RingId(0), Wish::Owner);
         let at =
             wallaby_chord::service::ring::at(wide.client.endpoint(), wide.hosts[0].1.address());
         match at.find(lookup).await.unwrap() {

@@ -154,6 +154,7 @@ impl Node {
 
     pub(super) fn keep(&mut self, entries: Vec<(Key, Entry)>) -> Result<(), Refusal> {
         for (key, entry) in entries {
+            self.check_size(&key, &entry.value)?;
             self.store.learn(key, entry, self.round)?;
         }
         Ok(())

@@ -3,6 +3,7 @@
 use super::{Action, Node, Phase};
 use crate::id::{RingId, Span};
 use crate::message::{Avoid, Copying, Found, Lookup, Peer, Refusal, Wish};
+use crate::store::Key;
 use wallaby::Address;
 
 /// Where a place is.
@@ -30,7 +31,9 @@ impl Node {
         if !self.can_route() {
             return Action::Refuse(Refusal::NotReady(self.me.id));
         }
+        lookup.avoid.trim();
         if let Some(trail) = &mut lookup.trail {
+            trail.truncate(self.config.hop_limit as usize);
             trail.push(self.me.clone());
         }
         let limit = self.config.hop_limit;
@@ -74,6 +77,9 @@ impl Node {
             return Action::Refuse(Refusal::NotReady(self.me.id));
         }
         let (key, entry) = (copying.key, copying.entry);
+        if let Err(refusal) = self.check_size(&key, &entry.value) {
+            return Action::Refuse(refusal);
+        }
         if let Err(full) = self.store.learn(key.clone(), entry.clone(), self.round) {
             return Action::Refuse(full.into());
         }
@@ -87,6 +93,7 @@ impl Node {
             peer.id.is_between(copying.previous, self.me.id) && !copying.avoid.has(peer)
         });
         let mut rest = copying.rest;
+        rest.truncate(self.config.successors);
         let (next, previous) = match missed {
             Some(peer) if found.copies < MOST_COPIES => (peer.clone(), copying.previous),
             _ if rest.is_empty() => return Action::Answer(Box::new(found)),
@@ -173,9 +180,8 @@ impl Node {
                 if matches!(self.phase, Phase::Leaving(_)) {
                     return Action::Refuse(Refusal::NotReady(self.me.id));
                 }
-                let (size, limit) = (key.name.len() + value.len(), self.config.entry_bytes);
-                if size > limit {
-                    return Action::Refuse(Refusal::TooLarge { size, limit });
+                if let Err(refusal) = self.check_size(&key, &value) {
+                    return Action::Refuse(refusal);
                 }
                 let entry = match self.store.put(&key, value, put, self.round) {
                     Ok(entry) => entry,
@@ -200,6 +206,15 @@ impl Node {
                 };
                 Action::Copy(next, Box::new(copying))
             }
+        }
+    }
+
+    /// Whether an entry is one that nodes take.
+    pub(super) fn check_size(&self, key: &Key, value: &[u8]) -> Result<(), Refusal> {
+        let (size, limit) = (key.name.len() + value.len(), self.config.entry_bytes);
+        match size > limit {
+            true => Err(Refusal::TooLarge { size, limit }),
+            false => Ok(()),
         }
     }
 

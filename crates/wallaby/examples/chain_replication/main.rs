@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use wallaby::{Address, CallError, Client, Code, Endpoint, Failure, One, Request, Status};
+use wallaby::{Address, CallError, Client, Code, Endpoint, One, Request, Status};
 
 /// How many updates a replica keeps for the one behind it. Who lacks more gets the whole state.
 const HISTORY: usize = 1024;
@@ -544,12 +544,10 @@ impl Adder {
 
     /// Tells the master who did not answer: the error knows, wherever in the chain that was; or all are to be looked at.
     async fn report(&mut self, error: &CallError) -> Result<(), Error> {
-        let silent = match error {
-            CallError::Status(status) => status.server().cloned(),
-            CallError::Failed(Failure::Lost(loss)) => loss.server.address.clone(),
-            _ => None,
+        let suspects = match error.server() {
+            Some(silent) => vec![silent.clone()],
+            None => self.chain.replicas.clone(),
         };
-        let suspects = silent.map_or_else(|| self.chain.replicas.clone(), |silent| vec![silent]);
         for suspect in suspects {
             let looked_into = master::at(&self.endpoint, &self.master).suspect(suspect);
             self.chain = looked_into.await?;

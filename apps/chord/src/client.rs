@@ -30,6 +30,7 @@ pub struct Client {
     traced: bool,
     trails: bool,
     deadline: Duration,
+    attempts: u32,
 }
 
 /// What a lookup found, and what it took.
@@ -79,6 +80,7 @@ impl Client {
             traced: false,
             trails: false,
             deadline: Self::DEADLINE,
+            attempts: Search::MOST,
         }
     }
 
@@ -93,6 +95,14 @@ impl Client {
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// The same with another limit for how many attempts a lookup has: [`Search::MOST`], if nothing is said. Pauses between
+    /// them grow from 25 ms to half a second.
+    #[must_use]
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts;
         self
     }
 
@@ -143,7 +153,7 @@ impl Client {
 
     async fn look_up(&self, id: RingId, wish: Wish, form: Form) -> Result<Answered, LookupError> {
         const MOMENT: Duration = Duration::from_millis(25);
-        let mut search = Search::new(id, wish);
+        let mut search = Search::new(id, wish).at_most(self.attempts);
         let mut misses = Vec::new();
         loop {
             let host = self.start(&search).ok_or(LookupError::NoHosts)?;
@@ -173,7 +183,7 @@ impl Client {
                 (Next::InAMoment, _) => {
                     tokio::time::sleep(MOMENT * search.made().min(20)).await;
                 }
-                (Next::Never, Miss::Refused(refusal)) if search.made() < Search::MOST => {
+                (Next::Never, Miss::Refused(refusal)) if search.may_go_on() => {
                     return Err(LookupError::Refused(refusal));
                 }
                 (Next::Never, last) => {

@@ -16,6 +16,7 @@ pub struct Search {
     wish: Wish,
     avoid: Avoid,
     made: u32,
+    most: u32,
 }
 
 /// Why an attempt did not succeed.
@@ -41,7 +42,7 @@ pub enum Next {
 }
 
 impl Search {
-    /// How many attempts are made at most.
+    /// How many attempts are made at most, if nothing is said.
     pub const MOST: u32 = 24;
 
     /// One that has made no attempt yet.
@@ -51,7 +52,20 @@ impl Search {
             wish,
             avoid: Avoid::default(),
             made: 0,
+            most: Self::MOST,
         }
+    }
+
+    /// The same with so many attempts at most.
+    #[must_use]
+    pub fn at_most(mut self, attempts: u32) -> Self {
+        self.most = attempts;
+        self
+    }
+
+    /// Whether another attempt may be made.
+    pub fn may_go_on(&self) -> bool {
+        self.made < self.most
     }
 
     /// The next attempt, which begins at a node.
@@ -102,7 +116,7 @@ impl Search {
                 | Refusal::Misplaced(_),
             ) => Next::Never,
         };
-        match self.made < Self::MOST {
+        match self.may_go_on() {
             true => next,
             false => Next::Never,
         }

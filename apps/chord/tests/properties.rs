@@ -48,7 +48,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Nodes join a few at a time, whenever they like; some leave, some crash; in the end it is one ring, in which every
     /// place is found from everywhere.
@@ -78,7 +78,9 @@ proptest! {
         prop_assert_eq!(problems(&world.tables()), vec![]);
         for index in leaves {
             let ids = world.ids();
-            world.leave(*index.get(&ids));
+            if ids.len() > 1 {
+                world.leave(*index.get(&ids));
+            }
         }
         for index in crashes {
             let ids = world.ids();

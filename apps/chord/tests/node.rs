@@ -264,7 +264,7 @@ fn what_is_handed_over_comes_in_parts() {
         let Ok(Told::Entries(entries, more)) = behind.handle_ask(Ask::HandOver { span }) else {
             panic!("entries");
         };
-        assert!(entries.len() <= 512);
+        assert!(entries.len() <= 256);
         all.extend(entries.into_iter().map(|(key, _)| key));
         parts += 1;
         match more {

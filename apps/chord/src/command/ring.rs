@@ -59,7 +59,7 @@ pub(super) fn report(problems: &[Problem]) {
 
 /// What all nodes know, by place, and which endpoints do not answer.
 pub(super) async fn survey(client: &Client) -> (Vec<Tables>, Vec<Address>) {
-    const AT_ONCE: u32 = 128;
+    const AT_ONCE: u32 = 32;
     // More nodes than any ring has here: an endpoint that never comes to an end is not believed.
     const MOST: usize = 1 << 20;
     let (mut all, mut silent) = (Vec::new(), Vec::new());

@@ -38,7 +38,8 @@ pub struct Config {
     pub compare_every: u64,
     /// How many keys a node keeps, copies included. Default 65,536.
     pub keys: usize,
-    /// How long key and value may be together, in bytes. Default 64 KiB.
+    /// How long key and value may be together, in bytes. Default 32 KiB: over UDP a message
+    /// has at most 64 KiB.
     pub entry_bytes: usize,
 }
 
@@ -171,7 +172,7 @@ impl Default for Config {
             fingers_per_round: 2,
             compare_every: 8,
             keys: 1 << 16,
-            entry_bytes: 64 << 10,
+            entry_bytes: 32 << 10,
         }
     }
 }

@@ -9,9 +9,9 @@ use crate::message::{Ask, Peer, Refusal, Told, Trouble};
 use crate::store::{Entry, Key, digest};
 
 /// How many entries are compared or handed over at a time.
-const BATCH: usize = 512;
-/// How many bytes of entries are sent at a time, about.
-const BATCH_BYTES: usize = 1 << 20;
+const BATCH: usize = 256;
+/// How many bytes of entries are sent at a time, unless a single one is longer: they fit into a message over UDP.
+const BATCH_BYTES: usize = 48 << 10;
 /// A copy strays that was not confirmed in so many comparisons.
 const STRAYS_AFTER: u64 = 3;
 
@@ -78,15 +78,22 @@ impl Node {
         if digest(self.store.within(span)) == theirs {
             return Told::Yes;
         }
-        let entries = self.store.within(span).take(2 * BATCH);
-        let versions: Vec<_> = entries
-            .map(|(key, entry)| (key.clone(), entry.version))
-            .collect();
-        // If there are more, the next comparison goes on with those.
-        let to = match versions.len() < 2 * BATCH {
-            true => span.to,
-            false => versions.last().map_or(span.to, |(key, _)| key.id),
-        };
+        let mut versions = Vec::new();
+        let mut bytes = 0;
+        for (key, entry) in self.store.within(span) {
+            bytes += key.name.len() + 32;
+            if bytes > BATCH_BYTES && !versions.is_empty() {
+                // The last place may be cut off in its middle: the next comparison begins with it.
+                let last = versions
+                    .last()
+                    .map_or(span.to, |(key, _): &(Key, _)| key.id);
+                let whole = RingId(last.0.wrapping_sub(1));
+                let to = if whole == span.after { last } else { whole };
+                return Told::Versions(versions, to);
+            }
+            versions.push((key.clone(), entry.version));
+        }
+        let to = span.to;
         Told::Versions(versions, to)
     }
 

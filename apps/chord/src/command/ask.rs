@@ -139,15 +139,21 @@ impl Explain {
 /// How a lookup went, several lines, and what it takes by iteration.
 pub(super) async fn explain(client: &Client, key: &str) -> anyhow::Result<String> {
     let id = RingId::of_key(key);
-    let client = client.clone().traced();
-    // The first time connects endpoints that have never talked to each other.
-    client.owner(id, Form::Delegation).await?;
-    let delegated = client.owner(id, Form::Delegation).await?;
-    client.owner(id, Form::Iteration).await?;
-    let iterated = client.owner(id, Form::Iteration).await?;
-    report_misses(&delegated);
+    let seed = super::random();
+    let mut answers = Vec::new();
+    for form in [Form::Delegation, Form::Iteration] {
+        // Of one seed, so that both begin at the same node.
+        let client = Client::new(client.endpoint().clone(), client.hosts(), seed).traced();
+        // The first time connects endpoints that have never talked to each other.
+        client.owner(id, form).await?;
+        answers.push(client.owner(id, form).await?);
+    }
+    let [delegated, iterated] = &answers[..] else {
+        anyhow::bail!("two forms are asked");
+    };
+    report_misses(delegated);
     let mut text = draw::way(key, id, &delegated.found, delegated.trace.as_ref());
-    for (name, answered) in [("delegation", &delegated), ("iteration", &iterated)] {
+    for (name, answered) in [("delegation", delegated), ("iteration", iterated)] {
         let hops = answered.found.hops;
         let messages = match name {
             "delegation" => hops + 2,

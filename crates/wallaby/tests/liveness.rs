@@ -84,6 +84,7 @@ async fn a_failure_below_the_first_hop_is_found_and_named(net: Net) {
     assert!(matches!(loss.kind, FailureKind::Silent { .. }), "{failed}");
     assert_eq!((loss.request.hop, loss.executed), (1, Executed::Executed));
     assert_eq!(loss.server.address, Some(address.clone()), "{failed}");
+    assert_eq!(failed.server(), Some(&address), "{failed}");
     assert!(loss.server.node.is_none_or(|known| known == node));
     assert!(
         failed.to_string().contains(&address.to_string()),

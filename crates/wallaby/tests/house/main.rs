@@ -24,6 +24,7 @@ const LAYERS: &[&str] = &[
     "wallaby-chaos",
     "wallaby-cli",
     "wallaby-graph",
+    "wallaby-raytrace",
 ];
 
 /// The crate that must stay pure, and what it may depend on, development aside.

@@ -37,6 +37,8 @@ pub struct Path {
     pub throughput: DVec3,
     /// Whether lamps that the ray hits count: not after a surface that sent a shadow ray to them.
     pub sees_lamps: bool,
+    /// Whether a surface has scattered it: it was not only reflected and refracted.
+    pub is_scattered: bool,
 }
 
 /// A ray from a surface towards a light.
@@ -64,7 +66,9 @@ pub struct Shaded {
 }
 
 /// More light than this by way of another surface is cut off: such paths are rare, and would be bright dots.
-const BRIGHTEST_INDIRECT: f64 = 8.0;
+const BRIGHTEST_INDIRECT: f64 = 3.0;
+/// The same of a lamp that is seen in a mirror, or through glass, by a surface that scatters: rarer still.
+const BRIGHTEST_CAUSTIC: f64 = 1.0;
 /// From this bounce on paths end by chance.
 const MORTAL_FROM: u16 = 3;
 /// Clear coats have the refractive index of glass.
@@ -90,6 +94,7 @@ impl Path {
             search: Search::new(ray),
             throughput: DVec3::ONE,
             sees_lamps: true,
+            is_scattered: false,
         }
     }
 
@@ -120,6 +125,10 @@ impl Path {
         let direction = self.search.ray.direction;
         let (shadow, next) = match material.finish {
             Finish::Matt(albedo) => self.scatter(albedo, &surface, world, chance),
+            // What a coat reflects onto other surfaces is little, and costs many paths.
+            Finish::Glazed(albedo) if self.is_scattered => {
+                self.scatter(albedo, &surface, world, chance)
+            }
             Finish::Glazed(albedo) => {
                 let reflected = reflectance(-direction.dot(surface.smooth), 1.0 / COAT);
                 // Reflected more often than the coat does it, as that is what the eye looks for.
@@ -223,6 +232,7 @@ impl Path {
             search: Search::new(Ray { origin, direction }),
             throughput,
             sees_lamps,
+            is_scattered: self.is_scattered || !sees_lamps,
             ..*self
         }
     }
@@ -242,10 +252,12 @@ impl Path {
     }
 
     fn contribution(&self, light: DVec3) -> Contribution {
-        let light = match self.bounce {
-            0 => light,
-            _ => light.min(DVec3::splat(BRIGHTEST_INDIRECT)),
+        let most = match (self.is_scattered, self.sees_lamps) {
+            (false, _) => f64::INFINITY,
+            (true, false) => BRIGHTEST_INDIRECT,
+            (true, true) => BRIGHTEST_CAUSTIC,
         };
+        let light = light.min(DVec3::splat(most));
         Contribution {
             pixel: self.pixel,
             amount: Amount::of(light),

@@ -22,13 +22,15 @@ pub struct Preview {
     written: Instant,
     /// Lines of the terminal that the last view took.
     lines: usize,
+    /// Without a terminal: how many tenths were told.
+    tenths: u64,
 }
 
 /// What of a picture is drawn in the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drawn {
-    /// Nothing.
-    Nothing,
+    /// Nothing, as there is no terminal: a line now and then says how far it is.
+    Lines,
     /// How far it is.
     Progress,
     /// That, and the picture.
@@ -41,12 +43,12 @@ const SHOW: Duration = Duration::from_millis(400);
 const WRITE: Duration = Duration::from_secs(3);
 
 impl Preview {
-    /// Of a picture of so many paths, that will be in this file. Without a terminal nothing is drawn.
+    /// Of a picture of so many paths, that will be in this file. Without a terminal it is told in lines.
     pub fn new(paths: u64, exposure: f64, file: &Path, drawn: Drawn) -> Self {
         let now = Instant::now();
         let drawn = match Term::stderr().is_term() {
             true => drawn,
-            false => Drawn::Nothing,
+            false => Drawn::Lines,
         };
         Self {
             paths,
@@ -57,6 +59,7 @@ impl Preview {
             shown: now,
             written: now,
             lines: 0,
+            tenths: 0,
         }
     }
 
@@ -69,6 +72,21 @@ impl Preview {
         }
     }
 
+    /// That the first light has come, and later how far it is, each tenth, but not more often than anybody would read.
+    fn tell(&mut self, picture: &Picture) {
+        const TELL: Duration = Duration::from_secs(5);
+        let (paths, file) = (picture.paths(), self.file.display());
+        let tenths = 10 * paths / self.paths.max(1);
+        if self.tenths == 0 {
+            eprintln!("{file}: first light");
+            self.tenths = tenths.max(1);
+        } else if tenths > self.tenths && self.shown.elapsed() > TELL {
+            eprintln!("{file}: {} %", 100 * paths / self.paths.max(1));
+            self.tenths = tenths;
+            self.shown = Instant::now();
+        }
+    }
+
     fn show(&mut self, picture: &Picture) {
         let term = Term::stderr();
         let (rows, columns) = term.size();
@@ -77,7 +95,7 @@ impl Preview {
         let left = elapsed / share.max(1e-9) - elapsed;
         let mut view = match self.drawn {
             Drawn::Picture => half_blocks(picture, self.exposure, columns.into(), rows.into()),
-            Drawn::Progress | Drawn::Nothing => String::new(),
+            Drawn::Progress | Drawn::Lines => String::new(),
         };
         let done = (share * 30.0) as usize;
         let bar = "━".repeat(done.min(30)) + &"╌".repeat(30usize.saturating_sub(done));
@@ -91,9 +109,13 @@ impl Preview {
 
 impl Watch for Preview {
     fn grown(&mut self, picture: &Picture) {
-        if self.drawn != Drawn::Nothing && self.shown.elapsed() > SHOW {
-            self.show(picture);
-            self.shown = Instant::now();
+        match self.drawn {
+            Drawn::Lines => self.tell(picture),
+            Drawn::Progress | Drawn::Picture if self.shown.elapsed() > SHOW => {
+                self.show(picture);
+                self.shown = Instant::now();
+            }
+            Drawn::Progress | Drawn::Picture => {}
         }
         if self.written.elapsed() > WRITE {
             // The final picture will say what is wrong, if something is.

@@ -63,9 +63,9 @@ fn make_box(scene: &mut Scene, triangles: u32) {
     let glazed = |r, g, b| Material::new(Finish::Glazed(DVec3::new(r, g, b)));
     scene.materials = vec![
         matt(0.78, 0.76, 0.72),                                      // 0: walls
-        matt(0.68, 0.16, 0.09),                                      // 1: to the left
-        matt(0.10, 0.30, 0.46),                                      // 2: to the right
-        Material::lamp(DVec3::new(15.5, 12.4, 8.6)),                 // 3: lamp
+        glazed(0.68, 0.16, 0.09),                                    // 1: to the left
+        glazed(0.10, 0.30, 0.46),                                    // 2: to the right
+        Material::lamp(DVec3::new(9.6, 7.9, 5.7)),                   // 3: lamp
         Material::new(Finish::Mirror(DVec3::new(0.96, 0.77, 0.44))), // 4: gold
         Material::new(Finish::Glass {
             tint: DVec3::splat(0.98),
@@ -77,7 +77,7 @@ fn make_box(scene: &mut Scene, triangles: u32) {
     ];
     // Three quarters of the triangles are in the spheres.
     let cells = (f64::from(triangles) / 40.0).sqrt().max(1.0) as u32;
-    let (w, h, d) = (2.4, 2.0, 2.4);
+    let (w, h, d) = (3.0, 2.0, 2.6);
     let corner = DVec3::new(-w / 2.0, 0.0, -d / 2.0);
     let (x, y, z) = (DVec3::X * w, DVec3::Y * h, DVec3::Z * d);
     scene.add_sheet(corner, z, x, cells, 8);
@@ -85,24 +85,25 @@ fn make_box(scene: &mut Scene, triangles: u32) {
     scene.add_sheet(corner, x, y, cells, 0);
     scene.add_sheet(corner, y, z, cells, 1);
     scene.add_sheet(corner + x, z, y, cells, 2);
-    let lamp = DVec3::new(-0.4, h - 0.004, -0.4);
-    scene.add_sheet(lamp, DVec3::X * 0.8, DVec3::Z * 0.8, cells.min(4), 3);
+    let lamp = DVec3::new(-0.6, h - 0.004, -0.5);
+    scene.add_sheet(lamp, DVec3::X * 1.2, DVec3::Z * 0.9, cells.min(4), 3);
     let fine = (f64::from(triangles) / 64.0).sqrt().max(2.0) as u32;
     for (at, radius, share, material) in [
-        ([-0.52, 0.46, -0.42], 0.46, 1.0, 4),
-        ([0.48, 0.40, 0.22], 0.40, 1.2, 5),
-        ([-0.34, 0.20, 0.50], 0.20, 0.7, 6),
-        ([0.62, 0.24, -0.66], 0.24, 0.7, 7),
-        ([0.03, 0.12, 0.78], 0.12, 0.6, 7),
-        ([-0.85, 0.16, 0.22], 0.16, 0.6, 8),
+        ([-0.60, 0.52, -0.40], 0.52, 1.0, 4),
+        ([0.52, 0.42, 0.20], 0.42, 1.2, 5),
+        ([-0.22, 0.22, 0.52], 0.22, 0.7, 6),
+        ([0.78, 0.34, -0.72], 0.34, 0.7, 1),
+        ([0.08, 0.13, 0.86], 0.13, 0.6, 7),
+        ([-0.93, 0.17, 0.36], 0.17, 0.6, 2),
+        ([0.02, 0.19, -0.35], 0.19, 0.6, 8),
     ] {
         let fine = (f64::from(fine) * share).max(2.0) as u32;
         add_sphere(scene, DVec3::from(at), radius, fine, material);
     }
     scene.camera = Some(Camera {
-        from: DVec3::new(0.0, 1.0, 4.9),
-        to: DVec3::new(0.0, 0.97, 0.0),
-        degrees: 32.0,
+        from: DVec3::new(0.0, 0.95, 5.1),
+        to: DVec3::new(0.0, 0.78, 0.0),
+        degrees: 25.0,
     });
 }
 
@@ -147,16 +148,25 @@ const LAKE: f64 = 0.42;
 fn make_hills(scene: &mut Scene, triangles: u32) {
     let matt = |r, g, b| Material::new(Finish::Matt(DVec3::new(r, g, b)));
     scene.materials = vec![
-        matt(0.14, 0.20, 0.05),                                       // 0: grass
+        matt(0.13, 0.145, 0.05),                                      // 0: grass
         matt(0.30, 0.26, 0.21),                                       // 1: rock
         matt(0.88, 0.89, 0.92),                                       // 2: snow
-        matt(0.55, 0.46, 0.31),                                       // 3: sand
+        matt(0.36, 0.31, 0.19),                                       // 3: sand
         Material::new(Finish::Glazed(DVec3::new(0.01, 0.045, 0.06))), // 4: water
     ];
     let cells = (f64::from(triangles) / 2.2).sqrt().max(2.0) as u32;
     let step = 2.0 * REACH / f64::from(cells);
+    // Finer before the camera than far away.
+    let across = |i: u32| {
+        let share = 2.0 * f64::from(i) / f64::from(cells) - 1.0;
+        REACH * share * (0.45 + 0.55 * share.abs())
+    };
+    let along = |j: u32| {
+        let share = 1.0 - f64::from(j) / f64::from(cells);
+        REACH - 2.0 * REACH * share * (0.2 + 0.8 * share)
+    };
     let point = |i: u32, j: u32| {
-        let (x, z) = (f64::from(i) * step - REACH, f64::from(j) * step - REACH);
+        let (x, z) = (across(i), along(j));
         DVec3::new(x, height(x, z), z)
     };
     let normal = |at: DVec3| {
@@ -194,12 +204,12 @@ fn make_hills(scene: &mut Scene, triangles: u32) {
         4,
     );
     scene.sky = Some(Sky {
-        zenith: DVec3::new(0.16, 0.30, 0.62),
-        horizon: DVec3::new(0.80, 0.74, 0.66),
+        zenith: DVec3::new(0.10, 0.22, 0.55),
+        horizon: DVec3::new(0.66, 0.70, 0.74),
         ground: DVec3::new(0.55, 0.52, 0.48),
         sun: Some(Sun {
             direction: DVec3::new(-0.62, 0.36, -0.30).normalize_or(DVec3::Y),
-            irradiance: DVec3::new(4.4, 3.5, 2.5),
+            irradiance: DVec3::new(5.2, 4.0, 2.7),
             cosine: 0.9999,
         }),
     });
@@ -213,8 +223,9 @@ fn make_hills(scene: &mut Scene, triangles: u32) {
 /// What covers the land there.
 fn cover(at: DVec3, upright: f64) -> u32 {
     let ragged = 0.25 * noise(at.x * 3.1, at.z * 3.1, 11);
+    let fine = 0.05 * noise(at.x * 9.0, at.z * 9.0, 12);
     match at.y {
-        y if y < LAKE + 0.07 => 3,
+        y if y < LAKE + 0.02 + fine => 3,
         y if y + ragged > 2.05 && upright > 0.55 => 2,
         y if upright < 0.72 || y + ragged > 1.75 => 1,
         _ => 0,
@@ -278,8 +289,12 @@ mod tests {
         for model in [Model::Box, Model::Hills] {
             for triangle in model.make(2000).triangles {
                 let across = triangle.across().as_vec3();
-                let told = triangle.normals[0];
-                assert!(told == Vec3::ZERO || across.dot(told) > 0.0, "{triangle:?}");
+                let [a, b, c] = triangle.normals;
+                let told = a + b + c;
+                assert!(
+                    told == Vec3::ZERO || across.dot(told) > 0.0,
+                    "{triangle:?}"
+                );
             }
         }
     }

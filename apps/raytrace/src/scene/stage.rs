@@ -28,7 +28,7 @@ impl Scene {
         }
         if !has_light && !has_sun {
             if self.materials.len() == 1 {
-                self.materials[0] = Material::new(Finish::Glazed(DVec3::new(0.71, 0.29, 0.17)));
+                self.materials[0] = Material::new(Finish::Glazed(DVec3::new(0.58, 0.15, 0.07)));
             }
             let camera = overview(&self, staging.up);
             self.camera = Some(camera);
@@ -37,9 +37,9 @@ impl Scene {
                 self.add_soft_light(&bounds, staging.up, &camera);
             }
             self.sky = Some(Sky {
-                zenith: DVec3::new(0.34, 0.50, 0.80),
-                horizon: DVec3::new(0.88, 0.88, 0.86),
-                ground: DVec3::new(0.45, 0.43, 0.40),
+                zenith: DVec3::new(0.14, 0.20, 0.34),
+                horizon: DVec3::new(0.42, 0.44, 0.47),
+                ground: DVec3::new(0.25, 0.24, 0.22),
                 sun: None,
             });
         }
@@ -103,14 +103,14 @@ impl Scene {
     }
 
     fn add_floor(&mut self, bounds: &Bounds, up: DVec3) {
-        const CELLS: u32 = 48;
+        const CELLS: u32 = 64;
         let size = bounds.size().length();
         let (one, other) = up.any_orthonormal_pair();
         let center = bounds.center();
         let below = up.dot(center) - height_of(bounds, up) / 2.0;
         let middle = center + up * (below - up.dot(center));
-        let reach = 10.0 * size;
-        let material = Material::new(Finish::Matt(DVec3::new(0.62, 0.63, 0.64)));
+        let reach = 40.0 * size;
+        let material = Material::new(Finish::Matt(DVec3::new(0.50, 0.49, 0.47)));
         let material = self.material(material);
         let corner = middle - (one + other) * reach;
         self.add_sheet(
@@ -135,7 +135,7 @@ impl Scene {
         let across = ahead.any_orthonormal_vector();
         let down = ahead.cross(across);
         let side = size * 0.8;
-        let material = self.material(Material::lamp(DVec3::new(13.0, 11.8, 10.2)));
+        let material = self.material(Material::lamp(DVec3::new(15.0, 13.4, 11.2)));
         let corner = at - (across + down) * (side / 2.0);
         self.add_sheet(corner, across * side, down * side, 1, material);
     }

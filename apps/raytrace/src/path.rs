@@ -257,7 +257,10 @@ impl Path {
             (true, false) => BRIGHTEST_INDIRECT,
             (true, true) => BRIGHTEST_CAUSTIC,
         };
-        let light = light.min(DVec3::splat(most));
+        let light = match light.is_nan() {
+            true => DVec3::ZERO,
+            false => light.min(DVec3::splat(most)),
+        };
         Contribution {
             pixel: self.pixel,
             amount: Amount::of(light),

@@ -5,6 +5,7 @@ mod common;
 
 use common::{cluster, settings, staged};
 use glam::DVec3;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use wallaby::{Code, Endpoint};
 use wallaby_raytrace::client::Client;
@@ -79,7 +80,7 @@ async fn servers_refuse_what_cannot_be() {
     path.search.ray.direction = DVec3::NAN;
     path.throughput = DVec3::NAN;
     let onward = server().advance(job, vec![path], Vec::new()).await.unwrap();
-    assert!(onward.light.is_empty() && onward.paths.is_empty());
+    assert_eq!((onward.light, onward.paths), Default::default());
 
     // A second scene.
     let host = hosting::within(cluster.client().server(0));
@@ -156,7 +157,7 @@ async fn a_path_takes_one_message_a_hop_and_one_for_each_light() {
     let (world, parts) = staged("box:4000", 4);
     let cluster = cluster(&world, parts).await;
     let client = cluster.client();
-    let settings = settings(40, 30, 1, 1);
+    let settings = settings(40, 30, 1, 64);
     let mut checked = 0;
     for path in settings.camera_paths(&world).step_by(61) {
         if path.search.step(&world.map) == Step::Missed {
@@ -207,19 +208,33 @@ async fn a_path_takes_one_message_a_hop_and_one_for_each_light() {
 async fn a_batch_whose_tree_grows_too_wide_is_halved() {
     let (world, parts) = staged("box:3000", 9);
     let cluster = cluster(&world, parts).await;
-    let settings = settings(128, 128, 2, 32_768);
-    let picture = common::picture_by(
-        wallaby_raytrace::render::Form::Dpc,
-        &cluster,
-        &world,
-        &settings,
-    )
-    .await;
-    let failed = cluster.client().endpoint().metrics().calls_failed;
+    let client = cluster.client();
+    let settings = settings(256, 256, 1, 1);
+    let mut parts: BTreeMap<u16, Vec<Path>> = BTreeMap::new();
+    for path in settings.camera_paths(&world) {
+        if let Step::Visit(part) = path.search.step(&world.map) {
+            parts.entry(part).or_default().push(path);
+        }
+    }
+    let (part, mut paths) = parts
+        .into_iter()
+        .max_by_key(|(_, paths)| paths.len())
+        .unwrap();
+    paths.truncate(16_000);
+    assert_eq!(paths.len(), 16_000);
+    // One ray a message: more than four branches a path.
+    let wide = dpc::trace(client.clone(), settings.job, part, paths.clone())
+        .await
+        .unwrap();
+    let failed = client.endpoint().metrics().calls_failed;
     assert!(
         failed > 0,
         "the batch was not too wide: this test shows nothing"
     );
-    assert!(picture == common::picture_alone("box:3000", &settings).await);
+    let mut job = settings.job;
+    job.batch = 65_536;
+    let narrow = dpc::trace(client.clone(), job, part, paths).await.unwrap();
+    assert_eq!(client.endpoint().metrics().calls_failed, failed);
+    assert!(wide == narrow);
     cluster.end();
 }

@@ -102,7 +102,11 @@ impl Calls<'_> {
 ///
 /// A call has a budget of branches, which paths that scatter in all directions may use up: then it is made again in two
 /// halves. So the light is kept until a call is complete.
-async fn trace(
+///
+/// # Errors
+///
+/// If a server fails.
+pub async fn trace(
     client: Client,
     job: Job,
     part: u16,

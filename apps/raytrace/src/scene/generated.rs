@@ -291,10 +291,7 @@ mod tests {
                 let across = triangle.across().as_vec3();
                 let [a, b, c] = triangle.normals;
                 let told = a + b + c;
-                assert!(
-                    told == Vec3::ZERO || across.dot(told) > 0.0,
-                    "{triangle:?}"
-                );
+                assert!(told == Vec3::ZERO || across.dot(told) > 0.0, "{triangle:?}");
             }
         }
     }

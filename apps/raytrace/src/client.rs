@@ -53,15 +53,15 @@ impl Client {
         Self::listening(&listen, link_delay).await
     }
 
-    /// An endpoint for a client that listens at an address. A server that is lost shows after about a second, a call that
-    /// takes long is left alone.
+    /// An endpoint for a client that listens at an address. A server that is lost shows after some seconds at most, a call that
+    /// takes long is left alone. It is asked about seldom, as a call may have tens of thousands of branches.
     ///
     /// # Errors
     ///
     /// If it cannot listen.
     pub async fn listening(listen: &str, link_delay: Duration) -> anyhow::Result<Endpoint> {
-        const PERIOD: Duration = Duration::from_millis(250);
-        const SILENCE: Duration = Duration::from_secs(10);
+        const PERIOD: Duration = Duration::from_secs(1);
+        const SILENCE: Duration = Duration::from_secs(15);
         const LONGEST_CALL: Duration = Duration::from_secs(1800);
         let builder = Endpoint::builder().listen(listen).link_delay(link_delay);
         let builder = builder.ping(PERIOD, SILENCE).default_deadline(LONGEST_CALL);

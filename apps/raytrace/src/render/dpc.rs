@@ -136,12 +136,13 @@ async fn trace_once(
     paths: Vec<Path>,
 ) -> Result<Vec<Contribution>, CallError> {
     let mut call = hops::within(client.server(part)).bounce(job, paths);
-    let mut light = Vec::new();
+    let (mut light, mut room) = (Vec::new(), 4096);
     while let Some(more) = call.next().await {
         light.extend(more?);
-        // Of a pixel there is much light before there is an end: keep one sum of it.
-        if light.len() > 4 * job.batch as usize + 4096 {
+        // Much of it is for the same pixels: of those one sum is kept.
+        if light.len() > room {
             join(&mut light);
+            room = room.max(2 * light.len());
         }
     }
     Ok(light)

@@ -167,20 +167,19 @@ async fn hand_on(
         }
     }
     let server = |part: u16| -> Result<Address, Status> { loaded.server(part).cloned() };
-    Ok(match last {
+    match last {
         None => {}
         Some(Message::Light(light)) => request.respond(light).await?,
         Some(Message::Shadows(part, shadows)) => {
-            request
-                .forward(server(part)?, hops::shadow(job, shadows))
-                .await?;
+            let target = hops::shadow(job, shadows);
+            request.forward(server(part)?, target).await?;
         }
         Some(Message::Paths(part, paths)) => {
-            request
-                .forward(server(part)?, hops::bounce(job, paths))
-                .await?;
+            let target = hops::bounce(job, paths);
+            request.forward(server(part)?, target).await?;
         }
-    })
+    }
+    Ok(())
 }
 
 fn no_such_triangle(error: NoSuchTriangle) -> Status {

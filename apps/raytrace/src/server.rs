@@ -28,7 +28,7 @@ enum State {
     /// It has no scene yet.
     Empty,
     /// Triangles come.
-    Receiving(Receiving),
+    Receiving(Box<Receiving>),
     /// It serves.
     Ready(Arc<Loaded>),
 }
@@ -139,13 +139,13 @@ impl Server {
                 "this server has a scene already",
             ));
         }
-        *state = State::Receiving(Receiving {
+        *state = State::Receiving(Box::new(Receiving {
             number,
             expected: expected as usize,
             triangles: Vec::new(),
             world,
             servers,
-        });
+        }));
         Ok(())
     }
 

@@ -41,15 +41,16 @@ struct Up {
 impl Up {
     fn start(page: &str, more: &[&str]) -> Self {
         let arguments = [&["up", "box:3000", "--page", page], more].concat();
-        let mut child = program(&arguments).stdout(Stdio::piped()).spawn().unwrap();
-        let mut servers = Vec::new();
-        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let child = program(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let servers = Vec::new();
+        let mut up = Self { child, servers };
+        for line in BufReader::new(up.child.stdout.take().unwrap()).lines() {
             let line = line.unwrap();
             if line.starts_with("serving") {
-                return Self { child, servers };
+                return up;
             }
             if let Some((_, id)) = line.split_once("(process ") {
-                servers.push(id.trim_end_matches(')').parse().unwrap());
+                up.servers.push(id.trim_end_matches(')').parse().unwrap());
             }
         }
         panic!("it does not come up");

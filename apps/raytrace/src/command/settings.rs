@@ -16,7 +16,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use glam::DVec3;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::path::PathBuf;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -244,7 +244,7 @@ impl Servers {
 
 impl Ready {
     /// Servers that are there already.
-    pub(super) async fn find(page: &PathBuf) -> anyhow::Result<Self> {
+    pub(super) async fn find(page: &Path) -> anyhow::Result<Self> {
         let servers = process::find(page)?;
         let endpoint = Client::endpoint_for(&servers, Duration::ZERO).await?;
         let client = Client::new(endpoint, servers)?;

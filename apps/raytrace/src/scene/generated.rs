@@ -102,7 +102,7 @@ fn make_box(scene: &mut Scene, triangles: u32) {
     }
     scene.camera = Some(Camera {
         from: DVec3::new(0.0, 0.95, 5.1),
-        to: DVec3::new(0.0, 0.78, 0.0),
+        to: DVec3::new(0.0, 0.82, 0.0),
         degrees: 25.0,
     });
 }

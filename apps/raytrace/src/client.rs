@@ -61,9 +61,14 @@ impl Client {
     /// If it cannot listen.
     pub async fn listening(listen: &str, link_delay: Duration) -> anyhow::Result<Endpoint> {
         const PERIOD: Duration = Duration::from_secs(1);
+        // Servers that are busy with rays are slow to accept.
+        const DIAL: Duration = Duration::from_secs(10);
         const SILENCE: Duration = Duration::from_secs(15);
         const LONGEST_CALL: Duration = Duration::from_secs(1800);
-        let builder = Endpoint::builder().listen(listen).link_delay(link_delay);
+        let builder = Endpoint::builder()
+            .listen(listen)
+            .link_delay(link_delay)
+            .dial_timeout(DIAL);
         let builder = builder.ping(PERIOD, SILENCE).default_deadline(LONGEST_CALL);
         builder
             .bind()

@@ -14,7 +14,7 @@ use crate::part::{NoSuchTriangle, Onward};
 use crate::path::{Job, Path, Shadow};
 use crate::picture::Contribution;
 use crate::search::{Search, Step};
-use crate::server::{Loaded, RAYS_IN_A_ROW, Server, check_count};
+use crate::server::{Loaded, RAYS_IN_A_ROW, Server, check_count, check_job};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -56,6 +56,7 @@ impl Hops for Server {
         paths: Vec<Path>,
     ) -> Result<(), Status> {
         check_count(paths.len())?;
+        check_job(&job)?;
         let loaded = self.loaded()?;
         let mut onward = Onward::default();
         for (number, some) in paths.chunks(RAYS_IN_A_ROW).enumerate() {

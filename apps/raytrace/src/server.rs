@@ -3,6 +3,7 @@
 use crate::hops::hops;
 use crate::hosting::hosting;
 use crate::part::Part;
+use crate::path::Job;
 use crate::steps::steps;
 use crate::triangle::Triangle;
 use crate::world::World;
@@ -13,6 +14,8 @@ use wallaby::{Address, Code, Endpoint, ExecutorConfig, Schedule, Status};
 
 /// More rays than this in a request are refused.
 pub const MOST_RAYS: usize = 65_536;
+/// Paths that may touch more surfaces than this are refused.
+pub const MOST_BOUNCES: u16 = 256;
 /// Between so many rays a server looks after its other requests.
 pub const RAYS_IN_A_ROW: usize = 512;
 
@@ -61,13 +64,18 @@ impl Server {
     ///
     /// If it cannot listen.
     pub async fn endpoint(listen: &str, link_delay: Duration) -> anyhow::Result<Endpoint> {
+        // A server that is busy with rays is slow to accept.
+        const DIAL: Duration = Duration::from_secs(10);
         let executor = ExecutorConfig {
             concurrency: 1 << 17,
             queue: 1 << 17,
             schedule: Schedule::OldestCall,
         };
         let builder = Endpoint::builder().listen(listen).executor(executor);
-        let builder = builder.remember(1 << 18, 16 << 20).link_delay(link_delay);
+        let builder = builder
+            .remember(1 << 18, 16 << 20)
+            .dial_timeout(DIAL)
+            .link_delay(link_delay);
         builder
             .bind()
             .await
@@ -208,6 +216,21 @@ impl Loaded {
             );
             Status::new(Code::InvalidArgument, what)
         })
+    }
+}
+
+/// Refuses work that is larger than any client here asks for.
+///
+/// # Errors
+///
+/// The status `InvalidArgument`.
+pub fn check_job(job: &Job) -> Result<(), Status> {
+    match job.bounces <= MOST_BOUNCES {
+        true => Ok(()),
+        false => {
+            let what = format!("{} bounces: at most {MOST_BOUNCES} are taken", job.bounces);
+            Err(Status::new(Code::InvalidArgument, what))
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::hops::Probe;
 use crate::part::Onward;
 use crate::path::{Job, Path, Shadow};
-use crate::server::{RAYS_IN_A_ROW, Server, check_count};
+use crate::server::{RAYS_IN_A_ROW, Server, check_count, check_job};
 use wallaby::{Code, Status};
 
 /// Plain calls.
@@ -24,6 +24,7 @@ impl Steps for Server {
         shadows: Vec<Shadow>,
     ) -> Result<Onward, Status> {
         check_count(paths.len().saturating_add(shadows.len()))?;
+        check_job(&job)?;
         let loaded = self.loaded()?;
         let (world, part) = (&loaded.world, &loaded.part);
         let mut onward = Onward::default();

@@ -66,8 +66,7 @@ async fn another_seed_makes_another_picture_of_the_same_thing() {
     );
 }
 
-/// Within a closed white room that gives off light evenly, everything is as bright as 1 / (1 - albedo): the sum of all
-/// bounces. Here: a matt sphere in an even sky, whose brightness is its albedo at once, as it scatters only sky.
+/// A sphere sees nothing of itself: lit by an even sky of brightness 1, it is as bright as its albedo.
 #[tokio::test]
 async fn a_matt_sphere_in_an_even_sky_is_as_bright_as_its_albedo() {
     let staging = Staging {
@@ -101,7 +100,7 @@ async fn a_matt_sphere_in_an_even_sky_is_as_bright_as_its_albedo() {
     let local = Local::new(world, parts.into_iter().flatten().collect());
     let settings = settings(16, 16, 64, 1000);
     let picture = local::render(local.into(), &settings, &mut |_: &Picture| {}).await;
-    // Of the same light without a sphere, dimmed by the albedo, the colours are the same.
+    // The colours that the albedo itself has as light.
     let middle = (3 * (8 * 16 + 8)) as usize;
     let mut even = Picture::new(1, 1);
     let amount = wallaby_raytrace::picture::Amount::of(albedo);

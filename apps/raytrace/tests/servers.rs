@@ -48,6 +48,14 @@ async fn servers_refuse_what_cannot_be() {
     let mut call = hops::within(cluster.client().server(0)).bounce(job, many);
     refused(call.next().await.unwrap().unwrap_err(), "at most 65536");
 
+    let mut endless = job;
+    endless.bounces = u16::MAX;
+    let mut call = hops::within(cluster.client().server(0)).bounce(endless, vec![nowhere()]);
+    refused(
+        call.next().await.unwrap().unwrap_err(),
+        "65535 bounces: at most 256",
+    );
+
     // A hit that nobody has seen.
     let mut path = nowhere();
     path.search.best = Some(Hit {
@@ -227,7 +235,14 @@ async fn a_batch_whose_tree_grows_too_wide_is_halved() {
         .unwrap();
     paths.truncate(24_000);
     assert_eq!(paths.len(), 24_000);
-    // One ray a message: more than four branches a path.
+    // Connects all who will talk to each other, before they are busy.
+    let few = paths[..2000].to_vec();
+    let mut together = settings.job;
+    together.batch = 65_536;
+    dpc::trace(client.clone(), together, part, few)
+        .await
+        .unwrap();
+    // One ray a message: more than two branches a path.
     let wide = dpc::trace(client.clone(), settings.job, part, paths.clone())
         .await
         .unwrap();
@@ -236,9 +251,9 @@ async fn a_batch_whose_tree_grows_too_wide_is_halved() {
         failed > 0,
         "the batch was not too wide: this test shows nothing"
     );
-    let mut job = settings.job;
-    job.batch = 65_536;
-    let narrow = dpc::trace(client.clone(), job, part, paths).await.unwrap();
+    let narrow = dpc::trace(client.clone(), together, part, paths)
+        .await
+        .unwrap();
     assert_eq!(client.endpoint().metrics().calls_failed, failed);
     assert!(wide == narrow);
     cluster.end();

@@ -9,7 +9,7 @@ use crate::process::{self, Processes, Transport};
 use crate::render::Settings;
 use crate::render::local::Local;
 use crate::scene::{Limits, Scene, Source, Staging};
-use crate::server::MOST_RAYS;
+use crate::server::{MOST_BOUNCES, MOST_RAYS};
 use crate::triangle::Triangle;
 use crate::world::World;
 use anyhow::{Context, ensure};
@@ -93,7 +93,7 @@ pub(super) struct Servers {
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct Paths {
     /// How many surfaces a path of light touches at most
-    #[arg(long, value_name = "B", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "B", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_BOUNCES)))]
     pub(super) bounces: u16,
     /// How many rays a message has at most
     #[arg(long, value_name = "R", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=MOST_RAYS as i64))]

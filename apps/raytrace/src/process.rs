@@ -41,6 +41,9 @@ struct Process {
     input: ChildStdin,
 }
 
+/// How the names of folders for sockets begin.
+const SOCKETS: &str = "wallaby-raytrace-";
+
 /// A folder that goes with this value.
 #[derive(Debug)]
 struct Sockets(PathBuf);
@@ -153,7 +156,7 @@ impl Processes {
 
 impl Sockets {
     fn make() -> anyhow::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("wallaby-raytrace-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("{SOCKETS}{}", std::process::id()));
         let made = DirBuilder::new().mode(0o700).create(&folder);
         made.with_context(|| format!("the folder {} for sockets can't be made", folder.display()))?;
         Ok(Self(folder))
@@ -181,10 +184,12 @@ pub async fn serve(listen: &str, link_delay: Duration) -> anyhow::Result<()> {
     endpoint.close();
     if let Some(Address::Unix(socket)) = endpoint.address()
         && let Some(folder) = Path::new(&**socket).parent()
+        && folder
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with(SOCKETS))
     {
-        // If who started this one was killed, the servers take their sockets away, and the last one the folder.
-        let _ = std::fs::remove_file(Path::new(&**socket));
-        let _ = std::fs::remove_dir(folder);
+        // If who started this one was killed, nobody else takes the sockets away. All servers try, the last one succeeds.
+        let _ = std::fs::remove_dir_all(folder);
     }
     Ok(())
 }

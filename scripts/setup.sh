@@ -2,7 +2,8 @@
 # Installs what a fresh Debian machine with a Rust toolchain still lacks. Silent when nothing is missing.
 #
 #   scripts/setup.sh build       a C linker, which rustc calls to link (gcc, libc6-dev)
-#   scripts/setup.sh test        build, and the toolchain's rustfmt and clippy
+#   scripts/setup.sh test        build, the toolchain's rustfmt and clippy, and what ONC RPC is compared with, as far as it
+#                                can be had (rpcgen and libtirpc; rpcbind is only unpacked, below the build output)
 #   scripts/setup.sh fuzz        build, and a C++ compiler, which builds libFuzzer
 #   scripts/setup.sh peers       test, and what Wallaby's peers are built with and run by, as far as it can be had
 #   scripts/setup.sh chaos       test, and what makes network namespaces (iproute2, util-linux)
@@ -110,6 +111,39 @@ need_peers() {
     need_peer Thrift has_thrift pkg-config thrift-compiler libthrift-dev libboost-dev
 }
 
+# rpcbind and rpcinfo, and the library they want, below the build output: installed, rpcbind would be started.
+unpack_rpcbind() {
+    local target=${CARGO_TARGET_DIR:-$(dirname "${BASH_SOURCE[0]}")/../target}
+    local folder=$target/tools/rpcbind package status=0
+    if [ -x "$folder/sbin/rpcbind" ] || [ -x "$folder/usr/sbin/rpcbind" ]; then
+        return
+    fi
+    have apt-get && have dpkg-deb || return 1
+    say "no rpcbind; unpacking Debian's to $folder"
+    local packages
+    packages=$(mktemp -d)
+    for package in rpcbind libwrap0; do
+        (cd "$packages" && apt-get -qq download "$package") >/dev/null 2>&1 </dev/null || status=1
+    done
+    for package in "$packages"/*.deb; do
+        [ -e "$package" ] && mkdir -p "$folder" && dpkg-deb -x "$package" "$folder" || status=1
+    done
+    rm -rf "$packages"
+    return "$status"
+}
+
+# Without them, tests leave out what is compared with the programs of others, and say so.
+need_onc() {
+    PATH=$PATH:/usr/sbin:/sbin
+    if ! have rpcgen || ! [ -e /usr/include/tirpc/rpc/rpc.h ]; then
+        (apt_install "no rpcgen or no libtirpc" rpcsvc-proto libtirpc-dev) || say "going on without rpcgen"
+    fi
+    { have rpcbind && have rpcinfo; } || unpack_rpcbind || say "going on without rpcbind"
+    { have ip && have unshare; } \
+        || (apt_install "no ip or no unshare, which make networks for tests" iproute2 util-linux) \
+        || say "going on without networks for tests"
+}
+
 # Without them nothing is missing but the links that are cut; the program says so.
 need_namespaces() {
     PATH=$PATH:/usr/sbin:/sbin
@@ -134,6 +168,7 @@ test)
     need_linker
     need_component fmt rustfmt
     need_component clippy clippy
+    need_onc
     ;;
 fuzz)
     need_cargo
@@ -166,7 +201,7 @@ audit)
     need_deny
     ;;
 *)
-    sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

@@ -1,4 +1,4 @@
-//! What is fuzzed: every decoder of `wallaby-proto`, and its state machines driven by arbitrary events.
+//! What is fuzzed: every decoder of `wallaby-proto` and of ONC RPC, and state machines driven by arbitrary events.
 //!
 //! A target is a function of bytes that panics where something does not hold. `engine/` runs one under libFuzzer, with
 //! coverage, on the stable toolchain (`scripts/fuzz.sh`); `tests/replay.rs` runs all of them over the corpus.
@@ -15,6 +15,11 @@
 //! | `gates` | the same for datagrams, with loss and damage | at most once, as it was sent; all, once the net heals |
 //! | `client` | what happens to an initiator and its watch | one verdict; every call ends; nothing after quiet |
 //! | `server` | what happens to records and handlers | limits hold; all is forgotten in the end |
+//! | `onc-message` | a message of ONC RPC | what is read is written and read again as the same |
+//! | `onc-record` | a limit, and a stream of records | the same records, however it comes in pieces; none over the limit |
+//! | `onc-value` | a type of rpcbind's, and a value | what is read is written and read again as the same |
+//! | `onc-address` | an address as rpcbind is told it | the same |
+//! | `onc-interface` | a `.x` file | code comes of it, or errors |
 
 mod choices;
 mod client;
@@ -23,6 +28,7 @@ mod datagram;
 mod decode;
 mod frames;
 mod gates;
+mod onc;
 mod server;
 mod things;
 
@@ -76,5 +82,25 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "server",
         run: server::run,
+    },
+    Target {
+        name: "onc-message",
+        run: onc::message,
+    },
+    Target {
+        name: "onc-record",
+        run: onc::records,
+    },
+    Target {
+        name: "onc-value",
+        run: onc::values,
+    },
+    Target {
+        name: "onc-address",
+        run: onc::address,
+    },
+    Target {
+        name: "onc-interface",
+        run: onc::interface,
     },
 ];

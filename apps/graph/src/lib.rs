@@ -14,7 +14,7 @@
 //! | [`server`], [`vertices`], [`insert`], [`census`] | what a server offers besides the queries |
 //! | [`query`], [`client`] | the queries; who asks them |
 //! | [`cluster`], [`process`] | servers within this program, or as processes of their own |
-//! | [`tree`], [`table`], [`command`], [`scratch`] | what a user sees; folders that go |
+//! | [`table`], [`command`], [`scratch`] | what a user sees; folders that go |
 
 pub mod census;
 pub mod client;
@@ -33,5 +33,4 @@ pub mod shard;
 pub mod source;
 pub mod store;
 pub mod table;
-pub mod tree;
 pub mod vertices;

@@ -1,5 +1,5 @@
 //! The program `wallaby`: `demo` shows what multi-hop calls are good for, `bench` measures it, `onc` compiles interface files
-//! of ONC RPC.
+//! of ONC RPC and knows where its programs are.
 
 mod bench;
 mod demo;

@@ -46,6 +46,7 @@ const PRELUDE: &str = include_str!("onc/prelude.x");
 pub struct Compiler {
     settings: Settings,
     externals: BTreeMap<String, String>,
+    with_methods: bool,
 }
 
 /// Why a file was not compiled.
@@ -128,6 +129,14 @@ impl Compiler {
         self
     }
 
+    /// Makes of every procedure a method of Wallaby, too, in a module `methods` of each version, so that it can be called
+    /// from many servers at once, and delegated. The code needs the feature `wallaby` of `wallaby-onc` then.
+    #[must_use]
+    pub fn methods(mut self) -> Self {
+        self.with_methods = true;
+        self
+    }
+
     /// What a file means.
     ///
     /// # Errors
@@ -200,9 +209,11 @@ impl Compiler {
     ) -> Result<String, CompileError> {
         let model = self.model_of(path, text, sources)?;
         let name = path.file_name().unwrap_or(path.as_os_str());
-        emit::emit(&model, &name.to_string_lossy()).map_err(|error| CompileError::File {
-            path: path.to_path_buf(),
-            error: io::Error::other(error),
+        emit::emit(&model, &name.to_string_lossy(), self.with_methods).map_err(|error| {
+            CompileError::File {
+                path: path.to_path_buf(),
+                error: io::Error::other(error),
+            }
         })
     }
 

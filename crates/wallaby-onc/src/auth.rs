@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use thiserror::Error;
 
+use crate::peer::Origin;
 use crate::xdr::{self, DecodeError, EncodeError, Limits, Reader, Text, Writer, Xdr};
 
 /// Most bytes of a credential or verifier.
@@ -66,6 +67,26 @@ pub struct AuthSys {
 }
 
 impl AuthSys {
+    /// Who this process is: its effective user and group, its groups (the first [`MAX_GROUPS`]), its machine.
+    ///
+    /// # Errors
+    /// The system does not tell the groups.
+    #[cfg(feature = "net")]
+    pub fn of_this_process() -> std::io::Result<Self> {
+        use rustix::process::{getegid, geteuid, getgroups};
+        let name = rustix::system::uname();
+        let name = name.nodename().to_bytes();
+        let limit = MAX_MACHINE_NAME as usize;
+        let groups = getgroups()?.into_iter().map(|group| group.as_raw());
+        Ok(Self {
+            stamp: 0,
+            machine_name: Bytes::copy_from_slice(name.get(..limit).unwrap_or(name)).into(),
+            uid: geteuid().as_raw(),
+            gid: getegid().as_raw(),
+            gids: groups.take(MAX_GROUPS as usize).collect(),
+        })
+    }
+
     /// The credential that says this.
     ///
     /// # Errors
@@ -100,9 +121,18 @@ impl Xdr for AuthSys {
     }
 }
 
-/// Who calls, as far as it is understood.
+/// Who calls, and from where.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Caller {
+pub struct Caller {
+    /// Who the caller says it is.
+    pub identity: Identity,
+    /// Where the call came from, if it came over a socket.
+    pub origin: Option<Origin>,
+}
+
+/// Who a caller says it is, as far as it is understood.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Identity {
     /// Nobody in particular.
     Anonymous,
     /// Who a Unix system says it is.
@@ -111,7 +141,7 @@ pub enum Caller {
     Other(OpaqueAuth),
 }
 
-impl Caller {
+impl Identity {
     /// What a credential says.
     ///
     /// # Errors

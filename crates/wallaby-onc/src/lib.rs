@@ -1,7 +1,5 @@
 //! ONC RPC and XDR: what programs compiled from `.x` interface files need at run time.
 //!
-//! Nothing here has sockets, a clock or a runtime in it: bytes come in, values go out, and the other way round.
-//!
 //! | module | what it holds |
 //! |---|---|
 //! | [`xdr`] | values as bytes (RFC 4506) |
@@ -9,14 +7,43 @@
 //! | [`auth`] | who calls: `AUTH_NONE`, `AUTH_SYS` |
 //! | [`record`] | where messages begin and end in a byte stream |
 //! | [`service`] | programs apart from how they are reached |
+//! | [`failure`] | why a call has no answer |
+//! | [`client`] | ways to servers over sockets |
+//! | [`server`] | programs served over sockets |
+//! | [`rpcbind`] | where programs are reached |
+//! | `endpoint` | the same over Wallaby's own transports, with the feature `wallaby` |
+//!
+//! The rest is there without the feature `net`, too (it is on by default): nothing of it has sockets, a clock or a runtime
+//! in it. Bytes come in, values go out, and the other way round.
+
+// Generated code names this crate from outside.
+extern crate self as wallaby_onc;
 
 pub mod auth;
+#[cfg(feature = "net")]
+pub mod client;
+#[cfg(feature = "net")]
+mod deadline;
+#[cfg(feature = "wallaby")]
+pub mod endpoint;
+pub mod failure;
 pub mod message;
+mod peer;
 pub mod record;
+#[cfg(feature = "net")]
+pub mod rpcbind;
+#[cfg(feature = "net")]
+pub mod server;
 pub mod service;
+#[cfg(feature = "net")]
+mod stream;
+#[cfg(feature = "net")]
+mod udp;
 pub mod xdr;
 
-pub use auth::Caller;
+pub use auth::{Caller, Identity};
 pub use bytes::Bytes;
+pub use failure::{CallError, NoReply, Reason};
 pub use message::{AcceptError, Procedure, Refusal};
-pub use service::{CallError, Channel, Programs, Service};
+pub use peer::{Origin, Peer};
+pub use service::{Channel, Programs, Service};

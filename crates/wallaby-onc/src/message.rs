@@ -1,5 +1,7 @@
 //! The messages of ONC RPC version 2 (RFC 5531): a call, and the reply to it.
 
+use std::fmt;
+
 use bytes::Bytes;
 use thiserror::Error;
 
@@ -54,6 +56,20 @@ pub struct Procedure {
     pub number: u32,
 }
 
+impl fmt::Display for Procedure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            program,
+            version,
+            number,
+        } = self;
+        write!(
+            formatter,
+            "procedure {number} of program {program} version {version}"
+        )
+    }
+}
+
 /// A call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
@@ -91,6 +107,12 @@ impl Reply {
         }
     }
 
+    /// The bytes of the message with this reply. `None`: a verifier is too long.
+    pub(crate) fn message(self, xid: u32) -> Option<Bytes> {
+        let body = Body::Reply(self);
+        Message { xid, body }.encode().ok()
+    }
+
     /// The results in XDR, whoever proved to be the server.
     ///
     /// # Errors
@@ -110,7 +132,7 @@ pub enum AcceptError {
     #[error("the server does not have this program")]
     ProgramUnavailable,
     /// The server has the program, but not in this version.
-    #[error("the server has this program in versions {low} to {high} only")]
+    #[error("the server has this program in {} only", versions(*low, *high))]
     ProgramMismatch {
         /// Its lowest version there.
         low: u32,
@@ -132,7 +154,7 @@ pub enum AcceptError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 pub enum Denial {
     /// The server speaks other versions of ONC RPC.
-    #[error("the server speaks versions {low} to {high} of ONC RPC only")]
+    #[error("the server speaks {} of ONC RPC only", versions(*low, *high))]
     RpcMismatch {
         /// The lowest version that it speaks.
         low: u32,
@@ -142,6 +164,13 @@ pub enum Denial {
     /// The server does not know, or not believe, who calls.
     #[error(transparent)]
     Auth(#[from] AuthError),
+}
+
+fn versions(low: u32, high: u32) -> String {
+    match low == high {
+        true => format!("version {low}"),
+        false => format!("versions {low} to {high}"),
+    }
 }
 
 impl Denial {
@@ -164,6 +193,9 @@ pub enum Refusal {
     /// The server did not.
     #[error(transparent)]
     Denied(#[from] Denial),
+    /// No reply at all, as some procedures want it: a service says so, a client never sees it.
+    #[error("the server does not reply to this call")]
+    Silent,
 }
 
 /// Bytes that are no message of ONC RPC version 2.

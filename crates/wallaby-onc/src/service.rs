@@ -4,49 +4,58 @@
 //! Clients, servers' traits and services are generated from `.x` files. This is what they have in common.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
-use bytes::Bytes;
-use thiserror::Error;
-
-use crate::auth::{AuthError, Caller};
+use crate::auth::{AuthError, Caller, Identity};
+use crate::failure::{CallError, Reason};
 use crate::message::{
     AcceptError, BadMessage, Body, Call, Denial, Message, Procedure, Refusal, Reply,
 };
+use crate::peer::{Origin, Peer};
 use crate::xdr::{DecodeError, EncodeError, Limits, Reader, Writer};
+use bytes::Bytes;
 
 /// A way to a server.
 pub trait Channel {
     /// Calls a procedure with arguments in XDR; its results in XDR.
     ///
     /// # Errors
-    /// The call was refused ([`CallError::Refused`]), or there is no reply ([`CallError::Channel`]).
+    /// The call was refused ([`Reason::Refused`]), or there is no reply.
     fn call(
         &self,
         procedure: Procedure,
         arguments: Bytes,
-    ) -> impl Future<Output = Result<Bytes, CallError>> + Send;
+    ) -> impl Future<Output = Result<Bytes, Reason>> + Send;
+
+    /// Who is called, for errors to say.
+    fn peer(&self) -> Option<Peer> {
+        None
+    }
 }
 
-/// Why a call has no answer.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum CallError {
-    /// The server refused.
-    #[error("refused: {0}")]
-    Refused(#[from] Refusal),
-    /// The interface has no bytes for the arguments. Nothing was sent.
-    #[error("the arguments cannot be sent: {0}")]
-    Arguments(#[from] EncodeError),
-    /// The bytes of the reply are no such answer.
-    #[error("the reply is malformed: {0}")]
-    Results(#[from] DecodeError),
-    /// The channel brought no reply.
-    #[error("there is no reply: {0}")]
-    Channel(Box<dyn Error + Send + Sync>),
+/// A borrowed channel is one, too.
+impl<C: Channel + Sync> Channel for &C {
+    async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
+        C::call(self, procedure, arguments).await
+    }
+
+    fn peer(&self) -> Option<Peer> {
+        C::peer(self)
+    }
+}
+
+/// A shared channel is one, too.
+impl<C: Channel + Sync + Send> Channel for Arc<C> {
+    async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
+        C::call(self, procedure, arguments).await
+    }
+
+    fn peer(&self) -> Option<Peer> {
+        C::peer(self)
+    }
 }
 
 /// A version of a program, served.
@@ -55,6 +64,8 @@ pub trait Service: Send + Sync {
     const PROGRAM: u32;
     /// The version's number.
     const VERSION: u32;
+    /// The numbers of its procedures, for who has to know them all beforehand. Generated services state them.
+    const PROCEDURES: &'static [u32] = &[];
 
     /// Executes a procedure with arguments in XDR; its results in XDR.
     ///
@@ -66,6 +77,22 @@ pub trait Service: Send + Sync {
         procedure: u32,
         arguments: Bytes,
     ) -> impl Future<Output = Result<Bytes, Refusal>> + Send;
+}
+
+/// A shared service is one, too: it can be served in several ways at once.
+impl<S: Service> Service for Arc<S> {
+    const PROGRAM: u32 = S::PROGRAM;
+    const VERSION: u32 = S::VERSION;
+    const PROCEDURES: &'static [u32] = S::PROCEDURES;
+
+    async fn handle(
+        &self,
+        caller: &Caller,
+        procedure: u32,
+        arguments: Bytes,
+    ) -> Result<Bytes, Refusal> {
+        S::handle(self, caller, procedure, arguments).await
+    }
 }
 
 /// The services of a server, by program and version.
@@ -113,33 +140,43 @@ impl Programs {
         self.services.keys().copied()
     }
 
-    /// What to send back for a message that arrived. `None`: nothing, because it is no call.
-    pub async fn answer(&self, message: Bytes) -> Option<Bytes> {
-        let (xid, reply) = match Message::decode(message) {
+    /// Whether the version that this procedure is of is served.
+    #[must_use]
+    pub fn serves(&self, procedure: Procedure) -> bool {
+        self.services
+            .contains_key(&(procedure.program, procedure.version))
+    }
+
+    /// What to send back for a message that arrived. `None`: nothing, because it is no call, or one that gets no answer.
+    pub async fn answer(&self, message: Bytes, origin: Option<Origin>) -> Option<Bytes> {
+        match Message::decode(message) {
             Ok(Message {
                 xid,
                 body: Body::Call(call),
-            }) => (xid, self.reply(call).await),
-            Ok(_) | Err(BadMessage::Malformed(_)) => return None,
+            }) => self.answer_call(xid, call, origin).await,
             Err(BadMessage::OtherVersion { xid, .. }) => {
-                (xid, Reply::Denied(Denial::other_version()))
+                Reply::Denied(Denial::other_version()).message(xid)
             }
-        };
-        let body = Body::Reply(reply);
-        // Replies have no verifier that could be too long.
-        Message { xid, body }.encode().ok()
-    }
-
-    async fn reply(&self, call: Call) -> Reply {
-        match self.results(call).await {
-            Ok(results) => Reply::accepted(Ok(results)),
-            Err(Refusal::Accept(error)) => Reply::accepted(Err(error)),
-            Err(Refusal::Denied(denial)) => Reply::Denied(denial),
+            Ok(_) | Err(BadMessage::Malformed(_)) => None,
         }
     }
 
-    async fn results(&self, call: Call) -> Result<Bytes, Refusal> {
-        let caller = Caller::from_credential(call.credential)?;
+    /// What to send back for a call. `None`: nothing, as the service wants it.
+    pub async fn answer_call(&self, xid: u32, call: Call, origin: Option<Origin>) -> Option<Bytes> {
+        match self.results(call, origin).await {
+            Ok(results) => Reply::accepted(Ok(results)),
+            Err(Refusal::Accept(error)) => Reply::accepted(Err(error)),
+            Err(Refusal::Denied(denial)) => Reply::Denied(denial),
+            Err(Refusal::Silent) => return None,
+        }
+        .message(xid)
+    }
+
+    async fn results(&self, call: Call, origin: Option<Origin>) -> Result<Bytes, Refusal> {
+        let caller = Caller {
+            identity: Identity::from_credential(call.credential)?,
+            origin,
+        };
         let Procedure {
             program,
             version,
@@ -179,10 +216,17 @@ pub async fn call<C: Channel, T>(
     arguments: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
     results: impl FnOnce(&mut Reader) -> Result<T, DecodeError>,
 ) -> Result<T, CallError> {
-    let mut writer = Writer::new();
-    arguments(&mut writer)?;
-    let bytes = channel.call(procedure, writer.into_bytes()).await?;
-    Ok(whole(bytes, results)?)
+    let answer = async {
+        let mut writer = Writer::new();
+        arguments(&mut writer)?;
+        let bytes = channel.call(procedure, writer.into_bytes()).await?;
+        Ok(whole(bytes, results)?)
+    };
+    answer.await.map_err(|reason| CallError {
+        procedure,
+        peer: channel.peer().map(Box::new),
+        reason,
+    })
 }
 
 /// Reads arguments: what a generated service does first.

@@ -29,6 +29,16 @@ mod everything {
     clippy::use_self,
     reason = "what is generated is public, and this is no library"
 )]
+mod cross {
+    include!("generated/cross.rs");
+}
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::module_inception,
+    clippy::use_self,
+    reason = "what is generated is public, and this is no library"
+)]
 mod mount {
     include!("generated/mount.rs");
 }
@@ -75,6 +85,7 @@ fn types(file: &str) -> BTreeMap<&'static str, Pass> {
             ByColor ByNumber ByTruth Chain Color Empty Holder HolderPoint HolderPointPart HolderPointPartState Key Label
             Labels Lengths Link MaybeLengths Narrow Netobj Node Result_ SameColor Scalars Serial Tree
         ),
+        "cross" => types!(cross: Block Found Pair People Person PersonList),
         "mount" => types!(mount:
             Dirpath Exportnode Exports Fhandle Fhstatus Groupnode Groups Mountbody Mountlist Name
         ),
@@ -85,7 +96,7 @@ fn types(file: &str) -> BTreeMap<&'static str, Pass> {
     }
 }
 
-const FILES: [&str; 4] = ["everything", "mount", "nfs2", "plain"];
+const FILES: [&str; 5] = ["cross", "everything", "mount", "nfs2", "plain"];
 
 fn interface(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/interfaces/{file}.x"))
@@ -94,22 +105,37 @@ fn interface(file: &str) -> PathBuf {
 #[test]
 fn code_is_as_recorded() {
     for file in FILES {
-        let code = match Compiler::new().compile(interface(file)) {
-            Ok(code) => code,
-            Err(error) => panic!("{error}"),
-        };
         let recorded =
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/generated/{file}.rs"));
-        if env::var_os("WALLABY_BLESS").is_some() {
-            fs::write(&recorded, &code).expect("the folder of recorded code can be written");
-        }
-        let found = fs::read_to_string(&recorded).unwrap_or_default();
-        assert!(
-            found == code,
-            "{}: the code is another one: look at it with WALLABY_BLESS=1",
-            recorded.display()
-        );
+        is_recorded(&Compiler::new(), &interface(file), &recorded);
     }
+}
+
+#[test]
+fn rpcbind_the_example_and_methods_are_as_recorded() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let rpcbind = folder.join("interfaces/rpcbind.x");
+    is_recorded(&Compiler::new(), &rpcbind, &rpcbind.with_extension("rs"));
+    let example = folder.join("examples/quota/quota.x");
+    is_recorded(&Compiler::new(), &example, &example.with_extension("rs"));
+    let methods = folder.join("tests/generated/cross_methods.rs");
+    is_recorded(&Compiler::new().methods(), &interface("cross"), &methods);
+}
+
+fn is_recorded(compiler: &Compiler, file: &Path, recorded: &Path) {
+    let code = match compiler.compile(file) {
+        Ok(code) => code,
+        Err(error) => panic!("{error}"),
+    };
+    if env::var_os("WALLABY_BLESS").is_some() {
+        fs::write(recorded, &code).expect("the folder of recorded code can be written");
+    }
+    let found = fs::read_to_string(recorded).unwrap_or_default();
+    assert!(
+        found == code,
+        "{}: the code is another one: look at it with WALLABY_BLESS=1",
+        recorded.display()
+    );
 }
 
 #[test]

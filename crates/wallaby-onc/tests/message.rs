@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use wallaby_onc::auth::{AUTH_SYS, AuthError, AuthSys, Caller, OpaqueAuth};
+use wallaby_onc::auth::{AUTH_SYS, AuthError, AuthSys, Identity, OpaqueAuth};
 use wallaby_onc::message::{
     AcceptError, BadMessage, Body, Call, Denial, Message, Procedure, Refusal, Reply,
 };
@@ -89,8 +89,8 @@ fn a_call_in_the_name_of_a_user() {
         unreachable!()
     };
     assert_eq!(
-        Caller::from_credential(call.credential),
-        Ok(Caller::Sys(caller))
+        Identity::from_credential(call.credential),
+        Ok(Identity::Sys(caller))
     );
 }
 
@@ -226,15 +226,15 @@ fn a_malformed_credential_is_told_from_one_that_is_not_known() {
         body: Bytes::from_static(b"gss"),
     };
     assert_eq!(
-        Caller::from_credential(OpaqueAuth::none()),
-        Ok(Caller::Anonymous)
+        Identity::from_credential(OpaqueAuth::none()),
+        Ok(Identity::Anonymous)
     );
     assert_eq!(
-        Caller::from_credential(other.clone()),
-        Ok(Caller::Other(other))
+        Identity::from_credential(other.clone()),
+        Ok(Identity::Other(other))
     );
     let sys = |body| {
-        Caller::from_credential(OpaqueAuth {
+        Identity::from_credential(OpaqueAuth {
             flavor: AUTH_SYS,
             body,
         })

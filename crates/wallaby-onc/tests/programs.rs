@@ -6,7 +6,10 @@ use bytes::Bytes;
 use wallaby_onc::auth::{AUTH_SYS, AuthError, AuthSys, OpaqueAuth};
 use wallaby_onc::message::{Body, Call, Denial, Message, Reply};
 use wallaby_onc::xdr::Text;
-use wallaby_onc::{AcceptError, CallError, Caller, Channel, Procedure, Programs, Refusal, service};
+use wallaby_onc::{
+    AcceptError, CallError, Caller, Channel, Identity, Procedure, Programs, Reason, Refusal,
+    service,
+};
 
 #[allow(dead_code, unreachable_pub, clippy::module_inception, clippy::use_self)]
 mod everything {
@@ -24,7 +27,7 @@ struct Direct {
 }
 
 impl Channel for Direct {
-    async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, CallError> {
+    async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
         let call = Message {
             xid: 7,
             body: Body::Call(Call {
@@ -34,7 +37,7 @@ impl Channel for Direct {
                 arguments,
             }),
         };
-        let answer = self.programs.answer(call.encode()?).await;
+        let answer = self.programs.answer(call.encode()?, None).await;
         match Message::decode(answer.expect("a call is answered")) {
             Ok(Message {
                 xid: 7,
@@ -55,8 +58,8 @@ impl everything_v1::Server for First {
     }
 
     async fn greet(&self, caller: &Caller, name: Text) -> Result<Text, Refusal> {
-        match caller {
-            Caller::Sys(caller) => Ok(format!("{name}, from {}", caller.machine_name).into()),
+        match &caller.identity {
+            Identity::Sys(caller) => Ok(format!("{name}, from {}", caller.machine_name).into()),
             _ => Err(AuthError::TooWeak.into()),
         }
     }
@@ -95,6 +98,22 @@ impl everything_v3::Server for Third {
     }
 }
 
+/// Why a call has no answer, whoever says so.
+#[derive(Debug)]
+struct Error(Reason);
+
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Self {
+        Self(error.reason)
+    }
+}
+
+impl From<Reason> for Error {
+    fn from(reason: Reason) -> Self {
+        Self(reason)
+    }
+}
+
 fn server() -> Direct {
     let programs = Programs::new()
         .with(everything_v1::Service(First))
@@ -105,9 +124,9 @@ fn server() -> Direct {
     }
 }
 
-fn refusal<T: std::fmt::Debug>(answer: Result<T, CallError>) -> Refusal {
-    match answer {
-        Err(CallError::Refused(refusal)) => refusal,
+fn refusal<T: std::fmt::Debug, E: Into<Error> + std::fmt::Debug>(answer: Result<T, E>) -> Refusal {
+    match answer.map_err(Into::into) {
+        Err(Error(Reason::Refused(refusal))) => refusal,
         other => panic!("expected a refusal, found {other:?}"),
     }
 }
@@ -222,7 +241,7 @@ async fn what_the_interface_has_no_bytes_for_is_not_sent() {
     assert_eq!(found.unwrap(), None);
     let too_long = [Label("much too long".into())];
     let error = client.find(&holder, &too_long).await.unwrap_err();
-    assert!(matches!(error, CallError::Arguments(_)), "{error}");
+    assert!(matches!(error.reason, Reason::Arguments(_)), "{error}");
 }
 
 #[tokio::test]
@@ -232,11 +251,11 @@ async fn only_calls_are_answered() {
         xid: 1,
         body: Body::Reply(Reply::accepted(Ok(Bytes::new()))),
     };
-    assert_eq!(programs.answer(reply.encode().unwrap()).await, None);
-    assert_eq!(programs.answer(Bytes::from_static(b"?")).await, None);
+    assert_eq!(programs.answer(reply.encode().unwrap(), None).await, None);
+    assert_eq!(programs.answer(Bytes::from_static(b"?"), None).await, None);
     let of_the_future = Bytes::from_static(b"\0\0\0\x09\0\0\0\0\0\0\0\x03");
     let answer = programs
-        .answer(of_the_future)
+        .answer(of_the_future, None)
         .await
         .expect("a call is answered");
     let denied = Message {

@@ -102,7 +102,12 @@ fn c_code_of_rpcgen_writes_the_same_bytes() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/interfaces/{file}.x"));
         let model = Compiler::new().model(path).expect("it compiles");
         let Some(program) = c_program(file, &model) else {
-            eprintln!("SKIPPED: {file}.x is not compared: rpcgen, cc or libtirpc is missing");
+            // Past the harness, which keeps the words of tests that pass to itself.
+            let why = "rpcgen, cc or libtirpc is missing";
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: {file}.x is not compared: {why}"
+            );
             continue;
         };
         let all: Vec<(usize, u64)> = (0..model.types.len())

@@ -461,16 +461,6 @@ impl CallShared {
             return Err(Failure::clone(failure));
         }
         let id = state.initiator.send()?;
-        let body = match body.map(|body| body.take()) {
-            Some(None) => {
-                return Err(Failure::Refused {
-                    request: id,
-                    server: server.clone(),
-                    reason: "its body went with another request".into(),
-                });
-            }
-            body => body.flatten(),
-        };
         let (size, limit) = (payload.len() as u64, self.endpoint.config.limits.message);
         if size > limit {
             return Err(Failure::TooLarge {
@@ -514,7 +504,7 @@ impl CallShared {
             payload,
         };
         match body {
-            Some(body) => self.attach(&mut request, body),
+            Some(body) => self.attach(&mut request, &body, server)?,
             None if self.options.resend.is_some() => self.keep(&mut request, method, server),
             None => {}
         }

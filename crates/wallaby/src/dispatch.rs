@@ -106,7 +106,10 @@ impl Dispatcher {
         };
         let payload = std::mem::take(&mut request.payload);
         // Whatever becomes of the request: one that nobody reads is stopped.
-        let body = self.body_of(request, peer);
+        let body = match request.options {
+            None => None,
+            Some(_) => self.body_of(request, peer),
+        };
         if self.endpoint.config.require_seals && !self.endpoint.takes(request, peer) {
             self.granted.push(payload.len());
             return;
@@ -166,12 +169,14 @@ impl Dispatcher {
         }
     }
 
-    fn body_of(&self, request: &Request, peer: &Arc<Peer>) -> Option<Body> {
+    #[cold]
+    #[inline(never)]
+    fn body_of(&self, request: &Request, peer: &Arc<Peer>) -> Option<Box<Body>> {
         let number = request.options.as_ref()?.body?;
         let inbound = peer.open_body(number);
         let limit = self.endpoint.config.limits.call;
         let received = Received::new(inbound, Arc::clone(peer), number, limit);
-        Some(Body::received(received))
+        Some(Box::new(Body::received(received)))
     }
 
     /// Requests lead back to initiators that cannot be dialled over this connection. How near an initiator was that is

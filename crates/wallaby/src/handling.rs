@@ -421,8 +421,8 @@ impl Handling {
     /// A body follows the request.
     #[cold]
     #[inline(never)]
-    pub(crate) fn attach(&self, body: Body) {
-        self.lock().body = Some(Box::new(body));
+    pub(crate) fn attach(&self, body: Box<Body>) {
+        self.lock().body = Some(body);
     }
 
     /// The body that follows the request, for whoever asks first.

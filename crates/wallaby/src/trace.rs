@@ -8,7 +8,10 @@ use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::wire::TraceRecord;
 use wallaby_proto::{Address, CallId, NodeId, Path};
 
-/// The tree of hops of a call: what its manifests told, and for a traced call what each hop reported of itself.
+mod drawing;
+
+/// The tree of hops of a call: what its manifests told, and for a traced call what each hop reported of itself. As text it
+/// is drawn.
 #[derive(Debug, Clone)]
 pub struct Trace {
     /// The call.

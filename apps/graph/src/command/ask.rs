@@ -4,7 +4,7 @@ use super::{Cli, StoreFolder};
 use crate::census::Meter;
 use crate::client::Client;
 use crate::query::{Form, Query};
-use crate::{table, tree};
+use crate::table;
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
@@ -105,7 +105,7 @@ pub(super) async fn explain(query: Query, client: &Client) -> anyhow::Result<Str
         let meter = Meter::begin(client).await?;
         let begun = Instant::now();
         let rows = query.ask(form, client).await?.rows.len();
-        let took = tree::show(begun.elapsed());
+        let took = format!("{:.1?}", begun.elapsed());
         let messages = meter.end(client).await?;
         sentences += &format!(
             "{form}: {rows} rows in {took} by {} messages, {} of them at the client\n",
@@ -124,9 +124,9 @@ pub(super) async fn explain(query: Query, client: &Client) -> anyhow::Result<Str
     };
     Ok(format!(
         "{}\n{} hops, {} deep, in {}\n{sentences}",
-        tree::draw(&trace, name),
+        trace.draw(name),
         trace.hops.len(),
-        tree::depth(&trace),
-        tree::show(trace.elapsed),
+        trace.depth(),
+        format_args!("{:.1?}", trace.elapsed),
     ))
 }

@@ -5,7 +5,7 @@ use crate::census::{self, Messages, Meter, Sample};
 use crate::client::Client;
 use crate::query::{Form, Query};
 use crate::source::generated::Chance;
-use crate::{table, tree};
+use crate::table;
 use anyhow::{Context, ensure};
 use clap::Args;
 use serde_json::Value;
@@ -78,8 +78,8 @@ impl Bench {
                 lines.push(vec![
                     Value::from(name.as_str()),
                     form.to_string().into(),
-                    tree::show(p50).into(),
-                    tree::show(p99).into(),
+                    format!("{p50:.1?}").into(),
+                    format!("{p99:.1?}").into(),
                     format!("{:.0}", measured.per_second()).into(),
                     each(messages.all).into(),
                     each(messages.client).into(),

@@ -979,6 +979,7 @@ pub mod everything {
         impl<S: Server> ::wallaby_onc::Service for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
+            const PROCEDURES: &'static [u32] = &[0, 1, 2, 3, 4, 5];
 
             #[allow(unused_variables)]
             async fn handle(
@@ -1133,6 +1134,7 @@ pub mod everything {
         impl<S: Server> ::wallaby_onc::Service for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
+            const PROCEDURES: &'static [u32] = &[0, 1];
 
             #[allow(unused_variables)]
             async fn handle(

@@ -538,6 +538,7 @@ pub mod mountprog {
         impl<S: Server> ::wallaby_onc::Service for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
+            const PROCEDURES: &'static [u32] = &[0, 1, 2, 3, 4, 5, 6];
 
             #[allow(unused_variables)]
             async fn handle(

@@ -568,6 +568,7 @@ pub mod plain {
         impl<S: Server> ::wallaby_onc::Service for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
+            const PROCEDURES: &'static [u32] = &[0, 1];
 
             #[allow(unused_variables)]
             async fn handle(

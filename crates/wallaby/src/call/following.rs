@@ -2,18 +2,29 @@
 
 use std::sync::Arc;
 
-use wallaby_proto::RequestId;
 use wallaby_proto::wire::Request;
+use wallaby_proto::{Address, RequestId};
 
 use super::CallShared;
-use crate::body::{self, Body};
+use crate::body::{self, Attached};
 use crate::driver::peer::Peer;
+use crate::error::Failure;
 
 impl CallShared {
     /// A body is to follow a request. It can be read once, so the request is sent once.
     #[cold]
     #[inline(never)]
-    pub(super) fn attach(&self, request: &mut Request, body: Body) {
+    pub(super) fn attach(
+        &self,
+        request: &mut Request,
+        body: &Attached,
+        server: &Address,
+    ) -> Result<(), Failure> {
+        let body = body.take().ok_or_else(|| Failure::Refused {
+            request: request.id,
+            server: server.clone(),
+            reason: "its body went with another request".into(),
+        })?;
         // Its number is the connection's business.
         request.options.get_or_insert_default().body = Some(0);
         let mut state = self.lock();
@@ -22,6 +33,7 @@ impl CallShared {
         if let Some(sent) = roots.find(|sent| sent.root.path == path) {
             sent.body = Some(Box::new(body));
         }
+        Ok(())
     }
 
     /// A request was sent: its body follows it.

@@ -3,12 +3,13 @@
 use proc_macro2::{Ident, Literal, TokenStream};
 use quote::quote;
 
+use super::methods::methods;
 use super::{Emitter, docs, member};
 use crate::onc::model::{Form, Procedure, Program, Type, Version};
 use crate::onc::naming;
 
 /// No type has this index: arguments and results are never part of themselves.
-const NO_TYPE: usize = usize::MAX;
+pub(super) const NO_TYPE: usize = usize::MAX;
 
 impl Emitter<'_> {
     pub(super) fn program(&self, program: &Program) -> TokenStream {
@@ -17,7 +18,10 @@ impl Emitter<'_> {
         });
         let module = member(&program.name);
         let number = Literal::u32_unsuffixed(program.number);
-        let versions = program.versions.iter().map(|each| self.version(each));
+        let versions = program
+            .versions
+            .iter()
+            .map(|each| self.version(program, each));
         quote! {
             #docs
             pub mod #module {
@@ -29,7 +33,7 @@ impl Emitter<'_> {
         }
     }
 
-    fn version(&self, version: &Version) -> TokenStream {
+    fn version(&self, program: &Program, version: &Version) -> TokenStream {
         let docs = docs(&version.docs, || {
             format!("Version `{}`, {}.", version.name, version.number)
         });
@@ -46,7 +50,14 @@ impl Emitter<'_> {
         let dispatch = version.procedures.iter().map(|each| self.dispatch(each));
         // rpcgen's servers answer procedure 0 of every program, and rpcinfo asks for it.
         let null = version.procedures.iter().all(|each| each.number != 0);
+        let implied = null.then_some(0);
+        let numbers = version.procedures.iter().map(|each| each.number);
+        let numbers = implied
+            .into_iter()
+            .chain(numbers)
+            .map(Literal::u32_unsuffixed);
         let null = null.then(|| quote!(0 => service::results(|_| Ok(())),));
+        let methods = self.with_methods.then(|| methods(self, program, version));
         quote! {
             #docs
             pub mod #module {
@@ -82,6 +93,7 @@ impl Emitter<'_> {
                 impl<S: Server> ::wallaby_onc::Service for Service<S> {
                     const PROGRAM: u32 = PROGRAM;
                     const VERSION: u32 = VERSION;
+                    const PROCEDURES: &'static [u32] = &[#(#numbers),*];
 
                     #[allow(unused_variables)]
                     async fn handle(
@@ -97,6 +109,8 @@ impl Emitter<'_> {
                         }
                     }
                 }
+
+                #methods
             }
         }
     }
@@ -217,7 +231,7 @@ impl Emitter<'_> {
     }
 }
 
-fn procedure_docs(procedure: &Procedure) -> TokenStream {
+pub(super) fn procedure_docs(procedure: &Procedure) -> TokenStream {
     docs(&procedure.docs, || {
         format!("`{}`, procedure {}.", procedure.name, procedure.number)
     })

@@ -1,18 +1,14 @@
-//! `wallaby onc`: interface files of ONC RPC.
+//! `wallaby onc gen`: an interface file becomes Rust.
 
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Args, Subcommand};
+use clap::Args;
 use wallaby_idl::onc::Compiler;
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum Onc {
-    /// Compile an interface file (.x) to Rust: types, clients and servers for the crate wallaby-onc
-    Gen(Gen),
-}
+use super::Reported;
 
 #[derive(Debug, Args)]
 pub(crate) struct Gen {
@@ -30,6 +26,9 @@ pub(crate) struct Gen {
     /// Take a type that the file does not define from elsewhere
     #[arg(long = "type", value_name = "NAME=PATH", value_parser = external)]
     types: Vec<(String, String)>,
+    /// Make methods of Wallaby of the procedures, too; needs wallaby-onc's feature 'wallaby'
+    #[arg(long)]
+    methods: bool,
 }
 
 /// `NAME=PATH`.
@@ -40,16 +39,8 @@ fn external(text: &str) -> Result<(String, String), String> {
     }
 }
 
-impl Onc {
-    pub(crate) fn run(self) -> anyhow::Result<()> {
-        match self {
-            Self::Gen(generate) => generate.run(),
-        }
-    }
-}
-
 impl Gen {
-    fn run(self) -> anyhow::Result<()> {
+    pub(super) fn run(self) -> anyhow::Result<()> {
         let mut compiler = Compiler::new();
         for folder in self.includes {
             compiler = compiler.include(folder);
@@ -57,6 +48,9 @@ impl Gen {
         for define in &self.defines {
             let (name, value) = define.split_once('=').unwrap_or((define, "1"));
             compiler = compiler.define(name, value);
+        }
+        if self.methods {
+            compiler = compiler.methods();
         }
         for (name, path) in self.types {
             compiler = compiler.external(name, path);
@@ -74,15 +68,3 @@ impl Gen {
         }
     }
 }
-
-/// An error whose text is complete.
-#[derive(Debug)]
-pub(crate) struct Reported(String);
-
-impl std::fmt::Display for Reported {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Reported {}

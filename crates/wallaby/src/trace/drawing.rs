@@ -1,55 +1,67 @@
 //! A call's tree of hops, drawn for people.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::time::Duration;
-use wallaby::{Address, Hop, Trace};
+
+use wallaby_proto::Address;
+
+use super::{Hop, Trace};
 
 /// More hops are counted, not drawn.
 const MOST: usize = 100;
 
-/// Draws a tree, several lines, each ended. Servers are called by `name`.
-pub fn draw(trace: &Trace, name: impl Fn(&Address) -> String) -> String {
-    let order = in_tree_order(&trace.hops);
-    let shown = &order[..order.len().min(MOST)];
-    let labels: Vec<String> = shown.iter().map(|hop| label(&trace.hops, *hop)).collect();
-    let servers: Vec<String> = shown
-        .iter()
-        .map(|hop| {
-            trace.hops[*hop]
-                .server
-                .as_ref()
-                .map_or_else(|| "?".to_owned(), &name)
-        })
-        .collect();
-    let width = |texts: &[String]| texts.iter().map(|text| text.chars().count()).max();
-    let label_width = width(&labels).unwrap_or(0).max("client".len());
-    let server_width = width(&servers).unwrap_or(0);
-    let mut out = String::new();
-    let mut line = |label: &str, server: &str, times: [String; 4]| {
-        let [arrived, queued, ran, answered] = times;
-        let _ = writeln!(
-            out,
-            "{label:label_width$}  {server:server_width$} {arrived:>10} {queued:>10} {ran:>10} {answered:>10}"
+impl Trace {
+    /// Its tree, drawn: a line a hop, each ended, with its server as `name` calls it, and when it arrived, waited, ran and was
+    /// answered, as far as that is known. Of more than 100 hops the rest is counted.
+    pub fn draw(&self, name: impl Fn(&Address) -> String) -> String {
+        let order = in_tree_order(&self.hops);
+        let shown = &order[..order.len().min(MOST)];
+        let labels: Vec<String> = shown.iter().map(|hop| label(&self.hops, *hop)).collect();
+        let servers: Vec<String> = shown
+            .iter()
+            .map(|hop| {
+                self.hops[*hop]
+                    .server
+                    .as_ref()
+                    .map_or_else(|| "?".to_owned(), &name)
+            })
+            .collect();
+        let width = |texts: &[String]| texts.iter().map(|text| text.chars().count()).max();
+        let label_width = width(&labels).unwrap_or(0).max("client".len());
+        let server_width = width(&servers).unwrap_or(0);
+        let mut out = String::new();
+        let mut line = |label: &str, server: &str, times: [String; 4]| {
+            let [arrived, queued, ran, answered] = times;
+            let _ = writeln!(
+                out,
+                "{label:label_width$}  {server:server_width$} {arrived:>10} {queued:>10} {ran:>10} {answered:>10}"
+            );
+        };
+        line(
+            "client",
+            "",
+            ["arrived", "queued", "ran", "answered"].map(str::to_owned),
         );
-    };
-    line(
-        "client",
-        "",
-        ["arrived", "queued", "ran", "answered"].map(str::to_owned),
-    );
-    for ((hop, label), server) in shown.iter().zip(&labels).zip(&servers) {
-        line(label, server, times(&trace.hops[*hop]));
+        for ((hop, label), server) in shown.iter().zip(&labels).zip(&servers) {
+            line(label, server, times(&self.hops[*hop]));
+        }
+        if order.len() > MOST {
+            let _ = writeln!(out, "… and {} more hops", order.len() - MOST);
+        }
+        out
     }
-    if order.len() > MOST {
-        let _ = writeln!(out, "… and {} more hops", order.len() - MOST);
+
+    /// How deep its tree is, in hops.
+    pub fn depth(&self) -> usize {
+        let depths = (0..self.hops.len()).map(|hop| ancestors(&self.hops, hop).count());
+        depths.max().unwrap_or(0)
     }
-    out
 }
 
-/// How deep the tree is, in hops.
-pub fn depth(trace: &Trace) -> usize {
-    let depths = (0..trace.hops.len()).map(|hop| ancestors(&trace.hops, hop).count());
-    depths.max().unwrap_or(0)
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.draw(Address::to_string))
+    }
 }
 
 /// Each hop right below the one that sent it, before that one's next.
@@ -105,7 +117,7 @@ fn times(hop: &Hop) -> [String; 4] {
 }
 
 /// A time with three digits.
-pub fn show(time: Duration) -> String {
+fn show(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
     let (value, unit) = match micros {
         _ if micros < 1e3 => (micros, "µs"),
@@ -140,8 +152,8 @@ mod tests {
 
     fn example() -> Trace {
         Trace {
-            call: wallaby::CallId {
-                initiator: wallaby::NodeId::new(1).unwrap(),
+            call: wallaby_proto::CallId {
+                initiator: wallaby_proto::NodeId::new(1).expect("not 0"),
                 sequence: 1,
             },
             elapsed: Duration::from_millis(2),
@@ -156,7 +168,7 @@ mod tests {
 
     #[test]
     fn children_stand_below_who_sent_them() {
-        let drawn = draw(&example(), |server| server.to_string());
+        let drawn = example().to_string();
         let starts: Vec<String> = drawn
             .lines()
             .map(|line| {
@@ -179,7 +191,7 @@ mod tests {
             "{drawn}"
         );
         assert!(drawn.contains("1.50 ms"), "{drawn}");
-        assert_eq!(depth(&example()), 3);
+        assert_eq!(example().depth(), 3);
     }
 
     #[test]

@@ -1,0 +1,48 @@
+//! `wallaby onc`: interface files of ONC RPC, and where its programs are.
+
+mod ask;
+mod generate;
+mod rpcbind;
+
+use clap::Subcommand;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Onc {
+    /// Compile an interface file (.x) to Rust: types, clients and servers for the crate wallaby-onc
+    Gen(generate::Gen),
+    /// Be the rpcbind of this machine, where programs register and clients find them
+    Rpcbind(rpcbind::Rpcbind),
+    /// List the programs that are registered at a machine
+    List(ask::List),
+    /// Call procedure 0 of a program, which does nothing: is it there, and how fast?
+    Ping(ask::Ping),
+}
+
+impl Onc {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Gen(generate) => generate.run(),
+            Self::Rpcbind(rpcbind) => rpcbind.run(),
+            Self::List(list) => list.run(),
+            Self::Ping(ping) => ping.run(),
+        }
+    }
+}
+
+/// Runs what waits for sockets.
+fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    { runtime }.enable_all().build()?.block_on(work)
+}
+
+/// An error whose text is complete.
+#[derive(Debug)]
+pub(crate) struct Reported(String);
+
+impl std::fmt::Display for Reported {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Reported {}

@@ -1,0 +1,119 @@
+//! Procedures as methods of Wallaby: arguments and results as types of their own, and a `Method` for each.
+
+use proc_macro2::{Ident, TokenStream};
+use quote::quote;
+
+use super::Emitter;
+use super::program::{NO_TYPE, procedure_docs};
+use crate::onc::model::{Form, Procedure, Program, Version};
+use crate::onc::naming;
+
+/// The module `methods` of a version.
+pub(super) fn methods(emitter: &Emitter<'_>, program: &Program, version: &Version) -> TokenStream {
+    let methods = version
+        .procedures
+        .iter()
+        .map(|procedure| method(emitter, program, version, procedure));
+    quote! {
+        /// The procedures of this version as methods of Wallaby, to be served, called and delegated one by one.
+        pub mod methods {
+            #[allow(unused_imports)]
+            use super::super::super::*;
+
+            #(#methods)*
+        }
+    }
+}
+
+fn method(
+    emitter: &Emitter<'_>,
+    program: &Program,
+    version: &Version,
+    procedure: &Procedure,
+) -> TokenStream {
+    let docs = procedure_docs(procedure);
+    let name = naming::identifier(&procedure.name.to_uppercase());
+    // As `wallaby_onc::endpoint::method_name` has it.
+    let wire = format!(
+        "onc.{}.{}/{}",
+        program.number, version.number, procedure.number
+    );
+    let forms: Vec<&Form> = procedure.arguments.iter().map(|(_, form)| form).collect();
+    let arguments = tuple(emitter, procedure, "Arguments", "The arguments", &forms);
+    let results: Vec<&Form> = procedure.result.iter().collect();
+    let result = tuple(emitter, procedure, "Result", "The result", &results);
+    let (arguments_type, result_type) = (&arguments.name, &result.name);
+    let (arguments_code, result_code) = (&arguments.code, &result.code);
+    quote! {
+        #docs
+        pub static #name: ::wallaby_onc::endpoint::Method<
+            #arguments_type,
+            ::wallaby_onc::endpoint::One<#result_type>,
+            ::wallaby_onc::endpoint::XdrCodec,
+        > = ::wallaby_onc::endpoint::Method::new(#wire);
+
+        #arguments_code
+        #result_code
+    }
+}
+
+/// A type of values one after another, and its code.
+struct Tuple {
+    name: TokenStream,
+    code: TokenStream,
+}
+
+fn tuple(
+    emitter: &Emitter<'_>,
+    procedure: &Procedure,
+    what: &str,
+    doc: &str,
+    forms: &[&Form],
+) -> Tuple {
+    if forms.is_empty() {
+        return Tuple {
+            name: quote!(()),
+            code: TokenStream::new(),
+        };
+    }
+    let name = free_name(
+        emitter,
+        &format!("{}{what}", naming::camel_case(&procedure.name)),
+    );
+    let doc = format!(" {doc} of `{}`.", procedure.name);
+    let kinds = forms.iter().map(|form| emitter.kind(NO_TYPE, form));
+    let encode = forms.iter().enumerate().map(|(at, form)| {
+        let at = proc_macro2::Literal::usize_unsuffixed(at);
+        emitter.encode(form, &quote!(self.#at), &quote!(&self.#at))
+    });
+    let decode = forms.iter().map(|form| emitter.decode(NO_TYPE, form));
+    let code = quote! {
+        #[doc = #doc]
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct #name(#(pub #kinds),*);
+
+        impl Xdr for #name {
+            fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
+                #(#encode)*
+                Ok(())
+            }
+
+            fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+                Ok(Self(#(#decode?),*))
+            }
+        }
+    };
+    Tuple {
+        name: quote!(#name),
+        code,
+    }
+}
+
+/// This name, with underscores after it until no type of the file has it.
+fn free_name(emitter: &Emitter<'_>, wanted: &str) -> Ident {
+    let mut name = wanted.to_owned();
+    while emitter.model.types.iter().any(|known| known.rust == name) {
+        name.push('_');
+    }
+    naming::identifier(&name)
+}

@@ -1,0 +1,125 @@
+//! Ways to servers over sockets: [`TcpChannel`], [`UdpChannel`] and [`UnixChannel`], for generated clients.
+//!
+//! Any number of calls go over one channel at a time, and a clone of a channel is the same channel; calls of a clone may
+//! have another time ([`TcpChannel::timeout`]) and caller ([`TcpChannel::credential`]). Replies are told apart
+//! by the calls' numbers (`xid`), which start at random.
+//!
+//! ```no_run
+//! # mod rquota { pub mod rquotaprog { pub mod rquotavers {
+//! #     #[derive(Debug)] pub struct Client<C>(pub C);
+//! # } } }
+//! # async fn example() -> std::io::Result<()> {
+//! use rquota::rquotaprog::rquotavers::Client;
+//! use wallaby_onc::client::{Options, UdpChannel};
+//!
+//! let channel = UdpChannel::connect("127.0.0.1:875".parse().unwrap(), Options::default()).await?;
+//! let client = Client(channel.clone());
+//! # Ok(())
+//! # }
+//! ```
+
+mod counters;
+mod datagram;
+mod stream;
+mod xid;
+
+use std::result;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use counters::Counters;
+pub use datagram::UdpChannel;
+pub use stream::{TcpChannel, UnixChannel};
+
+use crate::auth::OpaqueAuth;
+use crate::failure::{NoReply, Reason};
+use crate::message::{Body, Call, Message, Procedure};
+
+/// What channels have mostly to say when something fails.
+type Result<T, E = NoReply> = result::Result<T, E>;
+
+/// How calls of a channel are made, and what they may take up.
+///
+/// ```
+/// use std::time::Duration;
+/// use wallaby_onc::client::Options;
+///
+/// let options = Options { max_calls: 16, ..Options::default() }.timeout(Duration::from_secs(3));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Who calls: [`OpaqueAuth::none`], or [`AuthSys::credential`](crate::auth::AuthSys::credential).
+    pub credential: OpaqueAuth,
+    /// How long a call may take, connecting included; 25 s, as clients of rpcgen wait.
+    pub timeout: Duration,
+    /// How many calls may be outstanding at a time; 1,024.
+    pub max_calls: usize,
+    /// Most bytes of a record, sent or received, over TCP and unix sockets; 16 MiB.
+    pub max_record: usize,
+    /// How many bytes may wait to be sent, over TCP and unix sockets, before further calls fail; 64 MiB. One call may wait
+    /// however long it is.
+    pub max_unsent: usize,
+    /// How long a call over UDP waits for its reply before it is sent again; 500 ms, and twice as long each time.
+    pub retransmit_after: Duration,
+    /// The longest such wait; 10 s.
+    pub retransmit_at_most: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            credential: OpaqueAuth::none(),
+            timeout: Duration::from_secs(25),
+            max_calls: 1024,
+            max_record: 16 << 20,
+            max_unsent: 64 << 20,
+            retransmit_after: Duration::from_millis(500),
+            retransmit_at_most: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Options {
+    /// With this credential.
+    #[must_use]
+    pub fn credential(mut self, credential: OpaqueAuth) -> Self {
+        self.credential = credential;
+        self
+    }
+
+    /// With this much time for a call.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+}
+
+/// What calls over a clone of a channel say and how long they take; clones may differ.
+#[derive(Debug, Clone)]
+struct Calling {
+    credential: OpaqueAuth,
+    timeout: Duration,
+}
+
+impl Calling {
+    fn new(options: &Options) -> Self {
+        Self {
+            credential: options.credential.clone(),
+            timeout: options.timeout,
+        }
+    }
+
+    /// The message of a call.
+    fn message(&self, xid: u32, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
+        let call = Call {
+            procedure,
+            credential: self.credential.clone(),
+            verifier: OpaqueAuth::none(),
+            arguments,
+        };
+        let body = Body::Call(call);
+        Ok(Message { xid, body }.encode()?)
+    }
+}

@@ -87,6 +87,7 @@ pub use retry::Retry;
 pub use service::{Handler, HandlerFuture, Layer, Service};
 pub use trace::{Hop, Timing, Trace};
 pub use wallaby_proto::call::allowance::{Budget, Exhausted};
+pub use wallaby_proto::call::initiator::Violation;
 pub use wallaby_proto::call::records::Remembered;
 pub use wallaby_proto::call::watch::{Executed, Failure as Loss, FailureKind, Location, Step};
 pub use wallaby_proto::wire::PingSettings;

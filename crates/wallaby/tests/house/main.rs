@@ -25,6 +25,7 @@ const LAYERS: &[&str] = &[
     "wallaby-cli",
     "wallaby-graph",
     "wallaby-chord",
+    "wallaby-raytrace",
 ];
 
 /// The crate that must stay pure, and what it may depend on, development aside.

@@ -20,6 +20,7 @@
 
 pub mod codec;
 pub mod link;
+pub mod polling;
 
 mod attempts;
 mod blocking;

@@ -438,7 +438,7 @@ impl<D: Datagrams> Endpoint<D> {
     /// applications that wait for other things as well.
     pub fn next_timeout(&mut self) -> Option<Duration> {
         self.core.set_time(self.datagrams.now());
-        if self.core.gate.has_output() || !self.core.events.is_empty() {
+        if self.core.gate.has_output() {
             return Some(Duration::ZERO);
         }
         self.core.time_left()

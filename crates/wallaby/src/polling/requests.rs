@@ -65,6 +65,14 @@ pub(super) struct Job {
     pub(super) key: Option<RequestKey>,
 }
 
+impl Job {
+    /// When it is stopped without a word of its initiator. Deadlines are rounded down on their way, by a thousandth.
+    fn given_up_at(&self) -> Duration {
+        let time = self.deadline.saturating_sub(self.arrived);
+        self.deadline.saturating_add(time / 512 + BEHIND)
+    }
+}
+
 /// Requests that were put aside.
 #[derive(Debug, Default)]
 pub(super) struct Held {
@@ -285,8 +293,7 @@ impl Core {
                 if let Some(ticket) = job.ticket {
                     self.tickets.insert(ticket, key);
                 }
-                let deadline = job.deadline.saturating_add(BEHIND);
-                self.alarms.insert((deadline, Alarm::Request(key)));
+                self.alarms.insert((job.given_up_at(), Alarm::Request(key)));
                 if let Some(peer) = self.peers.get_mut(&job.from) {
                     peer.busy += 1;
                 }
@@ -313,8 +320,8 @@ impl Core {
         if let Some(ticket) = job.ticket {
             self.tickets.remove(&ticket);
         }
-        let deadline = job.deadline.saturating_add(BEHIND);
-        self.alarms.remove(&(deadline, Alarm::Request(key)));
+        self.alarms
+            .remove(&(job.given_up_at(), Alarm::Request(key)));
         if let Some(peer) = self.peers.get_mut(&job.from) {
             peer.busy = peer.busy.saturating_sub(1);
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use wallaby::polling::{CallOptions, Endpoint, Event, RequestKey};
-use wallaby::{Address, CallError, Code, Failure, Metadata, SendError, Status};
+use wallaby::{Address, CallError, Code, Failure, Many, Metadata, SendError, Status};
 
 use crate::world::{Link, World};
 
@@ -255,7 +255,7 @@ fn what_is_delegated_is_answered_by_who_gets_it() {
     options.metadata.insert("who", "me").expect("short");
     options.budgets = Some(wallaby::Budgets {
         requests: 10,
-        responses: 10,
+        responses: 1000,
         bytes: 1000,
         depth: 3,
     });

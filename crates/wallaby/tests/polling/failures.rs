@@ -230,7 +230,8 @@ fn a_deadline_ends_a_call_and_what_runs_of_it() {
             }
             other => panic!("{other}"),
         }
-        assert_eq!(world.now() - begun, deadline);
+        let late = world.now() - begun - deadline;
+        assert!(late < Duration::from_millis(1), "{late:?}");
         let event = world.event(&mut [&mut server, &mut client], 0, Duration::from_secs(1));
         assert!(matches!(event, Some(Event::Stopped { .. })), "{event:?}");
         assert!(server.request(aside.borrow()[0]).is_none());

@@ -127,8 +127,16 @@ impl World {
             .iter_mut()
             .filter_map(|endpoint| endpoint.next_timeout());
         let wait = waits.min().unwrap_or(most).min(most);
+        let here: Vec<SocketAddr> = endpoints
+            .iter_mut()
+            .map(|endpoint| endpoint.datagrams().local)
+            .collect();
         let mut state = self.0.borrow_mut();
-        let arrival = state.under_way.first_key_value().map(|(key, _)| key.0);
+        let mut arrivals = state
+            .under_way
+            .iter()
+            .filter(|(_, (to, ..))| here.contains(to));
+        let arrival = arrivals.next().map(|(key, _)| key.0);
         let now = state.now;
         state.now = arrival.unwrap_or(Duration::MAX).clamp(now, now + wait);
     }

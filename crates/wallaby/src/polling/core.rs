@@ -111,7 +111,7 @@ pub(super) struct Core {
     pub(super) held: Held,
     pub(super) tickets: BTreeMap<Ticket, RequestKey>,
     /// The request of the handler that has just returned, if that did not end it.
-    pub(super) returned: Option<Job>,
+    pub(super) returned: Option<Box<Job>>,
     /// What that handler has put aside.
     pub(super) put_aside: Option<RequestKey>,
 

@@ -60,7 +60,9 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// A UDP socket of the operating system, and its monotonic clock.
 ///
 /// Where it has to wait, it waits in the call that receives, without asking first. How long such a call waits is a setting
-/// of the socket in ticks of the kernel's clock; what has to be more exact waits by `ppoll`.
+/// of the socket in ticks of the kernel's clock, 1 to 10 ms; what has to be more exact waits by `ppoll`, unless datagrams come
+/// in quick succession: then the next one will most likely end the wait, and if it does not, that is noticed a tick or two
+/// late, once.
 pub struct Udp {
     socket: UdpSocket,
     local: SocketAddr,
@@ -68,6 +70,10 @@ pub struct Udp {
     tick: Duration,
     /// How long the socket waits at the moment; zero is for ever.
     timeout: Duration,
+    /// The last wait was ended by a datagram.
+    busy: bool,
+    /// There may be news of datagrams that were sent.
+    news: bool,
     slots: Box<Slots>,
     received: usize,
 }
@@ -124,6 +130,8 @@ impl Udp {
             epoch: Instant::now(),
             tick: tick(),
             timeout: Duration::ZERO,
+            busy: false,
+            news: false,
             slots: Slots::new(),
             received: 0,
         })
@@ -169,7 +177,10 @@ impl Udp {
                 | libc::EACCES
                 | libc::ENOPROTOOPT
                 | libc::EPROTO,
-            ) => Ok(0),
+            ) => {
+                self.news |= error.kind() != io::ErrorKind::WouldBlock;
+                Ok(0)
+            }
             _ => Err(error),
         }
     }
@@ -201,10 +212,14 @@ impl Udp {
     /// The socket waits no longer than this, but not much less either; whether it can be told so.
     fn set_timeout(&mut self, wait: Duration) -> io::Result<bool> {
         // The kernel's timers may be late by a tick, or by an eighth of a long time.
-        let most = wait.saturating_sub(wait / 8 + self.tick);
-        if most < self.tick {
+        let exact = wait.saturating_sub(wait / 8 + self.tick);
+        let most = if exact >= self.tick {
+            exact
+        } else if self.busy && wait >= self.tick / 4 {
+            self.tick
+        } else {
             return Ok(false);
-        }
+        };
         if self.timeout.is_zero() || self.timeout > most || self.timeout < most / 4 {
             let time = libc::timeval {
                 tv_sec: most.as_secs() as libc::time_t,
@@ -228,7 +243,14 @@ impl Datagrams for Udp {
     }
 
     fn send(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
-        bare::send(&self.socket, datagram, to)
+        match self.socket.send_to(datagram, to) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                // The error may be one of a datagram sent before; it is told once.
+                self.news = true;
+                self.socket.send_to(datagram, to).map(drop)
+            }
+            result => result.map(drop),
+        }
     }
 
     fn receive(&mut self, wait: Duration, full: bool) -> io::Result<usize> {
@@ -236,11 +258,14 @@ impl Datagrams for Udp {
         if wait.is_zero() {
             return self.receive_with(libc::MSG_DONTWAIT);
         }
-        if !full && self.set_timeout(wait)? {
-            return self.receive_with(libc::MSG_WAITFORONE);
-        }
-        self.poll(wait, full)?;
-        self.receive_with(libc::MSG_DONTWAIT)
+        let received = if !full && self.set_timeout(wait)? {
+            self.receive_with(libc::MSG_WAITFORONE)
+        } else {
+            self.poll(wait, full)?;
+            self.receive_with(libc::MSG_DONTWAIT)
+        }?;
+        self.busy = received > 0;
+        Ok(received)
     }
 
     fn batch(&self) -> usize {
@@ -259,7 +284,12 @@ impl Datagrams for Udp {
     }
 
     fn take_unreachable(&mut self) -> Option<SocketAddr> {
-        bare::take_unreachable(&self.socket)
+        if !self.news {
+            return None;
+        }
+        let found = bare::take_unreachable(&self.socket);
+        self.news = found.is_some();
+        found
     }
 }
 

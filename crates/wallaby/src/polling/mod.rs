@@ -79,7 +79,7 @@ const ROOM: usize = 64 * 1024;
 const BATCHES_UNTIL_TIME: u32 = 16;
 
 /// A wait shorter than this is dear where the kernel counts in ticks.
-const DEAR: Duration = Duration::from_micros(9_800);
+const DEAR: Duration = Duration::from_millis(1);
 
 /// How long a turn may wait until something arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -392,16 +392,24 @@ impl<D: Datagrams> Endpoint<D> {
         self.core.set_time(self.datagrams.now());
         self.core.act();
         self.flush();
+        let left = self.time_left();
+        let due = self.core.raw.saturating_add(left);
         let wait = match wait {
             Wait::Not => Duration::ZERO,
-            Wait::For(most) => self.time_left().min(most),
-            Wait::Forever => self.time_left(),
+            Wait::For(most) => left.min(most),
+            Wait::Forever => left,
         };
         let received = self.datagrams.receive(wait, self.refused.is_some())?;
         if received > 0 || !wait.is_zero() {
             self.core.set_time(self.datagrams.now());
         }
         self.core.used += 1;
+        if received == 0 {
+            // Perhaps since the network said what became of a datagram.
+            while let Some(at) = self.datagrams.take_unreachable() {
+                self.core.gate.handle_unreachable(self.core.now, at);
+            }
+        }
         for index in 0..received {
             if let Some((datagram, from)) = self.datagrams.received(index) {
                 let kept = keep(&mut self.arrived, datagram);
@@ -411,12 +419,8 @@ impl<D: Datagrams> Endpoint<D> {
         self.handle_events();
         let empty = received < self.datagrams.batch();
         self.full_batches = if empty { 0 } else { self.full_batches + 1 };
-        if (empty || self.full_batches >= BATCHES_UNTIL_TIME)
-            && self.core.time_left().is_some_and(|left| left.is_zero())
-        {
-            while let Some(at) = self.datagrams.take_unreachable() {
-                self.core.gate.handle_unreachable(self.core.now, at);
-            }
+        // What came to be due meanwhile is done in the next turn.
+        if due <= self.core.raw && (empty || self.full_batches >= BATCHES_UNTIL_TIME) {
             self.core.handle_timeouts();
             self.handle_events();
         }

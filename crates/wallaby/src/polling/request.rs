@@ -24,13 +24,13 @@ use crate::method::{Answer, Many, One, Target};
 /// may be the last one.
 pub struct RawRequest<'a> {
     core: &'a mut Core,
-    job: Option<Job>,
+    job: Option<Box<Job>>,
     /// A handler has it, which may return a status for it.
     handled: bool,
 }
 
 impl<'a> RawRequest<'a> {
-    pub(super) fn new(core: &'a mut Core, job: Job, handled: bool) -> Self {
+    pub(super) fn new(core: &'a mut Core, job: Box<Job>, handled: bool) -> Self {
         Self {
             core,
             job: Some(job),

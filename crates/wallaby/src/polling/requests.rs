@@ -76,7 +76,7 @@ impl Job {
 /// Requests that were put aside.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    slots: Vec<(u32, Option<Job>)>,
+    slots: Vec<(u32, Option<Box<Job>>)>,
     free: Vec<u32>,
 }
 
@@ -91,7 +91,7 @@ impl Held {
         RequestKey { slot, generation }
     }
 
-    fn put(&mut self, key: RequestKey, job: Job) {
+    fn put(&mut self, key: RequestKey, job: Box<Job>) {
         if let Some((generation, place)) = self.slots.get_mut(key.slot as usize)
             && *generation == key.generation
         {
@@ -99,7 +99,7 @@ impl Held {
         }
     }
 
-    fn take(&mut self, key: RequestKey) -> Option<Job> {
+    fn take(&mut self, key: RequestKey) -> Option<Box<Job>> {
         let (generation, place) = self.slots.get_mut(key.slot as usize)?;
         if *generation == key.generation {
             place.take()
@@ -135,7 +135,11 @@ impl Core {
     // What arrives.
 
     /// A request came; if it is handled: what is to be done.
-    pub(super) fn admit(&mut self, from: SessionId, mut request: Request) -> Option<(Job, Bytes)> {
+    pub(super) fn admit(
+        &mut self,
+        from: SessionId,
+        mut request: Request,
+    ) -> Option<(Box<Job>, Bytes)> {
         let MethodRef::Number(number) = request.method else {
             return None;
         };
@@ -186,9 +190,9 @@ impl Core {
         mut request: Request,
         ticket: Option<Ticket>,
         served: usize,
-    ) -> Job {
+    ) -> Box<Job> {
         let time = request.deadline.unwrap_or(DEFAULT_DEADLINE);
-        Job {
+        Box::new(Job {
             server: Server::bounded(&mut request, self.config.max_budgets.as_ref()),
             ticket,
             from,
@@ -202,7 +206,7 @@ impl Core {
             refused: None,
             exhausted: false,
             key: None,
-        }
+        })
     }
 
     /// Whether a request may be taken; one that may not is answered over its own session: the address to which it wants its
@@ -282,7 +286,7 @@ impl Core {
     // Requests that are put aside.
 
     /// A request waits for something of the application's.
-    pub(super) fn hold(&mut self, mut job: Job) -> RequestKey {
+    pub(super) fn hold(&mut self, mut job: Box<Job>) -> RequestKey {
         let released = job.server.flush();
         self.leave(&job, [released, None]);
         let key = match job.key {
@@ -305,7 +309,7 @@ impl Core {
     }
 
     /// A request that was put aside goes on.
-    pub(super) fn take_held(&mut self, key: RequestKey) -> Option<Job> {
+    pub(super) fn take_held(&mut self, key: RequestKey) -> Option<Box<Job>> {
         let job = self.held.take(key)?;
         if let Some(ticket) = job.ticket {
             self.records.progressed(ticket, self.now);
@@ -462,7 +466,7 @@ impl Core {
     }
 
     /// The handler lets its request end.
-    pub(super) fn finish(&mut self, mut job: Job) {
+    pub(super) fn finish(&mut self, mut job: Box<Job>) {
         if !job.server.has_ended() {
             self.finish_open(&mut job);
         }
@@ -492,7 +496,7 @@ impl Core {
     /// A request ends with a status.
     #[cold]
     #[inline(never)]
-    pub(super) fn fail(&mut self, mut job: Job, status: &Status) {
+    pub(super) fn fail(&mut self, mut job: Box<Job>, status: &Status) {
         if job.server.has_ended() {
             if !(job.exhausted && status.code() == Code::ResourceExhausted) {
                 self.counters.late_errors += 1;

@@ -145,7 +145,7 @@ fn methods_that_are_not_served_or_of_other_types_are_statuses() {
     static OTHER: wallaby::Method<(u64,), wallaby::One<String>> =
         wallaby::Method::new("test.Work/one");
     let (world, mut client, mut server) = pair(3);
-    let mut ask = |client: &mut Endpoint<Link>, server: &mut Endpoint<Link>| {
+    let ask = |client: &mut Endpoint<Link>, server: &mut Endpoint<Link>| {
         let call = client.call(
             server.address(),
             work::one("hop".into()),

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use wallaby::polling::{CallOptions, Endpoint, Event, RequestKey};
-use wallaby::{Address, Code, ConnectError, Failure, FailureKind};
+use wallaby::polling::{CallOptions, Endpoint, Event, RequestKey, Wait};
+use wallaby::{Address, CallError, Code, ConnectError, Failure, FailureKind};
 
 use crate::alone::{LONG, outcome, pair, work};
 use crate::world::{Link, World};
@@ -285,4 +285,21 @@ fn time_in_which_nobody_turned_an_endpoint_is_no_silence() {
         .expect("it is sent");
     let (answers, _) = outcome(&world, &mut [&mut client, &mut server]);
     assert_eq!(answers, [Ok("done".to_owned())]);
+}
+
+/// On a real socket, where the system says at once that nobody is there.
+#[test]
+fn a_closed_port_is_a_failure_at_once() {
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let at = Address::Udp(nobody.local_addr().expect("it has one"));
+    drop(nobody);
+    let mut client = Endpoint::bind("udp://127.0.0.1:0").expect("a socket");
+    let options = CallOptions::default();
+    let failed = client.ask(at.clone(), work::one("hop".into()), &options, Wait::Forever);
+    match failed {
+        Err(CallError::Failed(Failure::NotSent { error, .. })) => {
+            assert!(matches!(error, ConnectError::Unreachable { server, .. } if server == at));
+        }
+        other => panic!("{other:?}"),
+    }
 }

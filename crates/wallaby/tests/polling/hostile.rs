@@ -150,7 +150,7 @@ fn requests_beyond_the_limit_are_refused() {
     while aside.borrow().len() < 2 {
         world.step(&mut [&mut client, &mut server], Duration::from_secs(1));
     }
-    let mut ask = |client: &mut Endpoint<_>, server: &mut Endpoint<_>| {
+    let ask = |client: &mut Endpoint<_>, server: &mut Endpoint<_>| {
         let call = client.call(
             server.address(),
             work::one("hop".into()),

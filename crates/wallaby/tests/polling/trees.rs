@@ -20,11 +20,11 @@ fn method() -> Arc<MethodDefinition> {
 #[derive(Debug, Clone)]
 enum Act {
     Reply(u16),
-    Delegate(u8, Vec<Act>),
+    Delegate(u8, Vec<Self>),
     /// It is put aside for so many milliseconds.
     Hold(u16),
     Respond(u16),
-    Forward(u8, Vec<Act>),
+    Forward(u8, Vec<Self>),
     Fail(u16),
 }
 

@@ -8,7 +8,7 @@
 //! ```
 //! use wallaby::polling::{Endpoint, Event, Wait};
 //!
-//! #[wallaby::service]
+//! #[wallaby::service(package = "example")]
 //! trait Greeter {
 //!     async fn greet(name: String) -> String;
 //! }

@@ -25,6 +25,9 @@ const MOVES: u8 = 3;
 /// What a message costs of the room for waiting ones besides its payload.
 const MESSAGE_COST: usize = 64;
 
+/// The credit of calls that are over is forgotten for so many at a time.
+const WORTH_FORGETTING: u64 = 64;
+
 /// Addresses of which something is remembered, for each connection that there may be.
 const REMEMBERED: usize = 4;
 
@@ -44,6 +47,8 @@ pub(super) struct Peer {
     used: u64,
     /// Calls and requests that need it.
     pub(super) busy: u32,
+    /// The credit of its calls before this one was forgotten last.
+    over: Option<CallId>,
     /// What its method numbers mean here.
     pub(super) methods: Vec<Result<usize, Refused>>,
     queues: Option<Box<Queues>>,
@@ -121,6 +126,14 @@ impl Peer {
 
     pub(super) fn hello(&self) -> Option<&Arc<Hello>> {
         self.hello.as_ref()
+    }
+
+    /// Whether so many more calls are over that it is worth the while to forget their credit.
+    fn is_news(&self, over: CallId) -> bool {
+        self.over.is_none_or(|last| {
+            let more = over.sequence.checked_sub(last.sequence);
+            last.initiator != over.initiator || more.is_none_or(|more| more >= WORTH_FORGETTING)
+        })
     }
 
     fn queues(&mut self) -> &mut Queues {
@@ -278,6 +291,7 @@ impl Core {
             node: None,
             used: self.used,
             busy: 0,
+            over: None,
             methods: Vec::new(),
             queues: None,
         };
@@ -745,8 +759,8 @@ impl Core {
         to.node.is_none() || to.node == found
     }
 
-    /// Whether the request is out of the way.
-    fn attempt_request(
+    /// Hands a request to a session: whether it is out of the way.
+    pub(super) fn attempt_request(
         &mut self,
         id: SessionId,
         request: &mut Request,
@@ -847,13 +861,16 @@ impl Core {
         response: &mut Response,
         manner: Manner,
     ) -> Option<Output> {
-        let number = self.peers.get(&id)?.number;
+        let peer = self.peers.get_mut(&id)?;
+        let number = peer.number;
         let session = self.gate.session(id)?;
-        if manner.counted {
-            session.forget_calls(CallId {
-                sequence: manner.oldest,
-                ..response.call
-            });
+        let over = CallId {
+            sequence: manner.oldest,
+            ..response.call
+        };
+        if manner.counted && peer.is_news(over) {
+            session.forget_calls(over);
+            peer.over = Some(over);
         }
         let (size, limit) = match session.send_response(response, manner.counted) {
             Ok(sent) => return Some(output(number, sent)),

@@ -617,7 +617,8 @@ impl Core {
                 inherited.options.get_or_insert_default().quiet = quiet;
             }
         }
-        let (to, request) = delegated.into_request(call, token, MethodRef::Number(0), inherited);
+        let (to, mut request) =
+            delegated.into_request(call, token, MethodRef::Number(0), inherited);
         let Ok((ticket, ..)) = noted else {
             return self.answer_for(
                 &request,
@@ -627,10 +628,22 @@ impl Core {
                 "the call was aborted",
             );
         };
+        let released = Some((ticket, Sent::Delegation));
+        let born = Some(job.arrived.saturating_sub(age(job)));
+        if let Some(id) = known
+            && self
+                .peers
+                .get(&id)
+                .is_some_and(|peer| !peer.holds_requests())
+        {
+            let towards = Towards::Server(to.server);
+            if self.attempt_request(id, &mut request, &to.method, released, born, &towards) {
+                return;
+            }
+        }
         let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to.server));
         parcel.method = Some(to.method);
-        parcel.released = Some((ticket, Sent::Delegation));
-        parcel.born = Some(job.arrived.saturating_sub(age(job)));
+        (parcel.released, parcel.born) = (released, born);
         self.post(parcel);
     }
 

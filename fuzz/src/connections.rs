@@ -1,10 +1,11 @@
 //! Two honest ends of a stream: whatever they send, and however its bytes are cut, all of it arrives once, as it was.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
-use wallaby_proto::connection::{Connection, Event, Refusal};
+use bytes::{Bytes, BytesMut};
+use wallaby_proto::connection::{BodyEvent, BodyRefusal, Connection, Event, Refusal};
 use wallaby_proto::wire::Message;
 
 use crate::choices::Choices;
@@ -17,6 +18,77 @@ struct End {
     /// What it sent and its peer has not got yet.
     sent: Vec<Message>,
     opened: bool,
+    /// Bodies that it sends, and those that come to it.
+    bodies: Vec<Outbound>,
+    bodies_in: BTreeMap<u64, Inbound>,
+}
+
+/// A body, of bytes that tell their places.
+struct Outbound {
+    number: u64,
+    sent: u64,
+    total: u64,
+    ended: bool,
+}
+
+#[derive(Default)]
+struct Inbound {
+    arrived: u64,
+    end: Option<Result<(), String>>,
+    stopped: bool,
+}
+
+/// Every fourth request has a body. One of five bodies breaks in the middle, and one is stopped by its receiver.
+fn has_body(number: u64) -> bool {
+    number.is_multiple_of(4)
+}
+
+fn breaks(number: u64) -> bool {
+    number % 5 == 3
+}
+
+fn is_unwanted(number: u64) -> bool {
+    number % 5 == 4
+}
+
+/// Sends what may be sent of each body.
+fn send_bodies(end: &mut End) {
+    for body in end.bodies.iter_mut().filter(|body| !body.ended) {
+        let until = match breaks(body.number) {
+            true => body.total / 2,
+            false => body.total,
+        };
+        while body.sent < until {
+            let mut chunk: Bytes = (body.sent..until.min(body.sent + 40_000))
+                .map(|place| place as u8)
+                .collect();
+            let len = chunk.len();
+            let sent = end.connection.send_body(body.number, &mut chunk);
+            body.sent += (len - chunk.len()) as u64;
+            match sent {
+                Ok(()) => {}
+                Err(BodyRefusal::Blocked) => break,
+                Err(BodyRefusal::Stopped) => {
+                    assert!(is_unwanted(body.number));
+                    body.ended = true;
+                    break;
+                }
+            }
+        }
+        if body.sent == until && !body.ended {
+            let how = match breaks(body.number) {
+                true => Err("it breaks"),
+                false => Ok(()),
+            };
+            match end.connection.end_body(body.number, how) {
+                Err(BodyRefusal::Blocked) => {}
+                ended => {
+                    assert!(ended.is_ok() || is_unwanted(body.number));
+                    body.ended = true;
+                }
+            }
+        }
+    }
 }
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -31,6 +103,8 @@ pub(crate) fn run(bytes: &[u8]) {
             input: BytesMut::new(),
             sent: Vec::new(),
             opened: false,
+            bodies: Vec::new(),
+            bodies_in: BTreeMap::new(),
         });
     let mut number = 0;
     let mut now = Duration::ZERO;
@@ -53,7 +127,11 @@ pub(crate) fn run(bytes: &[u8]) {
             _ => drop(ends[from].connection.check_stalled()),
         }
     }
-    while [0, 1].map(|from| carry(&mut ends, from, usize::MAX)) != [0, 0] {
+    loop {
+        ends.iter_mut().for_each(send_bodies);
+        if [0, 1].map(|from| carry(&mut ends, from, usize::MAX)) == [0, 0] {
+            break;
+        }
         now += Duration::from_millis(10);
         ends.iter_mut().for_each(|end| end.connection.set_time(now));
     }
@@ -61,6 +139,20 @@ pub(crate) fn run(bytes: &[u8]) {
         assert!(end.opened, "the handshake is done");
         assert!(end.sent.is_empty(), "lost: {:?}", end.sent);
         assert!(end.connection.is_idle());
+    }
+    let [alice, bob] = &ends;
+    for (from, to) in [(alice, bob), (bob, alice)] {
+        assert_eq!(from.bodies.len(), to.bodies_in.len());
+        for sent in &from.bodies {
+            let got = &to.bodies_in[&sent.number];
+            assert!(sent.ended, "body {} did not end", sent.number);
+            match &got.end {
+                // The end of what is stopped is not told.
+                None => assert!(got.stopped),
+                Some(Ok(())) => assert_eq!(got.arrived, sent.total),
+                Some(Err(_)) => assert!(breaks(sent.number) && got.arrived <= sent.sent),
+            }
+        }
     }
 }
 
@@ -74,7 +166,21 @@ fn send(end: &mut End, choices: &mut Choices<'_>, number: u64, from: usize) {
     let (message, sent) = match message {
         Message::Request(mut request) => {
             let method = method(choices.below(3));
+            if has_body(number) {
+                request.options.get_or_insert_default().body = Some(0);
+            } else if let Some(options) = &mut request.options {
+                options.body = None;
+            }
             let sent = connection.send_request(&mut request, &method);
+            let body = request.options.as_ref().and_then(|options| options.body);
+            if let (Ok(()), Some(body)) = (&sent, body) {
+                end.bodies.push(Outbound {
+                    number: body,
+                    sent: 0,
+                    total: number * 9973 % 100_000,
+                    ended: false,
+                });
+            }
             (Message::Request(request), sent)
         }
         Message::Response(response) => {
@@ -124,7 +230,14 @@ fn take(from: &mut End, to: &mut End, event: Event) {
             };
             from.sent.remove(place);
             match message {
-                Message::Request(request) => to.connection.grant_request(request.payload.len()),
+                Message::Request(request) => {
+                    to.connection.grant_request(request.payload.len());
+                    let body = request.options.as_ref().and_then(|options| options.body);
+                    if let Some(number) = body {
+                        let before = to.bodies_in.insert(number, Inbound::default());
+                        assert!(before.is_none(), "body {number} came twice");
+                    }
+                }
                 Message::Response(response) => {
                     let payload = response.payload.len() as u64;
                     to.connection.grant_call(response.call, 1, payload);
@@ -133,6 +246,30 @@ fn take(from: &mut End, to: &mut End, event: Event) {
             }
         }
         Event::TooLarge { message, size } => panic!("{size} bytes were accepted: {message:?}"),
+        Event::Body(number, event) => take_body(to, number, event),
         Event::Method(..) | Event::Credit | Event::GoingAway { .. } | Event::Closed(_) => {}
+    }
+}
+
+fn take_body(to: &mut End, number: u64, event: BodyEvent) {
+    let Some(body) = to.bodies_in.get_mut(&number) else {
+        panic!("body {number} was not begun");
+    };
+    assert!(body.end.is_none() && !body.stopped, "nothing after the end");
+    match event {
+        BodyEvent::Bytes(bytes) => {
+            for byte in &bytes {
+                assert_eq!(*byte, body.arrived as u8, "at {}", body.arrived);
+                body.arrived += 1;
+            }
+            if is_unwanted(number) {
+                body.stopped = true;
+                to.connection.stop_body(number);
+            } else {
+                to.connection.grant_body(number, bytes.len() as u64);
+            }
+        }
+        BodyEvent::Whole => body.end = Some(Ok(())),
+        BodyEvent::Broken(why) => body.end = Some(Err(why)),
     }
 }

@@ -234,6 +234,7 @@ impl Attempts {
             payload: self.payload.clone(),
             options,
             attempt: number,
+            body: None,
         });
         self.made += 1;
         let shared = Arc::clone(call.shared());

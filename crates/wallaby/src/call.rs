@@ -23,6 +23,7 @@ use wallaby_proto::wire::{
 use wallaby_proto::{Address, CallId, Path, RequestId, Status, Token};
 
 use crate::attempts::Attempts;
+use crate::body::{Attached, Body};
 use crate::driver::peer::{Peer, Place, Refused};
 use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Inner};
 use crate::error::{CallError, Failure};
@@ -34,10 +35,13 @@ use crate::trace::{self, Root, Trace};
 /// What an answer costs of a window besides its payload.
 const ANSWER_COST: u64 = 64;
 
+mod following;
+mod order;
 mod resending;
 mod typed;
 mod watching;
 
+use self::order::Order;
 pub use self::resending::Resend;
 use self::resending::Resending;
 pub use self::typed::{AnswerFuture, Call};
@@ -55,6 +59,8 @@ pub struct CallOptions {
     pub traced: bool,
     /// Whether the first status ends the call; the rest of the tree is aborted then.
     pub fail_fast: bool,
+    /// Whether the answers of each branch are delivered in the order in which they were sent.
+    pub in_order: bool,
     /// Pairs that travel down the tree.
     pub metadata: Metadata,
     /// What the call's tree may use up.
@@ -119,6 +125,8 @@ pub(crate) struct CallShared {
 struct State {
     initiator: Initiator,
     answers: Line<RawAnswer>,
+    /// What was taken of them, if they are taken in order.
+    order: Option<Box<Order>>,
     waker: Option<Waker>,
     /// How the call ended.
     ended: Option<Ended>,
@@ -153,6 +161,8 @@ struct Sent {
     peer: Option<Arc<Peer>>,
     /// Its connection has ended.
     lost: bool,
+    /// What follows it, until it was sent.
+    body: Option<Box<Body>>,
 }
 
 #[derive(Debug)]
@@ -186,6 +196,7 @@ impl CallShared {
         let time = options.deadline.unwrap_or(endpoint.config.default_deadline);
         let initiator = Initiator::new(id, token, options.budgets.unwrap_or_default());
         let allowance = options.budgets.map(|all| Box::new(Allowance::new(all)));
+        let order = options.in_order.then(Box::default);
         Arc::new(Self {
             id,
             token,
@@ -196,6 +207,7 @@ impl CallShared {
             state: Mutex::new(State {
                 initiator,
                 answers: Line::default(),
+                order,
                 waker: None,
                 ended: None,
                 ended_after: None,
@@ -442,6 +454,7 @@ impl CallShared {
         server: &Address,
         method: &MethodDefinition,
         payload: Bytes,
+        body: Option<Attached>,
     ) -> Result<Request, Failure> {
         let mut state = self.lock();
         if let Some(Ended::Failed(failure)) = &state.ended {
@@ -470,6 +483,7 @@ impl CallShared {
             root,
             peer: None,
             lost: false,
+            body: None,
         });
         let budgets = state.share();
         drop(state);
@@ -489,8 +503,10 @@ impl CallShared {
             method: MethodRef::Number(0),
             payload,
         };
-        if self.options.resend.is_some() {
-            self.keep(&mut request, method, server);
+        match body {
+            Some(body) => self.attach(&mut request, &body, server)?,
+            None if self.options.resend.is_some() => self.keep(&mut request, method, server),
+            None => {}
         }
         Ok(request)
     }
@@ -550,7 +566,13 @@ impl CallShared {
         self.endpoint.seal(request, peer);
         let place = Some(Place::Initiator(self.id.sequence));
         match peer.try_request(request, method, place) {
-            Ok(()) => true,
+            Ok(()) => {
+                let body = request.options.as_ref().and_then(|options| options.body);
+                if let Some(number) = body {
+                    self.send_body(id, number, peer);
+                }
+                true
+            }
             Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen)) => {
                 self.note_not_sent(id);
                 false
@@ -701,7 +723,7 @@ impl CallShared {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<RawAnswer, CallError>>> {
         let mut state = self.lock();
-        if let Some(answer) = state.answers.pop() {
+        if let Some(answer) = state.next_answer() {
             let credit = state.take(&answer, self.endpoint.config.limits.call / 4);
             if answer.peer.is_none() {
                 state.own -= answer.payload.len() as u64 + ANSWER_COST;
@@ -912,8 +934,40 @@ impl RawCall {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<RequestId, CallError> {
-        let server = server.into();
-        let mut request = self.prepare(&server, method, payload)?;
+        self.send_attached(server.into(), method, payload, None)
+            .await
+    }
+
+    /// Sends an initial request, and then a body. Waits until the request is accepted for sending, not for its body. It is
+    /// not sent again, whatever the call's options say.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send), and over `udp:`.
+    ///
+    /// # Panics
+    ///
+    /// If the call is closed.
+    pub async fn send_with_body(
+        &mut self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Body,
+    ) -> Result<RequestId, CallError> {
+        let body = Some(Attached::new(body));
+        self.send_attached(server.into(), method, payload, body)
+            .await
+    }
+
+    async fn send_attached(
+        &mut self,
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Option<Attached>,
+    ) -> Result<RequestId, CallError> {
+        let mut request = self.prepare(&server, method, payload, body)?;
         let id = request.id;
         if !self.shared.try_send(&server, method, &mut request) {
             // In a task of its own: the call cannot complete without it, even if this future is dropped.
@@ -948,8 +1002,14 @@ impl RawCall {
     }
 
     /// Sends an initial request at once, or in the background if that has to wait.
-    pub(crate) fn send_now(&self, server: Address, method: &Arc<MethodDefinition>, payload: Bytes) {
-        let Ok(mut request) = self.prepare(&server, method, payload) else {
+    pub(crate) fn send_now(
+        &self,
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Option<Attached>,
+    ) {
+        let Ok(mut request) = self.prepare(&server, method, payload, body) else {
             return;
         };
         if !self.shared.try_send(&server, method, &mut request) {
@@ -962,9 +1022,10 @@ impl RawCall {
         server: &Address,
         method: &MethodDefinition,
         payload: Bytes,
+        body: Option<Attached>,
     ) -> Result<Request, Failure> {
         self.shared
-            .prepare(server, method, payload)
+            .prepare(server, method, payload, body)
             .inspect_err(|failure| self.shared.fail(failure.clone()))
     }
 

@@ -10,14 +10,16 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::wire::{Budgets, MetadataError, PingSettings};
 
 use crate::attempts::{Attempts, Policy};
+use crate::body::{Attached, Body};
 use crate::budget::RetryBudget;
 use crate::call::{Call, CallOptions, CallShared, RawCall, Resend};
-use crate::codec::Codec;
+use crate::codec::{Codec, CodecError};
 use crate::endpoint::{Endpoint, Inner};
 use crate::error::Failure;
 use crate::handling::Handling;
 use crate::hedge::Hedge;
-use crate::method::{Answer, Method};
+use crate::method::{Answer, Method, Target};
+use crate::multicast::Multicast;
 use crate::retry::Retry;
 use crate::timer::Instant;
 
@@ -35,6 +37,8 @@ pub struct Outgoing {
     pub options: Arc<CallOptions>,
     /// Which attempt of a retried or hedged call this is; 0 is the first.
     pub attempt: u32,
+    /// What follows the request: only the first attempt has it.
+    pub(crate) body: Option<Attached>,
 }
 
 /// Makes outgoing calls of one request.
@@ -57,6 +61,8 @@ pub struct Caller {
     open: Option<Endpoint>,
     parent: Option<Arc<Handling>>,
     options: Arc<CallOptions>,
+    /// Why calls fail at once: an option that cannot be.
+    refused: Option<MetadataError>,
 }
 
 impl Caller {
@@ -66,6 +72,7 @@ impl Caller {
             open: Some(endpoint.clone()),
             parent: None,
             options: Arc::default(),
+            refused: None,
         }
     }
 
@@ -86,6 +93,7 @@ impl Caller {
             open: None,
             parent: Some(Arc::clone(handling)),
             options: Arc::new(options),
+            refused: None,
         }
     }
 
@@ -94,9 +102,51 @@ impl Caller {
         Client {
             caller: self,
             server: server.into(),
-            refused: None,
             policy: None,
         }
+    }
+
+    /// Calls the same method with the same arguments at all these servers, side by side: what
+    /// [`Multicast`] tells of each. The arguments are encoded once.
+    ///
+    /// Each server has its own outcome; one that fails leaves the others alone. The requests leave at once where there are
+    /// connections, else as soon as there are. All of them count against [`crate::Limits::calls`].
+    ///
+    /// ```
+    /// # use wallaby::{Address, Endpoint};
+    /// #[wallaby::service]
+    /// trait Store {
+    ///     async fn put(key: String, value: Vec<u8>);
+    /// }
+    ///
+    /// # async fn example(endpoint: Endpoint, replicas: Vec<Address>) -> Result<(), wallaby::QuorumError> {
+    /// let put = store::put("a".into(), vec![1]);
+    /// let stored = endpoint.caller().multicast(replicas, put).quorum(2).await?;
+    /// # Ok(())
+    /// # }
+    /// # fn main() {}
+    /// ```
+    pub fn multicast<A: Answer, C: Codec<A::Item>>(
+        &self,
+        servers: impl IntoIterator<Item = impl Into<Address>>,
+        target: Target<A, C>,
+    ) -> Multicast<A, C> {
+        let Target {
+            definition,
+            payload,
+            body,
+            ..
+        } = target;
+        let body = body.map(Attached::new);
+        let call = |server: Address| {
+            let client = self.clone().at(server);
+            let call = match &payload {
+                Ok(payload) => client.call_once(&definition, payload.clone(), body.clone()),
+                Err(error) => client.caller.failed(Failure::Codec(error.clone())),
+            };
+            (client.server, Call::new(call))
+        };
+        Multicast::new(servers.into_iter().map(Into::into).map(call))
     }
 
     /// How much time a call has; on behalf of a request, not more than that has left.
@@ -117,8 +167,71 @@ impl Caller {
     /// It is made once: what [`Client::retry`], [`Client::hedge`] and [`Client::resend`] do is for calls with one initial
     /// request. Who begins a call by hand knows what its requests were, and how much of it may be done again.
     pub fn begin(&self) -> RawCall {
-        let call = Inner::begin_call(&self.endpoint, self.options());
+        let call = match &self.refused {
+            None => Inner::begin_call(&self.endpoint, self.options()),
+            Some(refused) => self.failed(not_metadata(refused)),
+        };
         self.adopt(call.shared());
+        call
+    }
+
+    /// Each hop reports its timings for [`Call::trace`].
+    #[must_use]
+    pub fn traced(mut self) -> Self {
+        self.change().traced = true;
+        self
+    }
+
+    /// The first status ends a call and aborts the rest of its tree.
+    #[must_use]
+    pub fn fail_fast(mut self) -> Self {
+        self.change().fail_fast = true;
+        self
+    }
+
+    /// The answers of each branch of a call are delivered in the order in which they were sent; see [`Client::in_order`].
+    #[must_use]
+    pub fn in_order(mut self) -> Self {
+        self.change().in_order = true;
+        self
+    }
+
+    /// A pair that travels down the tree of each call. If all pairs together exceed 8 KiB, calls fail and say so.
+    #[must_use]
+    pub fn metadata(mut self, key: &str, value: &str) -> Self {
+        if let Err(error) = self.change().metadata.insert(key, value) {
+            self.refused = Some(error);
+        }
+        self
+    }
+
+    /// How often the servers of a call are asked about it, and for how long silence is no failure; see
+    /// [`crate::Builder::ping`].
+    #[must_use]
+    pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
+        self.change().ping = Some(PingSettings { period, timeout });
+        self
+    }
+
+    /// How long a handler may make no progress before the call fails; see [`crate::Builder::stall_limit`].
+    #[must_use]
+    pub fn stall_limit(mut self, limit: Duration) -> Self {
+        self.change().stall_limit = Some(limit);
+        self
+    }
+
+    /// What the tree of each call may use up; see [`Client::budgets`].
+    #[must_use]
+    pub fn budgets(mut self, budgets: Budgets) -> Self {
+        self.change().budgets = Some(budgets);
+        self
+    }
+
+    /// A call that has failed before it began.
+    #[cold]
+    fn failed(&self, failure: Failure) -> RawCall {
+        let call = Inner::begin_call(&self.endpoint, Arc::default());
+        call.fail(failure);
         call
     }
 
@@ -165,8 +278,6 @@ impl Caller {
 pub struct Client {
     caller: Caller,
     server: Address,
-    /// Why calls fail at once: an option that cannot be.
-    refused: Option<MetadataError>,
     /// How calls are made again.
     policy: Option<Arc<Policy>>,
 }
@@ -192,23 +303,32 @@ impl Client {
     /// Each hop reports its timings for [`Call::trace`].
     #[must_use]
     pub fn traced(mut self) -> Self {
-        self.caller.change().traced = true;
+        self.caller = self.caller.traced();
         self
     }
 
     /// The first status ends a call and aborts the rest of its tree.
     #[must_use]
     pub fn fail_fast(mut self) -> Self {
-        self.caller.change().fail_fast = true;
+        self.caller = self.caller.fail_fast();
+        self
+    }
+
+    /// The answers of each server are delivered in the order in which it sent them, and after those of the server that
+    /// delegated to it alone. Without it large answers are overtaken by small ones, and over `udp:` any by any.
+    ///
+    /// So answers may be the chunks of something long: they come no faster than they are taken, and `Call<Many<Bytes>>` is
+    /// read like a file as `Body::from_stream(call)`.
+    #[must_use]
+    pub fn in_order(mut self) -> Self {
+        self.caller = self.caller.in_order();
         self
     }
 
     /// A pair that travels down the tree of each call. If all pairs together exceed 8 KiB, calls fail and say so.
     #[must_use]
     pub fn metadata(mut self, key: &str, value: &str) -> Self {
-        if let Err(error) = self.caller.change().metadata.insert(key, value) {
-            self.refused = Some(error);
-        }
+        self.caller = self.caller.metadata(key, value);
         self
     }
 
@@ -216,14 +336,14 @@ impl Client {
     /// [`crate::Builder::ping`].
     #[must_use]
     pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
-        self.caller.change().ping = Some(PingSettings { period, timeout });
+        self.caller = self.caller.ping(period, timeout);
         self
     }
 
     /// How long a handler may make no progress before the call fails; see [`crate::Builder::stall_limit`].
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
-        self.caller.change().stall_limit = Some(limit);
+        self.caller = self.caller.stall_limit(limit);
         self
     }
 
@@ -234,7 +354,7 @@ impl Client {
     /// tree that is not announced may find the share of a branch too small before the whole is used up.
     #[must_use]
     pub fn budgets(mut self, budgets: Budgets) -> Self {
-        self.caller.change().budgets = Some(budgets);
+        self.caller = self.caller.budgets(budgets);
         self
     }
 
@@ -300,14 +420,40 @@ impl Client {
         C: Codec<Args> + Codec<A::Item>,
     {
         let payload = <C as Codec<Args>>::encode(&arguments);
-        let failed = |failure| {
-            let call = Inner::begin_call(&self.caller.endpoint, Arc::default());
-            call.fail(failure);
-            call
-        };
         Call::new(match payload {
             Ok(payload) => self.call_raw(method.definition(), payload),
-            Err(error) => failed(Failure::Codec(error)),
+            Err(error) => self.caller.failed(Failure::Codec(error)),
+        })
+    }
+
+    /// Calls a method with a body that follows the request: see [`Body`].
+    ///
+    /// It is made once, whatever the client says of retries and hedges: a body can be read once.
+    pub fn call_with_body<Args, A, C>(
+        &self,
+        method: &'static Method<Args, A, C>,
+        arguments: Args,
+        body: Body,
+    ) -> Call<A, C>
+    where
+        A: Answer,
+        C: Codec<Args> + Codec<A::Item>,
+    {
+        self.call_target(method.target(arguments).with_body(body))
+    }
+
+    /// Calls what a request could be delegated to.
+    pub fn call_target<A: Answer, C: Codec<A::Item>>(&self, target: Target<A, C>) -> Call<A, C> {
+        let Target {
+            definition,
+            payload,
+            body,
+            ..
+        } = target;
+        Call::new(match (payload, body) {
+            (Ok(payload), None) => self.call_raw(&definition, payload),
+            (Ok(payload), body) => self.call_once(&definition, payload, body.map(Attached::new)),
+            (Err(error), _) => self.caller.failed(Failure::Codec(error)),
         })
     }
 
@@ -316,7 +462,7 @@ impl Client {
         if let Some(policy) = &self.policy {
             return self.call_by(policy, method, payload);
         }
-        self.call_once(method, payload)
+        self.call_once(method, payload, None)
     }
 
     /// Makes a call that may be made again.
@@ -332,42 +478,42 @@ impl Client {
         if policy.has_attempts() {
             return Attempts::begin(client, policy, method, payload);
         }
-        client.call_once(method, payload)
+        client.call_once(method, payload, None)
     }
 
-    fn call_once(&self, method: &Arc<MethodDefinition>, payload: Bytes) -> RawCall {
+    fn call_once(
+        &self,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Option<Attached>,
+    ) -> RawCall {
         self.send(Outgoing {
             server: self.server.clone(),
             method: Arc::clone(method),
             payload,
             options: self.caller.options(),
             attempt: 0,
+            body,
         })
     }
 
     /// Makes a call, once.
     pub(crate) fn send(&self, outgoing: Outgoing) -> RawCall {
-        let call = match (&self.refused, &self.caller.endpoint.sender) {
-            (Some(refused), _) => {
-                let call = Inner::begin_call(&self.caller.endpoint, Arc::default());
-                call.fail(Failure::Codec(crate::codec::CodecError::new(
-                    "metadata",
-                    refused.to_string(),
-                )));
-                call
-            }
+        let call = match (&self.caller.refused, &self.caller.endpoint.sender) {
+            (Some(refused), _) => self.caller.failed(not_metadata(refused)),
             // Nothing begins any more on behalf of a request that was stopped.
-            (None, _) if self.caller.is_over() => {
-                let call = Inner::begin_call(&self.caller.endpoint, Arc::default());
-                call.fail(Failure::Aborted);
-                call
-            }
+            (None, _) if self.caller.is_over() => self.caller.failed(Failure::Aborted),
             (None, Some(sender)) => sender.send(outgoing),
             (None, None) => Inner::send(&self.caller.endpoint, outgoing),
         };
         self.caller.adopt(call.shared());
         call
     }
+}
+
+#[cold]
+fn not_metadata(error: &MetadataError) -> Failure {
+    Failure::Codec(CodecError::new("metadata", error.to_string()))
 }
 
 // What a call of several attempts needs of its client.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use wallaby_proto::call::records::Admission;
 use wallaby_proto::call::server::Server;
-use wallaby_proto::connection::{ConnectionError, Event, MethodDefinition};
+use wallaby_proto::connection::{BodyEvent, ConnectionError, Event, MethodDefinition};
 use wallaby_proto::wire::{Message, MethodRef, Request};
 use wallaby_proto::{Address, Code, NodeId, Status};
 
+use crate::body::{Body, Received};
 use crate::driver::peer::{Dispatch, Peer};
 use crate::endpoint::Inner;
 use crate::error::ConnectError;
@@ -104,6 +105,11 @@ impl Dispatcher {
             return;
         };
         let payload = std::mem::take(&mut request.payload);
+        // Whatever becomes of the request: one that nobody reads is stopped.
+        let body = match request.options {
+            None => None,
+            Some(_) => self.body_of(request, peer),
+        };
         if self.endpoint.config.require_seals && !self.endpoint.takes(request, peer) {
             self.granted.push(payload.len());
             return;
@@ -146,6 +152,9 @@ impl Dispatcher {
             ticket,
             arrived,
         );
+        if let Some(body) = body {
+            handling.attach(body);
+        }
         match served {
             Ok(served) => match self.endpoint.admit(&handling, &served.handler, payload) {
                 Admitted::Run(job) => job.start(),
@@ -158,6 +167,16 @@ impl Dispatcher {
         if !queued {
             self.granted.push(size);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn body_of(&self, request: &Request, peer: &Arc<Peer>) -> Option<Box<Body>> {
+        let number = request.options.as_ref()?.body?;
+        let inbound = peer.open_body(number);
+        let limit = self.endpoint.config.limits.call;
+        let received = Received::new(inbound, Arc::clone(peer), number, limit);
+        Some(Box::new(Body::received(received)))
     }
 
     /// Requests lead back to initiators that cannot be dialled over this connection. How near an initiator was that is
@@ -195,6 +214,7 @@ impl Dispatcher {
         };
         match message {
             Message::Request(request) => {
+                drop(self.body_of(request, peer));
                 let refusal = Server::<()>::new(request).fail(&status("a request"), None);
                 if let wallaby_proto::call::server::Outbound::Response(response) = refusal {
                     self.endpoint.meters.statuses_sent.add();
@@ -275,6 +295,10 @@ impl Dispatcher {
             Event::GoingAway { .. } => {
                 tracing::debug!(?peer, "the peer is going away");
                 peer.set_leaving();
+            }
+            Event::Body(number, what) => {
+                let what = std::mem::replace(what, BodyEvent::Whole);
+                peer.handle_body(*number, what);
             }
             Event::Credit | Event::Message(_) | Event::TooLarge { .. } => {}
             Event::Closed(reason) => {

@@ -482,9 +482,16 @@ impl Inner {
 
     /// Makes a call of one request, without client middleware.
     pub(crate) fn send(self: &Arc<Self>, outgoing: Outgoing) -> RawCall {
-        let mut call = self.begin_call(outgoing.options);
+        let mut call = self.begin_call(Arc::clone(&outgoing.options));
         call.share_among(1);
-        call.send_now(outgoing.server, &outgoing.method, outgoing.payload);
+        let Outgoing {
+            server,
+            method,
+            payload,
+            body,
+            ..
+        } = outgoing;
+        call.send_now(server, &method, payload, body);
         call.close();
         call
     }

@@ -20,6 +20,7 @@ use wallaby_proto::wire::{Budgets, Options, ReplyTo, Request, TraceRecord};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
 
 use crate::blocking::panic_message;
+use crate::body::{Attached, Body};
 use crate::call::CallShared;
 use crate::driver::peer::Peer;
 use crate::endpoint::{DEFAULT_DEADLINE, Inner};
@@ -43,6 +44,8 @@ const BEHIND: Duration = Duration::from_millis(10);
 pub(crate) struct Destination {
     pub(crate) server: Address,
     pub(crate) method: Arc<MethodDefinition>,
+    /// What follows the request.
+    pub(crate) body: Option<Attached>,
 }
 
 /// One request being handled.
@@ -94,6 +97,8 @@ struct State {
     calls: Vec<Weak<CallShared>>,
     /// The handler's task, while it waits.
     task: Option<Waker>,
+    /// What follows the request, until the handler takes it.
+    body: Option<Box<Body>>,
     /// The handler is done.
     left: bool,
     /// Stops a request that outlives its handler at its deadline.
@@ -138,6 +143,7 @@ impl Handling {
                 refused: None,
                 calls: Vec::new(),
                 task: None,
+                body: None,
                 left: false,
                 watch: None,
             }),
@@ -403,9 +409,25 @@ impl Handling {
             watch.abort();
             self.endpoint.handling_ended(self);
         }
+        let unread = state.body.take();
         if !state.polling && !state.kept {
             self.finish(state);
+        } else {
+            drop(state);
         }
+        drop(unread);
+    }
+
+    /// A body follows the request.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn attach(&self, body: Box<Body>) {
+        self.lock().body = Some(body);
+    }
+
+    /// The body that follows the request, for whoever asks first.
+    pub(crate) fn take_body(&self) -> Option<Body> {
+        self.lock().body.take().map(|body| *body)
     }
 
     /// The request does not end before this is dropped, even if its handle is.

@@ -11,6 +11,8 @@
 //! |---|---|
 //! | [`Endpoint`], [`Builder`], [`Limits`] | one participant and its settings |
 //! | [`Client`], [`Call`], [`CallError`], [`Outcome`] | the initiator's side: making calls, their answers, how they end |
+//! | [`Caller::multicast`], [`Multicast`] | one message to many servers, and what became of it at each |
+//! | [`Body`] | bytes that follow a request while it is handled |
 //! | [`Retry`], [`Hedge`], [`RetryBudget`], [`Resend`] | calls that are made again |
 //! | [`Request`], [`SendError`], [`Status`] | the server's side: reply, respond, delegate, forward, fail |
 //! | [`Method`], [`Target`], [`One`], [`Many`], [`codec`] | what a method's type says, and how payloads look |
@@ -25,6 +27,7 @@ pub mod polling;
 
 mod attempts;
 mod blocking;
+mod body;
 mod budget;
 mod builder;
 mod call;
@@ -44,6 +47,7 @@ mod liveness;
 mod log;
 mod method;
 mod metrics;
+mod multicast;
 mod pool;
 mod random;
 mod relay;
@@ -64,6 +68,7 @@ pub use wallaby_proto::seal::{ClusterKey, ClusterKeyError};
 pub use wallaby_proto::wire::{Budgets, Metadata, MetadataError};
 pub use wallaby_proto::{Address, AddressError, CallId, Code, NodeId, Path, RequestId, Status};
 
+pub use body::{Body, BodyError};
 pub use budget::RetryBudget;
 pub use builder::{Builder, Limits};
 pub use call::{AnswerFuture, Call, CallOptions, Outcome, RawAnswer, RawCall, Resend};
@@ -78,6 +83,7 @@ pub use executor::{ExecutorConfig, Schedule};
 pub use hedge::Hedge;
 pub use method::{Answer, Many, Method, One, Target};
 pub use metrics::Metrics;
+pub use multicast::{Delivery, Multicast, QuorumError};
 pub use request::{RawRequest, Request};
 pub use retry::Retry;
 pub use service::{Handler, HandlerFuture, Layer, Service};

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 
+use crate::body::Body;
 use crate::codec::{Codec, CodecError, Postcard};
 
 /// The initiator gets exactly one answer of type `T`.
@@ -105,6 +106,7 @@ impl<Args, A: Answer, C: Codec<Args> + Codec<A::Item>> Method<Args, A, C> {
         Target {
             definition: Arc::clone(self.definition()),
             payload,
+            body: None,
             types: PhantomData,
         }
     }
@@ -122,6 +124,7 @@ impl<Args, A, C> fmt::Debug for Method<Args, A, C> {
 pub struct Target<A, C = Postcard> {
     pub(crate) definition: Arc<MethodDefinition>,
     pub(crate) payload: Result<Bytes, CodecError>,
+    pub(crate) body: Option<Body>,
     types: PhantomData<fn() -> (A, C)>,
 }
 
@@ -132,8 +135,15 @@ impl<A, C> Target<A, C> {
         Self {
             definition,
             payload: Ok(payload),
+            body: None,
             types: PhantomData,
         }
+    }
+
+    /// The same with a body that follows the request, for instance the one that follows the handler's own.
+    pub fn with_body(mut self, body: Body) -> Self {
+        self.body = Some(body);
+        self
     }
 }
 

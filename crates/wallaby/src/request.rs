@@ -15,6 +15,7 @@ use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, NodeId, RequestId, Status};
 
 use crate::blocking;
+use crate::body::{Attached, Body};
 use crate::client::Caller;
 use crate::codec::{Codec, Postcard};
 use crate::error::SendError;
@@ -42,6 +43,12 @@ impl RawRequest {
     /// The arguments.
     pub fn payload(&self) -> &Bytes {
         &self.payload
+    }
+
+    /// The body that follows the request, if one does; `None` once it was taken. One that nobody has taken is stopped when
+    /// the request ends.
+    pub fn take_body(&self) -> Option<Body> {
+        self.handling.take_body()
     }
 
     /// The method's name, `package.Service/method`.
@@ -300,7 +307,11 @@ fn answer_of<T, C: Codec<T>>(answer: &T) -> Result<Sending, SendError> {
 fn target_at<A, C>(server: Address, target: Target<A, C>) -> Result<Sending, SendError> {
     let method = target.definition;
     Ok(Sending::Onward(
-        Destination { server, method },
+        Destination {
+            server,
+            method,
+            body: target.body.map(Attached::new),
+        },
         target.payload?,
     ))
 }
@@ -310,6 +321,7 @@ fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> Se
         Destination {
             server,
             method: Arc::clone(method),
+            body: None,
         },
         payload,
     )
@@ -353,6 +365,11 @@ impl<A: Answer, C> Request<A, C> {
 
 /// What a handler can ask about its request.
 impl<A, C> Request<A, C> {
+    /// See [`RawRequest::take_body`].
+    pub fn take_body(&self) -> Option<Body> {
+        self.raw.take_body()
+    }
+
     /// See [`RawRequest::method`].
     pub fn method(&self) -> &str {
         self.raw.method()

@@ -133,10 +133,9 @@ async fn a_relay_keeps_them_too(net: Net) {
     until(|| near.metrics().waited_for_ways == 1).await;
     client.connect(at(&near)).await.expect("it listens");
     assert_eq!(call.await.expect("an answer"), "late");
-    assert_eq!(
-        (near.metrics().relayed, near.metrics().undeliverable),
-        (1, 0)
-    );
+    // It counts after it has passed the answer on: the client may be faster.
+    until(|| near.metrics().relayed == 1).await;
+    assert_eq!(near.metrics().undeliverable, 0);
 }
 
 async fn no_more_wait_than_are_allowed(net: Net) {

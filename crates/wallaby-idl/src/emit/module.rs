@@ -279,6 +279,15 @@ impl Module<'_> {
                     }
                 },
             ),
+            (
+                "in_order",
+                quote! {
+                    /// Delivers the answers of each server in the order in which it sent them.
+                    #visibility fn in_order(self) -> Self {
+                        within(self.client.in_order())
+                    }
+                },
+            ),
         ];
         let is_taken = |option: &str| {
             self.methods

@@ -120,6 +120,10 @@ pub mod index {
         pub fn fail_fast(self) -> Self {
             within(self.client.fail_fast())
         }
+        /// Delivers the answers of each server in the order in which it sent them.
+        pub fn in_order(self) -> Self {
+            within(self.client.in_order())
+        }
     }
     /// The delegation target [`Index::lookup`].
     ///

@@ -133,6 +133,10 @@ pub mod http_file {
         pub fn fail_fast(self) -> Self {
             within(self.client.fail_fast())
         }
+        /// Delivers the answers of each server in the order in which it sent them.
+        pub fn in_order(self) -> Self {
+            within(self.client.in_order())
+        }
     }
     /// The delegation target [`HTTPFile::type`].
     pub fn r#type(r#match: u8) -> ::wallaby::Target<::wallaby::One<super::Client>> {

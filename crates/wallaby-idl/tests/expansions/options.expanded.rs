@@ -84,6 +84,10 @@ mod blob_store {
         pub(super) fn fail_fast(self) -> Self {
             within(self.client.fail_fast())
         }
+        /// Delivers the answers of each server in the order in which it sent them.
+        pub(super) fn in_order(self) -> Self {
+            within(self.client.in_order())
+        }
     }
     /// The delegation target [`BlobStore::put`].
     #[cfg(unix)]
@@ -202,6 +206,10 @@ pub(super) mod near {
         /// Ends a call at its first status.
         pub(in super::super) fn fail_fast(self) -> Self {
             within(self.client.fail_fast())
+        }
+        /// Delivers the answers of each server in the order in which it sent them.
+        pub(in super::super) fn in_order(self) -> Self {
+            within(self.client.in_order())
         }
     }
     /// The service as `server` implements it, to be passed to an endpoint.

@@ -5,6 +5,7 @@
 //! the output. Any error means: close the transport, after what the output still shows (the reason, for the peer) was
 //! written as far as that does not wait.
 
+mod bodies;
 pub(crate) mod credit;
 mod hello;
 mod keep_alive;
@@ -20,15 +21,17 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
+pub use self::bodies::{BodyEvent, BodyRefusal, MAX_BODIES};
 pub use self::hello::{Features, Hello, Limits, VERSION};
 pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
 pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
 
+use self::bodies::Wish;
 use self::credit::{CallWindows, Grants};
 use self::methods::{Number, Numbers};
 use self::output::Output;
 use self::pace::Pace;
-use self::parts::{Assembled, Inbox, Outbox};
+use self::parts::{Assembled, Inbox, Left, Outbox};
 use crate::id::{CallId, NodeId};
 use crate::varint::{self, Reader};
 use crate::wire::{
@@ -71,6 +74,8 @@ pub struct Connection {
     outbox: Outbox,
     pace: Pace,
     inbox: Inbox,
+    bodies: bodies::Sending,
+    bodies_in: bodies::Receiving,
     numbers: Numbers,
     methods_named: u32,
     /// The sequence of the latest request of a call of this side's own that was sent, but not in parts.
@@ -140,6 +145,8 @@ pub enum Event {
         /// Its length in bytes, header included.
         size: u64,
     },
+    /// Something of the body with this number, whose request came before.
+    Body(u64, BodyEvent),
     /// Something that was refused for want of credit may be accepted now.
     Credit,
     /// The peer sends nothing new; it had received so many messages.
@@ -212,6 +219,9 @@ pub enum Refusal {
     /// The peer takes no more method names on this connection, or two have the same hash.
     #[error("no number is left for its method on this connection")]
     NoMethodNumber,
+    /// A request with a body, where messages may overtake each other.
+    #[error("a body can't follow a request over udp: (over tcp:, unix:, shm: and mem: it can)")]
+    NoBodies,
 }
 
 impl Connection {
@@ -237,6 +247,8 @@ impl Connection {
             outbox: Outbox::default(),
             pace: Pace::default(),
             inbox: Inbox::default(),
+            bodies: bodies::Sending::default(),
+            bodies_in: bodies::Receiving::default(),
             numbers: Numbers::default(),
             methods_named: 0,
             last_sent: 0,
@@ -269,7 +281,8 @@ impl Connection {
         self.output.is_empty() && self.outbox.is_empty()
     }
 
-    /// Sends a request by this method; its method number is filled in here.
+    /// Sends a request by this method; its method number is filled in here, and the number of its body if its options say
+    /// that one follows.
     ///
     /// # Errors
     ///
@@ -280,6 +293,7 @@ impl Connection {
         method: &MethodDefinition,
     ) -> Result<(), Refusal> {
         let number = self.check_request(request, method)?;
+        let has_body = request.options.is_some() && self.name_body(request)?;
         request.method = MethodRef::Number(number);
         let window = self.peer.as_ref().map_or(0, |peer| peer.limits.requests);
         let cost = request_cost(request.payload.len(), window);
@@ -290,7 +304,93 @@ impl Connection {
         if request.reply_to == ReplyTo::Peer && !in_parts {
             self.last_sent = request.call.sequence;
         }
+        if has_body {
+            self.open_body();
+        }
         Ok(())
+    }
+
+    /// If a body is to follow a request with options, names it; whether one is.
+    #[cold]
+    #[inline(never)]
+    fn name_body(&mut self, request: &mut Request) -> Result<bool, Refusal> {
+        let options = request.options.as_mut();
+        let Some(body) = options.and_then(|options| options.body.as_mut()) else {
+            return Ok(false);
+        };
+        if !self.bodies.has_room() {
+            return Err(self.blocked());
+        }
+        *body = self.bodies.next();
+        Ok(true)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open_body(&mut self) {
+        let window = self.peer.as_ref().map_or(0, |peer| peer.limits.call);
+        let after = match self.last_mark {
+            Mark::Parts(stream) => Some(stream),
+            Mark::Written(_) => None,
+        };
+        self.bodies.open(window, after);
+    }
+
+    /// Sends some of a body, as much as there is credit for: what is left in `chunk` was not accepted yet.
+    ///
+    /// # Errors
+    ///
+    /// If nothing of it is accepted now, or nothing will be any more.
+    pub fn send_body(&mut self, number: u64, chunk: &mut Bytes) -> Result<(), BodyRefusal> {
+        if chunk.is_empty() {
+            return Ok(());
+        }
+        let outbox = &self.outbox;
+        let taken = self
+            .bodies
+            .take(number, chunk, |stream| outbox.has_message(stream))
+            .inspect_err(|refusal| self.refused |= *refusal == BodyRefusal::Blocked)?;
+        self.outbox.push_body(number, taken);
+        Ok(())
+    }
+
+    /// Whether a body goes on: it has not ended, and its receiver wants more.
+    pub fn wants_body(&self, number: u64) -> bool {
+        self.bodies.is_open(number)
+    }
+
+    /// Ends a body: it is whole, or why it is not.
+    ///
+    /// # Errors
+    ///
+    /// If what was sent of a whole one has not left yet; or the receiver wants no more, or it has ended.
+    pub fn end_body(&mut self, number: u64, end: Result<(), &str>) -> Result<(), BodyRefusal> {
+        let outbox = &self.outbox;
+        self.bodies
+            .may_end(number, end.is_ok(), |stream| outbox.has_message(stream))?;
+        self.finish_body(number, end);
+        Ok(())
+    }
+
+    fn finish_body(&mut self, number: u64, end: Result<(), &str>) {
+        if self.bodies.end(number) {
+            self.outbox.drop_body(number);
+            bodies::put_end(&mut self.output, number, end);
+        }
+    }
+
+    /// The application took so many bytes of a body. Call it for at least a quarter of the limit `call` at a time.
+    pub fn grant_body(&mut self, number: u64, bytes: u64) {
+        if self.bodies_in.grant(number, bytes) {
+            Wish::More(bytes).put(&mut self.output, number);
+        }
+    }
+
+    /// Nobody here wants more of a body.
+    pub fn stop_body(&mut self, number: u64) {
+        if self.bodies_in.stop(number) {
+            Wish::Stop.put(&mut self.output, number);
+        }
     }
 
     fn check_request(
@@ -441,11 +541,15 @@ impl Connection {
             let streams = self.peer.as_ref().map_or(1, |peer| peer.limits.streams);
             let (bytes, left) = self.outbox.write_part(&mut self.output, streams, size);
             self.pace.part_sent(bytes);
-            if let Some(stream) = left {
-                if self.left.len() >= MAX_LEFT {
-                    self.left.pop_front();
+            match left {
+                Some(Left::Message(stream)) => {
+                    if self.left.len() >= MAX_LEFT {
+                        self.left.pop_front();
+                    }
+                    self.left.push_back((stream, self.end()));
                 }
-                self.left.push_back((stream, self.end()));
+                Some(Left::Body(number)) => self.bodies.left(number),
+                None => {}
             }
         }
     }
@@ -519,7 +623,7 @@ impl Connection {
             if kind >= kind::REQUEST {
                 return self.handle_message(kind, input, len, link);
             }
-            if let Some(event) = self.handle_frame(kind, &take_body(input, len), link)? {
+            if let Some(event) = self.handle_frame(kind, take_body(input, len), link)? {
                 return Ok(Some(event));
             }
         }
@@ -588,6 +692,9 @@ impl Connection {
                 if request.reply_to == ReplyTo::Peer {
                     self.last_received = request.call.sequence;
                 }
+                if request.options.is_some() {
+                    self.begin_body(&request)?;
+                }
                 request.payload = take_payload(input, reader.position(), len);
                 self.counters.messages_received += 1;
                 if request.payload.len() as u64 > self.me.limits.message {
@@ -628,10 +735,15 @@ impl Connection {
     fn handle_frame(
         &mut self,
         kind: u8,
-        body: &[u8],
+        body: Bytes,
         link: Link,
     ) -> Result<Option<Event>, ConnectionError> {
+        let body = match kind {
+            kind::BODY => return self.handle_body(body),
+            _ => &*body,
+        };
         match kind {
+            kind::BODY_CREDIT => self.handle_body_credit(body).map(Some),
             kind::PART => self.handle_part(body, link),
             kind::METHOD => self.handle_method(body).map(Some),
             kind::CREDIT => self.handle_credit(body).map(Some),
@@ -706,6 +818,7 @@ impl Connection {
         };
         if let Message::Request(request) = &message {
             self.check_method(request.method)?;
+            self.begin_body(request)?;
         }
         self.counters.messages_received += 1;
         let limit = self.me.limits.message;
@@ -713,6 +826,38 @@ impl Connection {
             return Ok(Some(too_large(message, size)));
         }
         Ok(Some(Event::Message(message)))
+    }
+
+    fn handle_body(&mut self, body: Bytes) -> Result<Option<Event>, ConnectionError> {
+        let (bytes, event) = self.bodies_in.read(body)?;
+        self.pace.part_arrived(bytes as usize);
+        if let Some(bytes) = self.parts_grants.add(bytes) {
+            put_credit(&mut self.output, PARTS, bytes);
+        }
+        Ok(event.map(|(number, event)| Event::Body(number, event)))
+    }
+
+    fn handle_body_credit(&mut self, body: &[u8]) -> Result<Event, ConnectionError> {
+        let (number, wish) = Wish::read(body)?;
+        self.refused = false;
+        match wish {
+            Wish::More(bytes) => self.bodies.grant(number, bytes)?,
+            Wish::Stop => {
+                self.bodies.grant(number, 0)?;
+                self.finish_body(number, Err("stopped"));
+            }
+        }
+        Ok(Event::Credit)
+    }
+
+    /// A request with options that came may have a body.
+    #[cold]
+    #[inline(never)]
+    fn begin_body(&mut self, request: &Request) -> Result<(), DecodeError> {
+        match request.body() {
+            Some(number) => self.bodies_in.open(number, self.me.limits.call),
+            None => Ok(()),
+        }
     }
 
     fn check_method(&self, method: MethodRef) -> Result<(), ConnectionError> {

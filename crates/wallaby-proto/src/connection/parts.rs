@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::connection::Limits;
 use crate::connection::output::Output;
+use crate::connection::{Limits, bodies};
 use crate::varint::{self, Reader};
 use crate::wire::{DecodeError, MAX_FRAME, kind};
 
@@ -17,14 +17,27 @@ use crate::wire::{DecodeError, MAX_FRAME, kind};
 /// seldom enough that a peer which only announces gets none.
 const GROWTH: u64 = 16;
 
-/// A large message on its way out.
+/// A large message, or some of a body, on its way out.
 #[derive(Debug)]
 struct Outgoing {
-    stream: u64,
-    kind: u8,
+    what: What,
     header: Bytes,
     payload: Bytes,
-    begun: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Message { stream: u64, kind: u8, begun: bool },
+    Body(u64),
+}
+
+/// What has left as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The message of this stream.
+    Message(u64),
+    /// What waited of this body.
+    Body(u64),
 }
 
 impl Outgoing {
@@ -60,50 +73,91 @@ impl Outbox {
         self.next_stream += 1;
         self.bytes += header.len() + payload.len();
         self.queue.push_back(Outgoing {
-            stream,
-            kind,
+            what: What::Message {
+                stream,
+                kind,
+                begun: false,
+            },
             header,
             payload,
-            begun: false,
         });
         stream
     }
 
-    /// Appends the next part, of at most `size` bytes of its message, as a frame; returns how many there were,
-    /// and the stream if they were the last of its message.
+    /// Adds some of a body, of which nothing waits.
+    #[inline(never)]
+    pub(super) fn push_body(&mut self, number: u64, payload: Bytes) {
+        self.bytes += payload.len();
+        self.queue.push_back(Outgoing {
+            what: What::Body(number),
+            header: Bytes::new(),
+            payload,
+        });
+    }
+
+    /// What waits of a body is not sent.
+    pub(super) fn drop_body(&mut self, number: u64) {
+        let waits = |outgoing: &Outgoing| outgoing.what == What::Body(number);
+        if let Some(position) = self.queue.iter().position(waits)
+            && let Some(dropped) = self.queue.remove(position)
+        {
+            self.bytes -= dropped.left();
+        }
+    }
+
+    /// Whether some of the message of this stream waits.
+    pub(super) fn has_message(&self, number: u64) -> bool {
+        let is_it = |outgoing: &Outgoing| matches!(outgoing.what, What::Message { stream, .. } if stream == number);
+        self.queue.iter().any(is_it)
+    }
+
+    /// Appends the next part, of at most `size` bytes of its message or body, as a frame; returns how many there were,
+    /// and what has left if they were the last.
     pub(super) fn write_part(
         &mut self,
         output: &mut Output,
         streams: u32,
         size: usize,
-    ) -> (usize, Option<u64>) {
-        let Some(mut message) = self.queue.pop_front() else {
+    ) -> (usize, Option<Left>) {
+        let Some(mut outgoing) = self.queue.pop_front() else {
             return (0, None);
         };
-        let before = message.left();
-        output.put_frame(kind::PART, |out| {
-            varint::put(out, message.stream);
-            if !message.begun {
-                varint::put(out, message.left() as u64);
-                out.put_u8(message.kind);
-                message.begun = true;
+        let before = outgoing.left();
+        match &mut outgoing.what {
+            What::Message {
+                stream,
+                kind,
+                begun,
+            } => output.put_frame(kind::PART, |out| {
+                varint::put(out, *stream);
+                if !*begun {
+                    varint::put(out, before as u64);
+                    out.put_u8(*kind);
+                    *begun = true;
+                }
+                let header = outgoing.header.split_to(outgoing.header.len().min(size));
+                out.put_slice(&header);
+                let room = size - header.len();
+                out.put_slice(&outgoing.payload.split_to(outgoing.payload.len().min(room)));
+            }),
+            What::Body(number) => {
+                let bytes = outgoing.payload.split_to(outgoing.payload.len().min(size));
+                bodies::put_bytes(output, *number, &bytes);
             }
-            let header = message.header.split_to(message.header.len().min(size));
-            out.put_slice(&header);
-            let payload = message
-                .payload
-                .split_to(message.payload.len().min(size - header.len()));
-            out.put_slice(&payload);
-        });
-        let written = before - message.left();
-        self.bytes -= written;
-        let left = (message.left() == 0).then_some(message.stream);
-        if left.is_none() {
-            // Back in turn: behind the others that take turns, before those that wait.
-            let turn = self.queue.len().min(streams as usize - 1);
-            self.queue.insert(turn, message);
         }
-        (written, left)
+        let written = before - outgoing.left();
+        self.bytes -= written;
+        if outgoing.left() == 0 {
+            let left = match outgoing.what {
+                What::Message { stream, .. } => Left::Message(stream),
+                What::Body(number) => Left::Body(number),
+            };
+            return (written, Some(left));
+        }
+        // Back in turn: behind the others that take turns, before those that wait.
+        let turn = self.queue.len().min(streams as usize - 1);
+        self.queue.insert(turn, outgoing);
+        (written, None)
     }
 }
 

@@ -191,6 +191,12 @@ impl Session {
                     }
                 }
                 let mut request = Request::read_header(&mut reader, link)?;
+                if request.body().is_some() {
+                    return Err(DecodeError::Malformed {
+                        what: "request",
+                        why: "a body, over datagrams",
+                    });
+                }
                 request.method = self.number(request.method)?;
                 request.payload = bytes.slice(start + reader.position()..end);
                 self.deliver(Message::Request(request), end - start, events);

@@ -174,6 +174,9 @@ pub enum Refusal {
     /// The peer takes no more method names in this session, or two have the same hash.
     #[error("no name is left for its method in this session")]
     NoMethodName,
+    /// A request with a body: datagrams may overtake each other.
+    #[error("a body can't follow a request over datagrams: reach the peer by tcp:, unix: or shm:")]
+    NoBodies,
 }
 
 /// As a stream puts it.
@@ -188,6 +191,7 @@ impl From<Refusal> for connection::Refusal {
                 limit: MAX_MESSAGE as u64,
             },
             Refusal::NoMethodName => Self::NoMethodNumber,
+            Refusal::NoBodies => Self::NoBodies,
         }
     }
 }

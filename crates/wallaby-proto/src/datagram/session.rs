@@ -268,6 +268,9 @@ impl Session {
         if self.request_window <= 0 || self.is_congested() {
             return Err(Refusal::Blocked);
         }
+        if request.body().is_some() {
+            return Err(Refusal::NoBodies);
+        }
         let named = self.calls.name(method).ok_or(Refusal::NoMethodName)?;
         self.request_window -= (size as u64 + MESSAGE_COST) as i64;
         request.method = MethodRef::Hash(named.hash);

@@ -33,7 +33,7 @@ mod tag {
     pub(super) const ATTEMPT: u64 = 15;
     pub(super) const SEAL: u64 = 17;
     pub(super) const CONTINUATION: u64 = 19;
-    pub(super) const STREAM: u64 = 21;
+    pub(super) const BODY: u64 = 21;
     pub(super) const REPEATABLE: u64 = 23;
 }
 
@@ -58,8 +58,8 @@ pub struct Options {
     pub seal: Option<Bytes>,
     /// The stack of a chain (wallaby-chain).
     pub continuation: Option<Bytes>,
-    /// The payload is the beginning of a stream with this number; more follows in frames of its own.
-    pub stream: Option<u64>,
+    /// A body with this number follows in frames of its own ([`crate::connection`] numbers them).
+    pub body: Option<u64>,
     /// The request may come again in another attempt: nothing that it sends is held back, so that its messages get the same
     /// places whenever its handler yields.
     pub repeatable: bool,
@@ -282,8 +282,8 @@ impl Options {
                 field.put_slice(continuation)
             });
         }
-        if let Some(stream) = self.stream {
-            put_field(&mut fields, tag::STREAM, |field| varint::put(field, stream));
+        if let Some(body) = self.body {
+            put_field(&mut fields, tag::BODY, |field| varint::put(field, body));
         }
         if self.repeatable {
             put_field(&mut fields, tag::REPEATABLE, |_| ());
@@ -341,7 +341,7 @@ impl Options {
             tag::CONTINUATION => {
                 self.continuation = Some(read_all(field, MAX_CONTINUATION, "continuation")?)
             }
-            tag::STREAM => self.stream = Some(field.varint("stream")?),
+            tag::BODY => self.body = Some(field.varint("body")?),
             tag::REPEATABLE => self.repeatable = true,
             _ => return Ok(false),
         }

@@ -81,6 +81,11 @@ const COMPRESSED: u64 = 1 << 10;
 const KNOWN: u64 = (1 << 11) - 1;
 
 impl Request {
+    /// The number of the body that follows it.
+    pub(crate) fn body(&self) -> Option<u64> {
+        self.options.as_ref()?.body
+    }
+
     fn flags(&self) -> u64 {
         let when = |condition: bool, flag: u64| if condition { flag } else { 0 };
         when(self.reply_to == ReplyTo::Peer, DIRECT)

@@ -5,6 +5,7 @@ use crate::sizes::header;
 const DOC: &str = include_str!("../../../../docs/protocol.md");
 const SOURCES: &[(&str, &str)] = &[
     ("address", include_str!("../../src/address.rs")),
+    ("bodies", include_str!("../../src/connection/bodies.rs")),
     ("credit", include_str!("../../src/connection/credit.rs")),
     ("hello", include_str!("../../src/connection/hello.rs")),
     ("id", include_str!("../../src/id.rs")),
@@ -99,7 +100,7 @@ fn assert_row(heading: &str, number: &str, name: &str) {
 fn every_kind_of_frame_is_listed() {
     let mut kinds = constants("wire", "u8");
     kinds.retain(|(name, _)| !name.starts_with("max "));
-    assert_eq!(kinds.len(), 14);
+    assert_eq!(kinds.len(), 16);
     for (name, number) in kinds {
         assert_row("## Frames", &number, &name);
     }

@@ -1,7 +1,8 @@
 //! One frame of every kind that only concerns a connection, as the golden vectors pin them.
 
+use bytes::Bytes;
 use wallaby_proto::connection::{Connection, Event, Features, Hello, Limits};
-use wallaby_proto::wire::{Link, Message, Request};
+use wallaby_proto::wire::{Link, Message, Options, Request};
 
 use crate::limits::request;
 use crate::pair::{Pair, hello, method, written};
@@ -34,6 +35,7 @@ pub(crate) fn all() -> Vec<Sample> {
     let mut samples = handshake();
     samples.extend(credit());
     samples.extend(parts());
+    samples.extend(bodies());
     samples.extend(ends());
     samples
 }
@@ -234,6 +236,105 @@ fn parts() -> Vec<Sample> {
             written: granted,
             reader: Box::new(|bytes: &[u8]| effect(&mut open(), bytes)),
         },
+    ]
+}
+
+/// The request of a call with a body, which is to follow.
+pub(crate) fn with_body() -> Request {
+    let options = Options {
+        body: Some(0),
+        ..Options::default()
+    };
+    Request {
+        options: Some(Box::new(options)),
+        ..request(0)
+    }
+}
+
+fn bodies() -> Vec<Sample> {
+    let mut pair = open();
+    let sent = pair.alice.send_request(&mut with_body(), &method());
+    sent.expect("room");
+    let opening = written(&mut pair.alice);
+    let mut begun = open();
+    begun.bob_reads(&opening).expect("legal bytes");
+    let at_bob = || {
+        let opening = opening.clone();
+        let read = move |bytes: &[u8]| {
+            let mut pair = open();
+            pair.bob_reads(&opening).expect("legal bytes");
+            written(&mut pair.bob);
+            effect(&mut pair, bytes)
+        };
+        Box::new(read)
+    };
+    // Bob's frames go to somebody who has sent the request: here to another Bob, who reads them all the same.
+    let at_sender = || {
+        Box::new(|bytes: &[u8]| {
+            let mut pair = open();
+            let mut request = with_body();
+            request.call.initiator = bob();
+            let sent = pair.bob.send_request(&mut request, &method());
+            sent.expect("room");
+            written(&mut pair.bob);
+            effect(&mut pair, bytes)
+        })
+    };
+    let mut chunk = Bytes::from_static(b"bytes");
+    pair.alice.send_body(0, &mut chunk).expect("room");
+    let more = written(&mut pair.alice);
+    pair.alice.end_body(0, Ok(())).expect("all has left");
+    let whole = written(&mut pair.alice);
+    let mut broken = open();
+    let sent = broken.alice.send_request(&mut with_body(), &method());
+    sent.expect("room");
+    written(&mut broken.alice);
+    let ended = broken.alice.end_body(0, Err("the file can't be read"));
+    ended.expect("it had not ended");
+    let broken = written(&mut broken.alice);
+    begun.bob.grant_body(0, 300_000);
+    let granted = written(&mut begun.bob);
+    begun.bob.stop_body(0);
+    let stopped = written(&mut begun.bob);
+    let (to_bob, to_alice) = (Link::new(alice(), bob()), Link::new(bob(), alice()));
+    let sample = |name, about, link, written, reader: Box<dyn Reader>| Sample {
+        name,
+        about,
+        link,
+        begins: true,
+        written,
+        reader,
+    };
+    vec![
+        sample(
+            "body-more",
+            "Five bytes of the body that follows the first request with one.",
+            to_bob,
+            more,
+            at_bob(),
+        ),
+        sample("body-whole", "That was all of it.", to_bob, whole, at_bob()),
+        sample(
+            "body-broken",
+            "The rest can't be sent, and why.",
+            to_bob,
+            broken,
+            at_bob(),
+        ),
+        sample(
+            "body-credit",
+            "The application took 300,000 bytes: so many more may come.",
+            to_alice,
+            granted,
+            at_sender(),
+        ),
+        sample(
+            "body-stop",
+            "Nobody wants more of it; its sender ends it.",
+            to_alice,
+            stopped,
+            at_sender(),
+        ),
     ]
 }
 

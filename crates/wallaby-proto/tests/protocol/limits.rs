@@ -50,7 +50,7 @@ pub(crate) fn largest_request() -> Request {
         attempt: u32::MAX,
         seal: Some(vec![1; 64].into()),
         continuation: Some(vec![2; 16 * 1024].into()),
-        stream: Some(u64::MAX),
+        body: Some(u64::MAX),
         ..Options::default()
     };
     Request {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `vectors`, `sizes`, `doc` | the bytes of every message and frame, how many they are, and that `docs/protocol.md` says so |
 //! | `roundtrip`, `hostile`, `limits` | what is written is read again; what nobody would write is refused |
-//! | `handshake`, `credit`, `parts` | what a connection does besides carrying messages |
+//! | `handshake`, `credit`, `parts`, `bodies` | what a connection does besides carrying messages |
 //! | `transcript` | what the halves of a call say to each other, scenario by scenario |
 //! | `tree` | completion against an independent oracle |
 //! | `initiator` | contradictions and budgets |
@@ -15,6 +15,7 @@
 //! The other modules are what these share. `WALLABY_CASES=20` runs twenty times as many cases of each property,
 //! `WALLABY_BLESS=1` rewrites the golden files.
 
+mod bodies;
 mod budgets;
 mod credit;
 mod doc;

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use wallaby_proto::connection::{Event, Limits, Refusal};
-use wallaby_proto::wire::{Message, MethodRef, Request};
+use wallaby_proto::wire::{Message, MethodRef};
 
 use crate::layout::Layout;
 use crate::pair::{Pair, messages, method};
@@ -60,8 +60,9 @@ proptest! {
     fn streams_survive_any_cut(sent in vec(message(), 1..20), cuts in vec(1..200usize, 1..50)) {
         let mut pair = Pair::open(Limits::default());
         let mut expected = Vec::new();
+        let mut bodies = 0..;
         for message in sent {
-            let message = with_number(message);
+            let message = with_number(message, &mut bodies);
             send(&mut pair, message.clone()).expect("room for a few small messages");
             expected.push(message);
         }
@@ -79,13 +80,18 @@ proptest! {
     }
 }
 
-/// A request's method number is the connection's business: it is the first that is named.
-fn with_number(message: Message) -> Message {
+/// The numbers of a request's method and of its body are the connection's business: the method is the first that is
+/// named, and bodies count up.
+fn with_number(message: Message, bodies: &mut impl Iterator<Item = u64>) -> Message {
     match message {
-        Message::Request(request) => Message::Request(Request {
-            method: MethodRef::Number(0),
-            ..request
-        }),
+        Message::Request(mut request) => {
+            request.method = MethodRef::Number(0);
+            let options = request.options.as_mut();
+            if let Some(body) = options.and_then(|options| options.body.as_mut()) {
+                *body = bodies.next().expect("any number of them");
+            }
+            Message::Request(request)
+        }
         message => message,
     }
 }
@@ -112,7 +118,10 @@ fn a_message_of_the_largest_legal_size_in_every_field_passes() {
         ));
         pair.carry_to_alice(usize::MAX).expect("credit");
     }
-    assert_eq!(arrived, [with_number(Message::Request(request))]);
+    assert_eq!(
+        arrived,
+        [with_number(Message::Request(request), &mut (0..))]
+    );
     assert!(matches!(
         pair.carry_to_bob(usize::MAX).as_deref(),
         Ok([] | [Event::Credit])

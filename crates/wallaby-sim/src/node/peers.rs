@@ -484,7 +484,7 @@ impl Node {
             Event::TooLarge { message, size } => {
                 self.handle_too_large(socket, message, size, context)
             }
-            Event::Method(..) | Event::Credit | Event::GoingAway { .. } => {}
+            Event::Method(..) | Event::Credit | Event::GoingAway { .. } | Event::Body(..) => {}
             Event::Closed(reason) => note!(context, self.index, "is told on {socket:?}: {reason}"),
         }
     }
@@ -776,7 +776,7 @@ impl Node {
         );
         match refusal {
             Refusal::Blocked | Refusal::NotOpen => Some(parcel),
-            Refusal::TooLarge { .. } | Refusal::NoMethodNumber => {
+            Refusal::TooLarge { .. } | Refusal::NoMethodNumber | Refusal::NoBodies => {
                 self.too_large(socket, parcel, context)
             }
         }

@@ -132,6 +132,14 @@ impl Carrier {
         }
     }
 
+    /// The stream, on which bodies may follow requests.
+    pub(crate) fn stream(&mut self) -> Option<&mut Connection> {
+        match self {
+            Self::Stream(connection, _) => Some(connection),
+            Self::Session(_) => None,
+        }
+    }
+
     /// Looks whether a stream's peer is silent: see [`KeepAlive::look`]. Sessions see to it by themselves.
     pub(crate) fn look(
         &mut self,

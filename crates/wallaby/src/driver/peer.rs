@@ -15,13 +15,14 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::sync::Notify;
 use wallaby_proto::call::records::{Output, Passage, Sent, Session, Ticket};
 use wallaby_proto::connection::{
-    ConnectionError, Counters, Event, Hello, KeepAlive, KeepAliveSettings, Mark, MethodDefinition,
-    Refusal,
+    BodyEvent, BodyRefusal, Connection, ConnectionError, Counters, Event, Hello, KeepAlive,
+    KeepAliveSettings, Mark, MethodDefinition, Refusal,
 };
 use wallaby_proto::datagram::Ended;
 use wallaby_proto::wire::{Message, Request, Response};
 use wallaby_proto::{CallId, NodeId};
 
+use crate::body::Inbound;
 use crate::driver::carrier::Carrier;
 use crate::driver::cork;
 use crate::link::DelayLine;
@@ -125,6 +126,10 @@ struct State {
     large: Vec<(u64, Place)>,
     /// Calls whose initial requests or pings are in the output, and how far that must be written for them.
     own: Vec<(u64, u64)>,
+    /// Bodies that arrive and that somebody reads, by number.
+    bodies: Vec<(u64, Arc<Inbound>)>,
+    /// Somebody waits until more of a body may be sent.
+    body_waits: bool,
     /// The driver, while it waits.
     driver: Option<Waker>,
     /// Why the connection ends.
@@ -160,6 +165,8 @@ impl Peer {
                 gathering: false,
                 large: Vec::new(),
                 own: Vec::new(),
+                bodies: Vec::new(),
+                body_waits: false,
                 driver: None,
                 ended: None,
                 broken: false,
@@ -351,6 +358,91 @@ impl Peer {
         self.written(&mut state);
     }
 
+    /// A request came whose body has this number: what will arrive of it.
+    pub(crate) fn open_body(&self, number: u64) -> Arc<Inbound> {
+        let inbound = Arc::<Inbound>::default();
+        let mut state = self.lock();
+        match &state.ended {
+            Some(reason) => inbound.lost(reason),
+            None => state.bodies.push((number, Arc::clone(&inbound))),
+        }
+        inbound
+    }
+
+    /// Something of a body has arrived.
+    pub(crate) fn handle_body(&self, number: u64, event: BodyEvent) {
+        let mut state = self.lock();
+        let known = state.bodies.iter().position(|body| body.0 == number);
+        if let Some(position) = known
+            && state.bodies[position].1.handle(event)
+        {
+            state.bodies.swap_remove(position);
+        }
+    }
+
+    /// So many bytes of a body were read.
+    pub(crate) fn grant_body(self: &Arc<Self>, number: u64, bytes: u64) {
+        let mut state = self.lock();
+        if let Some(connection) = state.carrier.stream() {
+            connection.grant_body(number, bytes);
+            self.written(&mut state);
+        }
+    }
+
+    /// Nobody reads a body any more.
+    pub(crate) fn stop_body(self: &Arc<Self>, number: u64) {
+        let mut state = self.lock();
+        state.bodies.retain(|body| body.0 != number);
+        if let Some(connection) = state.carrier.stream() {
+            connection.stop_body(number);
+            self.written(&mut state);
+        }
+    }
+
+    /// Whether more of a body that is sent here is wanted.
+    pub(crate) fn wants_body(&self, number: u64) -> bool {
+        let mut state = self.lock();
+        let ended = state.ended.is_some();
+        let stream = state.carrier.stream();
+        !ended && stream.is_some_and(|connection| connection.wants_body(number))
+    }
+
+    /// Sends some of a body, as much as is accepted: see [`room`](Self::room).
+    pub(crate) fn try_body(
+        self: &Arc<Self>,
+        number: u64,
+        chunk: &mut Bytes,
+    ) -> Result<(), BodyRefusal> {
+        self.on_body(|connection| connection.send_body(number, chunk))
+    }
+
+    /// Ends a body.
+    pub(crate) fn end_body(
+        self: &Arc<Self>,
+        number: u64,
+        end: Result<(), &str>,
+    ) -> Result<(), BodyRefusal> {
+        self.on_body(|connection| connection.end_body(number, end))
+    }
+
+    fn on_body(
+        self: &Arc<Self>,
+        act: impl FnOnce(&mut Connection) -> Result<(), BodyRefusal>,
+    ) -> Result<(), BodyRefusal> {
+        let mut state = self.lock();
+        if state.ended.is_some() {
+            return Err(BodyRefusal::Stopped);
+        }
+        let connection = state.carrier.stream().ok_or(BodyRefusal::Stopped)?;
+        let done = act(connection);
+        match done {
+            Ok(()) => self.written(&mut state),
+            Err(BodyRefusal::Blocked) => state.body_waits = true,
+            Err(BodyRefusal::Stopped) => {}
+        }
+        done
+    }
+
     /// Waits until something may be accepted that was not before. Create it before trying, so that nothing is missed.
     pub(crate) fn room(&self) -> tokio::sync::futures::Notified<'_> {
         self.room.notified()
@@ -453,6 +545,9 @@ impl Peer {
         if !state.large.is_empty() {
             self.note_left(state);
         }
+        if std::mem::take(&mut state.body_waits) {
+            self.room.notify_waiters();
+        }
         if let Err(error) = result {
             self.mark_broken(state, &error);
         }
@@ -552,6 +647,9 @@ impl Peer {
         self.closed.store(true, Ordering::Release);
         self.room.notify_waiters();
         state.driver.take().into_iter().for_each(Waker::wake);
+        for (_, body) in state.bodies.drain(..) {
+            body.lost(reason);
+        }
         for (_, place) in state.large.drain(..) {
             self.liveness.dropped(place);
         }

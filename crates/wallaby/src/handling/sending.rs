@@ -15,6 +15,7 @@ use wallaby_proto::wire::{MAX_FRAME, Message, MethodRef, ReplyTo, Request, Respo
 use wallaby_proto::{Address, Code, Status};
 
 use super::{Destination, Handling, Sending};
+use crate::body::{self, Attached};
 use crate::driver::peer::{Peer, Place, Refused};
 use crate::error::{ConnectError, hint};
 use crate::liveness::{child, session};
@@ -304,6 +305,11 @@ impl Handling {
         if let Some(options) = &mut inherited.options {
             options.quiet = None; // it was that of the hop before
             options.seal = None;
+            options.body = None;
+        }
+        if delegated.to.body.is_some() {
+            // Its number is the connection's business.
+            inherited.options.get_or_insert_default().body = Some(0);
         }
         if let Ok(carried) = &noted {
             inherited.oldest = carried.oldest.unwrap_or(self.oldest);
@@ -392,7 +398,12 @@ impl Handling {
         let place = self.ticket;
         let place = place.map(|ticket| Place::Released(ticket, Sent::Delegation));
         match peer.try_request(request, &to.method, place) {
-            Ok(()) => true,
+            Ok(()) => {
+                if let Some(body) = &to.body {
+                    self.send_body(body, peer, request);
+                }
+                true
+            }
             Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen)) => false,
             Err(Refused::Now(refusal)) => {
                 let hint = match refusal {
@@ -403,6 +414,22 @@ impl Handling {
                 self.answer_for(to, request, Code::ResourceExhausted, &why);
                 true
             }
+        }
+    }
+
+    /// The body of a delegation follows it, whether the handler goes on or not.
+    #[cold]
+    #[inline(never)]
+    fn send_body(&self, body: &Attached, peer: &Arc<Peer>, request: &Request) {
+        let number = request.options.as_ref().and_then(|options| options.body);
+        if let (Some(body), Some(number)) = (body.take(), number) {
+            let (peer, deadline) = (Arc::clone(peer), self.deadline + LATE);
+            let over = async move {
+                timer::sleep_until(deadline).await;
+                "the deadline of its call has passed".to_owned()
+            };
+            let sending = body::send(body, peer, number, over);
+            self.endpoint.runtime.spawn(sending);
         }
     }
 

@@ -266,7 +266,8 @@ impl Core {
             SessionNews::Credit => self.pump(id),
             SessionNews::GoingAway { .. } => self.going_away(id),
             SessionNews::TooLarge { message, size } => self.handle_too_large(id, message, size),
-            SessionNews::Closed(_) => {}
+            // There are no bodies over datagrams.
+            SessionNews::Closed(_) | SessionNews::Body(..) => {}
         }
     }
 

@@ -165,8 +165,10 @@ impl Core {
                 return None;
             }
         };
+        let body = request.options.as_ref().and_then(|options| options.body);
         let (served, refusal) = match (peer.methods.get(number as usize), refusal) {
             (_, Some(status)) => (0, Some(status)),
+            _ if body.is_some() => (0, Some(no_bodies())),
             (Some(Ok(served)), None) => (*served, None),
             (Some(Err(Refused(refused))), None) => (0, Some(refused.1.clone())),
             (None, None) => (
@@ -609,7 +611,8 @@ impl Core {
             options: job.options.clone(),
         };
         if let Some(options) = &mut inherited.options {
-            (options.quiet, options.seal) = (None, None); // they were those of the hop before
+            // They were those of the hop before.
+            (options.quiet, options.seal, options.body) = (None, None, None);
         }
         if let Ok((_, quiet, oldest)) = noted {
             inherited.oldest = oldest.unwrap_or(job.oldest);
@@ -745,6 +748,12 @@ impl Core {
             ran_us: ran.as_micros() as u64,
         }
     }
+}
+
+#[cold]
+fn no_bodies() -> Status {
+    let why = "requests over datagrams have no bodies";
+    Status::new(Code::FailedPrecondition, why)
 }
 
 /// A message that may be sent.

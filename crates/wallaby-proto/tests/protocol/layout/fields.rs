@@ -131,7 +131,7 @@ impl Layout<'_> {
                 15 => drop(self.varint("attempt")),
                 17 => self.take(len, "seal"),
                 19 => self.take(len, "continuation"),
-                21 => drop(self.varint("stream")),
+                21 => drop(self.varint("body")),
                 23 => {}
                 tag => panic!("optional field {tag}"),
             }

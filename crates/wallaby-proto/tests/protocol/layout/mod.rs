@@ -92,6 +92,8 @@ impl<'a> Layout<'a> {
             0x06 => self.probe(),
             0x07 => self.call_credit(),
             0x08 => self.close(),
+            0x09 => self.body(),
+            0x0a => self.body_credit(),
             0x10 => self.request(),
             0x11 => self.response(),
             0x12 => self.end(),
@@ -293,6 +295,29 @@ impl<'a> Layout<'a> {
         self.kind("probe");
         self.take(1, "0 asks, 1 answers");
         self.varint("nonce");
+    }
+
+    fn body(&mut self) {
+        self.kind("body");
+        self.varint("number");
+        let state = ["0: more", "1: whole", "2: broken"];
+        let state = state[usize::from(self.bytes[self.position])];
+        self.take(1, state);
+        let left = self.bytes.len() - self.position;
+        if left > 0 {
+            self.take(left, "bytes of the body, or why it is broken");
+        }
+    }
+
+    fn body_credit(&mut self) {
+        self.kind("body credit");
+        self.varint("number");
+        if self.bytes[self.position] == 0 {
+            self.take(1, "0: more");
+            self.varint("bytes");
+        } else {
+            self.take(1, "1: stop");
+        }
     }
 
     fn close(&mut self) {

@@ -71,7 +71,7 @@ fn every_option() -> Options {
         attempt: 1,
         seal: Some(Bytes::from_static(&[0x5e; 16])),
         continuation: Some(Bytes::from_static(b"stack")),
-        stream: Some(9),
+        body: Some(9),
         repeatable: false,
     }
 }

@@ -80,7 +80,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
                 (metadata, trace, attempt),
                 seal,
                 continuation,
-                (stream, repeatable),
+                (body, repeatable),
             )| {
                 let first = Options {
                     ping,
@@ -95,7 +95,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
                     attempt,
                     seal,
                     continuation,
-                    stream,
+                    body,
                     repeatable,
                     ..first
                 })

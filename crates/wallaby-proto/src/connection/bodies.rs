@@ -1,0 +1,335 @@
+//! Bodies: bytes, as many as there are, that follow a request on its connection while it is handled already.
+//!
+//! Each side numbers the bodies that it sends, from 0. The request says the number; frames with that number bring the
+//! bytes, and one of them the end. A body has a window of its own, which the receiver widens as its application takes
+//! bytes: so a handler that is slow holds up nobody else. Who wants no more says stop, and the sender ends the body.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::{BufMut, Bytes};
+use thiserror::Error;
+
+use crate::connection::MAX_REASON;
+use crate::connection::output::Output;
+use crate::varint::{self, Reader};
+use crate::wire::{DecodeError, kind};
+
+/// Most bodies that one side sends at a time on a connection.
+pub const MAX_BODIES: usize = 64;
+
+const MORE: u8 = 0;
+const LAST: u8 = 1;
+const BROKEN: u8 = 2;
+
+/// Why a body does not go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum BodyRefusal {
+    /// There is no credit, or what was given before has not left yet; [`super::Event::Credit`] or writing output changes
+    /// that.
+    #[error("no credit for more of the body now")]
+    Blocked,
+    /// The receiver wants no more of it, or it has ended.
+    #[error("the receiver wants no more of the body")]
+    Stopped,
+}
+
+/// What came of a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BodyEvent {
+    /// Bytes; more may come.
+    Bytes(Bytes),
+    /// It is whole.
+    Whole,
+    /// Its sender can't go on; why, in its words.
+    Broken(String),
+}
+
+/// The bodies that this side sends.
+#[derive(Debug, Default)]
+pub(super) struct Sending {
+    next: u64,
+    open: BTreeMap<u64, Window>,
+}
+
+#[derive(Debug)]
+struct Window {
+    /// Bytes that may still be sent.
+    left: u64,
+    /// Bytes of it wait in the outbox.
+    queued: bool,
+    /// The request travels in parts, as this stream: it goes first.
+    after: Option<u64>,
+}
+
+impl Sending {
+    /// Whether one more may begin.
+    pub(super) fn has_room(&self) -> bool {
+        self.open.len() < MAX_BODIES
+    }
+
+    /// The number that the next one will have.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether a body goes on.
+    pub(super) fn is_open(&self, number: u64) -> bool {
+        self.open.contains_key(&number)
+    }
+
+    /// The next one begins; its request may travel in parts.
+    pub(super) fn open(&mut self, window: u64, after: Option<u64>) {
+        let left = window;
+        let queued = false;
+        self.open.insert(
+            self.next,
+            Window {
+                left,
+                queued,
+                after,
+            },
+        );
+        self.next += 1;
+    }
+
+    /// Takes what may be sent of `chunk` now; it then counts as waiting.
+    pub(super) fn take(
+        &mut self,
+        number: u64,
+        chunk: &mut Bytes,
+        is_leaving: impl Fn(u64) -> bool,
+    ) -> Result<Bytes, BodyRefusal> {
+        let window = self.open.get_mut(&number).ok_or(BodyRefusal::Stopped)?;
+        if window.queued || window.left == 0 || window.after.is_some_and(is_leaving) {
+            return Err(BodyRefusal::Blocked);
+        }
+        window.after = None;
+        let len = usize::try_from(window.left).unwrap_or(usize::MAX);
+        let taken = chunk.split_to(chunk.len().min(len));
+        window.left -= taken.len() as u64;
+        window.queued = true;
+        Ok(taken)
+    }
+
+    /// What was taken of it has left.
+    pub(super) fn left(&mut self, number: u64) {
+        if let Some(window) = self.open.get_mut(&number) {
+            window.queued = false;
+        }
+    }
+
+    /// Whether it may end now, as a `whole` or not.
+    pub(super) fn may_end(
+        &self,
+        number: u64,
+        whole: bool,
+        is_leaving: impl Fn(u64) -> bool,
+    ) -> Result<(), BodyRefusal> {
+        let window = self.open.get(&number).ok_or(BodyRefusal::Stopped)?;
+        if whole && window.queued || window.after.is_some_and(is_leaving) {
+            return Err(BodyRefusal::Blocked);
+        }
+        Ok(())
+    }
+
+    /// It ends; whether it had not.
+    pub(super) fn end(&mut self, number: u64) -> bool {
+        self.open.remove(&number).is_some()
+    }
+
+    /// The receiver takes so many bytes more. One that has ended needs none.
+    pub(super) fn grant(&mut self, number: u64, bytes: u64) -> Result<(), DecodeError> {
+        if number >= self.next {
+            return Err(unknown("body credit"));
+        }
+        if let Some(window) = self.open.get_mut(&number) {
+            let left = window.left.checked_add(bytes);
+            window.left = left.ok_or(DecodeError::Malformed {
+                what: "body credit",
+                why: "more than a window can hold",
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The bodies that come.
+#[derive(Debug, Default)]
+pub(super) struct Receiving {
+    /// Above all numbers that have come.
+    next: u64,
+    /// Numbers below that whose requests travel in parts and were overtaken.
+    overtaken: BTreeSet<u64>,
+    /// How many bytes may still come, of each that has not ended.
+    open: BTreeMap<u64, Wanted>,
+}
+
+#[derive(Debug)]
+struct Wanted {
+    left: u64,
+    /// Nobody wants more; what comes until its end is dropped.
+    stopped: bool,
+}
+
+impl Receiving {
+    /// A request has come whose body has this number.
+    pub(super) fn open(&mut self, number: u64, window: u64) -> Result<(), DecodeError> {
+        let begun = (self.open.len() + self.overtaken.len()) as u64;
+        let new = number.saturating_add(1).saturating_sub(self.next);
+        if new == 0 && !self.overtaken.remove(&number) {
+            let (what, why) = ("body", "a number that was used before");
+            return Err(DecodeError::Malformed { what, why });
+        }
+        if new + begun > MAX_BODIES as u64 {
+            return Err(DecodeError::TooLong {
+                what: "bodies of a connection",
+                len: new + begun,
+                limit: MAX_BODIES,
+            });
+        }
+        if new > 0 {
+            self.overtaken.extend(self.next..number);
+            self.next = number.saturating_add(1);
+        }
+        let left = window;
+        self.open.insert(
+            number,
+            Wanted {
+                left,
+                stopped: false,
+            },
+        );
+        Ok(())
+    }
+
+    /// Reads a frame; returns how many bytes of the body it has, and what is to be told.
+    pub(super) fn read(
+        &mut self,
+        mut frame: Bytes,
+    ) -> Result<(u64, Option<(u64, BodyEvent)>), DecodeError> {
+        let what = "body";
+        let mut reader = Reader::new(&frame);
+        let number = reader.varint(what)?;
+        let state = reader.u8(what)?;
+        let bytes = frame.split_off(reader.position());
+        let len = bytes.len() as u64;
+        let wanted = self.open.get_mut(&number).ok_or_else(|| unknown(what))?;
+        let stopped = wanted.stopped;
+        let event = match state {
+            MORE => {
+                wanted.left = wanted.left.checked_sub(len).ok_or(DecodeError::Malformed {
+                    what,
+                    why: "more than was granted",
+                })?;
+                if bytes.is_empty() {
+                    let why = "nothing in it";
+                    return Err(DecodeError::Malformed { what, why });
+                }
+                BodyEvent::Bytes(bytes)
+            }
+            LAST if bytes.is_empty() => {
+                self.open.remove(&number);
+                BodyEvent::Whole
+            }
+            BROKEN => {
+                self.open.remove(&number);
+                let reason = &bytes[..bytes.len().min(MAX_REASON)];
+                BodyEvent::Broken(String::from_utf8_lossy(reason).into_owned())
+            }
+            _ => {
+                let why = "neither more nor an end";
+                return Err(DecodeError::Malformed { what, why });
+            }
+        };
+        let len = if state == MORE { len } else { 0 };
+        Ok((len, (!stopped).then_some((number, event))))
+    }
+
+    /// The application took so many bytes; whether more of it can come.
+    pub(super) fn grant(&mut self, number: u64, bytes: u64) -> bool {
+        let Some(wanted) = self.open.get_mut(&number) else {
+            return false;
+        };
+        wanted.left = wanted.left.saturating_add(bytes);
+        !wanted.stopped
+    }
+
+    /// Nobody wants more of it; whether the sender is to be told.
+    pub(super) fn stop(&mut self, number: u64) -> bool {
+        match self.open.get_mut(&number) {
+            Some(wanted) => !std::mem::replace(&mut wanted.stopped, true),
+            None => false,
+        }
+    }
+}
+
+fn unknown(what: &'static str) -> DecodeError {
+    let why = "a body that was not begun, or has ended";
+    DecodeError::Malformed { what, why }
+}
+
+/// Some of a body.
+pub(super) fn put_bytes(output: &mut Output, number: u64, bytes: &[u8]) {
+    output.put_frame(kind::BODY, |out| {
+        varint::put(out, number);
+        out.put_u8(MORE);
+        out.put_slice(bytes);
+    });
+}
+
+/// The end of a body: it is whole, or why it is not.
+pub(super) fn put_end(output: &mut Output, number: u64, end: Result<(), &str>) {
+    output.put_frame(kind::BODY, |out| {
+        varint::put(out, number);
+        match end {
+            Ok(()) => out.put_u8(LAST),
+            Err(reason) => {
+                out.put_u8(BROKEN);
+                out.put_slice(&reason.as_bytes()[..reason.floor_char_boundary(MAX_REASON)]);
+            }
+        }
+    });
+}
+
+/// What a receiver says of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// So many bytes more.
+    More(u64),
+    /// No more at all.
+    Stop,
+}
+
+const GRANT: u8 = 0;
+const STOP: u8 = 1;
+
+impl Wish {
+    pub(super) fn put(self, output: &mut Output, number: u64) {
+        output.put_frame(kind::BODY_CREDIT, |out| {
+            varint::put(out, number);
+            match self {
+                Self::More(bytes) => {
+                    out.put_u8(GRANT);
+                    varint::put(out, bytes);
+                }
+                Self::Stop => out.put_u8(STOP),
+            }
+        });
+    }
+
+    pub(super) fn read(body: &[u8]) -> Result<(u64, Self), DecodeError> {
+        let what = "body credit";
+        let mut reader = Reader::new(body);
+        let number = reader.varint(what)?;
+        let wish = match reader.u8(what)? {
+            GRANT => Self::More(reader.varint(what)?),
+            STOP => Self::Stop,
+            _ => {
+                let why = "neither credit nor stop";
+                return Err(DecodeError::Malformed { what, why });
+            }
+        };
+        reader.finish(what)?;
+        Ok((number, wish))
+    }
+}

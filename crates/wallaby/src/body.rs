@@ -1,0 +1,413 @@
+//! Bodies: bytes, as many as there are, that follow a request while it is handled already.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::{Bytes, BytesMut};
+use futures_core::Stream;
+use thiserror::Error;
+use tokio::io::{AsyncRead, ReadBuf};
+use wallaby_proto::connection::{BodyEvent, BodyRefusal};
+
+use crate::driver::peer::Peer;
+
+/// How much is read at a time from what a body is made of.
+const READ: usize = 32 * 1024;
+
+/// Bytes of any number that follow a request on its connection, while it is handled already.
+///
+/// The initiator attaches one to a call ([`crate::Client::call_with_body`], [`crate::RawCall::send_with_body`]), a handler to
+/// a delegation ([`crate::Target::with_body`]), and a handler takes that of its request ([`crate::Request::take_body`]): as a
+/// stream of chunks, or as [`AsyncRead`]. Where chunks end says nothing. A body that a handler has received may go on with a
+/// delegation: what arrives is then passed on, without being kept.
+///
+/// No more of it is under way than the receiver's limit for the answers of a call ([`crate::Builder::limits`]): who reads
+/// slowly slows its sender down, and nobody else. A handler that drops it, or ends its request, stops the sender. The end of
+/// the call, or of the connection, breaks it: it then ends with an error, never early. At most 64 travel on a connection at a
+/// time in one direction; requests with more wait. They travel over `tcp:`, `unix:`, `shm:` and `mem:`; over `udp:` a call
+/// with one fails, and says so.
+///
+/// ```
+/// # use wallaby::{Body, Client, Method, One, CallError};
+/// static STORE: Method<(String,), One<u64>> = Method::new("example.Files/store");
+///
+/// # async fn example(client: Client, file: tokio::io::Empty) -> Result<(), CallError> {
+/// let stored = client.call_with_body(&STORE, ("a.txt".into(),), Body::from_read(file)).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Body {
+    source: Source,
+    /// What is left of the chunk that is read.
+    chunk: Bytes,
+}
+
+enum Source {
+    /// Nothing more comes.
+    Done,
+    Stream(Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>> + Send>>),
+    Received(Received),
+}
+
+/// Why a body ends before it is whole.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BodyError {
+    /// Its sender could not go on, or its call has ended.
+    #[error("the body is broken: {0}")]
+    Broken(String),
+    /// The connection that it came over has ended.
+    #[error("the connection of the body has ended: {0}")]
+    Lost(String),
+    /// What it is made of can't be read.
+    #[error("cannot read the body: {0}")]
+    Source(String),
+    /// It is longer than the application takes.
+    #[error("the body is longer than {limit} bytes")]
+    TooLong {
+        /// The limit.
+        limit: usize,
+    },
+}
+
+impl Body {
+    /// A body of what a stream yields.
+    pub fn from_stream<S, E>(stream: S) -> Self
+    where
+        S: Stream<Item = Result<Bytes, E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        Self::of(Source::Stream(Box::pin(Chunks(Box::pin(stream)))))
+    }
+
+    /// A body of what a reader yields.
+    pub fn from_read(reader: impl AsyncRead + Send + 'static) -> Self {
+        Self::of(Source::Stream(Box::pin(Reading {
+            reader: Box::pin(reader),
+            room: BytesMut::new(),
+        })))
+    }
+
+    fn of(source: Source) -> Self {
+        Self {
+            source,
+            chunk: Bytes::new(),
+        }
+    }
+
+    pub(crate) fn received(received: Received) -> Self {
+        Self::of(Source::Received(received))
+    }
+
+    /// The next chunk; `None` when the body is whole. After an error nothing more comes.
+    pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        poll_fn(|cx| self.poll_chunk(cx)).await
+    }
+
+    /// All of it, if that is no more than `limit` bytes.
+    ///
+    /// # Errors
+    ///
+    /// If it breaks, or is longer.
+    pub async fn collect(mut self, limit: usize) -> Result<Bytes, BodyError> {
+        let mut all = BytesMut::new();
+        while let Some(chunk) = self.next().await {
+            let chunk = chunk?;
+            if all.len() + chunk.len() > limit {
+                return Err(BodyError::TooLong { limit });
+            }
+            all.extend_from_slice(&chunk);
+        }
+        Ok(all.freeze())
+    }
+
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if !self.chunk.is_empty() {
+            return Poll::Ready(Some(Ok(std::mem::take(&mut self.chunk))));
+        }
+        let next = match &mut self.source {
+            Source::Done => None,
+            Source::Stream(stream) => ready!(stream.as_mut().poll_next(cx)),
+            Source::Received(received) => ready!(received.poll_next(cx)),
+        };
+        if !matches!(next, Some(Ok(_))) {
+            self.source = Source::Done;
+        }
+        Poll::Ready(next)
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        Self {
+            source: Source::Done,
+            chunk: bytes,
+        }
+    }
+}
+
+impl Stream for Body {
+    type Item = Result<Bytes, BodyError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_chunk(cx)
+    }
+}
+
+impl AsyncRead for Body {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.chunk.is_empty() {
+            match ready!(self.poll_chunk(cx)) {
+                Some(Ok(chunk)) => self.chunk = chunk,
+                Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
+                None => return Poll::Ready(Ok(())),
+            }
+        }
+        let len = self.chunk.len().min(buffer.remaining());
+        buffer.put_slice(&self.chunk.split_to(len));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.source {
+            Source::Done => "Body(in memory)",
+            Source::Stream(_) => "Body(to be sent)",
+            Source::Received(_) => "Body(received)",
+        })
+    }
+}
+
+/// The chunks of somebody's stream.
+struct Chunks<S>(Pin<Box<S>>);
+
+impl<S: Stream<Item = Result<Bytes, E>>, E: fmt::Display> Stream for Chunks<S> {
+    type Item = Result<Bytes, BodyError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = ready!(self.0.as_mut().poll_next(cx));
+        Poll::Ready(next.map(|chunk| chunk.map_err(|error| BodyError::Source(error.to_string()))))
+    }
+}
+
+/// The chunks of a reader.
+struct Reading<R> {
+    reader: Pin<Box<R>>,
+    room: BytesMut,
+}
+
+impl<R: AsyncRead> Stream for Reading<R> {
+    type Item = Result<Bytes, BodyError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { reader, room } = &mut *self;
+        room.resize(READ, 0);
+        let mut buffer = ReadBuf::new(room);
+        let read = ready!(reader.as_mut().poll_read(cx, &mut buffer));
+        let len = buffer.filled().len();
+        Poll::Ready(match read {
+            Ok(()) if len == 0 => None,
+            Ok(()) => Some(Ok(room.split_to(len).freeze())),
+            Err(error) => Some(Err(BodyError::Source(error.to_string()))),
+        })
+    }
+}
+
+/// A body on its way to a request: whoever sends the request takes it, once.
+#[derive(Debug, Clone)]
+pub(crate) struct Attached(Arc<Mutex<Option<Body>>>);
+
+impl Attached {
+    pub(crate) fn new(body: Body) -> Self {
+        Self(Arc::new(Mutex::new(Some(body))))
+    }
+
+    pub(crate) fn take(&self) -> Option<Body> {
+        self.lock().take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Body>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What has arrived of a body and waits for its reader; its connection knows it.
+#[derive(Debug, Default)]
+pub(crate) struct Inbound(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    chunks: VecDeque<Bytes>,
+    end: Option<Result<(), BodyError>>,
+    reader: Option<Waker>,
+}
+
+impl Inbound {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something of it has arrived; whether it has ended.
+    pub(crate) fn handle(&self, event: BodyEvent) -> bool {
+        let mut waiting = self.lock();
+        match event {
+            BodyEvent::Bytes(bytes) => waiting.chunks.push_back(bytes),
+            BodyEvent::Whole => waiting.end = Some(Ok(())),
+            BodyEvent::Broken(why) => waiting.end = Some(Err(BodyError::Broken(why))),
+        }
+        waiting.wake()
+    }
+
+    /// Its connection has ended.
+    pub(crate) fn lost(&self, reason: &str) {
+        let mut waiting = self.lock();
+        let lost = || Err(BodyError::Lost(reason.to_owned()));
+        waiting.end.get_or_insert_with(lost);
+        waiting.wake();
+    }
+}
+
+impl Waiting {
+    fn wake(&mut self) -> bool {
+        self.reader.take().into_iter().for_each(Waker::wake);
+        self.end.is_some()
+    }
+}
+
+/// The reader's end of a body that arrives.
+#[derive(Debug)]
+pub(crate) struct Received {
+    inbound: Arc<Inbound>,
+    peer: Arc<Peer>,
+    number: u64,
+    /// Bytes that were taken and not granted anew.
+    taken: u64,
+    /// So many are worth granting.
+    worth: u64,
+}
+
+impl Received {
+    /// `limit` is how much of it may be under way.
+    pub(crate) fn new(inbound: Arc<Inbound>, peer: Arc<Peer>, number: u64, limit: u64) -> Self {
+        Self {
+            inbound,
+            peer,
+            number,
+            taken: 0,
+            worth: (limit / 4).max(1),
+        }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let mut waiting = self.inbound.lock();
+        if let Some(chunk) = waiting.chunks.pop_front() {
+            let open = waiting.end.is_none();
+            drop(waiting);
+            self.taken += chunk.len() as u64;
+            if open && self.taken >= self.worth {
+                let taken = std::mem::take(&mut self.taken);
+                self.peer.grant_body(self.number, taken);
+            }
+            return Poll::Ready(Some(Ok(chunk)));
+        }
+        match &waiting.end {
+            Some(Ok(())) => Poll::Ready(None),
+            Some(Err(error)) => Poll::Ready(Some(Err(error.clone()))),
+            None => {
+                waiting.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        if self.inbound.lock().end.is_none() {
+            self.peer.stop_body(self.number);
+        }
+    }
+}
+
+/// Sends a body after its request, until it is whole, or its receiver wants no more, or `over` says why it is given up.
+pub(crate) async fn send(
+    mut body: Body,
+    peer: Arc<Peer>,
+    number: u64,
+    over: impl Future<Output = String>,
+) {
+    let _wanted = peer.want();
+    let mut over = pin!(over);
+    let mut going = pin!(go_on(&mut body, &peer, number));
+    let given_up = poll_fn(|cx| match going.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(None),
+        Poll::Pending => over.as_mut().poll(cx).map(Some),
+    })
+    .await;
+    if let Some(reason) = given_up {
+        break_off(&peer, number, &reason).await;
+    }
+}
+
+async fn go_on(body: &mut Body, peer: &Arc<Peer>, number: u64) {
+    while let Some(chunk) = next_while_wanted(body, peer, number).await {
+        let mut chunk = match chunk {
+            Ok(chunk) => chunk,
+            Err(error) => return break_off(peer, number, &error.to_string()).await,
+        };
+        while !chunk.is_empty() {
+            let room = peer.room();
+            match peer.try_body(number, &mut chunk) {
+                Ok(()) => {}
+                Err(BodyRefusal::Blocked) => room.await,
+                Err(BodyRefusal::Stopped) => return,
+            }
+        }
+    }
+    end(peer, number, Ok(())).await;
+}
+
+/// The next chunk of a body; `None` at its end, and when its receiver wants no more.
+async fn next_while_wanted(
+    body: &mut Body,
+    peer: &Arc<Peer>,
+    number: u64,
+) -> Option<Result<Bytes, BodyError>> {
+    loop {
+        let mut changed = pin!(peer.room());
+        if !peer.wants_body(number) {
+            return None;
+        }
+        let next = poll_fn(|cx| match body.poll_chunk(cx) {
+            Poll::Ready(next) => Poll::Ready(Some(next)),
+            Poll::Pending => changed.as_mut().poll(cx).map(|()| None),
+        });
+        if let Some(next) = next.await {
+            return next;
+        }
+    }
+}
+
+async fn break_off(peer: &Arc<Peer>, number: u64, reason: &str) {
+    end(peer, number, Err(reason)).await;
+}
+
+async fn end(peer: &Arc<Peer>, number: u64, how: Result<(), &str>) {
+    loop {
+        let room = peer.room();
+        match peer.end_body(number, how) {
+            Err(BodyRefusal::Blocked) => room.await,
+            Ok(()) | Err(BodyRefusal::Stopped) => return,
+        }
+    }
+}

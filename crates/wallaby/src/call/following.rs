@@ -1,0 +1,73 @@
+//! Bodies that follow initial requests.
+
+use std::sync::Arc;
+
+use wallaby_proto::wire::Request;
+use wallaby_proto::{Address, RequestId};
+
+use super::CallShared;
+use crate::body::{self, Attached};
+use crate::driver::peer::Peer;
+use crate::error::Failure;
+
+impl CallShared {
+    /// A body is to follow a request. It can be read once, so the request is sent once.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn attach(
+        &self,
+        request: &mut Request,
+        body: &Attached,
+        server: &Address,
+    ) -> Result<(), Failure> {
+        let body = body.take().ok_or_else(|| Failure::Refused {
+            request: request.id,
+            server: server.clone(),
+            reason: "its body went with another request".into(),
+        })?;
+        // Its number is the connection's business.
+        request.options.get_or_insert_default().body = Some(0);
+        let mut state = self.lock();
+        let path = request.id.path;
+        let mut roots = state.roots.iter_mut();
+        if let Some(sent) = roots.find(|sent| sent.root.path == path) {
+            sent.body = Some(Box::new(body));
+        }
+        Ok(())
+    }
+
+    /// A request was sent: its body follows it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn send_body(&self, id: RequestId, number: u64, peer: &Arc<Peer>) {
+        let body = {
+            let mut state = self.lock();
+            let mut roots = state.roots.iter_mut();
+            let sent = roots.find(|sent| sent.root.path == id.path);
+            sent.and_then(|sent| sent.body.take())
+        };
+        // A call that has ended meanwhile leaves it to the server to be told.
+        let shared = self.endpoint.call(self.id.sequence);
+        let over = async move {
+            if let Some(shared) = shared {
+                shared.ended().await;
+            }
+            "its call has ended".to_owned()
+        };
+        if let Some(body) = body {
+            let sending = body::send(*body, Arc::clone(peer), number, over);
+            self.endpoint.runtime.spawn(sending);
+        }
+    }
+
+    /// Waits until the call has ended.
+    async fn ended(&self) {
+        loop {
+            let changed = self.changed();
+            if self.lock().ended.is_some() {
+                return;
+            }
+            changed.await;
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Bodies follow their requests: through any number of hops, no faster than they are read, and each ends as it should.
+
+#[macro_use]
+mod common;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use common::{Net, at, client, failure, heap, service, until, work};
+use futures_core::Stream;
+use tokio::io::AsyncReadExt;
+use tokio::sync::mpsc;
+use wallaby::{Address, Body, BodyError, Client, Endpoint, Failure, Limits, One, Request, Status};
+
+over_every_stream!(
+    a_handler_reads_what_is_sent_meanwhile,
+    a_body_goes_through_three_hops,
+    a_slow_reader_slows_only_its_sender,
+    a_body_that_nobody_wants_is_stopped,
+    a_broken_body_says_why,
+    a_body_breaks_with_its_call,
+    a_body_breaks_with_its_connection,
+    many_bodies_at_a_time,
+);
+
+/// A body whose chunks the test sends one by one.
+fn piped() -> (mpsc::UnboundedSender<Result<Bytes, String>>, Body) {
+    let (sender, chunks) = mpsc::unbounded_channel();
+    (sender, Body::from_stream(Piped(chunks)))
+}
+
+struct Piped(mpsc::UnboundedReceiver<Result<Bytes, String>>);
+
+impl Stream for Piped {
+    type Item = Result<Bytes, String>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx)
+    }
+}
+
+/// A body of this many bytes, each of which tells its place; counts what was asked for.
+struct Counted {
+    sent: u64,
+    total: u64,
+    count: Arc<AtomicU64>,
+}
+
+const CHUNK: u64 = 10_000;
+
+impl Stream for Counted {
+    type Item = Result<Bytes, String>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let len = CHUNK.min(self.total - self.sent);
+        if len == 0 {
+            return Poll::Ready(None);
+        }
+        let from = self.sent;
+        self.sent += len;
+        self.count.store(self.sent, Ordering::Relaxed);
+        let chunk: Bytes = (from..from + len).map(byte_at).collect();
+        Poll::Ready(Some(Ok(chunk)))
+    }
+}
+
+fn counted(total: u64) -> (Arc<AtomicU64>, Body) {
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = Counted {
+        sent: 0,
+        total,
+        count: Arc::clone(&count),
+    };
+    (count, Body::from_stream(counted))
+}
+
+fn byte_at(place: u64) -> u8 {
+    (place % 251) as u8
+}
+
+/// Reads all of a body and checks it; how long it was.
+async fn check(mut body: Body) -> Result<u64, BodyError> {
+    let mut place = 0;
+    while let Some(chunk) = body.next().await {
+        for byte in chunk? {
+            assert_eq!(byte, byte_at(place), "at {place}");
+            place += 1;
+        }
+    }
+    Ok(place)
+}
+
+fn broken(error: BodyError) -> Status {
+    Status::new(wallaby::Code::Internal, error.to_string())
+}
+
+fn body_of(request: &Request<One<String>>) -> Body {
+    request.take_body().expect("it has one")
+}
+
+/// A server that answers how long a body is, or with its error.
+async fn measuring(net: &Net) -> Endpoint {
+    let handler = |request: Request<One<String>>, (_,): (String,)| async move {
+        let body = body_of(&request);
+        assert!(request.take_body().is_none(), "it is there once");
+        let len = check(body).await.map_err(broken)?;
+        Ok::<_, Status>(request.respond(len.to_string()).await?)
+    };
+    net.serve(service().method(&work::ONE, handler)).await
+}
+
+fn to(client: &Endpoint, server: &Endpoint) -> Client {
+    Client::new(client, at(server))
+}
+
+async fn a_handler_reads_what_is_sent_meanwhile(net: Net) {
+    let (read, mut chunks) = mpsc::unbounded_channel();
+    let handler = move |request: Request<One<String>>, (what,): (String,)| {
+        let read = read.clone();
+        async move {
+            let mut body = body_of(&request);
+            while let Some(chunk) = body.next().await {
+                read.send(chunk.map_err(broken)?).expect("the test listens");
+            }
+            Ok::<_, Status>(request.respond(what).await?)
+        }
+    };
+    let server = net.serve(service().method(&work::ONE, handler)).await;
+    let client = client();
+    let (send, body) = piped();
+    let call = to(&client, &server).call_with_body(&work::ONE, ("done".into(),), body);
+    for text in ["one", "two", "three"] {
+        send.send(Ok(text.into())).expect("it is read");
+        assert_eq!(chunks.recv().await.as_deref(), Some(text.as_bytes()));
+    }
+    // Nothing may be a chunk as well.
+    send.send(Ok(Bytes::new())).expect("it is read");
+    drop(send);
+    assert_eq!(call.await, Ok("done".into()));
+}
+
+async fn a_body_goes_through_three_hops(net: Net) {
+    let last = measuring(&net).await;
+    let next = |server: Address| {
+        move |request: Request<One<String>>, (what,): (String,)| {
+            let server = server.clone();
+            async move {
+                let body = body_of(&request);
+                let target = work::one(what).with_body(body);
+                Ok::<_, Status>(request.forward(server, target).await?)
+            }
+        }
+    };
+    let middle = net
+        .serve(service().method(&work::ONE, next(at(&last))))
+        .await;
+    let first = net
+        .serve(service().method(&work::ONE, next(at(&middle))))
+        .await;
+    let client = client();
+    for total in [0, 1, 3_000_001] {
+        let (count, body) = counted(total);
+        let call = to(&client, &first).call_with_body(&work::ONE, ("x".into(),), body);
+        assert_eq!(call.await, Ok(total.to_string()));
+        assert_eq!(count.load(Ordering::Relaxed), total);
+    }
+}
+
+async fn a_slow_reader_slows_only_its_sender(net: Net) {
+    const LIMIT: u64 = 100_000;
+    let (go_on, allowed) = mpsc::unbounded_channel::<()>();
+    let allowed = Arc::new(tokio::sync::Mutex::new(allowed));
+    let slow = move |request: Request<One<String>>, (_,): (String,)| {
+        let allowed = Arc::clone(&allowed);
+        async move {
+            allowed.lock().await.recv().await;
+            let len = check(body_of(&request)).await.map_err(broken)?;
+            Ok::<_, Status>(request.respond(len.to_string()).await?)
+        }
+    };
+    let echo = |request: Request<One<Bytes>, _>, (what,): (Bytes,)| async move {
+        Ok(request.respond(what).await?)
+    };
+    let mut limits = Limits::default();
+    limits.call = LIMIT;
+    let server = service().method(&work::ONE, slow).method(&heap::ONE, echo);
+    let server = net
+        .bind(Endpoint::builder().limits(limits).serve(server))
+        .await;
+    let client = client();
+    let (count, body) = counted(2_000_000);
+    let upload = to(&client, &server).call_with_body(&work::ONE, ("x".into(),), body);
+    until(|| count.load(Ordering::Relaxed) > LIMIT).await;
+    // The connection carries others meanwhile, and nothing more of the body is asked for.
+    for round in 0..100_u32 {
+        let payload = Bytes::copy_from_slice(&round.to_be_bytes());
+        let answer = heap::at(&client, at(&server)).one(payload.clone()).await;
+        assert_eq!(answer, Ok(payload));
+    }
+    let asked = count.load(Ordering::Relaxed);
+    assert!(asked <= LIMIT + 2 * CHUNK, "{asked} bytes under way");
+    go_on.send(()).expect("the handler waits");
+    assert_eq!(upload.await, Ok("2000000".into()));
+}
+
+async fn a_body_that_nobody_wants_is_stopped(net: Net) {
+    let handler = |request: Request<One<String>>, (how,): (String,)| async move {
+        match how.as_str() {
+            "drop" => drop(body_of(&request)),
+            "read some" => drop(body_of(&request).next().await),
+            "refuse" => return Err(Status::new(wallaby::Code::NotFound, "no")),
+            _ => {}
+        }
+        Ok::<_, Status>(request.respond(how).await?)
+    };
+    let server = net.serve(service().method(&work::ONE, handler)).await;
+    let client = client();
+    for how in ["drop", "read some", "ignore", "refuse"] {
+        let (send, body) = piped();
+        send.send(Ok("some".into())).expect("it is there");
+        let call = to(&client, &server).call_with_body(&work::ONE, (how.into(),), body);
+        match call.await {
+            Ok(answer) => assert_eq!(answer, how),
+            Err(error) => assert_eq!((how, error.status().is_some()), ("refuse", true)),
+        }
+        send.closed().await;
+    }
+    // A method that is not there has nobody to read, either.
+    let (send, body) = piped();
+    let call = to(&client, &server).call_with_body(&work::MANY, ("x".into(),), body);
+    let (_, statuses) = common::sorted(&mut { call }).await;
+    assert_eq!(statuses.len(), 1);
+    send.closed().await;
+}
+
+async fn a_broken_body_says_why(net: Net) {
+    let server = measuring(&net).await;
+    let client = client();
+    let (send, body) = piped();
+    send.send(Ok(Bytes::from_static(&[0, 1, 2])))
+        .expect("it is there");
+    send.send(Err("the disk is gone".into()))
+        .expect("it is there");
+    let call = to(&client, &server).call_with_body(&work::ONE, ("x".into(),), body);
+    let error = call.await.expect_err("a status");
+    let text = error.status().expect("a status").message();
+    assert_eq!(
+        text,
+        "the body is broken: cannot read the body: the disk is gone"
+    );
+}
+
+async fn a_body_breaks_with_its_call(net: Net) {
+    let (ended, mut ends) = mpsc::unbounded_channel();
+    let handler = move |request: Request<One<String>>, (_,): (String,)| {
+        let ended = ended.clone();
+        async move {
+            let end = check(body_of(&request)).await;
+            ended.send(end).expect("the test listens");
+            Ok::<_, Status>(())
+        }
+    };
+    let server = net.serve(service().method(&work::ONE, handler)).await;
+    let client = client();
+    let (send, body) = piped();
+    send.send(Ok(Bytes::from_static(&[0])))
+        .expect("it is there");
+    let call = to(&client, &server).call_with_body(&work::ONE, ("x".into(),), body);
+    until(|| server.load().0 == 1).await;
+    drop(call);
+    send.closed().await;
+    let end = ends.recv().await.expect("an end");
+    assert_eq!(end, Err(BodyError::Broken("its call has ended".into())));
+}
+
+async fn a_body_breaks_with_its_connection(net: Net) {
+    let (ended, mut ends) = mpsc::unbounded_channel();
+    let handler = move |request: Request<One<String>>, (_,): (String,)| {
+        let ended = ended.clone();
+        async move {
+            let end = check(body_of(&request)).await;
+            ended.send(end).expect("the test listens");
+            Ok::<_, Status>(())
+        }
+    };
+    let server = net.serve(service().method(&work::ONE, handler)).await;
+    let client = client();
+    let (send, body) = piped();
+    let call = to(&client, &server).call_with_body(&work::ONE, ("x".into(),), body);
+    until(|| server.load().0 == 1).await;
+    client.close();
+    send.closed().await;
+    drop(call);
+    let end = ends.recv().await.expect("an end");
+    assert!(
+        matches!(end, Err(BodyError::Lost(_) | BodyError::Broken(_))),
+        "{end:?}"
+    );
+}
+
+async fn many_bodies_at_a_time(net: Net) {
+    let server = measuring(&net).await;
+    let client = client();
+    let calls: Vec<_> = (0..150)
+        .map(|index| {
+            let (_, body) = counted(index * 1000);
+            to(&client, &server).call_with_body(&work::ONE, ("x".into(),), body)
+        })
+        .collect();
+    for (index, call) in calls.into_iter().enumerate() {
+        assert_eq!(call.await, Ok((index * 1000).to_string()));
+    }
+}
+
+#[tokio::test]
+async fn over_datagrams_there_are_none() {
+    let net = Net::udp();
+    let server = measuring(&net).await;
+    let client = client();
+    let call = to(&client, &server).call_with_body(&work::ONE, ("x".into(),), counted(10).1);
+    let Failure::Refused { reason, .. } = failure(call.await) else {
+        panic!("it is refused");
+    };
+    assert!(reason.contains("over udp:"), "{reason}");
+    // The same for a delegation: the initiator gets a status.
+    let leaf = at(&server);
+    let front = move |request: Request<One<String>>, (what,): (String,)| {
+        let leaf = leaf.clone();
+        async move {
+            let target = work::one(what).with_body(body_of(&request));
+            Ok::<_, Status>(request.forward(leaf, target).await?)
+        }
+    };
+    let front = Net::tcp().serve(service().method(&work::ONE, front)).await;
+    let call = to(&client, &front).call_with_body(&work::ONE, ("x".into(),), counted(10).1);
+    let error = call.await.expect_err("a status");
+    let text = error.status().expect("a status").message().to_owned();
+    assert!(text.contains("over udp:"), "{text}");
+}
+
+#[tokio::test]
+async fn a_body_goes_to_one_server() {
+    let net = Net::mem();
+    let servers = [measuring(&net).await, measuring(&net).await];
+    let client = client();
+    let target = work::one("x".into()).with_body(counted(10).1);
+    let answers = client
+        .caller()
+        .multicast(servers.iter().map(at), target)
+        .all()
+        .await;
+    assert_eq!(answers[0], Ok("10".into()));
+    let error = answers[1].as_ref().expect_err("refused");
+    assert!(
+        matches!(error.failure(), Some(Failure::Refused { reason, .. }) if reason.contains("went with another")),
+        "{error}"
+    );
+}
+
+/// In both directions a body is an ordinary reader.
+#[tokio::test]
+async fn a_body_can_be_read_like_a_file() {
+    let net = Net::tcp();
+    let handler = |request: Request<One<String>>, (_,): (String,)| async move {
+        let mut text = String::new();
+        let read = body_of(&request).read_to_string(&mut text).await;
+        read.map_err(|error| Status::new(wallaby::Code::Internal, error.to_string()))?;
+        Ok::<_, Status>(request.respond(text.to_uppercase()).await?)
+    };
+    let server = net.serve(service().method(&work::ONE, handler)).await;
+    let client = client();
+    let body = Body::from_read("some text, read from memory".as_bytes());
+    let call = to(&client, &server).call_with_body(&work::ONE, ("x".into(),), body);
+    assert_eq!(call.await, Ok("SOME TEXT, READ FROM MEMORY".into()));
+    let body = Body::from(Bytes::from_static(b"bytes"));
+    let call = to(&client, &server).call_with_body(&work::ONE, ("x".into(),), body);
+    assert_eq!(call.await, Ok("BYTES".into()));
+
+    let limited = |limit| Body::from(Bytes::from_static(b"bytes")).collect(limit);
+    assert_eq!(limited(5).await.as_deref(), Ok(&b"bytes"[..]));
+    assert_eq!(limited(4).await, Err(BodyError::TooLong { limit: 4 }));
+}

@@ -1,0 +1,90 @@
+//! Answers in the order in which they were sent, on transports where some overtake others.
+
+#[macro_use]
+mod common;
+
+use bytes::Bytes;
+use common::{Net, at, client, heap, service, work};
+use tokio::io::AsyncReadExt;
+use wallaby::{Body, Client, Many, Request, Status};
+
+over_every_transport!(
+    answers_come_in_order,
+    a_line_of_servers_answers_in_order,
+    an_answer_is_read_like_a_file,
+);
+
+async fn answers_come_in_order(net: Net) {
+    // Large ones travel in parts, and are overtaken by what follows.
+    let handler = |request: Request<Many<Bytes>, _>, (what,): (Bytes,)| async move {
+        for index in 0..200_u32 {
+            let size = if index % 7 == 0 { 60_000 } else { 4 };
+            let mut answer = vec![what[0]; size];
+            answer[..4].copy_from_slice(&index.to_be_bytes());
+            request.reply(answer.into()).await?;
+        }
+        Ok::<_, Status>(())
+    };
+    let server = net.serve(service().method(&heap::MANY, handler)).await;
+    let client = client();
+    let heap = heap::at(&client, at(&server)).in_order();
+    let answers = heap.many(Bytes::from_static(&[9])).collect().await;
+    let answers = answers.expect("no status");
+    let numbers = answers
+        .iter()
+        .map(|answer| u32::from_be_bytes([answer[0], answer[1], answer[2], answer[3]]));
+    assert!(numbers.eq(0..200));
+}
+
+/// Each replies and passes the rest on: their answers are those of one branch.
+async fn a_line_of_servers_answers_in_order(net: Net) {
+    let last = |request: Request<Many<String>>, (what,): (String,)| async move {
+        for index in 0..20 {
+            request.reply(format!("last {index} {what}")).await?;
+        }
+        Ok::<_, Status>(())
+    };
+    let last = net.serve(service().method(&work::MANY, last)).await;
+    let to = at(&last);
+    let first = move |request: Request<Many<String>>, (what,): (String,)| {
+        let to = to.clone();
+        async move {
+            for index in 0..20 {
+                request.reply(format!("first {index} {what}")).await?;
+            }
+            Ok::<_, Status>(request.forward(to, work::many(what)).await?)
+        }
+    };
+    let first = net.serve(service().method(&work::MANY, first)).await;
+    let client = client();
+    for _ in 0..20 {
+        let work = work::at(&client, at(&first)).in_order();
+        let answers = work.many("x".into()).collect().await.expect("no status");
+        let sent =
+            ["first", "last"].map(|who| (0..20).map(move |index| format!("{who} {index} x")));
+        assert!(answers.into_iter().eq(sent.into_iter().flatten()));
+    }
+}
+
+async fn an_answer_is_read_like_a_file(net: Net) {
+    const LEN: usize = 3_000_000;
+    let byte = |place: usize| (place / 3 % 253) as u8;
+    let handler = move |request: Request<Many<Bytes>, _>, (_,): (Bytes,)| async move {
+        let mut place = 0;
+        while place < LEN {
+            let chunk: Bytes = (place..LEN.min(place + 50_000)).map(byte).collect();
+            place += chunk.len();
+            request.reply(chunk).await?;
+        }
+        Ok::<_, Status>(())
+    };
+    let server = net.serve(service().method(&heap::MANY, handler)).await;
+    let client = client();
+    let call = Client::new(&client, at(&server))
+        .in_order()
+        .call(&heap::MANY, (Bytes::new(),));
+    let mut all = Vec::new();
+    let read = Body::from_stream(call).read_to_end(&mut all).await;
+    assert_eq!(read.expect("no status"), LEN);
+    assert!(all.into_iter().eq((0..LEN).map(byte)));
+}

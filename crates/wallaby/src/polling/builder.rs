@@ -38,9 +38,9 @@ pub struct Limits {
     pub connections: usize,
     /// Live calls. Beyond: calls fail with [`crate::Failure::TooManyCalls`]. Default 1,000,000.
     pub calls: usize,
-    /// Bytes of messages that wait for a connection or for credit, each with 64 bytes besides its payload. Beyond:
-    /// [`crate::SendError::Full`] in handlers, [`crate::Failure::Refused`] for calls; only what ends a request still waits,
-    /// as a status if it was to be more. Default 16 MiB.
+    /// Bytes of messages that wait for a connection or for credit, each with 64 bytes besides its payload. Beyond, what would
+    /// have to wait is [`crate::SendError::Full`] in handlers; calls fail with [`crate::Failure::Refused`]; the status that
+    /// ends such a request still waits. Default 16 MiB.
     pub waiting: usize,
 }
 

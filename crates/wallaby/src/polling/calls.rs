@@ -332,7 +332,6 @@ impl Core {
     ) -> Result<RequestId, Failure> {
         let oldest = self.calls.oldest;
         let limit = self.config.limits.message;
-        let room = self.has_room(payload.len());
         let (call, raw) = (self.calls.get_mut(key.0), self.raw);
         let Some(call) = call.filter(|call| !call.ended && !call.initiator.is_closed()) else {
             return Err(Failure::Closed);
@@ -353,14 +352,6 @@ impl Core {
         if !self.config.dial_policy.permits_call(server) {
             let server = server.clone();
             return Err(not_sent(ConnectError::Forbidden { server }));
-        }
-        if !room {
-            let reason = "too much waits to be sent already".into();
-            return Err(Failure::Refused {
-                request: id,
-                server: server.clone(),
-                reason,
-            });
         }
         call.roots.push(Root {
             request: id,
@@ -400,6 +391,14 @@ impl Core {
                 Err(Refusal::Blocked | Refusal::NotOpen | Refusal::Closing) => {}
                 Err(refusal) => return Err(refused(request.id, to, refusal)),
             }
+        }
+        if !self.has_room(request.payload.len()) {
+            let reason = "too much waits to be sent already".into();
+            return Err(Failure::Refused {
+                request: id,
+                server: server.clone(),
+                reason,
+            });
         }
         let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to));
         parcel.method = Some(std::sync::Arc::clone(method));

@@ -147,7 +147,7 @@ impl Peer {
     }
 
     /// Whether answers of this call wait.
-    fn holds_answers(&self, call: CallId) -> bool {
+    pub(super) fn holds_answers(&self, call: CallId) -> bool {
         let queues = self.queues.as_ref();
         queues.is_some_and(|queues| queues.answers.contains_key(&call))
     }

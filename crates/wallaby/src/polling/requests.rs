@@ -413,7 +413,7 @@ impl Core {
         self.leave(job, [released, None]);
     }
 
-    fn check(&self, job: &Job, sending: Sending) -> Result<Checked, SendError> {
+    fn check(&mut self, job: &Job, sending: Sending) -> Result<Checked, SendError> {
         if job.server.has_ended() {
             let why = if job.exhausted {
                 "a budget was used up"
@@ -431,7 +431,7 @@ impl Core {
             };
             return Err(SendError::TooLarge { size, limit, peer });
         }
-        if !self.has_room(payload.len()) {
+        if !self.has_room(payload.len()) && !self.would_leave(job, &sending) {
             return Err(SendError::Full);
         }
         let (server, method, payload) = match sending {
@@ -450,6 +450,31 @@ impl Core {
         }
         let server = socket(&server).map_err(|_| SendError::NoTransport { server })?;
         Ok(Checked::Onward(Destination { server, method }, payload))
+    }
+
+    /// Whether a message would leave at once, as far as can be told: then it needs no room to wait.
+    #[cold]
+    fn would_leave(&mut self, job: &Job, sending: &Sending) -> bool {
+        let call = job.server.call();
+        let (way, waits) = match sending {
+            Sending::Answer(_) if call.initiator == self.node => return true,
+            Sending::Answer(_) => {
+                let way = self.way_back(call.initiator, job.from);
+                let peer = way.and_then(|id| self.peers.get(&id));
+                (way, peer.is_none_or(|peer| peer.holds_answers(call)))
+            }
+            Sending::Onward(server, ..) => {
+                let way = socket(server).ok().and_then(|to| self.session_at(to));
+                let peer = way.and_then(|id| self.peers.get(&id));
+                (way, peer.is_none_or(|peer| peer.holds_requests()))
+            }
+        };
+        let session = way.and_then(|id| self.gate.peek(id));
+        !waits
+            && session.is_some_and(|session| match sending {
+                Sending::Answer(_) => session.takes_responses(call),
+                Sending::Onward(..) => session.takes_requests(),
+            })
     }
 
     /// A budget is used up: the request ends here and now, with a status (PROTOCOL-NOTES 11).

@@ -469,3 +469,101 @@ fn connections_are_closed_that_nobody_needs_when_there_are_too_many() {
         }
     }
 }
+
+/// Answers that the application does not take hold their server up, and nobody else; what waits there is bounded.
+#[test]
+fn a_server_waits_for_an_application_that_takes_no_answers() {
+    let world = World::new(12);
+    let mut limits = wallaby::polling::Limits::default();
+    limits.call = 4096;
+    let mut client = world.bind(Endpoint::builder().limits(limits));
+    let mut limits = wallaby::polling::Limits::default();
+    limits.waiting = 20_000;
+    let mut server = world.bind(Endpoint::builder().limits(limits));
+    let refused = Rc::new(RefCell::new(0));
+    let noted = refused.clone();
+    let serve = server.serve(&work::MANY, move |mut request, _| {
+        for number in 0..100 {
+            let sent = request.reply(&format!("{number:0500}"));
+            match sent {
+                Ok(()) => {}
+                Err(SendError::Full) => *noted.borrow_mut() += 1,
+                Err(other) => return Err(other.into()),
+            }
+        }
+        Ok(())
+    });
+    serve.expect("no other has its name");
+    let serve = server.serve(&work::ONE, |request, (what,)| Ok(request.respond(&what)?));
+    serve.expect("no other has its name");
+    let slow = client.call(
+        server.address(),
+        work::many("a".into()),
+        &CallOptions::default(),
+    );
+    let slow = slow.expect("it is sent");
+    for _ in 0..1000 {
+        world.step(&mut [&mut client, &mut server], Duration::from_millis(1));
+    }
+    // 100 answers of 500 bytes: some are at the client, some wait at the server, the others were refused.
+    let held_back = *refused.borrow();
+    assert!((40..80).contains(&held_back), "{held_back} were refused");
+    // Another call passes.
+    let quick = client.call(
+        server.address(),
+        work::one("quick".into()),
+        &CallOptions::default(),
+    );
+    let quick = quick.expect("it is sent");
+    for _ in 0..10 {
+        world.step(&mut [&mut client, &mut server], Duration::from_millis(1));
+    }
+    let (mut answers, mut ended) = (0, Vec::new());
+    while ended.len() < 2 {
+        match world
+            .event(&mut [&mut client, &mut server], 0, LONG)
+            .expect("they end")
+        {
+            Event::Answer(answer) if quick.owns(&answer) => {
+                assert_eq!(quick.read(answer).expect("an answer"), "quick");
+            }
+            Event::Answer(answer) => {
+                assert_eq!(slow.read(answer).expect("an answer").len(), 500);
+                answers += 1;
+            }
+            Event::Complete { call, .. } => ended.push(call),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(ended, [quick.key(), slow.key()]);
+    assert_eq!(answers + held_back, 100);
+}
+
+#[test]
+fn a_call_fails_at_once_if_too_much_waits_already() {
+    let world = World::new(13);
+    let mut limits = wallaby::polling::Limits::default();
+    limits.waiting = 5000;
+    let mut client = world.bind(Endpoint::builder().limits(limits));
+    let nowhere = Address::Udp(([10, 0, 0, 9], 9).into());
+    let mut call = || {
+        let target = work::one("a".repeat(1000));
+        client.call(nowhere.clone(), target, &CallOptions::default())
+    };
+    for _ in 0..4 {
+        call().expect("it waits for its connection");
+    }
+    let failure = call().expect_err("too much waits");
+    assert!(matches!(failure, Failure::Refused { .. }), "{failure}");
+    // The others fail when nobody has answered, and room is there again.
+    for _ in 0..4 {
+        let event = world.event(&mut [&mut client], 0, LONG);
+        assert!(matches!(event, Some(Event::Failed { .. })), "{event:?}");
+    }
+    let again = client.call(
+        nowhere.clone(),
+        work::one("a".into()),
+        &CallOptions::default(),
+    );
+    again.expect("it waits for its connection");
+}

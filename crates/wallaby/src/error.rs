@@ -204,6 +204,18 @@ pub enum SendError {
         /// Where.
         server: Address,
     },
+    /// This endpoint has no transport for the scheme of the server's address.
+    #[error("not delegated to {server}: no transport for its scheme here")]
+    NoTransport {
+        /// Where.
+        server: Address,
+    },
+    /// The initiator cannot be dialled, so that answers to what is delegated would have to come back this way, and this
+    /// endpoint passes none on (only of [`crate::polling::Endpoint`]).
+    #[error(
+        "not delegated: the call's initiator cannot be dialled, and this server passes no answers on"
+    )]
+    NoRelay,
     /// The next server cannot be reached, or takes no more methods.
     #[error("{0}")]
     Refused(String),
@@ -219,6 +231,7 @@ impl From<SendError> for Status {
             | SendError::Exhausted(_) => Code::ResourceExhausted,
             SendError::Ended(_) => Code::Cancelled,
             SendError::Forbidden { .. } => Code::PermissionDenied,
+            SendError::NoTransport { .. } | SendError::NoRelay => Code::FailedPrecondition,
             SendError::Refused(_) | SendError::Draining => Code::Unavailable,
         };
         Self::new(code, error.to_string())

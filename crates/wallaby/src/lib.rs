@@ -18,10 +18,12 @@
 //! | [`Method`], [`Target`], [`One`], [`Many`], [`codec`] | what a method's type says, and how payloads look |
 //! | [`ExecutorConfig`], [`Layer`], [`SendLayer`] | which requests run when, and middleware |
 //! | [`RawCall`], [`RawRequest`], [`Service::raw`] | the same with payloads as bytes, for tools and gateways |
+//! | [`polling`] | endpoints that the application turns itself, without a runtime |
 //! | [`Trace`], [`Metrics`] | the tree of hops of a call, and what an endpoint counts |
 
 pub mod codec;
 pub mod link;
+pub mod polling;
 
 mod attempts;
 mod blocking;
@@ -103,3 +105,8 @@ pub mod __private {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So does that of the page about the polling driver.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/polling.md")]
+struct PollingPage;

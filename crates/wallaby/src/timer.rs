@@ -32,6 +32,28 @@ struct Timer {
 pub(crate) struct Alarms {
     pub(crate) by_time: BTreeMap<Key, Target>,
     count: u64,
+    thread: Thread,
+}
+
+/// What the timer's thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Thread {
+    /// It looks at the alarms before it sleeps.
+    #[default]
+    Awake,
+    /// It sleeps until then, or until it is woken: then it need not be woken for anything later. Where one alarm takes the
+    /// place of another for each datagram, that would cost more than the datagram.
+    Asleep(Option<Instant>),
+}
+
+impl Thread {
+    /// Whether it must be woken for an alarm at this time.
+    fn oversleeps(self, at: Instant) -> bool {
+        match self {
+            Self::Awake => false,
+            Self::Asleep(until) => until.is_none_or(|until| at < until),
+        }
+    }
 }
 
 pub(crate) enum Target {
@@ -146,12 +168,12 @@ impl Timer {
     fn set(&self, at: Instant, target: Target) -> Key {
         let mut alarms = self.lock();
         let key = alarms.add(at, target);
-        let is_first = alarms
-            .by_time
-            .first_key_value()
-            .is_some_and(|(first, _)| *first == key);
+        let oversleeps = alarms.thread.oversleeps(at);
+        if oversleeps {
+            alarms.thread = Thread::Awake;
+        }
         drop(alarms);
-        if is_first {
+        if oversleeps {
             self.changed.notify_one();
         }
         key
@@ -162,6 +184,10 @@ impl Timer {
         loop {
             let now = Instant::now();
             let next = alarms.by_time.first_key_value().map(|(key, _)| key.0);
+            alarms.thread = match next {
+                Some(next) if next <= now => Thread::Awake,
+                next => Thread::Asleep(next),
+            };
             alarms = match next {
                 Some(next) if next <= now => {
                     let due = alarms.by_time.pop_first();
@@ -255,6 +281,17 @@ mod tests {
         drop(sleep);
         assert!(!TIMER.lock().by_time.contains_key(&alarm));
         assert_eq!(woken.0.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn the_thread_is_woken_only_for_what_it_would_oversleep() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        assert!(!Thread::Awake.oversleeps(now));
+        assert!(Thread::Asleep(None).oversleeps(later));
+        assert!(Thread::Asleep(Some(later)).oversleeps(now));
+        assert!(!Thread::Asleep(Some(now)).oversleeps(later));
+        assert!(!Thread::Asleep(Some(now)).oversleeps(now));
     }
 
     #[test]

@@ -982,7 +982,8 @@ impl Connection {
     fn is_congested(&self, payload: usize) -> bool {
         if payload > MAX_FRAME {
             let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.message);
-            return !self.outbox.is_empty() && (self.outbox.bytes() + payload) as u64 > limit;
+            let waiting = self.outbox.bytes();
+            return waiting > 0 && (waiting + payload) as u64 > limit;
         }
         self.output.len() > OUTPUT_LIMIT
     }

@@ -279,6 +279,35 @@ fn a_small_message_does_not_wait_behind_a_body() {
     assert!(carried < 100_000, "{carried} bytes went first");
 }
 
+/// As many bytes of bodies may wait as their windows allow: large messages have a limit of their own.
+#[test]
+fn a_large_message_is_accepted_beside_bodies() {
+    let limits = Limits {
+        message: 1 << 20,
+        ..Limits::default()
+    };
+    let mut pair = Pair::open(limits);
+    for _ in 0..2 {
+        let number = begin(&mut pair.alice);
+        let mut chunk = pattern(1 << 20, 0);
+        pair.alice.send_body(number, &mut chunk).expect("a window");
+    }
+    let large = &mut crate::limits::request(500_000);
+    pair.alice.send_request(large, &method()).expect("room");
+    // Beside each other they still have theirs.
+    let another = &mut crate::limits::request(900_000);
+    let refused = pair.alice.send_request(another, &method());
+    assert_eq!(refused, Err(Refusal::Blocked));
+    let mut requests = 0;
+    while !pair.alice.is_idle() {
+        let events = pair.carry_to_bob(100_000).expect("legal bytes");
+        let is_request = |event: &&Event| matches!(event, Event::Message(_));
+        requests += events.iter().filter(is_request).count();
+        pair.carry_to_alice(usize::MAX).expect("credit");
+    }
+    assert_eq!(requests, 3);
+}
+
 /// What no honest side would write closes the connection.
 #[test]
 fn lies_about_bodies_are_refused() {

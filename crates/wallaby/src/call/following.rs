@@ -52,7 +52,7 @@ impl CallShared {
             if let Some(shared) = shared {
                 shared.ended().await;
             }
-            "its call has ended".to_owned()
+            body::CALL_ENDED.to_owned()
         };
         if let Some(body) = body {
             let sending = body::send(*body, Arc::clone(peer), number, over);

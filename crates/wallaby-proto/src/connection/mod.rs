@@ -336,7 +336,8 @@ impl Connection {
         self.bodies.open(window, after);
     }
 
-    /// Sends some of a body, as much as there is credit for: what is left in `chunk` was not accepted yet.
+    /// Sends some of a body, at most 64 KiB and as much as there is credit for: what is left in `chunk` was not accepted
+    /// yet. More is accepted when that has left.
     ///
     /// # Errors
     ///

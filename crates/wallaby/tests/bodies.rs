@@ -30,6 +30,7 @@ over_every_stream!(
     a_body_that_waits_in_the_queue_is_stopped_with_its_call,
     a_body_that_is_taken_after_the_end_of_its_call_is_broken,
     a_body_to_oneself,
+    bodies_go_over_slow_links_with_small_windows,
 );
 
 /// A body whose chunks the test sends one by one.
@@ -467,6 +468,32 @@ async fn a_body_that_is_taken_after_the_end_of_its_call_is_broken(net: Net) {
     let end = ends.recv().await.expect("an end");
     assert_eq!(end, Err(BodyError::Broken("its call has ended".into())));
     send.closed().await;
+}
+
+async fn bodies_go_over_slow_links_with_small_windows(net: Net) {
+    let builder = || {
+        let mut limits = Limits::default();
+        (limits.call, limits.parts, limits.streams) = (3000, 5000, 2);
+        let delay = std::time::Duration::from_millis(1);
+        Endpoint::builder().limits(limits).link_delay(delay)
+    };
+    let read = |request: Request<One<String>>, (_,): (String,)| async move {
+        let len = check(body_of(&request)).await.map_err(broken)?;
+        Ok::<_, Status>(request.respond(len.to_string()).await?)
+    };
+    let read = builder().serve(service().method(&work::ONE, read));
+    let last = net.bind(read).await;
+    let middle = net.bind(builder().serve(passing(at(&last)))).await;
+    let client = builder().bind().await.expect("there is a runtime");
+    let calls: Vec<_> = (0..10_u64)
+        .map(|index| {
+            let (_, body) = counted(index * 1999);
+            to(&client, &middle).call_with_body(&work::ONE, ("x".into(),), body)
+        })
+        .collect();
+    for (index, call) in calls.into_iter().enumerate() {
+        assert_eq!(call.await, Ok((index * 1999).to_string()));
+    }
 }
 
 async fn a_body_to_oneself(net: Net) {

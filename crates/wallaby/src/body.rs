@@ -109,6 +109,11 @@ impl Body {
         }
     }
 
+    /// One whose call has ended.
+    pub(crate) fn given_up() -> Self {
+        Self::of(Source::Broken(call_ended()))
+    }
+
     pub(crate) fn received(received: Received) -> Self {
         Self::of(Source::Received(received))
     }
@@ -259,7 +264,7 @@ impl Following {
     pub(crate) fn give_up(&mut self) -> GivenUp {
         let unread = self.unread.take();
         if unread.is_some() {
-            self.unread = Some(Body::of(Source::Broken(call_ended())));
+            self.unread = Some(Body::given_up());
         }
         let inbound = Arc::clone(&self.inbound);
         GivenUp { unread, inbound }

@@ -23,6 +23,7 @@ over_every_stream!(
     a_broken_body_says_why,
     a_body_breaks_with_its_call,
     a_body_breaks_with_its_connection,
+    a_body_that_was_not_sent_is_dropped_with_its_call,
     many_bodies_at_a_time,
     an_end_makes_room_for_the_next_body,
     a_connection_whose_body_is_passed_on_is_not_closed_for_another,
@@ -306,6 +307,19 @@ async fn a_body_breaks_with_its_connection(net: Net) {
         matches!(end, Err(BodyError::Lost(_) | BodyError::Broken(_))),
         "{end:?}"
     );
+}
+
+/// Though its application still holds the call.
+async fn a_body_that_was_not_sent_is_dropped_with_its_call(net: Net) {
+    let server = measuring(&net).await;
+    let nobody = at(&server);
+    server.close();
+    let (send, body) = piped();
+    let client = Client::new(&client(), nobody);
+    let mut call = client.call_with_body(&work::ONE, ("x".into(),), body);
+    failure(call.answer().await);
+    send.closed().await;
+    assert!(call.outcome().is_some());
 }
 
 async fn many_bodies_at_a_time(net: Net) {

@@ -76,8 +76,8 @@ impl State {
     /// The call has failed: bodies whose requests have not been sent never will be.
     #[cold]
     #[inline(never)]
-    pub(super) fn unsent_bodies(&mut self) -> Vec<Box<Body>> {
+    pub(super) fn unsent_bodies(&mut self) -> Vec<Body> {
         let bodies = self.roots.iter_mut().filter_map(|sent| sent.body.take());
-        bodies.collect()
+        bodies.map(|body| *body).collect()
     }
 }

@@ -40,7 +40,7 @@ if ! scripts/setup.sh callgrind; then
     exit 0
 fi
 
-cargo build --release --locked -q -p wallaby-proto --example cost -p wallaby --example hot_path
+cargo build --release --locked -q -p wallaby-proto --example cost -p wallaby --example hot_path --example polling_path
 examples=${CARGO_TARGET_DIR:-target}/release/examples
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -94,6 +94,10 @@ measure() {
         done
         hot_path "$transport: 50 at a time" "$transport" 1 50
     done
+    for servers in 1 2; do
+        row "udp polling: $servers in a row" "$examples/polling_path" CALLS "$servers"
+    done
+    row "udp polling: 50 at a time" "$examples/polling_path" CALLS 1 50
 }
 
 if [ "$1" = record ]; then

@@ -210,6 +210,8 @@ impl Style {
         let (colour, width, dashes) = match system {
             "wallaby-dpc" => ("#0f766e", 2.6, ""),
             "wallaby-rpc" => ("#d97706", 2.6, ""),
+            "wallaby-polling-dpc" => ("#0b3d91", 2.6, ""),
+            "wallaby-polling-rpc" => ("#a21caf", 2.6, ""),
             "floor-forward-tokio" => ("#5b8f8a", 1.6, ""),
             "floor-sequential-tokio" | "floor-parallel-tokio" => ("#b58a5a", 1.6, ""),
             "floor-forward" => ("#5b8f8a", 1.6, "4 3"),

@@ -23,6 +23,7 @@ mod floor;
 pub mod harness;
 mod hops;
 mod large;
+mod on_polling;
 mod on_wallaby;
 pub mod patience;
 pub mod pattern;

@@ -23,9 +23,9 @@ use wallaby::codec::Raw;
 use wallaby::{Address, Client, Code, Endpoint, Many, Method, One, Request, Service, Status};
 
 /// Passes the message to the next server it names; the last one answers with it.
-static PASS: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/pass");
+pub(crate) static PASS: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/pass");
 /// Passes the message to all servers it names at once; each of them answers with it.
-static SPREAD: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("bench.Relay/spread");
+pub(crate) static SPREAD: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("bench.Relay/spread");
 
 /// Takes a message of any size; answers with nothing.
 static TAKE: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/take");
@@ -146,7 +146,7 @@ fn filled(size: usize) -> Bytes {
 }
 
 /// The message as it is to be sent on, and to whom.
-fn step(message: Bytes) -> Result<(Bytes, Targets), Status> {
+pub(crate) fn step(message: Bytes) -> Result<(Bytes, Targets), Status> {
     let mut message = BytesMut::from(message);
     let mut targets = Targets::default();
     let done = targets.of(&mut message);
@@ -490,7 +490,7 @@ fn traffic(endpoint: &Endpoint) -> Traffic {
     }
 }
 
-fn addresses(texts: &[String]) -> Result<Vec<Address>> {
+pub(crate) fn addresses(texts: &[String]) -> Result<Vec<Address>> {
     let parse = |text: &String| {
         text.parse()
             .with_context(|| format!("{text} is no address"))

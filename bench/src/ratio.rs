@@ -2,7 +2,8 @@
 
 use crate::row::Row;
 
-/// The floor a row is compared with: the same pattern of messages on tokio's sockets, measured in the same run. The
+/// The floor a row is compared with: the same pattern of messages on tokio's sockets, or for the polling driver on blocking
+/// ones, measured in the same run. The
 /// floors on tokio's sockets are compared with those on blocking ones, and these with nothing.
 pub fn floor<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
     let names: &[&str] = match row.system.as_str() {
@@ -11,6 +12,9 @@ pub fn floor<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
         "floor-sequential-tokio" => &["floor-sequential"],
         "floor-parallel-tokio" => &["floor-parallel"],
         "wallaby-dpc" => &["floor-forward-tokio"],
+        // These wait in a blocking receive, as their floors do.
+        "wallaby-polling-dpc" => &["floor-forward"],
+        "wallaby-polling-rpc" => &["floor-sequential", "floor-parallel"],
         name if name.ends_with("-forward") => &["floor-forward-tokio"],
         // All others, peers included, make calls.
         _ => &["floor-sequential-tokio", "floor-parallel-tokio"],
@@ -18,11 +22,14 @@ pub fn floor<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
     names.iter().find_map(|name| other(row, rows, name))
 }
 
-/// For a row of `wallaby-dpc` that of `wallaby-rpc`: the same work by calls.
+/// For a row of `wallaby-dpc` that of `wallaby-rpc`, and so for the polling driver: the same work by calls.
 pub fn calls<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
-    (row.system == "wallaby-dpc")
-        .then(|| other(row, rows, "wallaby-rpc"))
-        .flatten()
+    let calls = match row.system.as_str() {
+        "wallaby-dpc" => "wallaby-rpc",
+        "wallaby-polling-dpc" => "wallaby-polling-rpc",
+        _ => return None,
+    };
+    other(row, rows, calls)
 }
 
 /// For a row of small calls beside large messages that of the same calls alone.

@@ -3,8 +3,8 @@
 use crate::fleet::{Fleet, ServerConfig, Transport};
 use crate::floor::{self, Floor, LARGEST_DATAGRAM, LARGEST_PAYLOAD, Loops};
 use crate::harness::{Latencies, Traffic};
-use crate::on_wallaby;
 use crate::pattern::{Pattern, Routes};
+use crate::{on_polling, on_wallaby};
 use anyhow::Result;
 use std::fmt;
 use std::time::Duration;
@@ -82,12 +82,18 @@ pub enum Own {
     FloorTokio,
     /// Wallaby.
     Wallaby,
+    /// Wallaby's polling driver.
+    WallabyPolling,
 }
 
 impl Own {
     /// All of them.
-    pub const ALL: [&'static dyn Stack; 3] =
-        [&Self::FloorBlocking, &Self::FloorTokio, &Self::Wallaby];
+    pub const ALL: [&'static dyn Stack; 4] = [
+        &Self::FloorBlocking,
+        &Self::FloorTokio,
+        &Self::Wallaby,
+        &Self::WallabyPolling,
+    ];
 }
 
 impl Stack for Own {
@@ -96,6 +102,7 @@ impl Stack for Own {
             Self::FloorBlocking => "floor-blocking",
             Self::FloorTokio => "floor-tokio",
             Self::Wallaby => "wallaby",
+            Self::WallabyPolling => "wallaby-polling",
         }
     }
 
@@ -107,6 +114,7 @@ impl Stack for Own {
     ) -> Option<&'static str> {
         let largest = match transport {
             Transport::Udp => LARGEST_DATAGRAM,
+            _ if *self == Self::WallabyPolling => return None, // it is on UDP
             Transport::Shm if *self != Self::Wallaby => return None, // the loops are on sockets
             Transport::Tcp | Transport::Unix | Transport::Shm => LARGEST_PAYLOAD,
         };
@@ -118,6 +126,10 @@ impl Stack for Own {
                 Some("wallaby-dpc")
             }
             (Self::Wallaby, _) => Some("wallaby-rpc"),
+            (Self::WallabyPolling, Pattern::Forward { .. } | Pattern::Spread { .. }) => {
+                Some("wallaby-polling-dpc")
+            }
+            (Self::WallabyPolling, _) => Some("wallaby-polling-rpc"),
             // One loop sends one message at a time; over UDP nobody would repeat what gets lost.
             (Self::FloorBlocking, Pattern::Concurrent { .. }) => None,
             (Self::FloorTokio, Pattern::Concurrent { .. }) if transport == Transport::Udp => None,
@@ -146,6 +158,7 @@ impl Stack for Own {
             Self::FloorBlocking => Box::new(floor(fleet, Loops::Blocking)?),
             Self::FloorTokio => Box::new(floor(fleet, Loops::Tokio)?),
             Self::Wallaby => Box::new(on_wallaby::Caller::connect(fleet, config, payload)?),
+            Self::WallabyPolling => Box::new(on_polling::Caller::connect(fleet, config, payload)?),
         })
     }
 
@@ -154,6 +167,7 @@ impl Stack for Own {
             Self::FloorBlocking => floor::serve(Loops::Blocking, config),
             Self::FloorTokio => floor::serve(Loops::Tokio, config),
             Self::Wallaby => on_wallaby::serve(config),
+            Self::WallabyPolling => on_polling::serve(config),
         }
     }
 }

@@ -25,6 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     every_floor_answers_when_messages_are_spread()?;
     a_link_delays_every_message()?;
     wallaby_carries_out_every_pattern()?;
+    the_polling_driver_carries_out_every_pattern()?;
     small_calls_pass_large_messages()?;
     many_calls_are_under_way()?;
     an_impossible_processor_is_a_clear_error()
@@ -146,6 +147,42 @@ fn wallaby_carries_out_every_pattern() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+fn the_polling_driver_carries_out_every_pattern() -> Result<(), Box<dyn Error>> {
+    for link in [Duration::ZERO, Duration::from_micros(300)] {
+        let run = RunOptions {
+            link,
+            ..brief(&[&Own::WallabyPolling])
+        };
+        let hop_options = HopsOptions {
+            hops: vec![1, 3],
+            run: run.clone(),
+        };
+        let fanout_options = FanoutOptions {
+            fanout: vec![1, 4],
+            run,
+        };
+        let mut rows = hops(&hop_options, |_| ())?;
+        rows.extend(fanout(&fanout_options, |_| ())?);
+        assert_eq!(
+            rows.len(),
+            2 * 2 * 2,
+            "forms, numbers, benchmarks: {rows:?}"
+        );
+        for row in rows {
+            assert_eq!(row.transport, "udp");
+            let least = match (row.bench.as_str(), row.system.as_str()) {
+                ("hops", "wallaby-polling-dpc") => row.n + 1,
+                ("hops", _) => 2 * row.n,
+                (_, "wallaby-polling-dpc") => 3,
+                _ => 4,
+            };
+            let least = link.as_secs_f64() * 1e6 * least as f64;
+            assert!(row.p50_us >= least, "no message may be early: {row:?}");
+        }
+    }
+    Ok(())
+}
+
 fn small_calls_pass_large_messages() -> Result<(), Box<dyn Error>> {
     let large = 256;
     let run = RunOptions {
@@ -183,10 +220,11 @@ fn many_calls_are_under_way() -> Result<(), Box<dyn Error>> {
         };
         let rows = throughput(&options, |_| ())?;
         let transports = if payload > 65_507 { 2 } else { 3 };
+        let polling = usize::from(transports == 3);
         assert_eq!(
             rows.len(),
-            2 * (transports + 2),
-            "Wallaby over all transports, a floor over streams: {rows:?}"
+            2 * (transports + 2 + polling),
+            "Wallaby over all transports, a floor over streams, the polling driver over UDP: {rows:?}"
         );
         assert!(rows.iter().all(|row| row.ops_per_s > Some(0.0)), "{rows:?}");
     }

@@ -469,8 +469,11 @@ impl Inner {
         self.meters.calls_started.add();
         self.note_deadline(call.deadline());
         // Its connection is looked at, too.
-        let period = call.ping().period * 9 / 8;
+        let period = self.config.ping.period * 9 / 8;
         self.note_due(call.begun() + period.min(self.config.keep_alive.period));
+        if call.has_own_ping() {
+            call.look_after_own_period();
+        }
         if full {
             call.fail(Failure::TooManyCalls { limit });
         }

@@ -204,6 +204,18 @@ pub enum SendError {
         /// Where.
         server: Address,
     },
+    /// This endpoint has no transport for the scheme of the server's address.
+    #[error("not delegated to {server}: no transport for its scheme here")]
+    NoTransport {
+        /// Where.
+        server: Address,
+    },
+    /// The initiator cannot be dialled, so that answers to what is delegated would have to come back this way, and this
+    /// endpoint passes none on (only of [`crate::polling::Endpoint`]).
+    #[error(
+        "not delegated: the call's initiator cannot be dialled, and this server passes no answers on"
+    )]
+    NoRelay,
     /// The next server cannot be reached, or takes no more methods.
     #[error("{0}")]
     Refused(String),
@@ -219,6 +231,7 @@ impl From<SendError> for Status {
             | SendError::Exhausted(_) => Code::ResourceExhausted,
             SendError::Ended(_) => Code::Cancelled,
             SendError::Forbidden { .. } => Code::PermissionDenied,
+            SendError::NoTransport { .. } | SendError::NoRelay => Code::FailedPrecondition,
             SendError::Refused(_) | SendError::Draining => Code::Unavailable,
         };
         Self::new(code, error.to_string())
@@ -252,6 +265,29 @@ impl CallError {
             Self::Status(status) => Some(status),
             Self::Failed(Failure::Attempts(failed)) => failed.last.status(),
             _ => None,
+        }
+    }
+
+    /// The server that this is about, where it is known: who reports a status or could not be reached, who was asked in vain,
+    /// or where the lost request was last known to be.
+    ///
+    /// ```
+    /// # use wallaby::{Client, Endpoint, Method, One};
+    /// # static DOUBLE: Method<(u64,), One<u64>> = Method::new("example.Math/double");
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let nobody: wallaby::Address = "mem://nobody".parse()?;
+    /// let client = Client::new(&Endpoint::client()?, &nobody);
+    /// let error = client.call(&DOUBLE, (21,)).await.unwrap_err();
+    /// assert_eq!(error.server(), Some(&nobody));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn server(&self) -> Option<&Address> {
+        match self {
+            Self::Status(status) => status.server(),
+            Self::Failed(failure) => failure.server(),
+            Self::Decode { .. } => None,
         }
     }
 
@@ -345,6 +381,34 @@ pub enum Failure {
     /// All attempts of a call that may be made again have failed, or no further one was made.
     #[error(transparent)]
     Attempts(Box<AttemptsFailed>),
+}
+
+impl Failure {
+    /// The server that it is about, where it is known; see [`CallError::server`].
+    pub fn server(&self) -> Option<&Address> {
+        match self {
+            Self::NotSent { error, .. } => Some(error.server()),
+            Self::TooLarge { server, .. } | Self::Refused { server, .. } => Some(server),
+            Self::Lost(loss) => loss.server.address.as_ref(),
+            Self::Attempts(failed) => failed.last.server(),
+            _ => None,
+        }
+    }
+}
+
+impl ConnectError {
+    /// The server that there is no connection to.
+    pub fn server(&self) -> &Address {
+        match self {
+            Self::Unreachable { server, .. }
+            | Self::TimedOut { server, .. }
+            | Self::Handshake { server, .. }
+            | Self::Closed { server, .. }
+            | Self::TooMany { server, .. }
+            | Self::Forbidden { server }
+            | Self::NoTransport { server } => server,
+        }
+    }
 }
 
 /// What became of the attempts of a call.

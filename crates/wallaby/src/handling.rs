@@ -36,7 +36,8 @@ pub(crate) use self::sending::Delivery;
 use self::sending::Lanes;
 pub(crate) use self::sending::make_too_large;
 
-/// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule.
+/// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule. On top of
+/// it comes what the deadline may have lost on its way: remaining times are rounded to a thousandth.
 const BEHIND: Duration = Duration::from_millis(10);
 
 /// Where a delegated request goes.
@@ -154,6 +155,12 @@ impl Handling {
         })
     }
 
+    /// When it stops by itself.
+    fn end(&self) -> Instant {
+        let time = self.deadline.saturating_duration_since(self.arrived);
+        self.deadline + BEHIND + time / 512
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -240,9 +247,9 @@ impl Handling {
     /// Stops the request at its deadline.
     #[inline(never)]
     fn watch(self: &Arc<Self>) -> AbortHandle {
-        let (deadline, watched) = (self.deadline, Arc::downgrade(self));
+        let (end, watched) = (self.end(), Arc::downgrade(self));
         let watch = self.endpoint.runtime.spawn(async move {
-            timer::sleep_until(deadline + BEHIND).await;
+            timer::sleep_until(end).await;
             if let Some(handling) = watched.upgrade() {
                 handling.stop(&too_late());
             }
@@ -761,10 +768,10 @@ impl Run {
 
     /// Stops the request at its deadline; a handler that goes on for too long after a stop gives up its place.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) {
-        let deadline = self.handling.deadline;
+        let handling = &self.handling;
         let alarm = self
             .alarm
-            .get_or_insert_with(|| timer::sleep_until(deadline + BEHIND));
+            .get_or_insert_with(|| timer::sleep_until(handling.end()));
         while self.placed {
             if self.handling.is_cancelled() && !std::mem::replace(&mut self.in_grace, true) {
                 let grace = self.handling.endpoint.config.grace;

@@ -18,10 +18,12 @@
 //! | [`Method`], [`Target`], [`One`], [`Many`], [`codec`] | what a method's type says, and how payloads look |
 //! | [`ExecutorConfig`], [`Layer`], [`SendLayer`] | which requests run when, and middleware |
 //! | [`RawCall`], [`RawRequest`], [`Service::raw`] | the same with payloads as bytes, for tools and gateways |
+//! | [`polling`] | endpoints that the application turns itself, without a runtime |
 //! | [`Trace`], [`Metrics`] | the tree of hops of a call, and what an endpoint counts |
 
 pub mod codec;
 pub mod link;
+pub mod polling;
 
 mod attempts;
 mod blocking;
@@ -87,6 +89,7 @@ pub use retry::Retry;
 pub use service::{Handler, HandlerFuture, Layer, Service};
 pub use trace::{Hop, Timing, Trace};
 pub use wallaby_proto::call::allowance::{Budget, Exhausted};
+pub use wallaby_proto::call::initiator::Violation;
 pub use wallaby_proto::call::records::Remembered;
 pub use wallaby_proto::call::watch::{Executed, Failure as Loss, FailureKind, Location, Step};
 pub use wallaby_proto::wire::PingSettings;
@@ -102,3 +105,8 @@ pub mod __private {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So does that of the page about the polling driver.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/polling.md")]
+struct PollingPage;

@@ -11,7 +11,7 @@ use common::raw::{Raw, hello, request};
 use common::{Net, all, at, client, failure, patience, service, sorted, until, work};
 use wallaby::{
     Address, Budget, Budgets, CallId, Client, Code, Endpoint, Failure, Many, NodeId, One, Request,
-    SendError, Service,
+    SendError, Service, Violation,
 };
 use wallaby_proto::connection::Event;
 use wallaby_proto::wire::Message;
@@ -259,7 +259,8 @@ async fn a_server_that_keeps_to_no_budget_fails_the_call() {
         }
         let last = all(&mut call).await.pop().expect("at least the failure");
         let failed = failure(last);
-        assert!(matches!(failed, Failure::Violation(_)), "{failed}");
+        let too_many = Violation::TooManyResponses { limit: 2 };
+        assert_eq!(failed, Failure::Violation(too_many));
     })
     .await;
 }

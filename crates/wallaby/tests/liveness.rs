@@ -84,6 +84,7 @@ async fn a_failure_below_the_first_hop_is_found_and_named(net: Net) {
     assert!(matches!(loss.kind, FailureKind::Silent { .. }), "{failed}");
     assert_eq!((loss.request.hop, loss.executed), (1, Executed::Executed));
     assert_eq!(loss.server.address, Some(address.clone()), "{failed}");
+    assert_eq!(failed.server(), Some(&address), "{failed}");
     assert!(loss.server.node.is_none_or(|known| known == node));
     assert!(
         failed.to_string().contains(&address.to_string()),
@@ -413,6 +414,65 @@ async fn what_does_not_end_while_a_server_drains_ends_with_a_status() {
         // Who drains hands nothing on.
         let idle = first.drain(Duration::from_secs(20)).await;
         assert_eq!(idle, Ok(()));
+    })
+    .await;
+}
+
+/// A server of which the test sees every message.
+async fn listening() -> (tokio::net::TcpListener, Address) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a port is free");
+    let address = listener.local_addr().expect("it is bound");
+    let address = format!("tcp://{address}").parse().expect("an address");
+    (listener, address)
+}
+
+/// Hour-long periods, so that nothing is asked but what the call itself wants.
+#[tokio::test]
+async fn a_call_is_asked_about_after_its_own_period() {
+    patience(async {
+        let (listener, address) = listening().await;
+        let hour = Duration::from_secs(3600);
+        let builder = Endpoint::builder().ping(hour, 2 * hour);
+        let client = builder.bind().await.expect("there is a runtime");
+        let call = Client::new(&client, address)
+            .ping(PERIOD, hour)
+            .call(&work::ONE, (String::new(),));
+        let mut server = Raw::accept(&listener, hello(7)).await;
+        server.request().await;
+        let Message::Ping(ping) = server.message().await else {
+            panic!("a ping comes next");
+        };
+        assert_eq!(ping.call, call.id());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_is_not_asked_about_before_its_own_period() {
+    patience(async {
+        let (listener, address) = listening().await;
+        let hour = Duration::from_secs(3600);
+        let builder = Endpoint::builder().ping(PERIOD, TIMEOUT);
+        let client = builder.bind().await.expect("there is a runtime");
+        let client = Client::new(&client, address);
+        let patient = client.clone().ping(hour, 2 * hour);
+        let patient = patient.call(&work::ONE, (String::new(),));
+        let mut server = Raw::accept(&listener, hello(7)).await;
+        server.request().await;
+        // As long as another one needs to fail for want of an answer.
+        let other = client.call(&work::ONE, (String::new(),));
+        server.request().await;
+        let other_id = other.id();
+        let failed = tokio::spawn(async move { failure(other.await) });
+        while !failed.is_finished() {
+            tokio::select! {
+                message = server.message() => assert_eq!(message.call(), other_id),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        failed.await.expect("no panic");
+        drop(patient);
     })
     .await;
 }

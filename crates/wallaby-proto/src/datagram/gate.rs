@@ -252,6 +252,23 @@ impl Gate {
         self.timers.first().map(|timer| timer.0)
     }
 
+    /// Timers that are due by `until`, but whose sessions do not want anything then any more, are moved to when they do. They
+    /// are not while that is far away, since seldom anything comes of it; a driver for which a short wait is dear asks for it.
+    pub fn put_off_timers(&mut self, until: Duration) {
+        while let Some(&(time, id)) = self.timers.first()
+            && time <= until
+        {
+            self.timers.pop_first();
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.armed = None;
+                arm(&mut self.timers, session);
+                if session.armed.is_some_and(|time| time <= until) {
+                    return;
+                }
+            }
+        }
+    }
+
     /// It is `now`. Give the gate all that has arrived before.
     pub fn handle_timeout(&mut self, now: Duration) {
         while let Some(&(time, id)) = self.timers.first()

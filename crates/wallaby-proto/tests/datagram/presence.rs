@@ -158,3 +158,32 @@ fn whoever_does_not_confirm_is_not_held_up() {
     let (_, arrived) = world.pass(SHORT);
     assert_eq!(arrived.len(), 2, "the method and the request: {arrived:?}");
 }
+
+/// Timers of sessions are not moved while they are far; put off, they say when something is really wanted, and no sooner.
+#[test]
+fn timers_that_nobody_wants_any_more_are_put_off() {
+    let mut world = World::pair(Network::default(), Settings::default());
+    let (at_1, _) = world.open();
+    world.pass(Duration::from_secs(1));
+    let method = method();
+    let mut sent = request(node(1), 1, Bytes::new());
+    let session = world.gate(1).session(at_1).expect("open");
+    session.send_request(&mut sent, &method).expect("taken");
+    world.transmit();
+    // The request waits for its acknowledgement, until it has come.
+    let soon = world.gate(1).next_timeout().expect("it waits");
+    assert!(soon < world.now + Duration::from_secs(1));
+    let (came, _) = world.pass(SHORT * 100);
+    drop(came);
+    let kept = world.gate(1).next_timeout();
+    world.gate(1).put_off_timers(soon + Duration::from_secs(1));
+    let wanted = world
+        .gate(1)
+        .next_timeout()
+        .expect("idle sessions ask in time");
+    assert!(kept.is_none_or(|kept| kept <= wanted));
+    assert!(wanted > soon + Duration::from_secs(1), "{wanted:?}");
+    // Again it changes nothing.
+    world.gate(1).put_off_timers(wanted);
+    assert_eq!(world.gate(1).next_timeout(), Some(wanted));
+}

@@ -24,10 +24,41 @@ impl CallShared {
         self.options.ping.unwrap_or(self.endpoint.config.ping)
     }
 
+    /// Whether it has a ping period that is not the endpoint's.
+    pub(crate) fn has_own_ping(&self) -> bool {
+        self.options.ping.is_some()
+    }
+
+    /// It is looked at once it has lasted its own ping period.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn look_after_own_period(&self) {
+        let due = self.liveness_time() + self.ping().period;
+        let mut state = self.lock();
+        if state.settled {
+            return;
+        }
+        let liveness = &self.endpoint.liveness;
+        liveness.watch(self.id.sequence, state.watch_due, Some(due));
+        state.watch_due = Some(due);
+        drop(state);
+        self.endpoint.note_due(liveness.moment(due));
+    }
+
+    /// When it began, as the state machines count the time.
+    fn liveness_time(&self) -> Duration {
+        self.endpoint.liveness.time(self.begun)
+    }
+
     /// The call has lasted a ping period, or its watch wants to look at it.
     pub(crate) fn look(self: &Arc<Self>, now: Duration) {
         let mut state = self.lock();
         if state.settled {
+            return;
+        }
+        // It was looked at since it has lasted the endpoint's period.
+        if state.watch.is_none() && self.has_own_ping() && self.begun.elapsed() < self.ping().period
+        {
             return;
         }
         self.note_writing(&mut state, now);

@@ -3,6 +3,7 @@
 //! A transport only moves bytes. Framing, handshake and credit are `wallaby_proto::connection`; over datagrams all that
 //! and more is `wallaby_proto::datagram`.
 
+pub(crate) mod bare;
 mod mem;
 #[cfg(target_os = "linux")]
 mod shm;

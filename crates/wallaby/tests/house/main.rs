@@ -24,6 +24,8 @@ const LAYERS: &[&str] = &[
     "wallaby-chaos",
     "wallaby-cli",
     "wallaby-graph",
+    "wallaby-chord",
+    "wallaby-raytrace",
 ];
 
 /// The crate that must stay pure, and what it may depend on, development aside.

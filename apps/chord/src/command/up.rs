@@ -1,0 +1,57 @@
+//! `wallaby-chord up`: a ring that stays until it is told to end.
+
+use super::{Page, Size};
+use crate::process;
+use anyhow::Context;
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Which ring.
+#[derive(Debug, Args)]
+pub(super) struct Up {
+    #[command(flatten)]
+    size: Size,
+    #[command(flatten)]
+    page: Page,
+}
+
+impl Up {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let mut processes = self.size.start().await?;
+        let hosts = processes.hosts();
+        process::announce(&self.page.at, &hosts)?;
+        println!(
+            "a ring of {} nodes in {} processes; {} says where:",
+            processes.setup(self.size.nodes).members().len(),
+            hosts.len(),
+            self.page.at.display()
+        );
+        for host in &hosts {
+            println!("  {host}");
+        }
+        println!("it stays until Ctrl-C; try: wallaby-chord explain wallaby");
+        tokio::select! {
+            // The others go on: that is what a ring is for.
+            ended = processes.ended() => {
+                eprintln!("{ended}; the others go on");
+                interrupted().await?;
+            }
+            asked = interrupted() => asked?,
+        }
+        process::withdraw(&self.page.at);
+        processes.end().await;
+        Ok(())
+    }
+}
+
+/// Waits until the program is asked to end: Ctrl-C, or `kill`.
+pub(super) async fn interrupted() -> anyhow::Result<()> {
+    let listen = |kind| signal(kind).context("signals can't be listened to");
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}

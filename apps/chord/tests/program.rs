@@ -1,0 +1,194 @@
+//! `wallaby-chord` as its users run it: as a program, with processes.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+fn run(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wallaby-chord"));
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// `wallaby-chord up`, until this is dropped.
+struct Up {
+    child: Child,
+    page: PathBuf,
+}
+
+impl Up {
+    fn start(name: &str, more: &[&str]) -> Self {
+        let page = std::env::temp_dir().join(format!("chord-{name}-{}.json", std::process::id()));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_wallaby-chord"))
+            .args(["up", "--at", page.to_str().unwrap()])
+            .args(more)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let last = lines
+            .map(Result::unwrap)
+            .find(|line| line.contains("stays until"));
+        assert!(last.is_some(), "it has ended before it was up");
+        Self { child, page }
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Output {
+        run(&[arguments, &["--at", self.page.to_str().unwrap()]].concat())
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        let ended = Command::new("kill").arg(pid.to_string()).status();
+        assert!(ended.unwrap().success());
+        assert!(self.child.wait().unwrap().success());
+        assert!(!self.page.exists(), "the page of a ring that is gone");
+    }
+}
+
+#[test]
+fn a_ring_is_asked() {
+    let up = Up::start(
+        "asked",
+        &["--processes", "3", "--nodes", "64", "--transport", "unix"],
+    );
+    let missing = up.ask(&["get", "wallaby"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8_lossy(&missing.stderr),
+        "'wallaby' has no value\n"
+    );
+    assert!(stdout(&up.ask(&["put", "wallaby", "jumps"])).starts_with("4 nodes keep it"));
+    assert_eq!(stdout(&up.ask(&["get", "wallaby"])), "jumps\n");
+    assert_eq!(
+        stdout(&up.ask(&["get", "wallaby", "--iterative"])),
+        "jumps\n"
+    );
+
+    let line = |output: &Output| serde_json::from_str::<Value>(&stdout(output)).unwrap();
+    let one = line(&up.ask(&["lookup", "wallaby", "--json"]));
+    let other = line(&up.ask(&["lookup", "wallaby", "--json", "--iterative"]));
+    assert_eq!(one["owner"], other["owner"]);
+    assert_eq!(
+        line(&up.ask(&["get", "wallaby", "--json"]))["value"],
+        "jumps"
+    );
+
+    let explained = stdout(&up.ask(&["explain", "wallaby"]));
+    assert!(
+        explained.contains(one["owner"].as_str().unwrap()),
+        "{explained}"
+    );
+    assert!(explained.contains("by delegation: ") && explained.contains("by iteration: "));
+
+    assert!(stdout(&up.ask(&["ring"])).ends_with("one ring of 64 nodes\n"));
+    let nodes = stdout(&up.ask(&["ring", "--json"]));
+    let kept = nodes.lines().map(|line| {
+        let node: Value = serde_json::from_str(line).unwrap();
+        node["keys"].as_u64().unwrap()
+    });
+    assert_eq!((kept.clone().count(), kept.sum::<u64>()), (64, 4));
+}
+
+#[test]
+fn no_key_is_lost_when_processes_are_killed() {
+    let demo = stdout(&run(&["demo", "--nodes", "40"]));
+    assert!(demo.contains("killed the process of its owner"), "{demo}");
+    assert!(
+        demo.contains("$ wallaby-chord get wallaby\njumps\n"),
+        "{demo}"
+    );
+
+    let churn = run(&[
+        "churn",
+        "--processes",
+        "4",
+        "--nodes",
+        "40",
+        "--seconds",
+        "8",
+        "--rate",
+        "10",
+        "--period",
+        "100ms",
+        "--seed",
+        "3",
+        "--keys",
+        "60",
+        "--json",
+    ]);
+    print!("{}", String::from_utf8_lossy(&churn.stderr));
+    let report: Value = serde_json::from_str(&stdout(&churn)).unwrap();
+    println!("{report}");
+    assert_eq!(
+        (report["lost"].as_u64(), report["wrong"].as_u64()),
+        (Some(0), Some(0))
+    );
+    let count = |what: &str| report[what].as_u64().unwrap();
+    assert!(count("kills") + count("crashes") >= 1, "something crashed");
+    assert!(count("joins") > 5 && count("leaves") > 5);
+    assert!(count("gets") > 50 && count("puts") > 20);
+}
+
+#[test]
+fn benches_tell_rows() {
+    let rows = stdout(&run(&[
+        "bench",
+        "--nodes",
+        "16,64",
+        "--lookups",
+        "50",
+        "--json",
+    ]));
+    let rows = wallaby_bench::row::read(rows.as_bytes()).unwrap();
+    let told: Vec<_> = rows
+        .iter()
+        .map(|row| (row.n, row.system.as_str()))
+        .collect();
+    let both = ["wallaby-dpc", "wallaby-rpc"];
+    assert_eq!(
+        told,
+        [(16, both[0]), (16, both[1]), (64, both[0]), (64, both[1])]
+    );
+    // Half of the hops' messages, nearly.
+    assert!(rows[2].messages.unwrap() < rows[3].messages.unwrap());
+}
+
+#[test]
+fn wrong_usage_and_missing_rings_are_told_apart() {
+    assert_eq!(run(&["up", "--nodes", "0"]).status.code(), Some(2));
+    assert_eq!(run(&["bench", "--link", "1h"]).status.code(), Some(2));
+    let output = run(&["get", "key", "--at", "/nonexistent/ring.json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("start one with 'wallaby-chord up'"));
+
+    // A page that was left behind by a ring that is gone.
+    let page = std::env::temp_dir().join(format!("chord-stale-{}.json", std::process::id()));
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let mut file = std::fs::File::create(&page).unwrap();
+    let address: wallaby::Address = format!("tcp://{free}").parse().unwrap();
+    file.write_all(&serde_json::to_vec(&[address]).unwrap())
+        .unwrap();
+    let output = run(&["get", "key", "--at", page.to_str().unwrap()]);
+    std::fs::remove_file(&page).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("is gone"),
+        "{output:?}"
+    );
+}

@@ -1,0 +1,151 @@
+//! What the tests share: scenes, servers within the test, pictures in all forms, files that go.
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
+
+use glam::DVec3;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use wallaby_raytrace::cluster::Cluster;
+use wallaby_raytrace::path::Job;
+use wallaby_raytrace::picture::Picture;
+use wallaby_raytrace::ray::Ray;
+use wallaby_raytrace::render::local::{self, Local};
+use wallaby_raytrace::render::{Form, Settings, dpc, rpc};
+use wallaby_raytrace::scene::{Limits, Scene, Source, Staging};
+use wallaby_raytrace::triangle::Triangle;
+use wallaby_raytrace::world::World;
+
+/// A scene by its name or file.
+pub fn scene(source: &str) -> Scene {
+    let source: Source = source.parse().unwrap();
+    source
+        .load(&Limits::default(), &indicatif::ProgressBar::hidden())
+        .unwrap()
+}
+
+/// The same, with light, in parts.
+pub fn staged(source: &str, parts: u16) -> (World, Vec<Vec<Triangle>>) {
+    let staging = Staging::default();
+    let scene = scene(source).staged(&staging);
+    scene.split(parts, &staging, &Limits::default()).unwrap()
+}
+
+/// The Cornell box that comes with this crate.
+pub fn cornell_box() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenes/cornell_box.obj");
+    path.to_str().unwrap().to_owned()
+}
+
+/// Servers within the test, one for each part.
+pub async fn cluster(world: &World, parts: Vec<Vec<Triangle>>) -> Cluster {
+    static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+    let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+    let listen = |server: usize| format!("mem://{number}-{server}");
+    Cluster::start(world, parts, listen).await.unwrap()
+}
+
+/// A small picture.
+pub fn settings(width: u32, height: u32, samples: u32, batch: u32) -> Settings {
+    Settings {
+        width,
+        height,
+        samples,
+        camera: None,
+        job: Job {
+            seed: 7,
+            bounces: 6,
+            batch,
+        },
+        under_way: 2048.max(batch),
+    }
+}
+
+/// A picture without servers.
+pub async fn picture_alone(source: &str, settings: &Settings) -> Picture {
+    let (world, parts) = staged(source, 1);
+    let all = parts.into_iter().flatten().collect();
+    let scene = Arc::new(Local::new(world, all));
+    local::render(scene, settings, &mut |_: &Picture| {}).await
+}
+
+/// A picture by servers.
+pub async fn picture_by(
+    form: Form,
+    cluster: &Cluster,
+    world: &World,
+    settings: &Settings,
+) -> Picture {
+    let mut watch = |_: &Picture| {};
+    let client = cluster.client();
+    let picture = match form {
+        Form::Dpc => dpc::render(client, world, settings, &mut watch).await,
+        Form::Rpc => rpc::render(client, world, settings, &mut watch).await,
+    };
+    picture.unwrap()
+}
+
+/// Numbers that look random, the same for the same seed.
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    /// From 0, below 1.
+    pub fn next(&mut self) -> f64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Below a number.
+    pub fn below(&mut self, most: usize) -> usize {
+        (self.next() * most as f64) as usize
+    }
+
+    /// In a cube.
+    pub fn point(&mut self, half: f64) -> DVec3 {
+        let mut next = || (self.next() * 2.0 - 1.0) * half;
+        DVec3::new(next(), next(), next())
+    }
+
+    /// From outside of a cube to somewhere within.
+    pub fn ray(&mut self, half: f64) -> Ray {
+        let (from, to) = (self.point(3.0 * half), self.point(half));
+        Ray {
+            origin: from,
+            direction: (to - from).normalize(),
+        }
+    }
+}
+
+/// A folder that goes with this value.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("wallaby-raytrace-test-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Writes a file.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.file(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,306 @@
+//! `wallaby-raytrace` as its users run it: as a program, with servers that are processes.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod common;
+
+use common::{Folder, cornell_box};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
+
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wallaby-raytrace"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    program(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn signal(name: &str, process: u32) {
+    let sent = Command::new("kill")
+        .args([name, &process.to_string()])
+        .status()
+        .unwrap();
+    assert!(sent.success());
+}
+
+/// Servers that stay; killed when this is dropped.
+struct Up {
+    child: Child,
+    /// Process ids of the servers.
+    servers: Vec<u32>,
+}
+
+impl Up {
+    fn start(page: &str, more: &[&str]) -> Self {
+        let arguments = [&["up", "box:3000", "--page", page], more].concat();
+        let child = program(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let servers = Vec::new();
+        let mut up = Self { child, servers };
+        for line in BufReader::new(up.child.stdout.take().unwrap()).lines() {
+            let line = line.unwrap();
+            if line.starts_with("serving") {
+                return up;
+            }
+            if let Some((_, id)) = line.split_once("(process ") {
+                up.servers.push(id.trim_end_matches(')').parse().unwrap());
+            }
+        }
+        panic!("it does not come up");
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const SMALL: [&str; 6] = ["--size", "32x24", "--samples", "4", "--seed", "3"];
+
+#[test]
+fn pictures_are_the_same_files_however_they_are_made() {
+    let folder = Folder::new();
+    let out = |name: &str| folder.file(name);
+    let (local, page) = (out("local.png"), out("page.json"));
+    stdout(&run(&[
+        &["render", "box:3000", "--local", "--out", &local],
+        &SMALL[..],
+    ]
+    .concat()));
+    let expected = std::fs::read(&local).unwrap();
+    let same = |name: &str, arguments: &[&str]| {
+        let out = out(name);
+        let json = stdout(&run(
+            &[arguments, &["--json", "--out", &out], &SMALL].concat()
+        ));
+        let about: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(
+            (about["width"].as_u64(), about["paths"].as_u64()),
+            (Some(32), Some(3072))
+        );
+        assert!(std::fs::read(&out).unwrap() == expected, "{arguments:?}");
+        about["messages"].as_u64().unwrap()
+    };
+    let few = same(
+        "a.png",
+        &["render", "box:3000", "--servers", "4", "--transport", "tcp"],
+    );
+    let many = same(
+        "b.png",
+        &[
+            "render",
+            "box:3000",
+            "--servers",
+            "9",
+            "--batch",
+            "50",
+            "--rpc",
+        ],
+    );
+    assert!(few > 4 && many > 4);
+    let _up = Up::start(&page, &["--servers", "3"]);
+    same("c.png", &["render", "--at", &page]);
+    same(
+        "d.png",
+        &["render", "--at", &page, "--rpc", "--batch", "700"],
+    );
+}
+
+#[test]
+fn a_server_that_is_killed_in_the_middle_of_a_picture_is_named_with_its_way() {
+    for form in [&[][..], &["--rpc"]] {
+        let folder = Folder::new();
+        let (page, out) = (folder.file("page.json"), folder.file("never.png"));
+        let mut up = Up::start(&page, &["--servers", "4", "--transport", "tcp"]);
+        // It would take hours.
+        let endless = ["render", "--at", &page, "--samples", "65536", "--out", &out];
+        let mut render = program(&[&endless[..], form].concat())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(render.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert!(line.contains("first light"), "{line}");
+        signal("-KILL", up.servers[2]);
+        let mut error = String::new();
+        said.read_to_string(&mut error).unwrap();
+        assert_eq!(render.wait().unwrap().code(), Some(3), "{error}");
+        let error = error.lines().last().unwrap();
+        assert!(error.contains("server 3 (tcp://"), "{error}");
+        assert!(error.contains("rays came to it by client"), "{error}");
+        // Whoever started the servers ends with the rest of them.
+        assert_eq!(up.child.wait().unwrap().code(), Some(1));
+    }
+}
+
+#[test]
+fn interrupted_or_killed_it_leaves_nothing_behind() {
+    for (name, status) in [("-INT", Some(130)), ("-TERM", Some(130)), ("-KILL", None)] {
+        let folder = Folder::new();
+        let out = folder.file("never.png");
+        let endless = [
+            "render",
+            "box:3000",
+            "--samples",
+            "65536",
+            "--transport",
+            "unix",
+            "--out",
+            &out,
+        ];
+        let mut render = program(&endless).stderr(Stdio::piped()).spawn().unwrap();
+        // The servers have this, too: it ends when all of them have.
+        let mut said = BufReader::new(render.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert!(line.contains("first light"), "{line}");
+        let sockets = std::env::temp_dir().join(format!("wallaby-raytrace-{}", render.id()));
+        assert!(sockets.exists());
+        signal(name, render.id());
+        said.read_to_string(&mut line).unwrap();
+        assert_eq!(render.wait().unwrap().code(), status, "{line}");
+        assert!(!sockets.exists(), "{name}");
+        let left = std::fs::read_dir(std::path::Path::new(&out).parent().unwrap()).unwrap();
+        let parts = left.filter(|file| {
+            let name = file.as_ref().unwrap().file_name();
+            name.to_string_lossy().ends_with(".part")
+        });
+        assert_eq!(parts.count(), 0);
+    }
+}
+
+#[test]
+fn check_tells_rays_that_are_not_as_expected() {
+    let folder = Folder::new();
+    let scene = cornell_box();
+    // Straight down to the floor from under the lamp, and past everything.
+    let down = r#"{"origin":[500,100,50],"dir":[0,-1,0],"hit":true,"t":100,"tri":0}"#;
+    let past = r#"{"origin":[0,5000,0],"dir":[1,0,0],"hit":false,"t":null,"tri":null}"#;
+    let good = folder.write("good.jsonl", format!("{down}\n\n{past}\n"));
+    let output = run(&["check", &good, "--scene", &scene, "--servers", "2"]);
+    assert_eq!(stdout(&output), "2 checked, 0 mismatches\n");
+    let wrong = [
+        down.replace("100,\"tri", "100.01,\"tri"),
+        down.replace("\"tri\":0", "\"tri\":20"),
+        past.replace("false,\"t\":null,\"tri\":null", "true,\"t\":1,\"tri\":1"),
+    ];
+    let wrong = folder.write("wrong.jsonl", format!("{down}\n{}\n", wrong.join("\n")));
+    let output = run(&["check", &wrong, &good, "--scene", &scene]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("wrong.jsonl, line 2: by DPC hits triangle 0 at 100"),
+        "{said}"
+    );
+    assert!(said.ends_with("\n6 checked, 3 mismatches\n"), "{said}");
+}
+
+#[test]
+fn explain_draws_the_tree_and_bench_measures_both_forms() {
+    let drawn = stdout(&run(&["explain", "box:3000", "--servers", "4"]));
+    for part in [
+        "└─ Hops/bounce ",
+        "─ Hops/shadow ",
+        " server 4 ",
+        "hops, ",
+        "DPC: ",
+        "RPC: ",
+    ] {
+        assert!(drawn.contains(part), "'{part}' is not in {drawn}");
+    }
+    let one = stdout(&run(&[
+        "explain",
+        "box:3000",
+        "--pixel",
+        "240x300",
+        "--bounces",
+        "1",
+    ]));
+    assert!(one.starts_with("pixel 240x300, path 0\nclient "), "{one}");
+    let few = [
+        "--paths",
+        "4",
+        "--bounces",
+        "2",
+        "--size",
+        "16x12",
+        "--batch",
+        "100",
+        "--json",
+    ];
+    let measured = stdout(&run(
+        &[&["bench", "box:3000", "--servers", "3"], &few[..]].concat()
+    ));
+    let lines: Vec<Value> = measured
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of = |what: &str, form: &str| {
+        let is = |line: &&Value| line["what"] == what && line["form"] == form;
+        lines.iter().filter(is).count()
+    };
+    assert_eq!(
+        [
+            of("path", "DPC"),
+            of("path", "RPC"),
+            of("picture", "DPC"),
+            of("picture", "RPC")
+        ],
+        [2, 2, 1, 1]
+    );
+}
+
+#[test]
+fn mistakes_are_told() {
+    let says = |arguments: &[&str], code: i32, words: &str| {
+        let output = run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(words), "'{said}' does not say '{words}'");
+    };
+    says(&["render", "nothing.obj"], 1, "nothing.obj can't be read");
+    says(&["render", "picture.jpg"], 1, "neither .obj nor .ply");
+    says(
+        &["render", "box:many"],
+        2,
+        "'many' is no number of triangles",
+    );
+    says(&["render", "--size", "0x5"], 2, "'0x5' is no size");
+    says(
+        &["render", "--size", "99999x99999"],
+        2,
+        "more than 67108864 pixels",
+    );
+    says(&["render", "--camera", "1,2"], 2, "is no camera");
+    says(&["render", "--light", "1,2,x"], 2, "is no lamp");
+    says(&["render", "--batch", "0"], 2, "--batch");
+    says(&["render", "--servers", "257"], 2, "--servers");
+    says(&["render", "--local", "--rpc"], 2, "cannot be used with");
+    says(
+        &["render", "--at", "no-such-page.json"],
+        1,
+        "wallaby-raytrace up",
+    );
+    says(
+        &["render", "box:1000", "--max-triangles", "10"],
+        1,
+        "more than 10 triangles",
+    );
+    says(
+        &["explain", "box:1000", "--pixel", "5000x1"],
+        1,
+        "there is no pixel 5000x1",
+    );
+    let help = stdout(&run(&["--help"]));
+    assert!(help.contains("Examples:") && help.contains("Exit status:"));
+}

@@ -1,0 +1,322 @@
+//! The patterns by Wallaby's polling driver: one thread a process, which turns its endpoint and waits in its socket.
+
+use crate::fleet::{Control, Fleet, ServerConfig};
+use crate::harness::{Latencies, Traffic};
+use crate::on_wallaby::{PASS, SPREAD, addresses, step};
+use crate::pattern::{Pattern, Routes};
+use crate::plan::{CLIENT, Plan, check};
+use crate::stack;
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{io, panic};
+use wallaby::polling::{CallKey, CallOptions, Datagrams, Endpoint, Event, Udp, Wait};
+use wallaby::{Address, Code, MethodDefinition, Status};
+
+/// How long a turn waits at most: then it is looked whether the other side is gone.
+const LOOK: Wait = Wait::For(Duration::from_millis(200));
+
+/// A socket whose datagrams leave after the emulated delay of a link, in order.
+struct Delayed {
+    socket: Udp,
+    link: Duration,
+    waiting: VecDeque<(Duration, SocketAddr, Vec<u8>)>,
+}
+
+impl Delayed {
+    fn bind(link: Duration) -> Result<Endpoint<Self>> {
+        let socket = Udp::bind(([127, 0, 0, 1], 0).into())?;
+        let waiting = VecDeque::new();
+        let delayed = Self {
+            socket,
+            link,
+            waiting,
+        };
+        Ok(Endpoint::builder().bind_to(delayed)?)
+    }
+
+    /// Sends what is due; how long until the next is.
+    fn send_due(&mut self) -> Option<Duration> {
+        while let Some((due, to, datagram)) = self.waiting.front() {
+            let left = due.saturating_sub(self.socket.now());
+            if !left.is_zero() {
+                return Some(left);
+            }
+            let _ = self.socket.send(datagram, *to); // if there is no room, it is lost, as in networks
+            self.waiting.pop_front();
+        }
+        None
+    }
+}
+
+impl Datagrams for Delayed {
+    fn now(&self) -> Duration {
+        self.socket.now()
+    }
+
+    fn local(&self) -> SocketAddr {
+        self.socket.local()
+    }
+
+    fn send(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        if self.link.is_zero() {
+            return self.socket.send(datagram, to);
+        }
+        let due = self.now() + self.link;
+        self.waiting.push_back((due, to, datagram.to_vec()));
+        Ok(())
+    }
+
+    fn receive(&mut self, wait: Duration, full: bool) -> io::Result<usize> {
+        if self.link.is_zero() {
+            return self.socket.receive(wait, full);
+        }
+        let next = self.send_due().unwrap_or(wait);
+        let received = self.socket.receive(wait.min(next), full)?;
+        self.send_due();
+        Ok(received)
+    }
+
+    fn batch(&self) -> usize {
+        self.socket.batch()
+    }
+
+    fn received(&self, index: usize) -> Option<(&[u8], SocketAddr)> {
+        self.socket.received(index)
+    }
+
+    fn take_unreachable(&mut self) -> Option<SocketAddr> {
+        self.socket.take_unreachable()
+    }
+}
+
+/// Runs a server until its client has gone.
+pub(crate) fn serve(config: &ServerConfig) -> Result<()> {
+    let directory: Arc<OnceLock<Vec<Address>>> = Arc::default();
+    let mut endpoint = Delayed::bind(config.link)?;
+    let known = Arc::clone(&directory);
+    endpoint.serve(&PASS, move |request, (message,)| {
+        let (message, targets) = step(message)?;
+        match targets.as_slice() {
+            [CLIENT] => request.respond(&message)?,
+            [server] => {
+                request.forward(locate(&known, *server)?.clone(), PASS.target((message,)))?
+            }
+            _ => {
+                let why = "a message to be spread was passed";
+                return Err(Status::new(Code::InvalidArgument, why));
+            }
+        }
+        Ok(())
+    })?;
+    let known = Arc::clone(&directory);
+    endpoint.serve(&SPREAD, move |mut request, (message,)| {
+        let (message, targets) = step(message)?;
+        for &server in targets.as_slice() {
+            let target = PASS.target((message.clone(),));
+            request.delegate(locate(&known, server)?.clone(), target)?;
+        }
+        Ok(())
+    })?;
+    // Instructions are read on a thread of their own.
+    let over = Arc::new(AtomicBool::new(false));
+    let (address, ends) = (endpoint.address(), Arc::clone(&over));
+    let control = thread::Builder::new().name("bench-control".into());
+    let control = control.spawn(move || {
+        let attended = attend(&address, &directory);
+        ends.store(true, Ordering::Relaxed);
+        attended
+    })?;
+    while !over.load(Ordering::Relaxed) {
+        endpoint.turn(LOOK)?;
+        while endpoint.next_event().is_some() {}
+    }
+    control
+        .join()
+        .unwrap_or_else(|panic| panic::resume_unwind(panic))
+}
+
+fn attend(address: &Address, directory: &OnceLock<Vec<Address>>) -> Result<()> {
+    let mut control = Control;
+    let peers = control.exchange_addresses(&address.to_string())?;
+    if directory.set(addresses(&peers.servers)?).is_err() {
+        bail!("was told the addresses twice");
+    }
+    control.attend(Traffic::default)
+}
+
+fn locate(directory: &OnceLock<Vec<Address>>, server: u8) -> Result<&Address, Status> {
+    let all = directory.get();
+    let address = all.and_then(|addresses| addresses.get(usize::from(server)));
+    address.ok_or_else(|| Status::new(Code::NotFound, format!("there is no server {server}")))
+}
+
+/// The client's side.
+pub(crate) struct Caller {
+    fleet: Fleet,
+    endpoint: Endpoint<Delayed>,
+    servers: Vec<Address>,
+    plan: Plan,
+    operation: u64,
+    options: CallOptions,
+}
+
+impl Caller {
+    pub(crate) fn connect(mut fleet: Fleet, config: &ServerConfig, payload: usize) -> Result<Self> {
+        fleet.connect(None)?;
+        Ok(Self {
+            endpoint: Delayed::bind(config.link)?,
+            servers: addresses(fleet.addresses())?,
+            fleet,
+            plan: Plan::new(payload),
+            operation: 0,
+            options: CallOptions::default(),
+        })
+    }
+
+    fn call(
+        &mut self,
+        server: u8,
+        method: &Arc<MethodDefinition>,
+        message: &Bytes,
+    ) -> Result<CallKey> {
+        let server = self.servers.get(usize::from(server));
+        let server = server.context("there is no such server")?.clone();
+        Ok(self
+            .endpoint
+            .call_raw(server, method, message.clone(), &self.options)?)
+    }
+
+    /// The next thing that happens, before `end`.
+    fn event(&mut self, end: Instant) -> Result<Event> {
+        loop {
+            if let Some(event) = self.endpoint.next_event() {
+                return Ok(event);
+            }
+            ensure!(Instant::now() < end, "no answer came in time");
+            self.endpoint.turn(LOOK)?;
+        }
+    }
+
+    /// The operation that was planned: its phases, each with one call to everyone it sends to.
+    fn operate(&mut self, pattern: Pattern, end: Instant) -> Result<()> {
+        for number in 0..self.plan.phases().len() {
+            let phase = &self.plan.phases()[number];
+            let message = Bytes::copy_from_slice(phase.payload());
+            let (mut calls, mut answers) = (phase.to.len(), phase.from.len());
+            let method = match (pattern, calls) {
+                (Pattern::Spread { .. }, 1) => SPREAD.definition(),
+                _ => PASS.definition(),
+            };
+            for at in 0..calls {
+                let server = self.plan.phases()[number].to[at];
+                self.call(server, method, &message)?;
+            }
+            while calls > 0 {
+                match self.event(end)? {
+                    Event::Answer(answer) => {
+                        check(&answer.payload()?, &message)?;
+                        answers = answers
+                            .checked_sub(1)
+                            .context("more answers came than were to")?;
+                    }
+                    Event::Complete { .. } => calls -= 1,
+                    other => bail!("a call ended by {other:?}"),
+                }
+            }
+            ensure!(answers == 0, "{answers} answers did not come");
+        }
+        Ok(())
+    }
+
+    /// The planned call over and over, so many at a time.
+    fn keep_under_way(
+        &mut self,
+        calls: usize,
+        operations: u64,
+        end: Instant,
+        latencies: &mut Latencies,
+    ) -> Result<()> {
+        let phase = self.plan.phases().first().context("nothing was planned")?;
+        let message = Bytes::copy_from_slice(phase.payload());
+        let server = *phase.to.first().context("nobody to call")?;
+        let mut under_way = HashMap::with_capacity(calls);
+        let (mut left, mut done) = (operations, 0);
+        while done < operations {
+            while left > 0 && under_way.len() < calls {
+                let start = Instant::now();
+                let call = self.call(server, PASS.definition(), &message)?;
+                under_way.insert(call, start);
+                left -= 1;
+            }
+            match self.event(end)? {
+                Event::Answer(answer) => check(&answer.payload()?, &message)?,
+                Event::Complete { call, .. } => {
+                    let start = under_way.remove(&call).context("an unknown call ended")?;
+                    latencies.record(start.elapsed());
+                    done += 1;
+                }
+                other => bail!("a call ended by {other:?}"),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl stack::Client for Caller {
+    fn warm_up(&mut self) -> Result<()> {
+        let (pool, end) = (
+            self.servers.len() as u8,
+            Instant::now() + Duration::from_secs(60),
+        );
+        for (first, second) in
+            (0..pool).flat_map(|first| (0..pool).map(move |second| (first, second)))
+        {
+            let route = if first == second {
+                &[first][..]
+            } else {
+                &[first, second]
+            };
+            let pattern = Pattern::Forward {
+                servers: route.len(),
+            };
+            self.operation += 1;
+            self.plan.lay(pattern, route, self.operation);
+            self.operate(pattern, end)?;
+        }
+        Ok(())
+    }
+
+    fn run(
+        &mut self,
+        pattern: Pattern,
+        routes: &mut Routes,
+        operations: u64,
+        limit: Duration,
+        latencies: &mut Latencies,
+    ) -> Result<()> {
+        let end = Instant::now() + limit;
+        if let Pattern::Concurrent { calls } = pattern {
+            self.operation += 1;
+            self.plan.draw(pattern, routes, self.operation);
+            return self.keep_under_way(calls, operations, end, latencies);
+        }
+        for _ in 0..operations {
+            self.operation += 1;
+            self.plan.draw(pattern, routes, self.operation);
+            let start = Instant::now();
+            self.operate(pattern, end)?;
+            latencies.record(start.elapsed());
+        }
+        Ok(())
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        self.fleet.processes()
+    }
+}

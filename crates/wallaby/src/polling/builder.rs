@@ -1,0 +1,286 @@
+//! How a polling endpoint is set up.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wallaby_proto::call::records::RecordLimits;
+use wallaby_proto::connection::{Features, Hello, Limits as WireLimits, VERSION};
+use wallaby_proto::datagram::Settings;
+use wallaby_proto::seal::ClusterKey;
+use wallaby_proto::wire::{Budgets, PingSettings};
+use wallaby_proto::{Address, AddressError, NodeId};
+
+use super::Endpoint;
+use super::core::Core;
+use super::datagrams::{Datagrams, Udp};
+use crate::dial::DialPolicy;
+use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING};
+use crate::error::BindError;
+use crate::random;
+
+/// Sessions that a socket has room for, each way, however few connections an endpoint may have.
+const MIN_SESSIONS: usize = 64;
+
+/// What a polling endpoint takes and keeps; see each field for what happens beyond it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Longest payload of a message, in bytes, sent or received; over UDP never more than 64 KiB. Beyond: an error at the
+    /// sender, and at a receiver whose limit is lower the status `ResourceExhausted`. Default 64 KiB.
+    pub message: u64,
+    /// Bytes of requests that are under way to this endpoint, a connection. Beyond: senders wait. Default 4 MiB.
+    pub requests: u64,
+    /// Bytes of answers that wait for the application, a call and connection. Beyond: servers wait. Default 1 MiB.
+    pub call: u64,
+    /// Connections. Beyond: the least recently used one that nobody needs is closed; if all are needed, new ones are
+    /// refused. Default 1,024.
+    pub connections: usize,
+    /// Live calls. Beyond: calls fail with [`crate::Failure::TooManyCalls`]. Default 1,000,000.
+    pub calls: usize,
+    /// Bytes of messages that wait for a connection or for credit, each with 64 bytes besides its payload. Beyond, what would
+    /// have to wait is [`crate::SendError::Full`] in handlers; calls fail with [`crate::Failure::Refused`]; the status that
+    /// ends such a request still waits. Default 16 MiB.
+    pub waiting: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let wire = WireLimits::default();
+        Self {
+            message: wallaby_proto::datagram::MAX_MESSAGE as u64,
+            requests: wire.requests,
+            call: wire.call,
+            connections: 1024,
+            calls: 1_000_000,
+            waiting: 16 << 20,
+        }
+    }
+}
+
+/// All settings of a polling endpoint.
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) limits: Limits,
+    pub(super) default_deadline: Duration,
+    pub(super) dial_timeout: Duration,
+    pub(super) dial_back_timeout: Duration,
+    pub(super) dial_policy: DialPolicy,
+    pub(super) ping: PingSettings,
+    pub(super) confirm_after: Duration,
+    pub(super) stall_limit: Option<Duration>,
+    pub(super) remembered: usize,
+    pub(super) kept_bytes: u64,
+    pub(super) max_depth: u32,
+    pub(super) max_budgets: Option<Budgets>,
+    /// The first seals, all verify.
+    pub(super) cluster_keys: Vec<ClusterKey>,
+    pub(super) require_seals: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let records = RecordLimits::default();
+        Self {
+            limits: Limits::default(),
+            default_deadline: DEFAULT_DEADLINE,
+            dial_timeout: Duration::from_secs(2),
+            dial_back_timeout: Duration::from_millis(250),
+            dial_policy: DialPolicy::default(),
+            ping: DEFAULT_PING,
+            confirm_after: Settings::default().confirm_after,
+            stall_limit: None,
+            remembered: records.requests,
+            kept_bytes: records.kept_bytes,
+            max_depth: 4096,
+            max_budgets: None,
+            cluster_keys: Vec::new(),
+            require_seals: false,
+        }
+    }
+}
+
+/// Sets up a polling [`Endpoint`].
+///
+/// ```
+/// use std::time::Duration;
+/// use wallaby::polling::Endpoint;
+///
+/// let endpoint = Endpoint::builder()
+///     .default_deadline(Duration::from_secs(1))
+///     .bind("udp://127.0.0.1:0")?;
+/// # Ok::<(), wallaby::BindError>(())
+/// ```
+#[derive(Debug, Default)]
+#[must_use = "a builder does nothing until it is bound"]
+pub struct Builder {
+    config: Config,
+    advertise: Option<Address>,
+}
+
+impl Builder {
+    /// Others are told this address in place of the one that is bound: for hosts behind a translated address, and where the
+    /// socket is bound to all of a host's addresses.
+    pub fn advertise(mut self, address: Address) -> Self {
+        self.advertise = Some(address);
+        self
+    }
+
+    /// What the endpoint takes and keeps.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.config.limits = limits;
+        self
+    }
+
+    /// How much time a call has if it does not say. Default 60 s.
+    pub fn default_deadline(mut self, deadline: Duration) -> Self {
+        self.config.default_deadline = deadline;
+        self
+    }
+
+    /// How long a server may take to accept a connection. Default 2 s.
+    pub fn dial_timeout(mut self, timeout: Duration) -> Self {
+        self.config.dial_timeout = timeout;
+        self
+    }
+
+    /// Which addresses are dialled because others say so: see [`crate::Builder::dial_policy`].
+    pub fn dial_policy(mut self, policy: DialPolicy) -> Self {
+        self.config.dial_policy = policy;
+        self
+    }
+
+    /// How calls are watched over that do not say: see [`crate::Builder::ping`]. Default 500 ms and 5 s.
+    pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
+        self.config.ping = PingSettings { period, timeout };
+        self
+    }
+
+    /// A peer that was silent for so long is asked whether it is still there before a request goes to it: see
+    /// [`crate::Builder::confirm_after`]. Default 5 s.
+    pub fn confirm_after(mut self, silence: Duration) -> Self {
+        self.config.confirm_after = silence;
+        self
+    }
+
+    /// How long a handler may make no progress before calls count it as stuck and fail: see
+    /// [`crate::Builder::stall_limit`]. Not limited by default.
+    pub fn stall_limit(mut self, limit: Duration) -> Self {
+        self.config.stall_limit = Some(limit);
+        self
+    }
+
+    /// How many requests are remembered, running ones included, and how many bytes of answers: see
+    /// [`crate::Builder::remember`]. Default 65,536 and 16 MiB.
+    pub fn remember(mut self, requests: usize, answer_bytes: u64) -> Self {
+        self.config.remembered = requests;
+        self.config.kept_bytes = answer_bytes;
+        self
+    }
+
+    /// How many hops deep the tree of a call may be. Default 4,096.
+    pub fn max_depth(mut self, depth: u32) -> Self {
+        self.config.max_depth = depth;
+        self
+    }
+
+    /// The most that a request here may use up: see [`crate::Builder::max_budgets`].
+    pub fn max_budgets(mut self, most: Budgets) -> Self {
+        self.config.max_budgets = Some(most);
+        self
+    }
+
+    /// A key that the endpoints of a cluster share: see [`crate::Builder::cluster_key`].
+    pub fn cluster_key(mut self, key: ClusterKey) -> Self {
+        self.config.cluster_keys.push(key);
+        self
+    }
+
+    /// Handles only requests that are sealed with a [`cluster_key`](Self::cluster_key): see
+    /// [`crate::Builder::require_seals`].
+    pub fn require_seals(mut self) -> Self {
+        self.config.require_seals = true;
+        self
+    }
+
+    /// An endpoint on a UDP socket at this address: `udp://HOST:PORT`, port 0 for any.
+    ///
+    /// # Errors
+    ///
+    /// If the address is of another scheme or unknown, or cannot be listened on.
+    pub fn bind(self, address: &str) -> Result<Endpoint, BindError> {
+        let socket = resolve(address)?;
+        let address = Address::Udp(socket);
+        let socket = Udp::bind(socket).map_err(|source| BindError::Listen { address, source })?;
+        self.bind_to(socket)
+    }
+
+    /// An endpoint that sends and receives by this.
+    ///
+    /// # Errors
+    ///
+    /// If the system gives no random numbers, or seals are required and there is no key.
+    pub fn bind_to<D: Datagrams>(self, datagrams: D) -> Result<Endpoint<D>, BindError> {
+        let Self { config, advertise } = self;
+        if config.require_seals && config.cluster_keys.is_empty() {
+            return Err(BindError::NoClusterKey);
+        }
+        let address = advertise.unwrap_or(Address::Udp(datagrams.local()));
+        let wire = WireLimits::default();
+        let hello = Arc::new(Hello {
+            versions: (VERSION, VERSION),
+            node: random_node()?,
+            expected: None,
+            address: Some(address),
+            features: Features::default(),
+            limits: WireLimits {
+                message: config.limits.message,
+                requests: config.limits.requests.max(1),
+                call: config.limits.call.max(1),
+                ..wire
+            },
+        });
+        let settings = Settings {
+            // Those that are being closed are still sessions for a while.
+            sessions: config
+                .limits
+                .connections
+                .saturating_mul(2)
+                .max(MIN_SESSIONS),
+            confirm_after: config.confirm_after,
+            ..Settings::default()
+        };
+        let core = Core::new(config, hello, settings)?;
+        Ok(Endpoint::new(core, datagrams))
+    }
+}
+
+fn random_node() -> Result<NodeId, BindError> {
+    loop {
+        if let Some(node) = NodeId::new(u64::from_be_bytes(random::bytes()?)) {
+            return Ok(node);
+        }
+    }
+}
+
+/// The socket's address; a host's name is looked up.
+fn resolve(text: &str) -> Result<SocketAddr, BindError> {
+    let error = match text.parse() {
+        Ok(Address::Udp(socket)) => return Ok(socket),
+        Ok(address) => return Err(BindError::NoTransport { address }),
+        Err(error) => error,
+    };
+    let (AddressError::NoSocketAddress { .. }, Some(host)) = (&error, text.strip_prefix("udp://"))
+    else {
+        return Err(error.into());
+    };
+    match host.to_socket_addrs().map(|mut found| found.next()) {
+        Ok(Some(socket)) => Ok(socket),
+        Ok(None) => Err(error.into()),
+        Err(source) if source.kind() == std::io::ErrorKind::InvalidInput => Err(error.into()),
+        Err(source) => Err(BindError::Resolve {
+            address: text.into(),
+            source,
+        }),
+    }
+}

@@ -1,0 +1,792 @@
+//! The initiator's side: calls, their answers, and how they end.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use wallaby_proto::call::allowance::Allowance;
+use wallaby_proto::call::initiator::{Arrival, Initiator};
+use wallaby_proto::call::watch::Watch;
+use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::datagram::{Refusal, SessionId};
+use wallaby_proto::wire::{
+    Budgets, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
+};
+use wallaby_proto::{Address, CallId, RequestId, Token};
+
+use super::core::{Alarm, Core, Queued};
+use super::event::{Answer, CallKey, Event};
+use super::peers::{Parcel, Towards, socket};
+use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING};
+use crate::error::{ConnectError, Failure};
+use crate::line::Line;
+
+/// What an answer costs of a window besides its payload.
+const ANSWER_COST: u64 = 64;
+
+/// Longer times than this are as good as none.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
+/// Fewest places in the table of calls.
+const PLACES: usize = 16;
+
+/// How a call is made.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
+pub struct CallOptions {
+    /// How much time the call has; the endpoint's default (60 s) if not set.
+    pub deadline: Option<Duration>,
+    /// Whether the first status ends the call; the rest of the tree is aborted then.
+    pub fail_fast: bool,
+    /// Pairs that travel down the tree.
+    pub metadata: Metadata,
+    /// What the call's tree may use up.
+    pub budgets: Option<Budgets>,
+    /// How often its servers are asked about it, and how long silence may last; as the endpoint says if not set.
+    pub ping: Option<PingSettings>,
+    /// How long a handler may make no progress; as the endpoint says if not set.
+    pub stall_limit: Option<Duration>,
+}
+
+/// One call.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) initiator: Initiator,
+    token: Token,
+    /// How much time it had, and when that is over.
+    time: Duration,
+    deadline: Duration,
+    /// What is not the default.
+    options: Option<Box<CallOptions>>,
+    pub(super) roots: Line<Root>,
+    /// It has come to its outcome; what still runs is being stopped.
+    pub(super) ended: bool,
+    /// What the application took of answers, by session, since it was last credited.
+    taken: Vec<Taken>,
+    pub(super) watch: Option<Box<Watch>>,
+    /// When the watch wants to look at it.
+    pub(super) watch_due: Option<Duration>,
+    /// Sessions over which its servers were asked: they need not show the token when they answer.
+    pub(super) pinged: Vec<SessionId>,
+    allowance: Option<Box<Allowance>>,
+}
+
+/// An initial request.
+#[derive(Debug)]
+pub(super) struct Root {
+    pub(super) request: RequestId,
+    pub(super) server: SocketAddr,
+    /// Where it went out.
+    pub(super) session: Option<SessionId>,
+    /// That has ended.
+    pub(super) lost: bool,
+}
+
+#[derive(Debug)]
+struct Taken {
+    session: SessionId,
+    responses: u64,
+    bytes: u64,
+}
+
+/// Live calls: a call's place is the end of its sequence, and a sequence whose place is taken is passed over. So nothing is
+/// hashed or searched.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    places: Vec<Option<(u64, Box<Call>)>>,
+    live: usize,
+    last: u64,
+    /// No call before this one is live.
+    oldest: u64,
+}
+
+impl Calls {
+    /// The sequence of a call that is begun now.
+    fn next(&mut self) -> u64 {
+        if self.live * 2 >= self.places.len() {
+            self.grow();
+        }
+        loop {
+            self.last += 1;
+            let place = self.place(self.last);
+            if self.places.get(place).is_some_and(Option::is_none) {
+                break;
+            }
+        }
+        if self.live == 0 {
+            self.oldest = self.last;
+        }
+        self.last
+    }
+
+    fn place(&self, sequence: u64) -> usize {
+        sequence as usize & (self.places.len().wrapping_sub(1))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        let len = (self.places.len() * 2).max(PLACES);
+        let before = std::mem::take(&mut self.places);
+        self.places.resize_with(len, || None);
+        for call in before.into_iter().flatten() {
+            let place = self.place(call.0);
+            self.places[place] = Some(call); // sequences that differed in fewer bits differ in more
+        }
+    }
+
+    fn add(&mut self, sequence: u64, call: Box<Call>) {
+        let place = self.place(sequence);
+        if let Some(free) = self.places.get_mut(place) {
+            *free = Some((sequence, call));
+            self.live += 1;
+        }
+    }
+
+    pub(super) fn get(&self, sequence: u64) -> Option<&Call> {
+        match self.places.get(self.place(sequence))? {
+            Some((found, call)) if *found == sequence => Some(call),
+            _ => None,
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, sequence: u64) -> Option<&mut Call> {
+        let place = self.place(sequence);
+        match self.places.get_mut(place)? {
+            Some((found, call)) if *found == sequence => Some(call),
+            _ => None,
+        }
+    }
+
+    fn remove(&mut self, sequence: u64) {
+        let place = self.place(sequence);
+        if let Some(found) = self.places.get_mut(place)
+            && found.take_if(|(found, _)| *found == sequence).is_some()
+        {
+            self.live -= 1;
+            while self.oldest <= self.last && self.get(self.oldest).is_none() {
+                self.oldest += 1;
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.live
+    }
+
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// All live calls.
+    pub(super) fn sequences(&self) -> Vec<u64> {
+        self.places
+            .iter()
+            .flatten()
+            .map(|(sequence, _)| *sequence)
+            .collect()
+    }
+}
+
+impl Call {
+    pub(super) fn ping(&self, default: PingSettings) -> PingSettings {
+        let own = self.options.as_ref().and_then(|options| options.ping);
+        own.unwrap_or(default)
+    }
+
+    pub(super) fn stall_limit(&self, default: Option<Duration>) -> Option<Duration> {
+        let own = self
+            .options
+            .as_ref()
+            .and_then(|options| options.stall_limit);
+        own.or(default)
+    }
+
+    /// Whether who sent an answer shows that it may: by the call's token, or by the session of one of its requests.
+    pub(super) fn may_answer(&self, shown: Option<Token>, from: Option<SessionId>) -> bool {
+        match (shown, from) {
+            (Some(shown), _) => shown == self.token,
+            (None, Some(from)) => self.roots.iter().any(|root| root.session == Some(from)),
+            (None, None) => false,
+        }
+    }
+
+    fn complete(&self, key: CallKey) -> Event {
+        Event::Complete {
+            call: key,
+            statuses: self.initiator.responses().1,
+        }
+    }
+
+    /// An answer of this size over a session is out of the way; what is to be credited for now.
+    fn credit(&mut self, session: SessionId, size: u64, worth: u64) -> Option<(u64, u64)> {
+        let known = self.taken.iter().position(|taken| taken.session == session);
+        let position = known.unwrap_or_else(|| {
+            self.taken.push(Taken {
+                session,
+                responses: 0,
+                bytes: 0,
+            });
+            self.taken.len() - 1
+        });
+        let taken = self.taken.get_mut(position)?;
+        taken.responses += 1;
+        taken.bytes += size;
+        if taken.bytes + ANSWER_COST * taken.responses < worth {
+            return None;
+        }
+        let taken = self.taken.swap_remove(position);
+        Some((taken.responses, taken.bytes))
+    }
+
+    /// A missing request in words.
+    fn describe(&self, request: RequestId) -> String {
+        let Some(root) = self
+            .roots
+            .iter()
+            .find(|root| root.request.path == request.path)
+        else {
+            return format!("request {request} (its server is not known)");
+        };
+        let server = Address::Udp(root.server);
+        match (root.session, root.lost) {
+            (None, _) => format!("request {request} (not sent to {server} yet)"),
+            (Some(_), true) => format!("request {request} at {server} (its connection has ended)"),
+            (Some(_), false) => format!("request {request} at {server}"),
+        }
+    }
+}
+
+impl Core {
+    // What the application does.
+
+    /// Begins a call without initial requests.
+    pub(super) fn begin_call(&mut self, options: &CallOptions) -> Result<CallKey, Failure> {
+        let limit = self.config.limits.calls;
+        if self.calls.len() >= limit {
+            return Err(Failure::TooManyCalls { limit });
+        }
+        let sequence = self.calls.next();
+        let id = CallId {
+            initiator: self.node,
+            sequence,
+        };
+        let token = Token::derive(self.secret, sequence);
+        let budgets = options.budgets.unwrap_or_default();
+        let time = options
+            .deadline
+            .unwrap_or(self.config.default_deadline)
+            .min(LONGEST);
+        let deadline = self.raw.saturating_add(time);
+        let allowance = options.budgets.map(|all| Box::new(Allowance::new(all)));
+        let special = *options != CallOptions::default();
+        let call = Call {
+            initiator: Initiator::new(id, token, budgets),
+            token,
+            time,
+            deadline,
+            options: special.then(|| Box::new(options.clone())),
+            roots: Line::default(),
+            ended: false,
+            taken: Vec::new(),
+            watch: None,
+            watch_due: None,
+            pinged: Vec::new(),
+            allowance,
+        };
+        let ping = call.ping(self.config.ping);
+        self.calls.add(sequence, Box::new(call));
+        // Calls that are over sooner cost no place among the alarms.
+        if time <= self.config.ping.period.saturating_mul(2) {
+            self.alarms.insert((deadline, Alarm::Call(sequence)));
+        }
+        if ping.period < self.config.ping.period {
+            self.watch_at(sequence, Some(self.now.saturating_add(ping.period)));
+        } else {
+            self.fresh.push_back((self.now, sequence));
+        }
+        Ok(CallKey(sequence))
+    }
+
+    /// Sends an initial request of a call.
+    pub(super) fn send_initial(
+        &mut self,
+        key: CallKey,
+        server: &Address,
+        method: &std::sync::Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<RequestId, Failure> {
+        let sent = self.try_initial(key, server, method, payload);
+        if let Err(failure) = &sent {
+            self.end_call(key.0, Err(failure.clone()));
+        }
+        sent
+    }
+
+    fn try_initial(
+        &mut self,
+        key: CallKey,
+        server: &Address,
+        method: &std::sync::Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<RequestId, Failure> {
+        let oldest = self.calls.oldest;
+        let limit = self.config.limits.message;
+        let (call, raw) = (self.calls.get_mut(key.0), self.raw);
+        let Some(call) = call.filter(|call| !call.ended && !call.initiator.is_closed()) else {
+            return Err(Failure::Closed);
+        };
+        let id = call.initiator.send()?;
+        let size = payload.len() as u64;
+        let not_sent = |error| Failure::NotSent { request: id, error };
+        let to = socket(server).map_err(not_sent)?;
+        if size > limit {
+            let server = server.clone();
+            return Err(Failure::TooLarge {
+                request: id,
+                server,
+                size,
+                limit,
+            });
+        }
+        if !self.config.dial_policy.permits_call(server) {
+            let server = server.clone();
+            return Err(not_sent(ConnectError::Forbidden { server }));
+        }
+        call.roots.push(Root {
+            request: id,
+            server: to,
+            session: None,
+            lost: false,
+        });
+        let budgets = call.share();
+        let mut request = Request {
+            call: call.initiator.call(),
+            token: call.token,
+            id,
+            depth: 0,
+            base: 0,
+            reply_to: ReplyTo::Peer,
+            manifest: None,
+            // The default of the protocol need not be stated.
+            deadline: (call.time != DEFAULT_DEADLINE).then(|| call.deadline.saturating_sub(raw)),
+            oldest,
+            traced: false,
+            compressed: false,
+            options: call.request_options(budgets, self.config.ping),
+            method: MethodRef::Number(0),
+            payload,
+        };
+        if let Some(id) = self.session_at(to)
+            && self
+                .peers
+                .get(&id)
+                .is_some_and(|peer| !peer.holds_requests())
+        {
+            match self.send_request(id, &mut request, method, None) {
+                Ok(_) => {
+                    self.root_sent(key.0, request.id, id);
+                    return Ok(request.id);
+                }
+                Err(Refusal::Blocked | Refusal::NotOpen | Refusal::Closing) => {}
+                Err(refusal) => return Err(refused(request.id, to, refusal)),
+            }
+        }
+        if !self.has_room(request.payload.len()) {
+            let reason = "too much waits to be sent already".into();
+            return Err(Failure::Refused {
+                request: id,
+                server: server.clone(),
+                reason,
+            });
+        }
+        let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to));
+        parcel.method = Some(std::sync::Arc::clone(method));
+        self.post(parcel);
+        Ok(id)
+    }
+
+    /// No further initial request of a call comes.
+    pub(super) fn close_call(&mut self, key: CallKey) {
+        if let Some(call) = self.calls.get_mut(key.0)
+            && !call.ended
+        {
+            call.initiator.close();
+            if call.initiator.is_complete() {
+                self.end_call(key.0, Ok(()));
+            }
+        }
+    }
+
+    pub(super) fn share_among(&mut self, key: CallKey, requests: u32) {
+        if let Some(call) = self.calls.get_mut(key.0)
+            && let Some(allowance) = &mut call.allowance
+        {
+            allowance.announce(requests);
+        }
+    }
+
+    /// The application takes an event.
+    pub(super) fn take_event(&mut self) -> Option<Event> {
+        let Queued { event, from } = self.events.pop_front()?;
+        if let (Event::Answer(answer), Some(from)) = (&event, from) {
+            self.credit(from, answer.call.0, answer.payload.len());
+        }
+        Some(event)
+    }
+
+    /// An answer over a session is out of the way. A call that has ended needs no credit.
+    fn credit(&mut self, from: SessionId, sequence: u64, size: usize) {
+        let worth = self.config.limits.call / 4;
+        let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.ended) else {
+            return;
+        };
+        let id = call.initiator.call();
+        if let Some((responses, bytes)) = call.credit(from, size as u64, worth)
+            && let Some(session) = self.gate.session(from)
+        {
+            session.grant_call(id, responses, bytes);
+        }
+    }
+
+    // What arrives.
+
+    /// A response, an end, a trace report or a pong arrived, over a session or from this endpoint itself.
+    pub(super) fn handle_answer(&mut self, from: Option<SessionId>, message: Message) {
+        let id = message.call();
+        if id.initiator != self.node {
+            self.counters.undeliverable += 1; // nothing is passed on here
+            return;
+        }
+        if let Message::Pong(pong) = &message {
+            return self.handle_pong(from, pong);
+        }
+        let shown = message.token();
+        let Some(call) = self.calls.get_mut(id.sequence) else {
+            self.counters.late_dropped += 1;
+            return;
+        };
+        if !call.may_answer(shown, from) {
+            self.counters.forged_dropped += 1;
+            return;
+        }
+        if call.ended {
+            self.counters.late_dropped += 1;
+            return self.handle_late(from, &message);
+        }
+        // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
+        if matches!(&message, Message::Response(response) if response.status)
+            && self.raw >= call.deadline
+        {
+            return self.call_deadline(id.sequence);
+        }
+        let request = match &message {
+            Message::Response(response) => response.request,
+            Message::End(end) => end.request,
+            _ => RequestId::FIRST,
+        };
+        let handled = match message {
+            Message::Response(response) => self.handle_response(from, response),
+            Message::End(end) => call.initiator.handle_end(&end).map_err(Failure::from),
+            Message::Trace(report) => {
+                call.initiator.handle_trace(&report.records);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        let Some(call) = self.calls.get(id.sequence) else {
+            return;
+        };
+        match handled {
+            Err(failure) => self.end_call(id.sequence, Err(failure)),
+            Ok(()) if call.initiator.is_complete() => self.end_call(id.sequence, Ok(())),
+            Ok(()) if call.watch.is_some() => self.note_heard(id.sequence, request, from, shown),
+            Ok(()) => {}
+        }
+    }
+
+    fn handle_response(
+        &mut self,
+        from: Option<SessionId>,
+        response: Response,
+    ) -> Result<(), Failure> {
+        let sequence = response.call.sequence;
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return Ok(());
+        };
+        match call.initiator.handle_response(&response)? {
+            Arrival::Duplicate | Arrival::Contradiction => {
+                // One that was sent again has cost the call's credit like any other.
+                if let Some(from) = from {
+                    self.credit(from, sequence, response.payload.len());
+                }
+                Ok(())
+            }
+            Arrival::New => {
+                let fail_fast = call
+                    .options
+                    .as_ref()
+                    .is_some_and(|options| options.fail_fast);
+                let answer = Answer {
+                    call: CallKey(sequence),
+                    request: response.request,
+                    index: response.index,
+                    status: response.status,
+                    payload: response.payload,
+                };
+                self.events.push_back(Queued {
+                    event: Event::Answer(answer),
+                    from,
+                });
+                if response.status && fail_fast {
+                    Err(Failure::Aborted)
+                } else {
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    /// The call has ended, but what it still hears tells what has stopped.
+    #[cold]
+    fn handle_late(&mut self, from: Option<SessionId>, message: &Message) {
+        let id = message.call();
+        let Some(call) = self.calls.get_mut(id.sequence) else {
+            return;
+        };
+        let request = match message {
+            Message::Response(response) => {
+                let _ = call.initiator.handle_response(response);
+                response.request
+            }
+            Message::End(end) => {
+                let _ = call.initiator.handle_end(end);
+                end.request
+            }
+            _ => return,
+        };
+        self.note_heard(id.sequence, request, from, message.token());
+    }
+
+    // How calls end.
+
+    pub(super) fn call_deadline(&mut self, sequence: u64) {
+        let Some(call) = self.calls.get(sequence).filter(|call| !call.ended) else {
+            return;
+        };
+        let missing = call.initiator.missing().take(8);
+        let failure = Failure::Deadline {
+            after: call.time,
+            missing: missing.map(|request| call.describe(request)).collect(),
+        };
+        self.end_call(sequence, Err(failure));
+    }
+
+    /// A call has come to its outcome; nothing changes that. What still runs somewhere is told to stop.
+    pub(super) fn end_call(&mut self, sequence: u64, outcome: Result<(), Failure>) {
+        let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.ended) else {
+            return;
+        };
+        call.ended = true;
+        let event = match &outcome {
+            Ok(()) => call.complete(CallKey(sequence)),
+            Err(failure) => Event::Failed {
+                call: CallKey(sequence),
+                failure: Box::new(failure.clone()),
+            },
+        };
+        for root in call.roots.iter() {
+            if let Some(peer) = root.session.and_then(|id| self.peers.get_mut(&id)) {
+                peer.busy = peer.busy.saturating_sub(1);
+            }
+        }
+        self.tell(event);
+        if outcome.is_ok() || !self.wind_down(sequence) {
+            self.forget_call(sequence);
+        }
+    }
+
+    /// Nothing of a call runs any more.
+    pub(super) fn forget_call(&mut self, sequence: u64) {
+        self.watch_at(sequence, None);
+        if let Some(call) = self.calls.get(sequence) {
+            let alarm = (call.deadline, Alarm::Call(sequence));
+            if !self.alarms.is_empty() {
+                self.alarms.remove(&alarm);
+            }
+        }
+        self.calls.remove(sequence);
+        while let Some((_, first)) = self.fresh.front()
+            && self.calls.get(*first).is_none()
+        {
+            self.fresh.pop_front();
+        }
+    }
+
+    /// A call has lasted for a while: from now on its deadline is among the alarms.
+    pub(super) fn set_deadline(&mut self, sequence: u64) {
+        if let Some(call) = self.calls.get(sequence).filter(|call| !call.ended) {
+            self.alarms.insert((call.deadline, Alarm::Call(sequence)));
+        }
+    }
+
+    pub(super) fn is_over(&self, sequence: u64) -> bool {
+        self.calls.get(sequence).is_none_or(|call| call.ended)
+    }
+
+    // What becomes of initial requests.
+
+    /// A session has taken an initial request.
+    pub(super) fn root_sent(&mut self, sequence: u64, request: RequestId, session: SessionId) {
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return;
+        };
+        let root = call
+            .roots
+            .iter_mut()
+            .find(|root| root.request.path == request.path);
+        if let (Some(root), Some(peer)) = (root, self.peers.get_mut(&session)) {
+            root.session = Some(session);
+            root.lost = false;
+            peer.busy += 1;
+        }
+    }
+
+    /// An initial request certainly reaches nobody.
+    pub(super) fn not_sent(&mut self, sequence: u64, request: RequestId, error: ConnectError) {
+        self.end_call(sequence, Err(Failure::NotSent { request, error }));
+    }
+
+    /// A session does not take an initial request at all.
+    pub(super) fn root_refused(
+        &mut self,
+        sequence: u64,
+        request: RequestId,
+        to: SocketAddr,
+        refusal: Refusal,
+    ) {
+        self.end_call(sequence, Err(refused(request, to, refusal)));
+    }
+}
+
+impl Call {
+    fn share(&mut self) -> Option<Budgets> {
+        let allowance = self.allowance.as_mut()?;
+        // Whether there may be one more is decided where all that arrives is counted, too.
+        let _ = allowance.spend_request();
+        Some(match allowance.announced() {
+            1 => allowance.rest(),
+            _ => allowance.share(),
+        })
+    }
+
+    fn request_options(
+        &self,
+        budgets: Option<Budgets>,
+        ping: PingSettings,
+    ) -> Option<Box<Options>> {
+        let ping = Some(self.ping(ping)).filter(|ping| *ping != DEFAULT_PING);
+        let metadata = self.options.as_ref().map(|options| &options.metadata);
+        let metadata = metadata.filter(|metadata| !metadata.is_empty());
+        if metadata.is_none() && budgets.is_none() && ping.is_none() {
+            return None;
+        }
+        Some(Box::new(Options {
+            ping,
+            metadata: metadata.cloned().unwrap_or_default(),
+            budgets,
+            ..Options::default()
+        }))
+    }
+}
+
+fn refused(request: RequestId, to: SocketAddr, refusal: Refusal) -> Failure {
+    let server = Address::Udp(to);
+    match refusal {
+        Refusal::TooLarge { size, limit } => Failure::TooLarge {
+            request,
+            server,
+            size,
+            limit,
+        },
+        Refusal::TooLargeForDatagrams { size } => Failure::TooLarge {
+            request,
+            server,
+            size,
+            limit: wallaby_proto::datagram::MAX_MESSAGE as u64,
+        },
+        refusal => Failure::Refused {
+            request,
+            server,
+            reason: refusal.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wallaby_proto::NodeId;
+
+    fn call(sequence: u64) -> Box<Call> {
+        let initiator = NodeId::new(1).expect("not zero");
+        let (id, token) = (
+            CallId {
+                initiator,
+                sequence,
+            },
+            Token::new(sequence),
+        );
+        Box::new(Call {
+            initiator: Initiator::new(id, token, Budgets::default()),
+            token,
+            time: Duration::ZERO,
+            deadline: Duration::ZERO,
+            options: None,
+            roots: Line::default(),
+            ended: false,
+            taken: Vec::new(),
+            watch: None,
+            watch_due: None,
+            pinged: Vec::new(),
+            allowance: None,
+        })
+    }
+
+    /// A call that lives long beside very many short ones keeps its place, and costs them none.
+    #[test]
+    fn calls_are_found_by_their_sequence_and_the_oldest_is_known() {
+        let mut calls = Calls::default();
+        let first = calls.next();
+        calls.add(first, call(first));
+        for _ in 0..10_000 {
+            let next = calls.next();
+            assert!(next > first && calls.get(next).is_none());
+            calls.add(next, call(next));
+            assert_eq!(
+                calls.get(next).map(|call| call.token),
+                Some(Token::new(next))
+            );
+            assert_eq!(calls.oldest, first);
+            calls.remove(next);
+            assert!(calls.get(next).is_none());
+        }
+        assert_eq!((calls.len(), calls.places.len()), (1, PLACES));
+        let many: Vec<u64> = (0..1000)
+            .map(|_| {
+                let next = calls.next();
+                calls.add(next, call(next));
+                next
+            })
+            .collect();
+        assert!(many.is_sorted());
+        assert!(many.iter().all(|sequence| calls.get(*sequence).is_some()));
+        calls.remove(first);
+        assert_eq!(calls.oldest, many[0]);
+        many.iter()
+            .rev()
+            .for_each(|sequence| calls.remove(*sequence));
+        let next = calls.next();
+        assert_eq!((calls.len(), calls.oldest), (0, next));
+    }
+}

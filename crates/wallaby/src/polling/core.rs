@@ -1,0 +1,357 @@
+//! All of an endpoint but its socket and its handlers: what it knows, and what becomes of what arrives.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wallaby_proto::call::clock::Clock;
+use wallaby_proto::call::records::{RecordLimits, Records, Session, Ticket};
+use wallaby_proto::connection::{Event as SessionNews, Hello, MethodDefinition};
+use wallaby_proto::datagram::{BySession, Gate, SessionId, Settings};
+use wallaby_proto::wire::Message;
+use wallaby_proto::{Address, Code, NodeId, Status};
+
+use super::builder::Config;
+use super::calls::Calls;
+use super::event::{Event, RequestKey};
+use super::peers::{Peer, Refused};
+use super::requests::{Held, Job};
+use crate::endpoint::DEFAULT_PING;
+use crate::error::BindError;
+use crate::random;
+
+/// How often the records learn at most what peers have acknowledged.
+const WRITTEN_EVERY: Duration = Duration::from_millis(5);
+
+/// What an endpoint has seen that it does not tell anybody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Datagrams received, whatever became of them.
+    pub datagrams_received: u64,
+    /// Datagrams sent.
+    pub datagrams_sent: u64,
+    /// Datagrams dropped: damaged, not what the protocol says, or for no session.
+    pub datagrams_dropped: u64,
+    /// Requests that came twice, or for a call that is over.
+    pub requests_dropped: u64,
+    /// Requests refused: without a valid seal, though seals are required.
+    pub unsealed_refused: u64,
+    /// Answers and pongs dropped: they did not show that they may answer.
+    pub forged_dropped: u64,
+    /// Answers dropped: their call was over.
+    pub late_dropped: u64,
+    /// Answers dropped: no way leads to their initiator.
+    pub undeliverable: u64,
+    /// Handlers that panicked.
+    pub panics: u64,
+    /// Errors of handlers whose request had ended before.
+    pub late_errors: u64,
+}
+
+/// Something that happens at a time of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Alarm {
+    /// The deadline of a call.
+    Call(u64),
+    /// The deadline of a request that was put aside.
+    Request(RequestKey),
+}
+
+/// An event, and what the application's taking it sets off.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) event: Event,
+    /// The session that an answer came over.
+    pub(super) from: Option<SessionId>,
+}
+
+/// An endpoint without its socket and its handlers.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) config: Config,
+    pub(super) node: NodeId,
+    pub(super) address: Option<Address>,
+    /// What tokens are derived from.
+    pub(super) secret: [u8; 16],
+    pub(super) gate: Gate,
+    clock: Clock,
+    /// The time, since the moment that the socket's clock counts from: deadlines are kept by it.
+    pub(super) raw: Duration,
+    /// The same, but it stood still while nobody listened: all state machines keep to it.
+    pub(super) now: Duration,
+    pub(super) counters: Counters,
+
+    pub(super) peers: BySession<Peer>,
+    pub(super) by_number: BTreeMap<u64, SessionId>,
+    pub(super) by_address: HashMap<SocketAddr, SessionId>,
+    pub(super) by_node: HashMap<NodeId, Vec<SessionId>>,
+    /// What was looked up last in those two.
+    pub(super) last_address: Option<(SocketAddr, SessionId)>,
+    pub(super) last_node: Option<(NodeId, SessionId)>,
+    pub(super) last_number: u64,
+    /// Sessions that are being opened.
+    pub(super) opening: Vec<SessionId>,
+    /// The life that was last found at each address.
+    pub(super) found: HashMap<SocketAddr, NodeId>,
+    /// Until when an address is not dialled for others.
+    pub(super) unreachable: HashMap<SocketAddr, Duration>,
+    /// Bytes of messages that wait for a connection or for credit.
+    pub(super) waiting: usize,
+    /// When peers' use was last counted.
+    pub(super) used: u64,
+
+    pub(super) records: Records,
+    /// When the records last learnt what has been acknowledged.
+    written_at: Duration,
+    /// Methods that are served, by name.
+    names: HashMap<Arc<str>, usize>,
+    pub(super) served: Vec<Arc<MethodDefinition>>,
+    pub(super) held: Held,
+    pub(super) tickets: BTreeMap<Ticket, RequestKey>,
+    /// The request of the handler that has just returned, if that did not end it.
+    pub(super) returned: Option<Box<Job>>,
+    /// What that handler has put aside.
+    pub(super) put_aside: Option<RequestKey>,
+
+    pub(super) calls: Calls,
+    /// Calls that are watched over, by when they are to be looked at.
+    pub(super) watched: BTreeSet<(Duration, u64)>,
+    /// Calls that were not looked at yet, in the order in which they began, and when that was.
+    pub(super) fresh: VecDeque<(Duration, u64)>,
+    pub(super) alarms: BTreeSet<(Duration, Alarm)>,
+    /// Answers of this endpoint to its own calls.
+    pub(super) local: VecDeque<Message>,
+    pub(super) events: VecDeque<Queued>,
+}
+
+impl Core {
+    pub(super) fn new(
+        config: Config,
+        hello: Arc<Hello>,
+        settings: Settings,
+    ) -> Result<Self, BindError> {
+        let limits = RecordLimits {
+            requests: config.remembered,
+            kept_bytes: config.kept_bytes,
+            ping: DEFAULT_PING,
+            ..RecordLimits::default()
+        };
+        Ok(Self {
+            config,
+            node: hello.node,
+            address: hello.address.clone(),
+            secret: random::bytes()?,
+            gate: Gate::new(hello, random::bytes()?, settings),
+            clock: Clock::default(),
+            raw: Duration::ZERO,
+            now: Duration::ZERO,
+            counters: Counters::default(),
+            peers: BySession::default(),
+            by_number: BTreeMap::new(),
+            by_address: HashMap::new(),
+            by_node: HashMap::new(),
+            last_address: None,
+            last_node: None,
+            last_number: 0,
+            opening: Vec::new(),
+            found: HashMap::new(),
+            unreachable: HashMap::new(),
+            waiting: 0,
+            used: 0,
+            records: Records::new(limits, random::bytes()?),
+            written_at: Duration::ZERO,
+            names: HashMap::new(),
+            served: Vec::new(),
+            held: Held::default(),
+            tickets: BTreeMap::new(),
+            returned: None,
+            put_aside: None,
+            calls: Calls::default(),
+            watched: BTreeSet::new(),
+            fresh: VecDeque::new(),
+            alarms: BTreeSet::new(),
+            local: VecDeque::new(),
+            events: VecDeque::new(),
+        })
+    }
+
+    // Time.
+
+    /// It is so late by the socket's clock.
+    pub(super) fn set_time(&mut self, raw: Duration) {
+        self.raw = raw.max(self.raw);
+        self.now = self.clock.turn(self.raw, None);
+    }
+
+    /// The same, and all that has arrived was read: what was due at `due` is done now.
+    fn set_time_late(&mut self, due: Duration) {
+        self.now = self.clock.turn(self.raw, Some(due));
+    }
+
+    /// When something has to be done next, by the state machines' clock.
+    fn due(&self) -> Option<Duration> {
+        let fresh = self.fresh.front();
+        let fresh = fresh.map(|(begun, _)| begun.saturating_add(self.fresh_for()));
+        let watched = self.watched.first().map(|first| first.0);
+        let opening = self.opening_until();
+        let machines = self
+            .gate
+            .next_timeout()
+            .into_iter()
+            .chain(self.records.next_timeout());
+        machines.chain(fresh).chain(watched).chain(opening).min()
+    }
+
+    /// How long until something has to be done; `None` is for ever.
+    pub(super) fn time_left(&self) -> Option<Duration> {
+        let machines = self.due().map(|due| self.clock.raw(due));
+        let alarm = self.alarms.first().map(|first| first.0);
+        let next = machines.into_iter().chain(alarm).min()?;
+        Some(next.saturating_sub(self.raw))
+    }
+
+    /// Calls that begin in quick succession are looked at many at a time.
+    fn fresh_for(&self) -> Duration {
+        self.config.ping.period.saturating_mul(9) / 8
+    }
+
+    /// Does what is due. All that has arrived must have been handled.
+    pub(super) fn handle_timeouts(&mut self) {
+        if let Some(due) = self.due().filter(|due| self.clock.raw(*due) <= self.raw) {
+            self.set_time_late(due);
+            let now = self.now;
+            self.gate.handle_timeout(now);
+            self.end_dials();
+            self.note_written();
+            self.records.handle_timeout(now);
+            self.look_at_calls();
+        }
+        while let Some(&(at, alarm)) = self.alarms.first()
+            && at <= self.raw
+        {
+            self.alarms.pop_first();
+            match alarm {
+                Alarm::Call(sequence) => self.call_deadline(sequence),
+                Alarm::Request(key) => self.request_deadline(key),
+            }
+        }
+    }
+
+    /// The records learn what peers have acknowledged; not each time, as there may be many peers.
+    pub(super) fn note_written(&mut self) {
+        if self.now < self.written_at.saturating_add(WRITTEN_EVERY) {
+            return;
+        }
+        self.written_at = self.now;
+        for (id, peer) in &self.peers {
+            if let Some(session) = self.gate.peek(*id) {
+                let acknowledged = session.acknowledged();
+                self.records.written(Session(peer.number), acknowledged);
+                self.records.confirmed(Session(peer.number), acknowledged);
+            }
+        }
+    }
+
+    // Sessions.
+
+    /// Anything about a session but a request.
+    pub(super) fn handle_news(&mut self, id: SessionId, news: SessionNews) {
+        match news {
+            SessionNews::Message(Message::Ping(ping)) => self.handle_ping(id, &ping),
+            SessionNews::Message(message) => self.handle_answer(Some(id), message),
+            SessionNews::Opened(hello) => self.opened(id, &hello),
+            SessionNews::Method(_, definition) => self.learn_method(id, definition),
+            SessionNews::Credit => self.pump(id),
+            SessionNews::GoingAway { .. } => self.going_away(id),
+            SessionNews::TooLarge { message, size } => self.handle_too_large(id, message, size),
+            // There are no bodies over datagrams.
+            SessionNews::Closed(_) | SessionNews::Body(..) => {}
+        }
+    }
+
+    /// The peer names a method.
+    fn learn_method(&mut self, id: SessionId, definition: MethodDefinition) {
+        let served = self.find_method(&definition);
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.methods.push(served);
+        }
+    }
+
+    // Methods.
+
+    /// Adds a method; returns where it stands.
+    pub(super) fn add_method(&mut self, definition: Arc<MethodDefinition>) -> Option<usize> {
+        let name = Arc::clone(definition.name());
+        if self.names.contains_key(&name) {
+            return None;
+        }
+        let position = self.served.len();
+        self.names.insert(name, position);
+        self.served.push(definition);
+        Some(position)
+    }
+
+    /// The method that a caller means.
+    fn find_method(&self, caller: &MethodDefinition) -> Result<usize, Refused> {
+        let position = self.names.get(caller.name()).copied();
+        let here = position.and_then(|position| Some((position, self.served.get(position)?)));
+        let Some((position, here)) = here else {
+            let message = format!("no method {} here", caller.name());
+            return Err(Refused(Box::new((
+                caller.clone(),
+                Status::new(Code::Unimplemented, message),
+            ))));
+        };
+        match crate::service::check(here, caller) {
+            Ok(()) => Ok(position),
+            Err(status) => Err(Refused(Box::new((caller.clone(), status)))),
+        }
+    }
+
+    /// Methods that are registered later may be meant by names that peers have told before.
+    pub(super) fn look_up_again(&mut self) {
+        for id in self.peers.keys().copied().collect::<Vec<_>>() {
+            let known = self
+                .peers
+                .get_mut(&id)
+                .map(|peer| std::mem::take(&mut peer.methods));
+            let known = known
+                .unwrap_or_default()
+                .into_iter()
+                .map(|method| match method {
+                    Ok(position) => Ok(position),
+                    Err(Refused(refused)) => self.find_method(&refused.0),
+                });
+            let known = known.collect();
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.methods = known;
+            }
+        }
+    }
+
+    // The application.
+
+    pub(super) fn tell(&mut self, event: Event) {
+        self.events.push_back(Queued { event, from: None });
+    }
+
+    /// The records want something done.
+    pub(super) fn act(&mut self) {
+        loop {
+            while let Some(action) = self.records.poll() {
+                self.act_on_records(action);
+            }
+            let Some(message) = self.local.pop_front() else {
+                return;
+            };
+            self.handle_answer(None, message);
+        }
+    }
+
+    /// The status, as one of this endpoint.
+    pub(super) fn own(&self, status: Status) -> Status {
+        status.by(self.address.as_ref())
+    }
+}

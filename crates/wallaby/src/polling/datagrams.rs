@@ -1,0 +1,393 @@
+//! What an endpoint sends and receives by: datagrams, a way to wait for them, and the time.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use crate::transport::bare;
+
+/// Something that carries datagrams and tells the time: a UDP socket ([`Udp`]), or in its place a network stack in user
+/// space, or a network that is only simulated, with a clock to fit.
+///
+/// Datagrams may be lost, doubled, late and damaged; the protocol repairs that. They may have up to 65,507 bytes.
+pub trait Datagrams {
+    /// The time since any fixed moment. It never goes backwards.
+    fn now(&self) -> Duration;
+
+    /// Where others reach it.
+    fn local(&self) -> SocketAddr;
+
+    /// Hands over a datagram to be sent.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is no room now: it is handed over again later. Any other error counts as a datagram that was
+    /// lost.
+    fn send(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()>;
+
+    /// Receives as many datagrams as are there, but at most a [`batch`](Self::batch); if there are none, waits for the first
+    /// one for at most `wait`, and may return earlier. If something was not sent for want of room (`full`), it need not wait
+    /// longer than until there may be room again. Returns how many there are.
+    ///
+    /// # Errors
+    ///
+    /// If nothing can be received any more.
+    fn receive(&mut self, wait: Duration, full: bool) -> io::Result<usize>;
+
+    /// Most datagrams that are received at a time. Fewer say that no more were there.
+    fn batch(&self) -> usize;
+
+    /// One of the datagrams that were received last, and who sent it; `None` if there are not so many.
+    fn received(&self, index: usize) -> Option<(&[u8], SocketAddr)>;
+
+    /// Where a datagram that was sent could not be delivered, as the network says; `None` if there is no such news.
+    fn take_unreachable(&mut self) -> Option<SocketAddr> {
+        None
+    }
+}
+
+/// Most datagrams that are received in one system call.
+const BATCH: usize = 16;
+
+/// Room for any datagram.
+const ROOM: usize = 64 * 1024;
+
+/// A wait above this is one of this length: whoever waits looks again.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// A UDP socket of the operating system, and its monotonic clock.
+///
+/// Where it has to wait, it waits in the call that receives, without asking first. How long such a call waits is a setting
+/// of the socket in ticks of the kernel's clock, 1 to 10 ms; what has to be more exact waits by `ppoll`, unless datagrams come
+/// in quick succession: then the next one will most likely end the wait, and if it does not, that is noticed a tick or two
+/// late, once.
+pub struct Udp {
+    socket: UdpSocket,
+    local: SocketAddr,
+    epoch: Instant,
+    tick: Duration,
+    /// How long the socket waits at the moment; zero is for ever.
+    timeout: Duration,
+    /// The last wait was ended by a datagram.
+    busy: bool,
+    /// There may be news of datagrams that were sent.
+    news: bool,
+    slots: Box<Slots>,
+    received: usize,
+}
+
+/// What one system call fills in. All pointers in `headers` point into the heap blocks that this owns, which never move.
+struct Slots {
+    headers: [libc::mmsghdr; BATCH],
+    names: Box<[libc::sockaddr_storage; BATCH]>,
+    #[expect(dead_code, reason = "the headers point to them")]
+    vectors: Box<[libc::iovec; BATCH]>,
+    bytes: Box<[u8]>,
+}
+
+impl Slots {
+    fn new() -> Box<Self> {
+        let mut bytes = vec![0; BATCH * ROOM].into_boxed_slice();
+        // SAFETY: these are plain C structures, for which zero bytes are valid.
+        let (mut headers, names, vectors): (
+            [libc::mmsghdr; BATCH],
+            [libc::sockaddr_storage; BATCH],
+            [libc::iovec; BATCH],
+        ) = unsafe { std::mem::zeroed() };
+        let (mut names, mut vectors) = (Box::new(names), Box::new(vectors));
+        let parts = vectors.iter_mut().zip(bytes.chunks_exact_mut(ROOM));
+        for ((header, name), (vector, room)) in headers.iter_mut().zip(names.iter_mut()).zip(parts)
+        {
+            vector.iov_base = room.as_mut_ptr().cast();
+            vector.iov_len = room.len();
+            header.msg_hdr.msg_name = (&raw mut *name).cast();
+            header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            header.msg_hdr.msg_iov = &raw mut *vector;
+            header.msg_hdr.msg_iovlen = 1;
+        }
+        Box::new(Self {
+            headers,
+            names,
+            vectors,
+            bytes,
+        })
+    }
+}
+
+impl Udp {
+    /// A socket at this address; port 0 for any.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = bare::bind(address)?;
+        Ok(Self {
+            local: socket.local_addr()?,
+            socket,
+            epoch: Instant::now(),
+            tick: tick(),
+            timeout: Duration::ZERO,
+            busy: false,
+            news: false,
+            slots: Slots::new(),
+            received: 0,
+        })
+    }
+
+    /// One system call: `Ok(0)` if nothing came.
+    fn receive_with(&mut self, flags: libc::c_int) -> io::Result<usize> {
+        let slots = &mut *self.slots;
+        // The kernel writes how long each name is, but only of those that it received last.
+        for header in slots.headers.iter_mut().take(self.received) {
+            header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        }
+        self.received = 0;
+        // SAFETY: each header points to a name, a vector and room for a datagram, with their lengths; all belong to `slots`,
+        // which outlives the call and is not referred to otherwise.
+        let received = unsafe {
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                slots.headers.as_mut_ptr(),
+                BATCH as libc::c_uint,
+                flags,
+                std::ptr::null_mut(),
+            )
+        };
+        if received >= 0 {
+            self.received = received as usize;
+            return Ok(self.received);
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            // The news of a datagram that was sent (see `take_unreachable`), or nothing for as long as was to be waited.
+            Some(
+                libc::EAGAIN
+                | libc::EINTR
+                | libc::ECONNREFUSED
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::EMSGSIZE
+                | libc::EHOSTDOWN
+                | libc::ENETDOWN
+                | libc::ENOBUFS
+                | libc::EPERM
+                | libc::EACCES
+                | libc::ENOPROTOOPT
+                | libc::EPROTO,
+            ) => {
+                self.news |= error.kind() != io::ErrorKind::WouldBlock;
+                Ok(0)
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Waits until there may be something to receive, or for so long. A signal ends it.
+    fn poll(&self, wait: Duration, full: bool) -> io::Result<()> {
+        let writable = if full { libc::POLLOUT } else { 0 };
+        let mut socket = libc::pollfd {
+            fd: self.socket.as_raw_fd(),
+            events: libc::POLLIN | writable,
+            revents: 0,
+        };
+        let time = libc::timespec {
+            tv_sec: wait.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(wait.subsec_nanos()),
+        };
+        // SAFETY: both structures outlive the call; there is one, as it says.
+        let polled = unsafe { libc::ppoll(&raw mut socket, 1, &raw const time, std::ptr::null()) };
+        if polled >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted => Ok(()),
+            _ => Err(error),
+        }
+    }
+
+    /// The socket waits no longer than this, but not much less either; whether it can be told so.
+    fn set_timeout(&mut self, wait: Duration) -> io::Result<bool> {
+        // The kernel's timers may be late by a tick, or by an eighth of a long time.
+        let exact = wait.saturating_sub(wait / 8 + self.tick);
+        let most = if exact >= self.tick {
+            exact
+        } else if self.busy && wait >= self.tick / 4 {
+            self.tick
+        } else {
+            return Ok(false);
+        };
+        if self.timeout.is_zero() || self.timeout > most || self.timeout < most / 4 {
+            let time = libc::timeval {
+                tv_sec: most.as_secs() as libc::time_t,
+                tv_usec: most.subsec_micros() as libc::suseconds_t,
+            };
+            let socket = self.socket.as_raw_fd();
+            bare::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, time)?;
+            self.timeout = most;
+        }
+        Ok(true)
+    }
+}
+
+impl Datagrams for Udp {
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn send(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        match self.socket.send_to(datagram, to) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                // The error may be one of a datagram sent before; it is told once.
+                self.news = true;
+                self.socket.send_to(datagram, to).map(drop)
+            }
+            result => result.map(drop),
+        }
+    }
+
+    fn receive(&mut self, wait: Duration, full: bool) -> io::Result<usize> {
+        let wait = wait.min(LONGEST);
+        if wait.is_zero() {
+            return self.receive_with(libc::MSG_DONTWAIT);
+        }
+        let received = if !full && self.set_timeout(wait)? {
+            self.receive_with(libc::MSG_WAITFORONE)
+        } else {
+            self.poll(wait, full)?;
+            self.receive_with(libc::MSG_DONTWAIT)
+        }?;
+        self.busy = received > 0;
+        Ok(received)
+    }
+
+    fn batch(&self) -> usize {
+        BATCH
+    }
+
+    fn received(&self, index: usize) -> Option<(&[u8], SocketAddr)> {
+        if index >= self.received {
+            return None;
+        }
+        let slots = &*self.slots;
+        let len = slots.headers.get(index)?.msg_len as usize;
+        let from = bare::address(slots.names.get(index)?)?;
+        let start = index * ROOM;
+        Some((slots.bytes.get(start..start + len)?, from))
+    }
+
+    fn take_unreachable(&mut self) -> Option<SocketAddr> {
+        if !self.news {
+            return None;
+        }
+        let found = bare::take_unreachable(&self.socket);
+        self.news = found.is_some();
+        found
+    }
+}
+
+impl fmt::Debug for Udp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Udp({})", self.local)
+    }
+}
+
+/// What the kernel's timeouts of sockets are counted in: 1 to 10 ms.
+fn tick() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure outlives the call, which fills it in.
+    let known = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) } == 0;
+    let tick = Duration::new(
+        time.tv_sec.unsigned_abs(),
+        time.tv_nsec.unsigned_abs() as u32,
+    );
+    if known && !tick.is_zero() {
+        tick
+    } else {
+        Duration::from_millis(10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn pair() -> (Udp, Udp) {
+        let bind = || Udp::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
+        (bind(), bind())
+    }
+
+    #[test]
+    fn datagrams_come_in_batches_with_their_senders() {
+        let (mut here, mut there) = pair();
+        assert_eq!(there.receive(Duration::ZERO, false).expect("receives"), 0);
+        assert!(there.received(0).is_none());
+        for number in 0..BATCH as u8 + 3 {
+            here.send(&[number; 3], there.local()).expect("sent");
+        }
+        here.send(&vec![9; 65_507], there.local()).expect("sent");
+        let first = there
+            .receive(Duration::from_secs(5), false)
+            .expect("receives");
+        assert_eq!(first, BATCH);
+        for number in 0..BATCH {
+            let expected = [number as u8; 3];
+            assert_eq!(
+                there.received(number),
+                Some((expected.as_slice(), here.local()))
+            );
+        }
+        assert!(there.received(BATCH).is_none());
+        assert_eq!(there.receive(Duration::ZERO, false).expect("receives"), 4);
+        assert_eq!(
+            there.received(3).map(|(bytes, _)| bytes.len()),
+            Some(65_507)
+        );
+        // A short datagram after a long one is short.
+        here.send(&[1], there.local()).expect("sent");
+        assert_eq!(
+            there
+                .receive(Duration::from_secs(5), true)
+                .expect("receives"),
+            1
+        );
+        assert_eq!(there.received(0), Some(([1].as_slice(), here.local())));
+    }
+
+    #[test]
+    fn a_wait_is_over_in_time_however_long_it_is() {
+        let (_, mut there) = pair();
+        for millis in [1, 3, 30] {
+            let wait = Duration::from_millis(millis);
+            let begun = there.now();
+            while there.now() - begun < wait {
+                let left = wait.saturating_sub(there.now() - begun);
+                assert_eq!(there.receive(left, false).expect("receives"), 0);
+            }
+            assert!(there.now() - begun < Duration::from_secs(5));
+        }
+    }
+
+    #[test]
+    fn nobody_at_an_address_is_told() {
+        let (mut here, there) = pair();
+        let to = there.local();
+        drop(there);
+        here.send(&[1], to).expect("sent");
+        here.receive(Duration::from_millis(1), false)
+            .expect("receives");
+        assert_eq!(here.take_unreachable(), Some(to));
+        assert_eq!(here.take_unreachable(), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! What an endpoint tells its application.
+
+use std::marker::PhantomData;
+
+use bytes::Bytes;
+use wallaby_proto::{RequestId, Status};
+
+use crate::codec::{Codec, CodecError};
+use crate::error::{CallError, Failure};
+use crate::method::Answer as Answers;
+
+/// A call of this endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallKey(pub(super) u64);
+
+/// A request that was put aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestKey {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+/// What happened. After [`Complete`](Self::Complete) or [`Failed`](Self::Failed) nothing more comes of a call, and each call
+/// comes to one of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// An answer of a call, or a status in place of one.
+    Answer(Answer),
+    /// A call is complete: everything that was to come has come.
+    Complete {
+        /// Which.
+        call: CallKey,
+        /// How many of its answers were statuses.
+        statuses: u64,
+    },
+    /// A call has failed.
+    Failed {
+        /// Which.
+        call: CallKey,
+        /// Why.
+        failure: Box<Failure>,
+    },
+    /// A request that was put aside has ended: it was aborted, or had no time left. It cannot be answered any more.
+    Stopped {
+        /// Which.
+        request: RequestKey,
+        /// What its initiator is told in its name.
+        status: Box<Status>,
+    },
+}
+
+/// An answer of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The call.
+    pub call: CallKey,
+    /// The request that sent it.
+    pub request: RequestId,
+    /// Its number among the answers of its branch.
+    pub index: u32,
+    pub(super) status: bool,
+    pub(super) payload: Bytes,
+}
+
+impl Answer {
+    /// The payload.
+    ///
+    /// # Errors
+    ///
+    /// The status that came in place of an answer, or [`CallError::Decode`] if that cannot be read.
+    pub fn payload(self) -> Result<Bytes, CallError> {
+        if !self.status {
+            return Ok(self.payload);
+        }
+        match Status::from_payload(&self.payload) {
+            Ok(status) => Err(CallError::Status(status.at(self.request))),
+            Err(error) => Err(CallError::Decode {
+                request: self.request,
+                error: CodecError::new("status", error.to_string()),
+            }),
+        }
+    }
+}
+
+/// A call of a method whose types are known.
+pub struct Call<A, C> {
+    key: CallKey,
+    types: PhantomData<fn() -> (A, C)>,
+}
+
+impl<A: Answers, C: Codec<A::Item>> Call<A, C> {
+    pub(super) fn new(key: CallKey) -> Self {
+        Self {
+            key,
+            types: PhantomData,
+        }
+    }
+
+    /// Which call it is.
+    pub fn key(&self) -> CallKey {
+        self.key
+    }
+
+    /// Whether this is an answer of this call.
+    pub fn owns(&self, answer: &Answer) -> bool {
+        answer.call == self.key
+    }
+
+    /// An answer of this call.
+    ///
+    /// # Errors
+    ///
+    /// The status that came in its place, or that it cannot be read.
+    pub fn read(&self, answer: Answer) -> Result<A::Item, CallError> {
+        let request = answer.request;
+        let payload = answer.payload()?;
+        C::decode(payload).map_err(|error| CallError::Decode { request, error })
+    }
+}
+
+impl<A, C> Clone for Call<A, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A, C> Copy for Call<A, C> {}
+
+impl<A, C> std::fmt::Debug for Call<A, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Call({})", self.key.0)
+    }
+}

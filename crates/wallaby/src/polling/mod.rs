@@ -1,0 +1,550 @@
+//! Endpoints that the application turns itself: no thread, no task, no runtime inside.
+//!
+//! An endpoint of this module does nothing but when it is told to: [`Endpoint::turn`] receives what has arrived, runs handlers
+//! for it, sends what there is to send, and looks at what is due, all on the thread that calls it. What became of calls is
+//! then waiting as [`Event`]s. It speaks the same protocol as [`crate::Endpoint`], over UDP, and they call each other, serve
+//! each other and forward to each other. `docs/polling.md` says when to use which, and what this one does not do.
+//!
+//! ```
+//! use wallaby::polling::{Endpoint, Event, Wait};
+//!
+//! #[wallaby::service(package = "example")]
+//! trait Greeter {
+//!     async fn greet(name: String) -> String;
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut server = Endpoint::bind("udp://127.0.0.1:0")?;
+//! server.serve(&greeter::GREET, |request, (name,)| {
+//!     request.respond(&format!("Hello, {name}!"))?;
+//!     Ok(())
+//! })?;
+//!
+//! let mut client = Endpoint::bind("udp://127.0.0.1:0")?;
+//! let call = client.call(server.address(), greeter::greet("hop".into()), &Default::default())?;
+//! loop {
+//!     server.turn(Wait::Not)?; // in a program of its own: Wait::Forever
+//!     client.turn(Wait::Not)?;
+//!     match client.next_event() {
+//!         Some(Event::Answer(answer)) => assert_eq!(call.read(answer)?, "Hello, hop!"),
+//!         Some(Event::Complete { .. }) => break,
+//!         Some(other) => panic!("{other:?}"),
+//!         None => {}
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod builder;
+mod calls;
+mod core;
+mod datagrams;
+mod event;
+mod peers;
+mod request;
+mod requests;
+mod watching;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use wallaby_proto::connection::{Event as SessionNews, MethodDefinition};
+use wallaby_proto::datagram::SessionId;
+use wallaby_proto::wire::{Message, Request as WireRequest};
+use wallaby_proto::{Address, NodeId, RequestId, Status};
+
+pub use self::builder::{Builder, Limits};
+pub use self::calls::CallOptions;
+pub use self::core::Counters;
+pub use self::datagrams::{Datagrams, Udp};
+pub use self::event::{Answer, Call, CallKey, Event, RequestKey};
+pub use self::request::{RawRequest, Request};
+
+use self::core::Core;
+use crate::codec::Codec;
+use crate::error::{BindError, CallError, Failure, ServeError};
+use crate::method::{self, Method, One, Target};
+use crate::service::undecodable;
+
+/// Room for arriving datagrams that is made at a time.
+const ROOM: usize = 64 * 1024;
+
+/// Full batches of datagrams after which the endpoint looks at what is due, though more may have arrived.
+const BATCHES_UNTIL_TIME: u32 = 16;
+
+/// A wait shorter than this is dear where the kernel counts in ticks.
+const DEAR: Duration = Duration::from_millis(1);
+
+/// How long a turn may wait until something arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all: for loops that have other work, or a processor to themselves.
+    Not,
+    /// At most so long.
+    For(Duration),
+    /// Until something arrives, or has to be done.
+    Forever,
+}
+
+type Handler = Box<dyn FnMut(RawRequest<'_>, Bytes) -> Result<(), Status>>;
+
+/// One participant, client and server at once, that the application turns.
+///
+/// It stays on the thread that made it, and so may what its handlers refer to.
+///
+/// All of its calls are answered by [`next_event`](Self::next_event): each comes to [`Event::Complete`] or
+/// [`Event::Failed`]. Dropping it tells its peers that it is gone; its calls are not aborted then, but their servers notice.
+pub struct Endpoint<D: Datagrams = Udp> {
+    core: Core,
+    datagrams: D,
+    handlers: Vec<Handler>,
+    /// The datagram that is being sent, and where to, if there was no room for it.
+    datagram: Vec<u8>,
+    refused: Option<SocketAddr>,
+    /// Datagrams are copied here, so that payloads can be slices of it.
+    arrived: BytesMut,
+    full_batches: u32,
+}
+
+impl Endpoint {
+    /// An endpoint on a UDP socket at this address, with all settings as they are by default.
+    ///
+    /// # Errors
+    ///
+    /// If the address is not a `udp:` one or unknown, or cannot be listened on.
+    pub fn bind(address: &str) -> Result<Self, BindError> {
+        Self::builder().bind(address)
+    }
+
+    /// For other settings.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+}
+
+impl<D: Datagrams> Endpoint<D> {
+    fn new(mut core: Core, datagrams: D) -> Self {
+        core.set_time(datagrams.now());
+        Self {
+            core,
+            datagrams,
+            handlers: Vec::new(),
+            datagram: Vec::new(),
+            refused: None,
+            arrived: BytesMut::new(),
+            full_batches: 0,
+        }
+    }
+
+    /// Where others reach this endpoint.
+    pub fn address(&self) -> Address {
+        let local = || Address::Udp(self.datagrams.local());
+        self.core.address.clone().unwrap_or_else(local)
+    }
+
+    /// The endpoint's life: random, new at every start.
+    pub fn node(&self) -> NodeId {
+        self.core.node
+    }
+
+    /// What it sends and receives by.
+    pub fn datagrams(&mut self) -> &mut D {
+        &mut self.datagrams
+    }
+
+    /// What it has counted since its start.
+    pub fn counters(&self) -> Counters {
+        let gate = self.core.gate.counters();
+        let stray = gate.stray + gate.unknown + gate.refused + gate.duplicate + gate.overrun;
+        Counters {
+            datagrams_received: gate.received,
+            datagrams_sent: gate.sent,
+            datagrams_dropped: gate.corrupt + gate.malformed + stray,
+            ..self.core.counters
+        }
+    }
+
+    /// How many calls live, how many requests are put aside, and how many peers there are.
+    pub fn sizes(&self) -> (usize, usize, usize) {
+        (
+            self.core.calls.len(),
+            self.core.held.len(),
+            self.core.peers.len(),
+        )
+    }
+
+    // Serving.
+
+    /// Serves a method. The handler runs in [`turn`](Self::turn), and no other does meanwhile: what takes long is put aside
+    /// ([`Request::hold`]) and answered later. A status that it returns, or a panic, ends the request.
+    ///
+    /// # Errors
+    ///
+    /// If a method of this name is served already, or the name is reserved.
+    pub fn serve<Args, A, C>(
+        &mut self,
+        method: &Method<Args, A, C>,
+        mut handler: impl FnMut(Request<'_, A, C>, Args) -> Result<(), Status> + 'static,
+    ) -> Result<(), ServeError>
+    where
+        A: method::Answer,
+        C: Codec<Args> + Codec<A::Item>,
+    {
+        self.serve_raw(
+            Arc::clone(method.definition()),
+            move |request, payload| match <C as Codec<Args>>::decode(payload) {
+                Ok(arguments) => handler(Request::new(request), arguments),
+                Err(error) => Err(undecodable(&error)),
+            },
+        )
+    }
+
+    /// Serves a method with payloads as bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`serve`](Self::serve).
+    pub fn serve_raw(
+        &mut self,
+        method: Arc<MethodDefinition>,
+        handler: impl FnMut(RawRequest<'_>, Bytes) -> Result<(), Status> + 'static,
+    ) -> Result<(), ServeError> {
+        let name = method.name().to_string();
+        if name.starts_with("wallaby.") {
+            return Err(ServeError::Reserved { name });
+        }
+        if self.core.add_method(method).is_none() {
+            return Err(ServeError::Taken { name });
+        }
+        self.handlers.push(Box::new(handler));
+        self.core.look_up_again();
+        Ok(())
+    }
+
+    /// A request that was put aside, to answer it. It ends when it is dropped, unless it is put aside again. `None` if it has
+    /// ended: it was aborted or had no time left.
+    pub fn request(&mut self, key: RequestKey) -> Option<RawRequest<'_>> {
+        self.core.set_time(self.datagrams.now());
+        let job = self.core.take_held(key)?;
+        Some(RawRequest::new(&mut self.core, job, false))
+    }
+
+    // Calling.
+
+    /// Makes a call with one initial request. It leaves at the latest in the next [`turn`](Self::turn).
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be sent; there is no event of the call then.
+    pub fn call<A: method::Answer, C: Codec<A::Item>>(
+        &mut self,
+        server: impl Into<Address>,
+        target: Target<A, C>,
+        options: &CallOptions,
+    ) -> Result<Call<A, C>, Failure> {
+        let payload = target.payload?;
+        let key = self.call_raw(server, &target.definition, payload, options)?;
+        Ok(Call::new(key))
+    }
+
+    /// The same with its payload as bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call).
+    pub fn call_raw(
+        &mut self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        options: &CallOptions,
+    ) -> Result<CallKey, Failure> {
+        let key = self.begin(options)?;
+        if let Err(failure) = self.core.send_initial(key, &server.into(), method, payload) {
+            self.core.events.pop_back(); // it says the same
+            return Err(failure);
+        }
+        self.core.close_call(key);
+        Ok(key)
+    }
+
+    /// Begins a call of several initial requests. It can complete only when no more can come: after
+    /// [`close`](Self::close).
+    ///
+    /// # Errors
+    ///
+    /// If as many calls live as may.
+    pub fn begin(&mut self, options: &CallOptions) -> Result<CallKey, Failure> {
+        self.core.set_time(self.datagrams.now());
+        self.core.begin_call(options)
+    }
+
+    /// Sends an initial request of a call.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be sent, or the call is closed or has ended. The call has failed, and an event says so.
+    pub fn send(
+        &mut self,
+        call: CallKey,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<RequestId, Failure> {
+        self.core
+            .send_initial(call, &server.into(), method, payload)
+    }
+
+    /// Says how many initial requests of a call will come: each gets an equal part of its budgets, if these are stated.
+    pub fn share_among(&mut self, call: CallKey, requests: u32) {
+        self.core.share_among(call, requests);
+    }
+
+    /// No further initial request of a call comes.
+    pub fn close(&mut self, call: CallKey) {
+        self.core.close_call(call);
+    }
+
+    /// Gives a call up: it fails with [`Failure::Aborted`], and what runs of it elsewhere is stopped.
+    pub fn abort(&mut self, call: CallKey) {
+        self.core.set_time(self.datagrams.now());
+        self.core.end_call(call.0, Err(Failure::Aborted));
+    }
+
+    /// What happened next, if anything has.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.core.take_event()
+    }
+
+    /// Makes a call of a method that answers once, and turns the endpoint until it is over; events of other calls are kept
+    /// meanwhile. `wait` is how each turn waits: [`Wait::Not`] keeps the processor busy.
+    ///
+    /// # Errors
+    ///
+    /// How the call failed, or the status in place of its answer. [`Failure::Refused`] if the socket fails.
+    pub fn ask<T: Send + 'static, C: Codec<T>>(
+        &mut self,
+        server: impl Into<Address>,
+        target: Target<One<T>, C>,
+        options: &CallOptions,
+        wait: Wait,
+    ) -> Result<T, CallError> {
+        let server = server.into();
+        let call = self.call(server.clone(), target, options)?;
+        let (mut first, mut answer) = (self.core.events.len(), None);
+        loop {
+            while first < self.core.events.len() {
+                let own = match &self.core.events[first].event {
+                    Event::Answer(answer) => answer.call == call.key(),
+                    Event::Complete { call: of, .. } | Event::Failed { call: of, .. } => {
+                        *of == call.key()
+                    }
+                    Event::Stopped { .. } => false,
+                };
+                if !own {
+                    first += 1;
+                    continue;
+                }
+                match self.core.events.remove(first).map(|queued| queued.event) {
+                    Some(Event::Answer(found)) => answer = Some(found),
+                    Some(Event::Failed { failure, .. }) => return Err((*failure).into()),
+                    _ => {
+                        let answer = answer.ok_or(Failure::NoAnswer)?;
+                        return call.read(answer);
+                    }
+                }
+            }
+            if let Err(error) = self.receive(wait) {
+                self.abort(call.key());
+                return Err(CallError::Failed(Failure::Refused {
+                    request: RequestId::FIRST,
+                    server,
+                    reason: error.to_string(),
+                }));
+            }
+        }
+    }
+
+    // Turning.
+
+    /// Sends what is to be sent, receives what has arrived or waits for it, runs handlers, and does what is due. It returns
+    /// after one round of this; it does not wait if there are events that were not taken.
+    ///
+    /// # Errors
+    ///
+    /// The socket's, if nothing can be received any more.
+    pub fn turn(&mut self, wait: Wait) -> io::Result<()> {
+        let wait = if self.core.events.is_empty() {
+            wait
+        } else {
+            Wait::Not
+        };
+        self.receive(wait)
+    }
+
+    fn receive(&mut self, wait: Wait) -> io::Result<()> {
+        self.core.set_time(self.datagrams.now());
+        self.core.act();
+        self.flush();
+        let left = self.time_left();
+        let due = self.core.raw.saturating_add(left);
+        let wait = match wait {
+            Wait::Not => Duration::ZERO,
+            Wait::For(most) => left.min(most),
+            Wait::Forever => left,
+        };
+        let received = self.datagrams.receive(wait, self.refused.is_some())?;
+        if received > 0 || !wait.is_zero() {
+            self.core.set_time(self.datagrams.now());
+        }
+        self.core.used += 1;
+        if received == 0 {
+            // Perhaps since the network said what became of a datagram.
+            while let Some(at) = self.datagrams.take_unreachable() {
+                self.core.gate.handle_unreachable(self.core.now, at);
+            }
+        }
+        for index in 0..received {
+            if let Some((datagram, from)) = self.datagrams.received(index) {
+                let kept = keep(&mut self.arrived, datagram);
+                self.core.gate.handle_datagram(self.core.now, from, kept);
+            }
+        }
+        self.handle_events();
+        let empty = received < self.datagrams.batch();
+        self.full_batches = if empty { 0 } else { self.full_batches + 1 };
+        // What came to be due meanwhile is done in the next turn.
+        if due <= self.core.raw && (empty || self.full_batches >= BATCHES_UNTIL_TIME) {
+            self.core.handle_timeouts();
+            self.handle_events();
+        }
+        self.flush();
+        Ok(())
+    }
+
+    /// How long nothing has to be done.
+    fn time_left(&mut self) -> Duration {
+        let left = self.core.time_left().unwrap_or(Duration::MAX);
+        if left < DEAR {
+            self.core.gate.put_off_timers(self.core.now + DEAR);
+            return self.core.time_left().unwrap_or(Duration::MAX);
+        }
+        left
+    }
+
+    /// How long until the next [`turn`](Self::turn) has something to do, even if nothing arrives; `None` is for ever. For
+    /// applications that wait for other things as well.
+    pub fn next_timeout(&mut self) -> Option<Duration> {
+        self.core.set_time(self.datagrams.now());
+        if self.core.gate.has_output() {
+            return Some(Duration::ZERO);
+        }
+        self.core.time_left()
+    }
+
+    /// Handles what the sessions have to tell.
+    fn handle_events(&mut self) {
+        loop {
+            while let Some((id, event)) = self.core.gate.poll_event() {
+                match event {
+                    Ok(SessionNews::Message(Message::Request(request))) => {
+                        self.handle_request(id, request)
+                    }
+                    Ok(news) => self.core.handle_news(id, news),
+                    Err(ended) => self.core.session_ended(id, &ended),
+                }
+            }
+            self.core.act();
+            // What was done may have ended sessions.
+            let Some((id, event)) = self.core.gate.poll_event() else {
+                return;
+            };
+            match event {
+                Ok(SessionNews::Message(Message::Request(request))) => {
+                    self.handle_request(id, request)
+                }
+                Ok(news) => self.core.handle_news(id, news),
+                Err(ended) => self.core.session_ended(id, &ended),
+            }
+        }
+    }
+
+    fn handle_request(&mut self, from: SessionId, request: WireRequest) {
+        let Some((job, payload)) = self.core.admit(from, request) else {
+            return;
+        };
+        let Some(handler) = self.handlers.get_mut(job.served) else {
+            return;
+        };
+        let request = RawRequest::new(&mut self.core, job, true);
+        let result = catch_unwind(AssertUnwindSafe(|| handler(request, payload)));
+        self.core.handled(result);
+    }
+
+    /// Sends what may be sent now.
+    fn flush(&mut self) {
+        if !self.core.gate.has_output() && self.refused.is_none() {
+            return;
+        }
+        loop {
+            let to = match self.refused.take() {
+                Some(to) => to,
+                None => {
+                    self.datagram.clear();
+                    match self
+                        .core
+                        .gate
+                        .poll_transmit(self.core.now, &mut self.datagram)
+                    {
+                        Some(transmit) => transmit.to,
+                        None => return,
+                    }
+                }
+            };
+            match self.datagrams.send(&self.datagram, to) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.refused = Some(to);
+                    return;
+                }
+                Err(error) => tracing::debug!(%to, %error, "a datagram was not sent"), // as if lost
+                Ok(()) => {}
+            }
+        }
+    }
+}
+
+/// A datagram that was received, where it can be referred to.
+fn keep(arrived: &mut BytesMut, datagram: &[u8]) -> Bytes {
+    if arrived.capacity() < datagram.len() {
+        arrived.reserve(ROOM);
+    }
+    arrived.extend_from_slice(datagram);
+    arrived.split().freeze()
+}
+
+impl<D: Datagrams> Drop for Endpoint<D> {
+    fn drop(&mut self) {
+        self.core.set_time(self.datagrams.now());
+        for id in self.core.peers.keys().copied().collect::<Vec<_>>() {
+            if let Some(session) = self.core.gate.session(id) {
+                session.close("the endpoint was closed");
+            }
+        }
+        self.flush();
+    }
+}
+
+impl<D: Datagrams> fmt::Debug for Endpoint<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("address", &self.address())
+            .field("node", &self.core.node)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,360 @@
+//! What a handler holds: a request, and what it can do with it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::wire::{Budgets, Metadata};
+use wallaby_proto::{Address, CallId, NodeId, RequestId, Status};
+
+use super::core::Core;
+use super::event::RequestKey;
+use super::requests::{Job, Sending, note_refused};
+use crate::codec::{Codec, Postcard};
+use crate::error::SendError;
+use crate::method::{Answer, Many, One, Target};
+
+/// A request with payloads as bytes.
+///
+/// [`respond`](Self::respond) and [`forward`](Self::forward) end it, [`hold`](Self::hold) puts it aside. Else it ends when it
+/// is dropped, or with the status that its handler returns. The latest message is held back until the handler returns, as it
+/// may be the last one.
+pub struct RawRequest<'a> {
+    core: &'a mut Core,
+    job: Option<Box<Job>>,
+    /// A handler has it, which may return a status for it.
+    handled: bool,
+}
+
+impl<'a> RawRequest<'a> {
+    pub(super) fn new(core: &'a mut Core, job: Box<Job>, handled: bool) -> Self {
+        Self {
+            core,
+            job: Some(job),
+            handled,
+        }
+    }
+
+    fn job(&self) -> &Job {
+        self.job
+            .as_ref()
+            .expect("it is there until the request is consumed")
+    }
+
+    /// The request and what it is sent by, at the same time.
+    fn parts(&mut self) -> (&mut Core, &mut Job) {
+        let job = self
+            .job
+            .as_mut()
+            .expect("it is there until the request is consumed");
+        (self.core, job)
+    }
+
+    pub(super) fn owe_answer(&mut self) {
+        self.parts().1.owes_answer = true;
+    }
+
+    /// The name of the method called.
+    pub fn method(&self) -> &str {
+        let method = self.core.served.get(self.job().served);
+        method.map_or("", |method| method.name())
+    }
+
+    /// The call that it belongs to.
+    pub fn call_id(&self) -> CallId {
+        self.job().server.call()
+    }
+
+    /// Its place in the call's tree.
+    pub fn id(&self) -> RequestId {
+        self.job().server.id()
+    }
+
+    /// How many hops led here: 0 if the initiator sent it.
+    pub fn depth(&self) -> u32 {
+        self.job().server.depth()
+    }
+
+    /// The endpoint that made the call.
+    pub fn initiator(&self) -> NodeId {
+        self.job().server.call().initiator
+    }
+
+    /// The endpoint that sent this request; `None` if its connection has ended meanwhile.
+    pub fn delegator(&self) -> Option<NodeId> {
+        self.core.peers.get(&self.job().from)?.node()
+    }
+
+    /// Pairs that travel down the tree.
+    pub fn metadata(&self) -> &Metadata {
+        static NONE: std::sync::LazyLock<Metadata> = std::sync::LazyLock::new(Metadata::default);
+        let options = self.job().options.as_ref();
+        options.map_or(&NONE, |options| &options.metadata)
+    }
+
+    /// How much time is left.
+    pub fn remaining(&self) -> Duration {
+        self.job().deadline.saturating_sub(self.core.raw)
+    }
+
+    /// Says that the handler makes progress, for calls that limit how long it may not.
+    pub fn progress(&mut self) {
+        let (core, job) = self.parts();
+        core.progress(job);
+    }
+
+    /// What it may still use up, if its call's budgets are stated or this endpoint has a maximum.
+    pub fn budgets(&self) -> Option<Budgets> {
+        self.job().server.allowance().map(|known| known.left())
+    }
+
+    /// Says how many delegations will come, so that each gets an equal part of the budgets: see
+    /// [`crate::RawRequest::share_among`].
+    pub fn share_among(&mut self, times: u32) {
+        if let Some(allowance) = self.parts().1.server.allowance_mut() {
+            allowance.announce(times);
+        }
+    }
+
+    /// Sends an answer to the initiator; more may follow.
+    ///
+    /// # Errors
+    ///
+    /// If the answer is too large, or exceeds a budget, or if too much waits already ([`SendError::Full`]): then put the
+    /// request aside and try again in a later turn.
+    pub fn reply(&mut self, payload: Bytes) -> Result<(), SendError> {
+        let (core, job) = self.parts();
+        core.send(job, Sending::Answer(payload))
+    }
+
+    /// Sends the last answer and ends the request.
+    ///
+    /// # Errors
+    ///
+    /// As [`reply`](Self::reply); the request then ends with the status that the error becomes.
+    pub fn respond(mut self, payload: Bytes) -> Result<(), SendError> {
+        let (core, job) = self.parts();
+        core.send_last(job, Sending::Answer(payload))
+    }
+
+    /// Hands work to another server, which answers the initiator directly; more may follow. A server that cannot be reached
+    /// shows as a status among the call's answers.
+    ///
+    /// # Errors
+    ///
+    /// If the request is too large, too deep in the tree, or exceeds a budget; if the server's address is not permitted or
+    /// not a `udp:` one; if the initiator cannot be dialled ([`SendError::NoRelay`]); if too much waits already.
+    pub fn delegate(
+        &mut self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<(), SendError> {
+        let (core, job) = self.parts();
+        core.send(
+            job,
+            Sending::Onward(server.into(), Arc::clone(method), payload),
+        )
+    }
+
+    /// Hands the rest of the work to another server and ends the request: a tail call.
+    ///
+    /// # Errors
+    ///
+    /// As [`delegate`](Self::delegate); the request then ends with the status that the error becomes.
+    pub fn forward(
+        mut self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<(), SendError> {
+        let (core, job) = self.parts();
+        core.send_last(
+            job,
+            Sending::Onward(server.into(), Arc::clone(method), payload),
+        )
+    }
+
+    /// Sends the message that is held back because it might be the last one.
+    pub fn flush(&mut self) {
+        let (core, job) = self.parts();
+        core.flush_request(job);
+    }
+
+    /// Ends the request with a status.
+    pub fn fail(mut self, status: &Status) {
+        if let Some(job) = self.job.take() {
+            self.core.fail(job, status);
+        }
+    }
+
+    /// Puts the request aside: [`super::Endpoint::request`] gives it back, in this turn or a later one. What was held back
+    /// leaves. [`super::Event::Stopped`] says if it ends before, by an abort or at its deadline.
+    pub fn hold(mut self) -> RequestKey {
+        let job = self
+            .job
+            .take()
+            .expect("it is there until the request is consumed");
+        let key = self.core.hold(job);
+        if self.handled {
+            self.core.put_aside = Some(key);
+        }
+        key
+    }
+
+    /// An operation failed before it began.
+    fn refuse(&mut self, error: SendError, last: bool) -> SendError {
+        note_refused(self.parts().1, &error, last);
+        error
+    }
+}
+
+impl Drop for RawRequest<'_> {
+    fn drop(&mut self) {
+        let Some(job) = self.job.take() else {
+            return;
+        };
+        if self.handled {
+            self.core.returned = Some(job);
+        } else {
+            self.core.finish(job);
+        }
+    }
+}
+
+impl fmt::Debug for RawRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let job = self.job();
+        write!(
+            f,
+            "RawRequest({} {} of {})",
+            self.method(),
+            job.server.id(),
+            job.server.call()
+        )
+    }
+}
+
+/// A request to a method that answers `A`.
+///
+/// `Request<One<T>>` has [`respond`](Request::respond) and [`forward`](Request::forward), which consume it;
+/// `Request<Many<T>>` can also [`reply`](Request::reply) and [`delegate`](Request::delegate) any number of times.
+pub struct Request<'a, A, C = Postcard> {
+    raw: RawRequest<'a>,
+    types: PhantomData<fn() -> (A, C)>,
+}
+
+impl<'a, A: Answer, C> Request<'a, A, C> {
+    pub(super) fn new(mut raw: RawRequest<'a>) -> Self {
+        if A::ONE {
+            raw.owe_answer();
+        }
+        Self {
+            raw,
+            types: PhantomData,
+        }
+    }
+
+    /// The request with payloads as bytes: what can be asked about it is there.
+    pub fn raw(&mut self) -> &mut RawRequest<'a> {
+        &mut self.raw
+    }
+
+    /// Puts it aside: see [`RawRequest::hold`].
+    pub fn hold(self) -> RequestKey {
+        self.raw.hold()
+    }
+
+    /// Ends it with a status.
+    pub fn fail(self, status: &Status) {
+        self.raw.fail(status);
+    }
+
+    /// Sends the last answer and ends the request.
+    ///
+    /// # Errors
+    ///
+    /// If the answer cannot be encoded, and as [`RawRequest::respond`].
+    pub fn respond(mut self, answer: &A::Item) -> Result<(), SendError>
+    where
+        C: Codec<A::Item>,
+    {
+        match C::encode(answer) {
+            Ok(payload) => self.raw.respond(payload),
+            Err(error) => Err(self.raw.refuse(error.into(), true)),
+        }
+    }
+}
+
+impl<T: Send + 'static, C: Codec<T>> Request<'_, One<T>, C> {
+    /// Hands the work to another server, which answers the initiator directly, and ends the request: a tail call.
+    ///
+    /// # Errors
+    ///
+    /// If the arguments cannot be encoded, and as [`RawRequest::forward`].
+    pub fn forward(
+        self,
+        server: impl Into<Address>,
+        target: Target<One<T>, C>,
+    ) -> Result<(), SendError> {
+        forward(self.raw, server.into(), target)
+    }
+}
+
+impl<T: Send + 'static, C: Codec<T>> Request<'_, Many<T>, C> {
+    /// Sends an answer to the initiator; more may follow.
+    ///
+    /// # Errors
+    ///
+    /// If the answer cannot be encoded, and as [`RawRequest::reply`].
+    pub fn reply(&mut self, answer: &T) -> Result<(), SendError> {
+        self.raw.reply(C::encode(answer)?)
+    }
+
+    /// Hands work to another server, which answers the initiator directly; more may follow.
+    ///
+    /// # Errors
+    ///
+    /// If the arguments cannot be encoded, and as [`RawRequest::delegate`].
+    pub fn delegate<B: Answer<Item = T>>(
+        &mut self,
+        server: impl Into<Address>,
+        target: Target<B, C>,
+    ) -> Result<(), SendError> {
+        self.raw
+            .delegate(server, &target.definition, target.payload?)
+    }
+
+    /// Hands the rest of the work to another server and ends the request: a tail call.
+    ///
+    /// # Errors
+    ///
+    /// If the arguments cannot be encoded, and as [`RawRequest::forward`].
+    pub fn forward<B: Answer<Item = T>>(
+        self,
+        server: impl Into<Address>,
+        target: Target<B, C>,
+    ) -> Result<(), SendError> {
+        forward(self.raw, server.into(), target)
+    }
+}
+
+fn forward<A, C>(
+    mut raw: RawRequest<'_>,
+    server: Address,
+    target: Target<A, C>,
+) -> Result<(), SendError> {
+    match target.payload {
+        Ok(payload) => raw.forward(server, &target.definition, payload),
+        Err(error) => Err(raw.refuse(error.into(), true)),
+    }
+}
+
+impl<A, C> fmt::Debug for Request<'_, A, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.raw.fmt(f)
+    }
+}

@@ -1,0 +1,454 @@
+//! Failure detection, abort and collection: what the machines for them want done (thesis 4.4, 4.5).
+
+use std::net::SocketAddr;
+
+use std::time::Duration;
+
+use wallaby_proto::call::records::{Action as RecordAction, Origin, Sent, Session};
+use wallaby_proto::call::watch::{self, Action, Location, Source, Watch, WatchSettings};
+use wallaby_proto::datagram::SessionId;
+use wallaby_proto::wire::{Message, Ping, Pong, ReplyTo};
+use wallaby_proto::{Address, Code, NodeId, RequestId, Status, Token};
+
+use super::core::Core;
+use super::peers::{Parcel, Towards, socket};
+use crate::error::Failure;
+
+impl Core {
+    // What calls are watched.
+
+    /// A call wants to be looked at then.
+    pub(super) fn watch_at(&mut self, sequence: u64, due: Option<Duration>) {
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return;
+        };
+        if call.watch_due == due {
+            return;
+        }
+        if let Some(before) = std::mem::replace(&mut call.watch_due, due) {
+            self.watched.remove(&(before, sequence));
+        }
+        if let Some(due) = due {
+            self.watched.insert((due, sequence));
+        }
+    }
+
+    /// Looks at all calls that are due, and at those that have lasted a ping period.
+    pub(super) fn look_at_calls(&mut self) {
+        let now = self.now;
+        let before = now.saturating_sub(self.config.ping.period);
+        while let Some(&(begun, sequence)) = self.fresh.front()
+            && (begun <= before || self.calls.get(sequence).is_none())
+        {
+            self.fresh.pop_front();
+            self.set_deadline(sequence);
+            self.look_at_call(sequence);
+        }
+        let due = self.watched.range(..=(now, u64::MAX));
+        let due: Vec<u64> = due.map(|(_, sequence)| *sequence).collect();
+        for sequence in due {
+            self.set_deadline(sequence);
+            self.look_at_call(sequence);
+        }
+    }
+
+    fn look_at_call(&mut self, sequence: u64) {
+        let now = self.now;
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return;
+        };
+        match &mut call.watch {
+            None => self.begin_watch(sequence),
+            Some(watch) => {
+                if !watch.is_winding_down() {
+                    // Initial requests that wait here have no server yet that could show life.
+                    for root in call.roots.iter().filter(|root| root.session.is_none()) {
+                        watch.writing(&call.initiator, root.request, now);
+                    }
+                }
+                watch.handle_timeout(&mut call.initiator, now);
+            }
+        }
+        self.follow(sequence);
+    }
+
+    /// The call is watched over from now on; later if a request waits to be sent, as nobody could know it.
+    fn begin_watch(&mut self, sequence: u64) {
+        let (now, settings) = (self.now, self.config.ping);
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return;
+        };
+        let ping = call.ping(settings);
+        if !call.ended && call.roots.iter().any(|root| root.session.is_none()) {
+            return self.watch_at(sequence, Some(now.saturating_add(ping.period)));
+        }
+        let settings = WatchSettings {
+            ping,
+            stall: call.stall_limit(self.config.stall_limit),
+            retries: 0,
+        };
+        let peers = &self.peers;
+        let servers = call.roots.iter().map(|root| Location {
+            address: Some(Address::Udp(root.server)),
+            node: root.session.and_then(|id| peers.get(&id)?.node()),
+        });
+        let servers: Vec<Location> = servers.collect();
+        call.watch = Some(Box::new(Watch::new(
+            &mut call.initiator,
+            settings,
+            servers,
+            now,
+        )));
+    }
+
+    /// The call has failed or was given up: what still runs is stopped. Whether anything may still run.
+    pub(super) fn wind_down(&mut self, sequence: u64) -> bool {
+        let now = self.now;
+        let Some(call) = self.calls.get(sequence) else {
+            return false;
+        };
+        if call.watch.is_none() {
+            if call.roots.iter().all(|root| root.session.is_none()) {
+                return false;
+            }
+            self.begin_watch(sequence);
+        }
+        if let Some(call) = self.calls.get_mut(sequence)
+            && let Some(watch) = &mut call.watch
+            && !watch.is_winding_down()
+        {
+            watch.abort(&mut call.initiator, now);
+        }
+        self.follow(sequence);
+        true
+    }
+
+    /// Does what a call's watch wants done.
+    fn follow(&mut self, sequence: u64) {
+        let mut last: Option<(Location, Ping)> = None;
+        loop {
+            let call = self.calls.get_mut(sequence);
+            let Some(watch) = call.and_then(|call| call.watch.as_mut()) else {
+                return;
+            };
+            let winding = watch.is_winding_down();
+            match watch.poll() {
+                Some(Action::Ping { to, mut ping }) => {
+                    ping.abort |= winding; // it was to be asked just before the end
+                    let again = last
+                        .as_ref()
+                        .is_some_and(|last| *last == (to.clone(), ping.clone()));
+                    if !again {
+                        self.send_ping(to.clone(), ping.clone());
+                        last = Some((to, ping));
+                    }
+                }
+                Some(Action::Failed(failure)) => {
+                    self.end_call(sequence, Err(Failure::Lost(failure)))
+                }
+                Some(Action::Quiet) => return self.forget_call(sequence),
+                Some(Action::Frozen | Action::Retry { .. }) => {}
+                None => break,
+            }
+        }
+        let call = self.calls.get(sequence);
+        let due = call.and_then(|call| call.watch.as_ref()?.next_timeout());
+        self.watch_at(sequence, due);
+    }
+
+    /// An answer was shown to the initiator.
+    pub(super) fn note_heard(
+        &mut self,
+        sequence: u64,
+        request: RequestId,
+        from: Option<SessionId>,
+        shown: Option<Token>,
+    ) {
+        let (source, now) = (self.source(from, shown.is_some()), self.now);
+        if let Some(call) = self.calls.get_mut(sequence)
+            && let Some(watch) = &mut call.watch
+        {
+            watch.handle_heard(&mut call.initiator, request, &source, now);
+            self.follow(sequence);
+        }
+    }
+
+    /// A server tells how far a request is, asked or not.
+    pub(super) fn handle_pong(&mut self, from: Option<SessionId>, pong: &Pong) {
+        let sequence = pong.call.sequence;
+        let Some(call) = self.calls.get(sequence) else {
+            if let Some(from) = from.filter(|_| pong.announced) {
+                self.dismiss(from, pong);
+            }
+            return;
+        };
+        let asked = from.is_some_and(|from| call.pinged.contains(&from));
+        if !asked && !call.may_answer(pong.token, from) {
+            self.counters.forged_dropped += 1;
+            return;
+        }
+        if call.watch.is_none() {
+            self.begin_watch(sequence);
+        }
+        let (source, now) = (self.source(from, pong.token.is_some()), self.now);
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return;
+        };
+        if let Some(watch) = &mut call.watch {
+            watch.handle_pong(&mut call.initiator, pong, &source, now);
+        }
+        if !call.ended && call.initiator.is_complete() {
+            return self.end_call(sequence, Ok(()));
+        }
+        self.follow(sequence);
+    }
+
+    /// The call is over: whoever still works for it is told (PROTOCOL-NOTES 31). The token goes along: nobody learns that of
+    /// a call to come.
+    fn dismiss(&mut self, from: SessionId, pong: &Pong) {
+        let token = Token::derive(self.secret, pong.call.sequence);
+        let to_come = pong.call.sequence > self.calls.last();
+        if to_come || pong.token.is_some_and(|shown| shown != token) {
+            self.counters.forged_dropped += 1;
+            return;
+        }
+        self.attempt_control(from, Message::Ping(watch::dismiss(pong, token)));
+    }
+
+    /// Who sent a message; unknown for one that may have been passed on, as it shows the call's token.
+    fn source(&self, from: Option<SessionId>, shown: bool) -> Source {
+        let Some(peer) = from
+            .filter(|_| !shown)
+            .and_then(|from| self.peers.get(&from))
+        else {
+            return Source::default();
+        };
+        let node = peer.node();
+        Source {
+            location: Location {
+                address: peer.hello().and_then(|hello| hello.address.clone()),
+                node,
+            },
+            alone: node.is_some_and(|node| self.sessions_with(node) <= 1),
+        }
+    }
+
+    // Who is there no longer.
+
+    /// A session with this node has ended, and all that came over it was read.
+    pub(super) fn disconnected(&mut self, id: SessionId, node: NodeId) {
+        let (now, was_last) = (self.now, self.sessions_with(node) == 0);
+        for sequence in self.calls.sequences() {
+            let Some(call) = self.calls.get_mut(sequence) else {
+                continue;
+            };
+            call.pinged.retain(|pinged| *pinged != id);
+            let mut concerned = false;
+            for root in call
+                .roots
+                .iter_mut()
+                .filter(|root| root.session == Some(id))
+            {
+                root.lost = true;
+                concerned = true;
+            }
+            if call.watch.is_none() {
+                if !concerned {
+                    continue;
+                }
+                self.begin_watch(sequence);
+            }
+            if let Some(call) = self.calls.get_mut(sequence)
+                && let Some(watch) = &mut call.watch
+            {
+                match was_last {
+                    true => watch.handle_last_disconnect(&call.initiator, node, now),
+                    false => watch.handle_disconnect(&call.initiator, node, now),
+                }
+            }
+            self.follow(sequence);
+        }
+    }
+
+    /// A node is gone: another life, or nobody, is where it was.
+    pub(super) fn node_gone(&mut self, node: NodeId) {
+        let now = self.now;
+        for sequence in self.calls.sequences() {
+            if let Some(call) = self.calls.get_mut(sequence)
+                && let Some(watch) = &mut call.watch
+            {
+                watch.handle_gone(&call.initiator, node, now);
+                self.follow(sequence);
+            }
+        }
+    }
+
+    // Pings.
+
+    /// Asks a server about a request.
+    fn send_ping(&mut self, to: Location, ping: Ping) {
+        let sequence = ping.call.sequence;
+        let open = match to.node.and_then(|node| self.session_with(node)) {
+            Some(id) => Some(id),
+            None => self.open_at(&to),
+        };
+        if let Some(id) = open {
+            if let Some(call) = self.calls.get_mut(sequence)
+                && !call.pinged.contains(&id)
+            {
+                call.pinged.push(id);
+            }
+            let towards = Towards::Over(id);
+            return self.post(Parcel::new(Message::Ping(ping), towards));
+        }
+        let Some(address) = &to.address else {
+            return;
+        };
+        let Ok(at) = socket(address) else {
+            return self.ping_by_relays(&ping);
+        };
+        // Servers say where they delegated to; the application has named the first ones itself.
+        let permitted = self.config.dial_policy.permits(address) || self.was_sent_to(sequence, at);
+        if !permitted || self.is_unreachable(at) {
+            return self.ping_by_relays(&ping);
+        }
+        self.post(Parcel::new(Message::Ping(ping), Towards::Asked(to)));
+    }
+
+    fn open_at(&mut self, to: &Location) -> Option<SessionId> {
+        let at = socket(to.address.as_ref()?).ok()?;
+        let id = self.session_at(at)?;
+        let node = self.peers.get(&id)?.node()?;
+        (to.node.is_none() || to.node == Some(node)).then_some(id)
+    }
+
+    /// Whoever was to be asked is not there: another life is, or nobody.
+    pub(super) fn ping_elsewhere(&mut self, ping: &Ping, to: &Location, gone: bool) {
+        if let Some(at) = to.address.as_ref().and_then(|address| socket(address).ok()) {
+            // A server that only others can reach was never reached: that it still cannot be says nothing.
+            let reached = to.node.is_some() && self.found.get(&at).copied() == to.node;
+            let other = self
+                .session_at(at)
+                .and_then(|id| self.peers.get(&id)?.node());
+            if let Some(node) = to.node
+                && gone
+                && (reached || other.is_some_and(|other| other != node))
+                && let Some(call) = self.calls.get_mut(ping.call.sequence)
+                && let Some(watch) = &mut call.watch
+            {
+                watch.handle_gone(&call.initiator, node, self.now);
+            }
+            self.note_unreachable(at);
+        }
+        self.ping_by_relays(ping);
+        self.follow(ping.call.sequence);
+    }
+
+    /// Whether the application has sent one of the initial requests there.
+    fn was_sent_to(&self, sequence: u64, at: SocketAddr) -> bool {
+        let call = self.calls.get(sequence);
+        call.is_some_and(|call| call.roots.iter().any(|root| root.server == at))
+    }
+
+    /// Asks about a request whose server cannot be reached from here along the way that it went: over the sessions of the
+    /// initial requests that it may have come of.
+    fn ping_by_relays(&mut self, ping: &Ping) {
+        let Some(call) = self.calls.get(ping.call.sequence) else {
+            return;
+        };
+        let path = &ping.request.path;
+        let above = call
+            .roots
+            .iter()
+            .filter(|root| path.is_folded() || path.levels_below(&root.request.path).is_some());
+        let mut ways: Vec<SessionId> = above.filter_map(|root| root.session).collect();
+        ways.dedup();
+        for way in ways {
+            self.attempt_control(way, Message::Ping(ping.clone()));
+        }
+    }
+
+    /// The initiator asks about a request, or aborts its call.
+    pub(super) fn handle_ping(&mut self, from: SessionId, ping: &Ping) {
+        let Some((node, number)) = self
+            .peers
+            .get(&from)
+            .and_then(|peer| Some((peer.node()?, peer.number)))
+        else {
+            return;
+        };
+        let now = self.now;
+        let next = self.records.onward(ping, now);
+        if let Some(next) = next.filter(|next| next.node != Some(self.node)) {
+            let towards = Towards::Asked(Location {
+                address: Some(next.server),
+                node: next.node,
+            });
+            self.post(Parcel::new(Message::Ping(ping.clone()), towards));
+            if !ping.abort {
+                return;
+            }
+        }
+        self.note_written();
+        let origin = Origin {
+            session: Session(number),
+            peer: node,
+            transit: Duration::ZERO,
+        };
+        self.records.handle_ping(ping, origin, now);
+    }
+
+    // What records want.
+
+    pub(super) fn act_on_records(&mut self, action: RecordAction) {
+        match action {
+            RecordAction::Pong { session, pong } => {
+                if let Some(id) = self.by_number.get(&session.0).copied() {
+                    self.attempt_control(id, Message::Pong(pong));
+                }
+            }
+            RecordAction::Announce {
+                pong,
+                reply_to,
+                session,
+            } => self.announce(pong, &reply_to, session),
+            RecordAction::Resend {
+                ticket,
+                session,
+                response,
+            } => {
+                let sent = Sent::Response(response.index);
+                let Some(id) = self.by_number.get(&session.0).copied() else {
+                    return self.records.dropped(ticket, sent);
+                };
+                let mut parcel = Parcel::new(Message::Response(response), Towards::Over(id));
+                parcel.released = Some((ticket, sent));
+                self.post(parcel);
+            }
+            RecordAction::Stop { ticket, reason, .. } => {
+                if let Some(key) = self.tickets.get(&ticket).copied() {
+                    self.stop(key, Status::new(Code::Cancelled, reason.to_string()));
+                }
+            }
+        }
+    }
+
+    /// Tells the initiator of a request that it may not know of, the way that the request's answers go.
+    fn announce(&mut self, pong: Pong, reply_to: &ReplyTo, session: Session) {
+        if pong.call.initiator == self.node {
+            return self.local.push_back(Message::Pong(pong));
+        }
+        let came = self.by_number.get(&session.0).copied();
+        let Some(came) = came.or_else(|| self.session_with(pong.call.initiator)) else {
+            return; // it came over a session that has ended, from an initiator that is not connected
+        };
+        let towards = Towards::Initiator {
+            address: self.initiator_address(reply_to, came),
+            came,
+            own: *reply_to == ReplyTo::Peer,
+            small: true,
+            oldest: 0,
+        };
+        self.post(Parcel::new(Message::Pong(pong), towards));
+    }
+}

@@ -1,0 +1,332 @@
+//! Polling endpoints and endpoints on tokio, over real sockets: they call each other, serve each other, and forward.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use wallaby::polling::{self, CallOptions, Event, Wait};
+use wallaby::{Address, CallError, Code, Many, One, Service, Status};
+
+use crate::alone::work;
+
+/// A polling server on a thread of its own, until it is dropped.
+struct Server {
+    address: Address,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Each request is handed on along `next`, and the last one answers. `many` also answers itself.
+    fn start(next: Option<Address>) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let (tell, told) = mpsc::channel();
+        let ends = Arc::clone(&over);
+        let thread = thread::spawn(move || {
+            let mut endpoint = polling::Endpoint::bind("udp://127.0.0.1:0").expect("a socket");
+            serve(&mut endpoint, next);
+            tell.send(endpoint.address()).expect("somebody waits");
+            while !ends.load(Ordering::Relaxed) {
+                endpoint
+                    .turn(Wait::For(Duration::from_millis(20)))
+                    .expect("the socket lives");
+                while endpoint.next_event().is_some() {}
+            }
+        });
+        Self {
+            address: told.recv().expect("it starts"),
+            over,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(
+            matches!(ended, Some(Ok(()))),
+            "the server's thread panicked"
+        );
+    }
+}
+
+fn serve(endpoint: &mut polling::Endpoint, next: Option<Address>) {
+    let to = next.clone();
+    let served = endpoint.serve(
+        &work::ONE,
+        move |request: polling::Request<'_, One<String>>, (what,)| {
+            match (&to, &*what) {
+                (_, "fail") => return Err(Status::new(Code::NotFound, "not here")),
+                (Some(to), _) => request.forward(to.clone(), work::one(what))?,
+                (None, _) => request.respond(&what)?,
+            }
+            Ok(())
+        },
+    );
+    served.expect("no other has its name");
+    let served = endpoint.serve(
+        &work::MANY,
+        move |mut request: polling::Request<'_, Many<String>>, (what,)| {
+            for number in 0..3 {
+                request.reply(&format!("{what} {number}"))?;
+            }
+            if let Some(next) = &next {
+                request.delegate(next.clone(), work::one(what.clone()))?;
+                request.delegate(next.clone(), work::many(what))?;
+            }
+            Ok(())
+        },
+    );
+    served.expect("no other has its name");
+}
+
+/// The same on tokio.
+async fn tokio_server(next: Option<Address>) -> wallaby::Endpoint {
+    let to = next.clone();
+    let service = Service::new("test")
+        .method(
+            &work::ONE,
+            move |request: wallaby::Request<One<String>>, (what,): (String,)| {
+                let to = to.clone();
+                async move {
+                    match to {
+                        _ if what == "fail" => return Err(Status::new(Code::NotFound, "not here")),
+                        Some(to) => request.forward(to, work::one(what)).await?,
+                        None => request.respond(what).await?,
+                    }
+                    Ok(())
+                }
+            },
+        )
+        .method(
+            &work::MANY,
+            move |request: wallaby::Request<Many<String>>, (what,): (String,)| {
+                let next = next.clone();
+                async move {
+                    for number in 0..3 {
+                        request.reply(format!("{what} {number}")).await?;
+                    }
+                    if let Some(next) = next {
+                        request
+                            .delegate(next.clone(), work::one(what.clone()))
+                            .await?;
+                        request.delegate(next, work::many(what)).await?;
+                    }
+                    Ok(())
+                }
+            },
+        );
+    let builder = wallaby::Endpoint::builder()
+        .listen("udp://127.0.0.1:0")
+        .serve(service);
+    builder.bind().await.expect("a socket")
+}
+
+fn at(endpoint: &wallaby::Endpoint) -> Address {
+    endpoint.address().expect("it listens").clone()
+}
+
+async fn patience<T>(test: impl Future<Output = T>) -> T {
+    let limit = Duration::from_secs(30);
+    tokio::time::timeout(limit, test)
+        .await
+        .expect("the test hangs")
+}
+
+/// A chain of servers, by turns on tokio and polling, the last of which is polling or not.
+async fn chain(
+    servers: usize,
+    last_is_polling: bool,
+) -> (Vec<Server>, Vec<wallaby::Endpoint>, Address) {
+    let (mut polling, mut tokio, mut next) = (Vec::new(), Vec::new(), None);
+    for number in 0..servers {
+        next = Some(if (number % 2 == 0) == last_is_polling {
+            polling.push(Server::start(next));
+            polling[polling.len() - 1].address.clone()
+        } else {
+            tokio.push(tokio_server(next).await);
+            at(&tokio[tokio.len() - 1])
+        });
+    }
+    (polling, tokio, next.expect("there are some"))
+}
+
+/// All answers to `many` at a chain of so many servers.
+fn expected(servers: usize) -> Vec<String> {
+    let mut all = Vec::new();
+    for server in 0..servers {
+        all.extend((0..3).map(|number| format!("hop {number}")));
+        if server > 0 {
+            all.push("hop".to_owned());
+        }
+    }
+    all.sort();
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_initiator_on_tokio_calls_mixed_chains() {
+    patience(async {
+        let client = wallaby::Endpoint::bind("udp://127.0.0.1:0")
+            .await
+            .expect("a socket");
+        for (servers, last_is_polling) in [(1, true), (2, true), (2, false), (5, true), (5, false)]
+        {
+            let (_polling, _tokio, first) = chain(servers, last_is_polling).await;
+            for _ in 0..3 {
+                let answer = work::at(&client, first.clone()).one("hop".into()).await;
+                assert_eq!(answer.expect("an answer"), "hop");
+            }
+            let failed = work::at(&client, first.clone()).one("fail".into()).await;
+            let Err(CallError::Status(status)) = failed else {
+                panic!("{failed:?}")
+            };
+            assert_eq!(status.code(), Code::NotFound);
+            let mut call = work::at(&client, first.clone()).many("hop".into());
+            let mut answers = Vec::new();
+            while let Some(answer) = call.next().await {
+                answers.push(answer.expect("an answer"));
+            }
+            answers.sort();
+            assert_eq!(answers, expected(servers));
+        }
+    })
+    .await;
+}
+
+/// A polling initiator on the test's thread; the servers on tokio have theirs.
+#[test]
+fn a_polling_initiator_calls_mixed_chains() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let mut client = polling::Endpoint::bind("udp://127.0.0.1:0").expect("a socket");
+    for (servers, last_is_polling) in [(1, false), (2, true), (2, false), (5, true), (5, false)] {
+        let (_polling, _tokio, first) = runtime.block_on(chain(servers, last_is_polling));
+        for wait in [Wait::Forever, Wait::Not] {
+            let answer = client.ask(
+                first.clone(),
+                work::one("hop".into()),
+                &CallOptions::default(),
+                wait,
+            );
+            assert_eq!(answer.expect("an answer"), "hop");
+        }
+        let failed = client.ask(
+            first.clone(),
+            work::one("fail".into()),
+            &CallOptions::default(),
+            Wait::Forever,
+        );
+        let Err(CallError::Status(status)) = failed else {
+            panic!("{failed:?}")
+        };
+        assert_eq!(status.code(), Code::NotFound);
+        let call = client.call(first, work::many("hop".into()), &CallOptions::default());
+        let call = call.expect("it is sent");
+        let mut answers = Vec::new();
+        loop {
+            client.turn(Wait::Forever).expect("the socket lives");
+            match client.next_event() {
+                Some(Event::Answer(answer)) => answers.push(call.read(answer).expect("a word")),
+                Some(Event::Complete { statuses: 0, .. }) => break,
+                None => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        answers.sort();
+        assert_eq!(answers, expected(servers));
+    }
+}
+
+/// Its answers would have to come back through the polling server, which passes none on: the initiator is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_of_an_initiator_that_cannot_be_dialled_is_not_handed_on() {
+    patience(async {
+        let client = wallaby::Endpoint::client().expect("there is a runtime");
+        let last = Server::start(None);
+        let first = Server::start(Some(last.address.clone()));
+        let answer = work::at(&client, last.address.clone())
+            .one("hop".into())
+            .await;
+        assert_eq!(answer.expect("an answer"), "hop");
+        let failed = work::at(&client, first.address.clone())
+            .one("hop".into())
+            .await;
+        let Err(CallError::Status(status)) = failed else {
+            panic!("{failed:?}")
+        };
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        assert!(
+            status.message().contains("passes no answers on"),
+            "{status}"
+        );
+    })
+    .await;
+}
+
+/// Behind a server on tokio that passes its answers on, a polling server serves such initiators too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_polling_server_answers_through_a_relay() {
+    patience(async {
+        let client = wallaby::Endpoint::client().expect("there is a runtime");
+        let last = Server::start(None);
+        let relay = tokio_server(Some(last.address.clone())).await;
+        let answer = work::at(&client, at(&relay)).one("hop".into()).await;
+        assert_eq!(answer.expect("an answer"), "hop");
+    })
+    .await;
+}
+
+/// A request that runs for several ping periods: its server is asked, and answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_calls_are_watched_over() {
+    patience(async {
+        let (tell, told) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let mut server = polling::Endpoint::bind("udp://127.0.0.1:0").expect("a socket");
+            let (keep, kept) = mpsc::channel();
+            let serve = server.serve(
+                &work::ONE,
+                move |request: polling::Request<'_, One<String>>, _| {
+                    keep.send(request.hold()).expect("somebody waits");
+                    Ok(())
+                },
+            );
+            serve.expect("no other has its name");
+            tell.send(server.address()).expect("somebody waits");
+            let turn = |server: &mut polling::Endpoint| {
+                let wait = Wait::For(Duration::from_millis(20));
+                server.turn(wait).expect("the socket lives");
+            };
+            let key = loop {
+                turn(&mut server);
+                if let Ok(key) = kept.try_recv() {
+                    break key;
+                }
+            };
+            // Only pings and acknowledgements come from now on.
+            let before = server.counters().datagrams_received;
+            while server.counters().datagrams_received < before + 8 {
+                turn(&mut server);
+            }
+            let request = server.request(key).expect("it was not given up");
+            let late = bytes::Bytes::from_static(b"\x04late");
+            request.respond(late).expect("it is sent");
+            turn(&mut server);
+        });
+        let address = told.recv().expect("it starts");
+        let builder = wallaby::Endpoint::builder().listen("udp://127.0.0.1:0");
+        let builder = builder.ping(Duration::from_millis(20), Duration::from_secs(5));
+        let client = builder.bind().await.expect("a socket");
+        let answer = work::at(&client, address).one("hop".into()).await;
+        assert_eq!(answer.expect("an answer"), "late");
+        thread.join().expect("no panic");
+    })
+    .await;
+}

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -18,6 +19,12 @@ use crate::driver::peer::Peer;
 
 /// How much is read at a time from what a body is made of.
 const READ: usize = 32 * 1024;
+
+/// What arrives in shorter pieces than this is copied: each would keep all of the buffer alive that it arrived in.
+const PIECE: usize = 8 * 1024;
+
+/// Why a body is given up at both ends.
+pub(crate) const CALL_ENDED: &str = "its call has ended";
 
 /// Bytes of any number that follow a request on its connection, while it is handled already.
 ///
@@ -52,6 +59,8 @@ enum Source {
     Done,
     Stream(Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>> + Send>>),
     Received(Received),
+    /// Nothing of it comes any more, and this is told.
+    Broken(BodyError),
 }
 
 /// Why a body ends before it is whole.
@@ -100,6 +109,11 @@ impl Body {
         }
     }
 
+    /// One whose call has ended.
+    pub(crate) fn given_up() -> Self {
+        Self::of(Source::Broken(call_ended()))
+    }
+
     pub(crate) fn received(received: Received) -> Self {
         Self::of(Source::Received(received))
     }
@@ -134,6 +148,7 @@ impl Body {
             Source::Done => None,
             Source::Stream(stream) => ready!(stream.as_mut().poll_next(cx)),
             Source::Received(received) => ready!(received.poll_next(cx)),
+            Source::Broken(error) => Some(Err(error.clone())),
         };
         if !matches!(next, Some(Ok(_))) {
             self.source = Source::Done;
@@ -184,6 +199,7 @@ impl fmt::Debug for Body {
             Source::Done => "Body(in memory)",
             Source::Stream(_) => "Body(to be sent)",
             Source::Received(_) => "Body(received)",
+            Source::Broken(_) => "Body(broken)",
         })
     }
 }
@@ -223,6 +239,56 @@ impl<R: AsyncRead> Stream for Reading<R> {
     }
 }
 
+/// What follows a request that has come, as the request keeps it.
+#[derive(Debug)]
+pub(crate) struct Following {
+    /// Until the handler takes it.
+    unread: Option<Body>,
+    inbound: Arc<Inbound>,
+}
+
+impl Following {
+    pub(crate) fn new(received: Received) -> Self {
+        let inbound = Arc::clone(&received.inbound);
+        let unread = Some(Body::received(received));
+        Self { unread, inbound }
+    }
+
+    /// For whoever asks first.
+    pub(crate) fn take(&mut self) -> Option<Body> {
+        self.unread.take()
+    }
+
+    /// Its request was stopped: who takes it from now on gets an error. The rest is up to [`GivenUp::tell`], since it may
+    /// wake tasks and drop what others made.
+    pub(crate) fn give_up(&mut self) -> GivenUp {
+        let unread = self.unread.take();
+        if unread.is_some() {
+            self.unread = Some(Body::given_up());
+        }
+        let inbound = Arc::clone(&self.inbound);
+        GivenUp { unread, inbound }
+    }
+}
+
+/// A body whose request was stopped.
+pub(crate) struct GivenUp {
+    unread: Option<Body>,
+    inbound: Arc<Inbound>,
+}
+
+impl GivenUp {
+    /// Whoever reads it learns that its call has ended; if nobody does, its sender is stopped.
+    pub(crate) fn tell(self) {
+        self.inbound.give_up();
+        drop(self.unread);
+    }
+}
+
+fn call_ended() -> BodyError {
+    BodyError::Broken(CALL_ENDED.into())
+}
+
 /// A body on its way to a request: whoever sends the request takes it, once.
 #[derive(Debug, Clone)]
 pub(crate) struct Attached(Arc<Mutex<Option<Body>>>);
@@ -248,7 +314,11 @@ pub(crate) struct Inbound(Mutex<Waiting>);
 #[derive(Debug, Default)]
 struct Waiting {
     chunks: VecDeque<Bytes>,
+    /// Short pieces behind those, together.
+    pieces: BytesMut,
     end: Option<Result<(), BodyError>>,
+    /// Why its reader gets no more of it, though more may come.
+    over: Option<BodyError>,
     reader: Option<Waker>,
 }
 
@@ -261,11 +331,19 @@ impl Inbound {
     pub(crate) fn handle(&self, event: BodyEvent) -> bool {
         let mut waiting = self.lock();
         match event {
-            BodyEvent::Bytes(bytes) => waiting.chunks.push_back(bytes),
+            BodyEvent::Bytes(bytes) => waiting.push(bytes),
             BodyEvent::Whole => waiting.end = Some(Ok(())),
             BodyEvent::Broken(why) => waiting.end = Some(Err(BodyError::Broken(why))),
         }
         waiting.wake()
+    }
+
+    /// Its request was stopped.
+    pub(crate) fn give_up(&self) {
+        let mut waiting = self.lock();
+        waiting.over = Some(call_ended());
+        (waiting.chunks, waiting.pieces) = Default::default();
+        waiting.wake();
     }
 
     /// Its connection has ended.
@@ -278,13 +356,34 @@ impl Inbound {
 }
 
 impl Waiting {
+    /// Keeps what has arrived in about as much memory as it has bytes, however small the pieces are that it came in.
+    fn push(&mut self, bytes: Bytes) {
+        if self.over.is_some() {
+            return;
+        }
+        if bytes.len() < PIECE {
+            return self.pieces.extend_from_slice(&bytes);
+        }
+        if !self.pieces.is_empty() {
+            let pieces = std::mem::take(&mut self.pieces);
+            self.chunks.push_back(pieces.freeze());
+        }
+        self.chunks.push_back(bytes);
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        let pieces = || std::mem::take(&mut self.pieces).freeze();
+        let next = self.chunks.pop_front().unwrap_or_else(pieces);
+        (!next.is_empty()).then_some(next)
+    }
+
     fn wake(&mut self) -> bool {
         self.reader.take().into_iter().for_each(Waker::wake);
         self.end.is_some()
     }
 }
 
-/// The reader's end of a body that arrives.
+/// The reader's end of a body that arrives. Its connection is not idle as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Received {
     inbound: Arc<Inbound>,
@@ -299,6 +398,7 @@ pub(crate) struct Received {
 impl Received {
     /// `limit` is how much of it may be under way.
     pub(crate) fn new(inbound: Arc<Inbound>, peer: Arc<Peer>, number: u64, limit: u64) -> Self {
+        peer.busy.fetch_add(1, Ordering::Relaxed);
         Self {
             inbound,
             peer,
@@ -310,7 +410,10 @@ impl Received {
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         let mut waiting = self.inbound.lock();
-        if let Some(chunk) = waiting.chunks.pop_front() {
+        if let Some(over) = &waiting.over {
+            return Poll::Ready(Some(Err(over.clone())));
+        }
+        if let Some(chunk) = waiting.pop() {
             let open = waiting.end.is_none();
             drop(waiting);
             self.taken += chunk.len() as u64;
@@ -336,6 +439,7 @@ impl Drop for Received {
         if self.inbound.lock().end.is_none() {
             self.peer.stop_body(self.number);
         }
+        self.peer.busy.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -409,5 +513,56 @@ async fn end(peer: &Arc<Peer>, number: u64, how: Result<(), &str>) {
             Err(BodyRefusal::Blocked) => room.await,
             Ok(()) | Err(BodyRefusal::Stopped) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A buffer that something arrived in, and whether anybody still keeps it.
+    struct Buffer {
+        bytes: [u8; 2 * PIECE],
+        _kept: Arc<()>,
+    }
+
+    impl AsRef<[u8]> for Buffer {
+        fn as_ref(&self) -> &[u8] {
+            &self.bytes
+        }
+    }
+
+    #[test]
+    fn short_pieces_do_not_keep_their_buffers() {
+        let inbound = Inbound::default();
+        let kept = Arc::new(());
+        let mut expected = Vec::new();
+        for (round, len) in [1, 1, 7, PIECE, 1, 2 * PIECE, 3, 3].into_iter().enumerate() {
+            let buffer = Buffer {
+                bytes: [round as u8; 2 * PIECE],
+                _kept: Arc::clone(&kept),
+            };
+            expected.extend_from_slice(&buffer.bytes[..len]);
+            let buffer = Bytes::from_owner(buffer);
+            inbound.handle(BodyEvent::Bytes(buffer.slice(..len)));
+        }
+        // The two long ones are not copied.
+        assert_eq!(Arc::strong_count(&kept), 1 + 2);
+        let mut chunks = Vec::new();
+        while let Some(chunk) = inbound.lock().pop() {
+            chunks.push(chunk);
+        }
+        assert_eq!(chunks.concat(), expected);
+        assert_eq!(chunks.len(), 5, "pieces that arrive together are one");
+    }
+
+    #[test]
+    fn what_is_given_up_keeps_nothing() {
+        let inbound = Inbound::default();
+        inbound.handle(BodyEvent::Bytes(Bytes::from_static(&[1; PIECE])));
+        inbound.handle(BodyEvent::Bytes(Bytes::from_static(&[1])));
+        inbound.give_up();
+        inbound.handle(BodyEvent::Bytes(Bytes::from_static(&[2])));
+        assert_eq!(inbound.lock().pop(), None);
     }
 }

@@ -411,6 +411,8 @@ impl CallShared {
             self.release(&mut state);
         }
         let complete = matches!(ended, Ended::Complete { .. });
+        // Dropped at the end of this: who made them may do anything then.
+        let _unsent = (!complete).then(|| state.unsent_bodies());
         state.ended = Some(ended);
         state.ended_after = self.options.traced.then(|| self.begun.elapsed());
         let winds_down = !complete && self.wind_down(&mut state);

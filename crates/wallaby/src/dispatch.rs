@@ -9,7 +9,7 @@ use wallaby_proto::connection::{BodyEvent, ConnectionError, Event, MethodDefinit
 use wallaby_proto::wire::{Message, MethodRef, Request};
 use wallaby_proto::{Address, Code, NodeId, Status};
 
-use crate::body::{Body, Received};
+use crate::body::{Following, Received};
 use crate::driver::peer::{Dispatch, Peer};
 use crate::endpoint::Inner;
 use crate::error::ConnectError;
@@ -171,12 +171,12 @@ impl Dispatcher {
 
     #[cold]
     #[inline(never)]
-    fn body_of(&self, request: &Request, peer: &Arc<Peer>) -> Option<Box<Body>> {
+    fn body_of(&self, request: &Request, peer: &Arc<Peer>) -> Option<Box<Following>> {
         let number = request.options.as_ref()?.body?;
         let inbound = peer.open_body(number);
         let limit = self.endpoint.config.limits.call;
         let received = Received::new(inbound, Arc::clone(peer), number, limit);
-        Some(Box::new(Body::received(received)))
+        Some(Box::new(Following::new(received)))
     }
 
     /// Requests lead back to initiators that cannot be dialled over this connection. How near an initiator was that is

@@ -20,7 +20,7 @@ use wallaby_proto::wire::{Budgets, Options, ReplyTo, Request, TraceRecord};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
 
 use crate::blocking::panic_message;
-use crate::body::{Attached, Body};
+use crate::body::{Attached, Body, Following};
 use crate::call::CallShared;
 use crate::driver::peer::Peer;
 use crate::endpoint::{DEFAULT_DEADLINE, Inner};
@@ -98,8 +98,8 @@ struct State {
     calls: Vec<Weak<CallShared>>,
     /// The handler's task, while it waits.
     task: Option<Waker>,
-    /// What follows the request, until the handler takes it.
-    body: Option<Box<Body>>,
+    /// What follows the request.
+    body: Option<Box<Following>>,
     /// The handler is done.
     left: bool,
     /// Stops a request that outlives its handler at its deadline.
@@ -394,8 +394,12 @@ impl Handling {
         }
         state.stopped = Some(status.message().to_owned());
         let calls = std::mem::take(&mut state.calls);
+        let body = state.body.as_mut().map(|body| body.give_up());
         let ended = state.server.has_ended();
         drop(state);
+        if let Some(body) = body {
+            body.tell();
+        }
         if !ended {
             self.fail(status);
         }
@@ -416,7 +420,7 @@ impl Handling {
             watch.abort();
             self.endpoint.handling_ended(self);
         }
-        let unread = state.body.take();
+        let unread = state.body.as_mut().and_then(|body| body.take());
         if !state.polling && !state.kept {
             self.finish(state);
         } else {
@@ -428,13 +432,13 @@ impl Handling {
     /// A body follows the request.
     #[cold]
     #[inline(never)]
-    pub(crate) fn attach(&self, body: Box<Body>) {
+    pub(crate) fn attach(&self, body: Box<Following>) {
         self.lock().body = Some(body);
     }
 
     /// The body that follows the request, for whoever asks first.
     pub(crate) fn take_body(&self) -> Option<Body> {
-        self.lock().body.take().map(|body| *body)
+        self.lock().body.as_mut()?.take()
     }
 
     /// The request does not end before this is dropped, even if its handle is.

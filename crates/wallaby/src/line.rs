@@ -44,16 +44,6 @@ impl<T> Line<T> {
         first
     }
 
-    /// Takes the first value of which this is so.
-    pub(crate) fn take_first(&mut self, mut is_it: impl FnMut(&T) -> bool) -> Option<T> {
-        if is_it(self.first.as_ref()?) {
-            return self.pop();
-        }
-        let rest = self.rest.as_mut()?;
-        let position = rest.iter().position(is_it)?;
-        rest.remove(position)
-    }
-
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.first
             .iter()
@@ -84,16 +74,5 @@ mod tests {
             }
             assert_eq!(line.pop(), None);
         }
-    }
-
-    #[test]
-    fn the_first_that_fits_is_taken() {
-        let mut line = Line::default();
-        (0..5).for_each(|value| line.push(value));
-        assert_eq!(line.take_first(|value| *value == 3), Some(3));
-        assert_eq!(line.take_first(|value| *value < 2), Some(0));
-        assert_eq!(line.take_first(|value| *value > 9), None);
-        assert!(line.iter().copied().eq([1, 2, 4]));
-        assert_eq!(Line::<u32>::default().take_first(|_| true), None);
     }
 }

@@ -23,7 +23,15 @@ over_every_stream!(
     a_broken_body_says_why,
     a_body_breaks_with_its_call,
     a_body_breaks_with_its_connection,
+    a_body_that_was_not_sent_is_dropped_with_its_call,
     many_bodies_at_a_time,
+    an_end_makes_room_for_the_next_body,
+    a_connection_whose_body_is_passed_on_is_not_closed_for_another,
+    a_body_of_a_delegation_breaks_with_the_call,
+    a_body_that_waits_in_the_queue_is_stopped_with_its_call,
+    a_body_that_is_taken_after_the_end_of_its_call_is_broken,
+    a_body_to_oneself,
+    bodies_go_over_slow_links_with_small_windows,
 );
 
 /// A body whose chunks the test sends one by one.
@@ -301,6 +309,19 @@ async fn a_body_breaks_with_its_connection(net: Net) {
     );
 }
 
+/// Though its application still holds the call.
+async fn a_body_that_was_not_sent_is_dropped_with_its_call(net: Net) {
+    let server = measuring(&net).await;
+    let nobody = at(&server);
+    server.close();
+    let (send, body) = piped();
+    let client = Client::new(&client(), nobody);
+    let mut call = client.call_with_body(&work::ONE, ("x".into(),), body);
+    failure(call.answer().await);
+    send.closed().await;
+    assert!(call.outcome().is_some());
+}
+
 async fn many_bodies_at_a_time(net: Net) {
     let server = measuring(&net).await;
     let client = client();
@@ -312,6 +333,189 @@ async fn many_bodies_at_a_time(net: Net) {
         .collect();
     for (index, call) in calls.into_iter().enumerate() {
         assert_eq!(call.await, Ok((index * 1000).to_string()));
+    }
+}
+
+/// No other word of the server is needed.
+async fn an_end_makes_room_for_the_next_body(net: Net) {
+    const CALLS: usize = 100;
+    let all_read = Arc::new(tokio::sync::Barrier::new(CALLS));
+    let handler = move |request: Request<One<String>>, (what,): (String,)| {
+        let all_read = Arc::clone(&all_read);
+        async move {
+            check(body_of(&request)).await.map_err(broken)?;
+            all_read.wait().await;
+            Ok::<_, Status>(request.respond(what).await?)
+        }
+    };
+    let server = net.serve(service().method(&work::ONE, handler)).await;
+    let client = client();
+    let call = |_| to(&client, &server).call_with_body(&work::ONE, ("x".into(),), counted(1).1);
+    let calls: Vec<_> = (0..CALLS).map(call).collect();
+    for call in calls {
+        assert_eq!(call.await, Ok("x".into()));
+    }
+}
+
+/// Passes the body of its request on to this server.
+fn passing(server: Address) -> wallaby::Service {
+    let handler = move |request: Request<One<String>>, (what,): (String,)| {
+        let server = server.clone();
+        async move {
+            let target = work::one(what).with_body(body_of(&request));
+            Ok::<_, Status>(request.forward(server, target).await?)
+        }
+    };
+    service().method(&work::ONE, handler)
+}
+
+/// The request has gone on; but what follows it still comes this way.
+async fn a_connection_whose_body_is_passed_on_is_not_closed_for_another(net: Net) {
+    let last = measuring(&net).await;
+    let mut limits = Limits::default();
+    limits.connections = 2;
+    let middle = Endpoint::builder().limits(limits).serve(passing(at(&last)));
+    let middle = net.bind(middle).await;
+    let client = client();
+    let (send, body) = piped();
+    let upload = to(&client, &middle).call_with_body(&work::ONE, ("x".into(),), body);
+    until(|| last.load().0 == 1 && middle.load().0 == 0).await;
+    let other = common::client();
+    let refused = work::at(&other, at(&middle)).one("y".into()).await;
+    assert!(refused.is_err(), "all connections are in use");
+    send.send(Ok(Bytes::from_static(&[0]))).expect("it is read");
+    drop(send);
+    assert_eq!(upload.await, Ok("1".into()));
+}
+
+/// Passes on with a body of its own, which the test sends.
+fn sending(server: Address, body: Body) -> wallaby::Service {
+    let body = Arc::new(std::sync::Mutex::new(Some(body)));
+    let handler = move |request: Request<One<String>>, (what,): (String,)| {
+        let (server, body) = (server.clone(), Arc::clone(&body));
+        async move {
+            let body = body.lock().expect("no panic").take().expect("one call");
+            let target = work::one(what).with_body(body);
+            Ok::<_, Status>(request.forward(server, target).await?)
+        }
+    };
+    service().method(&work::ONE, handler)
+}
+
+/// Its sender is not the initiator, and does not learn of the abort by itself.
+async fn a_body_of_a_delegation_breaks_with_the_call(net: Net) {
+    let (ended, mut ends) = mpsc::unbounded_channel();
+    let handler = move |request: Request<One<String>>, (_,): (String,)| {
+        let ended = ended.clone();
+        async move {
+            let end = check(body_of(&request)).await;
+            ended.send(end).expect("the test listens");
+            Ok::<_, Status>(())
+        }
+    };
+    let last = net.serve(service().method(&work::ONE, handler)).await;
+    let (send, body) = piped();
+    let middle = net.serve(sending(at(&last), body)).await;
+    let client = client();
+    let call = work::at(&client, at(&middle)).one("x".into());
+    until(|| last.load().0 == 1 && middle.load().0 == 0).await;
+    drop(call);
+    let end = ends.recv().await.expect("an end");
+    assert_eq!(end, Err(BodyError::Broken("its call has ended".into())));
+    send.closed().await;
+}
+
+async fn a_body_that_waits_in_the_queue_is_stopped_with_its_call(net: Net) {
+    let gate = common::Gate::new();
+    let busy = {
+        let gate = gate.clone();
+        move |request: Request<One<String>>, (what,): (String,)| {
+            let gate = gate.clone();
+            async move {
+                gate.pass().await;
+                Ok::<_, Status>(request.respond(what).await?)
+            }
+        }
+    };
+    let one = wallaby::ExecutorConfig {
+        concurrency: 1,
+        ..wallaby::ExecutorConfig::default()
+    };
+    let last = Endpoint::builder()
+        .executor(one)
+        .serve(service().method(&work::ONE, busy));
+    let last = net.bind(last).await;
+    let (send, body) = piped();
+    let middle = net.serve(sending(at(&last), body)).await;
+    let client = client();
+    let first = work::at(&client, at(&last)).one("first".into());
+    until(|| last.load().0 == 1).await;
+    let second = work::at(&client, at(&middle)).one("second".into());
+    until(|| last.load().1 == 1).await;
+    drop(second);
+    send.closed().await;
+    assert_eq!(last.load(), (1, 1), "the first still runs");
+    gate.open(1);
+    assert_eq!(first.await, Ok("first".into()));
+}
+
+async fn a_body_that_is_taken_after_the_end_of_its_call_is_broken(net: Net) {
+    let (ended, mut ends) = mpsc::unbounded_channel();
+    let handler = move |request: Request<One<String>>, (_,): (String,)| {
+        let ended = ended.clone();
+        async move {
+            request.cancelled().await;
+            let end = check(body_of(&request)).await;
+            ended.send(end).expect("the test listens");
+            Ok::<_, Status>(())
+        }
+    };
+    let last = net.serve(service().method(&work::ONE, handler)).await;
+    let (send, body) = piped();
+    send.send(Ok(Bytes::from_static(&[0])))
+        .expect("it is there");
+    let middle = net.serve(sending(at(&last), body)).await;
+    let client = client();
+    let call = work::at(&client, at(&middle)).one("x".into());
+    until(|| last.load().0 == 1 && middle.load().0 == 0).await;
+    drop(call);
+    let end = ends.recv().await.expect("an end");
+    assert_eq!(end, Err(BodyError::Broken("its call has ended".into())));
+    send.closed().await;
+}
+
+async fn bodies_go_over_slow_links_with_small_windows(net: Net) {
+    let builder = || {
+        let mut limits = Limits::default();
+        (limits.call, limits.parts, limits.streams) = (3000, 5000, 2);
+        let delay = std::time::Duration::from_millis(1);
+        Endpoint::builder().limits(limits).link_delay(delay)
+    };
+    let read = |request: Request<One<String>>, (_,): (String,)| async move {
+        let len = check(body_of(&request)).await.map_err(broken)?;
+        Ok::<_, Status>(request.respond(len.to_string()).await?)
+    };
+    let read = builder().serve(service().method(&work::ONE, read));
+    let last = net.bind(read).await;
+    let middle = net.bind(builder().serve(passing(at(&last)))).await;
+    let client = builder().bind().await.expect("there is a runtime");
+    let calls: Vec<_> = (0..10_u64)
+        .map(|index| {
+            let (_, body) = counted(index * 1999);
+            to(&client, &middle).call_with_body(&work::ONE, ("x".into(),), body)
+        })
+        .collect();
+    for (index, call) in calls.into_iter().enumerate() {
+        assert_eq!(call.await, Ok((index * 1999).to_string()));
+    }
+}
+
+async fn a_body_to_oneself(net: Net) {
+    let endpoint = measuring(&net).await;
+    for total in [0, 1, 3_000_001] {
+        let call =
+            to(&endpoint, &endpoint).call_with_body(&work::ONE, ("x".into(),), counted(total).1);
+        assert_eq!(call.await, Ok(total.to_string()));
     }
 }
 

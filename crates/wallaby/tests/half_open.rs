@@ -5,17 +5,66 @@ mod common;
 
 use std::time::Duration;
 
-use common::raw::{Raw, hello, response};
+use bytes::Bytes;
+use common::raw::{Raw, hello, request, response};
 use common::{Gate, Net, at, failure, heap, patience, service, until, work};
 use tokio::net::TcpListener;
-use wallaby::{Address, Endpoint, Failure, One, Request};
+use tokio::sync::mpsc;
+use wallaby::{Address, BodyError, CallId, Endpoint, Failure, NodeId, One, Request};
 use wallaby_proto::connection::{Hello, Limits};
+use wallaby_proto::wire::Options;
 
 over_every_stream!(a_slow_handler_is_not_a_silent_peer,);
 
 /// When a peer is asked, and given up.
 const PERIOD: Duration = Duration::from_millis(40);
 const TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Nobody waits for anything of this connection but the reader of a body, and its request has ended.
+#[tokio::test]
+async fn a_body_of_a_silent_peer_is_lost() {
+    patience(async {
+        let (ended, mut ends) = mpsc::unbounded_channel();
+        let handler = move |request: Request<One<String>>, (what,): (String,)| {
+            let ended = ended.clone();
+            async move {
+                let mut body = request.take_body().expect("it has one");
+                tokio::spawn(async move {
+                    while let Some(chunk) = body.next().await {
+                        ended.send(chunk).expect("the test listens");
+                    }
+                });
+                Ok(request.respond(what).await?)
+            }
+        };
+        let server = Endpoint::builder()
+            .keep_alive(PERIOD, TIMEOUT)
+            .serve(service().method(&work::ONE, handler));
+        let server = Net::tcp().bind(server).await;
+        let mut silent = Raw::dial(&at(&server), hello(1)).await;
+        let call = CallId {
+            initiator: NodeId::new(1).expect("not zero"),
+            sequence: 1,
+        };
+        let options = Options {
+            body: Some(0),
+            ..Options::default()
+        };
+        let request = wallaby_proto::wire::Request {
+            options: Some(Box::new(options)),
+            ..request(call, b"\x04what")
+        };
+        silent.send_request(request, work::ONE.definition()).await;
+        let mut some = Bytes::from_static(b"some");
+        silent.connection.send_body(0, &mut some).expect("a window");
+        silent.flush().await;
+        assert_eq!(ends.recv().await, Some(Ok("some".into())));
+        assert_eq!(&silent.response().await.payload[..], b"\x04what");
+        let end = ends.recv().await.expect("an end");
+        assert!(matches!(end, Err(BodyError::Lost(_))), "{end:?}");
+    })
+    .await;
+}
 
 async fn impatient() -> Endpoint {
     let builder = Endpoint::builder().keep_alive(PERIOD, TIMEOUT);

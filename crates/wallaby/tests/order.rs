@@ -14,11 +14,21 @@ over_every_transport!(
     an_answer_is_read_like_a_file,
 );
 
+over_every_stream!(answers_that_are_overtaken_come_in_order);
+
 async fn answers_come_in_order(net: Net) {
-    // Large ones travel in parts, and are overtaken by what follows.
-    let handler = |request: Request<Many<Bytes>, _>, (what,): (Bytes,)| async move {
+    in_order(net, 60_000).await;
+}
+
+/// Large ones travel in parts, and are overtaken by what follows.
+async fn answers_that_are_overtaken_come_in_order(net: Net) {
+    in_order(net, 200_000).await;
+}
+
+async fn in_order(net: Net, large: usize) {
+    let handler = move |request: Request<Many<Bytes>, _>, (what,): (Bytes,)| async move {
         for index in 0..200_u32 {
-            let size = if index % 7 == 0 { 60_000 } else { 4 };
+            let size = if index % 7 == 0 { large } else { 4 };
             let mut answer = vec![what[0]; size];
             answer[..4].copy_from_slice(&index.to_be_bytes());
             request.reply(answer.into()).await?;

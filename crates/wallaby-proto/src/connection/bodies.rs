@@ -12,10 +12,13 @@ use thiserror::Error;
 use crate::connection::MAX_REASON;
 use crate::connection::output::Output;
 use crate::varint::{self, Reader};
-use crate::wire::{DecodeError, kind};
+use crate::wire::{DecodeError, MAX_FRAME, kind};
 
 /// Most bodies that one side sends at a time on a connection.
 pub const MAX_BODIES: usize = 64;
+
+/// At most so much of a body waits to be sent, so that other bodies and large messages soon have their turn.
+const MOST_TAKEN: usize = MAX_FRAME;
 
 const MORE: u8 = 0;
 const LAST: u8 = 1;
@@ -105,7 +108,7 @@ impl Sending {
         }
         window.after = None;
         let len = usize::try_from(window.left).unwrap_or(usize::MAX);
-        let taken = chunk.split_to(chunk.len().min(len));
+        let taken = chunk.split_to(chunk.len().min(len).min(MOST_TAKEN));
         window.left -= taken.len() as u64;
         window.queued = true;
         Ok(taken)

@@ -336,7 +336,8 @@ impl Connection {
         self.bodies.open(window, after);
     }
 
-    /// Sends some of a body, as much as there is credit for: what is left in `chunk` was not accepted yet.
+    /// Sends some of a body, at most 64 KiB and as much as there is credit for: what is left in `chunk` was not accepted
+    /// yet. More is accepted when that has left.
     ///
     /// # Errors
     ///
@@ -982,7 +983,8 @@ impl Connection {
     fn is_congested(&self, payload: usize) -> bool {
         if payload > MAX_FRAME {
             let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.message);
-            return !self.outbox.is_empty() && (self.outbox.bytes() + payload) as u64 > limit;
+            let waiting = self.outbox.bytes();
+            return waiting > 0 && (waiting + payload) as u64 > limit;
         }
         self.output.len() > OUTPUT_LIMIT
     }

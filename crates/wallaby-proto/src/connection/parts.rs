@@ -51,6 +51,7 @@ impl Outgoing {
 pub(super) struct Outbox {
     /// Those that take turns, at most as many as the peer allows, then those that wait.
     queue: VecDeque<Outgoing>,
+    /// Bytes of messages that wait.
     bytes: usize,
     next_stream: u64,
 }
@@ -60,7 +61,7 @@ impl Outbox {
         self.queue.is_empty()
     }
 
-    /// Bytes that wait.
+    /// Bytes of messages that wait. Those of bodies have limits of their own and hold up no message.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -87,7 +88,6 @@ impl Outbox {
     /// Adds some of a body, of which nothing waits.
     #[inline(never)]
     pub(super) fn push_body(&mut self, number: u64, payload: Bytes) {
-        self.bytes += payload.len();
         self.queue.push_back(Outgoing {
             what: What::Body(number),
             header: Bytes::new(),
@@ -98,10 +98,8 @@ impl Outbox {
     /// What waits of a body is not sent.
     pub(super) fn drop_body(&mut self, number: u64) {
         let waits = |outgoing: &Outgoing| outgoing.what == What::Body(number);
-        if let Some(position) = self.queue.iter().position(waits)
-            && let Some(dropped) = self.queue.remove(position)
-        {
-            self.bytes -= dropped.left();
+        if let Some(position) = self.queue.iter().position(waits) {
+            self.queue.remove(position);
         }
     }
 
@@ -146,7 +144,9 @@ impl Outbox {
             }
         }
         let written = before - outgoing.left();
-        self.bytes -= written;
+        if matches!(outgoing.what, What::Message { .. }) {
+            self.bytes -= written;
+        }
         if outgoing.left() == 0 {
             let left = match outgoing.what {
                 What::Message { stream, .. } => Left::Message(stream),

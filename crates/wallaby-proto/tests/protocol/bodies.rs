@@ -279,6 +279,65 @@ fn a_small_message_does_not_wait_behind_a_body() {
     assert!(carried < 100_000, "{carried} bytes went first");
 }
 
+/// As many bytes of bodies may wait as their windows allow: large messages have a limit of their own.
+#[test]
+fn a_large_message_is_accepted_beside_bodies() {
+    let limits = Limits {
+        message: 1 << 20,
+        ..Limits::default()
+    };
+    let mut pair = Pair::open(limits);
+    for _ in 0..32 {
+        let number = begin(&mut pair.alice);
+        let mut chunk = pattern(1 << 20, 0);
+        pair.alice.send_body(number, &mut chunk).expect("a window");
+    }
+    let large = &mut crate::limits::request(500_000);
+    pair.alice.send_request(large, &method()).expect("room");
+    // Beside each other they still have theirs.
+    let another = &mut crate::limits::request(900_000);
+    let refused = pair.alice.send_request(another, &method());
+    assert_eq!(refused, Err(Refusal::Blocked));
+    let mut requests = 0;
+    while !pair.alice.is_idle() {
+        let events = pair.carry_to_bob(100_000).expect("legal bytes");
+        let is_request = |event: &&Event| matches!(event, Event::Message(_));
+        requests += events.iter().filter(is_request).count();
+        pair.carry_to_alice(usize::MAX).expect("credit");
+    }
+    assert_eq!(requests, 33);
+}
+
+/// However long the chunks are that their senders have: a body has its turn with a little of them.
+#[test]
+fn a_large_message_takes_turns_with_bodies() {
+    let mut pair = Pair::open(Limits::default());
+    let mut bodies: Vec<_> = (0..8)
+        .map(|_| (begin(&mut pair.alice), pattern(1 << 20, 0)))
+        .collect();
+    let send = |pair: &mut Pair, bodies: &mut [(u64, Bytes)]| {
+        for (number, chunk) in bodies {
+            while pair.alice.send_body(*number, chunk) == Ok(()) && !chunk.is_empty() {}
+        }
+    };
+    send(&mut pair, &mut bodies);
+    let large = &mut crate::limits::request(100_000);
+    pair.alice.send_request(large, &method()).expect("room");
+    let (mut requests, mut before) = (0, 0);
+    while requests < 9 {
+        for event in pair.carry_to_bob(10_000).expect("legal bytes") {
+            match event {
+                Event::Message(_) => requests += 1,
+                Event::Body(_, BodyEvent::Bytes(bytes)) => before += bytes.len(),
+                _ => {}
+            }
+        }
+        pair.carry_to_alice(usize::MAX).expect("credit");
+        send(&mut pair, &mut bodies);
+    }
+    assert!(before < 1_500_000, "{before} bytes of bodies went first");
+}
+
 /// What no honest side would write closes the connection.
 #[test]
 fn lies_about_bodies_are_refused() {

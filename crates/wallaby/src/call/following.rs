@@ -5,8 +5,8 @@ use std::sync::Arc;
 use wallaby_proto::wire::Request;
 use wallaby_proto::{Address, RequestId};
 
-use super::CallShared;
-use crate::body::{self, Attached};
+use super::{CallShared, State};
+use crate::body::{self, Attached, Body};
 use crate::driver::peer::Peer;
 use crate::error::Failure;
 
@@ -52,12 +52,12 @@ impl CallShared {
             if let Some(shared) = shared {
                 shared.ended().await;
             }
-            "its call has ended".to_owned()
+            body::CALL_ENDED.to_owned()
         };
-        if let Some(body) = body {
-            let sending = body::send(*body, Arc::clone(peer), number, over);
-            self.endpoint.runtime.spawn(sending);
-        }
+        // The call may have ended between: then the server is to be told that nothing comes.
+        let body = body.map_or_else(Body::given_up, |body| *body);
+        let sending = body::send(body, Arc::clone(peer), number, over);
+        self.endpoint.runtime.spawn(sending);
     }
 
     /// Waits until the call has ended.
@@ -69,5 +69,15 @@ impl CallShared {
             }
             changed.await;
         }
+    }
+}
+
+impl State {
+    /// The call has failed: bodies whose requests have not been sent never will be.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn unsent_bodies(&mut self) -> Vec<Body> {
+        let bodies = self.roots.iter_mut().filter_map(|sent| sent.body.take());
+        bodies.map(|body| *body).collect()
     }
 }

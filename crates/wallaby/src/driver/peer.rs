@@ -422,7 +422,10 @@ impl Peer {
         number: u64,
         end: Result<(), &str>,
     ) -> Result<(), BodyRefusal> {
-        self.on_body(|connection| connection.end_body(number, end))
+        self.on_body(|connection| connection.end_body(number, end))?;
+        // Whoever waits to send a request with another body may do so now.
+        self.room.notify_waiters();
+        Ok(())
     }
 
     fn on_body(

@@ -7,8 +7,19 @@ use crate::datagram::packet::MAX_RANGES;
 /// How long an acknowledgement waits for a message that takes it along.
 pub(super) const ACK_DELAY: Duration = Duration::from_millis(10);
 
+/// Acknowledgements that wait are due at multiples of this: those of all sessions of a socket together, so that one that
+/// only receives from many peers is not woken for each.
+const ACK_TICK: Duration = Duration::from_millis(5);
+
 /// So many packets are not acknowledged later than at once: their sender's window must go on.
 const ACK_EVERY: u32 = 8;
+
+/// When something that arrives now is acknowledged at the latest.
+fn latest(now: Duration) -> Duration {
+    let due = now + ACK_DELAY;
+    let past = due.as_nanos() % ACK_TICK.as_nanos();
+    due - Duration::from_nanos(past as u64)
+}
 
 /// The numbers of packets that have arrived, as ranges; the oldest are forgotten.
 #[derive(Debug, Default)]
@@ -79,7 +90,7 @@ impl Received {
         self.unanswered += 1;
         // A gap is told at once: something was lost, or has come late after all.
         let at_once = urgent || number != expected || self.unanswered >= ACK_EVERY;
-        let due = if at_once { now } else { now + ACK_DELAY };
+        let due = if at_once { now } else { latest(now) };
         self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
     }
 
@@ -165,6 +176,11 @@ mod tests {
             received.due()
         };
         assert_eq!(due(&[(0, false)]), Some(NOW + ACK_DELAY));
+        // Those that come at about the same time are due together, and none too late.
+        let late = |after| latest(NOW + Duration::from_micros(after)) - NOW;
+        let together = [0, 1, 2500, 4999].map(late);
+        assert_eq!(together, [ACK_DELAY; 4]);
+        assert_eq!(late(5000), ACK_DELAY + ACK_TICK);
         assert_eq!(due(&[(0, false), (1, true)]), Some(NOW));
         assert_eq!(due(&[(0, false), (2, false)]), Some(NOW));
         assert_eq!(due(&[(1, false), (0, false)]), Some(NOW));

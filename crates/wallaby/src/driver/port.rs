@@ -27,6 +27,10 @@ use crate::link::DelayLine;
 use crate::timer::{self, Instant};
 use crate::transport::udp::Socket;
 
+/// Timers that are due before so much time has passed are looked at whenever a port's task goes to sleep: most are for what
+/// has come meanwhile.
+const SOON: Duration = Duration::from_millis(5);
+
 /// Longest datagram, and how much room for arriving ones is made at a time.
 const ROOM: usize = 64 * 1024;
 
@@ -291,6 +295,8 @@ impl Driver {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
+        // Being woken for nothing costs more than a call.
+        state.gate.put_off_timers(now + SOON);
         state.due = state.gate.next_timeout();
         let due = state.due;
         drop(state);

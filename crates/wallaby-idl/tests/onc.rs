@@ -311,3 +311,26 @@ fn whatever_the_text_is_it_is_compiled_or_refused() {
         assert!(compiled.is_ok(), "seed {seed}: {text}");
     }
 }
+
+/// Files that include each other twice, or one that never ends, are an error and no endless work.
+#[test]
+fn included_files_are_limited_together() {
+    let folder = env::temp_dir().join(format!("wallaby-idl-includes-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a temporary folder");
+    let twice = "#include \"twice.h\"\n".repeat(2) + &" ".repeat(100_000);
+    fs::write(folder.join("twice.h"), twice).expect("it can be written");
+    fs::write(folder.join("long.h"), " ".repeat((16 << 20) + 1)).expect("it can be written");
+    for (name, expected) in [
+        ("twice.h", "nested too deeply"),
+        (
+            "long.h",
+            "all included files together have more than 16 MiB",
+        ),
+    ] {
+        let file = folder.join("file.x");
+        fs::write(&file, format!("#include \"{name}\"\n")).expect("it can be written");
+        let error = Compiler::new().compile(&file).expect_err("an error");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    fs::remove_dir_all(&folder).expect("it is there");
+}

@@ -4,7 +4,8 @@
 //! `RPC_HDR`, that of the header, because types and constants belong there.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::expression::{Cursor, Dialect, Expression};
@@ -14,6 +15,8 @@ use super::token::{Comment, Kind, Token};
 
 /// Deepest nesting of includes: a file that includes itself gets no further.
 const MAX_INCLUDES: usize = 64;
+/// Most bytes of all included files together, so that files which include each other cannot multiply without end.
+const MAX_INCLUDED: u64 = 16 << 20;
 /// Most words that one name may stand for in the end, so that names of names cannot multiply without end.
 const MAX_EXPANSION: usize = 10_000;
 
@@ -39,6 +42,8 @@ struct Preprocessor<'a> {
     sources: &'a mut Sources,
     settings: &'a Settings,
     macros: BTreeMap<String, Vec<Token>>,
+    /// Bytes of included files so far.
+    included: u64,
     output: Preprocessed,
 }
 
@@ -62,6 +67,7 @@ pub(super) fn preprocess(
     let mut preprocessor = Preprocessor {
         sources,
         settings,
+        included: 0,
         macros: BTreeMap::new(),
         output: Preprocessed {
             tokens: Vec::new(),
@@ -338,7 +344,11 @@ impl Preprocessor<'_> {
         let mut looked_in = Vec::new();
         for folder in folders {
             let path = folder.join(name);
-            if let Ok(text) = fs::read_to_string(&path) {
+            if let Ok(file) = File::open(&path) {
+                let text = self.read(file).map_err(|error| {
+                    let message = format!("cannot read `{}`: {error}", path.display());
+                    Problem::new(line.place, message)
+                })?;
                 let file = self.sources.add(path, text);
                 return self.file(file, depth + 1).map(drop);
             }
@@ -350,6 +360,25 @@ impl Preprocessor<'_> {
         };
         Err(Problem::new(line.place, message))
     }
+
+    /// The text of an included file, which counts.
+    fn read(&mut self, file: File) -> io::Result<String> {
+        let mut text = String::new();
+        let left = MAX_INCLUDED - self.included;
+        let length = file.take(left + 1).read_to_string(&mut text)? as u64;
+        if length > left {
+            return Err(too_long());
+        }
+        self.included += length;
+        Ok(text)
+    }
+}
+
+fn too_long() -> io::Error {
+    let limit = MAX_INCLUDED >> 20;
+    io::Error::other(format!(
+        "all included files together have more than {limit} MiB"
+    ))
 }
 
 fn expect_name<'a>(words: &'a [Token], line: &Line) -> Result<&'a str, Problem> {

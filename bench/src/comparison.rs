@@ -219,6 +219,7 @@ fn row(
         messages: per_operation(|traffic| traffic.messages),
         client_messages: per_operation(|traffic| traffic.client_messages),
         bytes: per_operation(|traffic| traffic.bytes),
+        scale: None,
     }
 }
 

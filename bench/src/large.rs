@@ -243,6 +243,7 @@ fn row(transport: Transport, beside: Beside, options: &LargeOptions, result: &Me
         messages: Some(round(traffic.messages as f64 / operations)),
         client_messages: Some(round(traffic.client_messages as f64 / operations)),
         bytes: Some(round(traffic.bytes as f64 / operations)),
+        scale: None,
     }
 }
 

@@ -4,7 +4,8 @@
 //! messages on bare sockets, and ends up in one kind of row. Where to start:
 //!
 //! - [`hops()`] and [`fanout()`] measure what the DPC thesis shows in its figures 6.1 and 6.2; [`large()`] what small
-//!   calls notice of large messages on their connection; [`throughput()`] how many calls a second there can be.
+//!   calls notice of large messages on their connection; [`throughput()`] how many calls a second there can be; [`scale()`]
+//!   what many live calls, connections and requests cost.
 //! - [`row`]: the result row, one line of JSON. [`table`] and [`chart`] show rows, with what
 //!   [`ratio`] compares them with.
 //! - [`mod@report`]: all of it, as published in `docs/performance.md`; [`target`]: what is promised there;
@@ -34,6 +35,7 @@ pub mod random;
 pub mod ratio;
 pub mod report;
 pub mod row;
+mod scale;
 pub mod stack;
 pub mod table;
 pub mod target;
@@ -49,6 +51,7 @@ pub use large::{LargeOptions, large};
 pub use publish::ReportOptions;
 pub use report::report;
 pub use row::Row;
+pub use scale::{ScaleOptions, scale};
 pub use stack::Own;
 pub use throughput::{MOST_BYTES, ThroughputOptions, throughput};
 pub use workload::take_one;
@@ -73,6 +76,9 @@ pub fn server_main(
     let config: ServerConfig = serde_json::from_str(&config)
         .context("this is no server's configuration; only benchmarks start servers")?;
     process::die_with_parent(config.parent)?;
+    if config.stack == scale::STACK {
+        return scale::serve(&config);
+    }
     let stack = stacks.iter().find(|stack| stack.name() == config.stack);
     let stack = stack.with_context(|| format!("there is no stack {}", config.stack))?;
     stack.serve(&config)

@@ -481,7 +481,7 @@ async fn call_while_left(
     Ok(taken)
 }
 
-fn traffic(endpoint: &Endpoint) -> Traffic {
+pub(crate) fn traffic(endpoint: &Endpoint) -> Traffic {
     let metrics = endpoint.metrics();
     Traffic {
         messages: metrics.messages_sent,
@@ -499,7 +499,7 @@ pub(crate) fn addresses(texts: &[String]) -> Result<Vec<Address>> {
 }
 
 /// An endpoint of this run that listens.
-fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Builder> {
+pub(crate) fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Builder> {
     let address = match config.transport {
         Transport::Tcp => "tcp://127.0.0.1:0".to_owned(),
         transport @ (Transport::Unix | Transport::Shm) => {
@@ -519,7 +519,7 @@ fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Builder> {
     })
 }
 
-fn runtime() -> Result<Runtime> {
+pub(crate) fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_io().build()?)
 }
 

@@ -119,6 +119,101 @@ pub fn processor_time(_pid: u32) -> Result<Duration> {
     bail!("processor time of other processes is only supported on Linux")
 }
 
+/// The processor time that the calling thread has used so far.
+///
+/// # Errors
+/// The operating system does not count it.
+#[cfg(unix)]
+pub fn thread_time() -> Result<Duration> {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a live variable of the right type.
+    if unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("a thread's time can't be read");
+    }
+    Ok(Duration::new(
+        u64::try_from(time.tv_sec)?,
+        u32::try_from(time.tv_nsec)?,
+    ))
+}
+
+/// The processor time that the calling thread has used so far.
+///
+/// # Errors
+/// Always: only known for Unix.
+#[cfg(not(unix))]
+pub fn thread_time() -> Result<Duration> {
+    bail!("the processor time of a thread is only supported on Unix")
+}
+
+/// How many bytes of a process are resident.
+///
+/// # Errors
+/// There is no such process, or no file that says so.
+pub fn resident(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = std::fs::read_to_string(&path).with_context(|| format!("{path} can't be read"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    let kib = kib.with_context(|| format!("{path} does not say what is resident"))?;
+    Ok(kib.trim().parse::<u64>()? * 1024)
+}
+
+/// Gives back to the operating system what was freed, so that it does not count as resident, nor hide what is taken next.
+pub fn release_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: the call takes a plain integer, and only what was freed is given back.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Lets this process, and those that it starts from now on, have so many files open; says how many are possible then.
+///
+/// # Errors
+/// The operating system does not say.
+#[cfg(unix)]
+pub fn allow_files(files: u64) -> Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the pointer is to a live variable of the right type.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("the limit of files can't be read");
+    }
+    if limit.rlim_cur >= files {
+        return Ok(limit.rlim_cur);
+    }
+    let wanted = libc::rlimit {
+        rlim_cur: files,
+        rlim_max: limit.rlim_max.max(files),
+    };
+    let most = libc::rlimit {
+        rlim_cur: limit.rlim_max.min(files),
+        ..limit
+    };
+    // Only privileged processes may raise the second number; all may raise the first up to it.
+    for changed in [wanted, most] {
+        // SAFETY: the pointer is to a live variable, which the call only reads.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &changed) } == 0 {
+            return Ok(changed.rlim_cur);
+        }
+    }
+    Ok(limit.rlim_cur)
+}
+
+/// Lets this process have so many files open.
+///
+/// # Errors
+/// Always: only known for Unix.
+#[cfg(not(unix))]
+pub fn allow_files(_files: u64) -> Result<u64> {
+    bail!("the limit of files is only known on Unix")
+}
+
 /// Lets this process be killed when the thread that started it ends, however it ends.
 ///
 /// # Errors
@@ -147,6 +242,36 @@ mod tests {
         while processor_time(std::process::id()).unwrap() == before {
             sum = std::hint::black_box(sum.wrapping_add(1));
         }
+    }
+
+    #[test]
+    fn the_time_of_a_thread_is_its_own() {
+        let spin = || {
+            let before = thread_time().unwrap();
+            while thread_time().unwrap() < before + Duration::from_millis(5) {
+                std::hint::spin_loop();
+            }
+        };
+        let other = std::thread::spawn(|| thread_time().unwrap());
+        spin();
+        assert!(other.join().unwrap() < Duration::from_millis(5));
+        assert!(thread_time().unwrap() >= Duration::from_millis(5));
+    }
+
+    #[test]
+    fn memory_that_is_written_to_is_resident() {
+        let before = resident(std::process::id()).unwrap();
+        let taken = std::hint::black_box(vec![1_u8; 64 << 20]);
+        let after = resident(std::process::id()).unwrap();
+        assert!(after >= before + (32 << 20), "{before} and {after}");
+        drop(taken);
+        release_memory();
+        assert!(resident(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn files_that_are_allowed_already_stay_so() {
+        assert!(allow_files(1).unwrap() >= 1);
     }
 
     #[test]

@@ -42,6 +42,25 @@ pub fn alone<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
     other(&quiet, rows, system)
 }
 
+/// For a row of many of something that of the fewest which were measured in the same run.
+pub fn fewest<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
+    row.scale?;
+    let alike = |other: &&Row| {
+        let as_many = Row {
+            n: row.n,
+            ..Row::clone(other)
+        };
+        other.system == row.system && as_many.comparable(row)
+    };
+    let fewest = rows.iter().filter(alike).min_by_key(|other| other.n)?;
+    (fewest.n < row.n).then_some(fewest)
+}
+
+/// How many times the processor time of an operation of `other` that of `row` is.
+pub fn of_processor_times(row: &Row, other: &Row) -> Option<f64> {
+    (other.cpu_us_per_op > 0.0).then(|| row.cpu_us_per_op / other.cpu_us_per_op)
+}
+
 /// The row of another system that was measured under the same conditions.
 pub fn other<'rows>(row: &Row, rows: &'rows [Row], system: &str) -> Option<&'rows Row> {
     rows.iter()

@@ -44,6 +44,33 @@ pub struct Row {
     /// Bytes sent by anybody, payloads and headers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
+    /// Where it was measured what many of something cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<Scale>,
+}
+
+/// What many of something cost besides their operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Scale {
+    /// Resident memory of the client for each live call or open connection; none where there were too few to tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_bytes: Option<f64>,
+    /// The same of the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_bytes: Option<f64>,
+    /// Resident memory of an endpoint without connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint_bytes: Option<f64>,
+    /// The longest processor time of the client's thread between two steps forward, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub longest_us: Option<f64>,
+    /// What this time did not exceed but for one step in 10,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p9999_us: Option<f64>,
+    /// The longest processor time of the server's thread between two requests, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_longest_us: Option<f64>,
 }
 
 impl Row {
@@ -128,6 +155,7 @@ pub(crate) mod tests {
             messages: Some(3.0),
             client_messages: None,
             bytes: None,
+            scale: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Result rows as a table for the terminal.
 
-use crate::ratio::{alone, calls, floor, of_medians, of_tails};
+use crate::ratio::{alone, calls, fewest, floor, of_medians, of_processor_times, of_tails};
 use crate::row::Row;
 use std::fmt::Write;
 
@@ -91,7 +91,7 @@ fn title(row: &Row) -> String {
     title
 }
 
-const COLUMNS: usize = 11;
+const COLUMNS: usize = 18;
 const HEADINGS: [&str; COLUMNS] = [
     "n",
     "system",
@@ -104,6 +104,13 @@ const HEADINGS: [&str; COLUMNS] = [
     "calls/s",
     "MiB/s",
     "p99 × alone",
+    "CPU × fewest",
+    "client B",
+    "server B",
+    "endpoint B",
+    "p99.99 step µs",
+    "longest µs",
+    "server's µs",
 ];
 
 fn lines(group: &[&Row], rows: &[Row]) -> Vec<[String; COLUMNS]> {
@@ -116,6 +123,7 @@ fn lines(group: &[&Row], rows: &[Row]) -> Vec<[String; COLUMNS]> {
         let cell = |figure: Option<f64>, digits: usize| {
             figure.map_or_else(String::new, |figure| format!("{figure:.digits$}"))
         };
+        let scale = row.scale.unwrap_or_default();
         let ratio = |other: Option<&Row>| cell(other.and_then(|other| of_medians(row, other)), 2);
         let n = if former == Some(row.n) {
             String::new()
@@ -134,6 +142,16 @@ fn lines(group: &[&Row], rows: &[Row]) -> Vec<[String; COLUMNS]> {
             cell(row.ops_per_s.filter(|_| row.bench == "throughput"), 0),
             cell(mebibytes_per_second(row), 0),
             cell(alone(row, rows).and_then(|other| of_tails(row, other)), 2),
+            cell(
+                fewest(row, rows).and_then(|other| of_processor_times(row, other)),
+                2,
+            ),
+            cell(scale.client_bytes, 0),
+            cell(scale.server_bytes, 0),
+            cell(scale.endpoint_bytes, 0),
+            cell(scale.p9999_us, 0),
+            cell(scale.longest_us, 0),
+            cell(scale.server_longest_us, 0),
         ]);
         former = Some(row.n);
     }

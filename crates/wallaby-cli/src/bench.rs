@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use wallaby_bench::chart::Chart;
 use wallaby_bench::{
-    FanoutOptions, HopsOptions, LargeOptions, ReportOptions, Row, RunOptions, ThroughputOptions,
+    FanoutOptions, HopsOptions, LargeOptions, ReportOptions, Row, RunOptions, ScaleOptions, ThroughputOptions,
     Transport, row, table,
 };
 
@@ -67,6 +67,39 @@ pub(crate) enum Bench {
             default_value = "1,8,64,512"
         )]
         calls: Vec<usize>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// What many live calls, connections, and requests in one call cost: processor time of each operation, memory of each
+    /// call or connection, and the longest pauses
+    Scale {
+        /// How many live calls; 0: leave that out
+        #[arg(
+            long,
+            value_name = "NUMBER,...",
+            value_delimiter = ',',
+            default_value = "1,1000,100000,1000000"
+        )]
+        calls: Vec<usize>,
+        /// How many connections with one server; 0: leave that out
+        #[arg(
+            long,
+            value_name = "NUMBER,...",
+            value_delimiter = ',',
+            default_value = "1,100,10000"
+        )]
+        connections: Vec<usize>,
+        /// How many requests in a call; 0: leave that out
+        #[arg(
+            long,
+            value_name = "NUMBER,...",
+            value_delimiter = ',',
+            default_value = "100,1000,10000"
+        )]
+        requests: Vec<usize>,
+        /// How often servers are asked about live calls
+        #[arg(long, value_name = "PERIOD", default_value = "60s", value_parser = time::parse)]
+        ping: Duration,
         #[command(flatten)]
         common: Common,
     },
@@ -171,6 +204,28 @@ impl Bench {
                 let run = common.options(ThroughputOptions::default().run);
                 let options = ThroughputOptions { calls, run };
                 let rows = wallaby_bench::throughput(&options, &mut show)?;
+                drop(progress);
+                common.show(&rows)
+            }
+            Self::Scale {
+                calls,
+                connections,
+                requests,
+                ping,
+                common,
+            } => {
+                let some = |numbers: Vec<usize>| match numbers[..] {
+                    [0] => Vec::new(),
+                    _ => numbers,
+                };
+                let options = ScaleOptions {
+                    calls: some(calls),
+                    connections: some(connections),
+                    requests: some(requests),
+                    ping,
+                    run: common.options(ScaleOptions::default().run),
+                };
+                let rows = wallaby_bench::scale(&options, &mut show)?;
                 drop(progress);
                 common.show(&rows)
             }

@@ -6,8 +6,8 @@ use std::error::Error;
 use std::time::Duration;
 use wallaby_bench::stack::Stack;
 use wallaby_bench::{
-    FanoutOptions, HopsOptions, LargeOptions, Launcher, Own, RunOptions, ThroughputOptions,
-    Transport, fanout, hops, server_main, throughput,
+    FanoutOptions, HopsOptions, LargeOptions, Launcher, Own, RunOptions, ScaleOptions,
+    ThroughputOptions, Transport, fanout, hops, scale, server_main, throughput,
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     the_polling_driver_carries_out_every_pattern()?;
     small_calls_pass_large_messages()?;
     many_calls_are_under_way()?;
+    many_of_something_are_measured()?;
     an_impossible_processor_is_a_clear_error()
 }
 
@@ -227,6 +228,26 @@ fn many_calls_are_under_way() -> Result<(), Box<dyn Error>> {
             "Wallaby over all transports, a floor over streams, the polling driver over UDP: {rows:?}"
         );
         assert!(rows.iter().all(|row| row.ops_per_s > Some(0.0)), "{rows:?}");
+    }
+    Ok(())
+}
+
+fn many_of_something_are_measured() -> Result<(), Box<dyn Error>> {
+    let options = ScaleOptions {
+        calls: vec![1, 50],
+        connections: vec![1, 3],
+        requests: vec![1, 20],
+        run: brief(&[]),
+        ..ScaleOptions::default()
+    };
+    let rows = scale(&options, |_| ())?;
+    assert_eq!(rows.len(), 3 * 3 * 2, "transports, benchmarks, numbers");
+    for row in rows {
+        assert!(row.cpu_us_per_op > 0.0 && row.p50_us > 0.0, "{row:?}");
+        let figures = row.scale.ok_or("no figures of scale")?;
+        assert!(figures.longest_us.is_some_and(|longest| longest > 0.0));
+        assert!(figures.server_longest_us.is_some_and(|longest| longest > 0.0));
+        assert_eq!(figures.client_bytes, None, "too few to tell");
     }
     Ok(())
 }

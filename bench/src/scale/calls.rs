@@ -30,7 +30,7 @@ impl LiveCalls {
     /// Makes all calls but the one that each operation makes.
     pub(super) fn set_up(place: &Place<'_>, n: usize) -> Result<Self> {
         let rig = Rig::start(place)?;
-        let endpoint = rig.endpoint("client")?;
+        let endpoint = rig.endpoint()?;
         let client = rig.client(&endpoint);
         let mut operator = Operator {
             caller: endpoint.caller(),
@@ -126,7 +126,8 @@ struct Operator {
 impl Operator {
     async fn begin(&self, message: Bytes) -> Result<RawCall> {
         let mut call = self.caller.begin();
-        call.send(self.server.clone(), HOLD.definition(), message).await?;
+        call.send(self.server.clone(), HOLD.definition(), message)
+            .await?;
         call.close();
         Ok(call)
     }
@@ -172,7 +173,10 @@ impl Operator {
 
 /// Waits for a call's answer and its end.
 async fn finish(mut call: RawCall) -> Result<()> {
-    let answer = call.next().await.context("a call ended without an answer")??;
+    let answer = call
+        .next()
+        .await
+        .context("a call ended without an answer")??;
     ensure!(!answer.payload.is_empty(), "an answer is empty");
     ensure!(call.next().await.is_none(), "a call has two answers");
     Ok(())

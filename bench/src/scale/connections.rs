@@ -26,7 +26,7 @@ impl Connections {
     pub(super) fn set_up(place: &Place<'_>, n: usize) -> Result<Self> {
         let rig = Rig::start(place)?;
         // What is loaded when first used is so before anything counts.
-        let first = rig.endpoint("client")?;
+        let first = rig.endpoint()?;
         let mut operator = Operator {
             clients: vec![rig.client(&first)],
             message: message(0, place.payload),
@@ -38,10 +38,13 @@ impl Connections {
         let mut endpoints = Vec::with_capacity(n);
         endpoints.push(first);
         let before = rig.memory()?;
-        for index in 1..n {
-            endpoints.push(rig.endpoint(&format!("client-{index}"))?);
+        for _ in 1..n {
+            endpoints.push(rig.endpoint()?);
         }
-        operator.clients = endpoints.iter().map(|endpoint| rig.client(endpoint)).collect();
+        operator.clients = endpoints
+            .iter()
+            .map(|endpoint| rig.client(endpoint))
+            .collect();
         let made = rig.memory()?;
         operator = rig.run(PATIENCE, operator.turn(n as u64))?.0;
         let connected = rig.memory()?;
@@ -90,7 +93,10 @@ impl Many for Connections {
     }
 
     fn figures(&mut self) -> Result<Scale> {
-        let operator = self.operator.as_ref().context("an operation failed before")?;
+        let operator = self
+            .operator
+            .as_ref()
+            .context("an operation failed before")?;
         let first = operator.clients.first().context("there is no client")?;
         let [before, made, connected] = self.memory;
         let more = self.endpoints.len() - 1;

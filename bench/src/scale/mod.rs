@@ -95,7 +95,10 @@ fn check(options: &ScaleOptions) -> Result<()> {
         let lists = [&options.calls, &options.connections, &options.requests];
         lists.into_iter().flatten().copied()
     };
-    ensure!(all().next().is_some(), "nothing to measure: no numbers were given");
+    ensure!(
+        all().next().is_some(),
+        "nothing to measure: no numbers were given"
+    );
     ensure!(all().all(|n| n > 0), "0 can't be measured");
     let most = |numbers: &[usize]| numbers.iter().copied().max().unwrap_or(0);
     ensure!(
@@ -113,7 +116,12 @@ fn check(options: &ScaleOptions) -> Result<()> {
     );
     ensure!(options.run.rounds > 0, "at least one round is needed");
     ensure!(
-        options.run.transports.iter().all(|&transport| transport != Transport::Shm || most(&options.connections) <= MOST_RINGS),
+        options
+            .run
+            .transports
+            .iter()
+            .all(|&transport| transport != Transport::Shm
+                || most(&options.connections) <= MOST_RINGS),
         "each connection over shm takes {RING_KIB} KiB of memory: at most {MOST_RINGS} are possible"
     );
     let files = most(&options.connections) + SPARE_FILES;
@@ -141,7 +149,9 @@ fn over(
     }
     for &n in &options.requests {
         let large = requests::Requests::set_up(place, n);
-        subjects.push(Box::new(large.with_context(|| format!("calls of {n} requests"))?));
+        subjects.push(Box::new(
+            large.with_context(|| format!("calls of {n} requests"))?,
+        ));
     }
     let schedule = Schedule {
         rounds: options.run.rounds,

@@ -28,7 +28,7 @@ pub(super) struct Requests {
 impl Requests {
     pub(super) fn set_up(place: &Place<'_>, n: usize) -> Result<Self> {
         let rig = Rig::start(place)?;
-        let endpoint = rig.endpoint("client")?;
+        let endpoint = rig.endpoint()?;
         let client = rig.client(&endpoint);
         let operator = Operator {
             n,
@@ -92,7 +92,10 @@ impl Many for Requests {
     }
 
     fn figures(&mut self) -> Result<Scale> {
-        let operator = self.operator.as_ref().context("an operation failed before")?;
+        let operator = self
+            .operator
+            .as_ref()
+            .context("an operation failed before")?;
         Ok(Scale {
             client_bytes: None,
             server_bytes: None,

@@ -26,7 +26,6 @@ pub(super) struct Rig {
     pub(super) fleet: Fleet,
     pub(super) runtime: Runtime,
     pub(super) server: Address,
-    config: ServerConfig,
     ping: Duration,
     // Its sockets go last.
     _folder: Folder,
@@ -50,15 +49,14 @@ impl Rig {
             fleet,
             runtime: runtime()?,
             server,
-            config,
             ping: place.ping,
             _folder: folder,
         })
     }
 
-    /// An endpoint of the client.
-    pub(super) fn endpoint(&self, name: &str) -> Result<Endpoint> {
-        let builder = builder(&self.config, name)?.ping(self.ping, self.ping * 10);
+    /// An endpoint of the client, which does not listen.
+    pub(super) fn endpoint(&self) -> Result<Endpoint> {
+        let builder = limited(Endpoint::builder()).ping(self.ping, self.ping * 10);
         Ok(self.runtime.block_on(builder.bind())?)
     }
 
@@ -135,8 +133,13 @@ impl Memory {
     }
 }
 
-/// An endpoint that takes as many of everything as this benchmark asks for.
-pub(super) fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Builder> {
+/// The server's endpoint.
+pub(super) fn builder(config: &ServerConfig) -> Result<wallaby::Builder> {
+    Ok(limited(on_wallaby::builder(config, "server")?))
+}
+
+/// It takes as many of everything as this benchmark asks for.
+fn limited(builder: wallaby::Builder) -> wallaby::Builder {
     let mut limits = Limits::default();
     limits.calls = MOST;
     limits.connections = MOST;
@@ -145,11 +148,11 @@ pub(super) fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Buil
         queue: MOST,
         schedule: Schedule::Fifo,
     };
-    Ok(on_wallaby::builder(config, name)?
+    builder
         .limits(limits)
         .executor(executor)
         .remember(MOST, 16 << 20)
-        .default_deadline(LIFETIME))
+        .default_deadline(LIFETIME)
 }
 
 /// A message that says how many like it are to be held.

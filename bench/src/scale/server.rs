@@ -30,7 +30,7 @@ pub(crate) fn serve(config: &ServerConfig) -> Result<()> {
         held: VecDeque::new(),
         pauses: Pauses::new()?,
     }));
-    let server = builder(config, "server")?.serve(service(&state));
+    let server = builder(config)?.serve(service(&state));
     let endpoint = runtime.block_on(server.bind())?;
     // As in other benchmarks: instructions are read on a thread of their own.
     let (ended, end) = oneshot::channel();

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use wallaby_bench::chart::Chart;
 use wallaby_bench::{
-    FanoutOptions, HopsOptions, LargeOptions, ReportOptions, Row, RunOptions, ScaleOptions, ThroughputOptions,
-    Transport, row, table,
+    FanoutOptions, HopsOptions, LargeOptions, ReportOptions, Row, RunOptions, ScaleOptions,
+    ThroughputOptions, Transport, row, table,
 };
 
 /// Which benchmark.

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
+use std::num::NonZeroU64;
 
 use bytes::BufMut;
 use siphasher::sip::SipHasher13;
@@ -17,21 +18,21 @@ use crate::wire::DecodeError;
 ///
 /// Never derived from an address: a restarted process must not be mistaken for its former self (thesis 4.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(u64);
+pub struct NodeId(NonZeroU64);
 
 impl NodeId {
     /// The node id made of these random bits; `None` for zero, which is no id.
     pub fn new(random: u64) -> Option<Self> {
-        (random != 0).then_some(Self(random))
+        NonZeroU64::new(random).map(Self)
     }
 
     /// The id as a number.
     pub fn get(self) -> u64 {
-        self.0
+        self.0.get()
     }
 
     pub(crate) fn put(self, out: &mut impl BufMut) {
-        out.put_u64(self.0);
+        out.put_u64(self.get());
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -142,6 +143,27 @@ impl Path {
         tag: 1,
         bytes: [0; MAX_LITERAL_PATH],
     };
+
+    /// The place of the initial request with this number.
+    pub fn initial(index: u32) -> Self {
+        let (varint, len) = varint::encode(u64::from(index));
+        let mut initial = Self::ROOT;
+        initial.bytes[..len].copy_from_slice(&varint[..len]);
+        initial.tag = len as u8;
+        initial
+    }
+
+    /// The number of the initial request at this place or above it; `None` for the initiator's own place and for folded
+    /// paths.
+    pub fn initial_index(&self) -> Option<u32> {
+        if self.is_root() || self.is_folded() {
+            return None;
+        }
+        match self.bytes[0] {
+            index @ 0..0x80 => Some(u32::from(index)),
+            _ => Reader::new(self.literal()).u32("path").ok(),
+        }
+    }
 
     /// Whether this is the initiator's own place.
     pub fn is_root(&self) -> bool {
@@ -342,7 +364,7 @@ mod tests {
 
     fn call() -> CallId {
         CallId {
-            initiator: NodeId(1),
+            initiator: NodeId(NonZeroU64::MIN),
             sequence: 5,
         }
     }
@@ -363,6 +385,17 @@ mod tests {
         assert_eq!(place.ancestor(5), None);
         assert_eq!(path(&[0]), Path::FIRST);
         assert_eq!(path(&[1]).levels_below(&path(&[0])), None);
+    }
+
+    #[test]
+    fn the_initial_request_above_a_place_is_read_off() {
+        for index in [0, 1, 127, 128, 300, 70_000, u32::MAX] {
+            assert_eq!(Path::initial(index), path(&[index]));
+            assert_eq!(path(&[index]).initial_index(), Some(index));
+            assert_eq!(path(&[index, 5, 1_000]).initial_index(), Some(index));
+        }
+        assert_eq!(Path::ROOT.initial_index(), None);
+        assert_eq!(path(&[3; 17]).initial_index(), None);
     }
 
     #[test]

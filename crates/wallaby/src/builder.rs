@@ -127,6 +127,8 @@ impl Config {
     pub(crate) fn records(&self) -> RecordLimits {
         RecordLimits {
             requests: self.remembered,
+            // Each has a request that is remembered, or had one not long ago.
+            initiators: self.remembered.max(RecordLimits::default().initiators),
             kept_bytes: self.kept_bytes,
             ping: DEFAULT_PING,
             ..RecordLimits::default()
@@ -247,7 +249,7 @@ impl Builder {
     }
 
     /// How many requests are remembered, running ones included, and how many bytes of answers in case they must be sent
-    /// again. Default 65,536 and 16 MiB. Beyond, ended requests are forgotten, oldest first; if all run, a further one is
+    /// again, of as many initiators (4,096 at least). Default 65,536 and 16 MiB. Beyond, ended requests are forgotten, oldest first; if all run, a further one is
     /// refused with the status `ResourceExhausted`.
     pub fn remember(mut self, requests: usize, answer_bytes: u64) -> Self {
         self.config.remembered = requests;

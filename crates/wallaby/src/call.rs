@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
@@ -13,9 +13,7 @@ use futures_core::Stream;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::task::JoinHandle;
-use wallaby_proto::call::allowance::Allowance;
 use wallaby_proto::call::initiator::{Arrival, Initiator};
-use wallaby_proto::call::watch::Watch;
 use wallaby_proto::connection::{MethodDefinition, Refusal};
 use wallaby_proto::wire::{
     Budgets, End, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
@@ -30,20 +28,22 @@ use crate::error::{CallError, Failure};
 use crate::line::Line;
 use crate::log;
 use crate::timer::Instant;
-use crate::trace::{self, Root, Trace};
+use crate::trace::{self, Trace};
 
 /// What an answer costs of a window besides its payload.
 const ANSWER_COST: u64 = 64;
 
 mod following;
 mod order;
+mod rare;
 mod resending;
+mod roots;
 mod typed;
 mod watching;
 
-use self::order::Order;
+use self::rare::{Rare, Watched};
 pub use self::resending::Resend;
-use self::resending::Resending;
+use self::roots::Roots;
 pub use self::typed::{AnswerFuture, Call};
 
 /// Times that a request of which no byte was written moves to another connection.
@@ -114,55 +114,33 @@ pub(crate) struct CallShared {
     token: Token,
     endpoint: Arc<Inner>,
     options: Arc<CallOptions>,
-    begun: Instant,
-    deadline: Instant,
+    /// When it began and when its deadline is, in nanoseconds since the endpoint was made: half the size of instants.
+    begun: u64,
+    deadline: u64,
     state: Mutex<State>,
     /// Told when the call ends, for requests that wait for a connection or for credit, and when the application takes
     /// an answer that came from this endpoint itself.
-    changed: Notify,
+    changed: OnceLock<Box<Notify>>,
 }
 
 struct State {
     initiator: Initiator,
-    answers: Line<RawAnswer>,
-    /// What was taken of them, if they are taken in order.
-    order: Option<Box<Order>>,
+    answers: Line<Box<RawAnswer>>,
     waker: Option<Waker>,
     /// How the call ended.
     ended: Option<Ended>,
-    ended_after: Option<Duration>,
     /// The failure was yielded.
     told: bool,
-    roots: Line<Sent>,
-    /// When each branch's latest response arrived, in a traced call.
-    answered: Vec<(Path, Duration)>,
+    roots: Roots,
     /// What the application took of answers, by connection, since it was last credited.
-    taken: Vec<Taken>,
+    #[expect(clippy::box_collection, reason = "small while there is none")]
+    taken: Option<Box<Vec<Taken>>>,
     /// Bytes of answers that came from this endpoint itself and wait for the application.
     own: u64,
-    /// Watches over the call once it has lasted a ping period.
-    watch: Option<Box<Watch>>,
-    /// When the watch wants to look at it.
-    watch_due: Option<Duration>,
-    /// Connections over which its servers were asked: they need not show the token when they answer.
-    pinged: Vec<u64>,
-    /// What its initial requests may use up, if budgets are stated.
-    allowance: Option<Box<Allowance>>,
-    /// What is kept to send it again.
-    resending: Option<Box<Resending>>,
+    watched: Option<Box<Watched>>,
+    rare: Option<Box<Rare>>,
     /// Nothing of the call runs any more, as far as known.
     settled: bool,
-}
-
-/// An initial request.
-#[derive(Debug)]
-struct Sent {
-    root: Root,
-    peer: Option<Arc<Peer>>,
-    /// Its connection has ended.
-    lost: bool,
-    /// What follows it, until it was sent.
-    body: Option<Box<Body>>,
 }
 
 #[derive(Debug)]
@@ -192,38 +170,32 @@ impl CallShared {
         token: Token,
         options: Arc<CallOptions>,
     ) -> Arc<Self> {
-        let begun = Instant::now();
+        let begun = endpoint.age();
         let time = options.deadline.unwrap_or(endpoint.config.default_deadline);
+        let deadline = begun + time.min(Duration::from_secs(365 * 86_400));
         let initiator = Initiator::new(id, token, options.budgets.unwrap_or_default());
-        let allowance = options.budgets.map(|all| Box::new(Allowance::new(all)));
-        let order = options.in_order.then(Box::default);
+        let rare = Rare::new(&options);
         Arc::new(Self {
             id,
             token,
             endpoint,
             options,
-            begun,
-            deadline: begun + time.min(Duration::from_secs(365 * 86_400)),
+            begun: nanoseconds(begun),
+            deadline: nanoseconds(deadline),
             state: Mutex::new(State {
                 initiator,
                 answers: Line::default(),
-                order,
                 waker: None,
                 ended: None,
-                ended_after: None,
                 told: false,
-                roots: Line::default(),
-                answered: Vec::new(),
-                taken: Vec::new(),
+                roots: Roots::default(),
+                taken: None,
                 own: 0,
-                watch: None,
-                watch_due: None,
-                pinged: Vec::new(),
-                allowance,
-                resending: None,
+                watched: None,
+                rare,
                 settled: false,
             }),
-            changed: Notify::new(),
+            changed: OnceLock::new(),
         })
     }
 
@@ -232,7 +204,7 @@ impl CallShared {
     }
 
     pub(crate) fn deadline(&self) -> Instant {
-        self.deadline
+        self.endpoint.moment(self.deadline)
     }
 
     // What arrives.
@@ -240,17 +212,17 @@ impl CallShared {
     /// A response or the end of a branch arrived, over `peer` or from this endpoint itself.
     pub(crate) fn handle_answer(&self, peer: Option<&Arc<Peer>>, message: &mut Message) {
         let mut state = self.lock();
-        if state.settled || state.ended.is_some() && state.watch.is_none() {
+        if state.settled || state.ended.is_some() && !state.is_watched() {
             self.endpoint.meters.late_dropped.add();
             return;
         }
-        let token = match &*message {
-            Message::Response(response) => response.token,
-            Message::End(end) => end.token,
-            Message::Trace(report) => report.token,
-            _ => None,
+        let (token, path) = match &*message {
+            Message::Response(response) => (response.token, response.request.path),
+            Message::End(end) => (end.token, end.request.path),
+            Message::Trace(report) => (report.token, Path::ROOT),
+            _ => (None, Path::ROOT),
         };
-        if !state.may_answer(self.token, token, peer) {
+        if !state.may_answer(self.token, token, peer, &path) {
             return self.note_forged(peer);
         }
         if state.ended.is_some() {
@@ -258,7 +230,7 @@ impl CallShared {
         }
         // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
         if matches!(message, Message::Response(response) if response.status)
-            && Instant::now() >= self.deadline
+            && Instant::now() >= self.deadline()
         {
             let failure = self.too_late(&state);
             return self.end(state, failure.into());
@@ -281,7 +253,7 @@ impl CallShared {
             return self.end(state, ended);
         }
         state.wake();
-        if state.watch.is_some() {
+        if state.is_watched() {
             self.note_heard(&mut state, message, peer);
             self.act(state);
         }
@@ -334,19 +306,19 @@ impl CallShared {
                     self.endpoint.meters.statuses_received.add();
                 }
                 if self.options.traced {
-                    state.note_answer(response.request.path, self.begun.elapsed());
+                    state.note_answer(response.request.path, self.begun().elapsed());
                 }
                 let first_failed = response.status && self.options.fail_fast;
                 if peer.is_none() {
                     state.own += response.payload.len() as u64 + ANSWER_COST;
                 }
-                state.answers.push(RawAnswer {
+                state.answers.push(Box::new(RawAnswer {
                     request: response.request,
                     index: response.index,
                     payload: std::mem::take(&mut response.payload),
                     status: response.status,
                     peer: peer.cloned(),
-                });
+                }));
                 if first_failed {
                     return Err(Failure::Aborted);
                 }
@@ -374,7 +346,7 @@ impl CallShared {
     fn too_late(&self, state: &State) -> Failure {
         let missing = state.initiator.missing().take(8);
         Failure::Deadline {
-            after: self.deadline - self.begun,
+            after: Duration::from_nanos(self.deadline - self.begun),
             missing: missing.map(|request| state.describe(request)).collect(),
         }
     }
@@ -407,14 +379,16 @@ impl CallShared {
         if log::debugs() {
             self.log_end(&ended);
         }
-        if state.resending.is_some() {
+        if state.resending().is_some() {
             self.release(&mut state);
         }
         let complete = matches!(ended, Ended::Complete { .. });
         // Dropped at the end of this: who made them may do anything then.
         let _unsent = (!complete).then(|| state.unsent_bodies());
         state.ended = Some(ended);
-        state.ended_after = self.options.traced.then(|| self.begun.elapsed());
+        if self.options.traced {
+            state.rare.get_or_insert_default().ended_after = Some(self.begun().elapsed());
+        }
         let winds_down = !complete && self.wind_down(&mut state);
         if !winds_down {
             self.settle(&mut state);
@@ -429,7 +403,7 @@ impl CallShared {
             drop(state);
             self.endpoint.forget_call(self.id.sequence);
         }
-        self.changed.notify_waiters();
+        self.tell();
         waker.into_iter().for_each(Waker::wake);
     }
 
@@ -444,7 +418,7 @@ impl CallShared {
     /// So many initial requests will come.
     pub(crate) fn share_among(&self, requests: u32) {
         if self.options.budgets.is_some()
-            && let Some(allowance) = &mut self.lock().allowance
+            && let Some(allowance) = self.lock().allowance()
         {
             allowance.announce(requests);
         }
@@ -475,18 +449,8 @@ impl CallShared {
         if log::debugs() {
             self.log_request(id, method, server);
         }
-        let root = Root {
-            path: id.path,
-            server: server.clone(),
-            method: Arc::clone(method.name()),
-            node: None,
-        };
-        state.roots.push(Sent {
-            root,
-            peer: None,
-            lost: false,
-            body: None,
-        });
+        let name = Arc::clone(method.name());
+        state.roots.push(id.path, server.clone(), name);
         let budgets = state.share();
         drop(state);
         let mut request = Request {
@@ -526,7 +490,7 @@ impl CallShared {
             .options
             .deadline
             .unwrap_or(self.endpoint.config.default_deadline);
-        (own != DEFAULT_DEADLINE).then(|| self.deadline.saturating_duration_since(Instant::now()))
+        (own != DEFAULT_DEADLINE).then(|| self.deadline().saturating_duration_since(Instant::now()))
     }
 
     fn request_options(&self, budgets: Option<Budgets>) -> Option<Box<Options>> {
@@ -547,7 +511,7 @@ impl CallShared {
     fn try_send(&self, server: &Address, method: &MethodDefinition, request: &mut Request) -> bool {
         match self.endpoint.pool.ready(server) {
             // A connection that may have been closed meanwhile is first listened to.
-            Some(_) if self.endpoint.was_away(self.begun) => false,
+            Some(_) if self.endpoint.was_away(self.begun()) => false,
             Some(peer) => self.try_send_on(&peer, server, method, request),
             None => false,
         }
@@ -634,7 +598,14 @@ impl CallShared {
 
     /// Waits for a change. Create it before looking, so that nothing is missed.
     pub(crate) fn changed(&self) -> Notified<'_> {
-        self.changed.notified()
+        self.changed.get_or_init(Box::default).notified()
+    }
+
+    /// Tells whoever waits for a change; who comes later looks first.
+    fn tell(&self) {
+        if let Some(changed) = self.changed.get() {
+            changed.notify_waiters();
+        }
     }
 
     /// Whether the application takes more answers that come from this endpoint itself.
@@ -650,7 +621,7 @@ impl CallShared {
         mut request: Request,
     ) -> Result<(), Failure> {
         let id = request.id;
-        if self.endpoint.was_away(self.begun) {
+        if self.endpoint.was_away(self.begun()) {
             self.endpoint.listen().await;
         }
         for _ in 0..MOVES {
@@ -683,12 +654,8 @@ impl CallShared {
         if state.ended.is_some() {
             return false;
         }
-        if let Some(sent) = state
-            .roots
-            .iter_mut()
-            .find(|sent| sent.root.path == id.path)
-        {
-            sent.root.node = peer.node();
+        if let Some(sent) = state.roots.find_mut(&id.path) {
+            sent.node = peer.node();
             sent.peer = Some(Arc::clone(peer));
             peer.busy.fetch_add(1, Ordering::Relaxed);
         }
@@ -698,10 +665,7 @@ impl CallShared {
     fn note_not_sent(&self, id: RequestId) {
         let mut state = self.lock();
         let ended = state.ended.is_some();
-        if let Some(sent) = state
-            .roots
-            .iter_mut()
-            .find(|sent| sent.root.path == id.path)
+        if let Some(sent) = state.roots.find_mut(&id.path)
             && let Some(peer) = sent.peer.take()
             && !ended
         {
@@ -729,7 +693,7 @@ impl CallShared {
             let credit = state.take(&answer, self.endpoint.config.limits.call / 4);
             if answer.peer.is_none() {
                 state.own -= answer.payload.len() as u64 + ANSWER_COST;
-                self.changed.notify_waiters();
+                self.tell();
             }
             drop(state);
             if let Some(taken) = credit {
@@ -767,17 +731,20 @@ impl CallShared {
 
     fn trace(&self) -> Trace {
         let state = self.lock();
-        let elapsed = state.ended_after.unwrap_or_else(|| self.begun.elapsed());
-        let begun = SystemTime::now() - self.begun.elapsed();
-        let roots: Vec<_> = state.roots.iter().map(|sent| sent.root.clone()).collect();
-        trace::assemble(&state.initiator, begun, elapsed, &roots, &state.answered)
+        let rare = state.rare.as_ref();
+        let ended_after = rare.and_then(|rare| rare.ended_after);
+        let elapsed = ended_after.unwrap_or_else(|| self.begun().elapsed());
+        let begun = SystemTime::now() - self.begun().elapsed();
+        let answered = rare.map_or(&[][..], |rare| &rare.answered);
+        let roots = state.roots.traced();
+        trace::assemble(&state.initiator, begun, elapsed, &roots, answered)
     }
 }
 
 impl State {
     /// What the next initial request and all that it leads to may use up, if budgets are stated.
     fn share(&mut self) -> Option<Budgets> {
-        let allowance = self.allowance.as_mut()?;
+        let allowance = self.allowance()?;
         // Whether there may be one more is decided where all that arrives is counted, too.
         let _ = allowance.spend_request();
         Some(match allowance.announced() {
@@ -787,15 +754,16 @@ impl State {
     }
 
     /// Whether who sent an answer shows that it may: by the call's token, or by the connection of one of its requests.
-    fn may_answer(&self, token: Token, shown: Option<Token>, peer: Option<&Arc<Peer>>) -> bool {
+    fn may_answer(
+        &self,
+        token: Token,
+        shown: Option<Token>,
+        peer: Option<&Arc<Peer>>,
+        path: &Path,
+    ) -> bool {
         match (shown, peer) {
             (Some(shown), _) => shown == token,
-            (None, Some(peer)) => {
-                self.roots
-                    .iter()
-                    .any(|sent| sent.peer.as_ref().is_some_and(|used| used.id == peer.id))
-                    || self.sent_before(peer.id)
-            }
+            (None, Some(peer)) => self.roots.any_over(peer.id, path) || self.sent_before(peer.id),
             (None, None) => false,
         }
     }
@@ -803,7 +771,7 @@ impl State {
     /// Whether an earlier attempt of a request went out on this connection.
     #[cold]
     fn sent_before(&self, connection: u64) -> bool {
-        let resending = self.resending.as_ref();
+        let resending = self.resending();
         resending.is_some_and(|resending| resending.knows(connection))
     }
 
@@ -819,9 +787,10 @@ impl State {
 
     #[inline(never)]
     fn note_answer(&mut self, path: Path, at: Duration) {
-        match self.answered.iter_mut().find(|(known, _)| *known == path) {
+        let times = &mut self.rare.get_or_insert_default().answered;
+        match times.iter_mut().find(|(known, _)| *known == path) {
             Some(answered) => answered.1 = at,
-            None => self.answered.push((path, at)),
+            None => times.push((path, at)),
         }
     }
 
@@ -836,40 +805,41 @@ impl State {
 
     /// An answer of this size over a connection is out of the way; returns what is to be credited for now.
     fn credit(&mut self, peer: &Arc<Peer>, size: u64, worth: u64) -> Option<Taken> {
-        let position = match self.taken.iter().position(|taken| taken.peer.id == peer.id) {
+        let all = self.taken.get_or_insert_default();
+        let position = match all.iter().position(|taken| taken.peer.id == peer.id) {
             Some(position) => position,
             None => {
-                self.taken.push(Taken {
+                all.push(Taken {
                     peer: Arc::clone(peer),
                     responses: 0,
                     bytes: 0,
                 });
-                self.taken.len() - 1
+                all.len() - 1
             }
         };
-        let taken = &mut self.taken[position];
+        let taken = &mut all[position];
         taken.responses += 1;
         taken.bytes += size;
-        (taken.bytes + ANSWER_COST * taken.responses >= worth)
-            .then(|| self.taken.swap_remove(position))
+        (taken.bytes + ANSWER_COST * taken.responses >= worth).then(|| all.swap_remove(position))
     }
 
     /// A missing request in words.
     fn describe(&self, request: RequestId) -> String {
-        let Some(sent) = self
-            .roots
-            .iter()
-            .find(|sent| sent.root.path == request.path)
-        else {
+        let Some(sent) = self.roots.find(&request.path) else {
             return format!("request {request} (its server is not known)");
         };
-        let server = &sent.root.server;
+        let server = &sent.server;
         match (&sent.peer, sent.lost) {
             (None, _) => format!("request {request} (not sent to {server} yet)"),
             (Some(_), true) => format!("request {request} at {server} (its connection has ended)"),
             (Some(_), false) => format!("request {request} at {server}"),
         }
     }
+}
+
+/// Of less than 584 years.
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl RawAnswer {

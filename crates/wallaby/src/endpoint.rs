@@ -1,6 +1,7 @@
 //! An endpoint: one addressable participant, client and server at once.
 
 mod datagrams;
+mod handlings;
 mod same_host;
 
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ use wallaby_proto::connection::{
 use wallaby_proto::wire::{Message, PingSettings};
 use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
 
+use self::handlings::Handlings;
 use crate::builder::{Builder, Config};
 use crate::call::{CallOptions, CallShared, RawCall};
 use crate::calls::Calls;
@@ -54,6 +56,9 @@ pub(crate) const DEFAULT_PING: PingSettings = PingSettings {
 
 /// After so long without a sign of life peers close their connections, unless they are set otherwise.
 const AWAY: Duration = Duration::from_secs(10);
+
+/// Deadlines that pass within so short a time are looked at together.
+const DEADLINE_TICK: Duration = Duration::from_millis(1);
 
 /// A runtime looks at its sockets in the first turn; in the next ones connections read: what came, and that they ended.
 const LISTENING_TURNS: u32 = 4;
@@ -97,8 +102,7 @@ pub(crate) struct Inner {
     calls: Mutex<Calls>,
     services: RwLock<HashMap<Arc<str>, Arc<Registered>>>,
     executor: Executor<Job>,
-    /// Requests whose handlers wait for something, by call: whom an abort reaches.
-    waiting: Mutex<HashMap<CallId, Vec<Arc<Handling>>>>,
+    handlings: Mutex<Handlings>,
     me: Weak<Self>,
     /// What `next_look` counts from.
     epoch: Instant,
@@ -367,7 +371,7 @@ impl Inner {
                 calls: Mutex::default(),
                 services: RwLock::default(),
                 executor: Executor::new(config.executor.clone()),
-                waiting: Mutex::default(),
+                handlings: Mutex::default(),
                 me: inner.clone(),
                 next_alarm: Mutex::default(),
                 next_tending: Mutex::new((Instant::now(), Instant::now() + STALL_CHECK)),
@@ -407,8 +411,7 @@ impl Inner {
     /// Ends all requests that still wait for something.
     fn stop_all(&self) {
         let why = "this server is shutting down";
-        let waiting: Vec<_> = self.waiting().values().flatten().cloned().collect();
-        for handling in waiting {
+        for handling in self.all_waiting() {
             handling.stop(&Status::new(Code::Unavailable, why));
         }
     }
@@ -590,8 +593,7 @@ impl Inner {
         timer::wake_endpoint(self.me.clone(), at);
     }
 
-    /// Fails calls whose deadline has passed, and has connections looked at. Most calls end long before, so nothing is
-    /// kept by deadline: when the earliest one known passes, all live calls are looked at.
+    /// Fails calls whose deadline has passed, and has connections looked at.
     pub(crate) fn alarm(&self, now: Instant) {
         if self.closed.load(Ordering::Acquire) {
             return;
@@ -617,6 +619,11 @@ impl Inner {
                 self.spawn(async move { endpoint.look() });
             }
         }
+    }
+
+    /// So many nanoseconds after it was made.
+    pub(crate) fn moment(&self, nanoseconds: u64) -> Instant {
+        self.epoch + Duration::from_nanos(nanoseconds)
     }
 
     fn look_moment(&self) -> Instant {
@@ -645,21 +652,14 @@ impl Inner {
     }
 
     fn end_late_calls(&self, now: Instant) {
-        let calls = self.calls();
-        let late: Vec<_> = calls
-            .iter()
-            .filter(|call| call.deadline() <= now)
-            .cloned()
-            .collect();
-        let next = calls
-            .iter()
-            .map(|call| call.deadline())
-            .filter(|deadline| *deadline > now)
-            .min();
-        drop(calls);
-        late.iter().for_each(|call| call.handle_deadline());
+        loop {
+            let late = self.calls().late(now); // the lock is not held while they end
+            let Some(late) = late else { break };
+            late.iter().for_each(|call| call.handle_deadline());
+        }
+        let next = self.calls().first_deadline();
         if let Some(next) = next {
-            self.note_deadline(next);
+            self.note_deadline(next.max(now + DEADLINE_TICK));
         }
     }
 
@@ -1102,39 +1102,6 @@ impl Inner {
     #[inline(never)]
     fn spawn_late(&self, job: Job) {
         self.spawn(async move { job.start_late() });
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, HashMap<CallId, Vec<Arc<Handling>>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A request waits, in the queue or in its handler: an abort must find it.
-    pub(crate) fn handling_waits(&self, handling: &Arc<Handling>) {
-        if !handling.listed.swap(true, Ordering::AcqRel) {
-            let mut waiting = self.waiting();
-            waiting
-                .entry(handling.call)
-                .or_default()
-                .push(Arc::clone(handling));
-        }
-    }
-
-    pub(crate) fn handling_ended(&self, handling: &Arc<Handling>) {
-        if !handling.listed.load(Ordering::Acquire) {
-            return;
-        }
-        let mut waiting = self.waiting();
-        if let Some(of_call) = waiting.get_mut(&handling.call) {
-            of_call.retain(|known| !Arc::ptr_eq(known, handling));
-            if of_call.is_empty() {
-                waiting.remove(&handling.call);
-            }
-        }
-    }
-
-    /// Requests of a call that wait for something here.
-    pub(crate) fn waiting_of(&self, call: CallId) -> Vec<Arc<Handling>> {
-        self.waiting().get(&call).cloned().unwrap_or_default()
     }
 }
 

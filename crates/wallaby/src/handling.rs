@@ -61,7 +61,7 @@ pub(crate) struct Handling {
     pub(crate) depth: u32,
     reply_to: ReplyTo,
     /// Its record; `None` if the request was refused.
-    ticket: Option<Ticket>,
+    pub(crate) ticket: Option<Ticket>,
     oldest: u64,
     /// The request's optional fields: what children inherit.
     pub(crate) options: Option<Box<Options>>,
@@ -93,7 +93,7 @@ struct State {
     /// A budget was used up, which ended the request.
     exhausted: bool,
     /// What was refused to the handler so that its request must not end as if all were well, unless it says otherwise.
-    refused: Option<Status>,
+    refused: Option<Box<Status>>,
     /// Calls that the handler made on behalf of this one.
     calls: Vec<Weak<CallShared>>,
     /// The handler's task, while it waits.
@@ -320,7 +320,7 @@ impl Handling {
     #[inline(never)]
     pub(crate) fn note_refused(&self, error: &SendError, last: bool) {
         if last || matches!(error, SendError::TooDeep { .. }) {
-            self.lock().refused = Some(Status::from(error.clone()));
+            self.lock().refused = Some(Box::new(Status::from(error.clone())));
         }
     }
 
@@ -453,7 +453,7 @@ impl Handling {
             return;
         }
         if let Some(refused) = state.refused.take() {
-            return self.end_refused(state, refused);
+            return self.end_refused(state, *refused);
         }
         if state.owes_answer && !state.server.holds_back() {
             drop(state);

@@ -44,6 +44,22 @@ impl<T> Line<T> {
         first
     }
 
+    /// The one that is so many places behind the first.
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+        match index.checked_sub(1) {
+            None => self.first.as_ref(),
+            Some(index) => self.rest.as_ref()?.get(index),
+        }
+    }
+
+    /// The one that is so many places behind the first.
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        match index.checked_sub(1) {
+            None => self.first.as_mut(),
+            Some(index) => self.rest.as_mut()?.get_mut(index),
+        }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.first
             .iter()
@@ -68,6 +84,11 @@ mod tests {
                 line.push(value);
             }
             line.iter_mut().for_each(|value| *value *= 10);
+            for (index, value) in (0..=round).enumerate() {
+                assert_eq!(line.get(index), Some(&(value * 10)));
+                assert_eq!(line.get_mut(index), Some(&mut (value * 10)));
+            }
+            assert_eq!(line.get(round as usize + 1), None);
             assert!(line.iter().copied().eq((0..=round).map(|value| value * 10)));
             for value in 0..=round {
                 assert_eq!(line.pop(), Some(value * 10));

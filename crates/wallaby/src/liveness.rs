@@ -17,8 +17,10 @@ use wallaby_proto::call::server::Delegated;
 use wallaby_proto::call::waiting::{Full, Waiting, WaitingId, WaitingLimits};
 use wallaby_proto::connection::Refusal;
 use wallaby_proto::wire::{Child, Message, Ping, Pong, ReplyTo, Request, Response};
-use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
+use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
 
+use crate::call::CallShared;
+use crate::calls::BATCH;
 use crate::driver::peer::{Peer, Place, Refused};
 use crate::endpoint::Inner;
 use crate::timer::Instant;
@@ -348,11 +350,28 @@ impl Inner {
         self.liveness.leave(state);
         self.act();
         if let Some(node) = peer.node() {
-            let calls: Vec<_> = self.calls().iter().cloned().collect();
-            calls
-                .iter()
-                .for_each(|call| call.handle_disconnect(peer, node));
+            self.tell_calls(peer, node);
         }
+    }
+
+    /// Tells all live calls that a connection has ended; if these are many, other tasks have their turn between.
+    fn tell_calls(self: &Arc<Self>, peer: &Arc<Peer>, node: NodeId) {
+        let (calls, next) = self.calls().batch(0);
+        let tell = |call: &Arc<CallShared>| call.handle_disconnect(peer, node);
+        calls.iter().for_each(tell);
+        if calls.len() < BATCH {
+            return;
+        }
+        let (endpoint, peer) = (Arc::clone(self), Arc::clone(peer));
+        self.runtime.spawn(async move {
+            let (mut calls, mut next) = (calls, next);
+            while calls.len() >= BATCH {
+                tokio::task::yield_now().await;
+                (calls, next) = endpoint.calls().batch(next);
+                let tell = |call: &Arc<CallShared>| call.handle_disconnect(&peer, node);
+                calls.iter().for_each(tell);
+            }
+        });
     }
 
     /// The initiator asks about a request, or aborts its call.
@@ -482,6 +501,7 @@ impl Inner {
             .watched
             .range(..=(now, u64::MAX))
             .map(|(_, sequence)| *sequence)
+            .take(BATCH) // the rest is due at once, and others have their turn between
             .collect();
         let first = state.looked_at;
         drop(state);
@@ -555,12 +575,7 @@ impl Inner {
                     let peer = self.pool.by_id(session.0);
                     self.resend(peer.as_ref(), ticket, &response);
                 }
-                Action::Stop {
-                    call,
-                    request,
-                    reason,
-                    ..
-                } => self.stop(call, request, reason),
+                Action::Stop { ticket, reason, .. } => self.stop(ticket, reason),
             }
         }
     }
@@ -616,12 +631,9 @@ impl Inner {
     }
 
     /// A request must stop. One that its handler's thread still works at is stopped when it first waits.
-    fn stop(&self, call: CallId, request: RequestId, reason: StopReason) {
-        let status = Status::new(Code::Cancelled, reason.to_string());
-        for handling in self.waiting_of(call) {
-            if handling.id == request {
-                handling.stop(&status);
-            }
+    fn stop(&self, ticket: Ticket, reason: StopReason) {
+        if let Some(handling) = self.waiting(ticket) {
+            handling.stop(&Status::new(Code::Cancelled, reason.to_string()));
         }
     }
 

@@ -81,12 +81,18 @@ impl Branch {
     }
 }
 
+/// Runs of numbers: their first, and the one after their last.
+type Runs = BTreeMap<u32, u32>;
+
 /// Which responses of a branch have arrived: all below a number, and those that overtook others.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Received {
     below: u32,
-    /// Runs of numbers above: their first, and the one after their last.
-    ahead: BTreeMap<u32, u32>,
+    #[expect(
+        clippy::box_collection,
+        reason = "small where there is none, as almost always"
+    )]
+    ahead: Option<Box<Runs>>,
     pub(super) count: u32,
 }
 
@@ -97,15 +103,18 @@ impl Received {
             return false;
         }
         self.count += 1;
-        let end = self.ahead.remove(&(index + 1)).unwrap_or(index + 1);
+        let ahead = self.ahead.as_mut();
+        let end = ahead.and_then(|ahead| ahead.remove(&(index + 1)));
+        let end = end.unwrap_or(index + 1);
         if index == self.below {
             self.below = end;
             return true;
         }
-        match self.ahead.range_mut(..index).next_back() {
+        let ahead = self.ahead.get_or_insert_default();
+        match ahead.range_mut(..index).next_back() {
             Some((_, before)) if *before == index => *before = end,
             _ => {
-                self.ahead.insert(index, end);
+                ahead.insert(index, end);
             }
         }
         true
@@ -136,24 +145,31 @@ impl Received {
 
     /// The end of the run that has this number, if it has arrived ahead of others.
     fn end_of_run(&self, index: u32) -> Option<u32> {
-        let (_, &end) = self.ahead.range(..=index).next_back()?;
+        let (_, &end) = self.ahead.as_ref()?.range(..=index).next_back()?;
         (index < end).then_some(end)
     }
 
     /// One more than the highest index that has arrived.
     pub(super) fn bound(&self) -> u32 {
-        self.ahead.last_key_value().map_or(self.below, |run| *run.1)
+        let ahead = self.ahead.as_ref();
+        let last = ahead.and_then(|ahead| ahead.last_key_value());
+        last.map_or(self.below, |run| *run.1)
     }
 }
 
 /// All branches of a call. The first is kept inline: most calls have no other.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Branches {
     first: Option<Branch>,
-    more: Vec<Branch>,
+    rest: Option<Box<Rest>>,
+}
+
+/// All but the first.
+#[derive(Debug, Default)]
+struct Rest {
+    branches: Vec<Branch>,
     /// Positions by path, once there are more than [`SCANNED`].
     index: Option<HashMap<Path, u32, PathHasher>>,
-    token: Token,
 }
 
 impl std::fmt::Debug for PathHasher {
@@ -163,82 +179,81 @@ impl std::fmt::Debug for PathHasher {
 }
 
 impl Branches {
-    pub(super) fn new(token: Token) -> Self {
-        Self {
-            first: None,
-            more: Vec::new(),
-            index: None,
-            token,
-        }
-    }
-
     pub(super) fn len(&self) -> u32 {
-        u32::from(self.first.is_some()) + self.more.len() as u32
+        let more = self.rest.as_ref().map_or(0, |rest| rest.branches.len());
+        u32::from(self.first.is_some()) + more as u32
     }
 
     pub(super) fn find(&self, path: &Path) -> Option<u32> {
         if self.first.as_ref().is_some_and(|first| first.path == *path) {
             return Some(0);
         }
-        match &self.index {
-            Some(index) => index.get(path).copied(),
-            None => self
-                .more
-                .iter()
-                .position(|branch| branch.path == *path)
-                .map(|position| position as u32 + 1),
-        }
+        self.rest.as_ref()?.find(path)
     }
 
-    /// Adds a branch that is not there yet and returns its position.
-    pub(super) fn add(&mut self, path: Path) -> u32 {
+    /// Adds a branch that is not there yet and returns its position. Paths are hashed under the call's token, so that no
+    /// peer can make them collide.
+    pub(super) fn add(&mut self, path: Path, token: Token) -> u32 {
         if self.first.is_none() {
             self.first = Some(Branch::new(path));
             return 0;
         }
-        self.add_more(path)
-    }
-
-    #[inline(never)]
-    fn add_more(&mut self, path: Path) -> u32 {
-        let position = self.len();
-        self.more.push(Branch::new(path));
-        match &mut self.index {
-            Some(index) => {
-                index.insert(path, position);
-            }
-            None if self.more.len() > SCANNED => {
-                let mut index = HashMap::with_hasher(PathHasher(self.token));
-                index.extend(
-                    self.more
-                        .iter()
-                        .zip(1..)
-                        .map(|(branch, position)| (branch.path, position)),
-                );
-                self.index = Some(index);
-            }
-            None => {}
-        }
-        position
+        self.rest.get_or_insert_default().add(path, token)
     }
 
     /// The branch at a position that [`Self::find`] or [`Self::add`] returned.
     pub(super) fn at(&mut self, position: u32) -> &mut Branch {
         match (position, &mut self.first) {
             (0, Some(first)) => first,
-            _ => &mut self.more[position as usize - 1],
+            _ => {
+                let rest = self.rest.get_or_insert_default();
+                &mut rest.branches[position as usize - 1]
+            }
         }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Branch> {
-        self.first.iter().chain(&self.more)
+        let rest = self.rest.iter().flat_map(|rest| &rest.branches);
+        self.first.iter().chain(rest)
     }
 
     pub(super) fn get(&self, position: u32) -> Option<&Branch> {
         match position {
             0 => self.first.as_ref(),
-            _ => self.more.get(position as usize - 1),
+            _ => self.rest.as_ref()?.branches.get(position as usize - 1),
         }
+    }
+}
+
+impl Rest {
+    fn find(&self, path: &Path) -> Option<u32> {
+        match &self.index {
+            Some(index) => index.get(path).copied(),
+            None => {
+                let mut branches = self.branches.iter();
+                let position = branches.position(|branch| branch.path == *path)?;
+                Some(position as u32 + 1)
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn add(&mut self, path: Path, token: Token) -> u32 {
+        self.branches.push(Branch::new(path));
+        let position = self.branches.len() as u32;
+        match &mut self.index {
+            Some(index) => {
+                index.insert(path, position);
+            }
+            None if self.branches.len() > SCANNED => {
+                let mut index = HashMap::with_hasher(PathHasher(token));
+                let places = self.branches.iter().zip(1..);
+                index.extend(places.map(|(branch, position)| (branch.path, position)));
+                self.index = Some(index);
+            }
+            None => {}
+        }
+        position
     }
 }
 

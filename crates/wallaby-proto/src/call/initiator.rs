@@ -37,7 +37,8 @@ const MAX_KEPT_TRACE_RECORDS: usize = 4096;
 pub struct Initiator {
     call: CallId,
     token: Token,
-    budgets: Budgets,
+    /// Where they are not the default.
+    budgets: Option<Box<Budgets>>,
     branches: Branches,
     /// How many initial requests there are.
     roots: u32,
@@ -51,7 +52,11 @@ pub struct Initiator {
     received: u64,
     bytes: u64,
     statuses: u64,
-    trace: Vec<TraceRecord>,
+    #[expect(
+        clippy::box_collection,
+        reason = "small where there is none, as almost always"
+    )]
+    trace: Option<Box<Vec<TraceRecord>>>,
     /// Branches that have changed, while somebody watches over the call.
     changes: Option<Box<Changes>>,
     /// Initial requests of it were sent again.
@@ -153,8 +158,8 @@ impl Initiator {
         Self {
             call,
             token,
-            budgets,
-            branches: Branches::new(token),
+            budgets: (budgets != Budgets::DEFAULT).then(|| Box::new(budgets)),
+            branches: Branches::default(),
             roots: 0,
             closed: false,
             missing_facts: 0,
@@ -162,7 +167,7 @@ impl Initiator {
             received: 0,
             bytes: 0,
             statuses: 0,
-            trace: Vec::new(),
+            trace: None,
             changes: None,
             executed_again: false,
         }
@@ -220,7 +225,7 @@ impl Initiator {
 
     /// What the requests of a traced call reported.
     pub fn trace(&self) -> &[TraceRecord] {
-        &self.trace
+        self.trace.as_ref().map_or(&[], |trace| trace)
     }
 
     /// The next initial request's id; the caller sends it.
@@ -256,7 +261,7 @@ impl Initiator {
     /// If it contradicts what is known or exceeds a budget; the call has failed then.
     pub fn handle_response(&mut self, response: &Response) -> Result<Arrival, Violation> {
         let position = self.branch(response.request)?;
-        let limit = self.budgets.responses;
+        let limit = self.budgets().responses;
         let branch = self.branches.at(position);
         if let Some(facts) = branch.facts
             && response.index >= facts.responses
@@ -325,8 +330,12 @@ impl Initiator {
 
     /// Trace records of this call arrived.
     pub fn handle_trace(&mut self, records: &[TraceRecord]) {
-        let room = MAX_KEPT_TRACE_RECORDS.saturating_sub(self.trace.len());
-        self.trace.extend(records.iter().take(room).cloned());
+        if records.is_empty() {
+            return;
+        }
+        let trace = self.trace.get_or_insert_default();
+        let room = MAX_KEPT_TRACE_RECORDS.saturating_sub(trace.len());
+        trace.extend(records.iter().take(room).cloned());
     }
 
     // What the call's watch does.
@@ -355,7 +364,7 @@ impl Initiator {
 
     /// What the call may use up.
     pub(super) fn budgets(&self) -> &Budgets {
-        &self.budgets
+        self.budgets.as_deref().unwrap_or(&Budgets::DEFAULT)
     }
 
     /// The branch at a position.
@@ -462,17 +471,17 @@ impl Initiator {
             self.bytes += response.payload.len() as u64;
         }
         // The status that ends a branch counts with its request.
-        let most = u64::from(self.budgets.responses);
+        let most = u64::from(self.budgets().responses);
         if self.received > most
-            && self.received - self.statuses.min(self.budgets.requests.into()) > most
+            && self.received - self.statuses.min(self.budgets().requests.into()) > most
         {
             return Err(Violation::TooManyResponses {
-                limit: self.budgets.responses,
+                limit: self.budgets().responses,
             });
         }
-        if self.bytes > self.budgets.bytes {
+        if self.bytes > self.budgets().bytes {
             return Err(Violation::TooManyBytes {
-                limit: self.budgets.bytes,
+                limit: self.budgets().bytes,
             });
         }
         Ok(())
@@ -493,12 +502,12 @@ impl Initiator {
     }
 
     fn add_branch(&mut self, path: Path) -> Result<u32, Violation> {
-        if self.branches.len() >= self.budgets.requests {
+        if self.branches.len() >= self.budgets().requests {
             return Err(Violation::TooManyRequests {
-                limit: self.budgets.requests,
+                limit: self.budgets().requests,
             });
         }
-        let position = self.branches.add(path);
+        let position = self.branches.add(path, self.token);
         self.changed(position);
         Ok(position)
     }
@@ -517,7 +526,7 @@ impl Initiator {
 
     /// The facts of a branch became known, perhaps again.
     fn learn(&mut self, position: u32, facts: Facts) -> Result<(), Violation> {
-        let limit = self.budgets.requests;
+        let limit = self.budgets().requests;
         let branch = self.branches.at(position);
         if let Some(before) = branch.facts {
             let path = branch.path;

@@ -29,8 +29,7 @@ impl CallShared {
         request.options.get_or_insert_default().body = Some(0);
         let mut state = self.lock();
         let path = request.id.path;
-        let mut roots = state.roots.iter_mut();
-        if let Some(sent) = roots.find(|sent| sent.root.path == path) {
+        if let Some(sent) = state.roots.find_mut(&path) {
             sent.body = Some(Box::new(body));
         }
         Ok(())
@@ -42,8 +41,7 @@ impl CallShared {
     pub(super) fn send_body(&self, id: RequestId, number: u64, peer: &Arc<Peer>) {
         let body = {
             let mut state = self.lock();
-            let mut roots = state.roots.iter_mut();
-            let sent = roots.find(|sent| sent.root.path == id.path);
+            let sent = state.roots.find_mut(&id.path);
             sent.and_then(|sent| sent.body.take())
         };
         // A call that has ended meanwhile leaves it to the server to be told.

@@ -13,7 +13,7 @@ pub(super) struct Order {
     /// How many answers were taken of each branch: the next one has that number.
     taken: BTreeMap<Path, u32>,
     /// Answers that have overtaken others.
-    held: BTreeMap<(Path, u32), RawAnswer>,
+    held: BTreeMap<(Path, u32), Box<RawAnswer>>,
     /// The branch whose answer was taken last: only of that one the next may be held.
     latest: Option<Path>,
 }
@@ -22,16 +22,18 @@ impl State {
     /// The answer that the application gets next. One that has overtaken others waits for them: it costs the call's credit
     /// meanwhile, so that no more than its limit waits.
     pub(super) fn next_answer(&mut self) -> Option<RawAnswer> {
-        match &mut self.order {
+        let order = self.rare.as_mut().and_then(|rare| rare.order.as_mut());
+        let next = match order {
             None => self.answers.pop(),
             Some(order) => order.next(&mut self.answers),
-        }
+        };
+        next.map(|answer| *answer)
     }
 }
 
 impl Order {
     /// Looks at each answer once, however many wait for one that was overtaken.
-    fn next(&mut self, answers: &mut Line<RawAnswer>) -> Option<RawAnswer> {
+    fn next(&mut self, answers: &mut Line<Box<RawAnswer>>) -> Option<Box<RawAnswer>> {
         if let Some(path) = self.latest.take() {
             let next = self.taken.get(&path).copied().unwrap_or_default();
             if let Some(answer) = self.held.remove(&(path, next)) {
@@ -48,7 +50,7 @@ impl Order {
         None
     }
 
-    fn take(&mut self, answer: RawAnswer) -> RawAnswer {
+    fn take(&mut self, answer: Box<RawAnswer>) -> Box<RawAnswer> {
         let path = answer.request.path;
         self.taken.insert(path, answer.index.saturating_add(1));
         self.latest = Some(path);
@@ -94,7 +96,7 @@ mod tests {
         ];
         let mut by_arrival = Vec::new();
         for (request, index) in arrivals {
-            line.push(answer(request, index));
+            line.push(Box::new(answer(request, index)));
             while let Some(next) = order.next(&mut line) {
                 taken.push((next.request, next.index));
             }

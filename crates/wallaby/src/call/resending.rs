@@ -88,7 +88,7 @@ impl CallShared {
     /// How many times requests of the call were sent again.
     pub(crate) fn resent(&self) -> u32 {
         let state = self.lock();
-        let resending = state.resending.as_ref();
+        let resending = state.resending();
         resending.map_or(0, |resending| resending.times)
     }
 
@@ -101,7 +101,11 @@ impl CallShared {
         if state.ended.is_some() {
             return;
         }
-        let resending = state.resending.get_or_insert_default();
+        let resending = state
+            .rare
+            .get_or_insert_default()
+            .resending
+            .get_or_insert_default();
         let limits = &self.endpoint.config.limits;
         let fits = resending.bytes + size <= limits.kept_call;
         if resending.unkept || !fits || !self.endpoint.keep(size) {
@@ -122,7 +126,7 @@ impl CallShared {
 
     /// What was kept is not needed any more.
     pub(super) fn release(&self, state: &mut State) {
-        if let Some(resending) = &mut state.resending {
+        if let Some(resending) = state.resending_mut() {
             resending.kept = Vec::new();
             self.endpoint.unkeep(std::mem::take(&mut resending.bytes));
         }
@@ -130,7 +134,7 @@ impl CallShared {
 
     /// How many times requests may be sent again.
     pub(super) fn resends(&self, state: &State) -> u32 {
-        let kept = state.resending.as_ref();
+        let kept = state.resending();
         match (&self.options.resend, kept) {
             (Some(resend), Some(resending)) if !resending.unkept => resend.times,
             _ => 0,
@@ -146,9 +150,9 @@ impl CallShared {
             failure,
         } = again;
         tracing::debug!(call = %self.id, %request, attempt, %failure, "is sent again");
-        let sent = state.roots.iter_mut();
-        let sent = sent.into_iter().find(|sent| sent.root.path == request.path);
-        let kept = state.resending.as_mut().and_then(|resending| {
+        let sent = state.roots.find_mut(&request.path);
+        let resending = state.rare.as_mut().and_then(|rare| rare.resending.as_mut());
+        let kept = resending.and_then(|resending| {
             let place = resending.place_of(*request)?;
             Some((resending, place))
         });
@@ -157,7 +161,7 @@ impl CallShared {
         };
         resending.times += 1;
         resending.failed.push(FailedAttempt {
-            server: sent.root.server.clone(),
+            server: sent.server.clone(),
             error: format!("request {} {}", failure.request, failure.kind),
         });
         let kept = &mut resending.kept[place];
@@ -206,7 +210,7 @@ impl CallShared {
             return None;
         }
         let others = &self.options.resend.as_ref()?.others;
-        let resending = state.resending.as_ref()?;
+        let resending = state.resending()?;
         let kept = &resending.kept[resending.place_of(id)?];
         let turn = kept.turn % (others.len() + 1);
         let server = match turn.checked_sub(1) {
@@ -214,12 +218,8 @@ impl CallShared {
             None => kept.server.clone(),
         };
         let (mut request, method) = (kept.request.clone(), Arc::clone(&kept.method));
-        if let Some(sent) = state
-            .roots
-            .iter_mut()
-            .find(|sent| sent.root.path == id.path)
-        {
-            sent.root.server = server.clone();
+        if let Some(sent) = state.roots.find_mut(&id.path) {
+            sent.server = server.clone();
         }
         drop(state);
         request.deadline = self.stated_deadline();
@@ -231,10 +231,10 @@ impl CallShared {
     fn note_resent(self: &Arc<Self>, id: RequestId, server: Address) {
         let now = self.endpoint.liveness.now();
         let mut state = self.lock();
-        let sent = state.roots.iter().find(|sent| sent.root.path == id.path);
+        let sent = state.roots.find(&id.path);
         let at = Location {
             address: Some(server),
-            node: sent.and_then(|sent| sent.root.node),
+            node: sent.and_then(|sent| sent.node),
         };
         if let (initiator, Some(watch)) = state.parts() {
             watch.sent(initiator, id, at, now);
@@ -245,7 +245,7 @@ impl CallShared {
     /// Whether a request that could not be sent is kept, and may be sent elsewhere.
     pub(super) fn is_kept(&self, id: RequestId, failure: &Failure) -> bool {
         let mut state = self.lock();
-        let resending = state.resending.as_ref();
+        let resending = state.resending();
         let kept = is_lost(failure)
             && state.ended.is_none()
             && resending.is_some_and(|resending| resending.place_of(id).is_some());
@@ -259,7 +259,7 @@ impl CallShared {
     #[cold]
     #[inline(never)]
     pub(super) fn after_attempts(&self, state: &State, failure: Failure) -> Failure {
-        let Some(resending) = &state.resending else {
+        let Some(resending) = state.resending() else {
             return failure;
         };
         let violation = match &failure {
@@ -319,7 +319,7 @@ impl Resending {
 impl State {
     /// A request is tried at the next server.
     fn skip(&mut self, id: RequestId) {
-        if let Some(resending) = &mut self.resending
+        if let Some(resending) = self.resending_mut()
             && let Some(place) = resending.place_of(id)
         {
             resending.kept[place].turn += 1;

@@ -16,7 +16,7 @@ use crate::timer::Instant;
 
 impl CallShared {
     pub(crate) fn begun(&self) -> Instant {
-        self.begun
+        self.endpoint.moment(self.begun)
     }
 
     /// How often its servers are asked, and how long silence may last.
@@ -39,15 +39,15 @@ impl CallShared {
             return;
         }
         let liveness = &self.endpoint.liveness;
-        liveness.watch(self.id.sequence, state.watch_due, Some(due));
-        state.watch_due = Some(due);
+        liveness.watch(self.id.sequence, state.watch_due(), Some(due));
+        state.watched.get_or_insert_default().due = Some(due);
         drop(state);
         self.endpoint.note_due(liveness.moment(due));
     }
 
     /// When it began, as the state machines count the time.
     fn liveness_time(&self) -> Duration {
-        self.endpoint.liveness.time(self.begun)
+        self.endpoint.liveness.time(self.begun())
     }
 
     /// The call has lasted a ping period, or its watch wants to look at it.
@@ -57,7 +57,7 @@ impl CallShared {
             return;
         }
         // It was looked at since it has lasted the endpoint's period.
-        if state.watch.is_none() && self.has_own_ping() && self.begun.elapsed() < self.ping().period
+        if !state.is_watched() && self.has_own_ping() && self.begun().elapsed() < self.ping().period
         {
             return;
         }
@@ -76,17 +76,20 @@ impl CallShared {
         let State {
             roots,
             initiator,
-            watch: Some(watch),
+            watched: Some(watched),
             ..
         } = state
         else {
+            return;
+        };
+        let Some(watch) = &mut watched.watch else {
             return;
         };
         let sent = roots.iter().filter(|sent| !sent.lost);
         for sent in sent.filter(|sent| sent.peer.as_ref().is_some_and(|peer| peer.is_writing(call)))
         {
             let request = RequestId {
-                path: sent.root.path,
+                path: sent.path(),
                 hop: 0,
             };
             watch.writing(initiator, request, now);
@@ -99,10 +102,10 @@ impl CallShared {
         let was_last = self.endpoint.pool.count(node) == 0;
         let mut state = self.lock();
         let concerned = state.note_lost(peer);
-        if state.settled || !concerned && state.watch.is_none() {
+        if state.settled || !concerned && !state.is_watched() {
             return;
         }
-        if state.watch.is_none() {
+        if !state.is_watched() {
             self.begin_watch(&mut state, now);
         }
         match state.parts() {
@@ -129,14 +132,14 @@ impl CallShared {
     pub(crate) fn handle_pong(self: &Arc<Self>, peer: Option<&Arc<Peer>>, pong: &Pong) {
         let now = self.endpoint.liveness.now();
         let mut state = self.lock();
-        let asked = peer.is_some_and(|peer| state.pinged.contains(&peer.id));
-        if !asked && !state.may_answer(self.token, pong.token, peer) {
+        let asked = peer.is_some_and(|peer| state.was_asked_over(peer.id));
+        if !asked && !state.may_answer(self.token, pong.token, peer, &pong.request.path) {
             return self.note_forged(peer);
         }
         if state.settled {
             return;
         }
-        if state.watch.is_none() {
+        if !state.is_watched() {
             self.begin_watch(&mut state, now);
         }
         let source = self.source(peer, pong.token.is_some());
@@ -157,7 +160,7 @@ impl CallShared {
         message: &Message,
         peer: Option<&Arc<Peer>>,
     ) {
-        if state.watch.is_none() {
+        if !state.is_watched() {
             return;
         }
         let (request, token) = match message {
@@ -193,8 +196,8 @@ impl CallShared {
             let due = Some(now + self.ping().period);
             self.endpoint
                 .liveness
-                .watch(self.id.sequence, state.watch_due, due);
-            state.watch_due = due;
+                .watch(self.id.sequence, state.watch_due(), due);
+            state.watched.get_or_insert_default().due = due;
             return;
         }
         let settings = WatchSettings {
@@ -209,24 +212,24 @@ impl CallShared {
             .roots
             .iter()
             .map(|sent| Location {
-                address: Some(sent.root.server.clone()),
-                node: sent.root.node,
+                address: Some(sent.server.clone()),
+                node: sent.node,
             })
             .collect();
         let watch = Watch::new(&mut state.initiator, settings, servers, now);
-        state.watch = Some(Box::new(watch));
+        state.watched.get_or_insert_default().watch = Some(watch);
     }
 
     /// The call has failed or was given up: what still runs is stopped. Returns whether anything may still run.
     pub(super) fn wind_down(&self, state: &mut State) -> bool {
         let sent = state.roots.iter().any(|sent| sent.peer.is_some());
         // A watched call was sent; what is to be sent again is with nobody now.
-        let sent = sent || state.watch.is_some();
+        let sent = sent || state.is_watched();
         if !sent || self.endpoint.is_closed() {
             return false;
         }
         let now = self.endpoint.liveness.now();
-        if state.watch.is_none() {
+        if !state.is_watched() {
             self.begin_watch(state, now);
         }
         if let (initiator, Some(watch)) = state.parts()
@@ -241,9 +244,9 @@ impl CallShared {
     pub(super) fn act(&self, mut state: std::sync::MutexGuard<'_, State>) {
         let (mut pings, mut failed, mut quiet) = (Vec::new(), None, false);
         let mut again = Vec::new();
-        let watch = state.watch.as_ref();
+        let watch = state.watch();
         let winding = watch.is_some_and(|watch| watch.is_winding_down());
-        while let Some(action) = state.watch.as_mut().and_then(|watch| watch.poll()) {
+        while let Some(action) = state.watch_mut().and_then(|watch| watch.poll()) {
             match action {
                 Action::Ping { to, mut ping } => {
                     ping.abort |= winding; // it was to be asked just before the end
@@ -265,11 +268,11 @@ impl CallShared {
                 Action::Frozen => {}
             }
         }
-        let due = state.watch.as_ref().and_then(|watch| watch.next_timeout());
-        if state.watch.is_some() && due != state.watch_due {
+        let due = state.watch().and_then(|watch| watch.next_timeout());
+        if state.is_watched() && due != state.watch_due() {
             let liveness = &self.endpoint.liveness;
-            liveness.watch(self.id.sequence, state.watch_due, due);
-            state.watch_due = due;
+            liveness.watch(self.id.sequence, state.watch_due(), due);
+            state.watched.get_or_insert_default().due = due;
             if let Some(due) = due {
                 self.endpoint.note_due(liveness.moment(due));
             }
@@ -287,7 +290,7 @@ impl CallShared {
         }
         if quiet {
             self.endpoint.forget_call(self.id.sequence);
-            self.changed.notify_waiters();
+            self.tell();
         }
         for (to, ping) in pings {
             self.endpoint.send_ping(to, ping);
@@ -297,8 +300,11 @@ impl CallShared {
     /// Nothing of the call runs any more.
     pub(super) fn settle(&self, state: &mut State) {
         state.settled = true;
-        state.watch = None;
-        if let Some(due) = state.watch_due.take() {
+        let Some(watched) = &mut state.watched else {
+            return;
+        };
+        watched.watch = None;
+        if let Some(due) = watched.due.take() {
             self.endpoint
                 .liveness
                 .watch(self.id.sequence, Some(due), None);
@@ -319,7 +325,7 @@ impl CallShared {
     /// Whether the application has sent one of the initial requests there.
     fn was_sent_to(&self, server: &Address) -> bool {
         let state = self.lock();
-        state.roots.iter().any(|sent| sent.root.server == *server)
+        state.roots.iter().any(|sent| sent.server == *server)
     }
 
     /// Asks about a request whose server cannot be reached from here along the way that it went: over the connections of
@@ -328,7 +334,7 @@ impl CallShared {
         let state = self.lock();
         let path = &ping.request.path;
         let above = |root: &Path| path.is_folded() || path.levels_below(root).is_some();
-        let roots = state.roots.iter().filter(|sent| above(&sent.root.path));
+        let roots = state.roots.iter().filter(|sent| above(&sent.path()));
         let ways = roots.filter_map(|sent| sent.peer.clone());
         let mut ways: Vec<_> = ways.filter(|way| !way.is_closed()).collect();
         drop(state);
@@ -341,8 +347,9 @@ impl CallShared {
     /// Asks over this connection. As long as the ping waits for those before it to be written, no answer can come.
     fn ask(&self, peer: &Arc<Peer>, ping: Ping) {
         let mut state = self.lock();
-        if !state.pinged.contains(&peer.id) {
-            state.pinged.push(peer.id);
+        if !state.was_asked_over(peer.id) {
+            let watched = state.watched.get_or_insert_default();
+            watched.pinged.push(peer.id);
         }
         drop(state);
         let place = Some(Place::Initiator(self.id.sequence));
@@ -358,27 +365,39 @@ impl State {
         &mut wallaby_proto::call::initiator::Initiator,
         Option<&mut Watch>,
     ) {
-        (&mut self.initiator, self.watch.as_deref_mut())
+        {
+            let watched = self.watched.as_mut();
+            (
+                &mut self.initiator,
+                watched.and_then(|watched| watched.watch.as_mut()),
+            )
+        }
     }
 
     /// Initial requests that wait to be sent again have no server yet that could show life. Once the call has ended they
     /// are not sent any more.
     fn note_unsent(&mut self, now: Duration) {
-        let (initiator, Some(watch)) = (&self.initiator, &mut self.watch) else {
+        let watched = self.watched.as_mut();
+        let (initiator, Some(watch)) = (
+            &self.initiator,
+            watched.and_then(|watched| watched.watch.as_mut()),
+        ) else {
             return;
         };
         if watch.is_winding_down() {
             return;
         }
         for sent in self.roots.iter().filter(|sent| sent.peer.is_none()) {
-            let (path, hop) = (sent.root.path, 0);
+            let (path, hop) = (sent.path(), 0);
             watch.writing(initiator, RequestId { path, hop }, now);
         }
     }
 
     /// A connection has ended: initial requests that went out on it may be lost. Returns whether there are any.
     fn note_lost(&mut self, peer: &Peer) -> bool {
-        self.pinged.retain(|id| *id != peer.id);
+        if let Some(watched) = &mut self.watched {
+            watched.pinged.retain(|id| *id != peer.id);
+        }
         let mut concerned = false;
         for sent in self.roots.iter_mut() {
             if sent.peer.as_ref().is_some_and(|used| used.id == peer.id) {

@@ -1,6 +1,7 @@
 //! A connection to a peer: shared by all who send on it, read by one task.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -125,7 +126,7 @@ struct State {
     /// Messages that travel in parts and whose places are waited for, by stream.
     large: Vec<(u64, Place)>,
     /// Calls whose initial requests or pings are in the output, and how far that must be written for them.
-    own: Vec<(u64, u64)>,
+    own: VecDeque<(u64, u64)>,
     /// Bodies that arrive and that somebody reads, by number.
     bodies: Vec<(u64, Arc<Inbound>)>,
     /// Somebody waits until more of a body may be sent.
@@ -164,7 +165,7 @@ impl Peer {
                 kept: false,
                 gathering: false,
                 large: Vec::new(),
-                own: Vec::new(),
+                own: VecDeque::new(),
                 bodies: Vec::new(),
                 body_waits: false,
                 driver: None,
@@ -844,15 +845,18 @@ impl State {
     #[cold]
     fn note_own(&mut self, call: u64, mark: u64) {
         self.forget_written();
-        match self.own.iter_mut().find(|(of, _)| *of == call) {
-            Some(own) => own.1 = mark,
-            None => self.own.push((call, mark)),
+        match self.own.back_mut() {
+            Some((of, last)) if *of == call => *last = mark.max(*last),
+            _ => self.own.push_back((call, mark)),
         }
     }
 
     fn forget_written(&mut self) {
         let written = self.carrier.progress().0;
-        self.own.retain(|(_, mark)| *mark > written);
+        // They were noted in the order in which they are written.
+        while self.own.front().is_some_and(|own| own.1 <= written) {
+            self.own.pop_front();
+        }
     }
 
     fn tell_time(&mut self) {

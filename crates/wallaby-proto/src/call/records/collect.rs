@@ -9,6 +9,9 @@ use crate::call::records::table::OF_ENDED;
 /// Initiators, and ended requests of each, that are looked at to find one that can be forgotten.
 const MOST_SEEN: usize = 8;
 
+/// Initiators that are looked at to find one that can be forgotten with all of its requests.
+const MOST_INITIATORS_SEEN: usize = 4096;
+
 impl Records {
     /// Whether another request can be remembered, if need be after forgetting one that has ended.
     pub(super) fn has_room(&mut self, now: Duration) -> bool {
@@ -51,7 +54,8 @@ impl Records {
             self.table.peers.get(peer).running == 0
                 && !ended.any(|slot| self.is_being_written(slot))
         };
-        let Some(peer) = self.collections.iter().map(|entry| entry.1).find(idle) else {
+        let known = self.collections.iter().map(|entry| entry.1);
+        let Some(peer) = known.take(MOST_INITIATORS_SEEN).find(idle) else {
             return false;
         };
         while let Some(slot) = self.table.peers.get(peer).ended.first() {

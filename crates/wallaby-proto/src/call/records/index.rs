@@ -1,106 +1,160 @@
 //! Finds slots of a table by the hash of their names. The names stay in the slots, so that a name is hashed once in its
 //! life and nothing is allocated while the number of slots stays the same.
 
-use crate::call::records::list::NONE;
+/// Buckets moved at each insertion while the index grows. Two would do to be done before it must grow again.
+const MOVED: usize = 8;
 
-/// Slots by hash: open addressing, at most half full.
+const SMALLEST: usize = 16;
+
+/// Slots by hash. It grows a little at each insertion: moving a million slots at once would be a pause.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    buckets: Vec<Bucket>,
+    buckets: Buckets,
+    /// Those of before it grew, and how many of them have been looked at; all of these are empty.
+    before: Buckets,
+    moved: usize,
+}
+
+/// Open addressing, at most half full.
+#[derive(Debug, Default)]
+struct Buckets {
+    all: Vec<Bucket>,
     len: usize,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Bucket {
-    hash: u64,
-    slot: u32,
-}
+/// A hash and one more than a slot; zeros where it is empty, since zeros need not be written into new memory.
+type Bucket = (u64, u32);
 
-const EMPTY: Bucket = Bucket {
-    hash: 0,
-    slot: NONE,
-};
-
-const SMALLEST: usize = 16;
+const EMPTY: Bucket = (0, 0);
 
 impl Index {
     /// The slot with this hash that `is` the one.
     pub(super) fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
-        if self.len == 0 {
-            return None;
+        let found = self.buckets.find(hash, &is);
+        if found.is_none() && self.before.len > 0 {
+            return self.before.find(hash, is);
         }
-        let mut place = self.home(hash);
-        loop {
-            let bucket = self.buckets[place];
-            if bucket.slot == NONE {
-                return None;
-            }
-            if bucket.hash == hash && is(bucket.slot) {
-                return Some(bucket.slot);
-            }
-            place = self.after(place);
-        }
+        found
     }
 
     pub(super) fn insert(&mut self, hash: u64, slot: u32) {
-        if (self.len + 1) * 2 > self.buckets.len() {
+        if (self.buckets.len + 1) * 2 > self.buckets.all.len() {
             self.grow();
         }
-        self.put(Bucket { hash, slot });
-        self.len += 1;
+        self.buckets.put((hash, slot + 1));
+        if !self.before.all.is_empty() {
+            self.move_some();
+        }
     }
 
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
-        let more = (self.buckets.len() * 2).max(SMALLEST);
-        let before = std::mem::replace(&mut self.buckets, vec![EMPTY; more]);
-        let full = before.into_iter().filter(|bucket| bucket.slot != NONE);
-        full.for_each(|bucket| self.put(bucket));
+        // Nothing is left of an earlier time: that was moved long before this became full again.
+        while !self.before.all.is_empty() {
+            self.move_some();
+        }
+        let more = (self.buckets.all.len() * 2).max(SMALLEST);
+        let grown = Buckets {
+            all: vec![EMPTY; more],
+            len: 0,
+        };
+        self.before = std::mem::replace(&mut self.buckets, grown);
+        self.moved = 0;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn move_some(&mut self) {
+        let until = (self.moved + MOVED).min(self.before.all.len());
+        while self.moved < until {
+            match self.before.all[self.moved] {
+                (_, 0) => self.moved += 1,
+                bucket => {
+                    // Another may take its place, which is looked at then.
+                    self.before.clear(self.moved);
+                    self.buckets.put(bucket);
+                }
+            }
+        }
+        if self.moved == self.before.all.len() {
+            self.before = Buckets::default();
+        }
     }
 
     /// Takes a slot out that was inserted with this hash.
     pub(super) fn remove(&mut self, hash: u64, slot: u32) {
+        if !self.buckets.remove(hash, slot + 1) {
+            self.before.remove(hash, slot + 1);
+        }
+    }
+}
+
+impl Buckets {
+    fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         if self.len == 0 {
-            return;
+            return None;
         }
-        let mut hole = self.home(hash);
-        while self.buckets[hole].slot != slot {
-            if self.buckets[hole].slot == NONE {
-                return;
+        let mut place = self.home(hash);
+        loop {
+            let (known, slot) = self.all[place];
+            if slot == 0 {
+                return None;
             }
-            hole = self.after(hole);
+            if known == hash && is(slot - 1) {
+                return Some(slot - 1);
+            }
+            place = self.after(place);
         }
-        self.len -= 1;
-        // What was pushed out of its place by the removed one moves back.
+    }
+
+    fn put(&mut self, bucket: Bucket) {
+        let mut place = self.home(bucket.0);
+        while self.all[place].1 != 0 {
+            place = self.after(place);
+        }
+        self.all[place] = bucket;
+        self.len += 1;
+    }
+
+    fn remove(&mut self, hash: u64, slot: u32) -> bool {
+        if self.len == 0 {
+            return false;
+        }
+        let mut place = self.home(hash);
+        while self.all[place].1 != slot {
+            if self.all[place].1 == 0 {
+                return false;
+            }
+            place = self.after(place);
+        }
+        self.clear(place);
+        true
+    }
+
+    /// Empties a place. What was pushed out of its own by this one moves back.
+    fn clear(&mut self, mut hole: usize) {
+        let mask = self.all.len() - 1;
         let mut place = self.after(hole);
-        while self.buckets[place].slot != NONE {
-            let home = self.home(self.buckets[place].hash);
-            let mask = self.buckets.len() - 1;
+        while self.all[place].1 != 0 {
+            let home = self.home(self.all[place].0);
             let moved = place.wrapping_sub(home) & mask;
             if moved >= place.wrapping_sub(hole) & mask {
-                self.buckets[hole] = self.buckets[place];
+                self.all[hole] = self.all[place];
                 hole = place;
             }
             place = self.after(place);
         }
-        self.buckets[hole] = EMPTY;
-    }
-
-    fn put(&mut self, bucket: Bucket) {
-        let mut place = self.home(bucket.hash);
-        while self.buckets[place].slot != NONE {
-            place = self.after(place);
-        }
-        self.buckets[place] = bucket;
+        self.all[hole] = EMPTY;
+        self.len -= 1;
     }
 
     fn home(&self, hash: u64) -> usize {
-        hash as usize & (self.buckets.len() - 1)
+        hash as usize & (self.all.len() - 1)
     }
 
     fn after(&self, place: usize) -> usize {
-        (place + 1) & (self.buckets.len() - 1)
+        (place + 1) & (self.all.len() - 1)
     }
 }
 
@@ -128,7 +182,38 @@ mod tests {
                     assert_eq!(index.find(hash(slot), |found| found == slot), Some(slot));
                 }
             }
-            assert_eq!(index.len, 0);
+            assert_eq!(index.buckets.len + index.before.len, 0);
         }
+    }
+
+    #[test]
+    fn nothing_is_lost_while_it_grows_and_no_insertion_moves_many() {
+        // Well-spread hashes, and some that wrap around the end.
+        let hash = |slot: u32| match slot % 5 {
+            0 => u64::MAX - u64::from(slot % 3),
+            _ => u64::from(slot).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20,
+        };
+        let mut index = Index::default();
+        let mut kept = std::collections::BTreeSet::new();
+        for slot in 0..3_000 {
+            let moved = (index.moved, index.before.all.len());
+            index.insert(hash(slot), slot);
+            kept.insert(slot);
+            if moved.1 > 0 && index.before.all.len() == moved.1 {
+                assert!(index.moved - moved.0 <= MOVED);
+            }
+            if slot % 3 == 0 {
+                let gone = slot / 2;
+                index.remove(hash(gone), gone);
+                kept.remove(&gone);
+            }
+            if slot % 97 == 0 {
+                for slot in 0..=slot {
+                    let found = index.find(hash(slot), |found| found == slot);
+                    assert_eq!(found.is_some(), kept.contains(&slot), "{slot}");
+                }
+            }
+        }
+        assert_eq!(index.buckets.len + index.before.len, kept.len());
     }
 }

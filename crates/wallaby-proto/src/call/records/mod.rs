@@ -105,6 +105,9 @@ impl Default for RecordLimits {
     }
 }
 
+/// Requests that are looked at in one go: the rest is due at once, and whoever drives this does something else between.
+const MOST_LOOKED_AT: usize = 4096;
+
 /// Highest attempt of a request.
 pub const MAX_ATTEMPT: u32 = 64;
 
@@ -125,6 +128,13 @@ pub struct Origin {
 pub struct Ticket {
     slot: u32,
     generation: u32,
+}
+
+impl Ticket {
+    /// The request's place among those that are remembered, counted from zero: another one may have it later.
+    pub fn slot(self) -> u32 {
+        self.slot
+    }
 }
 
 /// A message that a request released.
@@ -365,18 +375,22 @@ impl Records {
 
     /// Time has passed. All input must have been read before (PROTOCOL-NOTES 20).
     pub fn handle_timeout(&mut self, now: Duration) {
+        let mut looked_at = 0;
         while let Some(slot) = self.fresh.first() {
             // Who is pinged is not fresh any more: this is when it came.
             self.fresh_from = self.table.records.get(slot).pinged;
-            if self.fresh_from.saturating_add(self.limits.ping.period) > now {
+            let is_due = self.fresh_from.saturating_add(self.limits.ping.period) <= now;
+            if !is_due || looked_at >= MOST_LOOKED_AT {
                 break;
             }
+            looked_at += 1;
             self.look_at(slot, now);
         }
         while let Some(&(due, slot)) = self.queue.first() {
-            if due > now {
+            if due > now || looked_at >= MOST_LOOKED_AT {
                 break;
             }
+            looked_at += 1;
             self.look_at(slot, now);
         }
         self.announce_passages(now);

@@ -246,7 +246,11 @@ fn many_of_something_are_measured() -> Result<(), Box<dyn Error>> {
         assert!(row.cpu_us_per_op > 0.0 && row.p50_us > 0.0, "{row:?}");
         let figures = row.scale.ok_or("no figures of scale")?;
         assert!(figures.longest_us.is_some_and(|longest| longest > 0.0));
-        assert!(figures.server_longest_us.is_some_and(|longest| longest > 0.0));
+        assert!(
+            figures
+                .server_longest_us
+                .is_some_and(|longest| longest > 0.0)
+        );
         assert_eq!(figures.client_bytes, None, "too few to tell");
     }
     Ok(())

@@ -48,6 +48,9 @@ impl LiveCalls {
         })?;
         let before = rig.memory()?;
         operator = rig.run(PATIENCE, operator.fill(n - 1))?;
+        if place.ping <= SOON {
+            rig.run(PATIENCE, pass(place.ping * 2))?;
+        }
         let (client_bytes, server_bytes) = rig.memory()?.since(before, n - 1);
         Ok(Self {
             n,
@@ -182,5 +185,16 @@ async fn finish(mut call: RawCall) -> Result<()> {
     Ok(())
 }
 
+/// Lets others have their turns for so long.
+async fn pass(time: Duration) -> Result<()> {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        yield_now().await;
+    }
+    Ok(())
+}
+
+/// Where servers are asked so often, all calls are watched over before their memory is read.
+const SOON: Duration = Duration::from_secs(10);
 /// Calls that are made at once.
 const YIELDS: usize = 16;

@@ -249,8 +249,10 @@ mod tests {
     use super::*;
 
     fn refused(change: impl FnOnce(&mut ScaleOptions)) -> String {
-        let mut options = ScaleOptions::default();
-        options.connections = vec![1];
+        let mut options = ScaleOptions {
+            connections: vec![1],
+            ..ScaleOptions::default()
+        };
         assert!(check(&options).is_ok());
         change(&mut options);
         check(&options).unwrap_err().to_string()

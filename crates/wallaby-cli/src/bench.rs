@@ -97,7 +97,7 @@ pub(crate) enum Bench {
             default_value = "100,1000,10000"
         )]
         requests: Vec<usize>,
-        /// How often servers are asked about live calls
+        /// How often servers are asked about live calls; up to 10 s, memory is read when all of them have been
         #[arg(long, value_name = "PERIOD", default_value = "60s", value_parser = time::parse)]
         ping: Duration,
         #[command(flatten)]

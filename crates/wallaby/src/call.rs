@@ -203,6 +203,15 @@ impl CallShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// When its deadline is, in nanoseconds since the endpoint was made.
+    pub(crate) fn deadline_age(&self) -> u64 {
+        self.deadline
+    }
+
+    pub(crate) fn begun_age(&self) -> u64 {
+        self.begun
+    }
+
     pub(crate) fn deadline(&self) -> Instant {
         self.endpoint.moment(self.deadline)
     }
@@ -511,7 +520,7 @@ impl CallShared {
     fn try_send(&self, server: &Address, method: &MethodDefinition, request: &mut Request) -> bool {
         match self.endpoint.pool.ready(server) {
             // A connection that may have been closed meanwhile is first listened to.
-            Some(_) if self.endpoint.was_away(self.begun()) => false,
+            Some(_) if self.endpoint.was_away(self.begun) => false,
             Some(peer) => self.try_send_on(&peer, server, method, request),
             None => false,
         }
@@ -621,7 +630,7 @@ impl CallShared {
         mut request: Request,
     ) -> Result<(), Failure> {
         let id = request.id;
-        if self.endpoint.was_away(self.begun()) {
+        if self.endpoint.was_away(self.begun) {
             self.endpoint.listen().await;
         }
         for _ in 0..MOVES {

@@ -28,17 +28,18 @@ pub(crate) struct Calls {
 }
 
 /// The first deadline of each block of calls, as far as known: those of calls that have ended count until it passes. Most
-/// calls end long before their deadlines, so they are not kept by deadline, each by itself.
+/// calls end long before their deadlines, so they are not kept by deadline, each by itself. Times are in nanoseconds since
+/// the endpoint was made.
 #[derive(Debug, Default)]
 struct Deadlines {
-    by_time: BTreeSet<(Instant, u64)>,
+    by_time: BTreeSet<(u64, u64)>,
     /// The same by block, which is in the order of their calls; and the block that new calls are in.
-    by_block: BTreeMap<u64, Instant>,
-    newest: Option<(u64, Instant)>,
+    by_block: BTreeMap<u64, u64>,
+    newest: Option<(u64, u64)>,
 }
 
 impl Deadlines {
-    fn note(&mut self, sequence: u64, deadline: Instant) {
+    fn note(&mut self, sequence: u64, deadline: u64) {
         let block = sequence >> BLOCK;
         match &mut self.newest {
             Some((newest, first)) if *newest == block => *first = deadline.min(*first),
@@ -48,13 +49,13 @@ impl Deadlines {
 
     #[cold]
     #[inline(never)]
-    fn begin(&mut self, block: u64, deadline: Instant) {
+    fn begin(&mut self, block: u64, deadline: u64) {
         if let Some((before, first)) = self.newest.replace((block, deadline)) {
             self.put(before, first);
         }
     }
 
-    fn put(&mut self, block: u64, first: Instant) {
+    fn put(&mut self, block: u64, first: u64) {
         let first = match self.by_block.get(&block) {
             Some(known) => first.min(*known),
             None => first,
@@ -65,14 +66,14 @@ impl Deadlines {
         self.by_time.insert((first, block));
     }
 
-    fn first(&self) -> Option<Instant> {
+    fn first(&self) -> Option<u64> {
         let known = self.by_time.first().map(|first| first.0);
         let newest = self.newest.map(|newest| newest.1);
         known.into_iter().chain(newest).min()
     }
 
     /// A block with a deadline that has passed; it is to be put back if it has calls that live on.
-    fn pop(&mut self, now: Instant) -> Option<u64> {
+    fn pop(&mut self, now: u64) -> Option<u64> {
         if let Some((block, _)) = self.newest.take_if(|newest| newest.1 <= now) {
             return Some(block);
         }
@@ -129,7 +130,7 @@ impl Calls {
     /// Adds the call that `make` makes of the next sequence.
     pub(crate) fn add(&mut self, make: impl FnOnce(u64) -> Arc<CallShared>) -> Arc<CallShared> {
         let call = make(self.next());
-        self.deadlines.note(self.next(), call.deadline());
+        self.deadlines.note(self.next(), call.deadline_age());
         self.young.push_back(Some(Arc::clone(&call)));
         self.live += 1;
         if self.young.len() > SPARSE + 4 * self.live {
@@ -205,20 +206,20 @@ impl Calls {
     }
 
     /// When the first deadline passes, as far as known.
-    pub(crate) fn first_deadline(&self) -> Option<Instant> {
+    pub(crate) fn first_deadline(&self) -> Option<u64> {
         self.deadlines.first()
     }
 
     /// Calls whose deadlines have passed, those of one block; `None` if there is no such block. Each is handed out once
     /// if it ends then.
-    pub(crate) fn late(&mut self, now: Instant) -> Option<Vec<Arc<CallShared>>> {
+    pub(crate) fn late(&mut self, now: u64) -> Option<Vec<Arc<CallShared>>> {
         let block = self.deadlines.pop(now)?;
-        let (mut late, mut next) = (Vec::new(), None::<Instant>);
+        let (mut late, mut next) = (Vec::new(), None::<u64>);
         for (_, call) in self
             .from(block << BLOCK)
             .take_while(|(sequence, _)| sequence >> BLOCK == block)
         {
-            match call.deadline() {
+            match call.deadline_age() {
                 deadline if deadline <= now => late.push(Arc::clone(call)),
                 deadline => next = Some(next.map_or(deadline, |next| next.min(deadline))),
             }
@@ -268,14 +269,11 @@ impl Calls {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// When block by block the deadlines of these calls are found to have passed, at these seconds.
     fn found(deadlines: &[(u64, u64)], at: &[u64]) -> Vec<Vec<u64>> {
-        let epoch = Instant::now();
-        let second = |number: u64| epoch + Duration::from_secs(number);
+        let second = |number: u64| number * 1_000_000_000;
         let mut all = Deadlines::default();
         for &(sequence, deadline) in deadlines {
             all.note(sequence, second(deadline));
@@ -293,8 +291,7 @@ mod tests {
 
     #[test]
     fn a_block_is_known_once_with_the_first_of_its_deadlines() {
-        let epoch = Instant::now();
-        let second = |number: u64| epoch + Duration::from_secs(number);
+        let second = |number: u64| number * 1_000_000_000;
         let mut all = Deadlines::default();
         all.note(1, second(1));
         assert_eq!(all.pop(second(1)), Some(0));
@@ -307,7 +304,7 @@ mod tests {
 
     #[test]
     fn blocks_whose_calls_have_ended_are_forgotten() {
-        let epoch = Instant::now();
+        let epoch = 0;
         let mut all = Deadlines::default();
         for sequence in 0..10 << BLOCK {
             all.note(sequence, epoch);

@@ -473,7 +473,8 @@ impl Inner {
         self.note_deadline(call.deadline());
         // Its connection is looked at, too.
         let period = self.config.ping.period * 9 / 8;
-        self.note_due(call.begun() + period.min(self.config.keep_alive.period));
+        let period = micros(period.min(self.config.keep_alive.period));
+        self.note_due_at((call.begun_age() / 1000).saturating_add(period));
         if call.has_own_ping() {
             call.look_after_own_period();
         }
@@ -639,6 +640,13 @@ impl Inner {
         }
     }
 
+    /// The same, so many microseconds after the endpoint was made.
+    fn note_due_at(&self, micros: u64) {
+        if micros < self.next_look.load(Ordering::Acquire) {
+            self.set_look(self.epoch + Duration::from_micros(micros), micros);
+        }
+    }
+
     #[inline(never)]
     fn set_look(&self, moment: Instant, micros: u64) {
         if self.next_look.fetch_min(micros, Ordering::AcqRel) > micros {
@@ -652,14 +660,15 @@ impl Inner {
     }
 
     fn end_late_calls(&self, now: Instant) {
+        let age = now.saturating_duration_since(self.epoch).as_nanos() as u64;
         loop {
-            let late = self.calls().late(now); // the lock is not held while they end
+            let late = self.calls().late(age); // the lock is not held while they end
             let Some(late) = late else { break };
             late.iter().for_each(|call| call.handle_deadline());
         }
         let next = self.calls().first_deadline();
         if let Some(next) = next {
-            self.note_deadline(next.max(now + DEADLINE_TICK));
+            self.note_deadline(self.moment(next).max(now + DEADLINE_TICK));
         }
     }
 
@@ -713,11 +722,10 @@ impl Inner {
         self.listened.store(micros(now), Ordering::Release);
     }
 
-    /// Whether the runtime may have been blocked for so long that peers believe this endpoint dead by `now`, and have
+    /// Whether the runtime may have been blocked for so long that peers believe this endpoint dead by `now`, in nanoseconds since it was made, and have
     /// closed their connections without its having noticed.
-    pub(crate) fn was_away(&self, now: Instant) -> bool {
-        let now = micros(now.saturating_duration_since(self.epoch));
-        now.saturating_sub(self.listened.load(Ordering::Acquire)) > self.away_after
+    pub(crate) fn was_away(&self, now: u64) -> bool {
+        (now / 1000).saturating_sub(self.listened.load(Ordering::Acquire)) > self.away_after
     }
 
     /// Lets the runtime look at its sockets, and connections take what has arrived meanwhile.

@@ -88,10 +88,7 @@ type Runs = BTreeMap<u32, u32>;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Received {
     below: u32,
-    #[expect(
-        clippy::box_collection,
-        reason = "small where there is none, as almost always"
-    )]
+    /// Boxed, as it is small where there is none, as almost always.
     ahead: Option<Box<Runs>>,
     pub(super) count: u32,
 }

@@ -32,9 +32,15 @@ impl Index {
     pub(super) fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         let found = self.buckets.find(hash, &is);
         if found.is_none() && self.before.len > 0 {
-            return self.before.find(hash, is);
+            return self.find_before(hash, &is);
         }
         found
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_before(&self, hash: u64, is: &impl Fn(u32) -> bool) -> Option<u32> {
+        self.before.find(hash, is)
     }
 
     pub(super) fn insert(&mut self, hash: u64, slot: u32) {
@@ -84,14 +90,21 @@ impl Index {
 
     /// Takes a slot out that was inserted with this hash.
     pub(super) fn remove(&mut self, hash: u64, slot: u32) {
-        if !self.buckets.remove(hash, slot + 1) {
-            self.before.remove(hash, slot + 1);
+        if !self.buckets.remove(hash, slot + 1) && self.before.len > 0 {
+            self.remove_before(hash, slot + 1);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn remove_before(&mut self, hash: u64, slot: u32) {
+        self.before.remove(hash, slot);
     }
 }
 
 impl Buckets {
-    fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+    #[inline]
+    fn find(&self, hash: u64, is: &impl Fn(u32) -> bool) -> Option<u32> {
         if self.len == 0 {
             return None;
         }
@@ -108,6 +121,7 @@ impl Buckets {
         }
     }
 
+    #[inline]
     fn put(&mut self, bucket: Bucket) {
         let mut place = self.home(bucket.0);
         while self.all[place].1 != 0 {
@@ -117,6 +131,7 @@ impl Buckets {
         self.len += 1;
     }
 
+    #[inline]
     fn remove(&mut self, hash: u64, slot: u32) -> bool {
         if self.len == 0 {
             return false;
@@ -133,6 +148,7 @@ impl Buckets {
     }
 
     /// Empties a place. What was pushed out of its own by this one moves back.
+    #[inline]
     fn clear(&mut self, mut hole: usize) {
         let mask = self.all.len() - 1;
         let mut place = self.after(hole);

@@ -176,10 +176,12 @@ impl Watch {
         let line = &mut self.lines[position as usize];
         if line.due != due {
             if let Some(before) = line.due {
-                self.queue.remove(&(before, position));
+                self.queue.remove((before, position));
             }
             line.due = due;
-            self.queue.extend(due.map(|due| (due, position)));
+            if let Some(due) = due {
+                self.queue.insert((due, position));
+            }
         }
     }
 

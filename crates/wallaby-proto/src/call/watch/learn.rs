@@ -212,6 +212,8 @@ impl Watch {
             return None;
         }
         let is_top = index == line.hops.len();
+        // Most lines have one hop, and a vector that grows by itself takes room for four.
+        line.hops.reserve_exact(usize::from(line.hops.is_empty()));
         line.hops.insert(index, Hop::new(number));
         self.hops += 1;
         if is_top {
@@ -232,6 +234,7 @@ impl Watch {
 
     pub(super) fn ensure_line(&mut self, position: u32, now: Duration) {
         while self.lines.len() <= position as usize {
+            self.lines.reserve_exact(usize::from(self.lines.is_empty()));
             self.lines.push(Line {
                 evidence: now,
                 next_ping: now,

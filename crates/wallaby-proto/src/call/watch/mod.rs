@@ -31,6 +31,7 @@ mod judge;
 mod learn;
 mod line;
 mod location;
+mod queue;
 mod wind;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -40,6 +41,7 @@ pub use self::failure::{Executed, Failure, FailureKind, Step};
 use self::judge::root_of;
 use self::line::{Hop, Line};
 pub use self::location::{Location, Source};
+use self::queue::Queue;
 use crate::call::initiator::Initiator;
 use crate::id::{NodeId, Path, RequestId, Token};
 use crate::wire::{Ping, PingSettings, Pong};
@@ -95,7 +97,7 @@ pub struct Watch {
     /// How many hops all lines know together.
     hops: usize,
     /// Lines that have to be looked at, by time.
-    queue: BTreeSet<(Duration, u32)>,
+    queue: Queue,
     /// Nodes of this call that are gone.
     gone: BTreeSet<NodeId>,
     /// Some server has forgotten requests before their time.
@@ -149,7 +151,7 @@ impl Watch {
             phase: Phase::Watching,
             lines: Vec::new(),
             hops: 0,
-            queue: BTreeSet::new(),
+            queue: Queue::default(),
             gone: BTreeSet::new(),
             evicted: false,
             taken: false,
@@ -171,7 +173,11 @@ impl Watch {
 
     /// What to do next; `None` when all is done.
     pub fn poll(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        let next = self.actions.pop_front();
+        if next.is_none() {
+            self.actions = VecDeque::new(); // a ping is rare, and a watched call lasts
+        }
+        next
     }
 
     /// When [`Self::handle_timeout`] has something to do.
@@ -366,11 +372,11 @@ impl Watch {
     /// Time has passed. All input must have been read before (PROTOCOL-NOTES 20).
     pub fn handle_timeout(&mut self, initiator: &mut Initiator, now: Duration) {
         self.look_at_changes(initiator, now);
-        while let Some(&(due, position)) = self.queue.first() {
+        while let Some((due, position)) = self.queue.first() {
             if due > now {
                 return;
             }
-            self.queue.pop_first();
+            self.queue.remove((due, position));
             self.lines[position as usize].due = None;
             self.take_turn(initiator, position, now);
         }

@@ -48,7 +48,7 @@ impl Watch {
         if line.stopped == Stopped::Quiet
             && let Some(due) = line.due.take()
         {
-            self.queue.remove(&(due, position));
+            self.queue.remove((due, position));
         }
         self.check_milestones();
     }

@@ -9,7 +9,8 @@ use wallaby_proto::wire::{PingSettings, Progress, Response};
 use wallaby_proto::{Address, Status};
 
 use crate::desk::{
-    Desk, at, child, continued, ended, facts, location, node, pong, response, running,
+    Desk, NOWHERE, at, child, continued, ended, facts, location, node, pong, response, running,
+    token,
 };
 
 fn settings() -> WatchSettings {
@@ -306,6 +307,39 @@ fn a_gone_node_is_given_up_within_three_periods() {
     assert_eq!(desk.actions(), ["ping 0 at m1"]);
     assert_eq!(failed(&desk.until(399)), None);
     assert!(failed(&desk.until(400)).is_some());
+}
+
+/// Another branch brought the manifest of one that nobody has told of yet: that none of its servers is known does not mean
+/// that they are gone. What it misses has the whole timeout.
+#[test]
+fn a_branch_without_known_servers_has_the_whole_timeout() {
+    let mut desk = Desk::new();
+    let mut brought = response("0.0.0", 0, true, Some(("0.0", facts(1, 1))));
+    brought.token = Some(token());
+    desk.initiator.handle_response(&brought).expect("as told");
+    desk.heard(NOWHERE, "0.0.0");
+    for time in 2..6 {
+        desk.pong(1, "0", running());
+        assert_eq!(failed(&desk.until(100 * time)), None);
+    }
+    assert_eq!(failed(&desk.until(599)), None);
+    let actions = desk.until(600);
+    assert_eq!(
+        failed(&actions).map(String::as_str),
+        Some("600: failed: 0.0 sent response 0, which was lost")
+    );
+}
+
+/// Note 18: what its server sent last may have been for a while on its way when that is found to be gone.
+#[test]
+fn a_response_of_a_node_that_is_gone_may_yet_be_announced() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", ended(0, 1));
+    desk.until(390);
+    let now = desk.time();
+    desk.watch.handle_gone(&desk.initiator, node(10), now);
+    assert_eq!(failed(&desk.until(589)), None);
+    assert!(failed(&desk.until(590)).is_some());
 }
 
 /// Note 14, 18: it had forwarded the request; the successor announces itself in time, and has the whole timeout.

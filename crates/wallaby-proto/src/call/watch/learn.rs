@@ -172,7 +172,7 @@ impl Watch {
         let was_known = hop.at.is_known();
         hop.at.learn(at);
         let located = !was_known && hop.at.is_known();
-        if is_top && line.gone.is_none() && at.node.is_some_and(|node| self.gone.contains(&node)) {
+        if is_top && line.gone.is_none() && at.node.is_some_and(|node| self.gone.contains_key(&node)) {
             line.gone = Some(now);
         }
         if !located {

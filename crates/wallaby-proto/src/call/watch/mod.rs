@@ -33,7 +33,7 @@ mod line;
 mod location;
 mod wind;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 pub use self::failure::{Executed, Failure, FailureKind, Step};
@@ -96,8 +96,8 @@ pub struct Watch {
     hops: usize,
     /// Lines that have to be looked at, by time.
     queue: BTreeSet<(Duration, u32)>,
-    /// Nodes of this call that are gone.
-    gone: BTreeSet<NodeId>,
+    /// Nodes of this call that are gone, and since when that is known.
+    gone: BTreeMap<NodeId, Duration>,
     /// Some server has forgotten requests before their time.
     evicted: bool,
     /// Some server has taken a request.
@@ -150,7 +150,7 @@ impl Watch {
             lines: Vec::new(),
             hops: 0,
             queue: BTreeSet::new(),
-            gone: BTreeSet::new(),
+            gone: BTreeMap::new(),
             evicted: false,
             taken: false,
             retries: 0,
@@ -338,7 +338,8 @@ impl Watch {
                 }
             }
         }
-        if concerned && self.gone.insert(node) {
+        if concerned && !self.gone.contains_key(&node) {
+            self.gone.insert(node, now);
             self.handle_disconnect(initiator, node, now);
         }
     }

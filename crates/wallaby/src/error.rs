@@ -90,6 +90,14 @@ pub enum ServeError {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
+    /// Nobody listens there, as its host or the network says.
+    #[error("cannot connect to {server}: {reason}")]
+    Refused {
+        /// Where.
+        server: Address,
+        /// What the system said.
+        reason: String,
+    },
     /// Nobody could be reached there.
     #[error("cannot connect to {server}: {reason}")]
     Unreachable {
@@ -397,10 +405,23 @@ impl Failure {
 }
 
 impl ConnectError {
+    /// What the system says of a dial.
+    pub(crate) fn from_dial(server: &Address, error: &io::Error) -> Self {
+        let (server, reason) = (server.clone(), error.to_string());
+        match error.kind() {
+            // A name in the file system, or in this process, is there as long as somebody listens.
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+                Self::Refused { server, reason }
+            }
+            _ => Self::Unreachable { server, reason },
+        }
+    }
+
     /// The server that there is no connection to.
     pub fn server(&self) -> &Address {
         match self {
-            Self::Unreachable { server, .. }
+            Self::Refused { server, .. }
+            | Self::Unreachable { server, .. }
             | Self::TimedOut { server, .. }
             | Self::Handshake { server, .. }
             | Self::Closed { server, .. }

@@ -298,7 +298,7 @@ fn a_closed_port_is_a_failure_at_once() {
     let failed = client.ask(at.clone(), work::one("hop".into()), &options, Wait::Forever);
     match failed {
         Err(CallError::Failed(Failure::NotSent { error, .. })) => {
-            assert!(matches!(error, ConnectError::Unreachable { server, .. } if server == at));
+            assert!(matches!(error, ConnectError::Refused { server, .. } if server == at));
         }
         other => panic!("{other:?}"),
     }

@@ -53,7 +53,7 @@ impl Watch {
     /// Since when all servers of a branch are known to be gone; never if none of them is known, as is so where another
     /// branch brought its manifest.
     fn all_gone(&self, line: &Line) -> Option<Duration> {
-        let gone = |hop: &Hop| self.gone.get(&hop.at.node?).copied();
+        let gone = |hop: &Hop| Some(self.gone.get(&hop.at.node?)?.since);
         let mut hops = line.hops.iter();
         hops.try_fold(None, |latest, hop| Some(latest.max(Some(gone(hop)?))))?
     }
@@ -326,13 +326,12 @@ impl Watch {
         };
         let path = self.path_to(initiator, position, request);
         let known = initiator.branch_count();
-        let finished = (0..known)
-            .filter_map(|position| initiator.branch_at(position))
-            .filter(|branch| branch.is_settled())
-            .count();
+        let branches = || (0..known).filter_map(|position| initiator.branch_at(position));
+        let finished = branches().filter(|branch| branch.is_settled()).count();
+        let ended = branches().filter(|branch| branch.facts.is_some()).count();
         let (responses, statuses) = initiator.responses();
         // A status may be this endpoint's own, in the name of a request that it could not send.
-        let told = responses > statuses || finished as u64 > statuses;
+        let told = responses > statuses || ended as u64 > statuses;
         let executed = match (&kind, self.taken || told) {
             (_, true) => Executed::Executed,
             (FailureKind::Undelivered, false) if known <= 1 => Executed::NothingSent,

@@ -11,7 +11,7 @@
 //! after a ping period, or to abort:   watch = Watch::new(&mut initiator, settings, servers, now)
 //! a response or an end arrived:       initiator.handle_response(..); watch.handle_heard(&mut initiator, ..)
 //! a pong arrived:                     watch.handle_pong(&mut initiator, ..)
-//! a connection ended, a node is gone: watch.handle_disconnect(..), watch.handle_gone(..)
+//! a connection ended, a node is gone: watch.handle_disconnect(..), watch.handle_gone(..), watch.handle_not_found(..)
 //! the application gives up:           watch.abort(..)
 //! its timer fired:                    read all input; watch.writing(..) for each initial request that the driver's
 //!                                     own output still holds; then watch.handle_timeout(..)
@@ -60,7 +60,7 @@ pub struct WatchSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send this ping, by an open connection with the node or else to the address. If that is certain to reach nobody,
-    /// [`Watch::handle_gone`].
+    /// [`Watch::handle_gone`] or [`Watch::handle_not_found`].
     Ping {
         /// Where to.
         to: Location,
@@ -96,8 +96,10 @@ pub struct Watch {
     hops: usize,
     /// Lines that have to be looked at, by time.
     queue: BTreeSet<(Duration, u32)>,
-    /// Nodes of this call that are gone, and since when that is known.
-    gone: BTreeMap<NodeId, Duration>,
+    /// Nodes of this call that are gone.
+    gone: BTreeMap<NodeId, Gone>,
+    /// Nodes that live although they were not found from here: only others can reach them.
+    beyond: BTreeSet<NodeId>,
     /// Some server has forgotten requests before their time.
     evicted: bool,
     /// Some server has taken a request.
@@ -120,6 +122,14 @@ enum Phase {
     },
     /// Nothing runs any more.
     Quiet,
+}
+
+/// What is known of a node that is gone.
+#[derive(Debug, Clone, Copy)]
+struct Gone {
+    since: Duration,
+    /// This endpoint had reached it before; else it was only told of it, and has not found it.
+    was_met: bool,
 }
 
 /// The ping with which an initiator answers an announcement of a call that it does not know or that has ended: stop
@@ -151,6 +161,7 @@ impl Watch {
             hops: 0,
             queue: BTreeSet::new(),
             gone: BTreeMap::new(),
+            beyond: BTreeSet::new(),
             evicted: false,
             taken: false,
             retries: 0,
@@ -326,6 +337,19 @@ impl Watch {
     /// This node is gone: its connection ended, and redialling it is refused or answered by another node. What was seen
     /// there last has three ping periods to show life elsewhere.
     pub fn handle_gone(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
+        self.note_gone(initiator, node, true, now);
+    }
+
+    /// This node, which others have named as a server of the call, was not found: where they say that it is nobody listens,
+    /// or another node does, and this endpoint has never reached it there. It is taken for gone like one that was, until
+    /// others pass on a pong from there: then it is they alone who can reach it, and this says nothing any more.
+    pub fn handle_not_found(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
+        if !self.beyond.contains(&node) {
+            self.note_gone(initiator, node, false, now);
+        }
+    }
+
+    fn note_gone(&mut self, initiator: &Initiator, node: NodeId, was_met: bool, now: Duration) {
         let mut concerned = false;
         for position in 0..self.lines.len() as u32 {
             let line = &mut self.lines[position as usize];
@@ -338,8 +362,16 @@ impl Watch {
                 }
             }
         }
-        if concerned && !self.gone.contains_key(&node) {
-            self.gone.insert(node, now);
+        if !concerned {
+            return;
+        }
+        let is_news = !self.gone.contains_key(&node);
+        let gone = self.gone.entry(node).or_insert(Gone {
+            since: now,
+            was_met,
+        });
+        gone.was_met |= was_met;
+        if is_news {
             self.handle_disconnect(initiator, node, now);
         }
     }

@@ -81,7 +81,9 @@ async fn a_server_that_was_never_reached_is_gone_when_another_life_is_there(net:
     until(|| last.load() == (1, 0)).await;
     let (address, node) = (at(&last), last.node());
     last.close();
-    let again = Endpoint::builder().serve(mute()).listen(&address.to_string());
+    let again = Endpoint::builder()
+        .serve(mute())
+        .listen(&address.to_string());
     let again = again.bind().await.expect("the address is free");
     is_given_up_early(call, &at(&again), node).await;
 }

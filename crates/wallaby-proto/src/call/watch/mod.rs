@@ -44,6 +44,9 @@ use crate::call::initiator::Initiator;
 use crate::id::{NodeId, Path, RequestId, Token};
 use crate::wire::{Ping, PingSettings, Pong};
 
+/// Most nodes that are remembered as gone though nothing of the call is there any more.
+const MAX_UNNAMED: usize = 64;
+
 /// How one call is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WatchSettings {
@@ -350,30 +353,46 @@ impl Watch {
     }
 
     fn note_gone(&mut self, initiator: &Initiator, node: NodeId, was_met: bool, now: Duration) {
-        let mut concerned = false;
-        for position in 0..self.lines.len() as u32 {
-            let line = &mut self.lines[position as usize];
-            if line.hops.iter().any(|hop| hop.at.node == Some(node)) {
-                concerned = true;
-                let on_top = line.top().is_some_and(|hop| hop.at.node == Some(node));
-                if on_top && line.gone.is_none() {
-                    line.gone = Some(now);
-                    self.arm(initiator, position);
-                }
-            }
-        }
-        if !concerned {
+        if !self.begin_to_miss(initiator, node, now) {
             return;
         }
         let is_news = !self.gone.contains_key(&node);
-        let gone = self.gone.entry(node).or_insert(Gone {
+        let news = Gone {
             since: now,
             was_met,
-        });
-        gone.was_met |= was_met;
+        };
+        self.gone.entry(node).or_insert(news).was_met |= was_met;
         if is_news {
+            self.forget_unnamed();
             self.handle_disconnect(initiator, node, now);
         }
+    }
+
+    /// Nodes that are not where anything is any more are forgotten, so that a server that names ever new ones gets no memory
+    /// for them.
+    fn forget_unnamed(&mut self) {
+        if self.gone.len() + self.beyond.len() <= self.hops + MAX_UNNAMED {
+            return;
+        }
+        let hops = self.lines.iter().flat_map(|line| &line.hops);
+        let named: BTreeSet<NodeId> = hops.filter_map(|hop| hop.at.node).collect();
+        self.gone.retain(|node, _| named.contains(node));
+        self.beyond.retain(|node| named.contains(node));
+    }
+
+    /// Branches that were last seen at a node which is gone have less time from now on. Returns whether any was ever there.
+    fn begin_to_miss(&mut self, initiator: &Initiator, node: NodeId, now: Duration) -> bool {
+        let mut concerned = false;
+        for position in 0..self.lines.len() as u32 {
+            let line = &mut self.lines[position as usize];
+            concerned |= line.hops.iter().any(|hop| hop.at.node == Some(node));
+            let on_top = line.top().is_some_and(|hop| hop.at.node == Some(node));
+            if on_top && line.gone.is_none() {
+                line.gone = Some(now);
+                self.arm(initiator, position);
+            }
+        }
+        concerned
     }
 
     /// The application gives the call up, its deadline has passed, or it was dropped: all that runs is stopped.

@@ -332,15 +332,8 @@ impl Inner {
                 streams: limits.streams.max(1),
             },
         };
-        let delay = match config.link_delay {
-            Some(delay) => {
-                let line = DelayLine::new(delay, Delayed::arrive);
-                Some(Arc::new(
-                    line.map_err(|error| BindError::Random(error.to_string()))?,
-                ))
-            }
-            None => None,
-        };
+        let delay = Delayed::link(config.link_delay, config.link_bandwidth)
+            .map_err(|error| BindError::Random(error.to_string()))?;
         Ok(Arc::new_cyclic(|inner: &Weak<Self>| {
             let base: Arc<dyn Sender> = Arc::new(Base(inner.clone()));
             let layers = &config.send_layers;

@@ -16,7 +16,7 @@ const OVERHEAD: usize = 256;
 
 /// What makes two datagrams the same call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(crate) struct Key {
     peer: SocketAddr,
     xid: u32,
     procedure: Procedure,
@@ -26,7 +26,7 @@ pub(super) struct Key {
 
 /// What is known of a call.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// It has not been seen. From now on it is being executed.
     New,
     /// It is being executed.
@@ -37,7 +37,7 @@ pub(super) enum Verdict {
 
 /// The calls of late.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     calls: HashMap<Key, State>,
     /// Those that are answered, oldest first.
     answered: VecDeque<(Instant, Key)>,
@@ -47,10 +47,10 @@ pub(super) struct Seen {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    pub(super) replies: usize,
-    pub(super) bytes: usize,
-    pub(super) age: Duration,
+pub(crate) struct Limits {
+    pub(crate) replies: usize,
+    pub(crate) bytes: usize,
+    pub(crate) age: Duration,
 }
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ enum State {
 }
 
 impl Seen {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         Self {
             calls: HashMap::new(),
             answered: VecDeque::new(),
@@ -70,7 +70,7 @@ impl Seen {
         }
     }
 
-    pub(super) fn key(&self, peer: SocketAddr, xid: u32, call: &Call) -> Key {
+    pub(crate) fn key(&self, peer: SocketAddr, xid: u32, call: &Call) -> Key {
         Key {
             peer,
             xid,
@@ -80,7 +80,7 @@ impl Seen {
     }
 
     /// A call arrived.
-    pub(super) fn begin(&mut self, key: Key, now: Instant) -> Verdict {
+    pub(crate) fn begin(&mut self, key: Key, now: Instant) -> Verdict {
         self.forget_old(now);
         match self.calls.get(&key) {
             Some(State::Running) => Verdict::Running,
@@ -93,7 +93,7 @@ impl Seen {
     }
 
     /// A call was executed; without an answer it is forgotten.
-    pub(super) fn finish(&mut self, key: Key, reply: Option<Bytes>, now: Instant) {
+    pub(crate) fn finish(&mut self, key: Key, reply: Option<Bytes>, now: Instant) {
         self.calls.remove(&key);
         let Some(reply) = reply else { return };
         if self.limits.replies == 0 || cost(&reply) > self.limits.bytes {

@@ -37,6 +37,7 @@ const ANSWER_COST: u64 = 64;
 
 mod following;
 mod order;
+mod placed;
 mod resending;
 mod typed;
 mod watching;
@@ -1048,7 +1049,10 @@ impl RawCall {
         poll_fn(|cx| self.poll_answer(cx)).await
     }
 
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<RawAnswer, CallError>>> {
+    pub(crate) fn poll_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<RawAnswer, CallError>>> {
         match &mut self.attempts {
             None => self.shared.poll_next(cx),
             Some(attempts) => attempts.poll_next(&mut self.shared, cx),

@@ -229,10 +229,22 @@ impl Caller {
 
     /// A call that has failed before it began.
     #[cold]
-    fn failed(&self, failure: Failure) -> RawCall {
+    pub(crate) fn failed(&self, failure: Failure) -> RawCall {
         let call = Inner::begin_call(&self.endpoint, Arc::default());
         call.fail(failure);
         call
+    }
+
+    /// A call that asks nobody anything.
+    pub(crate) fn nothing(&self) -> RawCall {
+        let mut call = Inner::begin_call(&self.endpoint, Arc::default());
+        call.close();
+        call
+    }
+
+    /// Longest payload of a message.
+    pub(crate) fn message_limit(&self) -> u64 {
+        self.endpoint.config.limits.message
     }
 
     /// How the next call is made: on behalf of a request, within its budgets.
@@ -481,7 +493,7 @@ impl Client {
         client.call_once(method, payload, None)
     }
 
-    fn call_once(
+    pub(crate) fn call_once(
         &self,
         method: &Arc<MethodDefinition>,
         payload: Bytes,

@@ -28,6 +28,8 @@ pub(super) struct Branch {
     statuses: Option<Box<Received>>,
     /// It has changed since the call's watch last looked at it.
     pub(super) changed: bool,
+    /// Its request certainly did not reach its server.
+    pub(super) undelivered: bool,
 }
 
 impl Branch {
@@ -42,6 +44,7 @@ impl Branch {
             hop: 0,
             statuses: None,
             changed: false,
+            undelivered: false,
         }
     }
 

@@ -145,6 +145,8 @@ pub struct BranchView {
     pub facts: Option<Facts>,
     /// How many of its responses have arrived.
     pub received: u32,
+    /// Its request certainly did not reach its server: who would have sent it has said so.
+    pub undelivered: bool,
 }
 
 impl Initiator {
@@ -204,6 +206,7 @@ impl Initiator {
             hop: branch.hop,
             facts: branch.facts,
             received: branch.received.count,
+            undelivered: branch.undelivered,
         })
     }
 
@@ -303,6 +306,7 @@ impl Initiator {
         }
         self.handle_manifest(response.manifest)?;
         if let Some(options) = &response.options {
+            self.branches.at(position).undelivered |= options.undelivered && response.status;
             self.handle_trace(&options.trace);
         }
         Ok(arrival)

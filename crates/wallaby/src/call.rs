@@ -15,7 +15,7 @@ use tokio::sync::futures::Notified;
 use tokio::task::JoinHandle;
 use wallaby_proto::call::allowance::Allowance;
 use wallaby_proto::call::initiator::{Arrival, Initiator};
-use wallaby_proto::call::watch::Watch;
+use wallaby_proto::call::watch::{Failure as Loss, Watch};
 use wallaby_proto::connection::{MethodDefinition, Refusal};
 use wallaby_proto::wire::{
     Budgets, End, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
@@ -72,6 +72,8 @@ pub struct CallOptions {
     pub stall_limit: Option<Duration>,
     /// Whether and where its initial requests may be sent again.
     pub(crate) resend: Option<Arc<Resend>>,
+    /// Whether what is lost ends it only when nothing else is missing.
+    pub(crate) partial: bool,
 }
 
 /// How a call ended.
@@ -151,6 +153,8 @@ struct State {
     allowance: Option<Box<Allowance>>,
     /// What is kept to send it again.
     resending: Option<Box<Resending>>,
+    /// What is lost of a call that goes on all the same.
+    losses: Vec<Box<Loss>>,
     /// Nothing of the call runs any more, as far as known.
     settled: bool,
 }
@@ -222,6 +226,7 @@ impl CallShared {
                 pinged: Vec::new(),
                 allowance,
                 resending: None,
+                losses: Vec::new(),
                 settled: false,
             }),
             changed: Notify::new(),
@@ -809,6 +814,9 @@ impl State {
     }
 
     fn completed(&self) -> Ended {
+        if let Some(loss) = self.losses.first() {
+            return Failure::Lost(loss.clone()).into();
+        }
         Ended::Complete {
             statuses: self.initiator.responses().1,
         }

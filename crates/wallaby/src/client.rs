@@ -242,6 +242,27 @@ impl Caller {
         call
     }
 
+    /// Connects to servers that will have answers, so that they need not find a way back: an initiator that cannot be dialled
+    /// would else hear of them only by way of each other. Whether that works is of no importance otherwise.
+    pub(crate) fn meet(&self, servers: &[Address]) {
+        for server in servers {
+            if self.endpoint.pool.ready(server).is_none() {
+                let (endpoint, server) = (Arc::clone(&self.endpoint), server.clone());
+                self.endpoint.runtime.spawn(async move {
+                    if let Err(error) = endpoint.connect(&server).await {
+                        tracing::debug!(%error, "answers will have to find a way back");
+                    }
+                });
+            }
+        }
+    }
+
+    /// What is lost of a call ends it only when nothing else is missing.
+    pub(crate) fn partial(mut self) -> Self {
+        self.change().partial = true;
+        self
+    }
+
     /// Longest payload of a message.
     pub(crate) fn message_limit(&self) -> u64 {
         self.endpoint.config.limits.message

@@ -1,9 +1,11 @@
-//! What a call knows of the places in its tree: for those whose requests are told apart by them.
+//! What a call knows of the places in its tree, and what it has lost there: for those whose requests are told apart by
+//! their places, and go on without each other.
 
 use wallaby_proto::Path;
 use wallaby_proto::call::initiator::BranchView;
+use wallaby_proto::call::watch::Failure as Loss;
 
-use super::CallShared;
+use super::{CallShared, State};
 
 impl CallShared {
     /// The place of each server of a line: the first delegation of the one before, from the first initial request on.
@@ -28,5 +30,22 @@ impl CallShared {
     pub(crate) fn was_sent(&self) -> bool {
         let state = self.lock();
         state.roots.iter().any(|sent| sent.peer.is_some())
+    }
+
+    /// What it has gone on without.
+    pub(crate) fn losses(&self) -> Vec<Box<Loss>> {
+        self.lock().losses.clone()
+    }
+}
+
+impl State {
+    #[cold]
+    pub(super) fn note_lost_for_good(&mut self, loss: Box<Loss>) {
+        tracing::debug!(%loss, "the call goes on without it");
+        self.losses.push(loss);
+    }
+
+    pub(super) fn is_complete_but_for_losses(&self) -> bool {
+        !self.losses.is_empty() && self.initiator.is_complete()
     }
 }

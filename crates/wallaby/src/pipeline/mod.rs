@@ -97,7 +97,7 @@ impl Caller {
         let Some((first, rest)) = line.split_first() else {
             return Ok(self.nothing());
         };
-        let client = self.clone().at(&servers[*first]);
+        let client = self.clone().partial().at(&servers[*first]);
         let Target {
             definition: method,
             payload,
@@ -118,6 +118,7 @@ impl Caller {
             following,
             body: has_body,
         };
+        self.meet(&head.rest);
         Ok(client.call_once(definition(), head.write(), body.map(Attached::new)))
     }
 

@@ -260,6 +260,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
         self.unplaced = Vec::new();
         let told = self.places.told(self.call.shared());
         let sent = self.call.shared().was_sent();
+        let mut losses = self.losses();
         for (position, told) in told.into_iter().enumerate() {
             let outcome = match (&failure, told) {
                 (Some(failure), _) if !sent => TargetOutcome::NotDelivered(failure.clone()),
@@ -268,13 +269,28 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
                     continue;
                 }
                 (_, Told::Whole) => self.whole(position),
-                (Some(failure), Told::Open) => TargetOutcome::Unknown(failure.clone()),
+                (Some(failure), Told::Open) => {
+                    let loss = losses[position].take();
+                    TargetOutcome::Unknown(loss.unwrap_or_else(|| failure.clone()))
+                }
                 (None, Told::Open) => TargetOutcome::Unknown(Failure::NoAnswer),
             };
             self.settle(position, outcome);
             self.note_kept(position);
         }
         self.ended = true;
+    }
+
+    /// What is lost of each server's part of the tree.
+    fn losses(&self) -> Vec<Option<Failure>> {
+        let call = self.call.shared();
+        let mut losses = vec![None; self.stops.len()];
+        for loss in call.losses() {
+            if let Some(position) = self.places.above(&loss.request.path, call) {
+                losses[position].get_or_insert(Failure::Lost(loss));
+            }
+        }
+        losses
     }
 
     /// The outcome of a server of which nothing is missing.

@@ -45,6 +45,10 @@ pub struct Limits {
     pub kept_call: u64,
     /// The same for all calls together. Default 64 MiB.
     pub kept: u64,
+    /// Bytes of messages of pipelined multicasts ([`crate::Caller::pipeline`]) that are kept until they are whole: large
+    /// arguments, and all that is stored before it is passed on. All of them together. Beyond: the server gives the message
+    /// up, with the status `ResourceExhausted`. Default 64 MiB.
+    pub stored: u64,
 }
 
 impl Default for Limits {
@@ -60,6 +64,7 @@ impl Default for Limits {
             calls: 1_000_000,
             kept_call: 1 << 20,
             kept: 64 << 20,
+            stored: 64 << 20,
         }
     }
 }

@@ -36,6 +36,7 @@ use crate::link::DelayLine;
 use crate::liveness::Liveness;
 use crate::log::Sparse;
 use crate::metrics::{Meters, Metrics};
+use crate::pipeline::Store;
 use crate::pool::{Opening, Pool};
 use crate::random;
 use crate::relay::{Passing, Relay};
@@ -114,6 +115,7 @@ pub(crate) struct Inner {
     away_after: u64,
     /// Bytes of requests kept to be sent again.
     kept: AtomicU64,
+    pub(crate) stored: Store,
     delay: Option<Arc<DelayLine<Delayed>>>,
     listeners: Mutex<Vec<(Arc<Listening>, AbortHandle)>>,
     /// UDP sockets: those that listen, and those opened to dial.
@@ -367,6 +369,7 @@ impl Inner {
                 listened: AtomicU64::new(0),
                 away_after: micros(config.keep_alive.timeout.min(AWAY) / 4),
                 kept: AtomicU64::new(0),
+                stored: Store::default(),
                 delay,
                 listeners: Mutex::default(),
                 ports: Mutex::default(),

@@ -20,6 +20,7 @@ fn settings() -> WatchSettings {
         },
         stall: None,
         retries: 0,
+        partial: false,
     }
 }
 

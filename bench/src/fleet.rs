@@ -8,8 +8,8 @@ use crate::patience::Lost;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::num::NonZeroU64;
 use std::io::{BufRead, BufReader, Write};
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::str::FromStr;
@@ -43,7 +43,7 @@ impl Launcher {
 }
 
 /// How messages are carried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// Unix stream sockets.

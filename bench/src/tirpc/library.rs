@@ -15,7 +15,8 @@ use crate::fleet::Transport;
 pub struct Library {
     serve: unsafe extern "C" fn(c_int, c_int, u32),
     open: unsafe extern "C" fn(c_int, u16, c_int, u32) -> *mut Client,
-    call: unsafe extern "C" fn(*mut Client, *const c_char, u32, *mut c_char, u32, *mut u32) -> c_int,
+    call:
+        unsafe extern "C" fn(*mut Client, *const c_char, u32, *mut c_char, u32, *mut u32) -> c_int,
     take: unsafe extern "C" fn(*mut Client, *const c_char, u32) -> c_int,
     error: unsafe extern "C" fn(c_int) -> *const c_char,
     close: unsafe extern "C" fn(*mut Client),
@@ -36,8 +37,8 @@ impl Library {
         let name = CString::new(path.as_os_str().as_bytes())?;
         // SAFETY: the name ends with a zero. Loading runs no code but that of libtirpc's and the C library's own start.
         let loaded = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
-        let loaded = NonNull::new(loaded)
-            .with_context(|| format!("{} can't be loaded", path.display()))?;
+        let loaded =
+            NonNull::new(loaded).with_context(|| format!("{} can't be loaded", path.display()))?;
         let symbol = |name: &CStr| {
             // SAFETY: the library is loaded, and the name ends with a zero.
             let symbol = unsafe { libc::dlsym(loaded.as_ptr(), name.as_ptr()) };
@@ -102,8 +103,7 @@ impl Library {
             other => bail!("libtirpc is not measured over {other}"),
         };
         // SAFETY: the handle takes over the descriptor.
-        let client =
-            unsafe { (self.open)(socket, address.port(), is_stream(transport), buffer) };
+        let client = unsafe { (self.open)(socket, address.port(), is_stream(transport), buffer) };
         let client = NonNull::new(client).with_context(|| format!("no client for {address}"))?;
         Ok(Handle {
             library: *self,
@@ -170,9 +170,8 @@ impl Handle {
     pub fn take(&mut self, argument: &[u8]) -> Result<()> {
         let length = u32::try_from(argument.len())?;
         // SAFETY: the handle lives and is borrowed by this thread alone; so many bytes of the argument are only read.
-        let status = unsafe {
-            (self.library.take)(self.client.as_ptr(), argument.as_ptr().cast(), length)
-        };
+        let status =
+            unsafe { (self.library.take)(self.client.as_ptr(), argument.as_ptr().cast(), length) };
         self.library.check(status)
     }
 }

@@ -221,7 +221,9 @@ impl Handle {
                 break Err(unreachable(error, sent));
             }
             sent += 1;
-            let next = Instant::now().checked_add(again).map_or(call.end, |next| next.min(call.end));
+            let next = Instant::now()
+                .checked_add(again)
+                .map_or(call.end, |next| next.min(call.end));
             match self.await_reply(call, next, sent, &mut strangers) {
                 Ok(Some(reply)) => break Ok(reply),
                 Ok(None) if next >= call.end => break Err(call.timed_out(sent)),
@@ -323,15 +325,12 @@ fn fits(now: Duration, limit: Duration) -> bool {
 
 fn send(socket: &UdpSocket, call: &Calling<'_>) -> io::Result<()> {
     let parts = [IoSlice::new(call.head), IoSlice::new(call.arguments)];
-    let send = || {
-        sendmsg::<SockaddrStorage>(socket.as_raw_fd(), &parts, &[], MsgFlags::empty(), None)
-    };
+    let send =
+        || sendmsg::<SockaddrStorage>(socket.as_raw_fd(), &parts, &[], MsgFlags::empty(), None);
     match send() {
         Ok(_) => Ok(()),
         // The answer to an earlier datagram, in place of sending this one.
-        Err(nix::errno::Errno::ECONNREFUSED | nix::errno::Errno::EINTR) => {
-            Ok(send().map(drop)?)
-        }
+        Err(nix::errno::Errno::ECONNREFUSED | nix::errno::Errno::EINTR) => Ok(send().map(drop)?),
         Err(error) => Err(error.into()),
     }
 }

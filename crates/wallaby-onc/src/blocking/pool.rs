@@ -244,9 +244,8 @@ impl Shared {
                 handle: Some(handle),
                 generation,
             };
-            let is_stale = |handle: &Handle| {
-                since.elapsed() >= self.options.look_after && handle.is_stale()
-            };
+            let is_stale =
+                |handle: &Handle| since.elapsed() >= self.options.look_after && handle.is_stale();
             if found.handle.as_ref().is_some_and(is_stale) {
                 add(&self.counters.invalidated, 1);
                 self.invalidate(server);
@@ -257,7 +256,12 @@ impl Shared {
         }
     }
 
-    fn open(&self, server: &Server, generation: u64, end: Instant) -> Result<CheckedOut<'_>, NoReply> {
+    fn open(
+        &self,
+        server: &Server,
+        generation: u64,
+        end: Instant,
+    ) -> Result<CheckedOut<'_>, NoReply> {
         let limit = self.options.max_handles;
         // Counted before it is looked at: two that come at once don't take the same place.
         let others = self.open.fetch_add(1, Ordering::Relaxed);
@@ -299,7 +303,10 @@ impl Shared {
     /// The call that used a handle is over.
     fn give_back(&self, server: &Server, mut used: CheckedOut<'_>, done: &Done) {
         add(&self.counters.strangers, done.strangers);
-        add(&self.counters.retransmissions, u64::from(done.sent.saturating_sub(1)));
+        add(
+            &self.counters.retransmissions,
+            u64::from(done.sent.saturating_sub(1)),
+        );
         if done.is_gone {
             return self.invalidate(server);
         }
@@ -399,7 +406,11 @@ impl PooledChannel {
             end,
         };
         let Some(handle) = &mut used.handle else {
-            return Err(NoReply::TimedOut { after: self.timeout, sent: 0 }.into());
+            return Err(NoReply::TimedOut {
+                after: self.timeout,
+                sent: 0,
+            }
+            .into());
         };
         let done = handle.call(&call, &shared.options);
         shared.give_back(&self.server, used, &done);

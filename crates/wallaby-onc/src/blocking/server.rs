@@ -115,7 +115,9 @@ impl Shared {
     }
 
     fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Connection>>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ports(&self) -> MutexGuard<'_, Vec<Arc<Port>>> {

@@ -48,7 +48,9 @@ struct Queue {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { threads, dormant, .. } = self;
+        let Self {
+            threads, dormant, ..
+        } = self;
         write!(formatter, "{threads} threads, {dormant} of them dormant")
     }
 }

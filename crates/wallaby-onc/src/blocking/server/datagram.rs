@@ -98,7 +98,10 @@ fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
                 Err(error) if is_timeout(&error) => {
                     let less = |receiving: usize| (receiving > 1).then(|| receiving - 1);
                     let all = &port.receiving;
-                    if all.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok() {
+                    if all
+                        .fetch_update(Ordering::AcqRel, Ordering::Acquire, less)
+                        .is_ok()
+                    {
                         return;
                     }
                 }

@@ -184,13 +184,18 @@ impl Watching {
         let watched = |socket| PollFd::new(socket, PollFlags::POLLIN);
         let listeners = self.listeners.iter().map(AsFd::as_fd);
         let idle = self.idle.iter().map(|connection| connection.stream.as_fd());
-        let all = std::iter::once(self.bell.as_fd()).chain(listeners).chain(idle);
+        let all = std::iter::once(self.bell.as_fd())
+            .chain(listeners)
+            .chain(idle);
         let mut sockets: Vec<PollFd<'_>> = all.map(watched).collect();
         if poll(&mut sockets, PollTimeout::NONE).is_err() {
             thread::sleep(EXHAUSTED);
             return Vec::new();
         }
-        sockets.iter().map(|socket| socket.any().unwrap_or(true)).collect()
+        sockets
+            .iter()
+            .map(|socket| socket.any().unwrap_or(true))
+            .collect()
     }
 
     fn accept(&mut self, shared: &Arc<Shared>, listener: usize) {
@@ -223,7 +228,9 @@ impl Watching {
         };
         count(&shared.counters.connections);
         let connection = Arc::new(connection);
-        shared.connections().insert(connection.id, Arc::clone(&connection));
+        shared
+            .connections()
+            .insert(connection.id, Arc::clone(&connection));
         // Who connects mostly has something to say.
         resume(shared, connection);
     }

@@ -252,7 +252,7 @@ impl Endpoint {
         let open = self.inner.pool.open();
         self.inner
             .meters
-            .snapshot(open.iter().map(|peer| peer.counters()))
+            .snapshot(open.iter().map(|peer| peer.counters()), self.inner.pool.uses())
     }
 
     /// How many handlers run and how many requests wait for one.
@@ -889,6 +889,7 @@ impl Inner {
     fn make_room(&self) -> Result<Opening, usize> {
         let (opening, closed) = self.pool.make_room()?;
         if let Some(closed) = closed {
+            self.meters.connections_evicted.add();
             self.meters.connection_ended(closed.counters());
         }
         Ok(opening)

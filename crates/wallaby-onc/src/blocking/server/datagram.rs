@@ -83,16 +83,15 @@ fn start(shared: &Arc<Shared>, port: &Arc<Port>) {
 fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
     let _runtime = shared.runtime.as_ref().map(|runtime| runtime.enter());
     BUFFER.with_borrow_mut(|buffer| {
-        buffer.resize(udp::LARGEST, 0);
         while !shared.is_over() {
-            match udp::receive(&port.socket, port.local, buffer) {
+            match udp::receive(&port.socket, port.local, room(buffer)) {
                 Ok((length, way)) => {
                     // While this thread executes a call, another one is to receive.
                     if port.receiving.fetch_sub(1, Ordering::AcqRel) == 1 {
                         start(shared, port);
                     }
-                    let datagram = buffer.get(..length).unwrap_or_default();
-                    handle(shared, port, Bytes::copy_from_slice(datagram), way);
+                    let datagram = Received(Arc::clone(buffer), length);
+                    handle(shared, port, Bytes::from_owner(datagram), way);
                     port.receiving.fetch_add(1, Ordering::AcqRel);
                 }
                 Err(error) if is_timeout(&error) => {
@@ -189,7 +188,24 @@ fn send(shared: &Shared, port: &Port, reply: &[u8], way: Way) {
     }
 }
 
+/// What was received, where it was: arguments may be large, and are mostly gone when the next datagram comes.
+struct Received(Arc<[u8]>, usize);
+
+impl AsRef<[u8]> for Received {
+    fn as_ref(&self) -> &[u8] {
+        self.0.get(..self.1).unwrap_or_default()
+    }
+}
+
+/// The buffer, or another one if a handler has kept something of it.
+fn room(buffer: &mut Arc<[u8]>) -> &mut [u8] {
+    if buffer.len() != udp::LARGEST || Arc::get_mut(buffer).is_none() {
+        *buffer = Arc::from(vec![0; udp::LARGEST]);
+    }
+    Arc::get_mut(buffer).unwrap_or_default()
+}
+
 thread_local! {
     /// What a thread receives into.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static BUFFER: RefCell<Arc<[u8]>> = RefCell::new(Arc::from([]));
 }

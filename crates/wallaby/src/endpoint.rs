@@ -250,9 +250,10 @@ impl Endpoint {
     /// What the endpoint has counted since its start.
     pub fn metrics(&self) -> Metrics {
         let open = self.inner.pool.open();
-        self.inner
-            .meters
-            .snapshot(open.iter().map(|peer| peer.counters()), self.inner.pool.uses())
+        self.inner.meters.snapshot(
+            open.iter().map(|peer| peer.counters()),
+            self.inner.pool.uses(),
+        )
     }
 
     /// How many handlers run and how many requests wait for one.

@@ -4,6 +4,7 @@
 //! `cargo test -p wallaby --features turmoil --test turmoil -- --seeds N [--from S]` runs other seeds than CI does,
 //! `--seed S` one of them with its log.
 
+mod lines;
 mod oracle;
 mod plan;
 mod random;
@@ -43,12 +44,22 @@ fn main() -> ExitCode {
         sum.add(&verdict);
     }
     println!("{} worlds: {sum}", arguments.seeds);
+    let mut seen = lines::Seen::default();
+    for seed in arguments.from..arguments.from + arguments.seeds {
+        let line = lines::run(seed, arguments.log);
+        for violation in &line.violations {
+            failed = true;
+            println!("seed {seed}, the line: {violation}");
+        }
+        seen.add(&line);
+    }
+    println!("{} lines: {seen}", arguments.seeds);
     let first = world::run(arguments.from, false);
     if first != world::run(arguments.from, false) {
         failed = true;
         println!("seed {} does not repeat", arguments.from);
     }
-    for (what, count) in sum.least() {
+    for (what, count) in sum.least().into_iter().chain(seen.least()) {
         // One world need not have everything.
         if count == 0 && arguments.seeds >= SEEDS {
             failed = true;

@@ -14,9 +14,9 @@ use common::{Gate, Net, at, client, service, until, work};
 use futures_core::Stream;
 use tokio::sync::mpsc;
 use wallaby::{
-    Address, Body, BodyError, CallError, Code, Endpoint, ExecutorConfig, Failure, Forwarding,
-    Limits, Many, Method, One, Order, Outcome, Pipeline, PipelineSettings, Request, Status,
-    TargetOutcome,
+    Address, Body, BodyError, Budgets, CallError, Code, DialPolicy, Endpoint, ExecutorConfig,
+    Failure, Forwarding, Limits, Many, Method, One, Order, Outcome, Pipeline, PipelineSettings,
+    Request, Status, TargetOutcome,
 };
 
 over_every_stream!(
@@ -26,6 +26,8 @@ over_every_stream!(
     a_message_that_is_stored_is_passed_on_when_it_is_whole,
     servers_that_cannot_handle_it_pass_it_on,
     behind_a_server_that_is_not_there_nobody_has_it,
+    a_server_that_may_not_pass_it_on_says_so,
+    long_arguments_are_kept_within_a_limit,
     a_line_that_breaks_while_bytes_pass,
     a_line_that_breaks_after_the_bytes_passed,
     a_body_that_breaks_at_its_source,
@@ -420,6 +422,69 @@ async fn behind_a_server_that_is_not_there_nobody_has_it(net: Net) {
                 other => panic!("{missing} missing, {target}: {other:?}"),
             }
         }
+    }
+}
+
+async fn a_server_that_may_not_pass_it_on_says_so(net: Net) {
+    let last = measuring(&net, "last").await;
+    let answering = || {
+        let handler = |request: Request<One<String>>, (what,): (String,)| async move {
+            Ok::<_, Status>(request.respond(what).await?)
+        };
+        Endpoint::builder().serve(service().method(&work::ONE, handler))
+    };
+    let nobody = DialPolicy::default().only_if(|_| false);
+    let budgets = Budgets {
+        requests: 0,
+        ..Budgets::default()
+    };
+    let client = client();
+    for (builder, answers, why) in [
+        (answering().dial_policy(nobody), true, "dial policy"),
+        (answering().max_depth(0), true, "hop 1 of the call"),
+        (
+            answering().max_budgets(budgets),
+            false,
+            "budget of requests",
+        ),
+    ] {
+        let first = net.bind(builder).await;
+        let line = [&first, &last].map(at);
+        let target = work::one("x".into()).with_body(counted(1000).1);
+        let mut call = client.caller().pipeline(line, target);
+        finish(&mut call).await;
+        let [one, two] = &call.outcomes()[..] else {
+            panic!("two servers");
+        };
+        assert_eq!(*one == TargetOutcome::Answered, answers, "{one:?}");
+        let TargetOutcome::NotDelivered(failure) = two else {
+            panic!("{why}: {two:?}");
+        };
+        assert!(failure.to_string().contains(why), "{failure}");
+        assert_eq!(failure.server(), Some(&at(&last)));
+    }
+}
+
+async fn long_arguments_are_kept_within_a_limit(net: Net) {
+    let mut limits = Limits::default();
+    limits.stored = 50_000;
+    let handler = |request: Request<One<String>>, (what,): (String,)| async move {
+        Ok::<_, Status>(request.respond(what.len().to_string()).await?)
+    };
+    let small = Endpoint::builder()
+        .limits(limits)
+        .serve(service().method(&work::ONE, handler));
+    let small = net.bind(small).await;
+    let last = measuring(&net, "last").await;
+    let client = client();
+    for (len, fits) in [(49_000, true), (51_000, false), (49_000, true)] {
+        let target = work::one("x".repeat(len)).with_body(counted(100_000).1);
+        let mut call = client.caller().pipeline([&small, &last].map(at), target);
+        finish(&mut call).await;
+        let outcomes = call.outcomes();
+        let expected = (!fits).then_some(Code::ResourceExhausted);
+        assert_eq!(code(&outcomes[0]), expected, "{outcomes:?}");
+        assert_eq!(outcomes[1], TargetOutcome::Answered);
     }
 }
 

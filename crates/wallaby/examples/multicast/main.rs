@@ -143,7 +143,7 @@ fn multicast(arguments: &[String]) -> Result<(), Failed> {
         .build()?;
     let size = option(arguments, "--size", 64)?;
     // A stored message must be whole in memory.
-    let stored = 2 * size << 20;
+    let stored = size << 21;
     if arguments.first().is_some_and(|first| first == "serve") {
         return runtime.block_on(server::serve(stored));
     }

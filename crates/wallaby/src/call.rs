@@ -154,7 +154,7 @@ struct State {
     /// What is kept to send it again.
     resending: Option<Box<Resending>>,
     /// What is lost of a call that goes on all the same.
-    losses: Vec<Box<Loss>>,
+    losses: Vec<Loss>,
     /// Nothing of the call runs any more, as far as known.
     settled: bool,
 }
@@ -815,7 +815,7 @@ impl State {
 
     fn completed(&self) -> Ended {
         if let Some(loss) = self.losses.first() {
-            return Failure::Lost(loss.clone()).into();
+            return Failure::Lost(Box::new(loss.clone())).into();
         }
         Ended::Complete {
             statuses: self.initiator.responses().1,

@@ -113,3 +113,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/polling.md")]
 struct PollingPage;
+
+/// And that of the page about messages to many servers.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/multicast.md")]
+struct MulticastPage;

@@ -4,8 +4,8 @@
 mod common;
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use common::{Gate, Net, at, client, service, until, work};
 use futures_core::Stream;
 use tokio::sync::mpsc;
 use wallaby::{
-    Address, Body, BodyError, CallError, Code, Endpoint, ExecutorConfig, Failure, Forwarding,
-    Limits, Many, Method, One, Order, Outcome, Pipeline, PipelineSettings, Request, Status,
-    TargetOutcome,
+    Address, Body, BodyError, Budgets, CallError, Code, DialPolicy, Endpoint, ExecutorConfig,
+    Failure, Forwarding, Limits, Many, Method, One, Order, Outcome, Pipeline, PipelineSettings,
+    Request, Status, TargetOutcome,
 };
 
 over_every_stream!(
@@ -26,6 +26,9 @@ over_every_stream!(
     a_message_that_is_stored_is_passed_on_when_it_is_whole,
     servers_that_cannot_handle_it_pass_it_on,
     behind_a_server_that_is_not_there_nobody_has_it,
+    a_server_that_may_not_pass_it_on_says_so,
+    long_arguments_are_kept_within_a_limit,
+    a_server_that_shuts_down_passes_on_what_it_has_begun,
     a_line_that_breaks_while_bytes_pass,
     a_line_that_breaks_after_the_bytes_passed,
     a_body_that_breaks_at_its_source,
@@ -57,7 +60,11 @@ struct Counted {
     count: Arc<AtomicU64>,
 }
 
-const CHUNK: u64 = 10_000;
+/// A multiple of the pattern's length.
+const CHUNK: u64 = 251 * 40;
+
+/// Bytes that tell their places.
+static PATTERN: LazyLock<Bytes> = LazyLock::new(|| (0..CHUNK).map(|at| (at % 251) as u8).collect());
 
 impl Stream for Counted {
     type Item = Result<Bytes, String>;
@@ -67,11 +74,9 @@ impl Stream for Counted {
         if len == 0 {
             return Poll::Ready(None);
         }
-        let from = self.sent;
         self.sent += len;
         self.count.store(self.sent, Ordering::Relaxed);
-        let chunk: Bytes = (from..from + len).map(byte_at).collect();
-        Poll::Ready(Some(Ok(chunk)))
+        Poll::Ready(Some(Ok(PATTERN.slice(..len as usize))))
     }
 }
 
@@ -85,17 +90,16 @@ fn counted(total: u64) -> (Arc<AtomicU64>, Body) {
     (count, Body::from_stream(counted))
 }
 
-fn byte_at(place: u64) -> u8 {
-    (place % 251) as u8
-}
-
 /// Reads all of a body and checks it; how long it was.
 async fn check(mut body: Body) -> Result<u64, BodyError> {
     let mut place = 0;
     while let Some(chunk) = body.next().await {
-        for byte in chunk? {
-            assert_eq!(byte, byte_at(place), "at {place}");
-            place += 1;
+        let mut chunk = chunk?;
+        while !chunk.is_empty() {
+            let from = (place % CHUNK) as usize;
+            let len = chunk.len().min(PATTERN.len() - from);
+            assert_eq!(chunk.split_to(len), PATTERN[from..from + len], "at {place}");
+            place += len as u64;
         }
     }
     Ok(place)
@@ -312,13 +316,17 @@ async fn a_message_that_is_stored_is_passed_on_when_it_is_whole(net: Net) {
         matches!(outcomes[2], TargetOutcome::NotDelivered(_)),
         "{outcomes:?}"
     );
-    // What it kept is free again.
+    // What it kept is free again, soon after the next server has it.
     for _ in 0..3 {
-        let target = work::one("x".into()).with_body(counted(90_000).1);
-        let call = client
-            .caller()
-            .pipeline_with(&settings, line.clone(), target);
-        assert!(call.all().await.iter().all(Result::is_ok));
+        loop {
+            let target = work::one("x".into()).with_body(counted(90_000).1);
+            let call = client
+                .caller()
+                .pipeline_with(&settings, line.clone(), target);
+            if call.all().await.iter().all(Result::is_ok) {
+                break;
+            }
+        }
     }
 }
 
@@ -420,6 +428,113 @@ async fn behind_a_server_that_is_not_there_nobody_has_it(net: Net) {
             }
         }
     }
+}
+
+async fn a_server_that_may_not_pass_it_on_says_so(net: Net) {
+    let last = measuring(&net, "last").await;
+    let ran = Arc::new(AtomicU64::new(0));
+    let answering = || {
+        let ran = Arc::clone(&ran);
+        let handler = move |request: Request<One<String>>, (what,): (String,)| {
+            ran.fetch_add(1, Ordering::Relaxed);
+            async move { Ok::<_, Status>(request.respond(what).await?) }
+        };
+        Endpoint::builder().serve(service().method(&work::ONE, handler))
+    };
+    let nobody = DialPolicy::default().only_if(|_| false);
+    let budgets = Budgets {
+        requests: 0,
+        ..Budgets::default()
+    };
+    let client = client();
+    for (builder, answers, why) in [
+        (answering().dial_policy(nobody), true, "dial policy"),
+        (answering().max_depth(0), true, "hop 1 of the call"),
+        (
+            answering().max_budgets(budgets),
+            false,
+            "budget of requests",
+        ),
+    ] {
+        let first = net.bind(builder).await;
+        let line = [&first, &last].map(at);
+        let target = work::one("x".into()).with_body(counted(1000).1);
+        let mut call = client.caller().pipeline(line, target);
+        finish(&mut call).await;
+        let [one, two] = &call.outcomes()[..] else {
+            panic!("two servers");
+        };
+        assert_eq!(*one == TargetOutcome::Answered, answers, "{one:?}");
+        let TargetOutcome::NotDelivered(failure) = two else {
+            panic!("{why}: {two:?}");
+        };
+        assert!(failure.to_string().contains(why), "{failure}");
+        assert_eq!(failure.server(), Some(&at(&last)));
+    }
+    // What is refused is not done.
+    assert_eq!(ran.load(Ordering::Relaxed), 2);
+}
+
+async fn long_arguments_are_kept_within_a_limit(net: Net) {
+    let mut limits = Limits::default();
+    limits.stored = 50_000;
+    let handler = |request: Request<One<String>>, (what,): (String,)| async move {
+        Ok::<_, Status>(request.respond(what.len().to_string()).await?)
+    };
+    let small = Endpoint::builder()
+        .limits(limits)
+        .serve(service().method(&work::ONE, handler));
+    let small = net.bind(small).await;
+    let last = measuring(&net, "last").await;
+    let client = client();
+    for (len, fits) in [(49_000, true), (51_000, false), (49_000, true)] {
+        let target = work::one("x".repeat(len)).with_body(counted(100_000).1);
+        let mut call = client.caller().pipeline([&small, &last].map(at), target);
+        finish(&mut call).await;
+        let outcomes = call.outcomes();
+        let expected = (!fits).then_some(Code::ResourceExhausted);
+        assert_eq!(code(&outcomes[0]), expected, "{outcomes:?}");
+        assert_eq!(outcomes[1], TargetOutcome::Answered);
+    }
+}
+
+async fn a_server_that_shuts_down_passes_on_what_it_has_begun(net: Net) {
+    let gate = Gate::new();
+    let waiting = gate.clone();
+    let handler = move |request: Request<One<String>>, (_,): (String,)| {
+        let gate = waiting.clone();
+        async move {
+            gate.pass().await;
+            let body = request.take_body().expect("it has one");
+            let len = check(body).await.map_err(broken)?;
+            Ok::<_, Status>(request.respond(len.to_string()).await?)
+        }
+    };
+    let last = net.serve(service().method(&work::ONE, handler)).await;
+    // It has no handler, and so only passes on.
+    let first = net.serve(service()).await;
+    let client = client();
+    // More than one connection's window, and less than both.
+    let total = 1_700_000;
+    let (count, body) = counted(total);
+    let target = work::one("x".into()).with_body(body);
+    let call = client.caller().pipeline([&first, &last].map(at), target);
+    until(|| count.load(Ordering::Relaxed) == total && last.load().0 == 1).await;
+    let draining = tokio::spawn(async move { first.drain(Duration::from_secs(25)).await });
+    // It would be done by now if it did not wait for what it passes on.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!draining.is_finished());
+    gate.open(1);
+    let answers = call.all().await;
+    assert!(
+        answers[0]
+            .as_ref()
+            .is_err_and(|error| error.status().is_some())
+    );
+    assert_eq!(answers[1], Ok(total.to_string()));
+    draining.await.expect("no panic").expect("all is done");
 }
 
 /// A server that tells each chunk it reads and how its request went on, and answers when its gate lets it.

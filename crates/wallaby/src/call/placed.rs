@@ -33,14 +33,14 @@ impl CallShared {
     }
 
     /// What it has gone on without.
-    pub(crate) fn losses(&self) -> Vec<Box<Loss>> {
+    pub(crate) fn losses(&self) -> Vec<Loss> {
         self.lock().losses.clone()
     }
 }
 
 impl State {
     #[cold]
-    pub(super) fn note_lost_for_good(&mut self, loss: Box<Loss>) {
+    pub(super) fn note_lost_for_good(&mut self, loss: Loss) {
         tracing::debug!(%loss, "the call goes on without it");
         self.losses.push(loss);
     }

@@ -253,7 +253,7 @@ impl CallShared {
                     }
                 }
                 Action::Failed(failure) => failed = Some(failure),
-                Action::Lost(failure) => state.note_lost_for_good(failure),
+                Action::Lost(failure) => state.note_lost_for_good(*failure),
                 Action::Quiet => quiet = true,
                 Action::Retry {
                     request,

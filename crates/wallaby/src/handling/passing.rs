@@ -41,11 +41,9 @@ impl Handling {
         }
     }
 
-    /// Ends the request with a status, unless it was stopped before.
-    pub(crate) fn fail_unless_over(self: &Arc<Self>, status: &Status) {
-        if !self.lock().server.has_ended() {
-            self.fail(status);
-        }
+    /// Whether the request has ended: nothing may be sent for it any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lock().server.has_ended()
     }
 
     #[cold]

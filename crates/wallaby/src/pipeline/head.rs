@@ -131,3 +131,89 @@ impl Head {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head() -> Head {
+        let method = MethodDefinition::new("test.Work/one", "postcard", 1, 2);
+        Head {
+            method: Arc::new(method.expect("a short name")),
+            rest: ["tcp://127.0.0.1:1", "mem://a"]
+                .map(|text| text.parse().expect(text))
+                .into(),
+            store: true,
+            arguments: Bytes::from_static(b"arguments"),
+            following: 0,
+            body: true,
+        }
+    }
+
+    /// Other versions read it: docs/protocol.md says how.
+    #[test]
+    fn these_are_its_bytes() {
+        let written = head().write();
+        let expected = b"\x0dtest.Work/one\x08postcard\x01\x02\
+            \x02\x11tcp://127.0.0.1:1\x07mem://a\x01\x00\x01arguments";
+        assert_eq!(written[..], expected[..]);
+        assert_eq!(Head::read(&written), Ok(head()));
+    }
+
+    #[test]
+    fn a_line_gets_shorter() {
+        let (first, head) = head().onward().expect("two are left");
+        assert_eq!(first.to_string(), "tcp://127.0.0.1:1");
+        let (second, head) = head.onward().expect("one is left");
+        assert_eq!(second.to_string(), "mem://a");
+        assert_eq!(head.onward(), None);
+        assert_eq!(head.arguments, Bytes::from_static(b"arguments"));
+    }
+
+    #[test]
+    fn what_is_no_head_says_what_is_wrong() {
+        let why = |head: Head| {
+            let error = Head::read(&head.write()).expect_err("it is no head");
+            assert_eq!(error.code(), Code::InvalidArgument);
+            error.message().to_owned()
+        };
+        let crowded = Head {
+            rest: vec![head().rest[0].clone(); MOST_SERVERS],
+            ..head()
+        };
+        assert!(why(crowded).contains("256 servers are left: fewer than 256 may be"));
+        let twice = Head {
+            following: 9,
+            ..head()
+        };
+        assert!(why(twice).contains("both here and in the body"));
+        let written = head().write();
+        for len in 0..written.len() - b"arguments".len() {
+            assert!(Head::read(&written.slice(..len)).is_err(), "{len}");
+        }
+    }
+
+    /// Whatever a peer sends, reading it ends, and what it yields can be written and read again.
+    #[test]
+    fn any_bytes_are_a_head_or_none() {
+        let given = std::env::var("WALLABY_SEED").ok();
+        let seed = given.and_then(|given| given.parse().ok()).unwrap_or(1_u64);
+        println!("to repeat: WALLABY_SEED={seed}");
+        let mut state = seed;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        for _ in 0..20_000 {
+            let mut bytes = head().write().to_vec();
+            for _ in 0..=random(3) {
+                let at = random(bytes.len());
+                bytes[at] = random(256) as u8;
+            }
+            bytes.truncate(random(bytes.len()) + 1);
+            if let Ok(head) = Head::read(&bytes.into()) {
+                assert_eq!(Head::read(&head.write()), Ok(head));
+            }
+        }
+    }
+}

@@ -287,7 +287,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
         let mut losses = vec![None; self.stops.len()];
         for loss in call.losses() {
             if let Some(position) = self.places.above(&loss.request.path, call) {
-                losses[position].get_or_insert(Failure::Lost(loss));
+                losses[position].get_or_insert(Failure::Lost(Box::new(loss)));
             }
         }
         losses

@@ -148,6 +148,8 @@ impl Stop {
             served,
         } = self;
         let served = match served {
+            // It was stopped, or what passing it on costs is not there: then its handler does nothing, either.
+            Ok(_) if handling.has_ended() => return handling.leave(),
             Ok(served) => served,
             Err(status) => return end(&handling, &status),
         };
@@ -187,7 +189,9 @@ impl Stop {
 
 /// The request ends without its handler.
 fn end(handling: &Arc<Handling>, status: &Status) {
-    handling.fail_unless_over(status);
+    if !handling.has_ended() {
+        handling.fail(status);
+    }
     handling.leave();
 }
 

@@ -169,3 +169,120 @@ impl fmt::Debug for Half {
         write!(f, "Half({})", self.side)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    const WINDOW: u64 = 10;
+
+    /// A body of so many chunks of four bytes, which counts those that were asked for.
+    fn counted(chunks: usize) -> (Arc<AtomicUsize>, Body) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let next = move || {
+            let number = count.fetch_add(1, Ordering::Relaxed);
+            (number < chunks).then(|| Ok::<_, String>(vec![number as u8; 4].into()))
+        };
+        (asked, Body::from_stream(Chunks(next)))
+    }
+
+    struct Chunks<F>(F);
+
+    impl<F: FnMut() -> Option<Result<Bytes, String>> + Unpin> futures_core::Stream for Chunks<F> {
+        type Item = Result<Bytes, String>;
+
+        fn poll_next(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Self::Item>> {
+            Poll::Ready((self.0)())
+        }
+    }
+
+    /// Counts how often it was woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn read(body: &mut Body, woken: &Arc<Woken>) -> Option<Option<u8>> {
+        let waker = Waker::from(Arc::clone(woken));
+        match body.poll_chunk(&mut Context::from_waker(&waker)) {
+            Poll::Pending => None,
+            Poll::Ready(next) => Some(next.map(|chunk| chunk.expect("no error")[0])),
+        }
+    }
+
+    #[test]
+    fn the_faster_reader_waits_for_the_slower_one() {
+        let (asked, body) = counted(5);
+        let (mut fast, mut slow) = split(body, WINDOW);
+        let woken = [Arc::default(), Arc::default()];
+        for number in 0..3 {
+            assert_eq!(read(&mut fast, &woken[0]), Some(Some(number)));
+        }
+        assert_eq!(read(&mut fast, &woken[0]), None, "12 bytes ahead");
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
+        assert_eq!(read(&mut slow, &woken[1]), Some(Some(0)));
+        assert_eq!(woken[0].0.load(Ordering::Relaxed), 1);
+        assert_eq!(read(&mut fast, &woken[0]), Some(Some(3)));
+        for number in 1..5 {
+            assert_eq!(read(&mut slow, &woken[1]), Some(Some(number)));
+        }
+        assert_eq!(read(&mut slow, &woken[1]), Some(None));
+        assert_eq!(read(&mut fast, &woken[0]), Some(Some(4)));
+        assert_eq!(read(&mut fast, &woken[0]), Some(None));
+    }
+
+    #[test]
+    fn one_that_is_gone_is_not_waited_for() {
+        let (asked, body) = counted(9);
+        let (mut stays, goes) = split(body, WINDOW);
+        let woken = Arc::default();
+        for number in 0..3 {
+            assert_eq!(read(&mut stays, &woken), Some(Some(number)));
+        }
+        assert_eq!(read(&mut stays, &woken), None);
+        drop(goes);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        for number in 3..9 {
+            assert_eq!(read(&mut stays, &woken), Some(Some(number)));
+        }
+        drop(stays);
+        assert_eq!(Arc::strong_count(&asked), 1, "the body is gone, too");
+    }
+
+    /// Who asked last may go away: the other one is woken all the same.
+    #[test]
+    fn what_arrives_wakes_both() {
+        let (sender, chunks) = tokio::sync::mpsc::unbounded_channel::<u8>();
+        struct Piped(tokio::sync::mpsc::UnboundedReceiver<u8>);
+        impl futures_core::Stream for Piped {
+            type Item = Result<Bytes, String>;
+            fn poll_next(
+                mut self: std::pin::Pin<&mut Self>,
+                cx: &mut Context<'_>,
+            ) -> Poll<Option<Self::Item>> {
+                let next = self.0.poll_recv(cx);
+                next.map(|next| next.map(|byte| Ok(vec![byte].into())))
+            }
+        }
+        let (mut one, mut other) = split(Body::from_stream(Piped(chunks)), WINDOW);
+        let woken = [Arc::default(), Arc::default()];
+        assert_eq!(read(&mut one, &woken[0]), None);
+        assert_eq!(read(&mut other, &woken[1]), None);
+        sender.send(7).expect("it is read");
+        for woken in &woken {
+            assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        }
+        drop(other);
+        assert_eq!(read(&mut one, &woken[0]), Some(Some(7)));
+    }
+}

@@ -40,7 +40,8 @@ prepare() {
 
 # Runs a command with what makes a build take seconds: no debug information, and a folder of its own.
 build() {
-    env CARGO_TARGET_DIR="$folder/build" CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_TEST_DEBUG=0 "$@"
+    env CARGO_TARGET_DIR="$folder/build" CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+        CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_TEST_DEBUG=0 "$@"
 }
 
 # mutate RESULT ARGUMENT...

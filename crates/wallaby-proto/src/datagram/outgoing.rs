@@ -474,7 +474,9 @@ mod tests {
             count: 1,
             bytes: 3000,
         };
-        (0..5).for_each(|_| drop(push(&mut outgoing, 1500, None)));
+        for number in 0..5 {
+            assert_eq!(push(&mut outgoing, 1500, None), number);
+        }
         let first = all(&mut outgoing, streams);
         assert!(first.iter().all(|chunk| chunk.number < 2), "3,000 bytes");
         for number in [0, 1] {
@@ -482,9 +484,9 @@ mod tests {
                 .filter(|chunk| chunk.number == number)
                 .collect();
             let (last, others) = of_it.split_last().expect("pieces");
-            others
-                .iter()
-                .for_each(|chunk| drop(outgoing.settle(*chunk)));
+            for chunk in others {
+                assert_eq!(outgoing.settle(*chunk), None);
+            }
             assert!(!outgoing.has_work(streams), "a piece is missing");
             outgoing.settle(*last);
             let next = all(&mut outgoing, streams);

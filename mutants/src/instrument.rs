@@ -293,3 +293,66 @@ impl<'ast> Visit<'ast> for Writer<'_> {
 
     fn visit_macro(&mut self, _: &'ast syn::Macro) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mutant(kind: Kind, column: usize, replacement: &str) -> Mutant {
+        let place = |column| Place { line: 1, column };
+        Mutant {
+            name: String::new(),
+            file: String::new(),
+            kind,
+            start: place(column),
+            end: place(column + 1),
+            replacement: replacement.to_owned(),
+        }
+    }
+
+    fn check(source: &str, mutants: &[Mutant], expected: &str) {
+        let numbered = mutants.iter().enumerate();
+        let found = instrument(source, numbered).expect("it is Rust");
+        let words: Vec<&str> = found.text.split_whitespace().collect();
+        assert_eq!(words.join(" "), expected);
+    }
+
+    #[test]
+    fn operands_are_evaluated_once_whatever_the_operator() {
+        check(
+            "fn f() { a() + b() }",
+            &[mutant(Kind::Binary, 14, "-"), mutant(Kind::Binary, 14, "*")],
+            "fn f() { (match (a(), b()) { (l_, r_) => if crate::mutant(0) { l_ - r_ } else \
+             if crate::mutant(1) { l_ * r_ } else { l_ + r_ } }) }",
+        );
+        check(
+            "fn f() { a = !b && c }",
+            &[mutant(Kind::Unary, 14, ""), mutant(Kind::Binary, 17, "||")],
+            "fn f() { a = (match (match b { x_ => if crate::mutant(0) { x_ } else { !x_ } }) { l_ => \
+             if l_ != (false || crate::mutant(1) ) { c } else { l_ } }) }",
+        );
+    }
+
+    #[test]
+    fn a_body_returns_and_an_arm_is_passed_over() {
+        check(
+            "fn f() { match a { 1 => b, _ if c => d, _ => e } }",
+            &[
+                mutant(Kind::Body, 10, "0"),
+                mutant(Kind::Arm, 20, ""),
+                mutant(Kind::Guard, 33, "true"),
+            ],
+            "fn f() { if crate::mutant(0) { return 0; } match a { 1 if !crate::mutant(1) && true => b, \
+             _ if (if crate::mutant(2) { true } else { c }) => d, _ => e } }",
+        );
+    }
+
+    #[test]
+    fn what_the_compiler_evaluates_is_left_alone() {
+        let source = "const A: u8 = 1 + 2;";
+        let all = [mutant(Kind::Binary, 17, "-")];
+        let left = instrument(source, all.iter().enumerate()).expect("it is Rust");
+        assert_eq!((&*left.text, left.placed.len()), (source, 0));
+        assert_eq!(all[0].apply(source), "const A: u8 = 1 - 2;");
+    }
+}

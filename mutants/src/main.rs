@@ -33,7 +33,7 @@ wallaby-mutants run ROOT TREE RESULT JOBS [BEFORE]
 wallaby-mutants alone ROOT TREE RESULT
     compiles those that need it one at a time
 wallaby-mutants summary RESULT
-    counts, and lists what survived";
+    counts, and lists what survived or was not run";
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -56,8 +56,10 @@ fn main() -> Result<()> {
 
 fn summary(result: &Path) -> Result<()> {
     let known = results::read(result)?;
-    let survivors = known.iter().filter(|(_, outcome)| outcome.survives());
-    for (name, outcome) in survivors {
+    let open = known
+        .iter()
+        .filter(|(_, outcome)| outcome.survives() || outcome.is_alone());
+    for (name, outcome) in open {
         println!("{name}\t{outcome}");
     }
     eprint!("{}", results::summary(&known));
@@ -144,8 +146,7 @@ fn test(
 fn alone(tree: &Tree, result: &Path) -> Result<()> {
     let results = Results::open(result)?;
     for mutant in tree.mutants()? {
-        let before = results.before(&mutant.name);
-        if !matches!(before, Some(Outcome::Suspected | Outcome::Switchless)) {
+        if !results.before(&mutant.name).is_some_and(Outcome::is_alone) {
             continue;
         }
         let (outcome, test) = match tree.alone(&mutant)? {

@@ -51,6 +51,11 @@ impl Outcome {
         }
     }
 
+    /// Whether it is to be compiled by itself.
+    pub fn is_alone(self) -> bool {
+        matches!(self, Self::Suspected | Self::Switchless)
+    }
+
     /// Whether no test would notice it.
     pub fn survives(self) -> bool {
         matches!(self, Self::Missed | Self::Unreached)

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -227,7 +227,7 @@ impl Tree {
     fn deleted_arms(&self, error: &Value) -> Result<BTreeSet<usize>> {
         const LONGEST_MATCH: usize = 60;
         let mut found = BTreeSet::new();
-        for (file, start, _) in places(error)?.first() {
+        if let Some((file, start, _)) = places(error)?.first() {
             let text = fs::read_to_string(self.copy.join(file))?;
             let lines = text.lines().skip(start - 1).take(LONGEST_MATCH);
             let deleted = lines.filter(|line| line.starts_with("!crate::mutant("));

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{BodyRefusal, ConnectionError, Event, Limits, Mark};
-use wallaby_proto::wire::{Options, ReplyTo, Request, Response};
+use wallaby_proto::connection::{BodyRefusal, ConnectionError, Event, Limits, Mark, Refusal};
+use wallaby_proto::wire::{Message, Options, ReplyTo, Request, Response};
 
 use crate::limits::request;
-use crate::pair::{Pair, method, written};
+use crate::pair::{Pair, messages, method, written};
 use crate::samples::response;
 
 const LARGE: usize = 100 * 1024;
@@ -17,6 +17,14 @@ fn answer(payload: usize) -> Response {
     Response {
         payload,
         ..response(&[0])
+    }
+}
+
+fn payload_of(message: &Message) -> usize {
+    match message {
+        Message::Request(request) => request.payload.len(),
+        Message::Response(response) => response.payload.len(),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -134,4 +142,37 @@ fn a_message_that_hangs_is_noticed() {
     }
     assert!(matches!(arrived[..], [Event::Message(_)]));
     pair.alice.check_stalled().expect("it is whole");
+}
+
+#[test]
+fn messages_of_exactly_the_longest_length_arrive() {
+    for message in [1000, 65_535, 65_536, 65_537, LARGE] {
+        let limits = Limits {
+            message: message as u64,
+            ..Limits::default()
+        };
+        let mut pair = Pair::open(limits);
+        let long = vec![7; message];
+        let mut sent = request(message);
+        pair.alice.send_request(&mut sent, &method()).expect("room");
+        pair.bob
+            .send_response(&answer(message), false)
+            .expect("room");
+        let (mut to_alice, mut to_bob) = (Vec::new(), Vec::new());
+        for _ in 0..20 {
+            to_bob.extend(pair.carry_to_bob(usize::MAX).expect("legal bytes"));
+            to_alice.extend(pair.carry_to_alice(usize::MAX).expect("legal bytes"));
+        }
+        let arrived: Vec<Message> = messages(to_bob)
+            .into_iter()
+            .chain(messages(to_alice))
+            .collect();
+        let lengths: Vec<usize> = arrived.iter().map(payload_of).collect();
+        assert_eq!(lengths, [long.len(); 2]);
+        for counters in [pair.alice.counters(), pair.bob.counters()] {
+            assert_eq!((counters.messages_sent, counters.messages_received), (1, 1));
+        }
+        let more = pair.bob.send_response(&answer(message + 1), false);
+        assert!(matches!(more, Err(Refusal::TooLarge { .. })), "{more:?}");
+    }
 }

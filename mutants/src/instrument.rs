@@ -343,7 +343,7 @@ mod tests {
                 mutant(Kind::Guard, 33, "true"),
             ],
             "fn f() { if crate::mutant(0) { return 0; } match a { 1 if !crate::mutant(1) && true => b, \
-             _ if (if crate::mutant(2) { true } else { c }) => d, _ => e } }",
+             _ if ( if crate::mutant(2) { true } else { c }) => d, _ => e } }",
         );
     }
 

@@ -249,3 +249,61 @@ impl Gaps {
         self.known.back().map_or(0, |gap| gap.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: u64) -> Duration {
+        Duration::from_secs(second)
+    }
+
+    fn known(gaps: &Gaps) -> Vec<(u32, u64)> {
+        let known = gaps.known.iter();
+        known
+            .map(|(bound, since)| (*bound, since.as_secs()))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_being_written_is_missing_anew_and_the_rest_as_long_as_before() {
+        let (mut received, mut gaps) = (Received::default(), Gaps::default());
+        assert_eq!((gaps.oldest(), gaps.bound()), (None, 0));
+        gaps.know(3, &received, at(1));
+        gaps.know(3, &received, at(2));
+        gaps.know(2, &received, at(2));
+        gaps.know(7, &received, at(2));
+        assert_eq!(known(&gaps), [(3, 1), (7, 2)]);
+        gaps.restart(0, at(5));
+        assert_eq!(known(&gaps), [(3, 5), (7, 5)], "all is being written");
+        gaps.restart(5, at(9));
+        assert_eq!(known(&gaps), [(3, 5), (5, 5), (7, 9)]);
+        gaps.restart(3, at(11));
+        assert_eq!(known(&gaps), [(3, 5), (5, 11), (7, 11)]);
+        gaps.restart(7, at(12));
+        assert_eq!((gaps.oldest(), gaps.bound()), (Some(at(5)), 7));
+        (0..3).for_each(|index| assert!(received.insert(index)));
+        gaps.settle(&received);
+        assert_eq!((gaps.oldest(), gaps.bound()), (Some(at(11)), 7));
+        (3..7).for_each(|index| assert!(received.insert(index)));
+        gaps.know(7, &received, at(13));
+        assert_eq!(known(&gaps), []);
+    }
+
+    #[test]
+    fn who_tells_of_gaps_all_the_time_takes_little_room() {
+        let (received, mut gaps) = (Received::default(), Gaps::default());
+        for told in 1..=100 {
+            gaps.know(10 * told, &received, at(told.into()));
+        }
+        assert_eq!(known(&gaps).len(), MAX_GAPS);
+        assert_eq!((gaps.oldest(), gaps.bound()), (Some(at(1)), 1000));
+        gaps.restart(25, at(200));
+        assert_eq!(
+            known(&gaps).len(),
+            MAX_GAPS,
+            "there is no room to split one"
+        );
+        assert_eq!((gaps.oldest(), gaps.bound()), (Some(at(1)), 1000));
+    }
+}

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use wallaby_proto::connection::Features;
 use wallaby_proto::id::stable_hash;
-use wallaby_proto::wire::{Message, Metadata, Options};
+use wallaby_proto::wire::{MAX_METADATA, Message, Metadata, MetadataError, Options};
 use wallaby_proto::{Address, Facts, Token};
 
 use crate::samples::{all, manifest, path, response, token};
@@ -66,6 +66,21 @@ fn metadata_are_found_by_their_keys() {
     assert_eq!(metadata.get("zone"), Some("north"));
     assert_eq!(metadata.get("xyzzy"), None);
     assert_eq!(metadata.iter().count(), 2);
+}
+
+#[test]
+fn metadata_have_a_limit_to_the_byte() {
+    let mut metadata = Metadata::default();
+    let half = MAX_METADATA / 2;
+    metadata.insert("a", "x".repeat(half - 1)).expect("room");
+    let error = metadata.insert("b", "x".repeat(half)).expect_err("a byte");
+    let size = MAX_METADATA + 1;
+    assert_eq!(error, MetadataError::TooLarge { size });
+    metadata.insert("b", "x".repeat(half - 1)).expect("room");
+    metadata
+        .insert("a", "y".repeat(half - 1))
+        .expect("in its place");
+    metadata.insert("c", "").expect_err("nothing is left");
 }
 
 #[test]

@@ -15,14 +15,14 @@ use syn::visit::{self, Visit};
 use crate::mutant::{Kind, Mutant, Place};
 
 /// A file with its mutants in it, and which they are.
-pub struct Instrumented {
-    pub text: String,
-    pub placed: Vec<usize>,
+pub(crate) struct Instrumented {
+    pub(crate) text: String,
+    pub(crate) placed: Vec<usize>,
 }
 
 /// Puts those of `mutants`, by number, into `source`. What is evaluated at compile time, and some rarer forms, have no
 /// switch: their mutants are not `placed`.
-pub fn instrument<'a>(
+pub(crate) fn instrument<'a>(
     source: &str,
     mutants: impl Iterator<Item = (usize, &'a Mutant)>,
 ) -> Result<Instrumented> {

@@ -8,14 +8,14 @@ use serde_json::Value;
 
 /// A place in a file; lines and columns count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    pub line: usize,
-    pub column: usize,
+pub(crate) struct Place {
+    pub(crate) line: usize,
+    pub(crate) column: usize,
 }
 
 /// What is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Body,
     Binary,
     Unary,
@@ -26,7 +26,7 @@ pub enum Kind {
 
 impl Place {
     /// How many bytes of `source` come before it.
-    pub fn offset(self, source: &str) -> usize {
+    pub(crate) fn offset(self, source: &str) -> usize {
         let lines = source.split_inclusive('\n').take(self.line - 1);
         let start: usize = lines.map(str::len).sum();
         let columns = source[start..].chars().take(self.column - 1);
@@ -36,7 +36,7 @@ impl Place {
 
 impl Mutant {
     /// The file with nothing but this changed.
-    pub fn apply(&self, source: &str) -> String {
+    pub(crate) fn apply(&self, source: &str) -> String {
         let (start, end) = (self.start.offset(source), self.end.offset(source));
         format!("{}{}{}", &source[..start], self.replacement, &source[end..])
     }
@@ -44,17 +44,17 @@ impl Mutant {
 
 /// One change of one file.
 #[derive(Clone, Debug)]
-pub struct Mutant {
-    pub name: String,
-    pub file: String,
-    pub kind: Kind,
-    pub start: Place,
-    pub end: Place,
-    pub replacement: String,
+pub(crate) struct Mutant {
+    pub(crate) name: String,
+    pub(crate) file: String,
+    pub(crate) kind: Kind,
+    pub(crate) start: Place,
+    pub(crate) end: Place,
+    pub(crate) replacement: String,
 }
 
 /// All mutants of a package, in cargo-mutants' order.
-pub fn list(root: &Path, package: &str) -> Result<Vec<Mutant>> {
+pub(crate) fn list(root: &Path, package: &str) -> Result<Vec<Mutant>> {
     let listed = Command::new("cargo")
         .args(["mutants", "--package", package, "--list", "--json"])
         .current_dir(root)

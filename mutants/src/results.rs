@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 /// What became of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// A test fails.
     Caught,
     /// A test was stopped after [`SECONDS`](crate::run::SECONDS) of computing.
@@ -29,7 +29,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Caught,
         Self::Endless,
         Self::Missed,
@@ -52,12 +52,12 @@ impl Outcome {
     }
 
     /// Whether it is to be compiled by itself.
-    pub fn is_alone(self) -> bool {
+    pub(crate) fn is_alone(self) -> bool {
         matches!(self, Self::Suspected | Self::Switchless)
     }
 
     /// Whether no test would notice it.
-    pub fn survives(self) -> bool {
+    pub(crate) fn survives(self) -> bool {
         matches!(self, Self::Missed | Self::Unreached)
     }
 }
@@ -69,13 +69,13 @@ impl fmt::Display for Outcome {
 }
 
 /// The outcomes of a run so far; of two for one mutant the later counts.
-pub struct Results {
+pub(crate) struct Results {
     known: BTreeMap<String, Outcome>,
     file: Mutex<File>,
 }
 
 /// What a file says of each mutant, by its name; nothing if there is no file.
-pub fn read(path: &Path) -> Result<BTreeMap<String, Outcome>> {
+pub(crate) fn read(path: &Path) -> Result<BTreeMap<String, Outcome>> {
     if !path.exists() {
         return Ok(BTreeMap::new());
     }
@@ -97,7 +97,7 @@ fn parse(line: &str) -> Result<(String, Outcome)> {
 }
 
 impl Results {
-    pub fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         let known = read(path)?;
         let file = File::options().create(true).append(true).open(path);
         let file = Mutex::new(file.with_context(|| path.display().to_string())?);
@@ -105,12 +105,12 @@ impl Results {
     }
 
     /// What was known of a mutant when the run began.
-    pub fn before(&self, name: &str) -> Option<Outcome> {
+    pub(crate) fn before(&self, name: &str) -> Option<Outcome> {
         self.known.get(name).copied()
     }
 
     /// Writes an outcome down, and by which test.
-    pub fn add(&self, name: &str, outcome: Outcome, test: &str) -> Result<()> {
+    pub(crate) fn add(&self, name: &str, outcome: Outcome, test: &str) -> Result<()> {
         let mut file = self.file.lock().expect("nobody panics with it");
         match test {
             "" => writeln!(file, "{name}\t{outcome}")?,
@@ -121,7 +121,7 @@ impl Results {
 }
 
 /// How many came to which outcome, and the share of those that compile that was caught.
-pub fn summary(known: &BTreeMap<String, Outcome>) -> String {
+pub(crate) fn summary(known: &BTreeMap<String, Outcome>) -> String {
     let count = |wanted| known.values().filter(|outcome| **outcome == wanted).count();
     let mut text = String::new();
     for outcome in Outcome::ALL {

@@ -15,15 +15,15 @@ use crate::results::Outcome;
 const SKIPPED: &str = "every_small_pair_of_trees";
 
 /// One test, how long it takes where nothing is changed, and which mutants it reaches.
-pub struct Test {
-    pub program: PathBuf,
-    pub name: String,
-    pub time: Duration,
-    pub reached: Vec<usize>,
+pub(crate) struct Test {
+    pub(crate) program: PathBuf,
+    pub(crate) name: String,
+    pub(crate) time: Duration,
+    pub(crate) reached: Vec<usize>,
 }
 
 /// After how many seconds of computing a test is stopped: all of them together take less than two.
-pub const SECONDS: u32 = 4;
+pub(crate) const SECONDS: u32 = 4;
 
 /// How much memory a test may ask for, in KiB; some mutants ask for more and more.
 const MEMORY: u32 = 4_000_000;
@@ -48,7 +48,7 @@ fn limited(folder: &Path, program: &Path) -> Command {
 }
 
 /// All tests, each run once by itself.
-pub fn tests(folder: &Path, programs: &[PathBuf]) -> Result<Vec<Test>> {
+pub(crate) fn tests(folder: &Path, programs: &[PathBuf]) -> Result<Vec<Test>> {
     let mut tests = Vec::new();
     for program in programs {
         let listed = limited(folder, program)
@@ -88,7 +88,7 @@ fn trace(folder: &Path, program: &Path, name: &str) -> Result<Test> {
 }
 
 /// Runs the tests that reach a mutant, quick ones first, up to the first that fails.
-pub fn run(folder: &Path, mutant: usize, tests: &[&Test]) -> Result<(Outcome, String)> {
+pub(crate) fn run(folder: &Path, mutant: usize, tests: &[&Test]) -> Result<(Outcome, String)> {
     if tests.is_empty() {
         return Ok((Outcome::Unreached, String::new()));
     }
@@ -111,7 +111,7 @@ pub fn run(folder: &Path, mutant: usize, tests: &[&Test]) -> Result<(Outcome, St
 }
 
 /// Runs all tests of programs that have been compiled with a mutant.
-pub fn run_all(folder: &Path, programs: &[PathBuf]) -> Result<(Outcome, String)> {
+pub(crate) fn run_all(folder: &Path, programs: &[PathBuf]) -> Result<(Outcome, String)> {
     for program in programs {
         let names = ["--skip", SKIPPED];
         if let Some(outcome) = fails(folder, program, None, &names)? {

@@ -13,7 +13,7 @@ use crate::mutant::{self, Mutant};
 use crate::results::{Outcome, Results};
 
 /// What is changed.
-pub const PACKAGE: &str = "wallaby-proto";
+pub(crate) const PACKAGE: &str = "wallaby-proto";
 
 /// The compiler's number for a match that does not say what to do with each value.
 const NOT_EXHAUSTIVE: &str = "E0004";
@@ -22,22 +22,22 @@ const NOT_EXHAUSTIVE: &str = "E0004";
 const NEAR: [usize; 5] = [1, 2, 4, 8, 16];
 
 /// A workspace and its copy, in which sources are changed.
-pub struct Tree {
+pub(crate) struct Tree {
     root: PathBuf,
     copy: PathBuf,
 }
 
 /// Tests with all mutants that compile.
-pub struct Built {
-    pub programs: Vec<PathBuf>,
-    pub placed: BTreeSet<usize>,
+pub(crate) struct Built {
+    pub(crate) programs: Vec<PathBuf>,
+    pub(crate) placed: BTreeSet<usize>,
     refused: BTreeSet<usize>,
     suspected: BTreeSet<usize>,
 }
 
 impl Built {
     /// Why a mutant is not in it.
-    pub fn left_out(&self, number: usize) -> Option<Outcome> {
+    pub(crate) fn left_out(&self, number: usize) -> Option<Outcome> {
         match number {
             _ if self.placed.contains(&number) => None,
             _ if self.refused.contains(&number) => Some(Outcome::Refused),
@@ -48,23 +48,23 @@ impl Built {
 }
 
 impl Tree {
-    pub fn new(root: &str, copy: &str) -> Self {
+    pub(crate) fn new(root: &str, copy: &str) -> Self {
         let (root, copy) = (root.into(), copy.into());
         Self { root, copy }
     }
 
     /// Where the copy of the package is.
-    pub fn package(&self) -> PathBuf {
+    pub(crate) fn package(&self) -> PathBuf {
         self.copy.join("crates").join(PACKAGE)
     }
 
     /// What could be changed.
-    pub fn mutants(&self) -> Result<Vec<Mutant>> {
+    pub(crate) fn mutants(&self) -> Result<Vec<Mutant>> {
         mutant::list(&self.root, PACKAGE)
     }
 
     /// Writes mutants into the sources and compiles; leaves out what the compiler refuses until it refuses nothing.
-    pub fn build(&self, mutants: &[Mutant], results: &Results) -> Result<Built> {
+    pub(crate) fn build(&self, mutants: &[Mutant], results: &Results) -> Result<Built> {
         let known = |wanted: Outcome| {
             let all = mutants.iter().enumerate();
             let known = all.filter(move |(_, mutant)| results.before(&mutant.name) == Some(wanted));
@@ -105,7 +105,7 @@ impl Tree {
     }
 
     /// The tests, with nothing but one mutant in the sources; nothing if that does not compile.
-    pub fn alone(&self, mutant: &Mutant) -> Result<Option<Vec<PathBuf>>> {
+    pub(crate) fn alone(&self, mutant: &Mutant) -> Result<Option<Vec<PathBuf>>> {
         let source = fs::read_to_string(self.root.join(&mutant.file))?;
         self.put(&mutant.file, &mutant.apply(&source))?;
         let refused = self.cargo(&["check", "--lib"])?.iter().any(is_error);

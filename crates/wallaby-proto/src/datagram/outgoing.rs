@@ -525,6 +525,8 @@ mod tests {
         assert_eq!(outgoing.bytes(), 0);
         outgoing.resend(piece);
         assert!(!outgoing.has_work(streams));
+        push(&mut outgoing, 250, None);
+        assert!(outgoing.has_work(streams), "the other large one is over");
     }
 
     #[test]

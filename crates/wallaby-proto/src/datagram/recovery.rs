@@ -773,17 +773,17 @@ mod tests {
     #[test]
     fn who_overtakes_is_not_taken_for_proof_of_a_loss_again() {
         let mut side = Side::new();
-        side.send(ms(0), 10);
-        side.acknowledge(ms(100), [5]);
-        assert_eq!(side.lost, [0, 1, 2]);
-        assert_eq!(side.acknowledge(ms(101), [0, 5]), [0], "it comes after all");
-        side.acknowledge(ms(102), [9]);
-        assert_eq!(side.lost, [0, 1, 2, 3], "six later ones it takes now");
+        side.send(ms(0), 13);
+        side.acknowledge(ms(100), [0, 1, 2, 8]);
+        assert_eq!(side.lost, [3, 4, 5]);
+        assert_eq!(side.acknowledge(ms(101), [3, 8]), [3], "it comes after all");
+        side.acknowledge(ms(102), [12]);
+        assert_eq!(side.lost, [3, 4, 5, 6], "six later ones it takes now");
         // The others have twice the round trip.
         let due = side.recovery.timeout().expect("four are under way");
         assert_eq!(due, side.recovery.rtt.loss_after(true));
         assert_eq!(side.time_out(due), Timeout::Nothing);
-        assert_eq!(side.lost, [0, 1, 2, 3, 4, 6, 7, 8]);
+        assert_eq!(side.lost, [3, 4, 5, 6, 7, 9, 10, 11]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod results;
 mod run;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -70,11 +70,9 @@ fn run(tree: &Tree, result: &Path, jobs: usize, before: Option<&Path>) -> Result
     let mut mutants = tree.mutants()?;
     if let Some(before) = before {
         let before = results::read(before)?;
-        mutants.retain(|mutant| {
-            before
-                .get(&mutant.name)
-                .is_some_and(|known| known.survives())
-        });
+        let survived = before.iter().filter(|(_, outcome)| outcome.survives());
+        let survived: BTreeSet<String> = survived.map(|(name, _)| lineless(name)).collect();
+        mutants.retain(|mutant| survived.contains(&lineless(&mutant.name)));
     }
     let results = Results::open(result)?;
     let built = tree.build(&mutants, &results)?;
@@ -99,6 +97,13 @@ fn run(tree: &Tree, result: &Path, jobs: usize, before: Option<&Path>) -> Result
         jobs,
         &results,
     )
+}
+
+/// A mutant's name without its line and column, which move when something else is changed.
+fn lineless(name: &str) -> String {
+    let mut parts = name.splitn(4, ':');
+    let file = parts.next().unwrap_or_default();
+    format!("{file}:{}", parts.nth(2).unwrap_or_default())
 }
 
 /// Which have not been tested yet, in an order that makes a sample of what has been run at any time.
@@ -156,4 +161,19 @@ fn alone(tree: &Tree, result: &Path) -> Result<()> {
         results.add(&mutant.name, outcome, &test)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mutant_is_known_again_on_another_line() {
+        let names = [
+            "a/b.rs:1:22: replace + with - in C::d",
+            "a/b.rs:3:5: replace + with - in C::d",
+        ];
+        assert_eq!(lineless(names[0]), lineless(names[1]));
+        assert_eq!(lineless(names[0]), "a/b.rs: replace + with - in C::d");
+    }
 }

@@ -112,7 +112,7 @@ fuzz: setup-fuzz ## A minute for each decoder and state machine; ARGS="client 60
 	@scripts/fuzz.sh $(or $(ARGS),all)
 
 .PHONY: mutants
-mutants: setup-build ## Which small changes of wallaby-proto no test notices: all 3,964 in half an hour (ARGS: see scripts/mutants.sh)
+mutants: setup-build ## Which small changes of wallaby-proto no test notices (ARGS="alone", "again", "summary")
 	@scripts/mutants.sh $(ARGS)
 
 .PHONY: callgrind

@@ -868,10 +868,7 @@ impl Inner {
         let stream = stream.ok_or_else(|| ConnectError::NoTransport {
             server: server.clone(),
         })?;
-        stream.map_err(|error| ConnectError::Unreachable {
-            server: server.clone(),
-            reason: error.to_string(),
-        })
+        stream.map_err(|error| ConnectError::from_dial(server, &error))
     }
 
     /// Drives a new connection that was dialled.

@@ -163,7 +163,7 @@ pub enum Event {
 pub enum ConnectionError {
     /// The peer sent bytes that are no message.
     #[error("malformed bytes: {0}")]
-    Malformed(#[from] DecodeError),
+    Malformed(DecodeError),
     /// The two sides have no version in common.
     #[error("the peer speaks versions {theirs:?} of the protocol, this side {ours:?}")]
     Version {
@@ -197,6 +197,12 @@ pub enum ConnectionError {
         /// For how long.
         silence: Duration,
     },
+}
+
+impl From<DecodeError> for ConnectionError {
+    fn from(error: DecodeError) -> Self {
+        Self::Malformed(error)
+    }
 }
 
 /// Why a message was not accepted for sending; the connection goes on.

@@ -379,8 +379,8 @@ impl Peer {
         let inbound = Arc::<Inbound>::default();
         let mut state = self.lock();
         match &state.ended {
-            Some(reason) => inbound.lost(reason),
-            None => state.bodies.push((number, Arc::clone(&inbound))),
+            Some(reason) if !state.broken => inbound.lost(reason),
+            _ => state.bodies.push((number, Arc::clone(&inbound))),
         }
         inbound
     }
@@ -591,7 +591,8 @@ impl Peer {
     #[inline(never)]
     fn mark_broken(&self, state: &mut State, error: &io::Error) {
         state.broken = true;
-        self.mark_ended(state, &format!("cannot write: {error}"));
+        // What has come is still read: bodies that arrive end when that does.
+        self.mark_closed(state, &format!("cannot write: {error}"));
     }
 
     fn flush_output(&self, state: &mut State) -> io::Result<()> {
@@ -663,13 +664,19 @@ impl Peer {
     }
 
     fn mark_ended(&self, state: &mut State, reason: &str) {
+        self.mark_closed(state, reason);
+        state.broken = false;
+        for (_, body) in state.bodies.drain(..) {
+            body.lost(reason);
+        }
+    }
+
+    /// Nothing is sent any more.
+    fn mark_closed(&self, state: &mut State, reason: &str) {
         state.ended.get_or_insert_with(|| reason.to_owned());
         self.closed.store(true, Ordering::Release);
         self.room.notify_waiters();
         state.driver.take().into_iter().for_each(Waker::wake);
-        for (_, body) in state.bodies.drain(..) {
-            body.lost(reason);
-        }
         for (_, place) in state.large.drain(..) {
             self.liveness.dropped(place);
         }

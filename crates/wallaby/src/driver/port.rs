@@ -432,7 +432,8 @@ impl Driver {
         peer.session_ended(&reason, ended);
         let reason = match &ended.cause {
             Cause::Handshake(error) => dispatcher.ended(Err(error.clone())),
-            Cause::Unreachable | Cause::NoAnswer(_) => dispatcher.unreachable(reason),
+            Cause::Unreachable => dispatcher.unreachable(reason, true),
+            Cause::NoAnswer(_) => dispatcher.unreachable(reason, false),
             _ => dispatcher.ended(Ok(reason)),
         };
         endpoint.connection_ended(&peer, &reason);

@@ -6,6 +6,7 @@
 //! - [`hops()`] and [`fanout()`] measure what the DPC thesis shows in its figures 6.1 and 6.2; [`large()`] what small
 //!   calls notice of large messages on their connection; [`throughput()`] how many calls a second there can be; [`scale()`]
 //!   what many live calls, connections and requests cost.
+//! - [`flexrpc`] measures what FlexRPC's paper shows in its figures 4 to 8, beside libtirpc, which [`tirpc`] loads.
 //! - [`row`]: the result row, one line of JSON. [`table`] and [`chart`] show rows, with what
 //!   [`ratio`] compares them with.
 //! - [`mod@report`]: all of it, as published in `docs/performance.md`; [`target`]: what is promised there;
@@ -20,6 +21,7 @@ pub mod chart;
 mod comparison;
 mod fanout;
 pub mod fleet;
+pub mod flexrpc;
 mod floor;
 pub mod harness;
 mod hops;
@@ -40,11 +42,13 @@ pub mod stack;
 pub mod table;
 pub mod target;
 mod throughput;
+pub mod tirpc;
 mod workload;
 
 pub use comparison::RunOptions;
 pub use fanout::{FanoutOptions, fanout};
 pub use fleet::{Launcher, Transport};
+pub use flexrpc::FlexrpcOptions;
 pub use harness::Progress;
 pub use hops::{HopsOptions, hops};
 pub use large::{LargeOptions, large};
@@ -78,6 +82,9 @@ pub fn server_main(
     process::die_with_parent(config.parent)?;
     if config.stack == scale::STACK {
         return scale::serve(&config);
+    }
+    if let Some(served) = flexrpc::serve(&config) {
+        return served;
     }
     let stack = stacks.iter().find(|stack| stack.name() == config.stack);
     let stack = stack.with_context(|| format!("there is no stack {}", config.stack))?;

@@ -28,7 +28,7 @@ pub(crate) static PASS: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.R
 pub(crate) static SPREAD: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("bench.Relay/spread");
 
 /// Takes a message of any size; answers with nothing.
-static TAKE: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/take");
+pub(crate) static TAKE: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/take");
 /// Gives a message of the size asked for, as 8 bytes, least first.
 static GIVE: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/give");
 
@@ -511,11 +511,10 @@ pub(crate) fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Buil
         }
         Transport::Udp => "udp://127.0.0.1:0".to_owned(),
     };
-    let builder = Endpoint::builder().listen(&address);
-    Ok(if config.link.is_zero() {
-        builder
-    } else {
-        builder.link_delay(config.link)
+    let builder = Endpoint::builder().listen(&address).link_delay(config.link);
+    Ok(match config.bandwidth {
+        Some(bandwidth) => builder.link_bandwidth(bandwidth),
+        None => builder,
     })
 }
 

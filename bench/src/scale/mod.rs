@@ -215,6 +215,7 @@ fn row(
         n: subject.n() as u64,
         payload: options.run.payload as u64,
         link_us: 0,
+        link_mbit: None,
         pin: options.run.pin,
         server_pin: None,
         rounds: u64::from(result.rounds),

@@ -39,6 +39,7 @@ impl Rig {
             transport: place.transport,
             index: 0,
             link: Duration::ZERO,
+            bandwidth: None,
             folder: folder.path().to_owned(),
             parent: std::process::id(),
         };

@@ -35,6 +35,7 @@ const ANSWER_COST: u64 = 64;
 
 mod following;
 mod order;
+mod placed;
 mod rare;
 mod resending;
 mod roots;
@@ -71,6 +72,8 @@ pub struct CallOptions {
     pub stall_limit: Option<Duration>,
     /// Whether and where its initial requests may be sent again.
     pub(crate) resend: Option<Arc<Resend>>,
+    /// Whether what is lost ends it only when nothing else is missing.
+    pub(crate) partial: bool,
 }
 
 /// How a call ended.
@@ -785,6 +788,9 @@ impl State {
     }
 
     fn completed(&self) -> Ended {
+        if let Some(loss) = self.losses().first() {
+            return Failure::Lost(Box::new(loss.clone())).into();
+        }
         Ended::Complete {
             statuses: self.initiator.responses().1,
         }
@@ -1027,7 +1033,10 @@ impl RawCall {
         poll_fn(|cx| self.poll_answer(cx)).await
     }
 
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<RawAnswer, CallError>>> {
+    pub(crate) fn poll_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<RawAnswer, CallError>>> {
         match &mut self.attempts {
             None => self.shared.poll_next(cx),
             Some(attempts) => attempts.poll_next(&mut self.shared, cx),

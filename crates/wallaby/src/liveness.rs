@@ -17,7 +17,7 @@ use wallaby_proto::call::server::Delegated;
 use wallaby_proto::call::waiting::{Full, Waiting, WaitingId, WaitingLimits};
 use wallaby_proto::connection::Refusal;
 use wallaby_proto::wire::{Child, Message, Ping, Pong, ReplyTo, Request, Response};
-use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
+use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
 
 use crate::call::CallShared;
 use crate::calls::BATCH;
@@ -188,6 +188,12 @@ impl Liveness {
         records.delegation_released(ticket, delegated, to, None, now)?;
         self.leave(state);
         Ok(carried)
+    }
+
+    /// A delegation that had waited was handed to a connection with this life.
+    pub(crate) fn taken(&self, ticket: Ticket, request: RequestId, node: NodeId) {
+        let records = &mut self.lock().records;
+        records.delegation_taken(ticket, request, node);
     }
 
     /// A delegation certainly was not delivered, and `own` answers in its name: for whom, if there is room to remember.

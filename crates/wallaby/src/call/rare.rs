@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wallaby_proto::Path;
 use wallaby_proto::call::allowance::Allowance;
-use wallaby_proto::call::watch::Watch;
+use wallaby_proto::call::watch::{Failure as Loss, Watch};
 
 use super::order::Order;
 use super::resending::Resending;
@@ -23,6 +23,8 @@ pub(super) struct Rare {
     pub(super) answered: Vec<(Path, Duration)>,
     /// How long a traced call took.
     pub(super) ended_after: Option<Duration>,
+    /// What is lost of a call that goes on all the same.
+    pub(super) losses: Vec<Loss>,
 }
 
 impl Rare {
@@ -60,6 +62,10 @@ impl State {
 
     pub(super) fn resending_mut(&mut self) -> Option<&mut Resending> {
         self.rare.as_mut()?.resending.as_mut()
+    }
+
+    pub(super) fn losses(&self) -> &[Loss] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.losses)
     }
 
     pub(super) fn watch(&self) -> Option<&Watch> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use std::{process, thread};
 use wallaby_bench::fleet::{Control, Fleet, ServerConfig};
 use wallaby_bench::harness::{Latencies, Traffic};
-use wallaby_bench::pattern::{Pattern, Routes};
+use wallaby_bench::pattern::{Pattern, Routes, Shape};
 use wallaby_bench::plan::{Plan, check};
 use wallaby_bench::stack::{self, Stack};
 use wallaby_bench::{Transport, take_one};
@@ -33,11 +33,9 @@ impl Stack for Onc {
         payload: usize,
     ) -> Option<&'static str> {
         let calls = match pattern {
-            Pattern::Sequential { .. } => 1,
+            Pattern::Calls(Shape::Chain { .. }) => 1,
             Pattern::Concurrent { calls } => calls,
-            Pattern::Forward { .. } | Pattern::Spread { .. } | Pattern::Parallel { .. } => {
-                return None;
-            }
+            Pattern::Calls(_) | Pattern::Multihop(_) => return None,
         };
         let possible = match transport {
             Transport::Unix | Transport::Shm => false,
@@ -161,9 +159,9 @@ impl stack::Client for Caller {
     fn warm_up(&mut self) -> Result<()> {
         let servers = u8::try_from(self.servers.len())?;
         let route: Vec<u8> = (0..servers).collect();
-        let every_one = Pattern::Sequential {
+        let every_one = Pattern::Calls(Shape::Chain {
             servers: route.len(),
-        };
+        });
         self.plan.lay(every_one, &route, 0);
         self.operate()
     }

@@ -17,6 +17,7 @@ mod random;
 mod rerun;
 mod shrink;
 mod trail;
+pub mod tree;
 mod weights;
 mod workload;
 mod world;

@@ -147,7 +147,7 @@ pub(crate) fn compare(
 }
 
 /// Refuses what can't be measured; yields how many servers there are to be.
-fn check(patterns: &[Pattern], options: &RunOptions) -> Result<usize> {
+pub(crate) fn check(patterns: &[Pattern], options: &RunOptions) -> Result<usize> {
     let wished = patterns.iter().map(|pattern| pattern.servers()).max();
     let needed = patterns.iter().map(|pattern| pattern.least_servers());
     let needed = needed.max().unwrap_or(0);

@@ -24,6 +24,7 @@ mod floor;
 pub mod harness;
 mod hops;
 mod large;
+mod loading;
 mod on_polling;
 mod on_wallaby;
 mod operator;

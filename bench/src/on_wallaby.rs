@@ -4,6 +4,7 @@
 
 use crate::fleet::{Control, Fleet, ServerConfig, Transport};
 use crate::harness::{Latencies, Traffic};
+use crate::loading::Loading;
 use crate::operator::Operator;
 use crate::patience::block_on;
 use crate::pattern::{Pattern, Routes, Shape};
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use wallaby::codec::Raw;
@@ -41,24 +42,27 @@ pub(crate) fn serve(config: &ServerConfig) -> Result<()> {
     let directory = Directory::default();
     let server = builder(config, &format!("server-{}", config.index))?.serve(relay(&directory));
     let endpoint = runtime.block_on(server.bind())?;
+    let (own, handle) = (config.index, runtime.handle().clone());
     // Instructions are read on a thread of their own; this one is the runtime's.
     let (ended, end) = oneshot::channel();
     thread::Builder::new()
         .name("bench-control".into())
         .spawn(move || {
-            let _ = ended.send(attend(&endpoint, &directory));
+            let _ = ended.send(attend(&endpoint, &directory, own, handle));
         })?;
     runtime.block_on(end)?
 }
 
-fn attend(endpoint: &Endpoint, directory: &Directory) -> Result<()> {
+fn attend(endpoint: &Endpoint, directory: &Directory, own: u8, runtime: Handle) -> Result<()> {
     let mut control = Control;
     let address = endpoint.address().context("the server does not listen")?;
     let peers = control.exchange_addresses(&address.to_string())?;
-    if directory.set(addresses(&peers.servers)?).is_err() {
+    let servers = addresses(&peers.servers)?;
+    if directory.set(servers.clone()).is_err() {
         bail!("was told the addresses twice");
     }
-    control.attend(|| traffic(endpoint))
+    let mut loading = Loading::new(endpoint.clone(), servers, own, runtime);
+    control.attend_loaded(|| traffic(endpoint), |order| loading.carry_out(order))
 }
 
 fn relay(directory: &Directory) -> Service {

@@ -1,11 +1,12 @@
 //! The patterns of messages that are measured, and whom they go to.
 
 use crate::random::Random;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 pub use wallaby_sim::tree::{Form, Query, Shape, Tree};
 
 /// Who sends what to whom in one operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Pattern {
     /// One call: client → s1 → ... → sn → client, or a tree of such.
     Multihop(Shape),

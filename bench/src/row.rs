@@ -41,6 +41,9 @@ pub struct Row {
     /// Operations per second that were begun at random times, whether or not as many could be done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offered_per_s: Option<f64>,
+    /// Operations of these that could not begin: too many were under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<u64>,
     /// The model that predicts the figures, if they are not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<String>,

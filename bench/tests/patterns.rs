@@ -4,8 +4,9 @@
 use std::env;
 use std::error::Error;
 use std::time::Duration;
+use wallaby_bench::pattern::Query;
 use wallaby_bench::stack::Stack;
-use wallaby_bench::thesis::{LatencyOptions, latency};
+use wallaby_bench::thesis::{LatencyOptions, LoadOptions, latency, load};
 use wallaby_bench::{
     FanoutOptions, HopsOptions, LargeOptions, Launcher, Own, RunOptions, ThroughputOptions,
     Transport, fanout, hops, server_main, throughput,
@@ -30,6 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     small_calls_pass_large_messages()?;
     many_calls_are_under_way()?;
     the_thesis_patterns_take_its_messages()?;
+    every_process_is_client_and_server_under_load()?;
     an_impossible_processor_is_a_clear_error()
 }
 
@@ -267,12 +269,43 @@ fn the_thesis_patterns_take_its_messages() -> Result<(), Box<dyn Error>> {
             }
             _ => (calls, calls),
         };
-        // Over UDP some packets only acknowledge; the polling driver counts none of its own.
-        if row.messages.is_some() {
-            assert_eq!(row.messages, Some(f64::from(messages)), "{row:?}");
-            assert_eq!(row.client_messages, Some(f64::from(client)), "{row:?}");
+        let counted = (row.messages, row.client_messages);
+        let expected = (Some(f64::from(messages)), Some(f64::from(client)));
+        if row.transport != "udp" {
+            assert_eq!(counted, expected, "{row:?}");
+        } else if counted.0.is_some() {
+            // What comes late is asked about, and on a busy machine it may be.
+            assert!(
+                counted.0 >= expected.0 && counted.1 >= expected.1,
+                "{row:?}"
+            );
         }
         assert!(row.client_cpu_us <= Some(row.cpu_us_per_op), "{row:?}");
+    }
+    Ok(())
+}
+
+fn every_process_is_client_and_server_under_load() -> Result<(), Box<dyn Error>> {
+    let options = LoadOptions {
+        queries: vec![Query::Is2],
+        loads: vec![20],
+        under_way: 2,
+        run: RunOptions {
+            transports: vec![Transport::Unix, Transport::Udp],
+            servers: Some(4),
+            turn: Duration::from_millis(50),
+            ..brief(&[])
+        },
+    };
+    let rows = load(&options, |_| ())?;
+    assert_eq!(rows.len(), 2 * 2 * 2, "transports, forms, loads: {rows:?}");
+    for row in rows {
+        assert_eq!(row.bench, "load-is2");
+        assert_eq!(row.offered_per_s.is_some(), row.n == 20, "{row:?}");
+        assert!(
+            row.ops_per_s > Some(0.0) && row.cpu_us_per_op > 0.0,
+            "{row:?}"
+        );
     }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! Chapter 6 of the DPC thesis anew: its patterns of messages by multi-hop calls and by plain calls over the same stack.
 //!
 //! As there, handlers have no application in them: what is measured is what communication costs. [`latency`] has figures
-//! 6.1, 6.2, 6.4, 6.5 and 6.6 and table 6.3.
+//! 6.1, 6.2, 6.4, 6.5 and 6.6 and table 6.3, [`load`] figure 6.7.
 
 mod latency;
+mod load;
 
 pub use latency::{LatencyOptions, latency};
+pub use load::{LoadOptions, load};

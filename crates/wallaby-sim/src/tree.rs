@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// Requests and which of them needs which: parents stand before their children, generation by generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
@@ -24,7 +26,7 @@ pub struct Node {
 }
 
 /// How a tree is carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Form {
     /// One call of which servers pass the parts on.
     Multihop,
@@ -33,7 +35,7 @@ pub enum Form {
 }
 
 /// The trees that the DPC thesis measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Shape {
     /// Servers in sequence (figure 6.1).
     Chain {
@@ -55,7 +57,7 @@ pub enum Shape {
 }
 
 /// The short reads of the LDBC social network benchmark, with the inputs that table 6.2 of the thesis assumes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Query {
     /// A person's profile.
     Is1,

@@ -76,7 +76,7 @@ bench: setup-build ## Multi-hop calls against RPC and raw-socket floors, pinned 
 	done; done
 
 .PHONY: bench-report
-bench-report: setup-build ## Measure everything again and rewrite docs/performance.md and docs/results (half an hour)
+bench-report: setup-build ## Measure everything again and rewrite docs/performance.md and docs/results (half an hour); ARGS="--page thesis": docs/thesis.md
 	@$(CARGO) run --release --locked -q -p wallaby-cli -- bench report $(ARGS)
 
 .PHONY: bench-peers

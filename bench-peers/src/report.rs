@@ -87,7 +87,7 @@ fn jobs() -> Vec<Job> {
             };
             hops(&hops_options, progress)
         }),
-        chart: Some(Chart::hops()),
+        chart: Some(|rows| Chart::hops().svg(rows)),
         table: table::latency,
     };
     let parallel = |name, command, pin| Job {

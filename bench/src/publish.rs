@@ -4,7 +4,6 @@
 //! what machine and by which command they were measured, its chart into `results/NAME.svg`, and its tables into
 //! the page, between two comments that name the job. The words around them are written by hand and stay.
 
-use crate::chart::Chart;
 use crate::comparison::round;
 use crate::harness::Progress;
 use crate::row::{self, Row};
@@ -53,7 +52,7 @@ pub struct Job {
     /// Measures so many rounds.
     pub measure: Box<Measure>,
     /// How its rows are drawn, if they are.
-    pub chart: Option<Chart>,
+    pub chart: Option<fn(&[Row]) -> String>,
     /// Its rows in Markdown.
     pub table: fn(&[Row]) -> String,
 }
@@ -251,9 +250,9 @@ impl Measured {
         row::write(&self.rows, &mut text)?;
         write_file(&results.join(format!("{}.jsonl", job.name)), &text)?;
         match &job.chart {
-            Some(chart) => write_file(
+            Some(draw) => write_file(
                 &results.join(format!("{}.svg", job.name)),
-                chart.svg(&self.rows).as_bytes(),
+                draw(&self.rows).as_bytes(),
             ),
             None => Ok(()),
         }
@@ -344,6 +343,7 @@ const UNKNOWN: &str = "unknown";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chart::Chart;
     use crate::row::tests::sample;
     use crate::table;
 
@@ -352,7 +352,7 @@ mod tests {
             name: "some",
             command: "hops",
             measure: Box::new(|_, _| Ok(Vec::new())),
-            chart: Some(Chart::hops()),
+            chart: Some(|rows| Chart::hops().svg(rows)),
             table: table::markdown,
         };
         Page {

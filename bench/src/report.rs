@@ -118,8 +118,8 @@ impl Job {
             command: self.command,
             measure: Box::new(|rounds, progress| self.measure(rounds, progress)),
             chart: match self.bench {
-                Bench::Hops => Some(Chart::hops()),
-                Bench::Fanout => Some(Chart::fanout()),
+                Bench::Hops => Some(|rows| Chart::hops().svg(rows)),
+                Bench::Fanout => Some(|rows| Chart::fanout().svg(rows)),
                 Bench::Large => None, // two sizes make no line
             },
             table: table::markdown,

@@ -55,14 +55,17 @@ impl LatencyOptions {
     }
 
     fn patterns(&self) -> Vec<Pattern> {
+        let forms = |shape| [Pattern::Multihop(shape), Pattern::Calls(shape)];
+        self.shapes().into_iter().flat_map(forms).collect()
+    }
+
+    /// All that is measured, in the order of the figures.
+    pub(super) fn shapes(&self) -> Vec<Shape> {
         let hops = self.hops.iter().map(|&servers| Shape::Chain { servers });
         let fanout = self.fanout.iter().map(|&servers| Shape::Fan { servers });
         let bounces = self.bounces.iter().map(|&bounces| Shape::Ray { bounces });
         let queries = self.queries.iter().map(|&query| Shape::Query(query));
-        let shapes = hops.chain(fanout).chain(bounces).chain(queries);
-        shapes
-            .flat_map(|shape| [Pattern::Multihop(shape), Pattern::Calls(shape)])
-            .collect()
+        hops.chain(fanout).chain(bounces).chain(queries).collect()
     }
 }
 

@@ -2,9 +2,10 @@
 
 use crate::output::print;
 use crate::progress::Progress;
+use crate::thesis::Thesis;
 use crate::time;
 use anyhow::Context;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 use wallaby_bench::chart::Chart;
@@ -70,9 +71,14 @@ pub(crate) enum Bench {
         #[command(flatten)]
         common: Common,
     },
-    /// Measure all that is published and bring docs/performance.md up to date; takes a long while
+    /// The DPC thesis' evaluation anew: hops, fan-out, rays and queries; load; and a simulated cluster
+    Thesis(Thesis),
+    /// Measure all that is published and bring a page in docs up to date; takes a long while
     Report {
-        /// The folder with performance.md and results
+        /// The page
+        #[arg(long, value_enum, default_value = "performance")]
+        page: Page,
+        /// The folder with the pages and results
         #[arg(long, value_name = "DIR", default_value = "docs")]
         docs: PathBuf,
         /// Run only these jobs, by the names of their files [default: all]
@@ -85,6 +91,15 @@ pub(crate) enum Bench {
         #[arg(long)]
         page_only: bool,
     },
+}
+
+/// A page of measurements.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Page {
+    /// docs/performance.md
+    Performance,
+    /// docs/thesis.md
+    Thesis,
 }
 
 /// What all benchmarks take.
@@ -174,7 +189,12 @@ impl Bench {
                 drop(progress);
                 common.show(&rows)
             }
+            Self::Thesis(thesis) => {
+                drop(progress);
+                thesis.run()
+            }
             Self::Report {
+                page,
                 docs,
                 only,
                 rounds,
@@ -186,23 +206,27 @@ impl Bench {
                     rounds,
                     page_only,
                 };
-                report(&options, progress)
+                report(page, &options, progress)
             }
         }
     }
 }
 
 /// A report, with a bar for each job.
-fn report(options: &ReportOptions, mut progress: Progress) -> anyhow::Result<()> {
+fn report(page: Page, options: &ReportOptions, mut progress: Progress) -> anyhow::Result<()> {
     let mut job = None;
-    wallaby_bench::report(options, |name, now| {
+    let show = |name: &str, now: wallaby_bench::Progress<'_>| {
         if job.as_deref() != Some(name) {
             job = Some(name.to_owned());
             progress = Progress::new("measuring");
             progress.note(name);
         }
         progress.set(now.done, now.total);
-    })
+    };
+    match page {
+        Page::Performance => wallaby_bench::report(options, show),
+        Page::Thesis => wallaby_bench::thesis::report(options, show),
+    }
 }
 
 impl Common {

@@ -6,6 +6,7 @@
 
 mod broken;
 mod campaign;
+pub mod cluster;
 mod context;
 mod coverage;
 mod network;

@@ -145,6 +145,7 @@ impl Shape {
                 let mut hit = (bounces > 0).then(|| tree.root());
                 for bounce in 1..=bounces {
                     let Some(above) = hit else { break };
+                    // As in the thesis, the shadow is asked for first.
                     let below = tree.below(above, if bounce < bounces { 2 } else { 1 });
                     hit = below.get(1).copied();
                 }

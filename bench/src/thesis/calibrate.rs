@@ -37,8 +37,6 @@ pub fn calibrate(rows: &[Row], transport: &str) -> Result<Costs> {
         );
         anyhow::Ok((figure(last) - figure(first)) / (last.n - first.n) as f64)
     };
-    let (latency, client): (fn(&Row) -> f64, fn(&Row) -> f64) =
-        (|row| row.p50_us, |row| row.client_cpu_us.unwrap_or(0.0));
     let (hop, round_trip) = (
         slope("hops", "wallaby-dpc", latency)?,
         slope("hops", "wallaby-rpc", latency)?,
@@ -76,6 +74,14 @@ pub fn calibrate(rows: &[Row], transport: &str) -> Result<Costs> {
         },
         network: Network::of_one_site(3.0, 25.0),
     })
+}
+
+fn latency(row: &Row) -> f64 {
+    row.p50_us
+}
+
+fn client(row: &Row) -> f64 {
+    row.client_cpu_us.unwrap_or(0.0)
 }
 
 /// To hundredths: more digits say nothing.

@@ -30,7 +30,7 @@ impl Default for ClusterOptions {
             costs: Costs::wallaby(),
             servers: 20,
             payload: 100,
-            operations: 1_001,
+            operations: 301,
             seed: 1,
         }
     }
@@ -69,7 +69,7 @@ pub fn cluster_load(options: &ClusterOptions) -> Result<Vec<Row>> {
         let shape = Shape::Query(query);
         let options = ClusterOptions {
             // Enough at each host to see a tail.
-            operations: options.operations.max(500 * options.servers),
+            operations: options.operations.max(250 * options.servers),
             ..options.clone()
         };
         let bench = format!("load-{}", shape.bench());

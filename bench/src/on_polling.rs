@@ -2,7 +2,7 @@
 
 use crate::fleet::{Control, Fleet, ServerConfig};
 use crate::harness::{Latencies, Traffic};
-use crate::on_wallaby::{PASS, SPREAD, addresses, not_one, step};
+use crate::on_wallaby::{PASS, SPREAD, addresses, next, step};
 use crate::pattern::{Form, Pattern, Routes, Shape};
 use crate::plan::{CLIENT, Plan, check, is_line};
 use crate::stack;
@@ -101,14 +101,11 @@ pub(crate) fn serve(config: &ServerConfig) -> Result<()> {
     let mut endpoint = Delayed::bind(config.link)?;
     let known = Arc::clone(&directory);
     endpoint.serve(&PASS, move |request, (message,)| {
-        let (message, targets) = step(message)?;
-        let message = message.freeze();
-        match targets.as_slice() {
-            [CLIENT] => request.respond(&message)?,
-            [server] => {
-                request.forward(locate(&known, *server)?.clone(), PASS.target((message,)))?
+        match next(message)? {
+            (message, CLIENT) => request.respond(&message)?,
+            (message, server) => {
+                request.forward(locate(&known, server)?.clone(), PASS.target((message,)))?
             }
-            _ => return Err(not_one()),
         }
         Ok(())
     })?;

@@ -8,7 +8,7 @@ use crate::loading::Loading;
 use crate::operator::Operator;
 use crate::patience::block_on;
 use crate::pattern::{Pattern, Routes, Shape};
-use crate::plan::{CLIENT, Targets, is_line};
+use crate::plan::{CLIENT, Targets, is_line, pass_on};
 use crate::stack;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
@@ -86,18 +86,12 @@ async fn pass(
     message: Bytes,
     directory: Directory,
 ) -> Result<(), Status> {
-    let (message, targets) = step(message)?;
-    match targets.as_slice() {
-        [CLIENT] => request.respond(message.freeze()).await?,
-        [server] => {
-            let server = locate(&directory, *server)?;
-            request
-                .forward(server, PASS.target((message.freeze(),)))
-                .await?
-        }
-        _ => return Err(not_one()),
+    let (message, next) = next(message)?;
+    if next == CLIENT {
+        return Ok(request.respond(message).await?);
     }
-    Ok(())
+    let server = locate(&directory, next)?;
+    Ok(request.forward(server, PASS.target((message,))).await?)
 }
 
 async fn spread(
@@ -173,9 +167,13 @@ pub(crate) fn step(message: Bytes) -> Result<(BytesMut, Targets), Status> {
     Ok((message, targets))
 }
 
-pub(crate) fn not_one() -> Status {
-    let why = "a message to be spread was passed";
-    Status::new(Code::InvalidArgument, why)
+/// The message as it is to be sent on, and to whom, if that is one.
+pub(crate) fn next(message: Bytes) -> Result<(Bytes, u8), Status> {
+    let refused = |why: String| Status::new(Code::InvalidArgument, why);
+    let mut message = BytesMut::from(message);
+    let next = pass_on(&mut message).map_err(|error| refused(error.to_string()))?;
+    let next = next.ok_or_else(|| refused("a message to be spread was passed".into()))?;
+    Ok((message.freeze(), next))
 }
 
 fn locate(directory: &Directory, server: u8) -> Result<&Address, Status> {

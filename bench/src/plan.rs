@@ -98,20 +98,12 @@ impl Targets {
     /// The payload is shorter than it says, or asks for servers that it does not name.
     pub fn of(&mut self, payload: &mut [u8]) -> Result<()> {
         (self.count, self.uniform) = (0, true);
-        if is_answer(payload) {
-            self.push(CLIENT, (0, 0));
+        if let Some(next) = pass_on(payload)? {
+            self.push(next, (0, 0));
             return Ok(());
         }
         let (verb, left) = (payload[8], usize::from(payload[9]));
         let end = HEADER + ENTRY * left;
-        ensure!(payload.len() >= end, "a message is shorter than its route");
-        if let ([.., server, next], 1) = (&payload[HEADER..end], verb) {
-            // In sequence: what is left stands where it stood.
-            let (server, next) = (*server, *next);
-            self.push(server, (0, 0));
-            (payload[8], payload[9]) = (next, (left - 1) as u8); // at least one is there
-            return Ok(());
-        }
         if verb & ANSWERS != 0 {
             self.push(CLIENT, (0, 0));
         }
@@ -165,6 +157,27 @@ impl Targets {
         self.branches[self.count] = branch;
         self.count += 1;
     }
+}
+
+/// Does what a server has to do with a payload that goes to one target: which that is. None, and nothing is done, if there
+/// are to be several, for which there are [`Targets`].
+///
+/// # Errors
+/// The payload is shorter than it says.
+pub fn pass_on(payload: &mut [u8]) -> Result<Option<u8>> {
+    if is_answer(payload) {
+        return Ok(Some(CLIENT));
+    }
+    let left = usize::from(payload[9]);
+    let end = HEADER + ENTRY * left;
+    ensure!(payload.len() >= end, "a message is shorter than its route");
+    let ([.., server, next], 1) = (&payload[HEADER..end], payload[8]) else {
+        return Ok(None);
+    };
+    // What is left stands where it stood.
+    let (server, next) = (*server, *next);
+    (payload[8], payload[9]) = (next, (left - 1) as u8); // at least one is there
+    Ok(Some(server))
 }
 
 /// Whether a payload goes to the client as it is: its route is at its end, or it has none.

@@ -259,9 +259,9 @@ mod tests {
         assert!(check(&ten, &RunOptions::default()).is_ok());
         assert!(refused(&[], |_| ()).contains("nothing to measure"));
         assert!(refused(&[chain(0)], |_| ()).contains("nothing to measure"));
-        assert!(refused(&[chain(65)], |_| ()).contains("64 are possible"));
+        assert!(refused(&[chain(65)], |_| ()).contains("it takes 138 to 1048576"));
         assert!(
-            refused(&ten, |options| options.servers = Some(9)).contains("10 servers are needed")
+            refused(&ten, |options| options.servers = Some(1)).contains("2 servers are needed")
         );
         assert!(refused(&ten, |options| options.servers = Some(99)).contains("too many"));
         assert!(refused(&ten, |options| options.payload = 19).contains("it takes 28 to 1048576"));

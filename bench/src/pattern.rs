@@ -76,12 +76,9 @@ impl Pattern {
         }
     }
 
-    /// With how few servers it can be carried out: where requests may meet at a server, two suffice.
+    /// With how few servers it can be carried out: requests may meet at one, but nobody passes them on to himself.
     pub fn least_servers(self) -> usize {
-        match self.shape() {
-            Shape::Query(_) | Shape::Ray { .. } => self.servers().min(2),
-            Shape::Chain { .. } | Shape::Fan { .. } => self.servers(),
-        }
+        self.servers().min(2)
     }
 
     /// The requests of an operation.

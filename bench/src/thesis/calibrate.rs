@@ -50,7 +50,7 @@ pub fn calibrate(rows: &[Row], transport: &str) -> Result<Costs> {
             cost > 0.0,
             "{what} would cost {cost:.2} µs: measure again on a quiet machine"
         );
-        Ok(round_up(cost))
+        Ok(rounded(cost))
     };
     Ok(Costs {
         name: "wallaby".into(),
@@ -59,18 +59,19 @@ pub fn calibrate(rows: &[Row], transport: &str) -> Result<Costs> {
              the client's time {receive:.2} µs for each further answer and {exchange:.2} µs for each further call"
         ),
         multihop: MessageCosts {
-            send_us: positive("sending on", hop - wake - receive)?,
+            send_us: positive("sending", one("wallaby-dpc")? / 2.0 - wake - receive)?,
             receive_us: positive("receiving", receive)?,
-            wake_us: round_up(wake),
-            call_us: round_up((one("wallaby-dpc")? - 2.0 * hop).max(0.0)),
-            afterwards_us: 0.0,
+            wake_us: rounded(wake),
+            // A hop more is a message more, and whatever else it costs to pass a request on.
+            pass_on_us: rounded((hop - one("wallaby-dpc")? / 2.0).max(0.0)),
+            ..MessageCosts::default()
         },
         calls: MessageCosts {
             send_us: positive("sending", exchange - receive)?,
             receive_us: positive("receiving", receive)?,
-            wake_us: round_up(wake),
-            call_us: round_up((one("wallaby-rpc")? - round_trip).max(0.0)),
-            afterwards_us: 0.0,
+            wake_us: rounded(wake),
+            call_us: rounded((one("wallaby-rpc")? - round_trip).max(0.0)),
+            ..MessageCosts::default()
         },
         network: Network::of_one_site(3.0, 25.0),
     })
@@ -85,7 +86,7 @@ fn client(row: &Row) -> f64 {
 }
 
 /// To hundredths: more digits say nothing.
-fn round_up(cost: f64) -> f64 {
+fn rounded(cost: f64) -> f64 {
     (cost * 100.0).round() / 100.0
 }
 
@@ -95,15 +96,15 @@ mod tests {
     use crate::row::tests::sample;
 
     fn rows() -> Vec<Row> {
-        // Waking 2, receiving 1, sending 3 (a plain call: 2.5), a multi-hop call 0.5 more.
+        // Waking 2, receiving 1, sending 3 (a plain call: 2.5), passing on 0.5 more.
         let row = |bench: &str, system: &str, n, p50_us, client| Row {
             bench: bench.into(),
             client_cpu_us: Some(client),
             ..sample(system, "udp", n, p50_us)
         };
         vec![
-            row("hops", "wallaby-dpc", 1, 12.5, 6.0),
-            row("hops", "wallaby-dpc", 10, 66.5, 6.0),
+            row("hops", "wallaby-dpc", 1, 12.0, 6.0),
+            row("hops", "wallaby-dpc", 10, 70.5, 6.0),
             row("hops", "wallaby-rpc", 1, 11.0, 5.5),
             row("hops", "wallaby-rpc", 10, 110.0, 55.0),
             row("fanout", "wallaby-dpc", 1, 18.0, 6.0),
@@ -121,7 +122,7 @@ mod tests {
                 costs.wake_us,
                 costs.receive_us,
                 costs.send_us,
-                costs.call_us,
+                costs.pass_on_us,
             )
         };
         assert_eq!(figures(costs.multihop), (2.0, 1.0, 3.0, 0.5));

@@ -31,13 +31,23 @@ fn is_load(row: &Row) -> bool {
 
 type Measurement = fn(u32, &mut dyn FnMut(Progress<'_>)) -> Result<Vec<Row>>;
 
-const JOBS: [(&str, &str, Measurement); 10] = [
+const JOBS: [(&str, &str, Measurement); 11] = [
     (
         "thesis-pinned",
         "thesis --part latency --pin 0",
         |rounds, progress| {
             let mut options = LatencyOptions::default();
             (options.run.pin, options.run.rounds) = (Some(0), rounds);
+            latency(&options, progress)
+        },
+    ),
+    (
+        "thesis-few",
+        "thesis --part latency --pin 0 --servers 4",
+        |rounds, progress| {
+            let mut options = LatencyOptions::default();
+            (options.run.pin, options.run.rounds) = (Some(0), rounds);
+            options.run.servers = Some(4);
             latency(&options, progress)
         },
     ),
@@ -198,16 +208,17 @@ fn model(_: &[Vec<Row>]) -> String {
 
 fn used_costs(_: &[Vec<Row>]) -> String {
     let mut text =
-        "| costs | form | send | receive | afterwards | wake | call | one way |\n|---|---|---:|---:|---:|---:|---:|---:|\n"
+        "| costs | form | send | receive | pass on | afterwards | wake | call | one way |\n|---|---|---:|---:|---:|---:|---:|---:|---:|\n"
             .to_owned();
     for costs in [Costs::thesis(), Costs::wallaby()] {
         for (form, each) in [("multi-hop", costs.multihop), ("calls", costs.calls)] {
             let _ = writeln!(
                 text,
-                "| {} | {form} | {} | {} | {} | {} | {} | {} |",
+                "| {} | {form} | {} | {} | {} | {} | {} | {} | {} |",
                 costs.name,
                 each.send_us,
                 each.receive_us,
+                each.pass_on_us,
                 each.afterwards_us,
                 each.wake_us,
                 each.call_us,

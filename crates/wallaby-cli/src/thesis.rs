@@ -42,7 +42,7 @@ pub(crate) struct Thesis {
     /// Simulated: what messages cost, thesis, wallaby, or a file that --calibrate wrote
     #[arg(long, value_name = "NAME", default_value = "wallaby")]
     costs: String,
-    /// Simulated: servers
+    /// Servers; on one processor each finds its caches as others left them, so fewer may be nearer to a cluster
     #[arg(long, value_name = "NUMBER", default_value_t = 20)]
     servers: usize,
     /// Simulated: sites that the hosts are spread over
@@ -97,7 +97,7 @@ impl Thesis {
             Part::Latency => {
                 let mut options = LatencyOptions::default().over_link(self.link);
                 let run = &mut options.run;
-                (run.pin, run.rounds) = (self.pin, self.rounds);
+                (run.pin, run.rounds, run.servers) = (self.pin, self.rounds, Some(self.servers));
                 run.transports = transports(&run.transports);
                 latency(&options, show)
             }
@@ -105,6 +105,7 @@ impl Thesis {
                 let mut options = LoadOptions::default();
                 let run = &mut options.run;
                 (run.pin, run.rounds) = (self.pin, self.rounds.div_ceil(6));
+                run.servers = Some(self.servers);
                 run.transports = transports(&run.transports);
                 load(&options, show)
             }

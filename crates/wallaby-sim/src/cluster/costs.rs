@@ -37,6 +37,9 @@ pub struct MessageCosts {
     pub wake_us: f64,
     /// To begin a call and to see its end.
     pub call_us: f64,
+    /// What a request that a server passes on costs it besides.
+    #[serde(default)]
+    pub pass_on_us: f64,
 }
 
 impl Costs {
@@ -90,6 +93,7 @@ impl Costs {
                 costs.afterwards_us,
                 costs.wake_us,
                 costs.call_us,
+                costs.pass_on_us,
             ];
             all.iter().all(|cost| (0.0..=1e6).contains(cost))
         };

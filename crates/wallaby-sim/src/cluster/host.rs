@@ -74,6 +74,10 @@ impl Turn {
         self.messages += 1;
     }
 
+    pub(super) fn pass_on(&mut self) {
+        self.now += micros(self.costs.pass_on_us);
+    }
+
     pub(super) fn call(&mut self) {
         self.now += micros(self.costs.call_us);
     }
@@ -89,6 +93,7 @@ mod tests {
         afterwards_us: 5.0,
         wake_us: 7.0,
         call_us: 11.0,
+        pass_on_us: 13.0,
     };
 
     #[test]

@@ -221,6 +221,9 @@ impl<'run> Run<'run> {
             if at_client && (self.form == Form::Calls || !letter.answer) {
                 turn.call();
             }
+            if !at_client && !letter.answer {
+                turn.pass_on();
+            }
             turn.send();
             let bytes = size(&letter.message, &mut self.bytes);
             let serialised = micros(bytes as f64 * 8.0 / (self.network.gigabits_per_s * 1e3));

@@ -4,6 +4,7 @@
 //! what machine and by which command they were measured, its chart into `results/NAME.svg`, and its tables into
 //! the page, between two comments that name the job. The words around them are written by hand and stay.
 
+use crate::chart::Chart;
 use crate::comparison::round;
 use crate::harness::Progress;
 use crate::row::{self, Row};
@@ -52,9 +53,38 @@ pub struct Job {
     /// Measures so many rounds.
     pub measure: Box<Measure>,
     /// How its rows are drawn, if they are.
-    pub chart: Option<fn(&[Row]) -> String>,
+    pub chart: Option<Drawing>,
     /// Its rows in Markdown.
     pub table: fn(&[Row]) -> String,
+}
+
+/// Rows as an SVG.
+pub enum Drawing {
+    /// As a chart of latencies.
+    Chart(Chart),
+    /// In a way of the page's own.
+    Own(fn(&[Row]) -> String),
+}
+
+impl Drawing {
+    fn svg(&self, rows: &[Row]) -> String {
+        match self {
+            Self::Chart(chart) => chart.svg(rows),
+            Self::Own(draw) => draw(rows),
+        }
+    }
+}
+
+impl fmt::Debug for Drawing {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a drawing")
+    }
+}
+
+impl From<Chart> for Drawing {
+    fn from(chart: Chart) -> Self {
+        Self::Chart(chart)
+    }
 }
 
 /// What is to be said of the rows of all jobs.
@@ -252,7 +282,7 @@ impl Measured {
         match &job.chart {
             Some(draw) => write_file(
                 &results.join(format!("{}.svg", job.name)),
-                draw(&self.rows).as_bytes(),
+                draw.svg(&self.rows).as_bytes(),
             ),
             None => Ok(()),
         }
@@ -343,7 +373,6 @@ const UNKNOWN: &str = "unknown";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chart::Chart;
     use crate::row::tests::sample;
     use crate::table;
 
@@ -352,7 +381,7 @@ mod tests {
             name: "some",
             command: "hops",
             measure: Box::new(|_, _| Ok(Vec::new())),
-            chart: Some(|rows| Chart::hops().svg(rows)),
+            chart: Some(Chart::hops().into()),
             table: table::markdown,
         };
         Page {

@@ -93,12 +93,30 @@ const JOBS: [Job; 7] = [
     },
 ];
 
-/// Runs the jobs of `performance.md` and brings the page up to date; see [`publish()`].
+/// Runs the jobs of `performance.md`, `flexrpc.md` and `thesis.md`, and brings the pages up to date; see [`publish()`].
 ///
 /// # Errors
 /// The jobs that failed and why, or what can't be read or written.
-pub fn report(options: &ReportOptions, progress: impl FnMut(&str, Progress<'_>)) -> Result<()> {
-    publish(&page(), options, progress)
+pub fn report(options: &ReportOptions, mut progress: impl FnMut(&str, Progress<'_>)) -> Result<()> {
+    let only = options.only.iter().cloned();
+    let (flexrpc, others): (Vec<_>, Vec<_>) = only.partition(|name| name.starts_with("flexrpc-"));
+    let others = others.into_iter();
+    let (thesis, ours): (Vec<_>, Vec<_>) = others.partition(|name| name.starts_with("thesis-"));
+    let all = options.only.is_empty();
+    let of_page = |only: &[String]| ReportOptions {
+        only: only.to_vec(),
+        ..options.clone()
+    };
+    if all || !ours.is_empty() {
+        publish(&page(), &of_page(&ours), &mut progress)?;
+    }
+    if all || !flexrpc.is_empty() {
+        crate::flexrpc::report(&of_page(&flexrpc), &mut progress)?;
+    }
+    if all || !thesis.is_empty() {
+        crate::thesis::report(&of_page(&thesis), &mut progress)?;
+    }
+    Ok(())
 }
 
 fn page() -> Page {
@@ -118,8 +136,8 @@ impl Job {
             command: self.command,
             measure: Box::new(|rounds, progress| self.measure(rounds, progress)),
             chart: match self.bench {
-                Bench::Hops => Some(|rows| Chart::hops().svg(rows)),
-                Bench::Fanout => Some(|rows| Chart::fanout().svg(rows)),
+                Bench::Hops => Some(Chart::hops().into()),
+                Bench::Fanout => Some(Chart::fanout().into()),
                 Bench::Large => None, // two sizes make no line
             },
             table: table::markdown,

@@ -127,6 +127,7 @@ impl<'run> Cluster<'run> {
             transport,
             index: 0,
             link: Duration::ZERO,
+            bandwidth: None,
             folder: folder.path().to_owned(),
             parent: process::id(),
         };

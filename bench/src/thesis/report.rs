@@ -4,7 +4,7 @@ use super::{ClusterOptions, LatencyOptions, LoadOptions, cluster, cluster_load, 
 use super::{draw, promise, tables};
 use crate::fleet::Transport;
 use crate::harness::Progress;
-use crate::publish::{self, Page, ReportOptions, publish};
+use crate::publish::{self, Drawing, Page, ReportOptions, publish};
 use crate::row::Row;
 use anyhow::Result;
 use std::fmt::Write as _;
@@ -132,10 +132,10 @@ fn page() -> Page {
         name,
         command,
         measure: Box::new(measure),
-        chart: Some(match name.ends_with("-load") {
+        chart: Some(Drawing::Own(match name.ends_with("-load") {
             true => draw::load,
             false => draw::latency,
-        }),
+        })),
         table: tables,
     };
     Page {

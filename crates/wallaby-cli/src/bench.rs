@@ -1,17 +1,20 @@
 //! `wallaby bench`: the benchmarks of the crate `wallaby-bench`, from the command line.
 
+use crate::bandwidth;
 use crate::output::print;
 use crate::progress::Progress;
 use crate::thesis::Thesis;
 use crate::time;
 use anyhow::Context;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 use wallaby_bench::chart::Chart;
+use wallaby_bench::flexrpc::{self, Figure};
 use wallaby_bench::{
-    FanoutOptions, HopsOptions, LargeOptions, ReportOptions, Row, RunOptions, ThroughputOptions,
-    Transport, row, table,
+    FanoutOptions, FlexrpcOptions, HopsOptions, LargeOptions, ReportOptions, Row, RunOptions,
+    ThroughputOptions, Transport, row, table,
 };
 
 /// Which benchmark.
@@ -73,11 +76,36 @@ pub(crate) enum Bench {
     },
     /// The DPC thesis' evaluation anew: hops, fan-out, rays and queries; load; and a simulated cluster
     Thesis(Thesis),
-    /// Measure all that is published and bring a page in docs up to date; takes a long while
+    /// FlexRPC's figures 4 to 8: single calls and multicast beside libtirpc (SunRPC) and raw sockets
+    Flexrpc {
+        /// Which figures of the paper
+        #[arg(
+            long,
+            value_name = "FIGURE,...",
+            value_delimiter = ',',
+            default_value = "4,6,7,8a,8b"
+        )]
+        figure: Vec<Figure>,
+        /// Limit what each process sends in multicasts, as its network link would: 1g, 100m
+        #[arg(long, value_name = "BITS", default_value = "1g", value_parser = bandwidth::parse)]
+        bandwidth: NonZeroU64,
+        /// Put the client and all servers on this processor [default: the system places them]
+        #[arg(long, value_name = "CPU")]
+        pin: Option<u32>,
+        /// Rounds; in each, every system has one turn
+        #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Measure only these systems, by their names in the table [default: all]
+        #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+        only: Vec<String>,
+        /// Print a line of JSON for each result
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        drawing: Drawing,
+    },
+    /// Measure all that is published and bring docs/performance.md, docs/flexrpc.md and docs/thesis.md up to date; takes a long while
     Report {
-        /// The page
-        #[arg(long, value_enum, default_value = "performance")]
-        page: Page,
         /// The folder with the pages and results
         #[arg(long, value_name = "DIR", default_value = "docs")]
         docs: PathBuf,
@@ -91,15 +119,6 @@ pub(crate) enum Bench {
         #[arg(long)]
         page_only: bool,
     },
-}
-
-/// A page of measurements.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Page {
-    /// docs/performance.md
-    Performance,
-    /// docs/thesis.md
-    Thesis,
 }
 
 /// What all benchmarks take.
@@ -193,8 +212,35 @@ impl Bench {
                 drop(progress);
                 thesis.run()
             }
+            Self::Flexrpc {
+                figure,
+                bandwidth,
+                pin,
+                rounds,
+                only,
+                json,
+                drawing,
+            } => {
+                let options = FlexrpcOptions {
+                    figures: figure,
+                    only,
+                    pin,
+                    bandwidth,
+                    rounds,
+                    ..FlexrpcOptions::default()
+                };
+                let results = flexrpc::flexrpc(&options, &mut show)?;
+                drop(progress);
+                for skipped in &results.skipped {
+                    eprintln!("{skipped}");
+                }
+                drawing.write(&flexrpc::svg(&results.rows))?;
+                match json {
+                    true => print_rows(&results.rows),
+                    false => print(&flexrpc::render(&results.rows)),
+                }
+            }
             Self::Report {
-                page,
                 docs,
                 only,
                 rounds,
@@ -206,27 +252,23 @@ impl Bench {
                     rounds,
                     page_only,
                 };
-                report(page, &options, progress)
+                report(&options, progress)
             }
         }
     }
 }
 
 /// A report, with a bar for each job.
-fn report(page: Page, options: &ReportOptions, mut progress: Progress) -> anyhow::Result<()> {
+fn report(options: &ReportOptions, mut progress: Progress) -> anyhow::Result<()> {
     let mut job = None;
-    let show = |name: &str, now: wallaby_bench::Progress<'_>| {
+    wallaby_bench::report(options, |name, now| {
         if job.as_deref() != Some(name) {
             job = Some(name.to_owned());
             progress = Progress::new("measuring");
             progress.note(name);
         }
         progress.set(now.done, now.total);
-    };
-    match page {
-        Page::Performance => wallaby_bench::report(options, show),
-        Page::Thesis => wallaby_bench::thesis::report(options, show),
-    }
+    })
 }
 
 impl Common {
@@ -244,20 +286,27 @@ impl Common {
 
     fn show(&self, rows: &[Row]) -> anyhow::Result<()> {
         if self.json {
-            let mut lines = Vec::new();
-            row::write(rows, &mut lines)?;
-            return print(&String::from_utf8_lossy(&lines));
+            return print_rows(rows);
         }
         print(&table::render(rows))
     }
 }
 
+fn print_rows(rows: &[Row]) -> anyhow::Result<()> {
+    let mut lines = Vec::new();
+    row::write(rows, &mut lines)?;
+    print(&String::from_utf8_lossy(&lines))
+}
+
 impl Drawing {
     fn draw(&self, rows: &[Row], chart: &Chart) -> anyhow::Result<()> {
+        self.write(&chart.svg(rows))
+    }
+
+    fn write(&self, svg: &str) -> anyhow::Result<()> {
         let Some(file) = &self.svg else {
             return Ok(());
         };
-        std::fs::write(file, chart.svg(rows))
-            .with_context(|| format!("{} can't be written", file.display()))
+        std::fs::write(file, svg).with_context(|| format!("{} can't be written", file.display()))
     }
 }

@@ -115,12 +115,23 @@ impl CallShared {
         self.act(state);
     }
 
-    /// A node is gone: its connection ended, and another life answers at its address, or nobody.
-    fn handle_gone(self: &Arc<Self>, node: NodeId) {
+    /// A node was not reached by a dial, for this reason or because another life answers there. `met` says that it was
+    /// reached there before.
+    fn handle_missed(self: &Arc<Self>, node: NodeId, met: bool, why: Option<&ConnectError>) {
         let now = self.endpoint.liveness.now();
         let mut state = self.lock();
-        if let (initiator, Some(watch)) = state.parts() {
-            watch.handle_gone(initiator, node, now);
+        let (initiator, Some(watch)) = state.parts() else {
+            return;
+        };
+        match why {
+            None | Some(ConnectError::Refused { .. } | ConnectError::Unreachable { .. }) if met => {
+                watch.handle_gone(initiator, node, now);
+            }
+            None | Some(ConnectError::Refused { .. }) => {
+                watch.handle_not_found(initiator, node, now);
+            }
+            // A server that only others can reach was never reached: that it still cannot be says nothing.
+            Some(_) => return,
         }
         self.act(state);
     }
@@ -204,6 +215,7 @@ impl CallShared {
                 .stall_limit
                 .or(self.endpoint.config.stall_limit),
             retries: self.resends(state),
+            partial: self.options.partial,
         };
         let servers: Vec<_> = state
             .roots
@@ -252,6 +264,7 @@ impl CallShared {
                     }
                 }
                 Action::Failed(failure) => failed = Some(failure),
+                Action::Lost(failure) => state.note_lost_for_good(*failure),
                 Action::Quiet => quiet = true,
                 Action::Retry {
                     request,
@@ -281,6 +294,11 @@ impl CallShared {
             Some(failure) if state.ended.is_none() => {
                 let failure = self.after_attempts(&state, Failure::Lost(failure));
                 self.end(state, failure.into());
+            }
+            // Nothing is missing besides what is lost.
+            None if state.ended.is_none() && state.is_complete_but_for_losses() => {
+                let ended = state.completed();
+                self.end(state, ended);
             }
             _ if !again.is_empty() => self.again(state, &again),
             _ => drop(state),
@@ -420,17 +438,16 @@ impl Inner {
         }
         let endpoint = Arc::clone(self);
         self.runtime.spawn(async move {
-            // A server that only others can reach was never reached: that it still cannot be says nothing.
-            let reached = to.node.is_some() && endpoint.pool.was_at(&address, to.node);
-            let gone = match endpoint.connect(&address).await {
+            let met = to.node.is_some() && endpoint.pool.was_at(&address, to.node);
+            let why = match endpoint.connect(&address).await {
                 Ok(peer) if to.node.is_none() || peer.node() == to.node => {
                     return call.ask(&peer, ping);
                 }
-                Ok(_) => true,
-                Err(error) => reached && matches!(error, ConnectError::Unreachable { .. }),
+                Ok(_) => None,
+                Err(error) => Some(error),
             };
-            if let (true, Some(node)) = (gone, to.node) {
-                call.handle_gone(node);
+            if let Some(node) = to.node {
+                call.handle_missed(node, met, why.as_ref());
             }
             endpoint.pool.set_unreachable(&address);
             call.ping_by_relays(&ping);

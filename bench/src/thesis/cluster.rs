@@ -112,6 +112,10 @@ impl ClusterOptions {
                 Form::Calls => "simulated-rpc".into(),
             },
             transport: "model".into(),
+            link_us: match self.costs.network.sites {
+                1 => 0,
+                _ => self.costs.network.between_sites_us as u64,
+            },
             n: n as u64,
             payload: self.payload as u64,
             rounds: 1,

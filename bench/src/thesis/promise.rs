@@ -22,7 +22,7 @@ pub(crate) fn of(rows: &[Row]) -> Vec<Promise> {
         return throughput(rows);
     }
     match (first.simulated.as_deref(), first.link_us) {
-        (Some("wallaby"), _) => predicted(rows),
+        (Some("wallaby"), 0) => predicted(rows),
         (Some(_), _) => Vec::new(),
         (None, 0) => [messages(rows), at_once(rows)].concat(),
         (None, _) => delayed(rows),

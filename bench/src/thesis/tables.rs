@@ -12,7 +12,8 @@ pub(crate) fn latency(rows: &[Row]) -> String {
             .iter()
             .filter(|row| row.transport == transport)
             .collect();
-        let link = of.first().map_or(0, |row| row.link_us);
+        let measured = of.first().filter(|row| row.simulated.is_none());
+        let link = measured.map_or(0, |row| row.link_us);
         // Writing to a string can't fail.
         let _ = writeln!(text, "**{}**\n", title(of.first().copied()));
         text.push_str(match link {
@@ -154,7 +155,11 @@ fn title(row: Option<&Row>) -> String {
         return "nothing".into();
     };
     if let Some(costs) = &row.simulated {
-        return format!("SIMULATED with the costs of {costs}, not measured");
+        let sites = match row.link_us {
+            0 => String::new(),
+            link => format!(", sites {} ms apart", link as f64 / 1_000.0),
+        };
+        return format!("SIMULATED with the costs of {costs}, not measured{sites}");
     }
     let link = match row.link_us {
         0 => String::new(),

@@ -37,7 +37,7 @@ pub struct MessageCosts {
     pub wake_us: f64,
     /// To begin a call and to see its end.
     pub call_us: f64,
-    /// What a request that a server passes on costs it besides.
+    /// What a request that a server passed on costs the next one besides.
     #[serde(default)]
     pub pass_on_us: f64,
 }

@@ -171,6 +171,9 @@ impl<'run> Run<'run> {
             let Message::Request(request) = letter.message else {
                 anyhow::bail!("a server gets nothing but requests");
             };
+            if request.depth > 0 {
+                turn.pass_on();
+            }
             let sent = serve(self.form, self.tree, letter.request, request)?;
             self.send(operation, to, sent, &mut turn)?;
             self.end(to, turn, false);
@@ -220,9 +223,6 @@ impl<'run> Run<'run> {
             let at_client = from == live.client;
             if at_client && (self.form == Form::Calls || !letter.answer) {
                 turn.call();
-            }
-            if !at_client && !letter.answer {
-                turn.pass_on();
             }
             turn.send();
             let bytes = size(&letter.message, &mut self.bytes);

@@ -309,7 +309,7 @@ impl Client {
                     self.view.outcome.get_or_insert(Outcome::Failed);
                 }
                 Action::Quiet => self.view.over = true,
-                Action::Frozen | Action::Retry { .. } => {}
+                Action::Lost(_) | Action::Frozen | Action::Retry { .. } => {}
             }
         }
         let complete = match (&self.reports, self.seed.variant) {

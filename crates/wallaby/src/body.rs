@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use wallaby_proto::connection::{BodyEvent, BodyRefusal};
 
 use crate::driver::peer::Peer;
+use crate::pipeline::Half;
 
 /// How much is read at a time from what a body is made of.
 const READ: usize = 32 * 1024;
@@ -59,6 +60,8 @@ enum Source {
     Done,
     Stream(Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>> + Send>>),
     Received(Received),
+    /// Somebody else reads it, too.
+    Half(Half),
     /// Nothing of it comes any more, and this is told.
     Broken(BodyError),
 }
@@ -118,6 +121,34 @@ impl Body {
         Self::of(Source::Received(received))
     }
 
+    pub(crate) fn half(half: Half) -> Self {
+        Self::of(Source::Half(half))
+    }
+
+    /// One that is here; `keep` lives as long as it does.
+    pub(crate) fn stored(chunks: Vec<Bytes>, keep: Arc<dyn Send + Sync>) -> Self {
+        let chunks = chunks.into_iter();
+        Self::of(Source::Stream(Box::pin(Stored {
+            chunks,
+            _keep: keep,
+        })))
+    }
+
+    /// Puts back the end of the chunk that was read last.
+    pub(crate) fn put_back(&mut self, bytes: Bytes) {
+        self.chunk = bytes;
+    }
+
+    /// The same behind these bytes.
+    pub(crate) fn after(self, bytes: Bytes) -> Self {
+        let mut body = match self.chunk.is_empty() {
+            true => self,
+            false => Self::of(Source::Stream(Box::pin(self))),
+        };
+        body.chunk = bytes;
+        body
+    }
+
     /// The next chunk; `None` when the body is whole. After an error nothing more comes.
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         poll_fn(|cx| self.poll_chunk(cx)).await
@@ -140,7 +171,10 @@ impl Body {
         Ok(all.freeze())
     }
 
-    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+    pub(crate) fn poll_chunk(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
         if !self.chunk.is_empty() {
             return Poll::Ready(Some(Ok(std::mem::take(&mut self.chunk))));
         }
@@ -148,6 +182,7 @@ impl Body {
             Source::Done => None,
             Source::Stream(stream) => ready!(stream.as_mut().poll_next(cx)),
             Source::Received(received) => ready!(received.poll_next(cx)),
+            Source::Half(half) => ready!(half.poll_next(cx)),
             Source::Broken(error) => Some(Err(error.clone())),
         };
         if !matches!(next, Some(Ok(_))) {
@@ -198,9 +233,23 @@ impl fmt::Debug for Body {
         f.write_str(match self.source {
             Source::Done => "Body(in memory)",
             Source::Stream(_) => "Body(to be sent)",
-            Source::Received(_) => "Body(received)",
+            Source::Received(_) | Source::Half(_) => "Body(received)",
             Source::Broken(_) => "Body(broken)",
         })
+    }
+}
+
+/// Chunks that are here.
+struct Stored {
+    chunks: std::vec::IntoIter<Bytes>,
+    _keep: Arc<dyn Send + Sync>,
+}
+
+impl Stream for Stored {
+    type Item = Result<Bytes, BodyError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(self.chunks.next().map(Ok))
     }
 }
 
@@ -252,6 +301,11 @@ impl Following {
         let inbound = Arc::clone(&received.inbound);
         let unread = Some(Body::received(received));
         Self { unread, inbound }
+    }
+
+    /// What its request's handler is to have of it.
+    pub(crate) fn put(&mut self, body: Body) {
+        self.unread = Some(body);
     }
 
     /// For whoever asks first.

@@ -15,7 +15,7 @@ use tokio::sync::futures::Notified;
 use tokio::task::JoinHandle;
 use wallaby_proto::call::allowance::Allowance;
 use wallaby_proto::call::initiator::{Arrival, Initiator};
-use wallaby_proto::call::watch::Watch;
+use wallaby_proto::call::watch::{Failure as Loss, Watch};
 use wallaby_proto::connection::{MethodDefinition, Refusal};
 use wallaby_proto::wire::{
     Budgets, End, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
@@ -37,6 +37,7 @@ const ANSWER_COST: u64 = 64;
 
 mod following;
 mod order;
+mod placed;
 mod resending;
 mod typed;
 mod watching;
@@ -71,6 +72,8 @@ pub struct CallOptions {
     pub stall_limit: Option<Duration>,
     /// Whether and where its initial requests may be sent again.
     pub(crate) resend: Option<Arc<Resend>>,
+    /// Whether what is lost ends it only when nothing else is missing.
+    pub(crate) partial: bool,
 }
 
 /// How a call ended.
@@ -150,6 +153,8 @@ struct State {
     allowance: Option<Box<Allowance>>,
     /// What is kept to send it again.
     resending: Option<Box<Resending>>,
+    /// What is lost of a call that goes on all the same.
+    losses: Vec<Loss>,
     /// Nothing of the call runs any more, as far as known.
     settled: bool,
 }
@@ -221,6 +226,7 @@ impl CallShared {
                 pinged: Vec::new(),
                 allowance,
                 resending: None,
+                losses: Vec::new(),
                 settled: false,
             }),
             changed: Notify::new(),
@@ -808,6 +814,9 @@ impl State {
     }
 
     fn completed(&self) -> Ended {
+        if let Some(loss) = self.losses.first() {
+            return Failure::Lost(Box::new(loss.clone())).into();
+        }
         Ended::Complete {
             statuses: self.initiator.responses().1,
         }
@@ -1048,7 +1057,10 @@ impl RawCall {
         poll_fn(|cx| self.poll_answer(cx)).await
     }
 
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<RawAnswer, CallError>>> {
+    pub(crate) fn poll_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<RawAnswer, CallError>>> {
         match &mut self.attempts {
             None => self.shared.poll_next(cx),
             Some(attempts) => attempts.poll_next(&mut self.shared, cx),

@@ -229,10 +229,43 @@ impl Caller {
 
     /// A call that has failed before it began.
     #[cold]
-    fn failed(&self, failure: Failure) -> RawCall {
+    pub(crate) fn failed(&self, failure: Failure) -> RawCall {
         let call = Inner::begin_call(&self.endpoint, Arc::default());
         call.fail(failure);
         call
+    }
+
+    /// A call that asks nobody anything.
+    pub(crate) fn nothing(&self) -> RawCall {
+        let mut call = Inner::begin_call(&self.endpoint, Arc::default());
+        call.close();
+        call
+    }
+
+    /// Connects to servers that will have answers, so that they need not find a way back: an initiator that cannot be dialled
+    /// would else hear of them only by way of each other. Whether that works is of no importance otherwise.
+    pub(crate) fn meet(&self, servers: &[Address]) {
+        for server in servers {
+            if self.endpoint.pool.ready(server).is_none() {
+                let (endpoint, server) = (Arc::clone(&self.endpoint), server.clone());
+                self.endpoint.runtime.spawn(async move {
+                    if let Err(error) = endpoint.connect(&server).await {
+                        tracing::debug!(%error, "answers will have to find a way back");
+                    }
+                });
+            }
+        }
+    }
+
+    /// What is lost of a call ends it only when nothing else is missing.
+    pub(crate) fn partial(mut self) -> Self {
+        self.change().partial = true;
+        self
+    }
+
+    /// Longest payload of a message.
+    pub(crate) fn message_limit(&self) -> u64 {
+        self.endpoint.config.limits.message
     }
 
     /// How the next call is made: on behalf of a request, within its budgets.
@@ -481,7 +514,7 @@ impl Client {
         client.call_once(method, payload, None)
     }
 
-    fn call_once(
+    pub(crate) fn call_once(
         &self,
         method: &Arc<MethodDefinition>,
         payload: Bytes,

@@ -15,8 +15,9 @@ use crate::endpoint::Inner;
 use crate::error::ConnectError;
 use crate::executor::Admitted;
 use crate::handling::Handling;
+use crate::pipeline;
 use crate::pool::Opening;
-use crate::service::Registered;
+use crate::service::{self, Registered};
 use crate::timer::Instant;
 
 /// Dispatches what arrives over one connection.
@@ -165,6 +166,7 @@ impl Dispatcher {
                 Admitted::Queued => queued = true,
                 Admitted::Refused(_) => {}
             },
+            Err(status) if ticket.is_some() => method.unserved(handling, payload, &status),
             Err(status) => handling.fail(&status),
         }
         // What waits in the queue is credited when it leaves it.
@@ -237,7 +239,7 @@ impl Dispatcher {
 }
 
 #[cold]
-fn shutting_down() -> Status {
+pub(crate) fn shutting_down() -> Status {
     Status::new(Code::Unavailable, "this server is shutting down")
 }
 
@@ -248,6 +250,19 @@ impl Method {
             return Ok(Arc::clone(served));
         }
         self.look_up(endpoint)
+    }
+
+    /// A request for what no handler here is for, or not now: one that goes down a line goes on all the same.
+    #[cold]
+    #[inline(never)]
+    fn unserved(&self, handling: Arc<Handling>, payload: bytes::Bytes, status: &Status) {
+        if self.definition.name().as_ref() != pipeline::NAME {
+            return handling.fail(status);
+        }
+        match service::check(pipeline::definition(), &self.definition) {
+            Ok(()) => pipeline::arrive(handling, &payload),
+            Err(status) => handling.fail(&status),
+        }
     }
 
     #[cold]

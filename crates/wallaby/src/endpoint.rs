@@ -36,6 +36,7 @@ use crate::link::DelayLine;
 use crate::liveness::Liveness;
 use crate::log::Sparse;
 use crate::metrics::{Meters, Metrics};
+use crate::pipeline::Store;
 use crate::pool::{Opening, Pool};
 use crate::random;
 use crate::relay::{Passing, Relay};
@@ -114,6 +115,7 @@ pub(crate) struct Inner {
     away_after: u64,
     /// Bytes of requests kept to be sent again.
     kept: AtomicU64,
+    pub(crate) stored: Store,
     delay: Option<Arc<DelayLine<Delayed>>>,
     listeners: Mutex<Vec<(Arc<Listening>, AbortHandle)>>,
     /// UDP sockets: those that listen, and those opened to dial.
@@ -248,9 +250,10 @@ impl Endpoint {
     /// What the endpoint has counted since its start.
     pub fn metrics(&self) -> Metrics {
         let open = self.inner.pool.open();
-        self.inner
-            .meters
-            .snapshot(open.iter().map(|peer| peer.counters()))
+        self.inner.meters.snapshot(
+            open.iter().map(|peer| peer.counters()),
+            self.inner.pool.uses(),
+        )
     }
 
     /// How many handlers run and how many requests wait for one.
@@ -332,15 +335,8 @@ impl Inner {
                 streams: limits.streams.max(1),
             },
         };
-        let delay = match config.link_delay {
-            Some(delay) => {
-                let line = DelayLine::new(delay, Delayed::arrive);
-                Some(Arc::new(
-                    line.map_err(|error| BindError::Random(error.to_string()))?,
-                ))
-            }
-            None => None,
-        };
+        let delay = Delayed::link(config.link_delay, config.link_bandwidth)
+            .map_err(|error| BindError::Random(error.to_string()))?;
         Ok(Arc::new_cyclic(|inner: &Weak<Self>| {
             let base: Arc<dyn Sender> = Arc::new(Base(inner.clone()));
             let layers = &config.send_layers;
@@ -374,6 +370,7 @@ impl Inner {
                 listened: AtomicU64::new(0),
                 away_after: micros(config.keep_alive.timeout.min(AWAY) / 4),
                 kept: AtomicU64::new(0),
+                stored: Store::default(),
                 delay,
                 listeners: Mutex::default(),
                 ports: Mutex::default(),
@@ -890,6 +887,7 @@ impl Inner {
     fn make_room(&self) -> Result<Opening, usize> {
         let (opening, closed) = self.pool.make_room()?;
         if let Some(closed) = closed {
+            self.meters.connections_evicted.add();
             self.meters.connection_ended(closed.counters());
         }
         Ok(opening)

@@ -302,6 +302,15 @@ impl CallError {
         }
     }
 
+    /// The request that a status, or what cannot be read, came from.
+    pub(crate) fn request(&self) -> Option<RequestId> {
+        match self {
+            Self::Status(status) => status.request(),
+            Self::Decode { request, .. } => Some(*request),
+            Self::Failed(_) => None,
+        }
+    }
+
     /// The failure, if the call has failed.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
@@ -389,6 +398,20 @@ pub enum Failure {
         "a blocking call inside an async runtime would stop it: use the async form or a thread of its own"
     )]
     WouldBlock,
+    /// Nothing of a pipelined message was sent to this server, for certain.
+    #[error("nothing was sent to {server}: {reason}")]
+    NotPassedOn {
+        /// Which.
+        server: Address,
+        /// Why.
+        reason: String,
+    },
+    /// A pipelined message was not sent: no line can be made of these servers.
+    #[error("no message can go down this line: {reason}")]
+    NoLine {
+        /// Why.
+        reason: String,
+    },
     /// All attempts of a call that may be made again have failed, or no further one was made.
     #[error(transparent)]
     Attempts(Box<AttemptsFailed>),
@@ -417,7 +440,9 @@ impl Failure {
     pub fn server(&self) -> Option<&Address> {
         match self {
             Self::NotSent { error, .. } => Some(error.server()),
-            Self::TooLarge { server, .. } | Self::Refused { server, .. } => Some(server),
+            Self::TooLarge { server, .. }
+            | Self::Refused { server, .. }
+            | Self::NotPassedOn { server, .. } => Some(server),
             Self::Lost(loss) => loss.server.address.as_ref(),
             Self::Attempts(failed) => failed.last.server(),
             _ => None,

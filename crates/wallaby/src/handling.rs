@@ -30,6 +30,7 @@ use crate::request::RawRequest;
 use crate::service::{Handler, HandlerFuture};
 use crate::timer::{self, Instant, Sleep};
 
+mod passing;
 mod sending;
 
 pub(crate) use self::sending::Delivery;
@@ -75,6 +76,8 @@ pub(crate) struct Handling {
     changed: Notify,
     /// The endpoint knows that it waits for something, so that an abort finds it.
     pub(crate) listed: AtomicBool,
+    /// It came down a line of servers (see [`crate::pipeline`]).
+    pub(crate) in_line: bool,
 }
 
 struct State {
@@ -152,11 +155,12 @@ impl Handling {
             lanes: OnceLock::new(),
             changed: Notify::new(),
             listed: AtomicBool::new(false),
+            in_line: false,
         })
     }
 
     /// When it stops by itself.
-    fn end(&self) -> Instant {
+    pub(crate) fn end(&self) -> Instant {
         let time = self.deadline.saturating_duration_since(self.arrived);
         self.deadline + BEHIND + time / 512
     }
@@ -441,6 +445,17 @@ impl Handling {
         self.lock().body.as_mut()?.take()
     }
 
+    /// This is what its handler is to get of the body.
+    pub(crate) fn put_body(&self, body: Body) {
+        let mut state = self.lock();
+        // If its request was stopped meanwhile, there is one that says so.
+        if state.stopped.is_none()
+            && let Some(following) = &mut state.body
+        {
+            following.put(body);
+        }
+    }
+
     /// The request does not end before this is dropped, even if its handle is.
     pub(crate) fn keep(self: &Arc<Self>) -> Keep {
         self.lock().kept = true;
@@ -587,22 +602,31 @@ impl Sending {
             };
             return Err(SendError::TooLarge { size, limit, peer });
         }
+        if self.is_onward() {
+            self.check_onward(handling)?;
+            if handling.endpoint.is_draining() {
+                return Err(SendError::Draining);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it may go to another server.
+    fn check_onward(&self, handling: &Handling) -> Result<(), SendError> {
+        let Self::Onward(to, _) = self else {
+            return Ok(());
+        };
         let (depth, limit) = (
             handling.depth.saturating_add(1), // a peer may say anything
             handling.endpoint.config.max_depth,
         );
-        if let Self::Onward(to, _) = self {
-            if !handling.endpoint.config.dial_policy.permits(&to.server) {
-                handling.endpoint.forbid(&to.server);
-                let server = to.server.clone();
-                return Err(SendError::Forbidden { server });
-            }
-            if depth > limit {
-                return Err(SendError::TooDeep { depth, limit });
-            }
-            if handling.endpoint.is_draining() {
-                return Err(SendError::Draining);
-            }
+        if !handling.endpoint.config.dial_policy.permits(&to.server) {
+            handling.endpoint.forbid(&to.server);
+            let server = to.server.clone();
+            return Err(SendError::Forbidden { server });
+        }
+        if depth > limit {
+            return Err(SendError::TooDeep { depth, limit });
         }
         Ok(())
     }
@@ -672,9 +696,11 @@ impl Job {
     /// The same for a request that has waited in the queue, perhaps for too long.
     pub(crate) fn start_late(self) {
         let handling = &self.handling;
-        handling
-            .peer
-            .grant_requests(std::iter::once(self.payload.len()));
+        // One in a line was credited when its head had been read.
+        if !handling.in_line {
+            let size = std::iter::once(self.payload.len());
+            handling.peer.grant_requests(size);
+        }
         if handling.remaining().is_zero() {
             handling.stop(&too_late());
         }
@@ -820,7 +846,7 @@ impl Drop for Handling {
     }
 }
 
-fn too_late() -> Status {
+pub(crate) fn too_late() -> Status {
     let why = "the call's deadline passed before the request was done";
     Status::new(Code::DeadlineExceeded, why)
 }

@@ -12,6 +12,7 @@
 //! | [`Endpoint`], [`Builder`], [`Limits`] | one participant and its settings |
 //! | [`Client`], [`Call`], [`CallError`], [`Outcome`] | the initiator's side: making calls, their answers, how they end |
 //! | [`Caller::multicast`], [`Multicast`] | one message to many servers, and what became of it at each |
+//! | [`Caller::pipeline`], [`Pipeline`] | one message down a line of servers, each of which passes it on while it arrives |
 //! | [`Body`] | bytes that follow a request while it is handled |
 //! | [`Retry`], [`Hedge`], [`RetryBudget`], [`Resend`] | calls that are made again |
 //! | [`Request`], [`SendError`], [`Status`] | the server's side: reply, respond, delegate, forward, fail |
@@ -48,6 +49,7 @@ mod log;
 mod method;
 mod metrics;
 mod multicast;
+mod pipeline;
 mod pool;
 mod random;
 mod relay;
@@ -84,6 +86,7 @@ pub use hedge::Hedge;
 pub use method::{Answer, Many, Method, One, Target};
 pub use metrics::Metrics;
 pub use multicast::{Delivery, Multicast, QuorumError};
+pub use pipeline::{Forwarding, Order, Pipeline, PipelineSettings, TargetOutcome};
 pub use request::{RawRequest, Request};
 pub use retry::Retry;
 pub use service::{Handler, HandlerFuture, Layer, Service};
@@ -110,3 +113,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/polling.md")]
 struct PollingPage;
+
+/// And that of the page about messages to many servers.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/multicast.md")]
+struct MulticastPage;

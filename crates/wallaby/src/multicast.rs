@@ -245,33 +245,7 @@ impl<T: Send + 'static, C: Codec<T>> Multicast<One<T>, C> {
     /// are aborted then, too; some of them may have done what they were asked for.
     pub async fn quorum(mut self, needed: usize) -> Result<Vec<(usize, T)>, QuorumError> {
         let targets = self.targets.len();
-        let mut answers = Vec::new();
-        let mut failed = Vec::new();
-        while answers.len() < needed && targets - failed.len() >= needed {
-            match self.next().await {
-                Some(Delivery {
-                    target,
-                    answer: Ok(answer),
-                    ..
-                }) => answers.push((target, answer)),
-                Some(Delivery {
-                    server,
-                    answer: Err(error),
-                    ..
-                }) => failed.push((server, error)),
-                None => break,
-            }
-        }
-        if answers.len() >= needed {
-            return Ok(answers);
-        }
-        let answered = answers.into_iter().map(|(target, _)| target).collect();
-        Err(QuorumError {
-            needed,
-            targets,
-            answered,
-            failed,
-        })
+        quorum(&mut self, targets, needed).await
     }
 
     /// Waits for the first answer, and aborts the rest: a quorum of one.
@@ -281,14 +255,57 @@ impl<T: Send + 'static, C: Codec<T>> Multicast<One<T>, C> {
     /// If no server answers.
     pub async fn first(self) -> Result<(usize, T), QuorumError> {
         let targets = self.targets.len();
-        let answers = self.quorum(1).await?;
-        answers.into_iter().next().ok_or(QuorumError {
-            needed: 1,
-            targets,
-            answered: Vec::new(),
-            failed: Vec::new(),
-        })
+        first_answer(self.quorum(1).await?, targets)
     }
+}
+
+/// Waits until so many have answered, or too few can.
+pub(crate) async fn quorum<T>(
+    deliveries: &mut (impl Stream<Item = Delivery<T>> + Unpin),
+    targets: usize,
+    needed: usize,
+) -> Result<Vec<(usize, T)>, QuorumError> {
+    let mut answers = Vec::new();
+    let mut failed = Vec::new();
+    while answers.len() < needed && targets - failed.len() >= needed {
+        let next = poll_fn(|cx| Pin::new(&mut *deliveries).poll_next(cx)).await;
+        match next {
+            Some(Delivery {
+                target,
+                answer: Ok(answer),
+                ..
+            }) => answers.push((target, answer)),
+            Some(Delivery {
+                server,
+                answer: Err(error),
+                ..
+            }) => failed.push((server, error)),
+            None => break,
+        }
+    }
+    if answers.len() >= needed {
+        return Ok(answers);
+    }
+    let answered = answers.into_iter().map(|(target, _)| target).collect();
+    Err(QuorumError {
+        needed,
+        targets,
+        answered,
+        failed,
+    })
+}
+
+/// The answer of a quorum of one.
+pub(crate) fn first_answer<T>(
+    answers: Vec<(usize, T)>,
+    targets: usize,
+) -> Result<(usize, T), QuorumError> {
+    answers.into_iter().next().ok_or(QuorumError {
+        needed: 1,
+        targets,
+        answered: Vec::new(),
+        failed: Vec::new(),
+    })
 }
 
 impl<A: Answer, C: Codec<A::Item>> Stream for Multicast<A, C> {

@@ -7,6 +7,7 @@
 //!   is for what these do further on: the first gets 1/2 of it, the second 1/6, the k-th 1/(k(k+1)); all shares together
 //!   never exceed it, however many there are.
 //! - A handler that has said how many delegations will come ([`Allowance::announce`]) gives each an equal part of all.
+//! - What goes on down a line of servers ([`Allowance::announce_line`]) takes along an equal part for each of them.
 //! - The last message, if it is a request, takes all that is left along: a line of tail calls loses nothing on its way.
 //!
 //! Depth goes down by one a hop. The sum over a tree never exceeds what its root was given.
@@ -28,6 +29,8 @@ pub struct Allowance {
     announced: u32,
     /// Requests that are paid for and have no share yet: held back.
     held: u32,
+    /// How many servers of a line the next delegation is for.
+    line: u32,
 }
 
 /// What a call's tree may use up only so much of.
@@ -90,6 +93,7 @@ impl Allowance {
             shares: 0,
             announced: 0,
             held: 0,
+            line: 0,
         }
     }
 
@@ -101,6 +105,12 @@ impl Allowance {
     /// So many delegations will still come: each gets an equal part of what is left. Beyond them the rule holds again.
     pub fn announce(&mut self, delegations: u32) {
         self.announced = delegations;
+    }
+
+    /// The next delegation goes on to a line of so many servers: it takes along what they all may use up, as much each as
+    /// stays here.
+    pub fn announce_line(&mut self, servers: u32) {
+        self.line = servers;
     }
 
     /// How many of the announced delegations have still not come.
@@ -137,7 +147,9 @@ impl Allowance {
     /// What goes along with a request after which more may be sent.
     pub fn share(&mut self) -> Budgets {
         self.held = self.held.saturating_sub(1);
-        let share = if self.announced > 0 {
+        let share = if self.line > 0 {
+            self.part_of_line()
+        } else if self.announced > 0 {
             self.equal_part()
         } else {
             self.part_by_rule()
@@ -178,6 +190,17 @@ impl Allowance {
         }
     }
 
+    fn part_of_line(&mut self) -> Budgets {
+        let servers = u64::from(std::mem::take(&mut self.line));
+        let part = |left: u64| left - left / (servers + 1);
+        Budgets {
+            requests: part(self.left.requests.into()) as u32,
+            responses: part(self.left.responses.into()) as u32,
+            bytes: part(self.left.bytes),
+            depth: self.left.depth.saturating_sub(1),
+        }
+    }
+
     fn part_by_rule(&mut self) -> Budgets {
         self.shares = self.shares.saturating_add(1);
         let number = u64::from(self.shares);
@@ -196,6 +219,27 @@ impl Allowance {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_server_of_a_line_gets_as_much() {
+        let mut given = Budgets {
+            requests: 12,
+            responses: 8,
+            bytes: 800,
+            depth: 9,
+        };
+        for left in (0..4_u32).rev() {
+            let mut allowance = Allowance::new(given);
+            if left > 0 {
+                allowance.announce_line(left);
+                allowance.spend_request().expect("there are some");
+                given = allowance.share();
+            }
+            let left = allowance.left();
+            assert_eq!((left.responses, left.bytes), (2, 200), "{left:?}");
+        }
+        assert_eq!(given.depth, 6);
+    }
 
     const GIVEN: Budgets = Budgets {
         requests: 1000,

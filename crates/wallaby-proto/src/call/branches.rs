@@ -28,6 +28,10 @@ pub(super) struct Branch {
     statuses: Option<Box<Received>>,
     /// It has changed since the call's watch last looked at it.
     pub(super) changed: bool,
+    /// Its request certainly did not reach its server.
+    pub(super) undelivered: bool,
+    /// Nobody waits for it any more: the call goes on without what is missing of it.
+    pub(super) lost: bool,
 }
 
 impl Branch {
@@ -42,12 +46,14 @@ impl Branch {
             hop: 0,
             statuses: None,
             changed: false,
+            undelivered: false,
+            lost: false,
         }
     }
 
-    /// Whether nothing of the branch itself is missing: its facts and all its responses are here.
+    /// Whether nothing of the branch itself is waited for: its facts and all its responses are here, or it is lost.
     pub(super) fn is_settled(&self) -> bool {
-        self.facts.is_some() && self.missing() == 0
+        self.lost || self.facts.is_some() && self.missing() == 0
     }
 
     /// A response that arrived before came again.
@@ -74,10 +80,12 @@ impl Branch {
         self.received.has(index) && !self.has_status(index)
     }
 
-    /// How many responses are missing, as far as the facts tell.
+    /// How many responses are waited for, as far as the facts tell.
     pub(super) fn missing(&self) -> u64 {
-        self.facts
-            .map_or(0, |facts| u64::from(facts.responses - self.received.count))
+        match self.facts {
+            Some(facts) if !self.lost => u64::from(facts.responses - self.received.count),
+            _ => 0,
+        }
     }
 }
 

@@ -145,6 +145,10 @@ pub struct BranchView {
     pub facts: Option<Facts>,
     /// How many of its responses have arrived.
     pub received: u32,
+    /// Its request certainly did not reach its server: who would have sent it has said so.
+    pub undelivered: bool,
+    /// The call goes on without what is missing of it.
+    pub lost: bool,
 }
 
 impl Initiator {
@@ -204,6 +208,8 @@ impl Initiator {
             hop: branch.hop,
             facts: branch.facts,
             received: branch.received.count,
+            undelivered: branch.undelivered,
+            lost: branch.lost,
         })
     }
 
@@ -211,7 +217,7 @@ impl Initiator {
     pub fn missing(&self) -> impl Iterator<Item = RequestId> {
         self.branches
             .iter()
-            .filter(|branch| branch.expected && (branch.facts.is_none() || branch.missing() > 0))
+            .filter(|branch| branch.expected && !branch.is_settled())
             .map(|branch| RequestId {
                 path: branch.path,
                 hop: branch.hop,
@@ -274,7 +280,7 @@ impl Initiator {
         }
         let new = branch.received.insert(response.index);
         if new {
-            if branch.expected && branch.facts.is_some() {
+            if branch.expected && branch.facts.is_some() && !branch.lost {
                 self.missing_responses -= 1;
             }
             if response.status {
@@ -303,6 +309,7 @@ impl Initiator {
         }
         self.handle_manifest(response.manifest)?;
         if let Some(options) = &response.options {
+            self.branches.at(position).undelivered |= options.undelivered && response.status;
             self.handle_trace(&options.trace);
         }
         Ok(arrival)
@@ -430,6 +437,33 @@ impl Initiator {
         }
     }
 
+    /// A branch is lost, and the call goes on without what is missing of it. What was heard of that it led to is expected
+    /// all the same, though nobody will say any more that it exists.
+    pub(super) fn give_up(&mut self, position: u32) -> Result<(), Violation> {
+        let branch = self.branches.at(position);
+        let (path, expected, ended) = (branch.path, branch.expected, branch.facts.is_some());
+        let missing = branch.missing();
+        if std::mem::replace(&mut branch.lost, true) {
+            return Ok(());
+        }
+        match (expected, ended) {
+            (true, true) => self.missing_responses -= missing,
+            (true, false) => self.missing_facts -= 1,
+            (false, _) => {}
+        }
+        self.changed(position);
+        for child in 0..self.branches.len() {
+            let branch = self.branches.at(child);
+            let (child_path, index) = (branch.path, branch.index);
+            let known = !branch.expected && child_path != path;
+            if known && self.parent_of(child) == Some(position) {
+                self.expect_one(child_path, Some(position), index)?;
+                self.expect_children(child)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A branch has released child `index`: the child exists, whatever the branch's facts will be.
     pub(super) fn discover(&mut self, parent: u32, index: u32) -> Result<u32, Violation> {
         let path = self.branches.at(parent).path;
@@ -548,7 +582,7 @@ impl Initiator {
         }
         branch.facts = Some(facts);
         let expected = branch.expected;
-        if expected {
+        if expected && !branch.lost {
             self.missing_facts -= 1;
             self.missing_responses += branch.missing();
         }
@@ -630,6 +664,7 @@ impl Initiator {
         branch.parent = parent;
         branch.index = index;
         match branch.facts {
+            _ if branch.lost => {}
             None => self.missing_facts += 1,
             Some(_) => self.missing_responses += branch.missing(),
         }

@@ -572,7 +572,11 @@ pub fn undelivered(request: &Request, status: &Status) -> Response {
         manifest: request.manifest,
         status: true,
         compressed: false,
-        options: with_trace(trace),
+        options: Some(Box::new(Options {
+            trace,
+            undelivered: true,
+            ..Options::default()
+        })),
         payload: status.to_payload(),
     }
 }

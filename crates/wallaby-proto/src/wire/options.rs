@@ -30,6 +30,7 @@ mod tag {
     pub(super) const QUIET: u64 = 8;
     pub(super) const METADATA: u64 = 10;
     pub(super) const TRACE: u64 = 12;
+    pub(super) const UNDELIVERED: u64 = 14;
     pub(super) const ATTEMPT: u64 = 15;
     pub(super) const SEAL: u64 = 17;
     pub(super) const CONTINUATION: u64 = 19;
@@ -52,6 +53,8 @@ pub struct Options {
     pub metadata: Metadata,
     /// What finished requests of a traced call report of themselves, on their way to the initiator.
     pub trace: Vec<TraceRecord>,
+    /// In a status: its request certainly did not reach its server, and who would have sent it says so.
+    pub undelivered: bool,
     /// Which attempt of a retried request this is; 0 is the first.
     pub attempt: u32,
     /// Shows that the sender has the cluster's key ([`crate::seal`]).
@@ -269,6 +272,9 @@ impl Options {
                 put_records(field, &self.trace)
             });
         }
+        if self.undelivered {
+            put_field(&mut fields, tag::UNDELIVERED, |_| ());
+        }
         if self.attempt > 0 {
             put_field(&mut fields, tag::ATTEMPT, |field| {
                 varint::put(field, u64::from(self.attempt))
@@ -336,6 +342,7 @@ impl Options {
             tag::QUIET => self.quiet = Some(field.duration("quiet time")?),
             tag::METADATA => self.metadata = Metadata::read(field)?,
             tag::TRACE => self.trace = read_records(field)?,
+            tag::UNDELIVERED => self.undelivered = true,
             tag::ATTEMPT => self.attempt = field.u32("attempt")?,
             tag::SEAL => self.seal = Some(read_all(field, MAX_SEAL, "seal")?),
             tag::CONTINUATION => {

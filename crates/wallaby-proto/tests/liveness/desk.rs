@@ -222,6 +222,7 @@ impl Desk {
                     }
                     text
                 }
+                Action::Lost(failure) => format!("lost: {} {}", failure.request, failure.kind),
                 Action::Failed(failure) => {
                     let text = format!("failed: {} {}", failure.request, failure.kind);
                     self.failure = Some(failure);

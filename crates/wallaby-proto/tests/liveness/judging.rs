@@ -21,6 +21,7 @@ fn settings() -> WatchSettings {
         },
         stall: None,
         retries: 0,
+        partial: false,
     }
 }
 

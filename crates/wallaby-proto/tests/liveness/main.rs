@@ -3,6 +3,7 @@
 //! | module | what it checks |
 //! |---|---|
 //! | `asking`, `judging`, `stopping` | the client half, rule by rule (the numbers are those of PROTOCOL-NOTES) |
+//! | `partial` | the client half of calls that go on without what is lost |
 //! | `remembering`, `limits` | the server half, rule by rule |
 //! | `roo` | the known defects of the thesis' implementation, one test each |
 //! | `random` | both halves in a small world with faults, against an oracle that saw everything |
@@ -16,6 +17,7 @@ mod desk;
 mod judging;
 mod limits;
 mod onward;
+mod partial;
 mod random;
 mod remembering;
 mod roo;

@@ -217,6 +217,7 @@ impl Node {
             Action::Retry {
                 request, attempt, ..
             } => self.send_again(sequence, request, attempt, context),
+            Action::Lost(failure) => unreachable!("no call goes on without {failure}"),
             Action::Failed(mut failure) => {
                 if context.is(Broken::NothingSent) {
                     failure.executed = Executed::NothingSent;
@@ -587,6 +588,7 @@ pub(super) fn settings(context: &Context<'_>, index: usize) -> WatchSettings {
         ping: ping_settings(context, index),
         stall: context.plan.calls[index].stall,
         retries: context.plan.calls[index].retries,
+        partial: false,
     }
 }
 

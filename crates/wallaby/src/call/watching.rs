@@ -215,6 +215,7 @@ impl CallShared {
                 .stall_limit
                 .or(self.endpoint.config.stall_limit),
             retries: self.resends(state),
+            partial: self.options.partial,
         };
         let servers: Vec<_> = state
             .roots
@@ -263,6 +264,7 @@ impl CallShared {
                     }
                 }
                 Action::Failed(failure) => failed = Some(failure),
+                Action::Lost(failure) => state.note_lost_for_good(*failure),
                 Action::Quiet => quiet = true,
                 Action::Retry {
                     request,
@@ -292,6 +294,11 @@ impl CallShared {
             Some(failure) if state.ended.is_none() => {
                 let failure = self.after_attempts(&state, Failure::Lost(failure));
                 self.end(state, failure.into());
+            }
+            // Nothing is missing besides what is lost.
+            None if state.ended.is_none() && state.is_complete_but_for_losses() => {
+                let ended = state.completed();
+                self.end(state, ended);
             }
             _ if !again.is_empty() => self.again(state, &again),
             _ => drop(state),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -95,6 +96,21 @@ pub(crate) enum Delayed {
 }
 
 impl Delayed {
+    /// The emulated link of an endpoint, if it has one.
+    pub(crate) fn link(
+        delay: Option<Duration>,
+        bandwidth: Option<NonZeroU64>,
+    ) -> io::Result<Option<Arc<DelayLine<Self>>>> {
+        let line = match (delay, bandwidth) {
+            (None, None) => return Ok(None),
+            (Some(delay), None) => DelayLine::new(delay, Self::arrive),
+            (delay, Some(bandwidth)) => {
+                DelayLine::with_bandwidth(delay.unwrap_or_default(), bandwidth, Self::arrive)
+            }
+        };
+        Ok(Some(Arc::new(line?)))
+    }
+
     /// It has reached the end of the link.
     pub(crate) fn arrive(self) {
         match self {
@@ -621,14 +637,15 @@ impl Peer {
                 break;
             }
             let len = bytes.len();
-            if delay
-                .send(Delayed::Bytes {
+            for start in (0..len).step_by(delay.piece()) {
+                let end = len.min(start.saturating_add(delay.piece()));
+                let piece = Delayed::Bytes {
                     peer: Arc::clone(self),
-                    bytes,
-                })
-                .is_err()
-            {
-                return Err(io::Error::other("the emulated link is full"));
+                    bytes: bytes.slice(start..end),
+                };
+                if delay.send_bytes(piece, end - start).is_err() {
+                    return Err(io::Error::other("the emulated link is full"));
+                }
             }
             connection.advance(len);
         }

@@ -165,11 +165,14 @@ impl Port {
             };
             if let Some(delay) = &self.delay {
                 // A link that is full drops it, as networks do.
-                let _ = delay.send(Delayed::Datagram {
+                let datagram = Bytes::copy_from_slice(&state.datagram);
+                let bytes = datagram.len();
+                let datagram = Delayed::Datagram {
                     socket: Arc::clone(socket),
                     to,
-                    datagram: Bytes::copy_from_slice(&state.datagram),
-                });
+                    datagram,
+                };
+                let _ = delay.send_bytes(datagram, bytes);
                 continue;
             }
             match socket.send(&state.datagram, to) {

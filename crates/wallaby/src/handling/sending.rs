@@ -286,7 +286,7 @@ impl Handling {
     }
 
     /// The request for the next server, or one that must not be sent since the call was aborted.
-    fn pack(
+    pub(super) fn pack(
         &self,
         delegated: Delegated<Destination>,
         peer: Option<&Arc<Peer>>,
@@ -633,7 +633,13 @@ impl Handling {
     /// A status in the name of a request that certainly did not reach its server.
     #[cold]
     #[inline(never)]
-    fn answer_for(self: &Arc<Self>, to: &Destination, request: &Request, code: Code, why: &str) {
+    pub(super) fn answer_for(
+        self: &Arc<Self>,
+        to: &Destination,
+        request: &Request,
+        code: Code,
+        why: &str,
+    ) {
         let status = Status::new(code, why).by(Some(&to.server));
         self.endpoint.meters.statuses_sent.add();
         let answer = Message::Response(undelivered(request, &status));

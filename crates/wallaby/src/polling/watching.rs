@@ -86,6 +86,7 @@ impl Core {
             ping,
             stall: call.stall_limit(self.config.stall_limit),
             retries: 0,
+            partial: false,
         };
         let peers = &self.peers;
         let servers = call.roots.iter().map(|root| Location {
@@ -147,7 +148,7 @@ impl Core {
                     self.end_call(sequence, Err(Failure::Lost(failure)))
                 }
                 Some(Action::Quiet) => return self.forget_call(sequence),
-                Some(Action::Frozen | Action::Retry { .. }) => {}
+                Some(Action::Frozen | Action::Lost(_) | Action::Retry { .. }) => {}
                 None => break,
             }
         }

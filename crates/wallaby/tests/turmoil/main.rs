@@ -2,8 +2,9 @@
 //! and loses, hosts that crash and come back, virtual time, and an oracle that saw every handler.
 //!
 //! `cargo test -p wallaby --features turmoil --test turmoil -- --seeds N [--from S]` runs other seeds than CI does,
-//! `--seed S` one of them with its log.
+//! `--seed S` one of them with its log, `--lines` only those of lines of servers.
 
+mod lines;
 mod oracle;
 mod plan;
 mod random;
@@ -21,6 +22,8 @@ struct Arguments {
     from: u64,
     seeds: u64,
     log: bool,
+    /// No worlds, only lines.
+    lines: bool,
 }
 
 fn main() -> ExitCode {
@@ -32,6 +35,21 @@ fn main() -> ExitCode {
         }
     };
     hide_planned_panics();
+    let failed = if arguments.lines {
+        lines(&arguments)
+    } else {
+        worlds(&arguments) | lines(&arguments)
+    };
+    if failed {
+        println!(
+            "again, with a log: cargo test -p wallaby --features turmoil --test turmoil -- --seed S"
+        );
+    }
+    ExitCode::from(u8::from(failed))
+}
+
+/// Random trees; whether something was wrong.
+fn worlds(arguments: &Arguments) -> bool {
     let mut sum = Verdict::default();
     let mut failed = false;
     for seed in arguments.from..arguments.from + arguments.seeds {
@@ -48,19 +66,38 @@ fn main() -> ExitCode {
         failed = true;
         println!("seed {} does not repeat", arguments.from);
     }
-    for (what, count) in sum.least() {
-        // One world need not have everything.
-        if count == 0 && arguments.seeds >= SEEDS {
+    failed | is_unreached(arguments, sum.least())
+}
+
+/// Random lines of servers; whether something was wrong.
+fn lines(arguments: &Arguments) -> bool {
+    let mut sum = lines::Seen::default();
+    let mut failed = false;
+    for seed in arguments.from..arguments.from + arguments.seeds {
+        let seen = lines::run(seed, arguments.log);
+        for violation in &seen.violations {
             failed = true;
+            println!("seed {seed}, the line: {violation}");
+        }
+        sum.add(&seen);
+    }
+    println!("{} lines: {sum}", arguments.seeds);
+    failed | is_unreached(arguments, sum.least())
+}
+
+/// Whether something has not been reached that must be; one world need not have everything.
+fn is_unreached(
+    arguments: &Arguments,
+    counts: impl IntoIterator<Item = (&'static str, u64)>,
+) -> bool {
+    let mut unreached = false;
+    for (what, count) in counts {
+        if count == 0 && arguments.seeds >= SEEDS {
+            unreached = true;
             println!("not reached: {what}");
         }
     }
-    if failed {
-        println!(
-            "again, with a log: cargo test -p wallaby --features turmoil --test turmoil -- --seed S"
-        );
-    }
-    ExitCode::from(u8::from(failed))
+    unreached
 }
 
 /// Handlers panic on purpose; other panics are told as ever.
@@ -78,6 +115,7 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, Strin
         from: 0,
         seeds: SEEDS,
         log: false,
+        lines: false,
     };
     while let Some(word) = words.next() {
         let mut number = || -> Result<u64, String> {
@@ -91,6 +129,7 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, Strin
             "--seed" => {
                 (arguments.from, arguments.seeds, arguments.log) = (number()?, 1, true);
             }
+            "--lines" => arguments.lines = true,
             _ => {} // what `cargo test` passes on is meant for other tests
         }
     }

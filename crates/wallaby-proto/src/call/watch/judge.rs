@@ -200,20 +200,39 @@ impl Watch {
             return;
         }
         let failure = Box::new(self.describe(initiator, position, request, kind));
-        let retry = matches!(
+        let lost = matches!(
             failure.kind,
             FailureKind::Silent { .. }
                 | FailureKind::ResponseLost { .. }
                 | FailureKind::Stalled { .. }
         );
+        if let Some(position) = position.filter(|_| lost && self.settings.partial) {
+            return self.go_on_without(initiator, position, failure, now);
+        }
         // A status has told the application how a branch ended, for reasons that need not come again.
         let (_, statuses) = initiator.responses();
-        let retry = retry && statuses == 0 && self.retries < self.settings.retries;
+        let retry = lost && statuses == 0 && self.retries < self.settings.retries;
         if let Some(position) = position.filter(|_| retry) {
             return self.retry(initiator, position, failure, now);
         }
         self.actions.push_back(Action::Failed(failure));
         self.wind_down(initiator, now);
+    }
+
+    /// The call goes on without what is missing of a branch.
+    fn go_on_without(
+        &mut self,
+        initiator: &mut Initiator,
+        position: u32,
+        failure: Box<Failure>,
+        now: Duration,
+    ) {
+        let request = failure.request;
+        self.actions.push_back(Action::Lost(failure));
+        match initiator.give_up(position) {
+            Ok(()) => self.look_at_changes(initiator, now),
+            Err(violation) => self.violated(initiator, request, violation, now),
+        }
     }
 
     /// Lets the initial request above a branch be sent again: all below it, as far as it has not ended, begins anew.

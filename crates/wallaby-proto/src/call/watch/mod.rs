@@ -57,6 +57,9 @@ pub struct WatchSettings {
     /// How often an initial request may be sent again after a failure below it (thesis 7.3). Only for calls whose
     /// handlers all are deterministic: the second run must send exactly what the first one did.
     pub retries: u32,
+    /// What is lost does not end the call: it goes on without it, and tells of it by [`Action::Lost`]. Nothing is sent again
+    /// then.
+    pub partial: bool,
 }
 
 /// What the driver does next.
@@ -79,6 +82,9 @@ pub enum Action {
         /// Why.
         failure: Box<Failure>,
     },
+    /// Something of a call that goes on all the same is lost. If [`Initiator::is_complete`] now, nothing else is missing: then
+    /// the driver ends the call, and stops what may still run ([`Watch::abort`]).
+    Lost(Box<Failure>),
     /// The call has failed; what still runs is being stopped.
     Failed(Box<Failure>),
     /// After an abort or a failure: no new request of the call can be sent, as far as its servers are known.

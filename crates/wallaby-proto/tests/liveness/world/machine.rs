@@ -420,7 +420,7 @@ impl World {
                     None => {}
                 }
             }
-            Action::Retry { .. } => panic!("nobody allowed it"),
+            Action::Retry { .. } | Action::Lost(_) => panic!("nobody allowed it"),
             Action::Failed(failure) => {
                 call.settled = true;
                 self.log(|| format!("{id}: {failure}"));

@@ -132,7 +132,7 @@ impl Layout<'_> {
                 17 => self.take(len, "seal"),
                 19 => self.take(len, "continuation"),
                 21 => drop(self.varint("body")),
-                23 => {}
+                14 | 23 => {}
                 tag => panic!("optional field {tag}"),
             }
             assert_eq!(self.position, field_end, "field {tag} ends where it says");

@@ -123,6 +123,22 @@ pub(super) fn answers() -> Vec<Sample> {
             },
         ),
         response_of(
+            "response-delegated-undelivered",
+            "In the name of a request that certainly did not reach its server.",
+            deep,
+            Response {
+                token: Some(token()),
+                last: true,
+                status: true,
+                options: Some(Box::new(Options {
+                    undelivered: true,
+                    ..Options::default()
+                })),
+                payload: status.to_payload(),
+                ..response(&[0, 3])
+            },
+        ),
+        response_of(
             "response-delegated-manifest",
             "The same with its grandparent's manifest.",
             deep,

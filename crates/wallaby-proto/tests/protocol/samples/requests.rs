@@ -68,6 +68,7 @@ fn every_option() -> Options {
         quiet: Some(Duration::from_micros(4096)),
         metadata,
         trace: vec![record(0)],
+        undelivered: false,
         attempt: 1,
         seal: Some(Bytes::from_static(&[0x5e; 16])),
         continuation: Some(Bytes::from_static(b"stack")),

@@ -72,7 +72,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
         texts,
         bytes(64),
         bytes(300),
-        (option::of(any::<u64>()), any::<bool>()),
+        (option::of(any::<u64>()), any::<bool>(), any::<bool>()),
     )
         .prop_map(
             |(
@@ -80,7 +80,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
                 (metadata, trace, attempt),
                 seal,
                 continuation,
-                (body, repeatable),
+                (body, repeatable, undelivered),
             )| {
                 let first = Options {
                     ping,
@@ -97,6 +97,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
                     continuation,
                     body,
                     repeatable,
+                    undelivered,
                     ..first
                 })
             },

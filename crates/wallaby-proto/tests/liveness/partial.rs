@@ -1,0 +1,117 @@
+//! Calls that go on without what is lost: they end when nothing else is missing, and tell of each loss once.
+
+use std::time::Duration;
+
+use wallaby_proto::call::watch::WatchSettings;
+use wallaby_proto::wire::{PingSettings, Progress};
+
+use crate::desk::{Desk, PERIOD, TIMEOUT, at, child, ended, facts, running};
+
+fn desk() -> Desk {
+    Desk::with(WatchSettings {
+        ping: PingSettings {
+            period: Duration::from_millis(PERIOD),
+            timeout: Duration::from_millis(TIMEOUT),
+        },
+        partial: true,
+        ..WatchSettings::default()
+    })
+}
+
+/// What was lost, without the pings.
+fn lost(actions: &[String]) -> Vec<&str> {
+    let lost = actions.iter().filter(|text| text.contains("lost"));
+    lost.map(String::as_str).collect()
+}
+
+/// The one request of the call lives on, one that it delegated is silent, and another one has ended.
+#[test]
+fn a_silent_branch_is_not_waited_for_and_the_others_are() {
+    let mut desk = desk();
+    desk.pong(
+        1,
+        "0",
+        Progress {
+            children: vec![child(2), child(3)],
+            ..running()
+        },
+    );
+    desk.pong(2, "0.0", running());
+    desk.until(300);
+    desk.pong(1, "0", running());
+    desk.response(3, "0.1", 0, true, None);
+    let actions = desk.until(650);
+    assert_eq!(
+        lost(&actions),
+        ["600: lost: 0.0 gave no sign of life for 500ms"]
+    );
+    assert!(!desk.initiator.is_complete(), "request 0 runs");
+    desk.response(1, "0", 0, false, Some(("0", facts(2, 1))));
+    assert!(desk.initiator.is_complete());
+    let missing: Vec<_> = desk.initiator.missing().collect();
+    assert_eq!(missing, []);
+    let views: Vec<_> = desk.initiator.branches().collect();
+    let lost = views.iter().filter(|view| view.lost);
+    assert_eq!(
+        lost.map(|view| view.path).collect::<Vec<_>>(),
+        [at("0.0").path]
+    );
+}
+
+/// What a lost request led to may live, and then it is waited for; what it reports of the lost one changes nothing.
+#[test]
+fn what_lives_below_a_lost_branch_is_waited_for() {
+    let mut desk = desk();
+    desk.response(1, "0", 0, false, Some(("0", facts(1, 1))));
+    desk.pong(
+        2,
+        "0.0",
+        Progress {
+            children: vec![child(3)],
+            ..running()
+        },
+    );
+    for time in [300, 600] {
+        desk.until(time - 1);
+        desk.pong(3, "0.0.0", running());
+    }
+    let actions = desk.until(700);
+    assert_eq!(lost(&actions).len(), 1, "{actions:?}");
+    assert!(!desk.initiator.is_complete(), "0.0.0 runs");
+    desk.response(3, "0.0.0", 0, true, None);
+    assert!(desk.initiator.is_complete());
+    // It was alive after all: its end is taken note of, and waited for is nobody.
+    desk.response(2, "0.0", 0, false, Some(("0.0", facts(2, 2))));
+    let missing: Vec<_> = desk.initiator.missing().collect();
+    assert_eq!(missing, [at("0.0.1")], "it has just become known");
+}
+
+/// A response that does not come is a loss as well, and one that comes late is welcome.
+#[test]
+fn a_lost_response_is_not_waited_for() {
+    let mut desk = desk();
+    desk.pong(1, "0", ended(0, 2));
+    desk.response(1, "0", 1, false, None);
+    let actions = desk.until(2000);
+    assert_eq!(
+        lost(&actions),
+        ["600: lost: 0 sent response 0, which was lost"]
+    );
+    assert!(desk.initiator.is_complete());
+    desk.response(1, "0", 0, false, None);
+    assert!(desk.initiator.is_complete());
+    assert_eq!(desk.initiator.responses(), (2, 0));
+    assert_eq!(lost(&desk.until(5000)), Vec::<&str>::new());
+}
+
+/// After all that, what may still run is stopped.
+#[test]
+fn what_was_lost_is_told_to_stop() {
+    let mut desk = desk();
+    desk.pong(1, "0", running());
+    assert_eq!(lost(&desk.until(600)).len(), 1);
+    assert!(desk.initiator.is_complete());
+    let now = desk.time();
+    desk.watch.abort(&mut desk.initiator, now);
+    assert_eq!(desk.actions(), ["ping 0 at m1 abort"]);
+}

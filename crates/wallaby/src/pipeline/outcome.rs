@@ -1,0 +1,379 @@
+//! What comes back of a message that went down a line, and what became of it at each server.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use wallaby_proto::{Address, CallId, Path};
+
+use super::line::{Places, Told};
+use crate::blocking;
+use crate::call::{Outcome, RawAnswer, RawCall};
+use crate::codec::{Codec, Postcard};
+use crate::error::{CallError, Failure};
+use crate::method::{Answer, One};
+use crate::multicast::{self, Delivery, QuorumError};
+use crate::trace::Trace;
+
+/// What became of a message at one server of a line: only what is known for certain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TargetOutcome {
+    /// It is under way.
+    Pending,
+    /// The server has it: its handler has answered. It tells by its answer what it has done with a body.
+    Answered,
+    /// The server reports a status, or an answer that cannot be read. It may have some of the message or all of it.
+    Failed(CallError),
+    /// Nothing of it was sent to the server.
+    NotDelivered(Failure),
+    /// Nobody knows: it was, or may have been, sent to the server, and nothing has come back.
+    Unknown(Failure),
+}
+
+/// A message on its way down a line of servers; made by [`Caller::pipeline`].
+///
+/// A stream of what the servers answer, in the order in which it arrives. It ends when all that is to come has come. Each
+/// server that gives no answer, or not all, has an error delivered in its place: its own status, or why nothing is known of
+/// it or nothing has reached it. Dropping it aborts the call, all down the line.
+#[must_use = "a multicast that is dropped is aborted"]
+pub struct Pipeline<A: Answer, C = Postcard> {
+    call: RawCall,
+    /// As they were given.
+    servers: Vec<Address>,
+    /// By place in the line.
+    stops: Vec<Stop>,
+    places: Places,
+    /// Answers of which it is not known yet whose they are.
+    unplaced: Vec<Result<RawAnswer, CallError>>,
+    ready: VecDeque<Delivery<A::Item>>,
+    ended: bool,
+    types: PhantomData<fn() -> (A, C)>,
+}
+
+/// A server of the line.
+struct Stop {
+    /// Its number as given.
+    target: usize,
+    outcome: TargetOutcome,
+    /// The first error among its answers, where it may give several.
+    error: Option<CallError>,
+}
+
+impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
+    /// A message on its way to these servers, by a call that goes to them in the order of `line`.
+    pub(super) fn new(call: RawCall, servers: Vec<Address>, line: &[usize]) -> Self {
+        let stop = |target: &usize| Stop {
+            target: *target,
+            outcome: TargetOutcome::Pending,
+            error: None,
+        };
+        let mut pipeline = Self {
+            places: Places::new(call.shared(), line.len()),
+            stops: line.iter().map(stop).collect(),
+            call,
+            servers,
+            unplaced: Vec::new(),
+            ready: VecDeque::new(),
+            ended: false,
+            types: PhantomData,
+        };
+        // What cannot even begin is known at once.
+        if let Some(Outcome::Failed(failure)) = pipeline.call.outcome()
+            && !pipeline.call.shared().was_sent()
+        {
+            pipeline.end(Some(failure));
+        }
+        pipeline
+    }
+
+    /// How many servers there are.
+    pub fn targets(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// The servers' numbers, as given, in the order in which they stand in the line.
+    pub fn line(&self) -> impl ExactSizeIterator<Item = usize> {
+        self.stops.iter().map(|stop| stop.target)
+    }
+
+    /// The call's id.
+    pub fn id(&self) -> CallId {
+        self.call.id()
+    }
+
+    /// Waits for what is delivered next; `None` when all that is to come has come.
+    pub async fn next(&mut self) -> Option<Delivery<A::Item>> {
+        poll_fn(|cx| self.poll_delivery(cx)).await
+    }
+
+    /// [`next`](Self::next) for code that is not async.
+    ///
+    /// # Errors
+    ///
+    /// On a thread of an async runtime, which it would stop.
+    pub fn blocking_next(&mut self) -> Result<Option<Delivery<A::Item>>, Failure> {
+        blocking::wait(self.next()).map_err(|_| Failure::WouldBlock)
+    }
+
+    /// What became of the message at each server, in the order in which they were given, as far as it was delivered by
+    /// [`next`](Self::next): all of it is once that has returned `None`.
+    pub fn outcomes(&self) -> Vec<TargetOutcome> {
+        let mut outcomes = vec![TargetOutcome::Pending; self.stops.len()];
+        for stop in &self.stops {
+            outcomes[stop.target] = stop.outcome.clone();
+        }
+        outcomes
+    }
+
+    /// How the call as a whole ended; `None` while it goes on.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.call.outcome()
+    }
+
+    /// The tree of hops, as far as it is known now: the line, and what its handlers delegated.
+    pub fn trace(&self) -> Trace {
+        self.call.trace()
+    }
+
+    fn poll_delivery(&mut self, cx: &mut Context<'_>) -> Poll<Option<Delivery<A::Item>>> {
+        loop {
+            if let Some(delivery) = self.ready.pop_front() {
+                return Poll::Ready(Some(delivery));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            match self.call.poll_answer(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(Err(CallError::Failed(failure)))) => self.end(Some(failure)),
+                Poll::Ready(Some(answer)) => self.take(answer),
+                Poll::Ready(None) => self.end(None),
+            }
+        }
+    }
+
+    /// An answer, or an error in its place, has come from somewhere in the tree.
+    fn take(&mut self, answer: Result<RawAnswer, CallError>) {
+        let path = match &answer {
+            Ok(answer) => Some(answer.request.path),
+            Err(error) => error.request().map(|request| request.path),
+        };
+        let Some(path) = path else {
+            return; // what arrives says whence
+        };
+        match self.places.above(&path, self.call.shared()) {
+            Some(position) => self.deliver(position, &path, answer),
+            None => self.unplaced.push(answer),
+        }
+    }
+
+    fn deliver(&mut self, position: usize, path: &Path, answer: Result<RawAnswer, CallError>) {
+        // A server that owes one answer has given it.
+        if self.stops[position].outcome != TargetOutcome::Pending {
+            return;
+        }
+        if let Err(CallError::Status(status)) = &answer
+            && self.is_undelivered(position, path)
+        {
+            return self.cut_off(position, status.message());
+        }
+        let answer = answer.and_then(|answer| {
+            let request = answer.request;
+            C::decode(answer.payload).map_err(|error| CallError::Decode { request, error })
+        });
+        let stop = &mut self.stops[position];
+        match &answer {
+            Ok(_) if A::ONE => stop.outcome = TargetOutcome::Answered,
+            Err(error) if A::ONE => stop.outcome = TargetOutcome::Failed(error.clone()),
+            Err(error) => _ = stop.error.get_or_insert_with(|| error.clone()),
+            Ok(_) => {}
+        }
+        self.push(position, answer);
+    }
+
+    /// Whether a status from there says that the request of this server did not reach it.
+    fn is_undelivered(&self, position: usize, path: &Path) -> bool {
+        self.places.exactly(path) == Some(position)
+            && self.places.told(self.call.shared())[position] == Told::Undelivered
+    }
+
+    /// Nothing was sent to this server, and so to none behind it.
+    fn cut_off(&mut self, position: usize, why: &str) {
+        let server = self.server(position).clone();
+        for behind in position..self.stops.len() {
+            let reason = match behind == position {
+                true => why.to_owned(),
+                false => format!("it stands behind {server}, which was not reached: {why}"),
+            };
+            let server = self.server(behind).clone();
+            self.settle(
+                behind,
+                TargetOutcome::NotDelivered(Failure::NotPassedOn { server, reason }),
+            );
+        }
+    }
+
+    /// How it ended with a server; it is told unless its own answer says so.
+    fn settle(&mut self, position: usize, outcome: TargetOutcome) {
+        let stop = &mut self.stops[position];
+        if stop.outcome != TargetOutcome::Pending {
+            return;
+        }
+        let error = match &outcome {
+            TargetOutcome::NotDelivered(failure) | TargetOutcome::Unknown(failure) => {
+                Some(failure.clone())
+            }
+            TargetOutcome::Failed(CallError::Failed(failure)) => Some(failure.clone()),
+            _ => None,
+        };
+        stop.outcome = outcome;
+        if let Some(failure) = error {
+            self.push(position, Err(failure.into()));
+        }
+    }
+
+    fn push(&mut self, position: usize, answer: Result<A::Item, CallError>) {
+        let target = self.stops[position].target;
+        let server = self.servers[target].clone();
+        self.ready.push_back(Delivery {
+            target,
+            server,
+            answer,
+        });
+    }
+
+    fn server(&self, position: usize) -> &Address {
+        &self.servers[self.stops[position].target]
+    }
+
+    /// The call has ended: what is known of each server now is all that will be.
+    fn end(&mut self, failure: Option<Failure>) {
+        for answer in std::mem::take(&mut self.unplaced) {
+            self.take(answer);
+        }
+        // What has no place now will never have one: its server's outcome is not known then.
+        self.unplaced = Vec::new();
+        let told = self.places.told(self.call.shared());
+        let sent = self.call.shared().was_sent();
+        let mut losses = self.losses();
+        for (position, told) in told.into_iter().enumerate() {
+            let outcome = match (&failure, told) {
+                (Some(failure), _) if !sent => TargetOutcome::NotDelivered(failure.clone()),
+                (_, Told::Undelivered) => {
+                    self.cut_off(position, "who was to send it says so");
+                    continue;
+                }
+                (_, Told::Whole) => self.whole(position),
+                (Some(failure), Told::Open) => {
+                    let loss = losses[position].take();
+                    TargetOutcome::Unknown(loss.unwrap_or_else(|| failure.clone()))
+                }
+                (None, Told::Open) => TargetOutcome::Unknown(Failure::NoAnswer),
+            };
+            self.settle(position, outcome);
+            self.note_kept(position);
+        }
+        self.ended = true;
+    }
+
+    /// What is lost of each server's part of the tree.
+    fn losses(&self) -> Vec<Option<Failure>> {
+        let call = self.call.shared();
+        let mut losses = vec![None; self.stops.len()];
+        for loss in call.losses() {
+            if let Some(position) = self.places.above(&loss.request.path, call) {
+                losses[position].get_or_insert(Failure::Lost(Box::new(loss)));
+            }
+        }
+        losses
+    }
+
+    /// The outcome of a server of which nothing is missing.
+    fn whole(&self, position: usize) -> TargetOutcome {
+        match &self.stops[position].error {
+            Some(error) => TargetOutcome::Failed(error.clone()),
+            None if A::ONE => TargetOutcome::Failed(Failure::NoAnswer.into()),
+            None => TargetOutcome::Answered,
+        }
+    }
+
+    /// A server that has ended without a delegation has passed nothing on.
+    fn note_kept(&mut self, position: usize) {
+        let next = position + 1;
+        if next < self.stops.len() && self.places.has_kept(position, self.call.shared()) {
+            let why = match &self.stops[position].outcome {
+                TargetOutcome::Failed(error) => error.to_string(),
+                _ => "its request ended before".into(),
+            };
+            let why = format!("{} did not pass it on: {why}", self.server(position));
+            self.cut_off(next, &why);
+        }
+    }
+}
+
+impl<T: Send + 'static, C: Codec<T>> Pipeline<One<T>, C> {
+    /// Waits for all servers; what each delivered, in the order in which they were given.
+    pub async fn all(mut self) -> Vec<Result<T, CallError>> {
+        let mut answers: Vec<_> = self.servers.iter().map(|_| None).collect();
+        while let Some(delivery) = self.next().await {
+            answers[delivery.target] = Some(delivery.answer);
+        }
+        let missing = || Err(Failure::NoAnswer.into());
+        answers
+            .into_iter()
+            .map(|answer| answer.unwrap_or_else(missing))
+            .collect()
+    }
+
+    /// Waits for so many answers, and aborts what is still under way then, all down the line. Each comes with the number of
+    /// its server, the first to arrive first.
+    ///
+    /// # Errors
+    ///
+    /// As soon as so many servers have failed, or given a status, that there can't be enough answers any more. The others
+    /// are aborted then, too; some of them may have done what they were asked for.
+    pub async fn quorum(mut self, needed: usize) -> Result<Vec<(usize, T)>, QuorumError> {
+        let targets = self.targets();
+        multicast::quorum(&mut self, targets, needed).await
+    }
+
+    /// Waits for the first answer, and aborts the rest: a quorum of one.
+    ///
+    /// # Errors
+    ///
+    /// If no server answers.
+    pub async fn first(self) -> Result<(usize, T), QuorumError> {
+        let targets = self.targets();
+        multicast::first_answer(self.quorum(1).await?, targets)
+    }
+}
+
+impl<A: Answer, C: Codec<A::Item>> Stream for Pipeline<A, C>
+where
+    Self: Unpin,
+{
+    type Item = Delivery<A::Item>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_delivery(cx)
+    }
+}
+
+/// Nothing in it is pinned.
+impl<A: Answer, C> Unpin for Pipeline<A, C> {}
+
+impl<A: Answer, C> fmt::Debug for Pipeline<A, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Pipeline({:?}, {} servers)",
+            self.call,
+            self.servers.len()
+        )
+    }
+}

@@ -1,0 +1,274 @@
+//! A server of a line: passes on what arrives, and has its own handler run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use wallaby_proto::{Code, Status};
+
+use super::head::{self, Head};
+use super::tee;
+use crate::body::{Attached, Body};
+use crate::dispatch::shutting_down;
+use crate::endpoint::Inner;
+use crate::executor::Admitted;
+use crate::handling::{Destination, Handling, too_late};
+use crate::service::Registered;
+use crate::timer;
+
+/// A message has come down a line: it goes on at once, and the handler that it is for gets it, if there is one.
+#[cold]
+#[inline(never)]
+pub(crate) fn arrive(mut handling: Arc<Handling>, payload: &Bytes) {
+    let head = match Head::read(payload) {
+        Ok(head) => head,
+        Err(status) => return handling.fail(&status),
+    };
+    // Nobody else knows it yet.
+    if let Some(handling) = Arc::get_mut(&mut handling) {
+        handling.method = Arc::clone(&head.method);
+        handling.in_line = true;
+    }
+    let body = handling.take_body();
+    if body.is_none() && head.has_body() {
+        let why = "a message down a line whose bytes do not follow";
+        return handling.fail(&Status::new(Code::InvalidArgument, why));
+    }
+    let served = served(&handling.endpoint, &head);
+    let stop = Stop {
+        handling,
+        head,
+        served,
+    };
+    match body {
+        Some(body) if stop.head.store => stop.store_and_forward(body),
+        body => stop.cut_through(body),
+    }
+}
+
+/// Who handles it here.
+fn served(endpoint: &Inner, head: &Head) -> Result<Arc<Registered>, Status> {
+    if endpoint.is_draining() {
+        return Err(shutting_down());
+    }
+    let limit = endpoint.config.limits.message;
+    let size = head.following;
+    if size > limit {
+        let what = format!("arguments of {size} bytes: at most {limit} are taken");
+        return Err(Status::new(Code::ResourceExhausted, what));
+    }
+    endpoint.method(&head.method)
+}
+
+/// A message at one server of its line.
+struct Stop {
+    handling: Arc<Handling>,
+    head: Head,
+    served: Result<Arc<Registered>, Status>,
+}
+
+impl Stop {
+    /// Each piece is passed on when it arrives.
+    fn cut_through(self, body: Option<Body>) {
+        let (onward, own) = match body {
+            Some(body) if !self.head.rest.is_empty() => {
+                let window = self.handling.endpoint.config.limits.call;
+                let (onward, own) = tee::split(body, window);
+                (Some(onward), Some(own))
+            }
+            body => (None, body),
+        };
+        self.pass_on(onward);
+        match own {
+            Some(own) if self.served.is_ok() && self.head.following > 0 => {
+                self.in_time(|stop| stop.take_arguments(own));
+            }
+            own => {
+                let arguments = self.head.arguments.clone();
+                self.run(arguments, own);
+            }
+        }
+    }
+
+    async fn take_arguments(self, mut body: Body) {
+        let mut held = Held::new(&self.handling.endpoint);
+        match held.read(&mut body, self.head.following).await {
+            Ok(arguments) => self.run(arguments, Some(body)),
+            Err(status) => self.give_up(&status),
+        }
+    }
+
+    /// All of it is passed on when all of it is here.
+    fn store_and_forward(self, body: Body) {
+        self.in_time(|stop| stop.store(body));
+    }
+
+    async fn store(self, mut body: Body) {
+        let mut held = Held::new(&self.handling.endpoint);
+        let read = held.read(&mut body, self.head.following).await;
+        let rest = match read {
+            Ok(arguments) => held.read_all(body).await.map(|rest| (arguments, rest)),
+            Err(status) => Err(status),
+        };
+        let (arguments, rest) = match rest {
+            Ok(whole) => whole,
+            Err(status) => return self.give_up(&status),
+        };
+        let held = Arc::new(held);
+        let onward = self.head.has_body().then(|| {
+            let body = Body::stored(rest.clone(), Arc::clone(&held) as _);
+            body.after(arguments.clone())
+        });
+        self.pass_on(onward);
+        let arguments = match self.head.following {
+            0 => self.head.arguments.clone(),
+            _ => arguments,
+        };
+        self.run(arguments, Some(Body::stored(rest, held as _)));
+    }
+
+    fn pass_on(&self, body: Option<Body>) {
+        let left = self.head.rest.len() as u32;
+        let Some((server, head)) = self.head.onward() else {
+            return;
+        };
+        let to = Destination {
+            server,
+            method: Arc::clone(head::definition()),
+            body: body.map(Attached::new),
+        };
+        self.handling.pass_on(to, head.write(), left);
+    }
+
+    /// The arguments are here: the handler's turn, or the status that says why it has none.
+    fn run(self, arguments: Bytes, body: Option<Body>) {
+        let Self {
+            handling,
+            head,
+            served,
+        } = self;
+        let served = match served {
+            // It was stopped, or what passing it on costs is not there: then its handler does nothing, either.
+            Ok(_) if handling.has_ended() => return handling.leave(),
+            Ok(served) => served,
+            Err(status) => return end(&handling, &status),
+        };
+        if let (true, Some(body)) = (head.body, body) {
+            handling.put_body(body);
+        }
+        let admitted = handling
+            .endpoint
+            .admit(&handling, &served.handler, arguments);
+        match admitted {
+            Admitted::Run(job) => job.start(),
+            Admitted::Queued => {}
+            // Nobody here reads it: those behind are not to wait for that.
+            Admitted::Refused(_) => drop(handling.take_body()),
+        }
+    }
+
+    /// Does what waits for bytes, until the request is stopped.
+    fn in_time<F: Future<Output = ()> + Send + 'static>(self, work: impl FnOnce(Self) -> F) {
+        let handling = Arc::clone(&self.handling);
+        handling.enlist();
+        let runtime = handling.endpoint.runtime.clone();
+        let work = work(self);
+        runtime.spawn(async move {
+            if timer::timeout_at(handling.end(), work).await.is_none() {
+                handling.stop(&too_late());
+                handling.leave();
+            }
+        });
+    }
+
+    /// What was to be waited for does not come.
+    fn give_up(self, status: &Status) {
+        end(&self.handling, status);
+    }
+}
+
+/// The request ends without its handler.
+fn end(handling: &Arc<Handling>, status: &Status) {
+    if !handling.has_ended() {
+        handling.fail(status);
+    }
+    handling.leave();
+}
+
+/// Bytes that an endpoint keeps of messages which came down lines, until they are whole.
+#[derive(Debug, Default)]
+pub(crate) struct Store(AtomicU64);
+
+/// Those of one request.
+struct Held {
+    endpoint: Arc<Inner>,
+    bytes: u64,
+}
+
+impl Held {
+    fn new(endpoint: &Arc<Inner>) -> Self {
+        Self {
+            endpoint: Arc::clone(endpoint),
+            bytes: 0,
+        }
+    }
+
+    /// Reads so many bytes; what was read beyond them is left in the body.
+    async fn read(&mut self, body: &mut Body, wanted: u64) -> Result<Bytes, Status> {
+        let mut all = BytesMut::new();
+        while (all.len() as u64) < wanted {
+            let mut chunk = next(body).await?.ok_or_else(|| {
+                let got = all.len();
+                let what = format!("{wanted} bytes of arguments were to come, and {got} came");
+                Status::new(Code::InvalidArgument, what)
+            })?;
+            let missing = (wanted - all.len() as u64).min(chunk.len() as u64);
+            self.keep(missing)?;
+            all.extend_from_slice(&chunk.split_to(missing as usize));
+            if !chunk.is_empty() {
+                body.put_back(chunk);
+            }
+        }
+        Ok(all.freeze())
+    }
+
+    /// Reads the rest.
+    async fn read_all(&mut self, mut body: Body) -> Result<Vec<Bytes>, Status> {
+        let mut all = Vec::new();
+        while let Some(chunk) = next(&mut body).await? {
+            self.keep(chunk.len() as u64)?;
+            all.push(chunk);
+        }
+        Ok(all)
+    }
+
+    fn keep(&mut self, bytes: u64) -> Result<(), Status> {
+        let limit = self.endpoint.config.limits.stored;
+        let stored = &self.endpoint.stored.0;
+        let more = |stored: u64| stored.checked_add(bytes).filter(|all| *all <= limit);
+        let kept = stored.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        if kept.is_err() {
+            let what = format!(
+                "{limit} bytes of messages that are not whole are kept here: there is no room for more"
+            );
+            return Err(Status::new(Code::ResourceExhausted, what));
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let stored = &self.endpoint.stored.0;
+        stored.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+async fn next(body: &mut Body) -> Result<Option<Bytes>, Status> {
+    let chunk = body.next().await.transpose();
+    chunk.map_err(|error| {
+        let what = format!("the message broke off on its way here: {error}");
+        Status::new(Code::Unavailable, what)
+    })
+}

@@ -37,13 +37,16 @@ pub(crate) fn run(bytes: &[u8]) {
             ..Budgets::default()
         },
     };
+    let stall = choices.once_in(2).then_some(PERIOD * 3);
+    let retries = choices.below(3);
     let settings = WatchSettings {
         ping: PingSettings {
             period: PERIOD,
             timeout: PERIOD * 5,
         },
-        stall: choices.once_in(2).then_some(PERIOD * 3),
-        retries: choices.below(3),
+        stall,
+        retries,
+        partial: retries == 2,
     };
     let id = call(alice(), 1 + u64::from(choices.byte()));
     let mut client = Client {
@@ -203,6 +206,7 @@ impl Client {
                     let (watch, initiator) = self.watch();
                     watch.sent(initiator, request, server, now);
                 }
+                Action::Lost(failure) => drop(failure.to_string()),
                 Action::Ping { .. } | Action::Frozen => {}
             }
         }

@@ -97,16 +97,8 @@ chaos: setup-chaos ## Processes killed, stopped and cut off under load, a minute
 	done
 
 .PHONY: soak
-soak: setup-chaos setup-fuzz ## 100,000 random worlds (ARGS="--seeds N" for others), models, fuzzing, chaos (an hour)
-	@$(CARGO) run -q -p wallaby-sim --locked --profile sim -- $(or $(ARGS),--seeds 100000)
-	@$(MAKE) --no-print-directory model ARGS=
-	@$(MAKE) --no-print-directory fuzz ARGS=
-	@for transport in tcp udp; do \
-		$(CHAOS) run --transport $$transport --seconds 600 || exit 1; \
-		$(CHAOS) detect --transport $$transport --times 100 || exit 1; \
-	done
-	@$(CHAOS) loss --calls 100000
-	@$(CHAOS) loss --calls 100000 --workers 4
+soak: setup-chaos setup-fuzz ## 100,000 random worlds, models, fuzzing, chaos: an hour and a half (ARGS="fuzz- calm": these parts)
+	@scripts/soak.sh $(ARGS)
 
 .PHONY: model
 model: setup-test ## Every run of small calls with a fault, two, or an abort; or of the scope that ARGS names

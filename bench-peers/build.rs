@@ -8,7 +8,7 @@ use std::{env, fs};
 
 fn main() -> Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
-    for peer in ["capnp", "onc", "thrift"] {
+    for peer in ["capnp", "thrift"] {
         println!("cargo:rustc-check-cfg=cfg(have_{peer})");
     }
     for peer in ["tonic", "tarpc", "capnp-rpc", "async-nats"] {
@@ -19,7 +19,6 @@ fn main() -> Result<()> {
     tonic();
     capnp()?;
     thrift(&out);
-    onc();
     Ok(())
 }
 
@@ -89,19 +88,6 @@ fn thrift(out: &Path) {
         .extra_warnings(false)
         .compile("relay_thrift");
     found("thrift", &library);
-}
-
-fn onc() {
-    needs("src/onc.c", "/usr/include/tirpc");
-    let Some(library) = library("libtirpc") else {
-        return;
-    };
-    cc::Build::new()
-        .includes(&library.include_paths)
-        .file("src/onc.c")
-        .extra_warnings(false)
-        .compile("relay_onc");
-    found("onc", &library);
 }
 
 /// A library that is installed with its headers. What it is linked by is printed only by [`found`], behind the code that

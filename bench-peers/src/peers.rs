@@ -1,12 +1,14 @@
 //! The peers that Wallaby is compared with.
 
 use crate::on_nats::Nats;
+use crate::on_onc::Onc;
 use crate::on_tarpc::Tarpc;
 use crate::on_tonic::Tonic;
 use crate::{on_nats, program};
 use std::process::Command;
 use wallaby_bench::Own;
 use wallaby_bench::stack::Stack;
+use wallaby_bench::tirpc;
 
 /// A system that is measured beside Wallaby, perhaps in several ways.
 #[derive(Debug)]
@@ -78,9 +80,9 @@ pub static PEERS: &[Peer] = &[
     Peer {
         name: "onc",
         about: "ONC RPC by libtirpc over UDP and TCP: svc_run, a handle for each server; calls under way are threads",
-        needs: "libtirpc's headers and a C compiler when this program is built (Debian: libtirpc-dev, gcc, pkg-config)",
-        stacks: ONC,
-        version: || Some(format!("libtirpc {}", option_env!("VERSION_onc")?)),
+        needs: "libtirpc's headers and a C compiler (Debian: libtirpc-dev, gcc, pkg-config)",
+        stacks: &[&Onc],
+        version: tirpc::version,
     },
     Peer {
         name: "thrift",
@@ -96,11 +98,6 @@ pub static PEERS: &[Peer] = &[
 const CAPNP: &[&dyn Stack] = &[&crate::on_capnp::CapnProto];
 #[cfg(not(have_capnp))]
 const CAPNP: &[&dyn Stack] = &[];
-
-#[cfg(have_onc)]
-const ONC: &[&dyn Stack] = &[&crate::on_onc::Onc];
-#[cfg(not(have_onc))]
-const ONC: &[&dyn Stack] = &[];
 
 #[cfg(have_thrift)]
 const THRIFT: &[&dyn Stack] = &[&crate::on_thrift::Thrift];

@@ -87,7 +87,7 @@ fn jobs() -> Vec<Job> {
             };
             hops(&hops_options, progress)
         }),
-        chart: Some(Chart::hops()),
+        chart: Some(Chart::hops().into()),
         table: table::latency,
     };
     let parallel = |name, command, pin| Job {

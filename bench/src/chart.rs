@@ -65,6 +65,7 @@ impl Chart {
                 y,
                 title,
                 x_axis: &self.x_axis,
+                steps: false,
             };
             left.draw(&mut svg, &scaled(absolute), None);
             if let Some(reference) = reference {
@@ -76,6 +77,7 @@ impl Chart {
                     y,
                     title,
                     x_axis: &self.x_axis,
+                    steps: false,
                 };
                 right.draw(&mut svg, &series(&systems, &rows, ratio), Some(1.0));
             }
@@ -85,19 +87,19 @@ impl Chart {
 }
 
 /// A system's line.
-struct Series<'rows> {
-    system: &'rows str,
-    points: Vec<Point>,
+pub(crate) struct Series<'rows> {
+    pub(crate) system: &'rows str,
+    pub(crate) points: Vec<Point>,
 }
 
-struct Point {
-    n: f64,
-    value: f64,
+pub(crate) struct Point {
+    pub(crate) n: f64,
+    pub(crate) value: f64,
     /// Shown when the pointer rests on it.
-    detail: String,
+    pub(crate) detail: String,
 }
 
-fn series<'rows>(
+pub(crate) fn series<'rows>(
     systems: &[&'rows str],
     rows: &[&Row],
     value: impl Fn(&Row) -> Option<f64>,
@@ -176,7 +178,7 @@ fn conditions(rows: &[Row]) -> String {
     text
 }
 
-fn distinct<'rows>(names: impl Iterator<Item = &'rows str>) -> Vec<&'rows str> {
+pub(crate) fn distinct<'rows>(names: impl Iterator<Item = &'rows str>) -> Vec<&'rows str> {
     let mut distinct = Vec::new();
     for name in names {
         if !distinct.contains(&name) {
@@ -186,7 +188,7 @@ fn distinct<'rows>(names: impl Iterator<Item = &'rows str>) -> Vec<&'rows str> {
     distinct
 }
 
-fn legend(svg: &mut Svg, systems: &[&str], y: f64) {
+pub(crate) fn legend(svg: &mut Svg, systems: &[&str], y: f64) {
     for (index, system) in systems.iter().enumerate() {
         let x = MARGIN
             + (index % LEGEND_COLUMNS) as f64 * (WIDTH - 2.0 * MARGIN) / LEGEND_COLUMNS as f64;
@@ -212,6 +214,13 @@ impl Style {
             "wallaby-rpc" => ("#d97706", 2.6, ""),
             "wallaby-polling-dpc" => ("#0b3d91", 2.6, ""),
             "wallaby-polling-rpc" => ("#a21caf", 2.6, ""),
+            "wallaby" | "wallaby-serial" => ("#0f766e", 2.6, ""),
+            "wallaby-parallel" => ("#d97706", 2.6, ""),
+            "wallaby-polling" => ("#0b3d91", 2.6, ""),
+            "wallaby-onc-blocking" => ("#a21caf", 2.6, ""),
+            "wallaby-onc" => ("#a21caf", 1.8, "6 3"),
+            "libtirpc" => ("#b91c1c", 2.0, ""),
+            "floor" | "floor-serial" => ("#5b8f8a", 1.6, "4 3"),
             "floor-forward-tokio" => ("#5b8f8a", 1.6, ""),
             "floor-sequential-tokio" | "floor-parallel-tokio" => ("#b58a5a", 1.6, ""),
             "floor-forward" => ("#5b8f8a", 1.6, "4 3"),
@@ -234,15 +243,17 @@ impl Style {
 }
 
 /// Axes and lines at a place in the document.
-struct Panel<'chart> {
-    x: f64,
-    y: f64,
-    title: String,
-    x_axis: &'chart str,
+pub(crate) struct Panel<'chart> {
+    pub(crate) x: f64,
+    pub(crate) y: f64,
+    pub(crate) title: String,
+    pub(crate) x_axis: &'chart str,
+    /// Whether the points stand at equal distances: where `n` doubles from one to the next.
+    pub(crate) steps: bool,
 }
 
 impl Panel<'_> {
-    fn draw(&self, svg: &mut Svg, series: &[Series<'_>], emphasised: Option<f64>) {
+    pub(crate) fn draw(&self, svg: &mut Svg, series: &[Series<'_>], emphasised: Option<f64>) {
         let ticks = ticks(greatest(series));
         let top = ticks.last().copied().unwrap_or(1.0);
         let mut ns: Vec<f64> = series
@@ -253,9 +264,16 @@ impl Panel<'_> {
         ns.sort_by(f64::total_cmp);
         ns.dedup();
         let most = ns.last().copied().unwrap_or(1.0).max(1.0);
+        let along = |n: f64| match self.steps {
+            true => {
+                let before = ns.iter().filter(|other| **other < n).count();
+                before as f64 / ns.len().saturating_sub(1).max(1) as f64
+            }
+            false => n / most,
+        };
         let place = |n: f64, value: f64| {
             (
-                self.x + n / most * (PANEL_WIDTH - 14.0),
+                self.x + along(n) * (PANEL_WIDTH - 14.0),
                 self.y + PANEL_HEIGHT * (1.0 - value / top),
             )
         };
@@ -274,7 +292,7 @@ impl Panel<'_> {
         for &n in &ns {
             let (x, y) = place(n, 0.0);
             svg.line((x, y), (x, y + 4.0), r##"stroke="#94a3b8""##);
-            svg.text(x, y + 18.0, "tick x", &number(n));
+            svg.text(x, y + 18.0, "tick x", &count(n));
         }
         let middle = self.x + PANEL_WIDTH / 2.0;
         svg.text(middle, self.y + PANEL_HEIGHT + 36.0, "tick x", self.x_axis);
@@ -307,6 +325,16 @@ fn ticks(greatest: f64) -> Vec<f64> {
     (0..=count).map(|index| f64::from(index) * step).collect()
 }
 
+/// A number of things, large ones in units of 1,024.
+fn count(n: f64) -> String {
+    const KIB: f64 = 1_024.0;
+    match n {
+        n if n >= KIB * KIB && n % (KIB * KIB) == 0.0 => format!("{} Mi", number(n / KIB / KIB)),
+        n if n >= KIB && n % KIB == 0.0 => format!("{} Ki", number(n / KIB)),
+        n => number(n),
+    }
+}
+
 /// Without digits that say nothing.
 fn number(value: f64) -> String {
     let text = format!("{value:.3}");
@@ -314,10 +342,10 @@ fn number(value: f64) -> String {
 }
 
 /// A document that grows. Writing to a string can't fail, so the results of that are ignored here.
-struct Svg(String);
+pub(crate) struct Svg(String);
 
 impl Svg {
-    fn new(width: f64, height: f64) -> Self {
+    pub(crate) fn new(width: f64, height: f64) -> Self {
         Self(format!(
             r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0} {height:.0}" width="{width:.0}" height="{height:.0}" font-family="Inter, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif">
 <style>
@@ -334,7 +362,7 @@ impl Svg {
         ))
     }
 
-    fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
+    pub(crate) fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
         let text = escape(text);
         let _ = writeln!(
             self.0,
@@ -370,7 +398,7 @@ impl Svg {
         );
     }
 
-    fn finish(mut self) -> String {
+    pub(crate) fn finish(mut self) -> String {
         self.0.push_str("</svg>\n");
         self.0
     }
@@ -387,12 +415,12 @@ const PEERS: [&str; 9] = [
     "#2563eb", "#be185d", "#7c3aed", "#4d7c0f", "#0891b2", "#b91c1c", "#a16207", "#475569",
     "#c026d3",
 ];
-const WIDTH: f64 = 1_040.0;
-const MARGIN: f64 = 28.0;
-const LEGEND_COLUMNS: usize = 4;
+pub(crate) const WIDTH: f64 = 1_040.0;
+pub(crate) const MARGIN: f64 = 28.0;
+pub(crate) const LEGEND_COLUMNS: usize = 4;
 const PANEL_WIDTH: f64 = 420.0;
 const PANEL_HEIGHT: f64 = 260.0;
-const PANEL_PITCH: f64 = PANEL_HEIGHT + 92.0;
+pub(crate) const PANEL_PITCH: f64 = PANEL_HEIGHT + 92.0;
 
 #[cfg(test)]
 mod tests {

@@ -95,10 +95,13 @@ pub(crate) fn compare(
                 transport,
                 index: 0,
                 link: options.link,
+                bandwidth: None,
                 folder: folder.path().to_owned(),
                 parent: process::id(),
             };
-            let client = Fleet::start(&launcher, servers, &config)
+            let client = stack
+                .prepare(&config)
+                .and_then(|()| Fleet::start(&launcher, servers, &config))
                 .and_then(|fleet| stack.connect(fleet, &config, options.payload))
                 .with_context(|| {
                     format!(
@@ -209,6 +212,7 @@ fn row(
         payload: options.payload as u64,
         link_us: u64::try_from(options.link.as_micros()).unwrap_or(u64::MAX),
         pin: options.pin,
+        link_mbit: None,
         server_pin: None,
         rounds: u64::from(result.rounds),
         p50_us: micros(result.latencies.quantile(0.5)),

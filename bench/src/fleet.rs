@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::str::FromStr;
@@ -42,7 +43,7 @@ impl Launcher {
 }
 
 /// How messages are carried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// Unix stream sockets.
@@ -91,6 +92,9 @@ pub struct ServerConfig {
     pub index: u8,
     /// The emulated one-way delay of what it sends.
     pub link: Duration,
+    /// The emulated bandwidth of the link that all it sends shares, in bits per second; none: as fast as it goes.
+    #[serde(default)]
+    pub bandwidth: Option<NonZeroU64>,
     /// For sockets and other files of this run.
     pub folder: PathBuf,
     /// The process that starts it.
@@ -477,6 +481,7 @@ mod tests {
             transport: Transport::Unix,
             index: 0,
             link: Duration::ZERO,
+            bandwidth: None,
             folder: env::temp_dir(),
             parent: process::id(),
         };

@@ -104,6 +104,7 @@ pub fn large(options: &LargeOptions, progress: impl FnMut(Progress<'_>)) -> Resu
             transport,
             index: 0,
             link: run.link,
+            bandwidth: None,
             folder: folder.path().to_owned(),
             parent: process::id(),
         };
@@ -233,6 +234,7 @@ fn row(transport: Transport, beside: Beside, options: &LargeOptions, result: &Me
         n: n as u64,
         payload: run.payload as u64,
         link_us: u64::try_from(run.link.as_micros()).unwrap_or(u64::MAX),
+        link_mbit: None,
         pin: run.pin,
         server_pin: options.server_pin,
         rounds: u64::from(result.rounds),

@@ -5,6 +5,7 @@
 //!
 //! - [`hops()`] and [`fanout()`] measure what the DPC thesis shows in its figures 6.1 and 6.2; [`large()`] what small
 //!   calls notice of large messages on their connection; [`throughput()`] how many calls a second there can be.
+//! - [`flexrpc`] measures what FlexRPC's paper shows in its figures 4 to 8, beside libtirpc, which [`tirpc`] loads.
 //! - [`row`]: the result row, one line of JSON. [`table`] and [`chart`] show rows, with what
 //!   [`ratio`] compares them with.
 //! - [`mod@report`]: all of it, as published in `docs/performance.md`; [`target`]: what is promised there;
@@ -19,6 +20,7 @@ pub mod chart;
 mod comparison;
 mod fanout;
 pub mod fleet;
+pub mod flexrpc;
 mod floor;
 pub mod harness;
 mod hops;
@@ -38,11 +40,13 @@ pub mod stack;
 pub mod table;
 pub mod target;
 mod throughput;
+pub mod tirpc;
 mod workload;
 
 pub use comparison::RunOptions;
 pub use fanout::{FanoutOptions, fanout};
 pub use fleet::{Launcher, Transport};
+pub use flexrpc::FlexrpcOptions;
 pub use harness::Progress;
 pub use hops::{HopsOptions, hops};
 pub use large::{LargeOptions, large};
@@ -73,6 +77,9 @@ pub fn server_main(
     let config: ServerConfig = serde_json::from_str(&config)
         .context("this is no server's configuration; only benchmarks start servers")?;
     process::die_with_parent(config.parent)?;
+    if let Some(served) = flexrpc::serve(&config) {
+        return served;
+    }
     let stack = stacks.iter().find(|stack| stack.name() == config.stack);
     let stack = stack.with_context(|| format!("there is no stack {}", config.stack))?;
     stack.serve(&config)

@@ -2,7 +2,7 @@
 
 use crate::fleet::{Control, Fleet, ServerConfig};
 use crate::harness::{Latencies, Traffic};
-use crate::on_wallaby::{PASS, SPREAD, addresses, step};
+use crate::on_wallaby::{PASS, SPREAD, TAKE, addresses, step};
 use crate::pattern::{Pattern, Routes};
 use crate::plan::{CLIENT, Plan, check};
 use crate::stack;
@@ -19,17 +19,17 @@ use wallaby::polling::{CallKey, CallOptions, Datagrams, Endpoint, Event, Udp, Wa
 use wallaby::{Address, Code, MethodDefinition, Status};
 
 /// How long a turn waits at most: then it is looked whether the other side is gone.
-const LOOK: Wait = Wait::For(Duration::from_millis(200));
+pub(crate) const LOOK: Wait = Wait::For(Duration::from_millis(200));
 
 /// A socket whose datagrams leave after the emulated delay of a link, in order.
-struct Delayed {
+pub(crate) struct Delayed {
     socket: Udp,
     link: Duration,
     waiting: VecDeque<(Duration, SocketAddr, Vec<u8>)>,
 }
 
 impl Delayed {
-    fn bind(link: Duration) -> Result<Endpoint<Self>> {
+    pub(crate) fn bind(link: Duration) -> Result<Endpoint<Self>> {
         let socket = Udp::bind(([127, 0, 0, 1], 0).into())?;
         let waiting = VecDeque::new();
         let delayed = Self {
@@ -121,6 +121,11 @@ pub(crate) fn serve(config: &ServerConfig) -> Result<()> {
             let target = PASS.target((message.clone(),));
             request.delegate(locate(&known, server)?.clone(), target)?;
         }
+        Ok(())
+    })?;
+    endpoint.serve(&TAKE, |request, (message,)| {
+        drop(message);
+        request.respond(&Bytes::new())?;
         Ok(())
     })?;
     // Instructions are read on a thread of their own.

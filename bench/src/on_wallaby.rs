@@ -28,7 +28,7 @@ pub(crate) static PASS: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.R
 pub(crate) static SPREAD: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("bench.Relay/spread");
 
 /// Takes a message of any size; answers with nothing.
-static TAKE: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/take");
+pub(crate) static TAKE: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/take");
 /// Gives a message of the size asked for, as 8 bytes, least first.
 static GIVE: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/give");
 
@@ -499,7 +499,7 @@ pub(crate) fn addresses(texts: &[String]) -> Result<Vec<Address>> {
 }
 
 /// An endpoint of this run that listens.
-fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Builder> {
+pub(crate) fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Builder> {
     let address = match config.transport {
         Transport::Tcp => "tcp://127.0.0.1:0".to_owned(),
         transport @ (Transport::Unix | Transport::Shm) => {
@@ -511,15 +511,14 @@ fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Builder> {
         }
         Transport::Udp => "udp://127.0.0.1:0".to_owned(),
     };
-    let builder = Endpoint::builder().listen(&address);
-    Ok(if config.link.is_zero() {
-        builder
-    } else {
-        builder.link_delay(config.link)
+    let builder = Endpoint::builder().listen(&address).link_delay(config.link);
+    Ok(match config.bandwidth {
+        Some(bandwidth) => builder.link_bandwidth(bandwidth),
+        None => builder,
     })
 }
 
-fn runtime() -> Result<Runtime> {
+pub(crate) fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_io().build()?)
 }
 

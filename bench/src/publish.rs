@@ -53,9 +53,38 @@ pub struct Job {
     /// Measures so many rounds.
     pub measure: Box<Measure>,
     /// How its rows are drawn, if they are.
-    pub chart: Option<Chart>,
+    pub chart: Option<Drawing>,
     /// Its rows in Markdown.
     pub table: fn(&[Row]) -> String,
+}
+
+/// Rows as an SVG.
+pub enum Drawing {
+    /// As a chart of latencies.
+    Chart(Chart),
+    /// In a way of the page's own.
+    Own(fn(&[Row]) -> String),
+}
+
+impl Drawing {
+    fn svg(&self, rows: &[Row]) -> String {
+        match self {
+            Self::Chart(chart) => chart.svg(rows),
+            Self::Own(draw) => draw(rows),
+        }
+    }
+}
+
+impl fmt::Debug for Drawing {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a drawing")
+    }
+}
+
+impl From<Chart> for Drawing {
+    fn from(chart: Chart) -> Self {
+        Self::Chart(chart)
+    }
 }
 
 /// What is to be said of the rows of all jobs.
@@ -352,7 +381,7 @@ mod tests {
             name: "some",
             command: "hops",
             measure: Box::new(|_, _| Ok(Vec::new())),
-            chart: Some(Chart::hops()),
+            chart: Some(Chart::hops().into()),
             table: table::markdown,
         };
         Page {

@@ -93,12 +93,28 @@ const JOBS: [Job; 7] = [
     },
 ];
 
-/// Runs the jobs of `performance.md` and brings the page up to date; see [`publish()`].
+/// Runs the jobs of `performance.md` and `flexrpc.md` and brings the pages up to date; see [`publish()`].
 ///
 /// # Errors
 /// The jobs that failed and why, or what can't be read or written.
-pub fn report(options: &ReportOptions, progress: impl FnMut(&str, Progress<'_>)) -> Result<()> {
-    publish(&page(), options, progress)
+pub fn report(options: &ReportOptions, mut progress: impl FnMut(&str, Progress<'_>)) -> Result<()> {
+    let (flexrpc, ours): (Vec<_>, Vec<_>) = options
+        .only
+        .iter()
+        .cloned()
+        .partition(|name| name.starts_with("flexrpc-"));
+    let all = options.only.is_empty();
+    let of_page = |only: &[String]| ReportOptions {
+        only: only.to_vec(),
+        ..options.clone()
+    };
+    if all || !ours.is_empty() {
+        publish(&page(), &of_page(&ours), &mut progress)?;
+    }
+    if all || !flexrpc.is_empty() {
+        crate::flexrpc::report(&of_page(&flexrpc), &mut progress)?;
+    }
+    Ok(())
 }
 
 fn page() -> Page {
@@ -118,8 +134,8 @@ impl Job {
             command: self.command,
             measure: Box::new(|rounds, progress| self.measure(rounds, progress)),
             chart: match self.bench {
-                Bench::Hops => Some(Chart::hops()),
-                Bench::Fanout => Some(Chart::fanout()),
+                Bench::Hops => Some(Chart::hops().into()),
+                Bench::Fanout => Some(Chart::fanout().into()),
                 Bench::Large => None, // two sizes make no line
             },
             table: table::markdown,

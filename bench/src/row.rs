@@ -19,6 +19,9 @@ pub struct Row {
     pub payload: u64,
     /// Emulated one-way delay of each message, in microseconds.
     pub link_us: u64,
+    /// Emulated bandwidth of the link that all a process sends shares, in millions of bits per second, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_mbit: Option<u64>,
     /// The processor that the client and all servers were pinned to; none: placed freely.
     pub pin: Option<u32>,
     /// The processor that the servers were pinned to, where it is another one than the client's.
@@ -54,6 +57,7 @@ impl Row {
             && self.n == other.n
             && self.payload == other.payload
             && self.link_us == other.link_us
+            && self.link_mbit == other.link_mbit
             && self.pin == other.pin
             && self.server_pin == other.server_pin
     }
@@ -118,6 +122,7 @@ pub(crate) mod tests {
             n,
             payload: 100,
             link_us: 0,
+            link_mbit: None,
             pin: Some(0),
             server_pin: None,
             rounds: 20,

@@ -33,6 +33,14 @@ pub trait Stack: fmt::Debug + Sync {
         payload: usize,
     ) -> Result<Box<dyn Client>>;
 
+    /// Called before any server is started, for what they all need in the folder of the run.
+    ///
+    /// # Errors
+    /// The stack's.
+    fn prepare(&self, _config: &ServerConfig) -> Result<()> {
+        Ok(())
+    }
+
     /// Runs a server until its client has gone.
     ///
     /// # Errors

@@ -53,14 +53,55 @@ impl Kind {
             Self::CutOff => "cut off",
         }
     }
+}
 
-    /// Three ping periods where the end of a connection tells of it, else the timeout and one period.
+/// Which server is hurt, how and when.
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    kind: Kind,
+    /// The last hop of its call.
+    hop: u8,
+    /// Before the client has asked for the first time, so that it has never reached a server below the first hop.
+    early: bool,
+}
+
+impl Trial {
+    const HOPS: [u8; 3] = [1, 2, 4];
+
+    fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for kind in Kind::ALL {
+            for hop in Self::HOPS {
+                let early = false;
+                all.push(Self { kind, hop, early });
+            }
+            if matches!(kind, Kind::Killed | Kind::Replaced) {
+                for hop in &Self::HOPS[1..] {
+                    let (hop, early) = (*hop, true);
+                    all.push(Self { kind, hop, early });
+                }
+            }
+        }
+        all
+    }
+
+    /// Three ping periods where the end of a connection, or a refused dial, tells of it, else the timeout and one period;
+    /// from the first ping on, which is due after a period and an eighth.
     fn limit(self, options: Options) -> Duration {
         let is_told = options.transport != Transport::Udp;
-        match self {
-            Self::Killed | Self::Replaced if is_told => 3 * options.period,
+        let limit = match self.kind {
+            Kind::Killed | Kind::Replaced if is_told => 3 * options.period,
             _ => options.timeout + options.period,
+        };
+        match self.early {
+            true => limit + options.period * 9 / 8,
+            false => limit,
         }
+    }
+
+    fn words(self) -> String {
+        let early = if self.early { ", not asked yet" } else { "" };
+        format!("{} at hop {}{early}", self.kind.words(), self.hop)
     }
 }
 
@@ -78,11 +119,13 @@ pub(crate) struct Report {
     pub(crate) violations: Vec<String>,
 }
 
-/// A kind of harm, at the first or second hop of a call.
+/// A kind of harm, at one hop of a call.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) kind: Kind,
     pub(crate) hop: u8,
+    /// The client had never reached the server.
+    pub(crate) early: bool,
     pub(crate) times: u64,
     pub(crate) limit_ms: f64,
     pub(crate) p50_ms: f64,
@@ -92,7 +135,7 @@ pub(crate) struct Row {
     pub(crate) over: u64,
 }
 
-/// Two servers and a client: the second server is the victim, the first one forwards to it if the call has two hops.
+/// Four servers and a client: one server is the victim, the others forward to it if the call has several hops.
 struct Lane {
     cluster: Cluster,
     random: Random,
@@ -101,9 +144,9 @@ struct Lane {
 
 /// Calls that may fail before one is under way.
 const MOST_TRIES: usize = 5;
-const RELAY: usize = 0;
-const VICTIM: usize = 1;
-const CLIENT: usize = 2;
+const VICTIM: usize = 0;
+const RELAYS: [usize; 3] = [1, 2, 3];
+const CLIENT: usize = 4;
 
 /// Measures each kind at each hop.
 pub(crate) async fn run(options: Options) -> Result<Report> {
@@ -112,7 +155,7 @@ pub(crate) async fn run(options: Options) -> Result<Report> {
         let settings = Settings {
             transport: options.transport,
             network: options.network,
-            servers: 2,
+            servers: CLIENT,
             clients: 1,
             watch: Watch {
                 period: options.period,
@@ -132,27 +175,24 @@ pub(crate) async fn run(options: Options) -> Result<Report> {
     let network = lanes[0].cluster.network.words();
     let links_not_cut = lanes[0].cluster.network.whole.clone();
     let (mut rows, mut violations) = (Vec::new(), Vec::new());
-    for (kind, hop) in Kind::ALL
-        .into_iter()
-        .flat_map(|kind| [(kind, 1), (kind, 2)])
-    {
-        if kind == Kind::CutOff && links_not_cut.is_some() {
+    for trial in Trial::all() {
+        if trial.kind == Kind::CutOff && links_not_cut.is_some() {
             continue;
         }
-        let (taken, back) = measure(lanes, kind, hop, options.times).await?;
+        let (taken, back) = measure(lanes, trial, options.times).await?;
         lanes = back;
-        let row = row(kind, hop, taken, options);
+        let row = row(trial, taken, options);
         let limit = row.limit_ms + options.margin.as_secs_f64() * 1e3;
         if row.max_ms > limit {
             violations.push(format!(
-                "{} at hop {hop}: detected after {:.0} ms, {limit:.0} at most were expected",
-                kind.words(),
+                "{}: detected after {:.0} ms, {limit:.0} at most were expected",
+                trial.words(),
                 row.max_ms
             ));
         }
         eprintln!(
-            "{} at hop {hop}: {} times, {:.0} ms at most",
-            kind.words(),
+            "{}: {} times, {:.0} ms at most",
+            trial.words(),
             row.times,
             row.max_ms
         );
@@ -173,12 +213,7 @@ pub(crate) async fn run(options: Options) -> Result<Report> {
 }
 
 /// All lanes at the same time; how long it took each time, in nanoseconds.
-async fn measure(
-    lanes: Vec<Lane>,
-    kind: Kind,
-    hop: u8,
-    times: u32,
-) -> Result<(Vec<u64>, Vec<Lane>)> {
+async fn measure(lanes: Vec<Lane>, trial: Trial, times: u32) -> Result<(Vec<u64>, Vec<Lane>)> {
     let count = lanes.len() as u32;
     let mut tasks = Vec::new();
     for (index, mut lane) in (0..).zip(lanes) {
@@ -187,7 +222,7 @@ async fn measure(
         tasks.push(tokio::spawn(async move {
             let mut taken = Vec::new();
             for _ in 0..times {
-                taken.push(lane.trial(kind, hop).await?);
+                taken.push(lane.run(trial).await?);
             }
             anyhow::Ok((taken, lane))
         }));
@@ -201,17 +236,18 @@ async fn measure(
     Ok((all, lanes))
 }
 
-fn row(kind: Kind, hop: u8, mut taken: Vec<u64>, options: Options) -> Row {
+fn row(trial: Trial, mut taken: Vec<u64>, options: Options) -> Row {
     taken.sort_unstable();
     let at = |percent: usize| {
         let index = (taken.len() * percent / 100).min(taken.len() - 1);
         millis(taken[index])
     };
-    let limit = kind.limit(options);
+    let limit = trial.limit(options);
     let over = taken.iter().filter(|time| **time > limit.as_nanos() as u64);
     Row {
-        kind,
-        hop,
+        kind: trial.kind,
+        hop: trial.hop,
+        early: trial.early,
         times: taken.len() as u64,
         limit_ms: limit.as_secs_f64() * 1e3,
         p50_ms: at(50),
@@ -222,15 +258,17 @@ fn row(kind: Kind, hop: u8, mut taken: Vec<u64>, options: Options) -> Row {
 }
 
 impl Lane {
-    /// One call whose last server is hurt while it works, at a random time between two pings.
-    async fn trial(&mut self, kind: Kind, hop: u8) -> Result<u64> {
-        let servers = match hop {
-            1 => vec![VICTIM as u8],
-            _ => vec![RELAY as u8, VICTIM as u8],
-        };
-        self.hold(servers).await?;
+    /// One call whose last server is hurt while it works, at a random time between two pings or before the first one.
+    async fn run(&mut self, trial: Trial) -> Result<u64> {
+        let Trial { kind, hop, early } = trial;
+        let relays = RELAYS[..usize::from(hop) - 1].iter();
+        let servers = relays.chain(&[VICTIM]).map(|server| *server as u8);
+        self.hold(servers.collect()).await?;
         let period = self.period.as_micros() as u64;
-        let wait = self.random.between(period, 3 * period);
+        let wait = match early {
+            true => self.random.between(0, period / 2),
+            false => self.random.between(period, 3 * period),
+        };
         tokio::time::sleep(Duration::from_micros(wait)).await;
         let since = moment::now();
         self.hurt(kind).await?;
@@ -294,7 +332,7 @@ impl Lane {
     }
 
     async fn set_links(&self, up: bool) -> Result<()> {
-        for other in [RELAY, CLIENT] {
+        for other in RELAYS.into_iter().chain([CLIENT]) {
             self.cluster.network.set_link(VICTIM, other, up).await?;
             self.cluster.network.set_link(other, VICTIM, up).await?;
         }

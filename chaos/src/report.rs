@@ -82,15 +82,16 @@ pub(crate) fn detect(report: &detect::Report) -> String {
         report.transport, report.network, report.period_ms, report.timeout_ms, report.seed
     );
     text.push_str(
-        "| the server was | hop | times | limit ms | p50 ms | p99 ms | max ms | over |\n",
+        "| the server was | hop | asked | times | limit ms | p50 ms | p99 ms | max ms | over |\n",
     );
-    text.push_str("|---|---:|---:|---:|---:|---:|---:|---:|\n");
+    text.push_str("|---|---:|---|---:|---:|---:|---:|---:|---:|\n");
     for row in &report.rows {
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {:.0} | {:.0} | {:.0} | {:.0} | {} |",
+            "| {} | {} | {} | {} | {:.0} | {:.0} | {:.0} | {:.0} | {} |",
             row.kind.words(),
             row.hop,
+            if row.early { "not yet" } else { "yes" },
             row.times,
             row.limit_ms,
             row.p50_ms,

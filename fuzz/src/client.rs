@@ -37,16 +37,14 @@ pub(crate) fn run(bytes: &[u8]) {
             ..Budgets::default()
         },
     };
-    let stall = choices.once_in(2).then_some(PERIOD * 3);
-    let retries = choices.below(3);
     let settings = WatchSettings {
         ping: PingSettings {
             period: PERIOD,
             timeout: PERIOD * 5,
         },
-        stall,
-        retries,
-        partial: retries == 2,
+        stall: choices.once_in(2).then_some(PERIOD * 3),
+        retries: choices.below(3),
+        partial: choices.once_in(4),
     };
     let id = call(alice(), 1 + u64::from(choices.byte()));
     let mut client = Client {
@@ -206,7 +204,11 @@ impl Client {
                     let (watch, initiator) = self.watch();
                     watch.sent(initiator, request, server, now);
                 }
-                Action::Lost(failure) => drop(failure.to_string()),
+                Action::Lost(failure) => {
+                    drop(failure.to_string());
+                    assert!(self.settings.partial, "{failure}");
+                    self.end_without_the_lost();
+                }
                 Action::Ping { .. } | Action::Frozen => {}
             }
         }
@@ -217,6 +219,17 @@ impl Client {
         self.complete = complete;
         let missing = self.initiator.missing().next();
         assert!(!complete || missing.is_none(), "{missing:?} is missing");
+    }
+
+    /// Nothing is missing besides what is lost: what may still run is stopped, as a driver does.
+    fn end_without_the_lost(&mut self) {
+        if self.aborted || !self.initiator.is_complete() {
+            return;
+        }
+        let now = self.now;
+        let (watch, initiator) = self.watch();
+        watch.abort(initiator, now);
+        self.aborted = true;
     }
 
     /// From now on nothing arrives: the call ends all the same.

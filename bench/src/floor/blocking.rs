@@ -105,7 +105,7 @@ pub(crate) fn serve_datagrams(
 }
 
 /// A thread whose failure is the end of this server, so that the client does not wait for it.
-pub(super) fn spawn(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+pub(crate) fn spawn(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let guarded = move || {
         if let Err(error) = work() {
             eprintln!("a server of a floor failed: {error:#}");

@@ -1,16 +1,19 @@
 //! `wallaby bench`: the benchmarks of the crate `wallaby-bench`, from the command line.
 
+use crate::bandwidth;
 use crate::output::print;
 use crate::progress::Progress;
 use crate::time;
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 use wallaby_bench::chart::Chart;
+use wallaby_bench::flexrpc::{self, Figure};
 use wallaby_bench::{
-    FanoutOptions, HopsOptions, LargeOptions, ReportOptions, Row, RunOptions, ThroughputOptions,
-    Transport, row, table,
+    FanoutOptions, FlexrpcOptions, HopsOptions, LargeOptions, ReportOptions, Row, RunOptions,
+    ThroughputOptions, Transport, row, table,
 };
 
 /// Which benchmark.
@@ -70,9 +73,37 @@ pub(crate) enum Bench {
         #[command(flatten)]
         common: Common,
     },
-    /// Measure all that is published and bring docs/performance.md up to date; takes a long while
+    /// FlexRPC's figures 4 to 8: single calls and multicast beside libtirpc (SunRPC) and raw sockets
+    Flexrpc {
+        /// Which figures of the paper
+        #[arg(
+            long,
+            value_name = "FIGURE,...",
+            value_delimiter = ',',
+            default_value = "4,6,7,8a,8b"
+        )]
+        figure: Vec<Figure>,
+        /// Limit what each process sends in multicasts, as its network link would: 1g, 100m
+        #[arg(long, value_name = "BITS", default_value = "1g", value_parser = bandwidth::parse)]
+        bandwidth: NonZeroU64,
+        /// Put the client and all servers on this processor [default: the system places them]
+        #[arg(long, value_name = "CPU")]
+        pin: Option<u32>,
+        /// Rounds; in each, every system has one turn
+        #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Measure only these systems, by their names in the table [default: all]
+        #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+        only: Vec<String>,
+        /// Print a line of JSON for each result
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        drawing: Drawing,
+    },
+    /// Measure all that is published and bring docs/performance.md and docs/flexrpc.md up to date; takes a long while
     Report {
-        /// The folder with performance.md and results
+        /// The folder with the pages and results
         #[arg(long, value_name = "DIR", default_value = "docs")]
         docs: PathBuf,
         /// Run only these jobs, by the names of their files [default: all]
@@ -174,6 +205,34 @@ impl Bench {
                 drop(progress);
                 common.show(&rows)
             }
+            Self::Flexrpc {
+                figure,
+                bandwidth,
+                pin,
+                rounds,
+                only,
+                json,
+                drawing,
+            } => {
+                let options = FlexrpcOptions {
+                    figures: figure,
+                    only,
+                    pin,
+                    bandwidth,
+                    rounds,
+                    ..FlexrpcOptions::default()
+                };
+                let results = flexrpc::flexrpc(&options, &mut show)?;
+                drop(progress);
+                for skipped in &results.skipped {
+                    eprintln!("{skipped}");
+                }
+                drawing.write(&flexrpc::svg(&results.rows))?;
+                match json {
+                    true => print_rows(&results.rows),
+                    false => print(&flexrpc::render(&results.rows)),
+                }
+            }
             Self::Report {
                 docs,
                 only,
@@ -220,20 +279,27 @@ impl Common {
 
     fn show(&self, rows: &[Row]) -> anyhow::Result<()> {
         if self.json {
-            let mut lines = Vec::new();
-            row::write(rows, &mut lines)?;
-            return print(&String::from_utf8_lossy(&lines));
+            return print_rows(rows);
         }
         print(&table::render(rows))
     }
 }
 
+fn print_rows(rows: &[Row]) -> anyhow::Result<()> {
+    let mut lines = Vec::new();
+    row::write(rows, &mut lines)?;
+    print(&String::from_utf8_lossy(&lines))
+}
+
 impl Drawing {
     fn draw(&self, rows: &[Row], chart: &Chart) -> anyhow::Result<()> {
+        self.write(&chart.svg(rows))
+    }
+
+    fn write(&self, svg: &str) -> anyhow::Result<()> {
         let Some(file) = &self.svg else {
             return Ok(());
         };
-        std::fs::write(file, chart.svg(rows))
-            .with_context(|| format!("{} can't be written", file.display()))
+        std::fs::write(file, svg).with_context(|| format!("{} can't be written", file.display()))
     }
 }

@@ -10,6 +10,7 @@
 //! | [`failure`] | why a call has no answer |
 //! | [`client`] | ways to servers over sockets |
 //! | [`server`] | programs served over sockets |
+//! | [`blocking`] | clients and servers on blocking sockets and threads |
 //! | [`rpcbind`] | where programs are reached |
 //! | `endpoint` | the same over Wallaby's own transports, with the feature `wallaby` |
 //!
@@ -20,6 +21,8 @@
 extern crate self as wallaby_onc;
 
 pub mod auth;
+#[cfg(feature = "net")]
+pub mod blocking;
 #[cfg(feature = "net")]
 pub mod client;
 #[cfg(feature = "net")]

@@ -17,11 +17,11 @@
 
 mod connection;
 mod connections;
-mod counters;
+pub(crate) mod counters;
 mod datagram;
 mod job;
 mod listener;
-mod seen;
+pub(crate) mod seen;
 
 use std::io;
 use std::net::SocketAddr;

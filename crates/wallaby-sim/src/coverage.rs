@@ -97,6 +97,7 @@ points! {
     Resent: "watch: an initial request is sent again",
     WatchDisconnect: "watch: a server's connection ended",
     WatchGone: "watch: a server is gone",
+    WatchNotFound: "watch: a server is not where others say",
     FailureSilent: "watch: failed, silence",
     FailureResponseLost: "watch: failed, a response is lost",
     FailureStalled: "watch: failed, a handler makes no progress",

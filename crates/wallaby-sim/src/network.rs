@@ -43,6 +43,14 @@ pub(crate) struct Socket {
     pub(crate) side: Side,
 }
 
+impl Socket {
+    /// No connection ever is this one.
+    pub(crate) const NONE: Self = Self {
+        link: LinkId(u32::MAX),
+        side: Side::Dialler,
+    };
+}
+
 /// All links.
 #[derive(Debug)]
 pub(crate) struct Network {
@@ -74,8 +82,8 @@ struct Link {
     ends: [End; 2],
     /// What is under way to the dialler, and to the acceptor.
     pipes: [Pipe; 2],
-    /// Nothing passes any more.
-    broken: bool,
+    /// Since when nothing passes any more.
+    broken: Option<Duration>,
 }
 
 /// A life of a node, as an end of a connection.
@@ -153,7 +161,7 @@ impl Network {
         self.links.push(Link {
             ends: [end(from), end((to, 0))],
             pipes: Default::default(),
-            broken: false,
+            broken: None,
         });
         let latency = self.latency();
         queue.after(latency, Event::Dialled(link));
@@ -220,9 +228,10 @@ impl Network {
         }
         pipe.unread += taken;
         let unacknowledged = pipe.unread > 0;
-        if state.broken || !state.ends[to as usize].open {
+        if state.broken.is_some() || !state.ends[to as usize].open {
             // A machine that is there says that it knows nothing of the connection.
-            let silent = state.broken || self.dark & 1 << state.ends[to as usize].node != 0;
+            let silent =
+                state.broken.is_some() || self.dark & 1 << state.ends[to as usize].node != 0;
             let end = &mut state.ends[side as usize];
             if unacknowledged && !end.giving_up {
                 end.giving_up = true;
@@ -345,7 +354,7 @@ impl Network {
         let state = &mut self.links[link.0 as usize];
         state.ends[side as usize].open = false;
         state.pipes[side as usize].segments.clear();
-        if !state.broken && state.ends[side.other() as usize].open {
+        if state.broken.is_none() && state.ends[side.other() as usize].open {
             self.send(link, side.other(), Segment::End, queue, coverage);
         }
     }
@@ -378,10 +387,15 @@ impl Network {
                 None => coverage.hit(Point::FaultHalfOpen),
             }
         }
-        self.links[link.0 as usize].broken = true;
+        self.links[link.0 as usize].broken = Some(queue.now());
         for side in [Side::Dialler, Side::Acceptor] {
             self.give_up_in_time(Socket { link, side }, queue);
         }
+    }
+
+    /// When a connection was cut, if it was.
+    pub(crate) fn cut_since(&self, link: LinkId) -> Option<Duration> {
+        self.links.get(link.0 as usize)?.broken
     }
 
     /// Nobody acknowledges what an end has written: it gives its connection up after a while.
@@ -488,7 +502,8 @@ impl Network {
                 self.links[link.0 as usize].pipes[side as usize]
                     .segments
                     .clear();
-                if self.links[link.0 as usize].broken || !self.is_open(Socket { link, side: other })
+                if self.links[link.0 as usize].broken.is_some()
+                    || !self.is_open(Socket { link, side: other })
                 {
                     continue;
                 }
@@ -521,7 +536,7 @@ impl Network {
     }
 
     fn select(&self, wanted: impl Fn(&Link) -> bool) -> Vec<LinkId> {
-        let alive = |link: &Link| !link.broken && link.ends.iter().any(|end| end.open);
+        let alive = |link: &Link| link.broken.is_none() && link.ends.iter().any(|end| end.open);
         let links = self.links.iter().enumerate();
         links
             .filter(|(_, link)| alive(link) && wanted(link))

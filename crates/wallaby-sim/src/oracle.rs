@@ -438,12 +438,20 @@ impl Oracle {
     }
 
     /// The protocol gives a call up, and says why.
-    pub(crate) fn failed(&mut self, now: Duration, failure: &Failure, plan: &Plan) {
+    /// `hanging` are dials of the initiator that were cut off without being told, by their servers, and when.
+    pub(crate) fn failed(
+        &mut self,
+        now: Duration,
+        failure: &Failure,
+        hanging: Vec<(u32, Duration)>,
+        plan: &Plan,
+    ) {
         let Some(record) = self.calls.get_mut(&failure.call) else {
             return;
         };
         let planned = &plan.calls[record.index];
-        let wrong = record.trail.failed(now, failure, planned, &self.lives);
+        let lives = &self.lives;
+        let wrong = record.trail.failed(now, failure, hanging, planned, lives);
         if let Some(words) = wrong {
             let what = format!("{}: {failure}: {words}", failure.call);
             self.violate(now, Rule::WrongFailure, what);

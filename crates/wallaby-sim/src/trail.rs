@@ -125,6 +125,8 @@ struct Failed {
     kind: FailureKind,
     request: RequestId,
     evicted: bool,
+    /// Servers whose dial by the initiator was cut without its knowledge, and when: pings waited for that to open.
+    hanging: Vec<(u32, Duration)>,
     /// What had not arrived, and where it was.
     outstanding: Vec<(Item, Custody)>,
     /// Some life that took a request of the branch had ended.
@@ -221,6 +223,7 @@ impl Trail {
         &mut self,
         now: Duration,
         failure: &Failure,
+        hanging: Vec<(u32, Duration)>,
         planned: &CallPlan,
         lives: &Lives,
     ) -> Option<String> {
@@ -281,6 +284,7 @@ impl Trail {
             kind: failure.kind.clone(),
             request,
             evicted: failure.evicted,
+            hanging,
             outstanding: self
                 .letters
                 .iter()
@@ -444,7 +448,7 @@ impl Trail {
             .chain(holders)
             .fold(0, |marks, node| marks | 1 << node);
         let from = at.saturating_sub(planned.timeout * 2);
-        let blocked: Duration = plan
+        let blocked = plan
             .faults
             .iter()
             .filter_map(|fault| match fault {
@@ -457,8 +461,11 @@ impl Trail {
                 }
                 _ => None,
             })
-            .map(|(begin, lasts)| (*begin + lasts).min(*at).saturating_sub(*begin.max(&from)))
-            .sum();
+            .map(|(begin, lasts)| (*begin + lasts).min(*at).saturating_sub(*begin.max(&from)));
+        let hanging = failed.hanging.iter();
+        let hanging = hanging.filter(|(node, _)| needed & 1 << node != 0);
+        let hanging = hanging.map(|(_, since)| at.saturating_sub(*since.max(&from)));
+        let blocked: Duration = blocked.chain(hanging).sum();
         (blocked * 3 >= planned.timeout).then_some("a node or the way to it was blocked")
     }
 }

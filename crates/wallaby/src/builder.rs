@@ -1,5 +1,6 @@
 //! How an endpoint is set up.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,6 +90,7 @@ pub(crate) struct Config {
     pub(crate) cluster_keys: Vec<ClusterKey>,
     pub(crate) require_seals: bool,
     pub(crate) link_delay: Option<Duration>,
+    pub(crate) link_bandwidth: Option<NonZeroU64>,
     /// Bytes of a ring of shared memory.
     pub(crate) ring: usize,
     /// Folder in which those of this host offer shared memory.
@@ -119,6 +121,7 @@ impl Default for Config {
             cluster_keys: Vec::new(),
             require_seals: false,
             link_delay: None,
+            link_bandwidth: None,
             ring: transport::DEFAULT_RING,
             same_host: None,
             executor: ExecutorConfig::default(),
@@ -338,6 +341,14 @@ impl Builder {
     /// Emulates a link: all that this endpoint sends is delayed by so much, order kept. For tests and demonstrations.
     pub fn link_delay(mut self, delay: Duration) -> Self {
         self.config.link_delay = (!delay.is_zero()).then_some(delay);
+        self
+    }
+
+    /// Emulates a link of limited bandwidth: all that this endpoint sends, to whomever, shares so many bits a second, order
+    /// kept. Bytes handed to transports count, not the headers that a network puts around them. With
+    /// [`Builder::link_delay`] they are delayed after that. For tests and benchmarks; see [`crate::link`].
+    pub fn link_bandwidth(mut self, bits_per_second: NonZeroU64) -> Self {
+        self.config.link_bandwidth = Some(bits_per_second);
         self
     }
 

@@ -75,15 +75,19 @@ impl Dispatcher {
         reason
     }
 
-    /// The same if nobody is there.
+    /// The same if nobody is there; the network may have said so.
     #[cold]
-    pub(crate) fn unreachable(&mut self, reason: String) -> String {
+    pub(crate) fn unreachable(&mut self, why: String, is_told: bool) -> String {
         if let (Some(opened), Some(server)) = (self.opened.take(), self.dialled.clone()) {
-            let reason = reason.clone();
+            let reason = why.clone();
+            let error = match is_told {
+                true => ConnectError::Refused { server, reason },
+                false => ConnectError::Unreachable { server, reason },
+            };
             // Nobody may be waiting any more.
-            let _ = opened.send(Err(ConnectError::Unreachable { server, reason }));
+            let _ = opened.send(Err(error));
         }
-        reason
+        why
     }
 
     #[cold]

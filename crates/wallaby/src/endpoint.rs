@@ -250,9 +250,10 @@ impl Endpoint {
     /// What the endpoint has counted since its start.
     pub fn metrics(&self) -> Metrics {
         let open = self.inner.pool.open();
-        self.inner
-            .meters
-            .snapshot(open.iter().map(|peer| peer.counters()))
+        self.inner.meters.snapshot(
+            open.iter().map(|peer| peer.counters()),
+            self.inner.pool.uses(),
+        )
     }
 
     /// How many handlers run and how many requests wait for one.
@@ -334,15 +335,8 @@ impl Inner {
                 streams: limits.streams.max(1),
             },
         };
-        let delay = match config.link_delay {
-            Some(delay) => {
-                let line = DelayLine::new(delay, Delayed::arrive);
-                Some(Arc::new(
-                    line.map_err(|error| BindError::Random(error.to_string()))?,
-                ))
-            }
-            None => None,
-        };
+        let delay = Delayed::link(config.link_delay, config.link_bandwidth)
+            .map_err(|error| BindError::Random(error.to_string()))?;
         Ok(Arc::new_cyclic(|inner: &Weak<Self>| {
             let base: Arc<dyn Sender> = Arc::new(Base(inner.clone()));
             let layers = &config.send_layers;
@@ -874,10 +868,7 @@ impl Inner {
         let stream = stream.ok_or_else(|| ConnectError::NoTransport {
             server: server.clone(),
         })?;
-        stream.map_err(|error| ConnectError::Unreachable {
-            server: server.clone(),
-            reason: error.to_string(),
-        })
+        stream.map_err(|error| ConnectError::from_dial(server, &error))
     }
 
     /// Drives a new connection that was dialled.
@@ -896,6 +887,7 @@ impl Inner {
     fn make_room(&self) -> Result<Opening, usize> {
         let (opening, closed) = self.pool.make_room()?;
         if let Some(closed) = closed {
+            self.meters.connections_evicted.add();
             self.meters.connection_ended(closed.counters());
         }
         Ok(opening)

@@ -1,4 +1,7 @@
 //! What can go wrong, one type an operation.
+//!
+//! The text of an error is whole: it says what its cause says. So the cause is not its `source()` as well, or who prints
+//! the chain of sources would read it twice; it is a field (with `r#`, which says so to thiserror).
 
 use std::io;
 use std::time::Duration;
@@ -26,7 +29,7 @@ pub enum BindError {
         /// What was given.
         address: String,
         /// What the system said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
@@ -34,7 +37,7 @@ pub enum BindError {
         /// Where.
         address: Address,
         /// What the system said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// No transport for this scheme can listen.
     #[error("cannot listen on {address}: no transport for its scheme")]
@@ -90,6 +93,14 @@ pub enum ServeError {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
+    /// Nobody listens there, as its host or the network says.
+    #[error("cannot connect to {server}: {reason}")]
+    Refused {
+        /// Where.
+        server: Address,
+        /// What the system said.
+        reason: String,
+    },
     /// Nobody could be reached there.
     #[error("cannot connect to {server}: {reason}")]
     Unreachable {
@@ -112,7 +123,7 @@ pub enum ConnectError {
         /// Where.
         server: Address,
         /// Why.
-        source: ConnectionError,
+        r#source: ConnectionError,
     },
     /// The server closed the connection during the handshake.
     #[error("{server} closed the connection: {reason}")]
@@ -166,7 +177,7 @@ pub struct Undrained {
 pub enum SendError {
     /// The value cannot be encoded.
     #[error("cannot encode the value: {0}")]
-    Codec(#[from] CodecError),
+    Codec(CodecError),
     /// The message is longer than a message may be.
     #[error("a message of {size} bytes to {peer}: at most {limit} are allowed")]
     TooLarge {
@@ -338,7 +349,7 @@ pub enum Failure {
     },
     /// The arguments cannot be encoded; nothing was sent.
     #[error("cannot encode the arguments: {0}")]
-    Codec(#[from] CodecError),
+    Codec(CodecError),
     /// The request was refused on this side; it was not sent.
     #[error("request {request} was not sent to {server}: {reason}")]
     Refused {
@@ -362,7 +373,7 @@ pub enum Failure {
     Lost(Box<Loss>),
     /// A server sent what the protocol forbids.
     #[error("a server broke the protocol: {0}")]
-    Violation(#[from] Violation),
+    Violation(Violation),
     /// The call was sent again, and its second execution was another one than the first: its handlers are not
     /// deterministic, or a server refused what it did before.
     #[error("the second execution of the call differs from the first: {0}")]
@@ -406,6 +417,24 @@ pub enum Failure {
     Attempts(Box<AttemptsFailed>),
 }
 
+impl From<CodecError> for SendError {
+    fn from(error: CodecError) -> Self {
+        Self::Codec(error)
+    }
+}
+
+impl From<CodecError> for Failure {
+    fn from(error: CodecError) -> Self {
+        Self::Codec(error)
+    }
+}
+
+impl From<Violation> for Failure {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}
+
 impl Failure {
     /// The server that it is about, where it is known; see [`CallError::server`].
     pub fn server(&self) -> Option<&Address> {
@@ -422,10 +451,23 @@ impl Failure {
 }
 
 impl ConnectError {
+    /// What the system says of a dial.
+    pub(crate) fn from_dial(server: &Address, error: &io::Error) -> Self {
+        let (server, reason) = (server.clone(), error.to_string());
+        match error.kind() {
+            // A name in the file system, or in this process, is there as long as somebody listens.
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+                Self::Refused { server, reason }
+            }
+            _ => Self::Unreachable { server, reason },
+        }
+    }
+
     /// The server that there is no connection to.
     pub fn server(&self) -> &Address {
         match self {
-            Self::Unreachable { server, .. }
+            Self::Refused { server, .. }
+            | Self::Unreachable { server, .. }
             | Self::TimedOut { server, .. }
             | Self::Handshake { server, .. }
             | Self::Closed { server, .. }
@@ -494,5 +536,67 @@ impl AttemptsFailed {
             text += &format!("; attempt {number} at {attempt}");
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use wallaby_proto::wire::DecodeError;
+
+    use super::*;
+
+    /// All that an error and its sources say, one behind the other, as anyhow's `{:#}` prints it.
+    fn chain(error: &dyn Error) -> String {
+        let sources = std::iter::successors(Some(error), |error| (*error).source());
+        let texts: Vec<String> = sources.map(ToString::to_string).collect();
+        texts.join(": ")
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let address: Address = "tcp://127.0.0.1:1".parse().expect("an address");
+        let taken = || io::Error::from(io::ErrorKind::AddrInUse);
+        let cause = "the cause";
+        let codec = || CodecError::new("postcard", cause);
+        let malformed = ConnectionError::from(DecodeError::Truncated { what: cause });
+        let server = address.clone();
+        let handshake = ConnectError::Handshake {
+            server,
+            source: malformed.clone(),
+        };
+        let request = RequestId::FIRST;
+        let not_sent = Failure::NotSent {
+            request,
+            error: handshake.clone(),
+        };
+        let errors: [(Box<dyn Error>, &str); 9] = [
+            (
+                Box::new(BindError::Listen {
+                    address,
+                    source: taken(),
+                }),
+                "in use",
+            ),
+            (
+                Box::new(BindError::Resolve {
+                    address: "host".into(),
+                    source: taken(),
+                }),
+                "in use",
+            ),
+            (Box::new(malformed), cause),
+            (Box::new(handshake), cause),
+            (Box::new(not_sent.clone()), cause),
+            (Box::new(CallError::from(not_sent)), cause),
+            (Box::new(SendError::from(codec())), cause),
+            (Box::new(Failure::from(codec())), cause),
+            (Box::new(CallError::from(Failure::from(codec()))), cause),
+        ];
+        for (error, cause) in errors {
+            let text = chain(error.as_ref());
+            assert_eq!(text.matches(cause).count(), 1, "{text}");
+        }
     }
 }

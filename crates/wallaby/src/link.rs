@@ -1,5 +1,5 @@
 //! Emulated links: waiting for an instant to within a few microseconds, and a [`DelayLine`] that keeps messages back
-//! for a fixed time.
+//! for a fixed time, or as long as a link of limited bandwidth needs ([`Pacer`]).
 //!
 //! The timers of an asynchronous runtime tick once a millisecond and the kernel's own default is another 50 µs late.
 //! That is far too coarse for links as they are found in a data centre, hence a clock of our own. Below about 250 µs
@@ -7,12 +7,17 @@
 //!
 //! Start at [`sleep_until`] if the thread may block, at [`DelayLine`] if it may not.
 
+mod pacer;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
+
+pub use pacer::Pacer;
 
 /// Blocks the thread until `deadline`, and not longer than a few microseconds more on a machine that is not overloaded.
 ///
@@ -67,6 +72,7 @@ pub fn sleep_until(deadline: Instant) {
 /// ```
 pub struct DelayLine<T> {
     delay: Duration,
+    piece: usize,
     shared: Arc<Shared<T>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -92,23 +98,67 @@ impl<T: Send + 'static> DelayLine<T> {
         capacity: usize,
         deliver: impl FnMut(T) + Send + 'static,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(capacity));
+        Self::start(delay, None, capacity, deliver)
+    }
+
+    /// Like [`DelayLine::new`], over a link that takes only so many bits a second. An item arrives when its last byte has
+    /// left, and then after the delay; what is handed over by [`DelayLine::send_bytes`] counts.
+    ///
+    /// # Errors
+    /// The operating system refused another thread.
+    pub fn with_bandwidth(
+        delay: Duration,
+        bits_per_second: NonZeroU64,
+        deliver: impl FnMut(T) + Send + 'static,
+    ) -> io::Result<Self> {
+        let pacer = Pacer::new(bits_per_second);
+        Self::start(delay, Some(pacer), Self::DEFAULT_CAPACITY, deliver)
+    }
+
+    fn start(
+        delay: Duration,
+        pacer: Option<Pacer>,
+        capacity: usize,
+        deliver: impl FnMut(T) + Send + 'static,
+    ) -> io::Result<Self> {
+        // Where pieces follow one another without pause, being busy before each would be busy all the time. Who is late
+        // delivers what is due by then, and the bandwidth stays what it is.
+        let wait = match pacer {
+            Some(_) => nap_until,
+            None => sleep_until,
+        };
+        let piece = pacer.as_ref().map_or(usize::MAX, Pacer::piece);
+        let shared = Arc::new(Shared::new(capacity, pacer));
         let for_thread = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("wallaby-link".into())
-            .spawn(move || run(&for_thread, deliver))?;
+            .spawn(move || run(&for_thread, wait, deliver))?;
         Ok(Self {
             delay,
+            piece,
             shared,
             thread: Some(thread),
         })
     }
 
-    /// Sends an item. Never waits, so it may be called from asynchronous code.
+    /// The most bytes that are sensibly one item, where the bandwidth is limited: see [`Pacer::piece`].
+    pub fn piece(&self) -> usize {
+        self.piece
+    }
+
+    /// Sends an item that takes no bandwidth. Never waits, so it may be called from asynchronous code.
     ///
     /// # Errors
     /// The line is full, or its function has panicked; the item comes back with the error.
     pub fn send(&self, item: T) -> Result<(), Refused<T>> {
+        self.send_bytes(item, 0)
+    }
+
+    /// Sends an item of so many bytes. Never waits, so it may be called from asynchronous code.
+    ///
+    /// # Errors
+    /// The line is full, or its function has panicked; the item comes back with the error.
+    pub fn send_bytes(&self, item: T, bytes: usize) -> Result<(), Refused<T>> {
         let mut queue = self.shared.lock();
         if queue.stopped {
             return Err(Refused::Stopped(item));
@@ -117,7 +167,12 @@ impl<T: Send + 'static> DelayLine<T> {
             return Err(Refused::Full(item));
         }
         // The clock is read under the lock, so that the order of the queue is the order of the times.
-        queue.items.push_back((Instant::now() + self.delay, item));
+        let now = Instant::now();
+        let left = match &mut queue.pacer {
+            Some(pacer) => pacer.departure(bytes, now),
+            None => now,
+        };
+        queue.items.push_back((left + self.delay, item));
         let wake = std::mem::replace(&mut queue.idle, false);
         drop(queue);
         if wake {
@@ -194,6 +249,7 @@ struct Shared<T> {
 struct Queue<T> {
     items: VecDeque<(Instant, T)>,
     capacity: usize,
+    pacer: Option<Pacer>,
     /// The thread waits for a change; else a send can save the system call that would wake it.
     idle: bool,
     /// Nothing more will be sent.
@@ -203,11 +259,12 @@ struct Queue<T> {
 }
 
 impl<T> Shared<T> {
-    fn new(capacity: usize) -> Self {
+    fn new(capacity: usize, pacer: Option<Pacer>) -> Self {
         Self {
             queue: Mutex::new(Queue {
                 items: VecDeque::new(),
                 capacity,
+                pacer,
                 idle: false,
                 closed: false,
                 stopped: false,
@@ -245,11 +302,11 @@ impl<T> Shared<T> {
     }
 }
 
-fn run<T>(shared: &Shared<T>, mut deliver: impl FnMut(T)) {
+fn run<T>(shared: &Shared<T>, wait: fn(Instant), mut deliver: impl FnMut(T)) {
     let _stopped = StopOnExit(shared);
     let mut bias = Bias::default();
     while let Some((due, item)) = shared.next() {
-        sleep_until(bias.advance(due));
+        wait(bias.advance(due));
         bias.learn(due, Instant::now());
         deliver(item);
     }
@@ -302,6 +359,14 @@ thread_local! {
     static MARGIN: Cell<Duration> = const { Cell::new(Duration::from_micros(20)) };
     #[cfg(target_os = "linux")]
     static EXACT_TIMERS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Blocks the thread until `deadline`, or for a few microseconds more: it is not busy before.
+fn nap_until(deadline: Instant) {
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    if !remaining.is_zero() {
+        nap(remaining);
+    }
 }
 
 /// Follows the lateness of wake-ups: quickly up and slowly down, since too short a margin makes us late and too long a
@@ -375,6 +440,26 @@ mod tests {
         }
         let arrived: Vec<u32> = inbox.iter().take(500).collect();
         assert_eq!(arrived, (0..500).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_limited_line_keeps_order_and_takes_its_time() {
+        let (arrivals, inbox) = mpsc::channel();
+        let megabyte_a_second = NonZeroU64::new(8_000_000).unwrap();
+        let begin = Instant::now();
+        let line = DelayLine::with_bandwidth(Duration::ZERO, megabyte_a_second, move |item| {
+            arrivals.send((item, Instant::now())).unwrap();
+        });
+        let line = line.unwrap();
+        assert_eq!(line.piece(), 1_500);
+        for number in 0..100 {
+            line.send_bytes(number, 100).unwrap();
+        }
+        line.finish();
+        let (items, times): (Vec<u32>, Vec<Instant>) = inbox.iter().unzip();
+        assert_eq!(items, (0..100).collect::<Vec<_>>());
+        // It may aim a little earlier, never for less than that.
+        assert!(times[99] >= begin + Duration::from_millis(10) - MAX_MARGIN);
     }
 
     #[test]

@@ -188,6 +188,12 @@ impl Liveness {
         Ok(carried)
     }
 
+    /// A delegation that had waited was handed to a connection with this life.
+    pub(crate) fn taken(&self, ticket: Ticket, request: RequestId, node: NodeId) {
+        let records = &mut self.lock().records;
+        records.delegation_taken(ticket, request, node);
+    }
+
     /// A delegation certainly was not delivered, and `own` answers in its name: for whom, if there is room to remember.
     pub(crate) fn undelivered(
         &self,

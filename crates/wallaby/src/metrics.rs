@@ -20,6 +20,9 @@ macro_rules! metrics {
             pub bytes_sent: u64,
             /// Bytes read from transports, framing included.
             pub bytes_received: u64,
+            /// Times that a connection was taken to send something on; those that had to be opened first are among
+            /// [`Metrics::connections_opened`].
+            pub connections_used: u64,
             $($(#[$doc])+ pub $name: u64,)+
         }
 
@@ -32,8 +35,12 @@ macro_rules! metrics {
         }
 
         impl Meters {
-            /// A snapshot; `open` are the counters of connections that are open.
-            pub(crate) fn snapshot(&self, open: impl Iterator<Item = Counters>) -> Metrics {
+            /// A snapshot; `open` are the counters of connections that are open, `used` is how often one was taken.
+            pub(crate) fn snapshot(
+                &self,
+                open: impl Iterator<Item = Counters>,
+                used: u64,
+            ) -> Metrics {
                 let ended = *self.ended.lock().unwrap_or_else(PoisonError::into_inner);
                 let carried = open.fold(ended, add);
                 Metrics {
@@ -41,6 +48,7 @@ macro_rules! metrics {
                     messages_received: carried.messages_received,
                     bytes_sent: carried.bytes_sent,
                     bytes_received: carried.bytes_received,
+                    connections_used: used,
                     $($name: self.$name.get(),)+
                 }
             }
@@ -117,6 +125,8 @@ metrics! {
     connections_ended,
     /// Connections among them that were given up since the peer was silent.
     connections_silent,
+    /// Connections among them that were closed to make room for others: those used least recently.
+    connections_evicted,
 }
 
 /// A number that only grows.

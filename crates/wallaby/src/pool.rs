@@ -226,6 +226,11 @@ impl Pool {
         self.lock().lives.get(address).copied() == node
     }
 
+    /// How often a connection was taken, by whomever.
+    pub(crate) fn uses(&self) -> u64 {
+        self.ticks.load(Ordering::Relaxed) - 1 // the clock begins with 1
+    }
+
     /// How many connections have ended.
     pub(crate) fn ended(&self) -> u64 {
         self.ended.load(Ordering::Acquire)

@@ -196,7 +196,8 @@ impl RawRequest {
             .try_send(onward(server.into(), method, payload))
     }
 
-    /// Hands the rest of the work to another server and ends the request: a tail call.
+    /// Hands the rest of the work to another server and ends the request: a tail call. What becomes of it only the
+    /// initiator learns, as of all that is delegated.
     ///
     /// # Errors
     ///
@@ -456,6 +457,10 @@ impl<T: Send + 'static, C: Codec<T>> Request<One<T>, C> {
 
     /// Hands the work to another server, which answers the initiator directly, and ends the request: a tail call.
     ///
+    /// What becomes of it only the initiator learns: if it is certainly not delivered, this endpoint answers in its name
+    /// with the status `Unavailable`; if it is lost later, the call fails. Who would choose another server instead asks for
+    /// the connection first ([`Endpoint::connect`](crate::Endpoint::connect)).
+    ///
     /// # Errors
     ///
     /// If the request cannot be encoded, is too large, too deep in the tree, or has ended.
@@ -555,7 +560,8 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
             .try_delegate(server, &target.definition, target.payload?)
     }
 
-    /// Hands the rest of the work to another server and ends the request: a tail call.
+    /// Hands the rest of the work to another server and ends the request: a tail call. What becomes of it only the
+    /// initiator learns, as of all that is delegated.
     ///
     /// # Errors
     ///

@@ -8,12 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use common::{Net, at, client, failure, heap, service, until, work};
+use bytes::{Bytes, BytesMut};
+use common::raw::{hello, request};
+use common::{Gate, Net, at, client, failure, heap, patience, service, until, work};
 use futures_core::Stream;
 use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
 use tokio::sync::mpsc;
-use wallaby::{Address, Body, BodyError, Client, Endpoint, Failure, Limits, One, Request, Status};
+use wallaby::{
+    Address, Body, BodyError, CallId, Client, Endpoint, Failure, Limits, NodeId, One, Request,
+    Status,
+};
+use wallaby_proto::connection::Connection;
 
 over_every_stream!(
     a_handler_reads_what_is_sent_meanwhile,
@@ -586,4 +592,73 @@ async fn a_body_can_be_read_like_a_file() {
     let limited = |limit| Body::from(Bytes::from_static(b"bytes")).collect(limit);
     assert_eq!(limited(5).await.as_deref(), Ok(&b"bytes"[..]));
     assert_eq!(limited(4).await, Err(BodyError::TooLong { limit: 4 }));
+}
+
+/// Its sender has written all of it and is gone: whoever finds out by a write that fails must still read what has come.
+#[tokio::test]
+async fn a_body_that_has_arrived_outlives_a_failed_write() {
+    patience(async {
+        let (gate, net) = (Gate::new(), Net::unix());
+        let (lengths, mut told) = mpsc::unbounded_channel();
+        let opened = gate.clone();
+        let handler = move |request: Request<One<String>>, (what,): (String,)| {
+            let (gate, lengths) = (opened.clone(), lengths.clone());
+            async move {
+                if let Some(body) = request.take_body() {
+                    lengths.send(check(body).await).expect("the test listens");
+                } else {
+                    gate.pass().await;
+                }
+                Ok::<_, Status>(request.respond(what).await?)
+            }
+        };
+        let server = net.serve(service().method(&work::ONE, handler)).await;
+        let Address::Unix(path) = at(&server) else {
+            panic!("another transport")
+        };
+        let stream = UnixStream::connect(&*path).await.expect("it listens");
+        let mut connection = Connection::dial(Arc::new(hello(7)), None);
+        let mut input = BytesMut::new();
+        write(&stream, &mut connection);
+        while connection.peer().is_none() {
+            stream.readable().await.expect("it is open");
+            let _ = stream.try_read_buf(&mut input);
+            connection.handle_input(&mut input).expect("a hello");
+        }
+        let method = work::ONE.definition();
+        let call = |sequence| CallId {
+            initiator: NodeId::new(7).expect("not zero"),
+            sequence,
+        };
+        let mut waits = request(call(1), b"\x01x");
+        connection.send_request(&mut waits, method).expect("room");
+        write(&stream, &mut connection);
+        until(|| server.load() == (1, 0)).await;
+        // All at once, before the server can read any of it: another request, its whole body, the end of the connection,
+        // and the answer to the first request, which cannot be written any more.
+        let mut followed = request(call(2), b"\x01x");
+        followed.options.get_or_insert_default().body = Some(0);
+        connection
+            .send_request(&mut followed, method)
+            .expect("room");
+        let number = followed.options.and_then(|options| options.body);
+        let number = number.expect("it has one");
+        let mut chunk: Bytes = (0..1000).map(byte_at).collect();
+        connection.send_body(number, &mut chunk).expect("room");
+        write(&stream, &mut connection);
+        connection.end_body(number, Ok(())).expect("room");
+        write(&stream, &mut connection);
+        drop(stream);
+        gate.open(1);
+        assert_eq!(told.recv().await.expect("it ends"), Ok(1000));
+    })
+    .await;
+}
+
+/// Writes what a connection has to say; there is room for it.
+fn write(stream: &UnixStream, connection: &mut Connection) {
+    while !connection.output().is_empty() {
+        let written = stream.try_write(connection.output()).expect("room");
+        connection.advance(written);
+    }
 }

@@ -3,6 +3,7 @@
 #[macro_use]
 mod common;
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +15,10 @@ over_every_transport!(calls_work_over_slow_links, aborts_work_over_slow_links,);
 over_every_stream!(large_messages_work_over_slow_links,);
 
 fn slow() -> Builder {
-    Endpoint::builder().link_delay(Duration::from_micros(500))
+    let narrow = NonZeroU64::new(200_000_000).expect("not zero");
+    Endpoint::builder()
+        .link_delay(Duration::from_micros(500))
+        .link_bandwidth(narrow)
 }
 
 async fn calls_work_over_slow_links(net: Net) {

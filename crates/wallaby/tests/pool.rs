@@ -206,7 +206,7 @@ async fn a_server_that_is_not_there_is_named(net: Net) {
     let mut call = work::at(&client, &nowhere).one(String::new());
     let failed = failure(call.answer().await);
     let Failure::NotSent {
-        error: ConnectError::Unreachable { server, .. },
+        error: ConnectError::Refused { server, .. },
         ..
     } = &failed
     else {

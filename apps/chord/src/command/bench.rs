@@ -162,6 +162,7 @@ impl Bench {
             payload: 0,
             link_us: u64::try_from(self.link.as_micros()).unwrap_or(u64::MAX),
             pin: None,
+            link_mbit: None,
             server_pin: None,
             rounds: self.rounds.into(),
             p50_us: micros(measured.percentile(50)),

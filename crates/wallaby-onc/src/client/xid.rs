@@ -64,7 +64,7 @@ impl<T> Waiting<T> {
 }
 
 /// What arrived from a server.
-pub(super) enum Arrived {
+pub(crate) enum Arrived {
     /// The reply to the call of this number.
     Reply(u32, Reply),
     /// Nothing that can be read, with the number of a call in front.
@@ -74,7 +74,7 @@ pub(super) enum Arrived {
 }
 
 /// Looks at a message from a server.
-pub(super) fn arrived(message: Bytes) -> Arrived {
+pub(crate) fn arrived(message: Bytes) -> Arrived {
     let xid = message.first_chunk().copied().map(u32::from_be_bytes);
     match (Message::decode(message), xid) {
         (

@@ -37,29 +37,29 @@ pub struct Counters {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Counting {
-    pub(super) calls: AtomicU64,
-    pub(super) malformed: AtomicU64,
-    pub(super) duplicates_answered: AtomicU64,
-    pub(super) duplicates_dropped: AtomicU64,
-    pub(super) overloaded: AtomicU64,
-    pub(super) too_long_replies: AtomicU64,
-    pub(super) unsent_replies: AtomicU64,
-    pub(super) panics: AtomicU64,
-    pub(super) connections: AtomicU64,
-    pub(super) idle_ended: AtomicU64,
-    pub(super) refused: AtomicU64,
-    pub(super) too_long_records: AtomicU64,
-    pub(super) stalled: AtomicU64,
+pub(crate) struct Counting {
+    pub(crate) calls: AtomicU64,
+    pub(crate) malformed: AtomicU64,
+    pub(crate) duplicates_answered: AtomicU64,
+    pub(crate) duplicates_dropped: AtomicU64,
+    pub(crate) overloaded: AtomicU64,
+    pub(crate) too_long_replies: AtomicU64,
+    pub(crate) unsent_replies: AtomicU64,
+    pub(crate) panics: AtomicU64,
+    pub(crate) connections: AtomicU64,
+    pub(crate) idle_ended: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) too_long_records: AtomicU64,
+    pub(crate) stalled: AtomicU64,
 }
 
 /// One more of this.
-pub(super) fn count(counter: &AtomicU64) {
+pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Counting {
-    pub(super) fn now(&self, open: usize) -> Counters {
+    pub(crate) fn now(&self, open: usize) -> Counters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {
             calls: read(&self.calls),

@@ -15,10 +15,9 @@ use super::seen::{Key, Limits, Seen, Verdict};
 use super::{Phase, Shared, ends, job};
 use crate::message::{AcceptError, BadMessage, Body, Call, Denial, Message, Reply};
 use crate::peer::{Origin, Peer};
-use crate::udp;
+use crate::udp::{self, Way};
 
 pub(super) use socket::Socket;
-use socket::Way;
 
 /// The places that a request takes, in its socket and in the server.
 struct Places {

@@ -163,7 +163,7 @@ pub enum Event {
 pub enum ConnectionError {
     /// The peer sent bytes that are no message.
     #[error("malformed bytes: {0}")]
-    Malformed(#[from] DecodeError),
+    Malformed(DecodeError),
     /// The two sides have no version in common.
     #[error("the peer speaks versions {theirs:?} of the protocol, this side {ours:?}")]
     Version {
@@ -197,6 +197,12 @@ pub enum ConnectionError {
         /// For how long.
         silence: Duration,
     },
+}
+
+impl From<DecodeError> for ConnectionError {
+    fn from(error: DecodeError) -> Self {
+        Self::Malformed(error)
+    }
 }
 
 /// Why a message was not accepted for sending; the connection goes on.
@@ -298,6 +304,7 @@ impl Connection {
         let window = self.peer.as_ref().map_or(0, |peer| peer.limits.requests);
         let cost = request_cost(request.payload.len(), window);
         self.request_window -= cost as i64;
+        let quiet = self.pace.quiet();
         let in_parts = self.send(kind::REQUEST, &request.payload, |out, link| {
             request.put_header(out, link)
         });
@@ -305,6 +312,7 @@ impl Connection {
             self.last_sent = request.call.sequence;
         }
         if has_body {
+            self.pace.was_a_beginning(quiet);
             self.open_body();
         }
         Ok(())
@@ -679,7 +687,6 @@ impl Connection {
         len: usize,
         link: Link,
     ) -> Result<Option<Event>, ConnectionError> {
-        self.pace.small_moved();
         let body = &input[FRAME_HEADER..FRAME_HEADER + len];
         let mut reader = Reader::new(body);
         match kind {
@@ -1007,7 +1014,7 @@ impl Connection {
             true
         } else {
             link.previous = self.last_sent;
-            self.pace.small_moved();
+            self.pace.small_sent();
             self.output.put_frame(kind, |out| {
                 out.reserve(HEADER_GUESS + payload.len());
                 put_header(out, link);

@@ -1,8 +1,9 @@
 //! How fast parts of large messages leave, so that small messages beside them are hardly held up.
 //!
 //! Without small messages about, parts are large and as many are under way as the receiver grants. Where a small message
-//! moved lately, in either direction, parts are short, and only so many are under way as keep the line busy: what lies
-//! in the transport's buffers is what the next small message waits for.
+//! was sent lately, parts are short, and only so many are under way as keep the line busy: what lies in the transport's
+//! buffers is what the next small message waits for. What arrives waits for nothing here: an answer to a large message, or
+//! the request ahead of a body, says nothing of others, and large messages that follow one another are not held up by it.
 
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ pub(super) struct Pace {
     window: u64,
     /// Bytes of parts that were sent and are not granted anew yet.
     under_way: u64,
-    /// Bytes of parts that moved since the last small message, in either direction.
+    /// Bytes of parts that moved, in either direction, since the last small message was sent.
     since_small: usize,
     /// Bytes written since the last part was added.
     since_part: usize,
@@ -76,9 +77,19 @@ impl Pace {
         self.timed.is_some()
     }
 
-    /// A message that is not in parts was sent or has arrived.
-    pub(super) fn small_moved(&mut self) {
+    /// A message that is not in parts was sent.
+    pub(super) fn small_sent(&mut self) {
         self.since_small = 0;
+    }
+
+    /// What [`Pace::small_sent`] forgets.
+    pub(super) fn quiet(&self) -> usize {
+        self.since_small
+    }
+
+    /// The message that was sent last is the beginning of a large one: nothing was small. So quiet it was before.
+    pub(super) fn was_a_beginning(&mut self, quiet: usize) {
+        self.since_small = quiet;
     }
 
     /// Bytes of parts have arrived.

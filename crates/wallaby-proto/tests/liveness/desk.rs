@@ -322,7 +322,7 @@ impl Desk {
         self.heard(server, request)
     }
 
-    fn heard(&mut self, server: u64, request: &str) -> Vec<String> {
+    pub(crate) fn heard(&mut self, server: u64, request: &str) -> Vec<String> {
         let now = self.time();
         self.watch
             .handle_heard(&mut self.initiator, at(request), &source(server), now);

@@ -5,11 +5,12 @@ use std::time::Duration;
 use wallaby_proto::call::clock::Clock;
 use wallaby_proto::call::initiator::Violation;
 use wallaby_proto::call::watch::{Executed, FailureKind, Source, WatchSettings};
-use wallaby_proto::wire::{PingSettings, Progress, Response};
+use wallaby_proto::wire::{End, PingSettings, Progress, Response};
 use wallaby_proto::{Address, Status};
 
 use crate::desk::{
-    Desk, at, child, continued, ended, facts, location, node, pong, response, running,
+    Desk, NOWHERE, at, call, child, continued, ended, facts, location, node, pong, response,
+    running, token,
 };
 
 fn settings() -> WatchSettings {
@@ -309,6 +310,39 @@ fn a_gone_node_is_given_up_within_three_periods() {
     assert!(failed(&desk.until(400)).is_some());
 }
 
+/// Another branch brought the manifest of one that nobody has told of yet: that none of its servers is known does not mean
+/// that they are gone. What it misses has the whole timeout.
+#[test]
+fn a_branch_without_known_servers_has_the_whole_timeout() {
+    let mut desk = Desk::new();
+    let mut brought = response("0.0.0", 0, true, Some(("0.0", facts(1, 1))));
+    brought.token = Some(token());
+    desk.initiator.handle_response(&brought).expect("as told");
+    desk.heard(NOWHERE, "0.0.0");
+    for time in 2..6 {
+        desk.pong(1, "0", running());
+        assert_eq!(failed(&desk.until(100 * time)), None);
+    }
+    assert_eq!(failed(&desk.until(599)), None);
+    let actions = desk.until(600);
+    assert_eq!(
+        failed(&actions).map(String::as_str),
+        Some("600: failed: 0.0 sent response 0, which was lost")
+    );
+}
+
+/// Note 18: what its server sent last may have been for a while on its way when that is found to be gone.
+#[test]
+fn a_response_of_a_node_that_is_gone_may_yet_be_announced() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", ended(0, 1));
+    desk.until(390);
+    let now = desk.time();
+    desk.watch.handle_gone(&desk.initiator, node(10), now);
+    assert_eq!(failed(&desk.until(589)), None);
+    assert!(failed(&desk.until(590)).is_some());
+}
+
 /// Note 14, 18: it had forwarded the request; the successor announces itself in time, and has the whole timeout.
 #[test]
 fn the_successor_of_a_gone_node_saves_the_call() {
@@ -320,6 +354,103 @@ fn the_successor_of_a_gone_node_saves_the_call() {
     desk.announce(2, "0+1", running());
     assert_eq!(failed(&desk.until(889)), None);
     assert!(failed(&desk.until(890)).is_some());
+}
+
+/// Note 18: others have named a server that is not found where they say; its successor has the same time as that of one
+/// which was reached before.
+#[test]
+fn a_node_that_is_not_found_is_given_up_within_three_periods() {
+    let mut desk = Desk::new();
+    desk.until(150);
+    desk.pong(1, "0", continued(0, 2));
+    let now = desk.time();
+    desk.watch.handle_not_found(&desk.initiator, node(20), now);
+    assert_eq!(failed(&desk.until(449)), None);
+    let actions = desk.until(450);
+    assert_eq!(
+        failed(&actions).map(String::as_str),
+        Some("450: failed: 0+1 gave no sign of life for 300ms")
+    );
+}
+
+/// Note 14: it finished or forwarded before it ended; who goes on announces itself in time.
+#[test]
+fn the_successor_of_a_node_that_is_not_found_saves_the_call() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", continued(0, 2));
+    let now = desk.time();
+    desk.watch.handle_not_found(&desk.initiator, node(20), now);
+    desk.until(390);
+    desk.announce(3, "0+2", running());
+    assert_eq!(failed(&desk.until(889)), None);
+    assert!(failed(&desk.until(890)).is_some());
+}
+
+/// Only others can reach it: that it is not found from here says nothing, then or later.
+#[test]
+fn a_node_that_only_others_reach_has_the_whole_timeout() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", continued(0, 2));
+    for time in 1..8 {
+        let now = desk.time();
+        desk.watch.handle_not_found(&desk.initiator, node(20), now);
+        desk.until(100 + 90 * time);
+        desk.pong(NOWHERE, "0+1", running());
+    }
+    // It was heard of last at 730.
+    let now = desk.time();
+    desk.watch.handle_not_found(&desk.initiator, node(20), now);
+    assert_eq!(failed(&desk.until(1229)), None);
+    assert!(failed(&desk.until(1230)).is_some());
+}
+
+/// One that was reached before and is gone may have been heard of by others late: it is gone all the same.
+#[test]
+fn a_late_word_of_a_node_that_is_gone_does_not_bring_it_back() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", running());
+    let now = desk.time();
+    desk.watch.handle_gone(&desk.initiator, node(10), now);
+    desk.pong(NOWHERE, "0", running());
+    desk.until(150);
+    let now = desk.time();
+    desk.watch.handle_not_found(&desk.initiator, node(10), now);
+    assert_eq!(failed(&desk.until(399)), None);
+    assert!(failed(&desk.until(400)).is_some());
+}
+
+/// What was not written before a life ended goes to the next one, and that lives.
+#[test]
+fn a_request_that_moved_to_another_life_is_not_gone() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", continued(0, 2));
+    let now = desk.time();
+    desk.watch.handle_not_found(&desk.initiator, node(20), now);
+    desk.until(200);
+    desk.pong(1, "0", continued(0, 3));
+    assert_eq!(failed(&desk.until(599)), None);
+    assert!(failed(&desk.until(600)).is_some());
+}
+
+/// That a hop has ended says that some server took a request, even if its answers are still missing, and even before the
+/// call was watched.
+#[test]
+fn what_arrived_before_the_watch_tells_of_execution() {
+    let mut desk = Desk::after(|initiator| {
+        let end = End {
+            call: call(),
+            relays: 0,
+            token: None,
+            request: at("0+1"),
+            facts: facts(0, 1),
+            manifest: None,
+            options: None,
+        };
+        initiator.handle_end(&end).expect("as the protocol says");
+    });
+    desk.until(600);
+    let failure = desk.failure.expect("the response of the first hop is lost");
+    assert_eq!(failure.executed, Executed::Executed);
 }
 
 /// A hop that is learnt to have gone to a node that is known to be gone.

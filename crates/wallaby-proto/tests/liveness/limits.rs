@@ -7,7 +7,7 @@ use wallaby_proto::call::records::{Admission, MAX_ATTEMPT, RecordLimits, Session
 use wallaby_proto::wire::{Ping, PingSettings, Request};
 use wallaby_proto::{CallId, Code, Status};
 
-use crate::desk::{at, node};
+use crate::desk::{Desk, at, continued, node};
 use crate::shelf::{HOME, Shelf, abort, limits, origin, other_token, ping, request, with_options};
 
 fn refusal(admission: &Admission) -> &Status {
@@ -282,4 +282,17 @@ fn marks_of_aborted_calls_are_bounded() {
     assert!(shelf.records.may_delegate(running.ticket));
     assert_eq!(shelf.ping(1, "0").request, at("0"));
     let _ = other_token(request(1, "0"));
+}
+
+/// A server may name another life in each pong, none of which is found.
+#[test]
+fn nodes_that_are_not_found_get_no_memory() {
+    let mut desk = Desk::new();
+    for number in 0..1000 {
+        desk.pong(1, "0", continued(0, 100 + number));
+        let (node, now) = (node(10 * (100 + number)), desk.time());
+        desk.watch.handle_not_found(&desk.initiator, node, now);
+    }
+    let text = format!("{:?}", desk.watch);
+    assert!(text.matches("Gone {").count() <= 100, "{text}");
 }

@@ -1022,3 +1022,44 @@ fn a_delegator_stands_in_for_a_request_that_was_not_delivered() {
     let told = shelf.known(1, "0.1");
     assert!(told.finished && told.count == 1, "{told:?}");
 }
+
+/// A delegation may have had to wait for its connection: whose life took it is told as soon as that is known, of children
+/// as of a continuation.
+#[test]
+fn the_life_that_took_a_delegation_is_told() {
+    for continues in [true, false] {
+        let mut shelf = Shelf::new();
+        let mut handled = shelf.accept(request(1, "0"));
+        let delegations = if continues { 1 } else { 2 };
+        let mut sent: Vec<_> = (0..delegations)
+            .filter_map(|_| handled.server.delegate(2, Bytes::new()))
+            .collect();
+        sent.push(handled.server.finish(None));
+        let now = shelf.time();
+        let mut taken = Vec::new();
+        for outbound in sent {
+            let Outbound::Request(delegated) = outbound else {
+                continue;
+            };
+            let to = Child {
+                node: None,
+                ..child(2)
+            };
+            (shelf.records)
+                .delegation_released(handled.ticket, &delegated, to, None, now)
+                .expect("it is not aborted");
+            taken.push(delegated.id);
+        }
+        let id = taken.pop().expect("something was delegated");
+        assert_eq!(id.path == at("0").path, continues);
+        shelf.records.delegation_taken(handled.ticket, id, node(20));
+        let told = shelf.known(1, "0");
+        let nodes: Vec<_> = (told.children.iter().chain(&told.continuation))
+            .map(|child| child.node)
+            .collect();
+        match continues {
+            true => assert_eq!(nodes, [Some(node(20))]),
+            false => assert_eq!(nodes, [None, Some(node(20))]),
+        }
+    }
+}

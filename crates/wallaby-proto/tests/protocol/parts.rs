@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use wallaby_proto::connection::{Connection, ConnectionError, Event, Limits, Refusal};
 use wallaby_proto::wire::{Message, Response};
 
+use crate::frames::with_body;
 use crate::limits::request;
 use crate::pair::{Pair, messages, method, written};
 use crate::samples::response;
@@ -349,6 +350,46 @@ fn beside_small_messages_few_parts_are_under_way() {
     pair.carry_to_bob(usize::MAX).expect("legal bytes");
     turn(&mut pair, &mut now, loopback);
     assert!(turn(&mut pair, &mut now, loopback) <= 10 * KIB);
+}
+
+/// How many bytes of parts are written at once when so much is to be sent.
+fn written_ahead(connection: &mut Connection, size: usize) -> usize {
+    send(connection, numbered(0, size)).expect("room");
+    connection.output().len()
+}
+
+#[test]
+fn small_answers_to_large_messages_do_not_slow_the_next_ones_down() {
+    let mut pair = Pair::open(Limits::default());
+    let first = written_ahead(&mut pair.bob, 300 * KIB);
+    assert!(first >= 32 * KIB, "{first} bytes at once");
+    for _ in 0..3 {
+        drain(&mut pair, usize::MAX);
+        send(&mut pair.alice, numbered(1, 10)).expect("room");
+        let answer = pair.carry_to_bob(usize::MAX).expect("legal bytes");
+        assert_eq!(messages(answer).len(), 1);
+        let next = written_ahead(&mut pair.bob, 300 * KIB);
+        assert!(next >= 32 * KIB, "{next} bytes at once");
+    }
+    send(&mut pair.bob, numbered(2, 10)).expect("room");
+    drain(&mut pair, usize::MAX);
+    let beside = written_ahead(&mut pair.bob, 300 * KIB);
+    assert!(
+        beside < 8 * KIB,
+        "{beside} bytes at once beside a small one"
+    );
+}
+
+#[test]
+fn requests_ahead_of_bodies_are_no_small_messages() {
+    let mut pair = Pair::open(Limits::default());
+    let mut request = with_body();
+    pair.alice
+        .send_request(&mut request, &method())
+        .expect("room");
+    written(&mut pair.alice);
+    let ahead = written_ahead(&mut pair.alice, 300 * KIB);
+    assert!(ahead >= 32 * KIB, "{ahead} bytes at once");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use wallaby_proto::call::watch::{
 };
 use wallaby_proto::connection::Hello;
 use wallaby_proto::wire::{Message, Ping, PingSettings, Pong, ReplyTo};
-use wallaby_proto::{Code, NodeId, RequestId, Status, Token};
+use wallaby_proto::{CallId, Code, NodeId, RequestId, Status, Token};
 
 use super::peers::{Destination, Parcel, session, socket};
 use super::{Node, address};
@@ -203,16 +203,16 @@ impl Node {
                     ping.request,
                     ping.call
                 );
-                let message = Message::Ping(ping);
-                self.post(
-                    Parcel {
-                        message,
-                        to: Destination::Asked(to),
-                        job: None,
-                        released: None,
-                    },
-                    context,
-                );
+                let found = self.is_found_at(&to);
+                let parcel = Parcel {
+                    message: Message::Ping(ping),
+                    to: Destination::Asked(to),
+                    job: None,
+                    released: None,
+                };
+                let asks = parcel.asks().filter(|_| found.is_some());
+                self.not_found(asks.into_iter().collect(), found, context);
+                self.post(parcel, context);
             }
             Action::Retry {
                 request, attempt, ..
@@ -235,9 +235,8 @@ impl Node {
                 {
                     context.violate(Rule::FalseAccusation, format!("{violation}"));
                 }
-                context
-                    .oracle
-                    .failed(context.queue.now(), &failure, context.plan);
+                let (now, hanging) = (context.queue.now(), self.hanging(context));
+                context.oracle.failed(now, &failure, hanging, context.plan);
                 self.settle(sequence, Outcome::Failed, context);
             }
             Action::Frozen => context.hit(Point::WindingFrozen),
@@ -544,6 +543,28 @@ impl Node {
             if let Some(watch) = &mut call.watch {
                 context.hit(Point::WatchGone);
                 watch.handle_gone(&call.initiator, gone, now);
+            }
+        }
+    }
+
+    /// Lives were to be asked about calls of this node, and somebody else, or nobody, is where others say that they are.
+    pub(super) fn not_found(
+        &mut self,
+        asked: Vec<(CallId, NodeId)>,
+        found: Option<NodeId>,
+        context: &mut Context<'_>,
+    ) {
+        let now = self.now();
+        for (id, node) in asked {
+            if Some(node) == found || self.connection_to(node).is_some() {
+                continue;
+            }
+            if let Some(call) = self.calls.get_mut(&id.sequence)
+                && id.initiator == self.id
+                && let Some(watch) = &mut call.watch
+            {
+                context.hit(Point::WatchNotFound);
+                watch.handle_not_found(&call.initiator, node, now);
             }
         }
     }

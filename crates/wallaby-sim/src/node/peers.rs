@@ -72,6 +72,16 @@ pub(super) struct Parcel {
     pub(super) released: Option<(Ticket, Sent)>,
 }
 
+impl Parcel {
+    /// The call that a ping asks about, and the life that it asks.
+    pub(super) fn asks(&self) -> Option<(CallId, NodeId)> {
+        match (&self.message, &self.to) {
+            (Message::Ping(ping), Destination::Asked(to)) => Some((ping.call, to.node?)),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(super) enum Destination {
     Server(u32),
@@ -291,6 +301,13 @@ impl Node {
         }
     }
 
+    /// The life at the other end of an open connection that a message to this place would take, whoever it is for.
+    pub(super) fn is_found_at(&self, to: &Location) -> Option<NodeId> {
+        let server = node_at(to.address.as_ref()?)?;
+        let socket = self.dialled.get(&(server, None))?;
+        self.peers.get(socket)?.node
+    }
+
     /// An open connection to a life.
     pub(super) fn connection_to(&self, node: NodeId) -> Option<Socket> {
         self.peers
@@ -334,6 +351,15 @@ impl Node {
         self.dialled.insert((server, wanted), socket);
         self.sessions.extend(session.map(|id| (id, socket)));
         socket
+    }
+
+    /// Servers that are being dialled by connections which were cut off without this node's knowledge, and when.
+    pub(super) fn hanging(&self, context: &Context<'_>) -> Vec<(u32, Duration)> {
+        let dials = self.peers.iter().filter(|(_, peer)| !peer.is_open());
+        let hanging = dials.filter_map(|(socket, peer)| {
+            Some((peer.wanted?.0, context.network.cut_since(socket.link)?))
+        });
+        hanging.collect()
     }
 
     /// When dials are looked at again: often, since a stop of the process shows only by a timer that comes late.
@@ -475,9 +501,11 @@ impl Node {
                 state.until = None;
                 let wanted = state.wanted;
                 self.records.session_opened(session(socket), peer.node);
+                let asked: Vec<_> = state.controls.iter().filter_map(Parcel::asks).collect();
                 if let Some((server, _)) = wanted {
                     self.found_at(server, Some(peer.node), context);
                 }
+                self.not_found(asked, Some(peer.node), context);
                 self.found_a_way(peer.node, context);
             }
             Event::Message(message) => self.handle_message(socket, message, context),
@@ -582,6 +610,10 @@ impl Node {
         if let Some((server, Some(_))) = peer.wanted {
             let until = context.now() + UNREACHABLE_FOR;
             self.unreachable.insert(server, until);
+        }
+        if why == Failed::Refused {
+            let asked = unsent.iter().filter_map(Parcel::asks).collect();
+            self.not_found(asked, None, context);
         }
         for parcel in unsent {
             match (&parcel.to, &parcel.message) {
@@ -698,6 +730,10 @@ impl Node {
             Message::Response(response) => Some((response.call, response.request, response.index)),
             _ => None,
         };
+        let request = match &message {
+            Message::Request(request) => Some(request.id),
+            _ => None,
+        };
         let flight = self.flight(socket);
         let sending = oracle::sending(&message);
         let now = self.now();
@@ -748,6 +784,11 @@ impl Node {
                         .passed_on(passage, Some(Output { session, mark }));
                 }
                 if let Some((ticket, sent)) = released {
+                    if let (Sent::Delegation, Some(request), Some((_, node, _))) =
+                        (sent, request, flight)
+                    {
+                        self.records.delegation_taken(ticket, request, node);
+                    }
                     self.records.placed(
                         ticket,
                         sent,

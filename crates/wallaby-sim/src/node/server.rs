@@ -413,12 +413,9 @@ impl Node {
         let known = self
             .connection_to(initiator)
             .or_else(|| self.routes.get(&initiator).and_then(|(_, way)| *way));
-        let Some(came) = known.or_else(|| self.peers.keys().next().copied()) else {
-            return context.oracle.relayed(context.queue.now(), &message, None);
-        };
         let to = Destination::Initiator {
             address,
-            came,
+            came: known.unwrap_or(Socket::NONE),
             small: false,
         };
         self.post(

@@ -115,12 +115,23 @@ impl CallShared {
         self.act(state);
     }
 
-    /// A node is gone: its connection ended, and another life answers at its address, or nobody.
-    fn handle_gone(self: &Arc<Self>, node: NodeId) {
+    /// A node was not reached by a dial, for this reason or because another life answers there. `met` says that it was
+    /// reached there before.
+    fn handle_missed(self: &Arc<Self>, node: NodeId, met: bool, why: Option<&ConnectError>) {
         let now = self.endpoint.liveness.now();
         let mut state = self.lock();
-        if let (initiator, Some(watch)) = state.parts() {
-            watch.handle_gone(initiator, node, now);
+        let (initiator, Some(watch)) = state.parts() else {
+            return;
+        };
+        match why {
+            None | Some(ConnectError::Refused { .. } | ConnectError::Unreachable { .. }) if met => {
+                watch.handle_gone(initiator, node, now);
+            }
+            None | Some(ConnectError::Refused { .. }) => {
+                watch.handle_not_found(initiator, node, now);
+            }
+            // A server that only others can reach was never reached: that it still cannot be says nothing.
+            Some(_) => return,
         }
         self.act(state);
     }
@@ -427,17 +438,16 @@ impl Inner {
         }
         let endpoint = Arc::clone(self);
         self.runtime.spawn(async move {
-            // A server that only others can reach was never reached: that it still cannot be says nothing.
-            let reached = to.node.is_some() && endpoint.pool.was_at(&address, to.node);
-            let gone = match endpoint.connect(&address).await {
+            let met = to.node.is_some() && endpoint.pool.was_at(&address, to.node);
+            let why = match endpoint.connect(&address).await {
                 Ok(peer) if to.node.is_none() || peer.node() == to.node => {
                     return call.ask(&peer, ping);
                 }
-                Ok(_) => true,
-                Err(error) => reached && matches!(error, ConnectError::Unreachable { .. }),
+                Ok(_) => None,
+                Err(error) => Some(error),
             };
-            if let (true, Some(node)) = (gone, to.node) {
-                call.handle_gone(node);
+            if let Some(node) = to.node {
+                call.handle_missed(node, met, why.as_ref());
             }
             endpoint.pool.set_unreachable(&address);
             call.ping_by_relays(&ping);

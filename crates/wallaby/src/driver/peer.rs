@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -95,6 +96,21 @@ pub(crate) enum Delayed {
 }
 
 impl Delayed {
+    /// The emulated link of an endpoint, if it has one.
+    pub(crate) fn link(
+        delay: Option<Duration>,
+        bandwidth: Option<NonZeroU64>,
+    ) -> io::Result<Option<Arc<DelayLine<Self>>>> {
+        let line = match (delay, bandwidth) {
+            (None, None) => return Ok(None),
+            (Some(delay), None) => DelayLine::new(delay, Self::arrive),
+            (delay, Some(bandwidth)) => {
+                DelayLine::with_bandwidth(delay.unwrap_or_default(), bandwidth, Self::arrive)
+            }
+        };
+        Ok(Some(Arc::new(line?)))
+    }
+
     /// It has reached the end of the link.
     pub(crate) fn arrive(self) {
         match self {
@@ -363,8 +379,8 @@ impl Peer {
         let inbound = Arc::<Inbound>::default();
         let mut state = self.lock();
         match &state.ended {
-            Some(reason) => inbound.lost(reason),
-            None => state.bodies.push((number, Arc::clone(&inbound))),
+            Some(reason) if !state.broken => inbound.lost(reason),
+            _ => state.bodies.push((number, Arc::clone(&inbound))),
         }
         inbound
     }
@@ -575,7 +591,8 @@ impl Peer {
     #[inline(never)]
     fn mark_broken(&self, state: &mut State, error: &io::Error) {
         state.broken = true;
-        self.mark_ended(state, &format!("cannot write: {error}"));
+        // What has come is still read: bodies that arrive end when that does.
+        self.mark_closed(state, &format!("cannot write: {error}"));
     }
 
     fn flush_output(&self, state: &mut State) -> io::Result<()> {
@@ -620,14 +637,15 @@ impl Peer {
                 break;
             }
             let len = bytes.len();
-            if delay
-                .send(Delayed::Bytes {
+            for start in (0..len).step_by(delay.piece()) {
+                let end = len.min(start.saturating_add(delay.piece()));
+                let piece = Delayed::Bytes {
                     peer: Arc::clone(self),
-                    bytes,
-                })
-                .is_err()
-            {
-                return Err(io::Error::other("the emulated link is full"));
+                    bytes: bytes.slice(start..end),
+                };
+                if delay.send_bytes(piece, end - start).is_err() {
+                    return Err(io::Error::other("the emulated link is full"));
+                }
             }
             connection.advance(len);
         }
@@ -646,13 +664,19 @@ impl Peer {
     }
 
     fn mark_ended(&self, state: &mut State, reason: &str) {
+        self.mark_closed(state, reason);
+        state.broken = false;
+        for (_, body) in state.bodies.drain(..) {
+            body.lost(reason);
+        }
+    }
+
+    /// Nothing is sent any more.
+    fn mark_closed(&self, state: &mut State, reason: &str) {
         state.ended.get_or_insert_with(|| reason.to_owned());
         self.closed.store(true, Ordering::Release);
         self.room.notify_waiters();
         state.driver.take().into_iter().for_each(Waker::wake);
-        for (_, body) in state.bodies.drain(..) {
-            body.lost(reason);
-        }
         for (_, place) in state.large.drain(..) {
             self.liveness.dropped(place);
         }

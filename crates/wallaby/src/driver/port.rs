@@ -165,11 +165,14 @@ impl Port {
             };
             if let Some(delay) = &self.delay {
                 // A link that is full drops it, as networks do.
-                let _ = delay.send(Delayed::Datagram {
+                let datagram = Bytes::copy_from_slice(&state.datagram);
+                let bytes = datagram.len();
+                let datagram = Delayed::Datagram {
                     socket: Arc::clone(socket),
                     to,
-                    datagram: Bytes::copy_from_slice(&state.datagram),
-                });
+                    datagram,
+                };
+                let _ = delay.send_bytes(datagram, bytes);
                 continue;
             }
             match socket.send(&state.datagram, to) {
@@ -429,7 +432,8 @@ impl Driver {
         peer.session_ended(&reason, ended);
         let reason = match &ended.cause {
             Cause::Handshake(error) => dispatcher.ended(Err(error.clone())),
-            Cause::Unreachable | Cause::NoAnswer(_) => dispatcher.unreachable(reason),
+            Cause::Unreachable => dispatcher.unreachable(reason, true),
+            Cause::NoAnswer(_) => dispatcher.unreachable(reason, false),
             _ => dispatcher.ended(Ok(reason)),
         };
         endpoint.connection_ended(&peer, &reason);

@@ -402,6 +402,12 @@ impl Handling {
                 if let Some(body) = &to.body {
                     self.send_body(body, peer, request);
                 }
+                // Its server's life may not have been known when it was released.
+                if let (true, Some(ticket), Some(node)) =
+                    (self.has_waiting(true), self.ticket, peer.node())
+                {
+                    self.endpoint.liveness.taken(ticket, request.id, node);
+                }
                 true
             }
             Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked | Refusal::NotOpen)) => false,

@@ -10,7 +10,7 @@ use wallaby_proto::call::watch::Location;
 use wallaby_proto::connection::{Features, Hello, MethodDefinition};
 use wallaby_proto::datagram::{Cause, Ended, MessageNumber, Refusal, SessionId, TooManySessions};
 use wallaby_proto::wire::{Message, Request, Response};
-use wallaby_proto::{Address, CallId, Code, NodeId, Status};
+use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status};
 
 use super::core::Core;
 use crate::error::{ConnectError, hint};
@@ -117,6 +117,16 @@ enum Way {
     Over(SessionId),
     Dial(SocketAddr, Option<NodeId>),
     Nowhere(ConnectError),
+}
+
+/// What became of a request that was to be handed to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attempt {
+    Sent,
+    /// It is not sent at all: its call is over, or another answer goes in its place.
+    Settled,
+    /// The session does not take it yet.
+    Waits,
 }
 
 impl Peer {
@@ -385,7 +395,8 @@ impl Core {
                 server,
                 source: source.clone(),
             },
-            Cause::Unreachable | Cause::NoAnswer(_) => ConnectError::Unreachable { server, reason },
+            Cause::Unreachable => ConnectError::Refused { server, reason },
+            Cause::NoAnswer(_) => ConnectError::Unreachable { server, reason },
             _ => ConnectError::Closed { server, reason },
         };
         match &ended.cause {
@@ -693,10 +704,14 @@ impl Core {
         } = parcel;
         let message = match (message, &towards, &method) {
             (Message::Request(mut request), _, Some(method)) => {
-                if self.attempt_request(id, &mut request, method, released, born, &towards) {
-                    return None;
+                match self.attempt_request(id, &mut request, method, released, born, &towards) {
+                    Attempt::Waits => Message::Request(request),
+                    Attempt::Sent => {
+                        self.note_taken(id, released, request.id);
+                        return None;
+                    }
+                    Attempt::Settled => return None,
                 }
-                Message::Request(request)
             }
             (
                 mut message,
@@ -734,7 +749,7 @@ impl Core {
                 if let (Message::Ping(ping), Towards::Asked(to)) = (&message, &towards)
                     && !self.is_meant(id, to)
                 {
-                    self.ping_elsewhere(ping, to, true);
+                    self.ping_elsewhere(ping, to, None);
                     return None;
                 }
                 if self.attempt_control(id, message.clone()).is_some() {
@@ -759,7 +774,15 @@ impl Core {
         to.node.is_none() || to.node == found
     }
 
-    /// Hands a request to a session: whether it is out of the way.
+    /// A delegation that has waited was taken by a session whose life may not have been known when it was released.
+    fn note_taken(&mut self, id: SessionId, released: Option<(Ticket, Sent)>, request: RequestId) {
+        let node = self.peers.get(&id).and_then(|peer| peer.node());
+        if let (Some((ticket, _)), Some(node)) = (released, node) {
+            self.records.delegation_taken(ticket, request, node);
+        }
+    }
+
+    /// Hands a request to a session.
     pub(super) fn attempt_request(
         &mut self,
         id: SessionId,
@@ -768,17 +791,17 @@ impl Core {
         released: Option<(Ticket, Sent)>,
         born: Option<Duration>,
         towards: &Towards,
-    ) -> bool {
+    ) -> Attempt {
         let initial =
             released.is_none() && request.call.initiator == self.node && request.depth == 0;
         if initial && self.is_over(request.call.sequence) {
-            return true;
+            return Attempt::Settled;
         }
         if let Some((ticket, sent)) = released
             && !self.records.may_send(ticket)
         {
             self.records.dropped(ticket, sent);
-            return true;
+            return Attempt::Settled;
         }
         match self.send_request(id, request, method, born) {
             Ok(number) => {
@@ -789,15 +812,14 @@ impl Core {
                     }
                     None => self.root_sent(request.call.sequence, request.id, id),
                 }
-                true
+                Attempt::Sent
             }
-            Err(Refusal::Blocked | Refusal::NotOpen | Refusal::Closing) => false,
+            Err(Refusal::Blocked | Refusal::NotOpen | Refusal::Closing) => Attempt::Waits,
             Err(refusal) => {
-                let Towards::Server(to) = towards else {
-                    return true;
-                };
-                self.request_refused(request, *to, released, refusal);
-                true
+                if let Towards::Server(to) = towards {
+                    self.request_refused(request, *to, released, refusal);
+                }
+                Attempt::Settled
             }
         }
     }
@@ -957,8 +979,7 @@ impl Core {
                 None => self.not_sent(request.call.sequence, request.id, error.clone()),
             },
             (Message::Ping(ping), Towards::Asked(to)) => {
-                let refused = matches!(error, ConnectError::Unreachable { .. });
-                self.ping_elsewhere(&ping, &to, refused);
+                self.ping_elsewhere(&ping, &to, Some(error));
             }
             _ => {
                 self.counters.undeliverable += 1;

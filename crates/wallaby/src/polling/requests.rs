@@ -18,7 +18,7 @@ use wallaby_proto::{Address, Code, Status};
 
 use super::core::{Alarm, Core};
 use super::event::{Event, RequestKey};
-use super::peers::{Manner, Parcel, Refused, Towards, socket};
+use super::peers::{Attempt, Manner, Parcel, Refused, Towards, socket};
 use crate::blocking::panic_message;
 use crate::endpoint::DEFAULT_DEADLINE;
 use crate::error::SendError;
@@ -665,8 +665,10 @@ impl Core {
                 .is_some_and(|peer| !peer.holds_requests())
         {
             let towards = Towards::Server(to.server);
-            if self.attempt_request(id, &mut request, &to.method, released, born, &towards) {
-                return;
+            let method = &to.method;
+            match self.attempt_request(id, &mut request, method, released, born, &towards) {
+                Attempt::Waits => {}
+                Attempt::Sent | Attempt::Settled => return,
             }
         }
         let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to.server));

@@ -12,7 +12,7 @@ use wallaby_proto::{Address, Code, NodeId, RequestId, Status, Token};
 
 use super::core::Core;
 use super::peers::{Parcel, Towards, socket};
-use crate::error::Failure;
+use crate::error::{ConnectError, Failure};
 
 impl Core {
     // What calls are watched.
@@ -323,21 +323,32 @@ impl Core {
         (to.node.is_none() || to.node == Some(node)).then_some(id)
     }
 
-    /// Whoever was to be asked is not there: another life is, or nobody.
-    pub(super) fn ping_elsewhere(&mut self, ping: &Ping, to: &Location, gone: bool) {
+    /// Whoever was to be asked is not there: for this reason, or because another life is.
+    pub(super) fn ping_elsewhere(
+        &mut self,
+        ping: &Ping,
+        to: &Location,
+        why: Option<&ConnectError>,
+    ) {
         if let Some(at) = to.address.as_ref().and_then(|address| socket(address).ok()) {
-            // A server that only others can reach was never reached: that it still cannot be says nothing.
-            let reached = to.node.is_some() && self.found.get(&at).copied() == to.node;
-            let other = self
-                .session_at(at)
-                .and_then(|id| self.peers.get(&id)?.node());
+            let met = to.node.is_some() && self.found.get(&at).copied() == to.node;
             if let Some(node) = to.node
-                && gone
-                && (reached || other.is_some_and(|other| other != node))
                 && let Some(call) = self.calls.get_mut(ping.call.sequence)
                 && let Some(watch) = &mut call.watch
             {
-                watch.handle_gone(&call.initiator, node, self.now);
+                match why {
+                    None
+                    | Some(ConnectError::Refused { .. } | ConnectError::Unreachable { .. })
+                        if met =>
+                    {
+                        watch.handle_gone(&call.initiator, node, self.now);
+                    }
+                    None | Some(ConnectError::Refused { .. }) => {
+                        watch.handle_not_found(&call.initiator, node, self.now);
+                    }
+                    // A server that only others can reach was never reached: that it still cannot be says nothing.
+                    Some(_) => {}
+                }
             }
             self.note_unreachable(at);
         }

@@ -109,6 +109,40 @@ fn a_server_that_is_restarted_fails_the_calls_of_its_former_life() {
     assert_eq!(answers, [Ok("again".to_owned())]);
 }
 
+/// It is restarted before the client has asked it for the first time; the first server has told of its former life.
+#[test]
+fn a_server_below_the_first_hop_that_was_never_reached_is_not_found() {
+    let (world, mut client, mut first) = pair(28);
+    let mut next = world.bind(Endpoint::builder());
+    let aside = serve_holding(&mut next);
+    let to = next.address();
+    let serve = first.serve(&work::MANY, move |request, (what,)| {
+        Ok(request.forward(to.clone(), work::many(what))?)
+    });
+    serve.expect("no other has its name");
+    let begun = world.now();
+    call(&mut client, first.address(), &CallOptions::default());
+    while aside.borrow().is_empty() {
+        world.step(&mut [&mut client, &mut first, &mut next], LONG);
+    }
+    let (address, node) = (next.address(), next.node());
+    world.cut(&address, true); // it dies without a word
+    drop(next);
+    let mut next = world.bind_at(Endpoint::builder(), socket(&address));
+    world.cut(&address, false);
+    let (_, end) = outcome(&world, &mut [&mut client, &mut first, &mut next]);
+    let failure = failure(end);
+    let Failure::Lost(lost) = &failure else {
+        panic!("{failure}")
+    };
+    assert!(matches!(lost.kind, FailureKind::Silent { .. }), "{failure}");
+    assert_eq!(lost.server.address, Some(address));
+    assert_eq!(lost.server.node, Some(node));
+    // A period and an eighth until it is asked, then three.
+    let took = world.now() - begun;
+    assert!(took < Duration::from_secs(5), "found only after {took:?}");
+}
+
 #[test]
 fn a_server_that_says_goodbye_is_noticed_sooner() {
     let (world, mut client, mut server) = pair(22);
@@ -298,7 +332,7 @@ fn a_closed_port_is_a_failure_at_once() {
     let failed = client.ask(at.clone(), work::one("hop".into()), &options, Wait::Forever);
     match failed {
         Err(CallError::Failed(Failure::NotSent { error, .. })) => {
-            assert!(matches!(error, ConnectError::Unreachable { server, .. } if server == at));
+            assert!(matches!(error, ConnectError::Refused { server, .. } if server == at));
         }
         other => panic!("{other:?}"),
     }

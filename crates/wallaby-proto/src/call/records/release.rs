@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::call::records::table::{NewRecord, OF_ENDED, Record};
+use crate::call::records::table::{CallKey, NewRecord, OF_ENDED, Record};
 use crate::call::records::{Frozen, Output, Records, Sent, Session, Ticket};
 use crate::call::server::Delegated;
+use crate::id::{NodeId, RequestId};
 use crate::manifest::{Facts, Manifest};
 use crate::wire::{Child, End, Request, Response};
 
@@ -85,6 +86,31 @@ impl Records {
         Err(Frozen)
     }
 
+    /// A released delegation was handed to a connection with this life, which was not known when it was released: from now
+    /// on the initiator is told of it.
+    #[inline(never)]
+    pub fn delegation_taken(&mut self, ticket: Ticket, request: RequestId, node: NodeId) {
+        if let Some(slot) = self.slot(ticket)
+            && let Some(child) = self.handed_on(slot, request)
+        {
+            child.node = Some(node);
+        }
+    }
+
+    /// Where a request was handed on to, by the one at this slot.
+    fn handed_on(&mut self, slot: u32, request: RequestId) -> Option<&mut Child> {
+        let record = self.table.records.get(slot);
+        let id = record.id;
+        if request.path == id.path {
+            return self.table.records.at(slot).rare().continuation.as_mut();
+        }
+        // Delegations are released one by one: the last one with this place is the one.
+        let CallKey { call, token } = self.table.calls.get(record.call).key;
+        let place = |index: &usize| id.path.child(*index as u32, call, token) == request.path;
+        let index = (0..record.children().len()).rev().find(place)?;
+        self.table.records.at(slot).rare().children.get_mut(index)
+    }
+
     /// A released delegation certainly was not delivered: this server answers in its name
     /// ([`crate::call::server::undelivered`], PROTOCOL-NOTES 19), and is from now on where the initiator finds it. `own`
     /// says where that is. What is returned names the delegated request, which ends with the answer; `None` if there is
@@ -100,17 +126,7 @@ impl Records {
         self.dropped(ticket, Sent::Delegation);
         let record = self.table.records.at(slot);
         let attempt = record.attempt;
-        if request.id.path == record.id.path {
-            record.rare().continuation = Some(own);
-        } else {
-            // Delegations are released one by one: the last one with this place is the one.
-            let call = self.table.calls.get(record.call).key;
-            let place = |index: &usize| {
-                record.id.path.child(*index as u32, call.call, call.token) == request.id.path
-            };
-            let index = (0..record.children().len()).rev().find(place)?;
-            record.rare().children[index] = own;
-        }
+        *self.handed_on(slot, request.id)? = own;
         let record = self.table.records.get(slot);
         let (call, depth, session, direct) =
             (record.call, record.depth, record.session, record.direct);

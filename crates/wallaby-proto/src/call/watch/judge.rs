@@ -7,7 +7,7 @@ use crate::call::watch::failure::{Executed, Failure, FailureKind, Step};
 use crate::call::watch::line::{Hop, Line, Stopped};
 use crate::call::watch::{Action, Location, Phase, Source, Watch};
 use crate::id::RequestId;
-use crate::wire::{PingSettings, Pong, Progress};
+use crate::wire::{Pong, Progress};
 
 /// Silence that is a failure where a node is known to be gone, in ping periods: a successor that nobody knows yet
 /// needs one to announce itself (PROTOCOL-NOTES 18).
@@ -16,7 +16,7 @@ const GONE: u32 = 3;
 impl Watch {
     /// When a branch will have been silent for too long, if nothing happens until then.
     pub(super) fn silent_at(&self, initiator: &Initiator, position: u32) -> Duration {
-        let PingSettings { period, timeout } = self.settings.ping;
+        let timeout = self.settings.ping.timeout;
         let line = &self.lines[position as usize];
         let parent_writes = initiator
             .parent_of(position)
@@ -33,27 +33,37 @@ impl Watch {
         }
         let limit = evidence.saturating_add(timeout);
         match line.gone {
-            // Its successor has one period to announce itself and one to be heard.
-            Some(gone) => {
-                let shrunk = evidence.saturating_add(period.saturating_mul(GONE));
-                let heard = gone.saturating_add(period.saturating_mul(GONE - 1));
-                limit.min(shrunk.max(heard))
-            }
+            Some(gone) => limit.min(self.given_up_early(evidence, gone)),
             None => limit,
         }
     }
 
     /// When the longest missing response of a branch will be lost.
     pub(super) fn lost_at(&self, position: u32) -> Option<Duration> {
-        let PingSettings { period, timeout } = self.settings.ping;
+        let timeout = self.settings.ping.timeout;
         let line = &self.lines[position as usize];
         let since = line.gaps.oldest()?;
-        let gone = |hop: &Hop| hop.at.node.is_some_and(|node| self.gone.contains(&node));
-        let limit = match line.hops.iter().all(gone) {
-            true => timeout.min(period.saturating_mul(GONE)),
-            false => timeout,
-        };
-        Some(since.saturating_add(limit))
+        let limit = since.saturating_add(timeout);
+        Some(match self.all_gone(line) {
+            Some(gone) => limit.min(self.given_up_early(since, gone)),
+            None => limit,
+        })
+    }
+
+    /// Since when all servers of a branch are known to be gone; never if none of them is known, as is so where another
+    /// branch brought its manifest.
+    fn all_gone(&self, line: &Line) -> Option<Duration> {
+        let gone = |hop: &Hop| Some(self.gone.get(&hop.at.node?)?.since);
+        let mut hops = line.hops.iter();
+        hops.try_fold(None, |latest, hop| Some(latest.max(Some(gone(hop)?))))?
+    }
+
+    /// When that is given up which was last seen at a server that is gone: its successor has one period to announce itself
+    /// and one to be heard.
+    fn given_up_early(&self, evidence: Duration, gone: Duration) -> Duration {
+        let period = self.settings.ping.period;
+        let shrunk = evidence.saturating_add(period.saturating_mul(GONE));
+        shrunk.max(gone.saturating_add(period.saturating_mul(GONE - 1)))
     }
 
     pub(super) fn verdict_due(&self, initiator: &Initiator, position: u32) -> Option<Duration> {
@@ -335,13 +345,12 @@ impl Watch {
         };
         let path = self.path_to(initiator, position, request);
         let known = initiator.branch_count();
-        let finished = (0..known)
-            .filter_map(|position| initiator.branch_at(position))
-            .filter(|branch| branch.is_settled())
-            .count();
+        let branches = || (0..known).filter_map(|position| initiator.branch_at(position));
+        let finished = branches().filter(|branch| branch.is_settled()).count();
+        let ended = branches().filter(|branch| branch.facts.is_some()).count();
         let (responses, statuses) = initiator.responses();
         // A status may be this endpoint's own, in the name of a request that it could not send.
-        let told = responses > statuses || finished as u64 > statuses;
+        let told = responses > statuses || ended as u64 > statuses;
         let executed = match (&kind, self.taken || told) {
             (_, true) => Executed::Executed,
             (FailureKind::Undelivered, false) if known <= 1 => Executed::NothingSent,

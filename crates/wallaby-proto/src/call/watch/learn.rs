@@ -54,8 +54,9 @@ impl Watch {
     ) -> Result<(), Violation> {
         self.taken = true;
         let number = pong.request.hop;
-        if let Some(node) = from.location.node {
-            self.gone.remove(&node);
+        match from.location.node {
+            Some(node) => drop(self.gone.remove(&node)),
+            None => self.note_beyond(position, pong.request.hop),
         }
         if pong.attempt > self.line(position).attempt {
             // What earlier attempts knew of hops and children is over.
@@ -96,6 +97,20 @@ impl Watch {
             self.judge_pong(initiator, position, pong, progress, from, now);
         }
         Ok(())
+    }
+
+    /// Others have passed on a pong of this hop: if its server was not found from here, it lives all the same. One that was
+    /// reached before and is gone may have said this before its end.
+    fn note_beyond(&mut self, position: u32, number: u32) {
+        let hops = &self.lines[position as usize].hops;
+        let hop = hops.iter().find(|hop| hop.hop == number);
+        let Some(node) = hop.and_then(|hop| hop.at.node) else {
+            return;
+        };
+        if self.gone.get(&node).is_some_and(|gone| !gone.was_met) {
+            self.gone.remove(&node);
+            self.beyond.insert(node);
+        }
     }
 
     /// The branch went on: only its next hop needs to live (PROTOCOL-NOTES 15).
@@ -172,8 +187,10 @@ impl Watch {
         let was_known = hop.at.is_known();
         hop.at.learn(at);
         let located = !was_known && hop.at.is_known();
-        if is_top && line.gone.is_none() && at.node.is_some_and(|node| self.gone.contains(&node)) {
-            line.gone = Some(now);
+        if is_top && let Some(node) = at.node {
+            // A request that was not written before a life ended goes to the next one.
+            let gone = self.gone.contains_key(&node);
+            line.gone = gone.then(|| line.gone.unwrap_or(now));
         }
         if !located {
             return;

@@ -11,7 +11,7 @@
 //! after a ping period, or to abort:   watch = Watch::new(&mut initiator, settings, servers, now)
 //! a response or an end arrived:       initiator.handle_response(..); watch.handle_heard(&mut initiator, ..)
 //! a pong arrived:                     watch.handle_pong(&mut initiator, ..)
-//! a connection ended, a node is gone: watch.handle_disconnect(..), watch.handle_gone(..)
+//! a connection ended, a node is gone: watch.handle_disconnect(..), watch.handle_gone(..), watch.handle_not_found(..)
 //! the application gives up:           watch.abort(..)
 //! its timer fired:                    read all input; watch.writing(..) for each initial request that the driver's
 //!                                     own output still holds; then watch.handle_timeout(..)
@@ -33,7 +33,7 @@ mod line;
 mod location;
 mod wind;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 pub use self::failure::{Executed, Failure, FailureKind, Step};
@@ -43,6 +43,9 @@ pub use self::location::{Location, Source};
 use crate::call::initiator::Initiator;
 use crate::id::{NodeId, Path, RequestId, Token};
 use crate::wire::{Ping, PingSettings, Pong};
+
+/// Most nodes that are remembered as gone though nothing of the call is there any more.
+const MAX_UNNAMED: usize = 64;
 
 /// How one call is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,7 +66,7 @@ pub struct WatchSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send this ping, by an open connection with the node or else to the address. If that is certain to reach nobody,
-    /// [`Watch::handle_gone`].
+    /// [`Watch::handle_gone`] or [`Watch::handle_not_found`].
     Ping {
         /// Where to.
         to: Location,
@@ -103,7 +106,9 @@ pub struct Watch {
     /// Lines that have to be looked at, by time.
     queue: BTreeSet<(Duration, u32)>,
     /// Nodes of this call that are gone.
-    gone: BTreeSet<NodeId>,
+    gone: BTreeMap<NodeId, Gone>,
+    /// Nodes that live although they were not found from here: only others can reach them.
+    beyond: BTreeSet<NodeId>,
     /// Some server has forgotten requests before their time.
     evicted: bool,
     /// Some server has taken a request.
@@ -126,6 +131,14 @@ enum Phase {
     },
     /// Nothing runs any more.
     Quiet,
+}
+
+/// What is known of a node that is gone.
+#[derive(Debug, Clone, Copy)]
+struct Gone {
+    since: Duration,
+    /// This endpoint had reached it before; else it was only told of it, and has not found it.
+    was_met: bool,
 }
 
 /// The ping with which an initiator answers an announcement of a call that it does not know or that has ended: stop
@@ -156,7 +169,8 @@ impl Watch {
             lines: Vec::new(),
             hops: 0,
             queue: BTreeSet::new(),
-            gone: BTreeSet::new(),
+            gone: BTreeMap::new(),
+            beyond: BTreeSet::new(),
             evicted: false,
             taken: false,
             retries: 0,
@@ -332,21 +346,59 @@ impl Watch {
     /// This node is gone: its connection ended, and redialling it is refused or answered by another node. What was seen
     /// there last has three ping periods to show life elsewhere.
     pub fn handle_gone(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
+        self.note_gone(initiator, node, true, now);
+    }
+
+    /// This node, which others have named as a server of the call, was not found: where they say that it is nobody listens,
+    /// or another node does, and this endpoint has never reached it there. It is taken for gone like one that was, until
+    /// others pass on a pong from there: then it is they alone who can reach it, and this says nothing any more.
+    pub fn handle_not_found(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
+        if !self.beyond.contains(&node) {
+            self.note_gone(initiator, node, false, now);
+        }
+    }
+
+    fn note_gone(&mut self, initiator: &Initiator, node: NodeId, was_met: bool, now: Duration) {
+        if !self.begin_to_miss(initiator, node, now) {
+            return;
+        }
+        let is_news = !self.gone.contains_key(&node);
+        let news = Gone {
+            since: now,
+            was_met,
+        };
+        self.gone.entry(node).or_insert(news).was_met |= was_met;
+        if is_news {
+            self.forget_unnamed();
+            self.handle_disconnect(initiator, node, now);
+        }
+    }
+
+    /// Nodes that are not where anything is any more are forgotten, so that a server that names ever new ones gets no memory
+    /// for them.
+    fn forget_unnamed(&mut self) {
+        if self.gone.len() + self.beyond.len() <= self.hops + MAX_UNNAMED {
+            return;
+        }
+        let hops = self.lines.iter().flat_map(|line| &line.hops);
+        let named: BTreeSet<NodeId> = hops.filter_map(|hop| hop.at.node).collect();
+        self.gone.retain(|node, _| named.contains(node));
+        self.beyond.retain(|node| named.contains(node));
+    }
+
+    /// Branches that were last seen at a node which is gone have less time from now on. Returns whether any was ever there.
+    fn begin_to_miss(&mut self, initiator: &Initiator, node: NodeId, now: Duration) -> bool {
         let mut concerned = false;
         for position in 0..self.lines.len() as u32 {
             let line = &mut self.lines[position as usize];
-            if line.hops.iter().any(|hop| hop.at.node == Some(node)) {
-                concerned = true;
-                let on_top = line.top().is_some_and(|hop| hop.at.node == Some(node));
-                if on_top && line.gone.is_none() {
-                    line.gone = Some(now);
-                    self.arm(initiator, position);
-                }
+            concerned |= line.hops.iter().any(|hop| hop.at.node == Some(node));
+            let on_top = line.top().is_some_and(|hop| hop.at.node == Some(node));
+            if on_top && line.gone.is_none() {
+                line.gone = Some(now);
+                self.arm(initiator, position);
             }
         }
-        if concerned && self.gone.insert(node) {
-            self.handle_disconnect(initiator, node, now);
-        }
+        concerned
     }
 
     /// The application gives the call up, its deadline has passed, or it was dropped: all that runs is stopped.

@@ -165,7 +165,7 @@ async fn a_shutdown_ends_both_directions() {
         writer.shutdown();
         writer.shutdown();
     });
-    assert_eq!(waited.expect("the end")[..], []);
+    assert_eq!(waited.expect("the end")[..], [0_u8; 0]);
     assert_eq!(there.read_all().await.expect("the end"), b"bye");
     let error = back.try_write(b"wait").expect_err("it has ended");
     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);

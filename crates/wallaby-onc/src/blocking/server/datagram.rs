@@ -1,0 +1,211 @@
+//! One UDP socket: as many threads receive on it as calls are executed at a time, and one more.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use bytes::Bytes;
+use nix::sys::socket::{Shutdown, shutdown};
+use std::os::fd::AsRawFd;
+use tokio::time::Instant;
+
+use super::{ServerOptions, Shared};
+use crate::blocking::socket::{is_timeout, settable};
+use crate::message::{AcceptError, BadMessage, Body, Call, Denial, Message, Reply};
+use crate::peer::{Origin, Peer};
+use crate::server::counters::count;
+use crate::server::seen::{Key, Limits, Seen, Verdict};
+use crate::udp::{self, Way};
+
+/// A socket, and the calls that came over it of late.
+#[derive(Debug)]
+pub(super) struct Port {
+    socket: UdpSocket,
+    local: SocketAddr,
+    seen: Mutex<Seen>,
+    /// Threads that wait for a datagram, or are about to.
+    receiving: AtomicUsize,
+}
+
+impl Port {
+    pub(super) fn bind(address: SocketAddr, options: &ServerOptions) -> io::Result<Arc<Self>> {
+        let socket = UdpSocket::bind(address)?;
+        udp::ask_for_ways(&socket, address)?;
+        socket.set_read_timeout(Some(settable(options.keep_workers)))?;
+        Ok(Arc::new(Self {
+            local: socket.local_addr()?,
+            socket,
+            seen: Mutex::new(Seen::new(Limits {
+                replies: options.max_kept_replies,
+                bytes: options.max_kept_bytes,
+                age: options.keep_replies,
+            })),
+            receiving: AtomicUsize::new(0),
+        }))
+    }
+
+    pub(super) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Wakes all who wait for a datagram.
+    pub(super) fn end(&self) {
+        // The system says that there is no connection to end, and wakes them.
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Serves a socket until the server ends.
+pub(super) fn serve(shared: &Arc<Shared>, port: Arc<Port>) {
+    shared.workers.allow_one_more();
+    start(shared, &port);
+}
+
+/// One more thread receives, if there may be one.
+fn start(shared: &Arc<Shared>, port: &Arc<Port>) {
+    let (for_job, port_of_job) = (Arc::clone(shared), Arc::clone(port));
+    port.receiving.fetch_add(1, Ordering::AcqRel);
+    let is_started = shared
+        .workers
+        .try_submit(move || receive(&for_job, &port_of_job));
+    if !is_started {
+        port.receiving.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
+    let _runtime = shared.runtime.as_ref().map(|runtime| runtime.enter());
+    BUFFER.with_borrow_mut(|buffer| {
+        while !shared.is_over() {
+            match udp::receive(&port.socket, port.local, room(buffer)) {
+                Ok((length, way)) => {
+                    // While this thread executes a call, another one is to receive.
+                    if port.receiving.fetch_sub(1, Ordering::AcqRel) == 1 {
+                        start(shared, port);
+                    }
+                    let datagram = Received(Arc::clone(buffer), length);
+                    handle(shared, port, Bytes::from_owner(datagram), way);
+                    port.receiving.fetch_add(1, Ordering::AcqRel);
+                }
+                Err(error) if is_timeout(&error) => {
+                    let less = |receiving: usize| (receiving > 1).then(|| receiving - 1);
+                    let all = &port.receiving;
+                    if all
+                        .fetch_update(Ordering::AcqRel, Ordering::Acquire, less)
+                        .is_ok()
+                    {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The system tells of datagrams that did not arrive: their receivers ask again, or do not.
+                Err(_) if shared.is_over() => {}
+                Err(_) => thread::sleep(udp::AFTER_ERROR),
+            }
+        }
+    });
+}
+
+fn handle(shared: &Shared, port: &Port, datagram: Bytes, way: Way) {
+    let length = datagram.len();
+    match Message::decode(datagram) {
+        Ok(Message {
+            xid,
+            body: Body::Call(call),
+        }) => handle_call(shared, port, xid, call, way),
+        Err(BadMessage::OtherVersion { xid, .. }) => {
+            let denied = Reply::Denied(Denial::other_version()).message(xid);
+            // Nobody gets more than they sent: the address may be somebody else's.
+            match denied.filter(|reply| reply.len() <= length) {
+                Some(reply) => send(shared, port, &reply, way),
+                None => count(&shared.counters.malformed),
+            }
+        }
+        Ok(_) | Err(BadMessage::Malformed(_)) => count(&shared.counters.malformed),
+    }
+}
+
+fn handle_call(shared: &Shared, port: &Port, xid: u32, call: Call, way: Way) {
+    let counters = &shared.counters;
+    let key = match recognize(shared, port, xid, &call, way) {
+        Ok(key) => key,
+        Err(Verdict::Answered(reply)) => {
+            count(&counters.duplicates_answered);
+            return send(shared, port, &reply, way);
+        }
+        Err(_) => return count(&counters.duplicates_dropped),
+    };
+    let origin = Origin {
+        peer: Peer::Udp(way.peer),
+        local: Peer::Udp(way.local),
+        uid: None,
+    };
+    let reply = match shared.reply(xid, call, origin) {
+        Some(reply) if reply.len() > udp::max_payload(way.peer) => {
+            count(&counters.too_long_replies);
+            Reply::accepted(Err(AcceptError::SystemError)).message(xid)
+        }
+        other => other,
+    };
+    if let Some(key) = key {
+        port.seen().finish(key, reply.clone(), Instant::now());
+    }
+    if let Some(reply) = reply {
+        send(shared, port, &reply, way);
+    }
+}
+
+/// Where to keep the answer of a call that is new, if it is kept at all; else what is known of it.
+fn recognize(
+    shared: &Shared,
+    port: &Port,
+    xid: u32,
+    call: &Call,
+    way: Way,
+) -> Result<Option<Key>, Verdict> {
+    // Refusals of what is not there, and procedure 0, which does nothing, would only push others out.
+    if call.procedure.number == 0 || !shared.programs.serves(call.procedure) {
+        return Ok(None);
+    }
+    let mut seen = port.seen();
+    let key = seen.key(way.peer, xid, call);
+    match seen.begin(key, Instant::now()) {
+        Verdict::New => Ok(Some(key)),
+        known => Err(known),
+    }
+}
+
+fn send(shared: &Shared, port: &Port, reply: &[u8], way: Way) {
+    if udp::send(&port.socket, reply, way).is_err() {
+        count(&shared.counters.unsent_replies);
+    }
+}
+
+/// What was received, where it was: arguments may be large, and are mostly gone when the next datagram comes.
+struct Received(Arc<[u8]>, usize);
+
+impl AsRef<[u8]> for Received {
+    fn as_ref(&self) -> &[u8] {
+        self.0.get(..self.1).unwrap_or_default()
+    }
+}
+
+/// The buffer, or another one if a handler has kept something of it.
+fn room(buffer: &mut Arc<[u8]>) -> &mut [u8] {
+    if buffer.len() != udp::LARGEST || Arc::get_mut(buffer).is_none() {
+        *buffer = Arc::from(vec![0; udp::LARGEST]);
+    }
+    Arc::get_mut(buffer).unwrap_or_default()
+}
+
+thread_local! {
+    /// What a thread receives into.
+    static BUFFER: RefCell<Arc<[u8]>> = RefCell::new(Arc::from([]));
+}

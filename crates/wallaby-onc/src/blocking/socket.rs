@@ -1,0 +1,117 @@
+//! Blocking sockets for records: TCP and unix, with waits that end.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::record::MAX_FRAGMENT;
+
+/// A connected socket.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Reads what is there, waiting for it as long as [`Stream::limit_reads`] says.
+    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = match self {
+                Self::Tcp(stream) => { stream }.read(buffer),
+                Self::Unix(stream) => { stream }.read(buffer),
+            };
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Writes a message as a record, in one call of the system if it takes it. How many bytes it took comes with the error.
+    pub(super) fn write_record(&self, message: &[&[u8]]) -> Result<(), (usize, io::Error)> {
+        let length: usize = message.iter().map(|part| part.len()).sum();
+        debug_assert!(length <= MAX_FRAGMENT, "its sender has looked at that");
+        let mark = (LAST | u32::try_from(length).unwrap_or(u32::MAX)).to_be_bytes();
+        let mut slices = [IoSlice::new(&mark), IoSlice::new(&[]), IoSlice::new(&[])];
+        for (slice, part) in slices[1..].iter_mut().zip(message) {
+            *slice = IoSlice::new(part);
+        }
+        let mut left = &mut slices[..];
+        let mut sent = 0;
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            match self.write_some(left) {
+                Ok(0) => return Err((sent, io::ErrorKind::WriteZero.into())),
+                Ok(count) => {
+                    sent += count;
+                    IoSlice::advance_slices(&mut left, count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err((sent, error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_some(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => { stream }.write_vectored(parts),
+            Self::Unix(stream) => { stream }.write_vectored(parts),
+        }
+    }
+
+    /// How long a read waits at most.
+    pub(super) fn limit_reads(&self, limit: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_read_timeout(Some(settable(limit))),
+            Self::Unix(stream) => stream.set_read_timeout(Some(settable(limit))),
+        }
+    }
+
+    /// How long a write waits at most until the peer takes something.
+    pub(super) fn limit_writes(&self, limit: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_write_timeout(Some(settable(limit))),
+            Self::Unix(stream) => stream.set_write_timeout(Some(settable(limit))),
+        }
+    }
+
+    /// Ends a direction, or both: whoever waits for it is woken.
+    pub(super) fn shut_down(&self, how: Shutdown) {
+        // It may have ended, which is as good.
+        let _ = match self {
+            Self::Tcp(stream) => stream.shutdown(how),
+            Self::Unix(stream) => stream.shutdown(how),
+        };
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+/// A wait that a socket can be told: 0 would be for ever, and so would be less than it counts in.
+pub(super) fn settable(limit: Duration) -> Duration {
+    limit.clamp(Duration::from_micros(1), LONGEST)
+}
+
+/// Whether a wait was over before anything came.
+pub(super) fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
+/// The mark of a record's last fragment.
+const LAST: u32 = 1 << 31;
+/// More than any system counts is refused.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);

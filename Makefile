@@ -112,7 +112,7 @@ fuzz: setup-fuzz ## A minute for each decoder and state machine; ARGS="client 60
 	@scripts/fuzz.sh $(or $(ARGS),all)
 
 .PHONY: mutants
-mutants: setup-build ## Whether a test notices small changes of wallaby-proto: a sample of 60 (ARGS=64: all, a night)
+mutants: setup-build ## Which small changes of wallaby-proto no test notices (ARGS="alone", "again", "summary")
 	@scripts/mutants.sh $(ARGS)
 
 .PHONY: callgrind

@@ -10,7 +10,6 @@ mod calls;
 #[cfg(have_capnp)]
 mod on_capnp;
 mod on_nats;
-#[cfg(have_onc)]
 mod on_onc;
 mod on_tarpc;
 #[cfg(have_thrift)]

@@ -107,7 +107,9 @@ impl Caller {
         // settle a turn, which nobody counts, are the first to come here.
         self.more.truncate(calls);
         while self.more.len() < calls {
-            let handle = self.library.open(self.transport, first.parse()?, OWN_BUFFERS)?;
+            let handle = self
+                .library
+                .open(self.transport, first.parse()?, OWN_BUFFERS)?;
             self.more.push(handle);
         }
         let payload = self

@@ -163,28 +163,55 @@ fn multicasts(
     callers: usize,
     degree: usize,
 ) -> Vec<Subject> {
-    let subject = |&(system, callee, way): &(&'static str, Callee, fn(usize) -> Way)| Subject {
+    let subject = |multicast: &Multicast| Subject {
         figure,
-        system,
-        callee,
+        system: multicast.system,
+        callee: multicast.callee,
         transport: Transport::Tcp,
         link: Link::Limited,
         n: n as u64,
         load: Load {
             bytes,
             callers,
-            way: way(degree),
+            way: (multicast.way)(degree),
         },
     };
     MULTICASTS.iter().map(subject).collect()
 }
 
-const MULTICASTS: [(&str, Callee, fn(usize) -> Way); 5] = [
-    ("floor-parallel", Callee::Floor, Way::Parallel),
-    ("floor-serial", Callee::Floor, Way::Serial),
-    ("libtirpc", Callee::Tirpc, Way::Consecutive),
-    ("wallaby-parallel", Callee::Wallaby, Way::Parallel),
-    ("wallaby-serial", Callee::Wallaby, Way::Serial),
+/// A way to call several servers.
+struct Multicast {
+    system: &'static str,
+    callee: Callee,
+    way: fn(usize) -> Way,
+}
+
+const MULTICASTS: [Multicast; 5] = [
+    Multicast {
+        system: "floor-parallel",
+        callee: Callee::Floor,
+        way: Way::Parallel,
+    },
+    Multicast {
+        system: "floor-serial",
+        callee: Callee::Floor,
+        way: Way::Serial,
+    },
+    Multicast {
+        system: "libtirpc",
+        callee: Callee::Tirpc,
+        way: Way::Consecutive,
+    },
+    Multicast {
+        system: "wallaby-parallel",
+        callee: Callee::Wallaby,
+        way: Way::Parallel,
+    },
+    Multicast {
+        system: "wallaby-serial",
+        callee: Callee::Wallaby,
+        way: Way::Serial,
+    },
 ];
 const OVER_UDP: [Callee; 6] = [
     Callee::Floor,

@@ -162,19 +162,21 @@ impl Head {
 
 /// How bytes leave: at once, or over the emulated link of this process.
 #[derive(Clone)]
-struct Outlet(Option<Arc<DelayLine<(Arc<TcpStream>, Bytes)>>>);
+struct Outlet(Option<Arc<DelayLine<Piece>>>);
+
+/// Some bytes on their way.
+struct Piece {
+    to: Arc<TcpStream>,
+    bytes: Bytes,
+}
 
 impl Outlet {
     fn new(bandwidth: Option<NonZeroU64>) -> Result<Self> {
         let line = bandwidth.map(|bandwidth| {
-            DelayLine::with_bandwidth(
-                Duration::ZERO,
-                bandwidth,
-                |(stream, bytes): (Arc<TcpStream>, Bytes)| {
-                    // Who waits for it notices if it can't be written.
-                    let _ = { &*stream }.write_all(&bytes);
-                },
-            )
+            DelayLine::with_bandwidth(Duration::ZERO, bandwidth, |piece: Piece| {
+                // Who waits for it notices if it can't be written.
+                let _ = { &*piece.to }.write_all(&piece.bytes);
+            })
         });
         Ok(Self(line.transpose()?.map(Arc::new)))
     }
@@ -193,10 +195,8 @@ impl Outlet {
         };
         for piece in bytes.chunks(line.piece()) {
             for stream in streams {
-                let sent = line.send_bytes(
-                    (Arc::clone(stream), Bytes::copy_from_slice(piece)),
-                    piece.len(),
-                );
+                let (to, bytes) = (Arc::clone(stream), Bytes::copy_from_slice(piece));
+                let sent = line.send_bytes(Piece { to, bytes }, piece.len());
                 ensure!(sent.is_ok(), "the emulated link is full");
             }
         }

@@ -396,6 +396,13 @@ mod tests {
     }
 
     #[test]
+    fn paths_collide_under_one_token_only() {
+        let hash = |token| PathHasher(token).hash_one(Path::FIRST);
+        assert_eq!(hash(TOKEN), hash(Token(7)));
+        assert_ne!(hash(TOKEN), hash(Token(8)));
+    }
+
+    #[test]
     fn tokens_do_not_show() {
         assert_eq!(format!("{:?}", Token(0xdead_beef)), "Token(..)");
     }

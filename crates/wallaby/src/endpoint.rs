@@ -785,7 +785,7 @@ impl Inner {
         if !self.config.dial_policy.permits(address) {
             return Err(self.forbid(address));
         }
-        if self.pool.is_unreachable(address) {
+        if self.pool.is_unreachable(address, Some(node)) {
             return Err(ConnectError::TimedOut {
                 server: address.clone(),
                 after,
@@ -799,7 +799,7 @@ impl Inner {
                 reason: format!("node {node} is gone: {:?} answers there", peer.node()),
             }),
             Err(error) => {
-                self.pool.set_unreachable(address);
+                self.pool.set_unreachable(address, Some(node));
                 Err(error)
             }
         }

@@ -46,7 +46,8 @@ struct State {
     by_node: HashMap<NodeId, Vec<Arc<Peer>>>,
     /// The one of these used last: many answers go to the same initiator.
     last_by_node: Option<(NodeId, Arc<Peer>)>,
-    unreachable: HashMap<Address, Instant>,
+    /// Addresses that were dialled in vain, when, and for which life.
+    unreachable: HashMap<Address, (Instant, Option<NodeId>)>,
     /// Ways back to initiators that are not connected: how many hops away they are, and over which connection.
     routes: HashMap<NodeId, (u32, Weak<Peer>)>,
 }
@@ -210,6 +211,7 @@ impl Pool {
         let Some(address) = dialled else {
             return Vec::new();
         };
+        state.unreachable.remove(address);
         if state.lives.len() >= REMEMBERED {
             state.lives.clear();
         }
@@ -261,24 +263,24 @@ impl Pool {
         self.lock().open.values().cloned().collect()
     }
 
-    /// Whether dialling this address for an answer has just failed.
-    pub(crate) fn is_unreachable(&self, address: &Address) -> bool {
-        self.lock()
-            .unreachable
-            .get(address)
-            .is_some_and(|since| since.elapsed() < UNREACHABLE_FOR)
+    /// Whether dialling this address for an answer of this life, or a question to it, has just failed. It says nothing of
+    /// a life that has come there since.
+    pub(crate) fn is_unreachable(&self, address: &Address, node: Option<NodeId>) -> bool {
+        let state = self.lock();
+        let failed = state.unreachable.get(address);
+        failed.is_some_and(|(since, sought)| *sought == node && since.elapsed() < UNREACHABLE_FOR)
     }
 
-    /// Dialling this address for an answer has failed.
-    pub(crate) fn set_unreachable(&self, address: &Address) {
+    /// Dialling this address for an answer of this life, or a question to it, has failed.
+    pub(crate) fn set_unreachable(&self, address: &Address, node: Option<NodeId>) {
         let mut state = self.lock();
         if state.unreachable.len() >= REMEMBERED {
-            state
-                .unreachable
-                .retain(|_, since| since.elapsed() < UNREACHABLE_FOR);
+            let is_recent = |since: &Instant| since.elapsed() < UNREACHABLE_FOR;
+            state.unreachable.retain(|_, (since, _)| is_recent(since));
         }
         if state.unreachable.len() < REMEMBERED {
-            state.unreachable.insert(address.clone(), Instant::now());
+            let failed = (Instant::now(), node);
+            state.unreachable.insert(address.clone(), failed);
         }
     }
 
@@ -331,5 +333,17 @@ mod tests {
         let next = pool.slot(&server);
         pool.forget(&server, &also);
         assert!(Arc::ptr_eq(&next, &pool.slot(&server)));
+    }
+
+    /// A server that is restarted and dies again within a second is found to be gone as soon as the first time.
+    #[test]
+    fn an_address_is_dialled_again_for_another_life() {
+        let pool = Pool::new(1);
+        let server: Address = "tcp://127.0.0.1:1".parse().expect("an address");
+        let (first, second) = (NodeId::new(1), NodeId::new(2));
+        pool.set_unreachable(&server, first);
+        assert!(pool.is_unreachable(&server, first));
+        assert!(!pool.is_unreachable(&server, second));
+        assert!(!pool.is_unreachable(&server, None));
     }
 }

@@ -170,6 +170,12 @@ impl Pool {
 
     fn channel(&self, peer: Peer) -> PooledChannel {
         let mut servers = self.0.servers();
+        if servers.len() > self.0.options.max_handles {
+            // Servers that nobody calls any more are forgotten: what is left has a channel or a handle.
+            servers.retain(|_, server| {
+                Arc::strong_count(server) > 1 || !server.kept().idle.is_empty()
+            });
+        }
         let server = servers.entry(peer.clone()).or_insert_with(|| {
             let kept = Mutex::default();
             Arc::new(Server { peer, kept })
@@ -430,3 +436,23 @@ impl Channel for PooledChannel {
 
 /// As good as never.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_nobody_calls_are_forgotten() {
+        let pool = Pool::new(Options {
+            max_handles: 10,
+            ..Options::default()
+        });
+        let address = |port| ([127, 0, 0, 1], port).into();
+        let kept = pool.tcp(address(1));
+        for port in 1..1_000 {
+            drop(pool.tcp(address(port)));
+        }
+        assert!(pool.0.servers().len() <= 12);
+        assert!(pool.0.servers().contains_key(&kept.server.peer));
+    }
+}

@@ -162,6 +162,13 @@ mod tests {
         let mut insert = |number| assembly.insert(number, 0x10, 100, 0, b"x", limit);
         assert_eq!([1, 2, 3].map(&mut insert), [const { Assembled::Partly }; 3]);
         assert_eq!(insert(4), Assembled::Full);
+        let end = assembly.insert(1, 0x10, 100, 1, &[b'x'; 99], limit);
+        assert!(matches!(end, Assembled::Whole(_)), "{end:?}");
+        let mut insert = |number| assembly.insert(number, 0x10, 100, 0, b"x", limit);
+        assert_eq!(
+            [4, 5].map(&mut insert),
+            [Assembled::Partly, Assembled::Full]
+        );
     }
 
     #[test]

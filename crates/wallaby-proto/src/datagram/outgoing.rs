@@ -432,3 +432,160 @@ impl Outgoing {
         record.next < record.pieces
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: usize = 100;
+
+    fn push(outgoing: &mut Outgoing, len: usize, introduces: Option<u16>) -> u64 {
+        let message = Outbound {
+            kind: 0x10,
+            payload: vec![7; len].into(),
+            control: false,
+            introduces,
+            room: ROOM,
+        };
+        let header = outgoing.buffer();
+        outgoing.push(header, message).index()
+    }
+
+    /// What the next packet holds.
+    fn packet(outgoing: &mut Outgoing, streams: Streams) -> (usize, Vec<Chunk>) {
+        let (mut out, mut chunks) = (Vec::new(), VecDeque::new());
+        assert!(outgoing.has_work(streams));
+        outgoing.fill(&mut out, ROOM, streams, &mut chunks);
+        (out.len(), chunks.into())
+    }
+
+    fn all(outgoing: &mut Outgoing, streams: Streams) -> Vec<Chunk> {
+        let mut chunks = Vec::new();
+        while outgoing.has_work(streams) {
+            chunks.extend(packet(outgoing, streams).1);
+        }
+        chunks
+    }
+
+    #[test]
+    fn large_messages_begin_when_others_have_arrived_whole() {
+        let mut outgoing = Outgoing::default();
+        let streams = Streams {
+            count: 1,
+            bytes: 3000,
+        };
+        for number in 0..5 {
+            assert_eq!(push(&mut outgoing, 1500, None), number);
+        }
+        let first = all(&mut outgoing, streams);
+        assert!(first.iter().all(|chunk| chunk.number < 2), "3,000 bytes");
+        for number in [0, 1] {
+            let of_it: Vec<Chunk> = (first.iter().copied())
+                .filter(|chunk| chunk.number == number)
+                .collect();
+            let (last, others) = of_it.split_last().expect("pieces");
+            for chunk in others {
+                assert_eq!(outgoing.settle(*chunk), None);
+            }
+            assert!(!outgoing.has_work(streams), "a piece is missing");
+            outgoing.settle(*last);
+            let next = all(&mut outgoing, streams);
+            assert!(
+                next.iter().all(|chunk| chunk.number == number + 2),
+                "one more"
+            );
+            assert!(!next.is_empty());
+        }
+        assert_eq!((outgoing.first(), outgoing.bytes()), (2, 4500));
+        assert_eq!(outgoing.numbers(), 3);
+    }
+
+    #[test]
+    fn what_has_arrived_is_not_sent_again() {
+        let mut outgoing = Outgoing::default();
+        let streams = Streams { count: 1, bytes: 0 };
+        let small = push(&mut outgoing, 10, Some(5));
+        let large = push(&mut outgoing, 250, None);
+        let chunks = all(&mut outgoing, streams);
+        let lost = chunks.clone();
+        lost.iter().for_each(|chunk| outgoing.resend(*chunk));
+        lost.iter().for_each(|chunk| outgoing.resend(*chunk));
+        // They were late, not lost, but for one piece.
+        let piece = Chunk {
+            number: large,
+            piece: 1,
+        };
+        let late = chunks.iter().filter(|chunk| **chunk != piece);
+        let introduced: Vec<u16> = late.filter_map(|chunk| outgoing.settle(*chunk)).collect();
+        assert_eq!(introduced, [5]);
+        assert!(outgoing.has_arrived(small) && !outgoing.has_arrived(large));
+        assert_eq!(all(&mut outgoing, streams), [piece]);
+        assert_eq!(outgoing.settle(piece), None);
+        assert!(outgoing.has_arrived(large) && outgoing.is_empty());
+        assert_eq!(outgoing.bytes(), 0);
+        outgoing.resend(piece);
+        assert!(!outgoing.has_work(streams));
+        push(&mut outgoing, 250, None);
+        assert!(outgoing.has_work(streams), "the other large one is over");
+    }
+
+    #[test]
+    fn a_packet_is_filled_to_its_last_byte_and_no_further() {
+        let whole = (1..=ROOM).filter(|&len| {
+            let mut outgoing = Outgoing::default();
+            push(&mut outgoing, len, None);
+            let (written, chunks) = packet(&mut outgoing, Streams { count: 1, bytes: 0 });
+            assert!(
+                written <= ROOM && chunks.len() == 1,
+                "{len} bytes take {written}"
+            );
+            outgoing.settle(chunks[0]);
+            outgoing.is_empty()
+        });
+        let longest = whole.max().expect("a short one");
+        let mut outgoing = Outgoing::default();
+        push(&mut outgoing, longest, None);
+        let streams = Streams { count: 1, bytes: 0 };
+        assert_eq!(packet(&mut outgoing, streams).0, ROOM);
+    }
+
+    #[test]
+    fn small_messages_go_where_no_large_ones_are_taken() {
+        let mut outgoing = Outgoing::default();
+        let none = Streams { count: 0, bytes: 0 };
+        push(&mut outgoing, 250, None);
+        let small = push(&mut outgoing, 10, None);
+        assert_eq!(
+            all(&mut outgoing, none),
+            [Chunk {
+                number: small,
+                piece: 0
+            }]
+        );
+        assert_eq!(
+            outgoing.pending().collect::<Vec<_>>(),
+            [(0, false), (1, true)]
+        );
+        outgoing.clear();
+        assert_eq!((outgoing.first(), outgoing.bytes()), (2, 0));
+        assert!(outgoing.is_empty() && !outgoing.has_work(none));
+    }
+
+    #[test]
+    fn buffers_are_used_again_unless_they_are_many_or_long() {
+        let mut outgoing = Outgoing::default();
+        for capacity in [SPARE.1, SPARE.1 + 1] {
+            let message = Outbound {
+                kind: 0x10,
+                payload: Bytes::new(),
+                control: true,
+                introduces: None,
+                room: ROOM,
+            };
+            let number = outgoing.push(Vec::with_capacity(capacity), message).index();
+            outgoing.settle(Chunk { number, piece: 0 });
+        }
+        assert_eq!(outgoing.spare.len(), 1, "the longer one is not kept");
+        assert_eq!(outgoing.buffer().capacity(), SPARE.1);
+    }
+}

@@ -490,4 +490,43 @@ mod tests {
             assert_eq!(named, expected);
         }
     }
+
+    #[test]
+    fn too_many_ranges_are_refused_with_their_number() {
+        let read = |more: u64| {
+            let mut out = Vec::new();
+            varint::put(&mut out, 1000);
+            varint::put_duration(&mut out, Duration::ZERO);
+            varint::put(&mut out, more);
+            varint::put(&mut out, 0);
+            (0..2 * more).for_each(|_| varint::put(&mut out, 0));
+            Ack::read(&mut Reader::new(&out))
+        };
+        let most = read(MAX_RANGES as u64 - 1).expect("as many as there may be");
+        assert_eq!(most.ranges().count(), MAX_RANGES);
+        let ranges: Vec<_> = most.ranges().take(3).collect();
+        assert_eq!(ranges, [(1000, 1000), (998, 998), (996, 996)]);
+        let error = read(MAX_RANGES as u64).expect_err("one more");
+        let (what, limit) = ("acknowledgement", MAX_RANGES);
+        let len = MAX_RANGES as u64 + 1;
+        assert_eq!(error, DecodeError::TooLong { what, len, limit });
+    }
+
+    #[test]
+    fn pieces_lie_within_their_message() {
+        let is_read = |total: usize, offset, len| {
+            let mut out = Vec::new();
+            put_piece(&mut out, 7, 0x10, total, offset, len);
+            out.extend_from_slice(&[1; 100][..len]);
+            Frame::read_piece(&mut Reader::new(&out[1..])).is_ok()
+        };
+        assert!(is_read(100, 0, 100) && is_read(100, 99, 1) && is_read(MAX_BODY, 0, 1));
+        assert!(!is_read(100, 0, 0), "nothing");
+        assert!(!is_read(100, 100, 1), "behind its end");
+        assert!(!is_read(100, 99, 2), "across its end");
+        assert!(
+            !is_read(MAX_BODY + 1, 0, 1),
+            "of a message that is too long"
+        );
+    }
 }

@@ -158,6 +158,8 @@ mod tests {
             received.insert(2 * number + 1);
         }
         assert!(received.contains(0), "below all that is remembered");
+        assert!(received.contains(1), "it was forgotten");
+        assert!(!received.contains(2));
         assert!(!received.contains(4));
         received.forget_up_to(20);
         assert!(received.contains(20));

@@ -558,3 +558,252 @@ impl Window {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datagram::packet;
+    use crate::datagram::received::Received;
+    use crate::varint::Reader;
+
+    const DATAGRAM: usize = 1000;
+
+    fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    fn us(microseconds: u64) -> Duration {
+        Duration::from_micros(microseconds)
+    }
+
+    fn ack(numbers: impl IntoIterator<Item = u64>) -> Ack {
+        let mut received = Received::default();
+        numbers
+            .into_iter()
+            .for_each(|number| received.insert(number));
+        let mut out = Vec::new();
+        packet::put_ack(&mut out, &received, Duration::ZERO, 1000);
+        Ack::read(&mut Reader::new(&out)).expect("what was written")
+    }
+
+    /// One side's packets, all of the longest size, with a chunk each that has the packet's number.
+    struct Side {
+        recovery: Recovery,
+        lost: Vec<u64>,
+    }
+
+    impl Side {
+        fn new() -> Self {
+            let settings = Settings {
+                datagram: DATAGRAM,
+                unacknowledged: 40 * DATAGRAM,
+                ..Settings::default()
+            };
+            Self {
+                recovery: Recovery::new(&settings),
+                lost: Vec::new(),
+            }
+        }
+
+        fn send(&mut self, now: Duration, count: usize) {
+            for _ in 0..count {
+                let number = self.recovery.next_number();
+                let chunk = Chunk { number, piece: 0 };
+                self.recovery.chunks().push_back(chunk);
+                self.recovery.handle_sent(now, DATAGRAM, true, None);
+            }
+        }
+
+        /// Returns what has settled.
+        fn acknowledge(
+            &mut self,
+            now: Duration,
+            numbers: impl IntoIterator<Item = u64>,
+        ) -> Vec<u64> {
+            let mut settled = Vec::new();
+            let arrived = |chunk: Chunk| settled.push(chunk.number);
+            let lost = |chunk: Chunk| self.lost.push(chunk.number);
+            self.recovery
+                .handle_ack(now, &ack(numbers), arrived, lost)
+                .expect("all were sent");
+            settled.sort_unstable();
+            settled
+        }
+
+        fn time_out(&mut self, now: Duration) -> Timeout {
+            let lost = |chunk: Chunk| self.lost.push(chunk.number);
+            self.recovery.handle_timeout(now, lost)
+        }
+
+        fn window(&self) -> usize {
+            self.recovery.path().window / DATAGRAM
+        }
+    }
+
+    #[test]
+    fn round_trips_are_averaged_as_the_standard_says() {
+        let mut rtt = Rtt::default();
+        assert_eq!(rtt.loss_after(false), us(112_500), "nothing is known yet");
+        rtt.measure(ms(40), Duration::ZERO);
+        assert_eq!((rtt.smoothed, rtt.variation), (Some(ms(40)), ms(20)));
+        assert_eq!(rtt.probe_after, ms(40 + 4 * 20 + 10));
+        // The delay is the other side's doing: 52 ms it was.
+        rtt.measure(ms(56), ms(4));
+        assert_eq!((rtt.smoothed, rtt.variation), (Some(us(41_500)), ms(18)));
+        assert_eq!(rtt.probe_after, us(41_500) + ms(4 * 18 + 10));
+        assert_eq!(rtt.loss_after(false), ms(63), "9/8 of the latest");
+        assert_eq!(
+            rtt.loss_after(true),
+            ms(112),
+            "where packets overtake each other"
+        );
+        // It may not make a round trip shorter than any was, nor be longer than it may be.
+        rtt.measure(us(41_500), ms(4));
+        assert_eq!(rtt.smoothed, Some(us(41_500)));
+        rtt.measure(us(51_500), ms(11));
+        assert_eq!(rtt.smoothed, Some(us(41_500)));
+        assert_eq!(rtt.loss_after(false), us(51_500) * 9 / 8);
+    }
+
+    #[test]
+    fn of_a_steady_round_trip_only_timers_remain_to_be_waited_for() {
+        let mut rtt = Rtt::default();
+        (0..100).for_each(|_| rtt.measure(us(200), Duration::ZERO));
+        assert_eq!(rtt.probe_after, us(200) + GRANULARITY + ACK_DELAY);
+        assert_eq!(rtt.loss_after(false), GRANULARITY);
+        assert_eq!(rtt.most, MOST_BETWEEN_PROBES);
+        let mut far = Rtt::default();
+        (0..100).for_each(|_| far.measure(ms(600), Duration::ZERO));
+        assert_eq!(far.most, ms(1200), "two of the shortest round trips");
+        assert_eq!(far.loss_after(false), ms(675));
+    }
+
+    #[test]
+    fn the_window_doubles_is_halved_and_grows_by_a_datagram() {
+        let mut side = Side::new();
+        side.send(ms(0), 9);
+        assert!(side.recovery.has_room() && side.recovery.is_last(DATAGRAM));
+        assert!(!side.recovery.is_last(DATAGRAM - 1));
+        side.send(ms(0), 1);
+        assert!(!side.recovery.has_room());
+        assert_eq!(side.acknowledge(ms(10), 0..10), Vec::from_iter(0..10));
+        assert_eq!(side.window(), 20);
+        // 17 of 20 are lost: three later ones are known to have arrived, or must be.
+        side.send(ms(10), 20);
+        assert_eq!(side.acknowledge(ms(20), [29]), [29]);
+        assert_eq!(side.lost, Vec::from_iter(10..27));
+        let path = side.recovery.path();
+        assert_eq!((path.lost, path.under_way), (17, 2 * DATAGRAM));
+        assert_eq!(path.window, 21 * DATAGRAM / 2, "half of it");
+        // What was sent before neither shrinks it again nor lets it grow.
+        side.acknowledge(ms(21), [27, 28, 29]);
+        assert_eq!(side.recovery.path().window, 21 * DATAGRAM / 2);
+        // From here on a whole window makes it grow by one datagram.
+        side.send(ms(30), 11);
+        side.acknowledge(ms(40), 30..40);
+        assert_eq!(side.recovery.path().window, 21 * DATAGRAM / 2);
+        side.send(ms(40), 10);
+        side.acknowledge(ms(50), 40..51);
+        assert_eq!(side.recovery.path().window, 23 * DATAGRAM / 2);
+    }
+
+    #[test]
+    fn a_window_that_is_not_used_does_not_grow_and_none_without_end() {
+        let mut side = Side::new();
+        side.send(ms(0), 4);
+        side.acknowledge(ms(10), 0..4);
+        assert_eq!(side.window(), 10, "of ten datagrams four were under way");
+        side.send(ms(10), 5);
+        side.acknowledge(ms(20), 4..9);
+        assert_eq!(side.window(), 15, "half of it is enough");
+        for (turn, first) in (2..6).zip((9..).step_by(40)) {
+            side.send(ms(10 * turn), 40);
+            side.acknowledge(ms(10 * turn + 10), first..first + 40);
+        }
+        assert_eq!(side.window(), 40, "as many as may be unacknowledged");
+    }
+
+    #[test]
+    fn probes_are_further_and_further_apart_and_repeat_what_is_oldest() {
+        let mut side = Side::new();
+        side.recovery.measure(ms(10));
+        side.send(ms(0), 2);
+        let mut probes = Vec::new();
+        while probes.len() < 5 {
+            let due = side.recovery.timeout().expect("it waits");
+            assert_eq!(side.time_out(due - us(1)), Timeout::Nothing);
+            let Timeout::Probe { packets } = side.time_out(due) else {
+                panic!("a probe")
+            };
+            side.send(due, 1);
+            probes.push((due, packets));
+        }
+        // 10 ms, four of its variations, and the longest wait for an acknowledgement make 40 ms.
+        let at = [(40, 1), (120, 2), (280, 2), (530, 2), (780, 2)];
+        assert_eq!(probes, at.map(|(at, packets)| (ms(at), packets)));
+        assert_eq!(side.lost, [0; 5]);
+        assert!(side.recovery.is_probing());
+        side.acknowledge(ms(785), [0]);
+        assert!(!side.recovery.is_probing() && side.recovery.is_waiting());
+    }
+
+    #[test]
+    fn after_long_silence_the_window_starts_anew() {
+        let mut side = Side::new();
+        side.recovery.measure(ms(10));
+        side.send(ms(0), 10);
+        for _ in 0..2 {
+            let due = side.recovery.timeout().expect("it waits");
+            side.time_out(due);
+            assert_eq!(side.window(), if due < ms(120) { 10 } else { 2 });
+            side.send(due, 1);
+        }
+        // All were lost. It doubles up to half of what it was, then grows by one.
+        side.acknowledge(ms(130), [0, 11]);
+        assert_eq!(side.lost[2..], Vec::from_iter(1..11));
+        for now in [140, 150] {
+            let first = side.recovery.next_number();
+            let count = side.window();
+            side.send(ms(now), count);
+            side.acknowledge(ms(now + 5), first..first + count as u64);
+        }
+        assert_eq!(side.window(), 5);
+    }
+
+    #[test]
+    fn who_overtakes_is_not_taken_for_proof_of_a_loss_again() {
+        let mut side = Side::new();
+        side.send(ms(0), 13);
+        side.acknowledge(ms(100), [0, 1, 2, 8]);
+        assert_eq!(side.lost, [3, 4, 5]);
+        assert_eq!(side.acknowledge(ms(101), [3, 8]), [3], "it comes after all");
+        side.acknowledge(ms(102), [12]);
+        assert_eq!(side.lost, [3, 4, 5, 6], "six later ones it takes now");
+        // The others have twice the round trip.
+        let due = side.recovery.timeout().expect("four are under way");
+        assert_eq!(due, side.recovery.rtt.loss_after(true));
+        assert_eq!(side.time_out(due), Timeout::Nothing);
+        assert_eq!(side.lost, [3, 4, 5, 6, 7, 9, 10, 11]);
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_peer_that_acknowledges_nothing_is_bounded() {
+        let mut side = Side::new();
+        side.send(ms(0), 1);
+        for _ in 1..2 * MAX_PACKETS {
+            assert!(side.recovery.may_acknowledge());
+            side.recovery.handle_sent(ms(1), 20, false, None);
+        }
+        assert!(!side.recovery.may_acknowledge() && !side.recovery.has_room());
+        assert_eq!(side.acknowledge(ms(2), [0]), [0]);
+        assert!(side.recovery.may_acknowledge() && side.recovery.has_room());
+    }
+
+    #[test]
+    fn what_was_never_sent_cannot_be_acknowledged() {
+        let mut side = Side::new();
+        side.send(ms(0), 1);
+        let never = (side.recovery).handle_ack(ms(1), &ack([1]), |_| (), |_| ());
+        assert_eq!(never, Err(NeverSent));
+    }
+}

@@ -8,6 +8,7 @@
 //! | `loss` | repair, congestion, giving up, closing, on networks that lose in known ways |
 //! | `random` | many sides on networks that lose, duplicate, delay and damage, with crashes |
 //! | `hostile` | bytes that nobody would send, and strangers |
+//! | `told` | what a gate and its sessions tell their driver |
 //! | `allocations` | that an exchange allocates nothing |
 //!
 //! `world` is the network: virtual time, one seed. `WALLABY_CASES=20` runs twenty times as many seeds, `WALLABY_SEED=7`
@@ -24,5 +25,6 @@ mod messages;
 mod presence;
 mod random;
 mod session;
+mod told;
 mod vectors;
 mod world;

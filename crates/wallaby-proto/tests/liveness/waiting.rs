@@ -75,3 +75,15 @@ fn so_many_bytes_may_wait_and_no_more() {
         .put(node(1), 800, 'd', at(0))
         .expect("its room is free");
 }
+
+#[test]
+fn the_room_of_an_answer_that_is_taken_back_is_free_to_the_byte() {
+    let mut waiting = Waiting::new(LIMITS);
+    let first = waiting.put(node(1), 300, 'a', at(0)).expect("room");
+    waiting.put(node(2), 300, 'b', at(0)).expect("room");
+    assert_eq!(waiting.len(), 2);
+    assert_eq!(waiting.remove(first), Some('a'));
+    let (full, _) = waiting.put(node(1), 573, 'c', at(0)).expect_err("too long");
+    assert_eq!((full.answers, full.bytes), (1, 364));
+    waiting.put(node(1), 572, 'd', at(0)).expect("just so long");
+}

@@ -242,6 +242,36 @@ fn announced_trees_need_no_more_than_they_use() {
 }
 
 #[test]
+fn where_nothing_is_stated_the_last_that_is_allowed_still_goes_out() {
+    let most = Budgets::default();
+    let mut server: Server<()> = Server::new(&mut request(0));
+    let mut delegated = 1; // the initial request counts
+    while server.afford_request().is_ok() {
+        drop(server.delegate((), Bytes::new()));
+        delegated += 1;
+    }
+    assert_eq!(delegated, most.requests, "all but not one more");
+}
+
+#[test]
+#[should_panic(expected = "a request that has ended sends nothing")]
+fn who_has_responded_sends_nothing_more() {
+    let mut server: Server<()> = Server::new(&mut request(0));
+    drop(server.respond(Bytes::new(), None));
+    drop(server.reply(Bytes::new()));
+}
+
+#[test]
+fn a_handler_knows_how_deep_it_is_and_whether_it_is_traced() {
+    for (depth, traced) in [(0, false), (7, true)] {
+        let mut request = request(0);
+        (request.depth, request.traced) = (depth, traced);
+        let server: Server<()> = Server::new(&mut request);
+        assert_eq!((server.depth(), server.is_traced()), (depth, traced));
+    }
+}
+
+#[test]
 fn a_request_without_budgets_hands_none_on() {
     let mut first = request(0);
     let mut server: Server<()> = Server::new(&mut first);

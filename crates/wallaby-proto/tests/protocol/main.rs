@@ -11,6 +11,7 @@
 //! | `budgets` | trees that grow without end |
 //! | `seal` | what a seal covers |
 //! | `keep_alive` | half-open connections |
+//! | `told`, `driven` | what messages say about themselves, and a connection to its driver |
 //!
 //! The other modules are what these share. `WALLABY_CASES=20` runs twenty times as many cases of each property,
 //! `WALLABY_BLESS=1` rewrites the golden files.
@@ -19,6 +20,7 @@ mod bodies;
 mod budgets;
 mod credit;
 mod doc;
+mod driven;
 mod frames;
 mod golden;
 mod handshake;
@@ -35,6 +37,7 @@ mod samples;
 mod seal;
 mod sizes;
 mod strategies;
+mod told;
 mod transcript;
 mod tree;
 mod vectors;

@@ -343,11 +343,14 @@ fn beside_small_messages_few_parts_are_under_way() {
     while turn(&mut pair, &mut now, loopback) < 10 * KIB {
         assert!(!pair.bob.is_idle(), "it was slow to its end");
     }
-    // An answer brings the short parts back.
+    // A request that arrives says nothing yet; an answer that is sent brings the short parts back.
     pair.alice
         .send_request(&mut request(10), &method())
         .expect("room");
     pair.carry_to_bob(usize::MAX).expect("legal bytes");
+    turn(&mut pair, &mut now, loopback);
+    assert!(turn(&mut pair, &mut now, loopback) >= 10 * KIB);
+    send(&mut pair.bob, numbered(2, 10)).expect("room");
     turn(&mut pair, &mut now, loopback);
     assert!(turn(&mut pair, &mut now, loopback) <= 10 * KIB);
 }

@@ -433,7 +433,7 @@ impl Inner {
             self.forbid(&address);
             return call.ping_by_relays(&ping);
         }
-        if self.pool.is_unreachable(&address) {
+        if self.pool.is_unreachable(&address, to.node) {
             return call.ping_by_relays(&ping);
         }
         let endpoint = Arc::clone(self);
@@ -449,7 +449,7 @@ impl Inner {
             if let Some(node) = to.node {
                 call.handle_missed(node, met, why.as_ref());
             }
-            endpoint.pool.set_unreachable(&address);
+            endpoint.pool.set_unreachable(&address, to.node);
             call.ping_by_relays(&ping);
         });
     }

@@ -519,7 +519,10 @@ impl Core {
             self.found.clear(); // what is found later is news again
         }
         let before = match node {
-            Some(node) => self.found.insert(at, node),
+            Some(node) => {
+                self.unreachable.remove(&at); // what was so may be no more
+                self.found.insert(at, node)
+            }
             None => self.found.remove(&at),
         };
         if let Some(gone) = before.filter(|before| Some(*before) != node) {

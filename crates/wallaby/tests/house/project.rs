@@ -96,6 +96,7 @@ impl Map {
             "crates",
             "bench",
             "bench-peers",
+            "mutants",
             "chaos",
             "docs",
             "scripts",

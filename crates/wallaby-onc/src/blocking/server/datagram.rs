@@ -53,8 +53,8 @@ impl Port {
 
     /// Wakes all who wait for a datagram.
     pub(super) fn end(&self) {
-        // The system says that there is no connection to end, and wakes them.
-        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
+        // The system says that there is no connection to end, and wakes them. Replies still leave.
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Read);
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {

@@ -158,20 +158,22 @@ impl Watching {
             return false;
         };
         while matches!((&self.bell).read(&mut [0; 64]), Ok(64)) {}
-        let (heard, listening) = (1, self.listeners.len());
-        let is_ready = |index: usize| ready.get(index).copied().unwrap_or_default();
-        let mut index = heard + listening;
+        let listening = self.listeners.len();
+        let mut ready = ready.into_iter().skip(1); // the bell was heard
+        let mut is_next_ready = || ready.next().unwrap_or_default();
+        let calling: Vec<bool> = (0..listening).map(|_| is_next_ready()).collect();
         for connection in std::mem::take(&mut self.idle) {
-            match is_ready(index) {
+            match is_next_ready() {
                 true => resume(&shared, connection),
                 false => self.idle.push(connection),
             }
-            index += 1;
         }
-        for listener in 0..listening {
-            if is_ready(heard + listener) {
-                self.accept(&shared, listener);
-            }
+        for (listener, _) in calling
+            .iter()
+            .enumerate()
+            .filter(|(_, is_ready)| **is_ready)
+        {
+            self.accept(&shared, listener);
         }
         let mut news = lock(&self.news);
         self.listeners.append(&mut news.listeners);

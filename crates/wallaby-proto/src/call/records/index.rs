@@ -114,7 +114,10 @@ mod tests {
         let hash = |slot: u32| u64::from(slot * slot % 7) * 5;
         let mut index = Index::default();
         for round in 0..3 {
-            (0..40).for_each(|slot| index.insert(hash(slot), slot));
+            for slot in 0..40 {
+                index.insert(hash(slot), slot);
+                assert!(2 * index.len <= index.buckets.len(), "at most half full");
+            }
             for slot in 0..40 {
                 assert_eq!(index.find(hash(slot), |found| found == slot), Some(slot));
             }

@@ -301,3 +301,211 @@ impl Ring {
         (self.from, self.to, self.place) = (0, 0, 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Response;
+    use crate::{CallId, NodeId, Path, RequestId};
+
+    const HALF: u64 = 20_000;
+
+    /// Random numbers: splitmix64.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: u64) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (mixed ^ (mixed >> 31)) % limit
+        }
+    }
+
+    fn response(index: u32, payload: Vec<u8>) -> Response {
+        let initiator = NodeId::new(1).expect("not zero");
+        Response {
+            call: CallId {
+                initiator,
+                sequence: 1,
+            },
+            token: None,
+            relays: 0,
+            request: RequestId {
+                path: Path::FIRST,
+                hop: 0,
+            },
+            index,
+            last: false,
+            manifest: None,
+            status: false,
+            compressed: false,
+            options: None,
+            payload: payload.into(),
+        }
+    }
+
+    /// One response that was kept, oldest first, and the request that it is of.
+    struct Known {
+        request: usize,
+        index: u32,
+        payload: Vec<u8>,
+        status: bool,
+        shared: bool,
+    }
+
+    impl Known {
+        fn cost(&self) -> u64 {
+            ENTRY + self.payload.len() as u64
+        }
+    }
+
+    /// Responses of a few requests, and what is known of them.
+    struct Shelf {
+        kept: Kept,
+        only_small: bool,
+        last: [Option<u64>; 5],
+        count: [u32; 5],
+        known: Vec<Known>,
+    }
+
+    impl Shelf {
+        fn keep(&mut self, request: usize, payload: Vec<u8>) {
+            let index = self.count[request];
+            self.count[request] += 1;
+            let message = response(index, payload.clone());
+            let shared = payload.len() > COPIED;
+            let known = Known {
+                request,
+                index,
+                payload,
+                status: false,
+                shared,
+            };
+            let (before, cost) = (self.cost(shared), known.cost());
+            self.last[request] = self.kept.keep(&message, self.last[request]);
+            if cost <= HALF {
+                self.known.push(known);
+            }
+            // A place in the ring that is free is of no use before those in front of it are.
+            let unused = match (shared, self.only_small) {
+                (true, _) => 0,
+                (false, true) => COPIED as u64,
+                (false, false) => HALF,
+            };
+            let is_needed = before + cost + unused > HALF;
+            self.check(is_needed);
+        }
+
+        fn replace(&mut self, request: usize, index: u32, payload: Vec<u8>) {
+            let mut message = response(index, payload.clone());
+            message.status = true;
+            self.kept.replace(self.last[request], &message);
+            let mut all = self.known.iter_mut();
+            let Some(known) = all.find(|known| (known.request, known.index) == (request, index))
+            else {
+                return self.check(false);
+            };
+            (known.payload, known.status, known.shared) = (payload, true, true);
+            let is_needed = self.cost(true) > HALF;
+            self.check(is_needed);
+        }
+
+        fn forget(&mut self, request: usize) {
+            self.kept.forget(self.last[request].take());
+            self.known.retain(|known| known.request != request);
+            self.check(false);
+        }
+
+        fn cost(&self, shared: bool) -> u64 {
+            let of_kind = self.known.iter().filter(|known| known.shared == shared);
+            of_kind.map(Known::cost).sum()
+        }
+
+        fn is_kept(&self, known: &Known) -> bool {
+            let mut restored = response(u32::MAX, Vec::new());
+            let last = self.last[known.request];
+            if !self.kept.restore(last, known.index, &mut restored) {
+                return false;
+            }
+            assert_eq!(restored.index, known.index);
+            assert!(restored.payload == known.payload, "as it was kept");
+            assert_eq!(restored.status, known.status);
+            true
+        }
+
+        /// The oldest may have been dropped for the last step, if that was `needed`; all others are as they were.
+        fn check(&mut self, needed: bool) {
+            let is_kept: Vec<bool> = self.known.iter().map(|known| self.is_kept(known)).collect();
+            let dropped = is_kept.iter().take_while(|is_kept| !**is_kept).count();
+            assert!(
+                is_kept[dropped..].iter().all(|is_kept| *is_kept),
+                "the oldest"
+            );
+            assert!(dropped == 0 || needed, "for want of room only");
+            let last = self.known.drain(..dropped).next_back();
+            if let Some(last) = last.filter(|_| self.only_small) {
+                let without = self.cost(false) + last.cost() + COPIED as u64;
+                assert!(without > HALF, "no more than had to be");
+            }
+            assert!(self.cost(false) <= HALF && self.cost(true) <= HALF);
+            assert_eq!(self.kept.bytes(), self.cost(false) + self.cost(true));
+        }
+    }
+
+    #[test]
+    fn responses_are_kept_as_they_were_until_their_room_is_needed() {
+        let steps = 3000;
+        for seed in 0..4 {
+            println!("seed {seed}");
+            let mut random = Random(seed);
+            let mut shelf = Shelf {
+                kept: Kept::new(2 * HALF),
+                only_small: seed % 2 == 1,
+                last: [None; 5],
+                count: [0; 5],
+                known: Vec::new(),
+            };
+            for step in 0..steps {
+                let request = random.below(5) as usize;
+                let longest = match shelf.only_small {
+                    true => COPIED as u64,
+                    false => [200, COPIED as u64, HALF][random.below(3) as usize],
+                };
+                let payload = vec![step as u8; random.below(longest + 1) as usize];
+                match random.below(20) {
+                    _ if shelf.only_small => shelf.keep(request, payload),
+                    0 => shelf.forget(request),
+                    1 | 2 => {
+                        let index = random.below(1 + u64::from(shelf.count[request]));
+                        shelf.replace(request, index as u32, payload[..payload.len() / 3].into());
+                    }
+                    _ => shelf.keep(request, payload),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn half_of_the_budget_is_for_large_ones() {
+        let mut kept = Kept::new(2 * HALF);
+        let large = response(0, vec![1; (HALF - ENTRY) as usize]);
+        let last = kept.keep(&large, None);
+        assert!(last.is_some());
+        let small = response(0, vec![2; COPIED]);
+        let others: Vec<Option<u64>> = (0..4).map(|_| kept.keep(&small, None)).collect();
+        let mut restored = response(9, Vec::new());
+        assert!(
+            kept.restore(last, 0, &mut restored),
+            "small ones took their own half"
+        );
+        assert!(
+            others
+                .iter()
+                .all(|other| kept.restore(*other, 0, &mut restored))
+        );
+        let larger = response(0, vec![1; (HALF - ENTRY) as usize + 1]);
+        assert_eq!(kept.keep(&larger, None), None, "more than all of it");
+        assert_eq!(kept.bytes(), HALF + 4 * (ENTRY + COPIED as u64));
+    }
+}

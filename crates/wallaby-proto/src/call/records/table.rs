@@ -574,3 +574,15 @@ impl Record {
         self.links[OF_FRESH].is_member()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_collide_under_one_secret_do_not_under_another() {
+        let hashes = [[1; 16], [2; 16]].map(|secret| Keyed(secret).hash_one(7_u64));
+        assert_ne!(hashes[0], hashes[1]);
+        assert_eq!(hashes[0], Keyed([1; 16]).hash_one(7_u64));
+    }
+}

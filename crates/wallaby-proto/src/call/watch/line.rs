@@ -249,3 +249,124 @@ impl Gaps {
         self.known.back().map_or(0, |gap| gap.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: u64) -> Duration {
+        Duration::from_secs(second)
+    }
+
+    fn known(gaps: &Gaps) -> Vec<(u32, u64)> {
+        let known = gaps.known.iter();
+        known
+            .map(|(bound, since)| (*bound, since.as_secs()))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_being_written_is_missing_anew_and_the_rest_as_long_as_before() {
+        let (mut received, mut gaps) = (Received::default(), Gaps::default());
+        assert_eq!((gaps.oldest(), gaps.bound()), (None, 0));
+        gaps.know(3, &received, at(1));
+        gaps.know(3, &received, at(2));
+        gaps.know(2, &received, at(2));
+        gaps.know(7, &received, at(2));
+        assert_eq!(known(&gaps), [(3, 1), (7, 2)]);
+        gaps.restart(0, at(5));
+        assert_eq!(known(&gaps), [(3, 5), (7, 5)], "all is being written");
+        gaps.restart(5, at(9));
+        assert_eq!(known(&gaps), [(3, 5), (5, 5), (7, 9)]);
+        gaps.restart(3, at(11));
+        assert_eq!(known(&gaps), [(3, 5), (5, 11), (7, 11)]);
+        gaps.restart(7, at(12));
+        assert_eq!((gaps.oldest(), gaps.bound()), (Some(at(5)), 7));
+        (0..3).for_each(|index| assert!(received.insert(index)));
+        gaps.settle(&received);
+        assert_eq!((gaps.oldest(), gaps.bound()), (Some(at(11)), 7));
+        (3..7).for_each(|index| assert!(received.insert(index)));
+        gaps.know(7, &received, at(13));
+        assert_eq!(known(&gaps), []);
+    }
+
+    #[test]
+    fn who_tells_of_gaps_all_the_time_takes_little_room() {
+        let (received, mut gaps) = (Received::default(), Gaps::default());
+        for told in 1..=100 {
+            gaps.know(10 * told, &received, at(told.into()));
+        }
+        assert_eq!(known(&gaps).len(), MAX_GAPS);
+        assert_eq!((gaps.oldest(), gaps.bound()), (Some(at(1)), 1000));
+        gaps.restart(25, at(200));
+        assert_eq!(
+            known(&gaps).len(),
+            MAX_GAPS,
+            "there is no room to split one"
+        );
+        assert_eq!((gaps.oldest(), gaps.bound()), (Some(at(1)), 1000));
+    }
+
+    fn hop(number: u32, base: Option<u32>, state: State) -> Hop {
+        Hop {
+            base,
+            state,
+            ..Hop::new(number)
+        }
+    }
+
+    fn located(number: u32, base: u32, state: State) -> Hop {
+        let node = crate::NodeId::new(number.into());
+        let at = Location {
+            node: node.or(crate::NodeId::new(100)),
+            ..Location::default()
+        };
+        Hop {
+            at,
+            ..hop(number, Some(base), state)
+        }
+    }
+
+    #[test]
+    fn an_attempt_runs_again_until_its_highest_hop_has_ended() {
+        let mut line = Line::default();
+        assert!(!line.is_rerun() && !line.is_awaited(), "the first attempt");
+        line.attempt = 1;
+        assert!(line.is_rerun() && line.is_awaited());
+        line.hops.push(hop(0, Some(0), State::Running));
+        assert!(line.is_rerun() && !line.is_awaited());
+        line.hops[0].state = State::Ended;
+        assert!(!line.is_rerun());
+        line.hops[0].continued = true;
+        assert!(line.is_rerun(), "it went on elsewhere");
+        line.attempt = 0;
+        assert!(!line.is_rerun());
+    }
+
+    #[test]
+    fn hops_settle_below_one_that_was_seen_when_their_responses_are_here() {
+        let mut received = Received::default();
+        let mut line = Line {
+            hops: vec![
+                located(0, 0, State::Ended),
+                located(1, 2, State::Running),
+                hop(2, None, State::Unseen),
+            ],
+            ..Line::default()
+        };
+        assert_eq!((line.range(0), line.range(1)), ((0, 2), (2, u32::MAX)));
+        assert_eq!((line.sent_below(), line.highest_located()), (2, Some(1)));
+        line.forget_settled_hops(&received);
+        assert_eq!(line.hops.len(), 3, "two responses are missing");
+        assert!(!line.has_settled(0, &received));
+        (0..2).for_each(|index| assert!(received.insert(index)));
+        line.forget_settled_hops(&received);
+        assert_eq!(line.hops.len(), 2);
+        let settled = [0, 1, 2].map(|number| line.has_settled(number, &received));
+        assert_eq!(settled, [true, false, false]);
+        line.hops[0].state = State::Unseen;
+        assert!(!line.has_settled(0, &received), "nobody has told of it");
+        line.hops[0] = hop(1, Some(2), State::Running);
+        assert!(!line.has_settled(0, &received), "nobody can be asked");
+    }
+}

@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, LocalSet};
 use wallaby_bench::fleet::{Control, Fleet};
 use wallaby_bench::harness::{Latencies, Traffic};
 use wallaby_bench::patience::block_on;
-use wallaby_bench::pattern::{Pattern, Routes};
+use wallaby_bench::pattern::{Pattern, Routes, Shape};
 use wallaby_bench::plan::{Plan, check};
 use wallaby_bench::stack::Client;
 use wallaby_bench::take_one;
@@ -104,7 +104,7 @@ async fn operate<C: Calls>(calls: &C, pattern: Pattern, plan: &Plan) -> Result<(
     for phase in plan.phases() {
         let payload = Bytes::copy_from_slice(phase.payload());
         match (pattern, &phase.to[..]) {
-            (Pattern::Spread { .. }, [server]) => {
+            (Pattern::Multihop(Shape::Fan { .. }), [server]) => {
                 let answers = calls.spread(*server, payload.clone(), phase.from.len());
                 for answer in answers.await? {
                     check(&answer, &payload)?;
@@ -192,7 +192,7 @@ impl<C: Calls> Caller<C> {
 impl<C: Calls> Client for Caller<C> {
     fn warm_up(&mut self) -> Result<()> {
         let servers = self.fleet.addresses().len();
-        let every_one = Pattern::Sequential { servers };
+        let every_one = Pattern::Calls(Shape::Chain { servers });
         let mut routes = Routes::new(u8::try_from(servers)?, 0);
         self.run_task(every_one, &mut routes, 1, WARM_UP)?;
         Ok(())

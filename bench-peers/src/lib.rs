@@ -33,13 +33,10 @@ mod relay_capnp {
 }
 
 use wallaby_bench::Transport;
-use wallaby_bench::pattern::Pattern;
+use wallaby_bench::pattern::{Form, Pattern};
 
 /// Whether a peer that makes calls over TCP, and can't pass them on, is asked for.
 fn calls_over_tcp(transport: Transport, pattern: Pattern) -> bool {
-    let calls = match pattern {
-        Pattern::Sequential { .. } | Pattern::Parallel { .. } | Pattern::Concurrent { .. } => true,
-        Pattern::Forward { .. } | Pattern::Spread { .. } => false,
-    };
+    let calls = pattern.form() == Form::Calls;
     calls && transport == Transport::Tcp
 }

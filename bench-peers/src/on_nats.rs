@@ -19,7 +19,7 @@ use tokio::task::{JoinHandle, LocalSet};
 use wallaby_bench::Transport;
 use wallaby_bench::fleet::{Control, Fleet, ServerConfig};
 use wallaby_bench::harness::Latencies;
-use wallaby_bench::pattern::{Pattern, Routes};
+use wallaby_bench::pattern::{Pattern, Routes, Shape};
 use wallaby_bench::plan::{CLIENT, Targets};
 use wallaby_bench::stack::{Client, Stack};
 
@@ -35,10 +35,9 @@ impl Stack for Nats {
     fn system(&self, transport: Transport, pattern: Pattern, _: usize) -> Option<&'static str> {
         match pattern {
             _ if transport != Transport::Tcp => None,
-            Pattern::Forward { .. } | Pattern::Spread { .. } => Some("nats-forward"),
-            Pattern::Sequential { .. } | Pattern::Parallel { .. } | Pattern::Concurrent { .. } => {
-                Some("nats")
-            }
+            Pattern::Multihop(Shape::Chain { .. } | Shape::Fan { .. }) => Some("nats-forward"),
+            Pattern::Multihop(_) => None,
+            Pattern::Calls(_) | Pattern::Concurrent { .. } => Some("nats"),
         }
     }
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use wallaby_bench::fleet::{Fleet, ServerConfig};
 use wallaby_bench::harness::Latencies;
-use wallaby_bench::pattern::{Pattern, Routes};
+use wallaby_bench::pattern::{Pattern, Routes, Shape};
 use wallaby_bench::plan::{Plan, check};
 use wallaby_bench::stack::{self, Stack};
 use wallaby_bench::tirpc::{self, Handle, Library};
@@ -30,11 +30,9 @@ impl Stack for Onc {
         payload: usize,
     ) -> Option<&'static str> {
         let calls = match pattern {
-            Pattern::Sequential { .. } => 1,
+            Pattern::Calls(Shape::Chain { .. }) => 1,
             Pattern::Concurrent { calls } => calls,
-            Pattern::Forward { .. } | Pattern::Spread { .. } | Pattern::Parallel { .. } => {
-                return None;
-            }
+            Pattern::Calls(_) | Pattern::Multihop(_) => return None,
         };
         let possible = match transport {
             Transport::Unix | Transport::Shm => false,
@@ -147,9 +145,9 @@ impl stack::Client for Caller {
     fn warm_up(&mut self) -> Result<()> {
         let servers = u8::try_from(self.servers.len())?;
         let route: Vec<u8> = (0..servers).collect();
-        let every_one = Pattern::Sequential {
+        let every_one = Pattern::Calls(Shape::Chain {
             servers: route.len(),
-        };
+        });
         self.plan.lay(every_one, &route, 0);
         self.operate()
     }

@@ -14,7 +14,7 @@ use std::{process, slice, thread};
 use wallaby_bench::Transport;
 use wallaby_bench::fleet::{Control, Fleet, ServerConfig};
 use wallaby_bench::harness::{Latencies, Traffic};
-use wallaby_bench::pattern::{Pattern, Routes};
+use wallaby_bench::pattern::{Pattern, Routes, Shape};
 use wallaby_bench::plan::{Plan, check};
 use wallaby_bench::stack::{self, Stack};
 
@@ -142,9 +142,9 @@ impl stack::Client for Caller {
     fn warm_up(&mut self) -> Result<()> {
         let servers = u8::try_from(self.servers.len())?;
         let route: Vec<u8> = (0..servers).collect();
-        let every_one = Pattern::Sequential {
+        let every_one = Pattern::Calls(Shape::Chain {
             servers: route.len(),
-        };
+        });
         self.plan.lay(every_one, &route, 0);
         self.operate()
     }

@@ -46,39 +46,22 @@ impl Chart {
             .references
             .iter()
             .find(|name| systems.contains(&name.as_str()));
-        let top = MARGIN + 90.0 + 22.0 * systems.len().div_ceil(LEGEND_COLUMNS) as f64;
-        let height = top + transports.len() as f64 * PANEL_PITCH + 8.0;
-        let mut svg = Svg::new(WIDTH, height);
-        svg.text(MARGIN, MARGIN + 18.0, "title", &self.title);
-        svg.text(MARGIN, MARGIN + 38.0, "note", &conditions(rows));
-        legend(&mut svg, &systems, MARGIN + 62.0);
+        let (mut svg, top) =
+            Svg::headed(&self.title, &conditions(rows), &systems, transports.len());
         for (index, transport) in transports.iter().enumerate() {
-            let y = top + index as f64 * PANEL_PITCH;
             let rows: Vec<&Row> = rows
                 .iter()
                 .filter(|row| row.transport == *transport)
                 .collect();
             let absolute = series(&systems, &rows, |row| Some(row.p50_us));
             let title = format!("{transport}: median latency in {}", unit(&absolute).1);
-            let left = Panel {
-                x: MARGIN + 46.0,
-                y,
-                title,
-                x_axis: &self.x_axis,
-                steps: false,
-            };
+            let left = Panel::at(0, index, top, title, &self.x_axis);
             left.draw(&mut svg, &scaled(absolute), None);
             if let Some(reference) = reference {
                 let all: Vec<Row> = rows.iter().map(|row| (*row).clone()).collect();
                 let ratio = |row: &Row| of_medians(row, other(row, &all, reference)?);
                 let title = format!("{transport}: median relative to {reference}");
-                let right = Panel {
-                    x: WIDTH / 2.0 + 46.0,
-                    y,
-                    title,
-                    x_axis: &self.x_axis,
-                    steps: false,
-                };
+                let right = Panel::at(1, index, top, title, &self.x_axis);
                 right.draw(&mut svg, &series(&systems, &rows, ratio), Some(1.0));
             }
         }
@@ -128,7 +111,7 @@ pub(crate) fn series<'rows>(
         .collect()
 }
 
-fn detail(row: &Row) -> String {
+pub(crate) fn detail(row: &Row) -> String {
     format!(
         "{} n={}: p50 {:.1} µs, p99 {:.1} µs, CPU {:.1} µs",
         row.system, row.n, row.p50_us, row.p99_us, row.cpu_us_per_op
@@ -160,7 +143,7 @@ fn greatest(series: &[Series<'_>]) -> f64 {
     values.filter(|value| value.is_finite()).fold(0.0, f64::max)
 }
 
-fn conditions(rows: &[Row]) -> String {
+pub(crate) fn conditions(rows: &[Row]) -> String {
     let Some(row) = rows.first() else {
         return "no results".into();
     };
@@ -178,7 +161,7 @@ fn conditions(rows: &[Row]) -> String {
     text
 }
 
-pub(crate) fn distinct<'rows>(names: impl Iterator<Item = &'rows str>) -> Vec<&'rows str> {
+pub(crate) fn distinct<T: PartialEq>(names: impl Iterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
     for name in names {
         if !distinct.contains(&name) {
@@ -201,17 +184,17 @@ pub(crate) fn legend(svg: &mut Svg, systems: &[&str], y: f64) {
 }
 
 /// How a system's line looks: its own in colours, the floors in greys, dashed where they block.
-struct Style {
-    colour: &'static str,
+pub(crate) struct Style {
+    pub(crate) colour: &'static str,
     width: f64,
     dashes: &'static str,
 }
 
 impl Style {
-    fn of(system: &str, index: usize) -> Self {
+    pub(crate) fn of(system: &str, index: usize) -> Self {
         let (colour, width, dashes) = match system {
-            "wallaby-dpc" => ("#0f766e", 2.6, ""),
-            "wallaby-rpc" => ("#d97706", 2.6, ""),
+            "wallaby-dpc" | "simulated-dpc" => ("#0f766e", 2.6, ""),
+            "wallaby-rpc" | "simulated-rpc" => ("#d97706", 2.6, ""),
             "wallaby-polling-dpc" => ("#0b3d91", 2.6, ""),
             "wallaby-polling-rpc" => ("#a21caf", 2.6, ""),
             "wallaby" | "wallaby-serial" => ("#0f766e", 2.6, ""),
@@ -252,7 +235,41 @@ pub(crate) struct Panel<'chart> {
     pub(crate) steps: bool,
 }
 
-impl Panel<'_> {
+impl<'chart> Panel<'chart> {
+    /// The panel of a column and a row below what stands above all.
+    pub(crate) fn at(
+        column: usize,
+        row: usize,
+        top: f64,
+        title: String,
+        x_axis: &'chart str,
+    ) -> Self {
+        Self {
+            x: [MARGIN, WIDTH / 2.0][column.min(1)] + 46.0,
+            y: top + row as f64 * PANEL_PITCH,
+            title,
+            x_axis,
+            steps: false,
+        }
+    }
+
+    /// Horizontal lines at these values, the last of which is the top.
+    fn grid(&self, svg: &mut Svg, ticks: &[f64], emphasised: Option<f64>) {
+        let top = ticks.last().copied().unwrap_or(1.0);
+        svg.text(self.x, self.y - 12.0, "panel", &self.title);
+        for &tick in ticks {
+            let y = self.y + PANEL_HEIGHT * (1.0 - tick / top);
+            let strong = emphasised.is_some_and(|value| (value - tick).abs() < 1e-9);
+            let stroke = if strong {
+                r##"stroke="#94a3b8""##
+            } else {
+                r##"stroke="#e5e9ee""##
+            };
+            svg.line((self.x, y), (self.x + PANEL_WIDTH, y), stroke);
+            svg.text(self.x - 8.0, y + 4.0, "tick y", &number(tick));
+        }
+    }
+
     pub(crate) fn draw(&self, svg: &mut Svg, series: &[Series<'_>], emphasised: Option<f64>) {
         let ticks = ticks(greatest(series));
         let top = ticks.last().copied().unwrap_or(1.0);
@@ -277,19 +294,15 @@ impl Panel<'_> {
                 self.y + PANEL_HEIGHT * (1.0 - value / top),
             )
         };
-        svg.text(self.x, self.y - 12.0, "panel", &self.title);
-        for &tick in &ticks {
-            let (_, y) = place(0.0, tick);
-            let strong = emphasised.is_some_and(|value| (value - tick).abs() < 1e-9);
-            let stroke = if strong {
-                r##"stroke="#94a3b8""##
-            } else {
-                r##"stroke="#e5e9ee""##
-            };
-            svg.line((self.x, y), (self.x + PANEL_WIDTH, y), stroke);
-            svg.text(self.x - 8.0, y + 4.0, "tick y", &number(tick));
-        }
-        for &n in &ns {
+        self.grid(svg, &ticks, emphasised);
+        let crowded = ns.len() > MOST_LABELS && !self.steps;
+        let mut labels = if crowded {
+            self::ticks(most)
+        } else {
+            ns.clone()
+        };
+        labels.retain(|n| *n <= most);
+        for n in labels {
             let (x, y) = place(n, 0.0);
             svg.line((x, y), (x, y + 4.0), r##"stroke="#94a3b8""##);
             svg.text(x, y + 18.0, "tick x", &count(n));
@@ -306,6 +319,56 @@ impl Panel<'_> {
             svg.path(&places, &style.stroke());
             for (at, point) in places.iter().zip(&line.points) {
                 svg.circle(*at, style.colour, &point.detail);
+            }
+        }
+    }
+}
+
+/// Bars in groups.
+pub(crate) struct Bars<'chart> {
+    pub(crate) panel: Panel<'chart>,
+    pub(crate) bars: Vec<Bar>,
+}
+
+/// A bar of parts on top of each other.
+pub(crate) struct Bar {
+    pub(crate) group: String,
+    pub(crate) colour: &'static str,
+    pub(crate) parts: Vec<f64>,
+    /// Shown when the pointer rests on it.
+    pub(crate) detail: String,
+}
+
+impl Bars<'_> {
+    pub(crate) fn draw(&self, svg: &mut Svg) {
+        let panel = &self.panel;
+        let sums = self.bars.iter().map(|bar| bar.parts.iter().sum());
+        let ticks = ticks(sums.fold(0.0, f64::max));
+        let top = ticks.last().copied().unwrap_or(1.0);
+        panel.grid(svg, &ticks, None);
+        let groups = distinct(self.bars.iter().map(|bar| bar.group.as_str()));
+        let width = PANEL_WIDTH / groups.len().max(1) as f64;
+        for (index, group) in groups.iter().enumerate() {
+            let x = panel.x + index as f64 * width;
+            svg.text(
+                x + width / 2.0,
+                panel.y + PANEL_HEIGHT + 18.0,
+                "tick x",
+                group,
+            );
+            let of: Vec<&Bar> = self.bars.iter().filter(|bar| bar.group == *group).collect();
+            let each = width * 0.8 / of.len() as f64;
+            for (place, bar) in of.iter().enumerate() {
+                let left = x + width * 0.1 + place as f64 * each;
+                let mut y = panel.y + PANEL_HEIGHT;
+                for (part, value) in bar.parts.iter().enumerate() {
+                    let height = PANEL_HEIGHT * value.max(0.0) / top;
+                    y -= height;
+                    // What is stacked on top is paler.
+                    let opacity = if part == 0 { 1.0 } else { 0.45 };
+                    let fill = format!(r#"fill="{}" fill-opacity="{opacity}""#, bar.colour);
+                    svg.bar((left, y), (each * 0.92, height), &fill, &bar.detail);
+                }
             }
         }
     }
@@ -360,6 +423,24 @@ impl Svg {
 <rect width="100%" height="100%" fill="#ffffff"/>
 "##
         ))
+    }
+
+    /// A document with room for so many rows of panels, and where these begin.
+    pub(crate) fn headed(title: &str, note: &str, systems: &[&str], rows: usize) -> (Self, f64) {
+        let top = MARGIN + 90.0 + 22.0 * systems.len().div_ceil(LEGEND_COLUMNS) as f64;
+        let mut svg = Self::new(WIDTH, top + rows as f64 * PANEL_PITCH + 8.0);
+        svg.text(MARGIN, MARGIN + 18.0, "title", title);
+        svg.text(MARGIN, MARGIN + 38.0, "note", note);
+        legend(&mut svg, systems, MARGIN + 62.0);
+        (svg, top)
+    }
+
+    fn bar(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), fill: &str, title: &str) {
+        let title = escape(title);
+        let _ = writeln!(
+            self.0,
+            r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" {fill}><title>{title}</title></rect>"#
+        );
     }
 
     pub(crate) fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
@@ -418,6 +499,8 @@ const PEERS: [&str; 9] = [
 pub(crate) const WIDTH: f64 = 1_040.0;
 pub(crate) const MARGIN: f64 = 28.0;
 pub(crate) const LEGEND_COLUMNS: usize = 4;
+/// More places than these on an axis are not named one by one.
+const MOST_LABELS: usize = 8;
 const PANEL_WIDTH: f64 = 420.0;
 const PANEL_HEIGHT: f64 = 260.0;
 pub(crate) const PANEL_PITCH: f64 = PANEL_HEIGHT + 92.0;

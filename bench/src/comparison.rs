@@ -4,7 +4,7 @@ use crate::fleet::{Fleet, Folder, Launcher, MOST_SERVERS, ServerConfig, Transpor
 use crate::floor::LARGEST_PAYLOAD;
 use crate::harness::{Measurement, Progress, Schedule, System, Traffic, measure};
 use crate::pattern::{Pattern, Routes};
-use crate::plan::least_payload;
+use crate::plan::{can_be_laid_out, least_payload};
 use crate::process::Pinned;
 use crate::row::Row;
 use crate::stack::{Own, Stack};
@@ -36,6 +36,8 @@ pub struct RunOptions {
     pub rounds: u32,
     /// About how long a turn takes.
     pub turn: Duration,
+    /// The fewest operations in a turn, however long they take.
+    pub least: u64,
     /// Of all random choices.
     pub seed: u64,
     /// How servers are started; none: this program with the command `bench-server`.
@@ -54,6 +56,7 @@ impl Default for RunOptions {
             servers: None,
             rounds: 20,
             turn: Duration::from_millis(40),
+            least: 10,
             seed: 1,
             launcher: None,
         }
@@ -62,7 +65,6 @@ impl Default for RunOptions {
 
 /// Measures every pattern on every stack over every transport, interleaved.
 pub(crate) fn compare(
-    bench: &str,
     patterns: &[Pattern],
     options: &RunOptions,
     progress: impl FnMut(Progress<'_>),
@@ -132,6 +134,7 @@ pub(crate) fn compare(
     let schedule = Schedule {
         rounds: options.rounds,
         turn: options.turn,
+        least: options.least,
         seed: options.seed,
     };
     let results = measure(&mut systems, &schedule, progress)?;
@@ -139,7 +142,7 @@ pub(crate) fn compare(
         .into_iter()
         .zip(results)
         .map(|((system, transport, pattern), result)| {
-            row(bench, system, transport, pattern, options, &result)
+            row(system, transport, pattern, options, &result)
         });
     let mut rows: Vec<Row> = rows.collect();
     rows.sort_by_key(|row| row.n); // stable: within one n as they were asked for
@@ -147,12 +150,10 @@ pub(crate) fn compare(
 }
 
 /// Refuses what can't be measured; yields how many servers there are to be.
-fn check(patterns: &[Pattern], options: &RunOptions) -> Result<usize> {
-    let needed = patterns
-        .iter()
-        .map(|pattern| pattern.servers())
-        .max()
-        .unwrap_or(0);
+pub(crate) fn check(patterns: &[Pattern], options: &RunOptions) -> Result<usize> {
+    let wished = patterns.iter().map(|pattern| pattern.servers()).max();
+    let needed = patterns.iter().map(|pattern| pattern.least_servers());
+    let needed = needed.max().unwrap_or(0);
     ensure!(
         needed > 0,
         "nothing to measure: no numbers of servers were given"
@@ -167,7 +168,7 @@ fn check(patterns: &[Pattern], options: &RunOptions) -> Result<usize> {
     );
     let servers = options
         .servers
-        .unwrap_or_else(|| MOST_SERVERS.min(needed + SPARE_SERVERS));
+        .unwrap_or_else(|| MOST_SERVERS.min(wished.unwrap_or(0) + SPARE_SERVERS));
     ensure!(
         servers >= needed,
         "{needed} servers are needed to choose from, not {servers}"
@@ -175,6 +176,10 @@ fn check(patterns: &[Pattern], options: &RunOptions) -> Result<usize> {
     ensure!(
         servers <= MOST_SERVERS,
         "{servers} servers are too many, {MOST_SERVERS} are possible"
+    );
+    ensure!(
+        patterns.iter().copied().all(can_be_laid_out),
+        "more servers than a message can name"
     );
     let least = patterns.iter().copied().map(least_payload).max();
     let least = least.unwrap_or_default();
@@ -193,7 +198,6 @@ fn check(patterns: &[Pattern], options: &RunOptions) -> Result<usize> {
 }
 
 fn row(
-    bench: &str,
     system: &str,
     transport: Transport,
     pattern: Pattern,
@@ -205,7 +209,7 @@ fn row(
         Some(round(count as f64 / result.operations.max(1) as f64))
     };
     Row {
-        bench: bench.into(),
+        bench: pattern.bench().into(),
         system: system.into(),
         transport: transport.to_string(),
         n: pattern.n() as u64,
@@ -218,12 +222,13 @@ fn row(
         p50_us: micros(result.latencies.quantile(0.5)),
         p99_us: micros(result.latencies.quantile(0.99)),
         cpu_us_per_op: micros(result.cpu_per_operation),
+        client_cpu_us: Some(micros(result.client_cpu_per_operation)),
         ops_per_s: matches!(pattern, Pattern::Concurrent { .. })
             .then(|| round(result.operations as f64 / result.elapsed.as_secs_f64())),
         messages: per_operation(|traffic| traffic.messages),
         client_messages: per_operation(|traffic| traffic.client_messages),
         bytes: per_operation(|traffic| traffic.bytes),
-        scale: None,
+        ..Row::default()
     }
 }
 
@@ -243,6 +248,7 @@ const LONGEST_LINK: Duration = Duration::from_secs(10);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pattern::Shape;
 
     fn refused(patterns: &[Pattern], change: impl FnOnce(&mut RunOptions)) -> String {
         let mut options = RunOptions::default();
@@ -252,18 +258,17 @@ mod tests {
 
     #[test]
     fn what_cannot_be_measured_is_refused() {
-        let ten = [Pattern::Forward { servers: 10 }];
+        let chain = |servers| Pattern::Multihop(Shape::Chain { servers });
+        let ten = [chain(10)];
         assert!(check(&ten, &RunOptions::default()).is_ok());
         assert!(refused(&[], |_| ()).contains("nothing to measure"));
+        assert!(refused(&[chain(0)], |_| ()).contains("nothing to measure"));
+        assert!(refused(&[chain(65)], |_| ()).contains("it takes 138 to 1048576"));
         assert!(
-            refused(&[Pattern::Sequential { servers: 0 }], |_| ()).contains("nothing to measure")
-        );
-        assert!(refused(&[Pattern::Forward { servers: 65 }], |_| ()).contains("64 are possible"));
-        assert!(
-            refused(&ten, |options| options.servers = Some(9)).contains("10 servers are needed")
+            refused(&ten, |options| options.servers = Some(1)).contains("2 servers are needed")
         );
         assert!(refused(&ten, |options| options.servers = Some(99)).contains("too many"));
-        assert!(refused(&ten, |options| options.payload = 19).contains("it takes 20 to 1048576"));
+        assert!(refused(&ten, |options| options.payload = 19).contains("it takes 28 to 1048576"));
         assert!(refused(&ten, |options| options.link = Duration::from_secs(60)).contains("link"));
         assert!(refused(&ten, |options| options.rounds = 0).contains("round"));
     }

@@ -2,7 +2,7 @@
 
 use crate::comparison::{RunOptions, compare};
 use crate::harness::Progress;
-use crate::pattern::Pattern;
+use crate::pattern::{Pattern, Shape};
 use crate::row::Row;
 use anyhow::Result;
 
@@ -33,7 +33,8 @@ pub fn fanout(options: &FanoutOptions, progress: impl FnMut(Progress<'_>)) -> Re
     let patterns: Vec<Pattern> = options
         .fanout
         .iter()
-        .flat_map(|&servers| [Pattern::Spread { servers }, Pattern::Parallel { servers }])
+        .map(|&servers| Shape::Fan { servers })
+        .flat_map(|shape| [Pattern::Multihop(shape), Pattern::Calls(shape)])
         .collect();
-    compare("fanout", &patterns, &options.run, progress)
+    compare(&patterns, &options.run, progress)
 }

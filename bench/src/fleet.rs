@@ -1,10 +1,12 @@
 //! The servers of a benchmark: each a process of its own, started from this very program, gone with it.
 //!
 //! A server reads one instruction a line from its standard input and answers on its standard output:
-//! it announces its address, is told everybody's, says when it is connected, and reports its traffic when asked.
+//! it announces its address, is told everybody's, says when it is connected, and reports its traffic when asked. It may be
+//! told to begin operations itself, too.
 
 use crate::harness::Traffic;
 use crate::patience::Lost;
+use crate::pattern::Pattern;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -121,6 +123,7 @@ pub struct Peers {
 enum Instruction {
     Connect(Peers),
     Report,
+    Load(LoadOrder),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -128,6 +131,33 @@ enum Announcement {
     Listening(String),
     Connected,
     Traffic(Traffic),
+    Loaded(Loaded),
+}
+
+/// Operations that a server is to begin itself, as a client of all others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LoadOrder {
+    /// What one of them does.
+    pub(crate) pattern: Pattern,
+    /// Bytes of payload in each message.
+    pub(crate) payload: usize,
+    /// How many are begun a second, at random times; none: another one whenever one is done.
+    pub(crate) per_second: Option<f64>,
+    /// The most that are under way at a time.
+    pub(crate) under_way: usize,
+    /// For how long.
+    pub(crate) time: Duration,
+    /// Of the times and the servers.
+    pub(crate) seed: u64,
+}
+
+/// What became of the operations of a [`LoadOrder`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Loaded {
+    /// How long each took from when it should have begun, in nanoseconds.
+    pub(crate) latencies: Vec<u64>,
+    /// How many could not begin in their time, because as many as may be were under way.
+    pub(crate) refused: u64,
 }
 
 /// Running servers; they are killed when this is dropped.
@@ -210,6 +240,30 @@ impl Fleet {
                     sum.bytes += traffic.bytes;
                 }
                 other => bail!("{server} said {other:?} instead of its traffic"),
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Lets every server carry out its part of a load; what became of all of it.
+    pub(crate) fn load(&mut self, order: &LoadOrder) -> Result<Loaded> {
+        let servers = self.servers.len() as u64;
+        for (index, server) in (0..).zip(&mut self.servers) {
+            let order = LoadOrder {
+                per_second: order.per_second.map(|all| all / servers as f64),
+                seed: order.seed.wrapping_mul(servers).wrapping_add(index),
+                ..order.clone()
+            };
+            server.instruct(&Instruction::Load(order))?;
+        }
+        let mut sum = Loaded::default();
+        for server in &mut self.servers {
+            match server.listen()? {
+                Announcement::Loaded(mut loaded) => {
+                    sum.latencies.append(&mut loaded.latencies);
+                    sum.refused += loaded.refused;
+                }
+                other => bail!("{server} said {other:?} instead of what it did"),
             }
         }
         Ok(sum)
@@ -335,10 +389,22 @@ impl Control {
     /// # Errors
     /// The client says what it should not.
     pub fn attend(&mut self, traffic: impl Fn() -> Traffic) -> Result<()> {
+        self.attend_loaded(traffic, |_| {
+            bail!("was told to begin operations, which it can't")
+        })
+    }
+
+    /// The same of a server that can begin operations, too.
+    pub(crate) fn attend_loaded(
+        &mut self,
+        traffic: impl Fn() -> Traffic,
+        mut load: impl FnMut(&LoadOrder) -> Result<Loaded>,
+    ) -> Result<()> {
         self.announce(&Announcement::Connected)?;
         while let Some(instruction) = self.instruction()? {
             match instruction {
                 Instruction::Report => self.announce(&Announcement::Traffic(traffic()))?,
+                Instruction::Load(order) => self.announce(&Announcement::Loaded(load(&order)?))?,
                 Instruction::Connect(_) => bail!("was told the addresses twice"),
             }
         }

@@ -126,6 +126,7 @@ pub fn flexrpc(options: &FlexrpcOptions, progress: impl FnMut(Progress<'_>)) -> 
     let schedule = Schedule {
         rounds: options.rounds,
         turn: options.turn,
+        least: 10,
         seed: options.seed,
     };
     let results = measure(&mut systems, &schedule, progress)?;
@@ -293,10 +294,7 @@ fn row(subject: &Subject, options: &FlexrpcOptions, result: &Measurement) -> Row
         ops_per_s: Some(round(
             result.operations as f64 / result.elapsed.as_secs_f64(),
         )),
-        messages: None,
-        client_messages: None,
-        bytes: None,
-        scale: None,
+        ..Row::default()
     }
 }
 

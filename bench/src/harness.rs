@@ -103,8 +103,10 @@ impl Latencies {
 pub struct Schedule {
     /// Rounds; in each, every system has one turn, in random order.
     pub rounds: u32,
-    /// About how long a turn takes. It has at least ten operations, however long they take.
+    /// About how long a turn takes.
     pub turn: Duration,
+    /// The fewest operations in a turn, however long they take.
+    pub least: u64,
     /// Of the order of turns.
     pub seed: u64,
 }
@@ -129,6 +131,8 @@ pub struct Measurement {
     pub latencies: Latencies,
     /// Processor time of this process and the system's own, per operation.
     pub cpu_per_operation: Duration,
+    /// That of this process alone, per operation: what the client does.
+    pub client_cpu_per_operation: Duration,
     /// The rounds it is from.
     pub rounds: u32,
     /// The operations it is from.
@@ -165,9 +169,7 @@ pub fn measure(
     let mut turns = Vec::with_capacity(systems.len());
     for (index, system) in systems.iter_mut().enumerate() {
         report(index, true);
-        turns.push(
-            Turns::begin(system.as_mut(), schedule.turn).with_context(|| names[index].clone())?,
-        );
+        turns.push(Turns::begin(system.as_mut(), schedule).with_context(|| names[index].clone())?);
     }
     let mut order: Vec<usize> = (0..systems.len()).collect();
     let mut random = Random::new(schedule.seed);
@@ -190,19 +192,27 @@ pub fn measure(
 struct Turns {
     operations: u64,
     latencies: Latencies,
-    cpu: Duration,
+    cpu: Cpu,
     elapsed: Duration,
     traffic: Option<Traffic>,
 }
 
+/// Processor time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cpu {
+    client: Duration,
+    servers: Duration,
+}
+
 impl Turns {
     /// Warms the system up and finds out how many operations make a turn.
-    fn begin(system: &mut dyn System, turn: Duration) -> Result<Self> {
+    fn begin(system: &mut dyn System, schedule: &Schedule) -> Result<Self> {
+        let Schedule { turn, least, .. } = *schedule;
         system.warm_up().context("in the warm-up")?;
         let under_way = system.under_way().max(1);
         let operations_within = |time: Duration, each: Duration| {
             let operations = time.as_nanos() / each.as_nanos().max(1);
-            let least = LEAST_OPERATIONS.max(LEAST_EACH * under_way);
+            let least = least.max(LEAST_EACH * under_way);
             u64::try_from(operations)
                 .unwrap_or(u64::MAX)
                 .clamp(least, MOST_OPERATIONS.max(least))
@@ -220,13 +230,13 @@ impl Turns {
                 _ => Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX)),
             })
         };
-        let each = pace(LEAST_OPERATIONS.max(under_way))?;
+        let each = pace(least.max(under_way))?;
         let each = pace(operations_within(turn / 4, each))?;
         system.end_turn()?;
         Ok(Self {
             operations: operations_within(turn, each),
             latencies: Latencies::new()?,
-            cpu: Duration::ZERO,
+            cpu: Cpu::default(),
             elapsed: Duration::ZERO,
             traffic: None,
         })
@@ -238,10 +248,10 @@ impl Turns {
         let settling = SETTLING_OPERATIONS.max(system.under_way());
         system.run(settling, &mut Latencies::new()?)?;
         let traffic = system.traffic()?;
-        let (cpu, start) = (cpu(system)?, Instant::now());
+        let (cpu, start) = (self::cpu(system)?, Instant::now());
         system.run(self.operations, &mut self.latencies)?;
         self.elapsed += start.elapsed();
-        self.cpu += cpu_since(system, cpu)?;
+        self.cpu.add(cpu, self::cpu(system)?);
         if let (Some(before), Some(after)) = (traffic, system.traffic()?) {
             self.traffic.get_or_insert_default().add(before, after);
         }
@@ -250,10 +260,14 @@ impl Turns {
 
     fn finish(self, rounds: u32) -> Measurement {
         let operations = self.latencies.count();
-        let cpu = self.cpu.as_nanos() / u128::from(operations.max(1));
+        let per_operation = |cpu: Duration| {
+            let cpu = cpu.as_nanos() / u128::from(operations.max(1));
+            Duration::from_nanos(u64::try_from(cpu).unwrap_or(u64::MAX))
+        };
         Measurement {
             latencies: self.latencies,
-            cpu_per_operation: Duration::from_nanos(u64::try_from(cpu).unwrap_or(u64::MAX)),
+            cpu_per_operation: per_operation(self.cpu.client + self.cpu.servers),
+            client_cpu_per_operation: per_operation(self.cpu.client),
             rounds,
             operations,
             elapsed: self.elapsed,
@@ -271,21 +285,25 @@ impl Traffic {
     }
 }
 
-/// Processor time of this process and of all that serve the system.
-fn cpu(system: &dyn System) -> Result<Duration> {
-    let mut sum = processor_time(std::process::id())?;
-    for pid in system.processes() {
-        sum += processor_time(pid)?;
+impl Cpu {
+    /// Adds what was used between two readings.
+    fn add(&mut self, before: Self, after: Self) {
+        self.client += after.client.saturating_sub(before.client);
+        self.servers += after.servers.saturating_sub(before.servers);
     }
-    Ok(sum)
 }
 
-fn cpu_since(system: &dyn System, before: Duration) -> Result<Duration> {
-    Ok(cpu(system)?.saturating_sub(before))
+/// Processor time of this process and of all that serve the system.
+fn cpu(system: &dyn System) -> Result<Cpu> {
+    let mut servers = Duration::ZERO;
+    for pid in system.processes() {
+        servers += processor_time(pid)?;
+    }
+    let client = processor_time(std::process::id())?;
+    Ok(Cpu { client, servers })
 }
 
 const LONGEST_NANOSECONDS: u64 = 600_000_000_000;
-const LEAST_OPERATIONS: u64 = 10;
 /// Where several are under way, so many in the place of each.
 const LEAST_EACH: u64 = 2;
 const MOST_OPERATIONS: u64 = 1_000_000;
@@ -345,6 +363,7 @@ mod tests {
         Schedule {
             rounds: 3,
             turn: Duration::from_millis(1),
+            least: 10,
             seed: 1,
         }
     }

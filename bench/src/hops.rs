@@ -2,7 +2,7 @@
 
 use crate::comparison::{RunOptions, compare};
 use crate::harness::Progress;
-use crate::pattern::Pattern;
+use crate::pattern::{Pattern, Shape};
 use crate::row::Row;
 use anyhow::Result;
 
@@ -33,12 +33,8 @@ pub fn hops(options: &HopsOptions, progress: impl FnMut(Progress<'_>)) -> Result
     let patterns: Vec<Pattern> = options
         .hops
         .iter()
-        .flat_map(|&servers| {
-            [
-                Pattern::Forward { servers },
-                Pattern::Sequential { servers },
-            ]
-        })
+        .map(|&servers| Shape::Chain { servers })
+        .flat_map(|shape| [Pattern::Multihop(shape), Pattern::Calls(shape)])
         .collect();
-    compare("hops", &patterns, &options.run, progress)
+    compare(&patterns, &options.run, progress)
 }

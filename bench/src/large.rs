@@ -4,7 +4,7 @@ use crate::comparison::{RunOptions, micros, round};
 use crate::fleet::{Fleet, Folder, Launcher, ServerConfig, Transport};
 use crate::harness::{Latencies, Measurement, Progress, Schedule, System, Traffic, measure};
 use crate::on_wallaby::{Caller, Flow};
-use crate::pattern::{Pattern, Routes};
+use crate::pattern::{Pattern, Routes, Shape};
 use crate::plan::least_payload;
 use crate::process::Pinned;
 use crate::row::Row;
@@ -132,6 +132,7 @@ pub fn large(options: &LargeOptions, progress: impl FnMut(Progress<'_>)) -> Resu
     let schedule = Schedule {
         rounds: run.rounds,
         turn: run.turn,
+        least: run.least,
         seed: run.seed,
     };
     let results = measure(&mut systems, &schedule, progress)?;
@@ -245,11 +246,11 @@ fn row(transport: Transport, beside: Beside, options: &LargeOptions, result: &Me
         messages: Some(round(traffic.messages as f64 / operations)),
         client_messages: Some(round(traffic.client_messages as f64 / operations)),
         bytes: Some(round(traffic.bytes as f64 / operations)),
-        scale: None,
+        ..Row::default()
     }
 }
 
-const ONE_HOP: Pattern = Pattern::Forward { servers: 1 };
+const ONE_HOP: Pattern = Pattern::Multihop(Shape::Chain { servers: 1 });
 const KIB: usize = 1024;
 /// What a message may have by default.
 const LARGEST: usize = 16 * 1024;

@@ -3,9 +3,10 @@
 //! Every figure comes from a run in which all systems took turns, is compared with a floor of the same pattern of
 //! messages on bare sockets, and ends up in one kind of row. Where to start:
 //!
-//! - [`hops()`] and [`fanout()`] measure what the DPC thesis shows in its figures 6.1 and 6.2; [`large()`] what small
-//!   calls notice of large messages on their connection; [`throughput()`] how many calls a second there can be; [`scale()`]
-//!   what many live calls, connections and requests cost.
+//! - [`hops()`] and [`fanout()`] measure servers in sequence and in parallel; [`large()`] what small
+//!   calls notice of large messages on their connection; [`throughput()`] how many calls a second there can be;
+//!   [`scale()`] what many live calls, connections and requests cost.
+//! - [`thesis`] measures all of the thesis' sixth chapter anew.
 //! - [`flexrpc`] measures what FlexRPC's paper shows in its figures 4 to 8, beside libtirpc, which [`tirpc`] loads.
 //! - [`row`]: the result row, one line of JSON. [`table`] and [`chart`] show rows, with what
 //!   [`ratio`] compares them with.
@@ -26,8 +27,10 @@ mod floor;
 pub mod harness;
 mod hops;
 mod large;
+mod loading;
 mod on_polling;
 mod on_wallaby;
+mod operator;
 pub mod patience;
 pub mod pattern;
 pub mod plan;
@@ -41,6 +44,7 @@ mod scale;
 pub mod stack;
 pub mod table;
 pub mod target;
+pub mod thesis;
 mod throughput;
 pub mod tirpc;
 mod workload;

@@ -2,9 +2,9 @@
 
 use crate::fleet::{Control, Fleet, ServerConfig};
 use crate::harness::{Latencies, Traffic};
-use crate::on_wallaby::{PASS, SPREAD, TAKE, addresses, step};
-use crate::pattern::{Pattern, Routes};
-use crate::plan::{CLIENT, Plan, check};
+use crate::on_wallaby::{PASS, SPREAD, TAKE, addresses, next, step};
+use crate::pattern::{Form, Pattern, Routes, Shape};
+use crate::plan::{CLIENT, Plan, check, is_line};
 use crate::stack;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{io, panic};
 use wallaby::polling::{CallKey, CallOptions, Datagrams, Endpoint, Event, Udp, Wait};
-use wallaby::{Address, Code, MethodDefinition, Status};
+use wallaby::{Address, Code, Status};
 
 /// How long a turn waits at most: then it is looked whether the other side is gone.
 pub(crate) const LOOK: Wait = Wait::For(Duration::from_millis(200));
@@ -101,25 +101,29 @@ pub(crate) fn serve(config: &ServerConfig) -> Result<()> {
     let mut endpoint = Delayed::bind(config.link)?;
     let known = Arc::clone(&directory);
     endpoint.serve(&PASS, move |request, (message,)| {
-        let (message, targets) = step(message)?;
-        match targets.as_slice() {
-            [CLIENT] => request.respond(&message)?,
-            [server] => {
-                request.forward(locate(&known, *server)?.clone(), PASS.target((message,)))?
-            }
-            _ => {
-                let why = "a message to be spread was passed";
-                return Err(Status::new(Code::InvalidArgument, why));
+        match next(message)? {
+            (message, CLIENT) => request.respond(&message)?,
+            (message, server) => {
+                request.forward(locate(&known, server)?.clone(), PASS.target((message,)))?
             }
         }
         Ok(())
     })?;
     let known = Arc::clone(&directory);
     endpoint.serve(&SPREAD, move |mut request, (message,)| {
-        let (message, targets) = step(message)?;
-        for &server in targets.as_slice() {
-            let target = PASS.target((message.clone(),));
-            request.delegate(locate(&known, server)?.clone(), target)?;
+        let (mut message, targets) = step(message)?;
+        for (place, &server) in targets.as_slice().iter().enumerate() {
+            targets.address(place, &mut message);
+            let message = Bytes::copy_from_slice(&message);
+            if server == CLIENT {
+                request.reply(&message)?;
+            } else if is_line(&message) {
+                let target = PASS.target((message,));
+                request.delegate(locate(&known, server)?.clone(), target)?;
+            } else {
+                let target = SPREAD.target((message,));
+                request.delegate(locate(&known, server)?.clone(), target)?;
+            }
         }
         Ok(())
     })?;
@@ -184,17 +188,17 @@ impl Caller {
         })
     }
 
-    fn call(
-        &mut self,
-        server: u8,
-        method: &Arc<MethodDefinition>,
-        message: &Bytes,
-    ) -> Result<CallKey> {
-        let server = self.servers.get(usize::from(server));
-        let server = server.context("there is no such server")?.clone();
+    fn call(&mut self, server: u8, message: &Bytes) -> Result<CallKey> {
+        let server = self.server(server)?;
+        let method = PASS.definition();
         Ok(self
             .endpoint
             .call_raw(server, method, message.clone(), &self.options)?)
+    }
+
+    fn server(&self, server: u8) -> Result<Address> {
+        let server = self.servers.get(usize::from(server));
+        server.context("there is no such server").cloned()
     }
 
     /// The next thing that happens, before `end`.
@@ -208,35 +212,71 @@ impl Caller {
         }
     }
 
-    /// The operation that was planned: its phases, each with one call to everyone it sends to.
+    /// The operation that was planned.
     fn operate(&mut self, pattern: Pattern, end: Instant) -> Result<()> {
-        for number in 0..self.plan.phases().len() {
-            let phase = &self.plan.phases()[number];
-            let message = Bytes::copy_from_slice(phase.payload());
-            let (mut calls, mut answers) = (phase.to.len(), phase.from.len());
-            let method = match (pattern, calls) {
-                (Pattern::Spread { .. }, 1) => SPREAD.definition(),
-                _ => PASS.definition(),
-            };
-            for at in 0..calls {
-                let server = self.plan.phases()[number].to[at];
-                self.call(server, method, &message)?;
-            }
-            while calls > 0 {
-                match self.event(end)? {
-                    Event::Answer(answer) => {
-                        check(&answer.payload()?, &message)?;
-                        answers = answers
-                            .checked_sub(1)
-                            .context("more answers came than were to")?;
-                    }
-                    Event::Complete { .. } => calls -= 1,
-                    other => bail!("a call ended by {other:?}"),
-                }
-            }
-            ensure!(answers == 0, "{answers} answers did not come");
+        match pattern.form() {
+            Form::Multihop => self.call_all(end),
+            Form::Calls => self.call_each(end),
         }
+    }
+
+    /// One call with all that was planned.
+    fn call_all(&mut self, end: Instant) -> Result<()> {
+        let phase = self.plan.phases().first().context("nothing was planned")?;
+        let (to, mut answers) = (phase.to.len(), phase.from.len());
+        let call = self.endpoint.begin(&self.options)?;
+        for place in 0..to {
+            let phase = &self.plan.phases()[0];
+            let message = Bytes::copy_from_slice(phase.payload_to(place));
+            let server = self.server(phase.to[place])?;
+            let method = match is_line(&message) {
+                true => PASS.definition(),
+                false => SPREAD.definition(),
+            };
+            self.endpoint.send(call, server, method, message)?;
+        }
+        self.endpoint.close(call);
+        loop {
+            match self.event(end)? {
+                Event::Answer(answer) => {
+                    check(&answer.payload()?, self.plan.phases()[0].payload())?;
+                    answers = answers
+                        .checked_sub(1)
+                        .context("more answers came than were to")?;
+                }
+                Event::Complete { .. } => break,
+                other => bail!("a call ended by {other:?}"),
+            }
+        }
+        ensure!(answers == 0, "{answers} answers did not come");
         Ok(())
+    }
+
+    /// A call for each request of the tree, made as soon as the answer above it is there.
+    fn call_each(&mut self, end: Instant) -> Result<()> {
+        let phase = self.plan.phases().first().context("nothing was planned")?;
+        let message = Bytes::copy_from_slice(phase.payload());
+        let mut next: Vec<usize> = self.plan.tree().roots().collect();
+        let mut under_way: Vec<(CallKey, usize)> = Vec::with_capacity(self.plan.route().len());
+        loop {
+            for request in next.drain(..) {
+                let server = self.plan.route()[request];
+                under_way.push((self.call(server, &message)?, request));
+            }
+            if under_way.is_empty() {
+                return Ok(());
+            }
+            match self.event(end)? {
+                Event::Answer(answer) => check(&answer.payload()?, &message)?,
+                Event::Complete { call, .. } => {
+                    let known = under_way.iter().position(|(key, _)| *key == call);
+                    let (_, request) =
+                        under_way.swap_remove(known.context("an unknown call ended")?);
+                    next.extend(&self.plan.tree().nodes()[request].children);
+                }
+                other => bail!("a call ended by {other:?}"),
+            }
+        }
     }
 
     /// The planned call over and over, so many at a time.
@@ -255,7 +295,7 @@ impl Caller {
         while done < operations {
             while left > 0 && under_way.len() < calls {
                 let start = Instant::now();
-                let call = self.call(server, PASS.definition(), &message)?;
+                let call = self.call(server, &message)?;
                 under_way.insert(call, start);
                 left -= 1;
             }
@@ -287,9 +327,9 @@ impl stack::Client for Caller {
             } else {
                 &[first, second]
             };
-            let pattern = Pattern::Forward {
+            let pattern = Pattern::Multihop(Shape::Chain {
                 servers: route.len(),
-            };
+            });
             self.operation += 1;
             self.plan.lay(pattern, route, self.operation);
             self.operate(pattern, end)?;

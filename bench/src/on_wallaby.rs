@@ -4,19 +4,20 @@
 
 use crate::fleet::{Control, Fleet, ServerConfig, Transport};
 use crate::harness::{Latencies, Traffic};
+use crate::loading::Loading;
+use crate::operator::Operator;
 use crate::patience::block_on;
-use crate::pattern::{Pattern, Routes};
-use crate::plan::{CLIENT, Plan, Targets, check};
+use crate::pattern::{Pattern, Routes, Shape};
+use crate::plan::{CLIENT, Targets, is_line, pass_on};
 use crate::stack;
-use crate::workload::take_one;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use wallaby::codec::Raw;
@@ -24,7 +25,7 @@ use wallaby::{Address, Client, Code, Endpoint, Many, Method, One, Request, Servi
 
 /// Passes the message to the next server it names; the last one answers with it.
 pub(crate) static PASS: Method<(Bytes,), One<Bytes>, Raw> = Method::new("bench.Relay/pass");
-/// Passes the message to all servers it names at once; each of them answers with it.
+/// Passes the message, or parts of what it asks for, to all servers it names at once; each of them answers with it.
 pub(crate) static SPREAD: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("bench.Relay/spread");
 
 /// Takes a message of any size; answers with nothing.
@@ -41,24 +42,27 @@ pub(crate) fn serve(config: &ServerConfig) -> Result<()> {
     let directory = Directory::default();
     let server = builder(config, &format!("server-{}", config.index))?.serve(relay(&directory));
     let endpoint = runtime.block_on(server.bind())?;
+    let (own, handle) = (config.index, runtime.handle().clone());
     // Instructions are read on a thread of their own; this one is the runtime's.
     let (ended, end) = oneshot::channel();
     thread::Builder::new()
         .name("bench-control".into())
         .spawn(move || {
-            let _ = ended.send(attend(&endpoint, &directory));
+            let _ = ended.send(attend(&endpoint, &directory, own, handle));
         })?;
     runtime.block_on(end)?
 }
 
-fn attend(endpoint: &Endpoint, directory: &Directory) -> Result<()> {
+fn attend(endpoint: &Endpoint, directory: &Directory, own: u8, runtime: Handle) -> Result<()> {
     let mut control = Control;
     let address = endpoint.address().context("the server does not listen")?;
     let peers = control.exchange_addresses(&address.to_string())?;
-    if directory.set(addresses(&peers.servers)?).is_err() {
+    let servers = addresses(&peers.servers)?;
+    if directory.set(servers.clone()).is_err() {
         bail!("was told the addresses twice");
     }
-    control.attend(|| traffic(endpoint))
+    let mut loading = Loading::new(endpoint.clone(), servers, own, runtime);
+    control.attend_loaded(|| traffic(endpoint), |order| loading.carry_out(order))
 }
 
 fn relay(directory: &Directory) -> Service {
@@ -82,22 +86,12 @@ async fn pass(
     message: Bytes,
     directory: Directory,
 ) -> Result<(), Status> {
-    let (message, targets) = step(message)?;
-    match targets.as_slice() {
-        [CLIENT] => request.respond(message).await?,
-        [server] => {
-            request
-                .forward(locate(&directory, *server)?, PASS.target((message,)))
-                .await?
-        }
-        _ => {
-            return Err(Status::new(
-                Code::InvalidArgument,
-                "a message to be spread was passed",
-            ));
-        }
+    let (message, next) = next(message)?;
+    if next == CLIENT {
+        return Ok(request.respond(message).await?);
     }
-    Ok(())
+    let server = locate(&directory, next)?;
+    Ok(request.forward(server, PASS.target((message,))).await?)
 }
 
 async fn spread(
@@ -105,11 +99,30 @@ async fn spread(
     message: Bytes,
     directory: Directory,
 ) -> Result<(), Status> {
-    let (message, targets) = step(message)?;
-    for &server in targets.as_slice() {
-        request
-            .delegate(locate(&directory, server)?, PASS.target((message.clone(),)))
-            .await?;
+    let (mut message, targets) = step(message)?;
+    // What is the same for all is copied once.
+    let same = targets
+        .is_uniform()
+        .then(|| Bytes::copy_from_slice(&message));
+    for (place, &server) in targets.as_slice().iter().enumerate() {
+        targets.address(place, &mut message);
+        let message = match &same {
+            Some(same) => same.clone(),
+            None => Bytes::copy_from_slice(&message),
+        };
+        if server == CLIENT {
+            request.reply(message).await?;
+        } else if is_line(&message) {
+            let target = PASS.target((message,));
+            request
+                .delegate(locate(&directory, server)?, target)
+                .await?;
+        } else {
+            let target = SPREAD.target((message,));
+            request
+                .delegate(locate(&directory, server)?, target)
+                .await?;
+        }
     }
     Ok(())
 }
@@ -145,13 +158,22 @@ fn filled(size: usize) -> Bytes {
     Bytes::from(vec![0x77; size])
 }
 
-/// The message as it is to be sent on, and to whom.
-pub(crate) fn step(message: Bytes) -> Result<(Bytes, Targets), Status> {
+/// The message as it is to be sent on, but for what [`Targets::address`] does, and to whom.
+pub(crate) fn step(message: Bytes) -> Result<(BytesMut, Targets), Status> {
     let mut message = BytesMut::from(message);
     let mut targets = Targets::default();
     let done = targets.of(&mut message);
     done.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
-    Ok((message.freeze(), targets))
+    Ok((message, targets))
+}
+
+/// The message as it is to be sent on, and to whom, if that is one.
+pub(crate) fn next(message: Bytes) -> Result<(Bytes, u8), Status> {
+    let refused = |why: String| Status::new(Code::InvalidArgument, why);
+    let mut message = BytesMut::from(message);
+    let next = pass_on(&mut message).map_err(|error| refused(error.to_string()))?;
+    let next = next.ok_or_else(|| refused("a message to be spread was passed".into()))?;
+    Ok((message.freeze(), next))
 }
 
 fn locate(directory: &Directory, server: u8) -> Result<&Address, Status> {
@@ -192,14 +214,7 @@ impl Caller {
         fleet.connect(None)?;
         let runtime = runtime()?;
         let endpoint = runtime.block_on(builder(config, "client")?.bind())?;
-        let addresses = addresses(fleet.addresses())?.into_iter();
-        let operator = Operator {
-            servers: addresses
-                .map(|address| Client::new(&endpoint, address))
-                .collect(),
-            plan: Plan::new(payload),
-            operation: 0,
-        };
+        let operator = Operator::new(&endpoint, addresses(fleet.addresses())?, payload);
         let pool = u8::try_from(fleet.addresses().len())?;
         Ok(Self {
             fleet,
@@ -306,9 +321,9 @@ impl stack::Client for Caller {
                 } else {
                     &[first, second]
                 };
-                let pattern = Pattern::Forward {
+                let pattern = Pattern::Multihop(Shape::Chain {
                     servers: route.len(),
-                };
+                });
                 operator.operation += 1;
                 operator.plan.lay(pattern, route, operator.operation);
                 operator.operate(pattern).await?;
@@ -390,95 +405,6 @@ async fn keep_flowing(
         let _ = flows.try_send(()); // nobody listens after the first ones
     }
     Ok(())
-}
-
-/// Carries out operations.
-struct Operator {
-    servers: Vec<Client>,
-    plan: Plan,
-    operation: u64,
-}
-
-impl Operator {
-    /// The operation that was planned: its phases, each with one call to everyone it sends to.
-    async fn operate(&self, pattern: Pattern) -> Result<()> {
-        for phase in self.plan.phases() {
-            let message = Bytes::copy_from_slice(phase.payload());
-            match (pattern, &phase.to[..]) {
-                (Pattern::Spread { .. }, [server]) => {
-                    self.spread(*server, message, phase.from.len()).await?
-                }
-                (_, [server]) => self.pass(*server, message).await?,
-                (_, servers) => self.pass_to_all(servers, message).await?,
-            }
-        }
-        Ok(())
-    }
-
-    /// The planned call over and over, so many at a time; how long each took.
-    async fn keep_under_way(&self, calls: usize, operations: u64) -> Result<Vec<Duration>> {
-        let phase = self.plan.phases().first().context("nothing was planned")?;
-        let client = self.server(*phase.to.first().context("nobody to call")?);
-        let message = Bytes::copy_from_slice(phase.payload());
-        let left = Arc::new(AtomicU64::new(operations));
-        let tasks = (0..calls).map(|_| {
-            let (client, message, left) = (client.clone(), message.clone(), Arc::clone(&left));
-            tokio::spawn(call_while_left(client, message, left))
-        });
-        let tasks: Vec<JoinHandle<Result<Vec<Duration>>>> = tasks.collect();
-        let mut taken = Vec::with_capacity(usize::try_from(operations)?);
-        for task in tasks {
-            taken.append(&mut task.await??);
-        }
-        Ok(taken)
-    }
-
-    async fn pass(&self, server: u8, message: Bytes) -> Result<()> {
-        let answer = self.server(server).call(&PASS, (message.clone(),)).await?;
-        check(&answer, &message)
-    }
-
-    async fn pass_to_all(&self, servers: &[u8], message: Bytes) -> Result<()> {
-        // A call is under way as soon as it is made, so these run in parallel.
-        let call = |server: &u8| self.server(*server).call(&PASS, (message.clone(),));
-        let calls: Vec<_> = servers.iter().map(call).collect();
-        for call in calls {
-            check(&call.await?, &message)?;
-        }
-        Ok(())
-    }
-
-    async fn spread(&self, server: u8, message: Bytes, expected: usize) -> Result<()> {
-        let mut answers = self.server(server).call(&SPREAD, (message.clone(),));
-        let mut count = 0;
-        while let Some(answer) = answers.next().await {
-            check(&answer?, &message)?;
-            count += 1;
-        }
-        ensure!(
-            count == expected,
-            "{count} answers came instead of {expected}"
-        );
-        Ok(())
-    }
-
-    fn server(&self, server: u8) -> &Client {
-        &self.servers[usize::from(server)]
-    }
-}
-
-async fn call_while_left(
-    client: Client,
-    message: Bytes,
-    left: Arc<AtomicU64>,
-) -> Result<Vec<Duration>> {
-    let mut taken = Vec::new();
-    while take_one(&left) {
-        let start = Instant::now();
-        check(&client.call(&PASS, (message.clone(),)).await?, &message)?;
-        taken.push(start.elapsed());
-    }
-    Ok(taken)
 }
 
 pub(crate) fn traffic(endpoint: &Endpoint) -> Traffic {

@@ -280,9 +280,9 @@ impl Measured {
         row::write(&self.rows, &mut text)?;
         write_file(&results.join(format!("{}.jsonl", job.name)), &text)?;
         match &job.chart {
-            Some(chart) => write_file(
+            Some(draw) => write_file(
                 &results.join(format!("{}.svg", job.name)),
-                chart.svg(&self.rows).as_bytes(),
+                draw.svg(&self.rows).as_bytes(),
             ),
             None => Ok(()),
         }

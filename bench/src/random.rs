@@ -1,5 +1,7 @@
 //! Random choices that a seed repeats.
 
+use std::time::Duration;
+
 /// A small generator (SplitMix64): quick enough to stand between two operations that are measured.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -19,6 +21,14 @@ impl Random {
     /// A number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(usize::try_from(high - low).unwrap_or(usize::MAX - 1) + 1) as u64
+    }
+
+    /// A time between two of so many events a second that know nothing of each other (a Poisson process).
+    pub fn pause(&mut self, per_second: f64) -> Duration {
+        // 53 bits, so never 1: the logarithm is finite.
+        let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        let seconds = -(1.0 - uniform).ln() / per_second;
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 
     /// True in so many of a thousand cases.
@@ -65,6 +75,20 @@ mod tests {
             counts.iter().all(|count| (2_700..3_300).contains(count)),
             "{counts:?}"
         );
+    }
+
+    #[test]
+    fn pauses_are_as_long_and_as_uneven_as_of_a_poisson_process() {
+        let mut random = Random::new(3);
+        let pauses: Vec<f64> = (0..50_000)
+            .map(|_| random.pause(1_000.0).as_secs_f64() * 1_000.0)
+            .collect();
+        let mean = pauses.iter().sum::<f64>() / pauses.len() as f64;
+        let longer = pauses.iter().filter(|pause| **pause > 2.0).count() as f64;
+        assert!((0.98..1.02).contains(&mean), "{mean}");
+        let share = longer / pauses.len() as f64; // e^-2
+        assert!((0.129..0.142).contains(&share), "{share}");
+        assert_eq!(random.pause(0.0), Duration::MAX);
     }
 
     #[test]

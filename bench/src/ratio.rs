@@ -7,7 +7,8 @@ use crate::row::Row;
 /// floors on tokio's sockets are compared with those on blocking ones, and these with nothing.
 pub fn floor<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
     let names: &[&str] = match row.system.as_str() {
-        "floor-forward" | "floor-sequential" | "floor-parallel" => &[],
+        "floor-forward" | "floor-sequential" | "floor-parallel" | "simulated-dpc"
+        | "simulated-rpc" => &[],
         "floor-forward-tokio" => &["floor-forward"],
         "floor-sequential-tokio" => &["floor-sequential"],
         "floor-parallel-tokio" => &["floor-parallel"],
@@ -27,6 +28,7 @@ pub fn calls<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
     let calls = match row.system.as_str() {
         "wallaby-dpc" => "wallaby-rpc",
         "wallaby-polling-dpc" => "wallaby-polling-rpc",
+        "simulated-dpc" => "simulated-rpc",
         _ => return None,
     };
     other(row, rows, calls)

@@ -93,16 +93,15 @@ const JOBS: [Job; 7] = [
     },
 ];
 
-/// Runs the jobs of `performance.md` and `flexrpc.md` and brings the pages up to date; see [`publish()`].
+/// Runs the jobs of `performance.md`, `flexrpc.md` and `thesis.md`, and brings the pages up to date; see [`publish()`].
 ///
 /// # Errors
 /// The jobs that failed and why, or what can't be read or written.
 pub fn report(options: &ReportOptions, mut progress: impl FnMut(&str, Progress<'_>)) -> Result<()> {
-    let (flexrpc, ours): (Vec<_>, Vec<_>) = options
-        .only
-        .iter()
-        .cloned()
-        .partition(|name| name.starts_with("flexrpc-"));
+    let only = options.only.iter().cloned();
+    let (flexrpc, others): (Vec<_>, Vec<_>) = only.partition(|name| name.starts_with("flexrpc-"));
+    let others = others.into_iter();
+    let (thesis, ours): (Vec<_>, Vec<_>) = others.partition(|name| name.starts_with("thesis-"));
     let all = options.only.is_empty();
     let of_page = |only: &[String]| ReportOptions {
         only: only.to_vec(),
@@ -113,6 +112,9 @@ pub fn report(options: &ReportOptions, mut progress: impl FnMut(&str, Progress<'
     }
     if all || !flexrpc.is_empty() {
         crate::flexrpc::report(&of_page(&flexrpc), &mut progress)?;
+    }
+    if all || !thesis.is_empty() {
+        crate::thesis::report(&of_page(&thesis), &mut progress)?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
 
 /// What one system did in one benchmark. All counts are per operation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The benchmark: `hops`, `fanout`, ...
     pub bench: String,
@@ -35,9 +35,21 @@ pub struct Row {
     pub p99_us: f64,
     /// Processor time of the client and all servers per operation, in microseconds.
     pub cpu_us_per_op: f64,
+    /// That of the client alone, where it was told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_cpu_us: Option<f64>,
     /// Operations per second, where throughput was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ops_per_s: Option<f64>,
+    /// Operations per second that were begun at random times, whether or not as many could be done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered_per_s: Option<f64>,
+    /// Operations of these that could not begin: too many were under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<u64>,
+    /// The model that predicts the figures, if they are not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated: Option<String>,
     /// Messages sent by anybody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<f64>,
@@ -86,6 +98,8 @@ impl Row {
             && self.link_us == other.link_us
             && self.link_mbit == other.link_mbit
             && self.pin == other.pin
+            && self.simulated == other.simulated
+            && self.offered_per_s == other.offered_per_s
             && self.server_pin == other.server_pin
     }
 
@@ -156,11 +170,8 @@ pub(crate) mod tests {
             p50_us,
             p99_us: p50_us * 2.0,
             cpu_us_per_op: p50_us * 0.9,
-            ops_per_s: None,
             messages: Some(3.0),
-            client_messages: None,
-            bytes: None,
-            scale: None,
+            ..Row::default()
         }
     }
 

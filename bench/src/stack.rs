@@ -3,7 +3,7 @@
 use crate::fleet::{Fleet, ServerConfig, Transport};
 use crate::floor::{self, Floor, LARGEST_DATAGRAM, LARGEST_PAYLOAD, Loops};
 use crate::harness::{Latencies, Traffic};
-use crate::pattern::{Pattern, Routes};
+use crate::pattern::{Pattern, Routes, Shape};
 use crate::{on_polling, on_wallaby};
 use anyhow::Result;
 use std::fmt;
@@ -129,30 +129,25 @@ impl Stack for Own {
         if payload > largest {
             return None;
         }
-        match (self, pattern) {
-            (Self::Wallaby, Pattern::Forward { .. } | Pattern::Spread { .. }) => {
-                Some("wallaby-dpc")
-            }
-            (Self::Wallaby, _) => Some("wallaby-rpc"),
-            (Self::WallabyPolling, Pattern::Forward { .. } | Pattern::Spread { .. }) => {
-                Some("wallaby-polling-dpc")
-            }
-            (Self::WallabyPolling, _) => Some("wallaby-polling-rpc"),
+        let fan = matches!(pattern.shape(), Shape::Fan { .. });
+        Some(match (self, pattern) {
+            (Self::Wallaby, Pattern::Multihop(_)) => "wallaby-dpc",
+            (Self::Wallaby, _) => "wallaby-rpc",
+            (Self::WallabyPolling, Pattern::Multihop(_)) => "wallaby-polling-dpc",
+            (Self::WallabyPolling, _) => "wallaby-polling-rpc",
             // One loop sends one message at a time; over UDP nobody would repeat what gets lost.
-            (Self::FloorBlocking, Pattern::Concurrent { .. }) => None,
-            (Self::FloorTokio, Pattern::Concurrent { .. }) if transport == Transport::Udp => None,
-            (Self::FloorTokio, Pattern::Concurrent { .. }) => Some("floor-concurrent-tokio"),
-            (Self::FloorTokio, Pattern::Forward { .. } | Pattern::Spread { .. }) => {
-                Some("floor-forward-tokio")
+            (Self::FloorBlocking, Pattern::Concurrent { .. }) => return None,
+            (Self::FloorTokio, Pattern::Concurrent { .. }) if transport == Transport::Udp => {
+                return None;
             }
-            (Self::FloorTokio, Pattern::Sequential { .. }) => Some("floor-sequential-tokio"),
-            (Self::FloorTokio, Pattern::Parallel { .. }) => Some("floor-parallel-tokio"),
-            (Self::FloorBlocking, Pattern::Forward { .. } | Pattern::Spread { .. }) => {
-                Some("floor-forward")
-            }
-            (Self::FloorBlocking, Pattern::Sequential { .. }) => Some("floor-sequential"),
-            (Self::FloorBlocking, Pattern::Parallel { .. }) => Some("floor-parallel"),
-        }
+            (Self::FloorTokio, Pattern::Concurrent { .. }) => "floor-concurrent-tokio",
+            (Self::FloorTokio, Pattern::Multihop(_)) => "floor-forward-tokio",
+            (Self::FloorTokio, Pattern::Calls(_)) if fan => "floor-parallel-tokio",
+            (Self::FloorTokio, Pattern::Calls(_)) => "floor-sequential-tokio",
+            (Self::FloorBlocking, Pattern::Multihop(_)) => "floor-forward",
+            (Self::FloorBlocking, Pattern::Calls(_)) if fan => "floor-parallel",
+            (Self::FloorBlocking, Pattern::Calls(_)) => "floor-sequential",
+        })
     }
 
     fn connect(

@@ -50,12 +50,7 @@ pub fn throughput(
         servers: Some(1),
         ..options.run.clone()
     };
-    compare(
-        "throughput",
-        &patterns.collect::<Result<Vec<_>>>()?,
-        &run,
-        progress,
-    )
+    compare(&patterns.collect::<Result<Vec<_>>>()?, &run, progress)
 }
 
 const MOST_CALLS: usize = 10_000;

@@ -22,7 +22,7 @@ pub(crate) struct Workload {
 
 impl System for Workload {
     fn name(&self) -> String {
-        format!("{} {} n={}", self.system, self.transport, self.pattern.n())
+        format!("{} {} {}", self.system, self.transport, self.pattern)
     }
 
     fn warm_up(&mut self) -> Result<()> {

@@ -4,7 +4,9 @@
 use std::env;
 use std::error::Error;
 use std::time::Duration;
+use wallaby_bench::pattern::Query;
 use wallaby_bench::stack::Stack;
+use wallaby_bench::thesis::{LatencyOptions, LoadOptions, latency, load};
 use wallaby_bench::{
     FanoutOptions, HopsOptions, LargeOptions, Launcher, Own, RunOptions, ScaleOptions,
     ThroughputOptions, Transport, fanout, hops, scale, server_main, throughput,
@@ -29,6 +31,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     small_calls_pass_large_messages()?;
     many_calls_are_under_way()?;
     many_of_something_are_measured()?;
+    the_thesis_patterns_take_its_messages()?;
+    every_process_is_client_and_server_under_load()?;
     an_impossible_processor_is_a_clear_error()
 }
 
@@ -252,6 +256,81 @@ fn many_of_something_are_measured() -> Result<(), Box<dyn Error>> {
                 .is_some_and(|longest| longest > 0.0)
         );
         assert_eq!(figures.client_bytes, None, "too few to tell");
+    }
+    Ok(())
+}
+
+/// Table 6.3: with the thesis' inputs, exactly its messages, whatever carries them.
+fn the_thesis_patterns_take_its_messages() -> Result<(), Box<dyn Error>> {
+    let published = [
+        ("is1", 4, 4, 4),
+        ("is2", 61, 21, 82),
+        ("is3", 22, 12, 22),
+        ("is4", 2, 2, 2),
+        ("is5", 3, 2, 4),
+        ("is6a", 6, 3, 8),
+        ("is6b", 7, 3, 10),
+        ("is7", 54, 23, 66),
+        ("rays", 9, 4, 12),
+    ];
+    let options = LatencyOptions {
+        hops: vec![],
+        fanout: vec![],
+        bounces: vec![3],
+        run: RunOptions {
+            servers: Some(6), // some requests meet at one server
+            ..brief(&Own::ALL)
+        },
+        ..LatencyOptions::default()
+    };
+    let rows = latency(&options, |_| ())?;
+    assert_eq!(rows.len(), published.len() * 2 * (3 * 3 + 1));
+    for row in rows {
+        let of = |(bench, ..): &&(&str, _, _, _)| *bench == row.bench;
+        let (_, messages, client, calls) = *published.iter().find(of).ok_or("no such query")?;
+        let (messages, client) = match row.system.as_str() {
+            system if system.ends_with("-dpc") || system.starts_with("floor-forward") => {
+                (messages, client)
+            }
+            _ => (calls, calls),
+        };
+        let counted = (row.messages, row.client_messages);
+        let expected = (Some(f64::from(messages)), Some(f64::from(client)));
+        if row.transport != "udp" {
+            assert_eq!(counted, expected, "{row:?}");
+        } else if counted.0.is_some() {
+            // What comes late is asked about, and on a busy machine it may be.
+            assert!(
+                counted.0 >= expected.0 && counted.1 >= expected.1,
+                "{row:?}"
+            );
+        }
+        assert!(row.client_cpu_us <= Some(row.cpu_us_per_op), "{row:?}");
+    }
+    Ok(())
+}
+
+fn every_process_is_client_and_server_under_load() -> Result<(), Box<dyn Error>> {
+    let options = LoadOptions {
+        queries: vec![Query::Is2],
+        loads: vec![20],
+        under_way: 2,
+        run: RunOptions {
+            transports: vec![Transport::Unix, Transport::Udp],
+            servers: Some(4),
+            turn: Duration::from_millis(50),
+            ..brief(&[])
+        },
+    };
+    let rows = load(&options, |_| ())?;
+    assert_eq!(rows.len(), 2 * 2 * 2, "transports, forms, loads: {rows:?}");
+    for row in rows {
+        assert_eq!(row.bench, "load-is2");
+        assert_eq!(row.offered_per_s.is_some(), row.n == 20, "{row:?}");
+        assert!(
+            row.ops_per_s > Some(0.0) && row.cpu_us_per_op > 0.0,
+            "{row:?}"
+        );
     }
     Ok(())
 }

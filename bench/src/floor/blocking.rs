@@ -73,7 +73,8 @@ fn pass_on(stream: &Stream, outlets: &Outlets, link: Duration) -> Result<()> {
         while let Some(frame) = frames.take()? {
             targets.of(&mut frame[PREFIX..])?;
             await_departure(departure(link));
-            for &target in targets.as_slice() {
+            for (place, &target) in targets.as_slice().iter().enumerate() {
+                targets.address(place, &mut frame[PREFIX..]);
                 outlets.of(target)?.write_all(frame)?;
             }
         }
@@ -94,7 +95,8 @@ pub(crate) fn serve_datagrams(
             let payload = &mut buffer[..count];
             targets.of(payload)?;
             await_departure(departure(link));
-            for &target in targets.as_slice() {
+            for (place, &target) in targets.as_slice().iter().enumerate() {
+                targets.address(place, payload);
                 let address = directory
                     .of(target)
                     .with_context(|| format!("no address of {target}"))?;
@@ -169,8 +171,8 @@ impl Caller {
             while let Some((plan, operation)) = job.next() {
                 for phase in plan.phases() {
                     await_departure(departure(self.link));
-                    for &server in &phase.to {
-                        self.sockets.send(server, phase.frame())?;
+                    for (place, &server) in phase.to.iter().enumerate() {
+                        self.sockets.send(server, phase.frame(place))?;
                     }
                     for &server in &phase.from {
                         self.sockets.receive(server, operation)?;

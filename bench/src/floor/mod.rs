@@ -12,7 +12,7 @@ pub(crate) mod socket;
 use crate::fleet::{Control, Fleet, Peers, ServerConfig, Transport};
 use crate::harness::{Latencies, Traffic};
 use crate::patience::Lost;
-use crate::pattern::{Pattern, Routes};
+use crate::pattern::{Pattern, Routes, Shape};
 use crate::plan::{CLIENT, PREFIX, Plan, operation};
 use crate::stack::Client;
 use anyhow::{Result, bail, ensure};
@@ -324,9 +324,9 @@ impl Iterate for EveryPair<'_> {
             &route[..]
         };
         self.plan.lay(
-            Pattern::Forward {
+            Pattern::Multihop(Shape::Chain {
                 servers: route.len(),
-            },
+            }),
             route,
             *self.operation,
         );

@@ -192,7 +192,8 @@ async fn pass_on(mut reader: Reader, outlets: &Outlets, link: Duration) -> Resul
         while let Some(frame) = frames.take()? {
             targets.of(&mut frame[PREFIX..])?;
             await_departure(departure(link));
-            for &target in targets.as_slice() {
+            for (place, &target) in targets.as_slice().iter().enumerate() {
+                targets.address(place, &mut frame[PREFIX..]);
                 outlets.of(target)?.write_all(frame).await?;
             }
         }
@@ -216,7 +217,8 @@ pub(crate) fn serve_datagrams(
                 let payload = &mut buffer[..count];
                 targets.of(payload)?;
                 await_departure(departure(link));
-                for &target in targets.as_slice() {
+                for (place, &target) in targets.as_slice().iter().enumerate() {
+                    targets.address(place, payload);
                     let address = directory
                         .of(target)
                         .with_context(|| format!("no address of {target}"))?;
@@ -324,7 +326,7 @@ impl Caller {
                 Sockets::Datagrams { .. } => bail!("datagrams get lost where many are under way"),
                 Sockets::Streams(streams) => {
                     let stream = &mut streams[usize::from(server)];
-                    keep_under_way(stream, phase.frame(), calls, operations, latencies).await
+                    keep_under_way(stream, phase.frame(0), calls, operations, latencies).await
                 }
             }
         })
@@ -384,19 +386,19 @@ impl Sockets {
     }
 
     async fn phase(&mut self, phase: &Phase, operation: u64) -> Result<()> {
-        for &server in &phase.to {
+        for (place, &server) in phase.to.iter().enumerate() {
             match self {
                 Self::Streams(streams) => {
                     streams[usize::from(server)]
                         .1
-                        .write_all(phase.frame())
+                        .write_all(phase.frame(place))
                         .await?
                 }
                 Self::Datagrams {
                     socket, directory, ..
                 } => {
                     let address = directory.of(server).context("no such server")?;
-                    socket.send_to(phase.payload(), address).await?;
+                    socket.send_to(phase.payload_to(place), address).await?;
                 }
             }
         }

@@ -157,6 +157,7 @@ fn over(
         rounds: options.run.rounds,
         turn: options.run.turn,
         seed: options.run.seed,
+        least: options.run.least,
     };
     let mut systems: Vec<Box<dyn System + '_>> = Vec::new();
     for subject in &mut subjects {
@@ -214,10 +215,7 @@ fn row(
         transport: place.transport.to_string(),
         n: subject.n() as u64,
         payload: options.run.payload as u64,
-        link_us: 0,
-        link_mbit: None,
         pin: options.run.pin,
-        server_pin: None,
         rounds: u64::from(result.rounds),
         p50_us: micros(result.latencies.quantile(0.5)),
         p99_us: micros(result.latencies.quantile(0.99)),
@@ -229,6 +227,7 @@ fn row(
         client_messages: per_operation(|traffic| traffic.client_messages),
         bytes: per_operation(|traffic| traffic.bytes),
         scale: Some(subject.figures()?),
+        ..Row::default()
     })
 }
 

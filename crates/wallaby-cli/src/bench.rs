@@ -3,6 +3,7 @@
 use crate::bandwidth;
 use crate::output::print;
 use crate::progress::Progress;
+use crate::thesis::Thesis;
 use crate::time;
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -106,6 +107,8 @@ pub(crate) enum Bench {
         #[command(flatten)]
         common: Common,
     },
+    /// The DPC thesis' evaluation anew: hops, fan-out, rays and queries; load; and a simulated cluster
+    Thesis(Thesis),
     /// FlexRPC's figures 4 to 8: single calls and multicast beside libtirpc (SunRPC) and raw sockets
     Flexrpc {
         /// Which figures of the paper
@@ -134,7 +137,7 @@ pub(crate) enum Bench {
         #[command(flatten)]
         drawing: Drawing,
     },
-    /// Measure all that is published and bring docs/performance.md and docs/flexrpc.md up to date; takes a long while
+    /// Measure all that is published and bring docs/performance.md, docs/flexrpc.md and docs/thesis.md up to date; takes a long while
     Report {
         /// The folder with the pages and results
         #[arg(long, value_name = "DIR", default_value = "docs")]
@@ -259,6 +262,10 @@ impl Bench {
                 let rows = wallaby_bench::scale(&options, &mut show)?;
                 drop(progress);
                 common.show(&rows)
+            }
+            Self::Thesis(thesis) => {
+                drop(progress);
+                thesis.run()
             }
             Self::Flexrpc {
                 figure,

@@ -7,6 +7,7 @@ mod demo;
 mod onc;
 mod output;
 mod progress;
+mod thesis;
 mod time;
 
 use clap::{Parser, Subcommand};

@@ -6,6 +6,7 @@
 
 mod broken;
 mod campaign;
+pub mod cluster;
 mod context;
 mod coverage;
 mod network;
@@ -17,6 +18,7 @@ mod random;
 mod rerun;
 mod shrink;
 mod trail;
+pub mod tree;
 mod weights;
 mod workload;
 mod world;

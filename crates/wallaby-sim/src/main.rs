@@ -1,9 +1,12 @@
 //! The simulator's command line: many seeds, or one of them in every detail.
 
+mod command;
+
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
+use command::Cluster;
 use indicatif::{ProgressBar, ProgressStyle};
 use wallaby_sim::{Broken, Options, Summary, run, shrink};
 
@@ -12,8 +15,10 @@ const SHOWN: usize = 3;
 
 /// The protocol under virtual time, with faults, watched by an oracle
 #[derive(Debug, Parser)]
-#[command(name = "wallaby-sim", version)]
+#[command(name = "wallaby-sim", version, args_conflicts_with_subcommands = true)]
 struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// How many seeds to run
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
@@ -40,11 +45,18 @@ struct Cli {
     broken: Option<Broken>,
 }
 
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Predict what a cluster would do that is not there: hosts of one core each, and what a message costs them
+    Cluster(Cluster),
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let good = match cli.seed {
-        Some(seed) => one(seed, &cli),
-        None => many(&cli),
+    let good = match (&cli.command, cli.seed) {
+        (Some(Command::Cluster(cluster)), _) => cluster.run(),
+        (None, Some(seed)) => one(seed, &cli),
+        (None, None) => many(&cli),
     };
     match good {
         Ok(true) => ExitCode::SUCCESS,
@@ -157,7 +169,7 @@ fn describe(seed: u64, options: Options, log: bool) -> String {
     text
 }
 
-fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)

@@ -168,10 +168,9 @@ impl Bench {
             p50_us: micros(measured.percentile(50)),
             p99_us: micros(measured.percentile(99)),
             cpu_us_per_op: micros(measured.cpu) / measured.times.len().max(1) as f64,
-            ops_per_s: None,
             messages: Some(messages),
             client_messages: Some(at_client),
-            bytes: None,
+            ..Row::default()
         }
     }
 }

@@ -449,6 +449,7 @@ impl Initiator {
     /// A branch is lost, and the call goes on without what is missing of it. What was heard of that it led to is expected
     /// all the same, though nobody will say any more that it exists.
     pub(super) fn give_up(&mut self, position: u32) -> Result<(), Violation> {
+        let complete = self.is_complete();
         let branch = self.branches.at(position);
         let (path, expected, ended) = (branch.path, branch.expected, branch.facts.is_some());
         let missing = branch.missing();
@@ -461,6 +462,9 @@ impl Initiator {
             (false, _) => {}
         }
         self.changed(position);
+        if complete {
+            return Ok(());
+        }
         for child in 0..self.branches.len() {
             let branch = self.branches.at(child);
             let (child_path, index) = (branch.path, branch.index);
@@ -590,12 +594,15 @@ impl Initiator {
             return Err(Violation::TooManyRequests { limit });
         }
         branch.facts = Some(facts);
-        let expected = branch.expected;
-        if expected && !branch.lost {
+        let (expected, lost) = (branch.expected, branch.lost);
+        if expected && !lost {
             self.missing_facts -= 1;
             self.missing_responses += branch.missing();
         }
         self.changed(position);
+        if lost && self.is_complete() {
+            return Ok(()); // what was lost tells too late what it led to
+        }
         if expected && facts.requests > 0 {
             self.expect_children(position)?;
         } else if self.changes.is_some() {

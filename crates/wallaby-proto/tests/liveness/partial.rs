@@ -80,10 +80,32 @@ fn what_lives_below_a_lost_branch_is_waited_for() {
     assert!(!desk.initiator.is_complete(), "0.0.0 runs");
     desk.response(3, "0.0.0", 0, true, None);
     assert!(desk.initiator.is_complete());
-    // It was alive after all: its end is taken note of, and waited for is nobody.
+    // It was alive after all, but what is complete stays so.
     desk.response(2, "0.0", 0, false, Some(("0.0", facts(2, 2))));
+    assert!(desk.initiator.is_complete());
+}
+
+/// As long as something else is missing, a lost branch that lives after all may still tell what it led to.
+#[test]
+fn what_a_lost_branch_reports_in_time_is_waited_for() {
+    let mut desk = desk();
+    desk.pong(
+        1,
+        "0",
+        Progress {
+            children: vec![child(2)],
+            ..running()
+        },
+    );
+    desk.until(300);
+    desk.pong(1, "0", running());
+    assert_eq!(lost(&desk.until(650)).len(), 1);
+    desk.response(2, "0.0", 0, false, Some(("0.0", facts(1, 1))));
+    desk.response(1, "0", 0, false, Some(("0", facts(1, 1))));
     let missing: Vec<_> = desk.initiator.missing().collect();
-    assert_eq!(missing, [at("0.0.1")], "it has just become known");
+    assert_eq!(missing, [at("0.0.0")]);
+    desk.response(3, "0.0.0", 0, true, None);
+    assert!(desk.initiator.is_complete());
 }
 
 /// A response that does not come is a loss as well, and one that comes late is welcome.

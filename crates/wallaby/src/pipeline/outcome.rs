@@ -46,7 +46,7 @@ pub struct Pipeline<A: Answer, C = Postcard> {
     /// As they were given.
     servers: Vec<Address>,
     /// By place in the line.
-    stops: Vec<Stop>,
+    stages: Vec<Stage>,
     places: Places,
     /// Answers of which it is not known yet whose they are.
     unplaced: Vec<Result<RawAnswer, CallError>>,
@@ -56,7 +56,7 @@ pub struct Pipeline<A: Answer, C = Postcard> {
 }
 
 /// A server of the line.
-struct Stop {
+struct Stage {
     /// Its number as given.
     target: usize,
     outcome: TargetOutcome,
@@ -67,14 +67,14 @@ struct Stop {
 impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
     /// A message on its way to these servers, by a call that goes to them in the order of `line`.
     pub(super) fn new(call: RawCall, servers: Vec<Address>, line: &[usize]) -> Self {
-        let stop = |target: &usize| Stop {
+        let stage = |target: &usize| Stage {
             target: *target,
             outcome: TargetOutcome::Pending,
             error: None,
         };
         let mut pipeline = Self {
             places: Places::new(call.shared(), line.len()),
-            stops: line.iter().map(stop).collect(),
+            stages: line.iter().map(stage).collect(),
             call,
             servers,
             unplaced: Vec::new(),
@@ -98,7 +98,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
 
     /// The servers' numbers, as given, in the order in which they stand in the line.
     pub fn line(&self) -> impl ExactSizeIterator<Item = usize> {
-        self.stops.iter().map(|stop| stop.target)
+        self.stages.iter().map(|stage| stage.target)
     }
 
     /// The call's id.
@@ -123,9 +123,9 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
     /// What became of the message at each server, in the order in which they were given, as far as it was delivered by
     /// [`next`](Self::next): all of it is once that has returned `None`.
     pub fn outcomes(&self) -> Vec<TargetOutcome> {
-        let mut outcomes = vec![TargetOutcome::Pending; self.stops.len()];
-        for stop in &self.stops {
-            outcomes[stop.target] = stop.outcome.clone();
+        let mut outcomes = vec![TargetOutcome::Pending; self.stages.len()];
+        for stage in &self.stages {
+            outcomes[stage.target] = stage.outcome.clone();
         }
         outcomes
     }
@@ -174,7 +174,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
 
     fn deliver(&mut self, position: usize, path: &Path, answer: Result<RawAnswer, CallError>) {
         // A server that owes one answer has given it.
-        if self.stops[position].outcome != TargetOutcome::Pending {
+        if self.stages[position].outcome != TargetOutcome::Pending {
             return;
         }
         if let Err(CallError::Status(status)) = &answer
@@ -186,11 +186,11 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
             let request = answer.request;
             C::decode(answer.payload).map_err(|error| CallError::Decode { request, error })
         });
-        let stop = &mut self.stops[position];
+        let stage = &mut self.stages[position];
         match &answer {
-            Ok(_) if A::ONE => stop.outcome = TargetOutcome::Answered,
-            Err(error) if A::ONE => stop.outcome = TargetOutcome::Failed(error.clone()),
-            Err(error) => _ = stop.error.get_or_insert_with(|| error.clone()),
+            Ok(_) if A::ONE => stage.outcome = TargetOutcome::Answered,
+            Err(error) if A::ONE => stage.outcome = TargetOutcome::Failed(error.clone()),
+            Err(error) => _ = stage.error.get_or_insert_with(|| error.clone()),
             Ok(_) => {}
         }
         self.push(position, answer);
@@ -205,7 +205,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
     /// Nothing was sent to this server, and so to none behind it.
     fn cut_off(&mut self, position: usize, why: &str) {
         let server = self.server(position).clone();
-        for behind in position..self.stops.len() {
+        for behind in position..self.stages.len() {
             let reason = match behind == position {
                 true => why.to_owned(),
                 false => format!("it stands behind {server}, which was not reached: {why}"),
@@ -220,8 +220,8 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
 
     /// How it ended with a server; it is told unless its own answer says so.
     fn settle(&mut self, position: usize, outcome: TargetOutcome) {
-        let stop = &mut self.stops[position];
-        if stop.outcome != TargetOutcome::Pending {
+        let stage = &mut self.stages[position];
+        if stage.outcome != TargetOutcome::Pending {
             return;
         }
         let error = match &outcome {
@@ -231,14 +231,14 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
             TargetOutcome::Failed(CallError::Failed(failure)) => Some(failure.clone()),
             _ => None,
         };
-        stop.outcome = outcome;
+        stage.outcome = outcome;
         if let Some(failure) = error {
             self.push(position, Err(failure.into()));
         }
     }
 
     fn push(&mut self, position: usize, answer: Result<A::Item, CallError>) {
-        let target = self.stops[position].target;
+        let target = self.stages[position].target;
         let server = self.servers[target].clone();
         self.ready.push_back(Delivery {
             target,
@@ -248,7 +248,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
     }
 
     fn server(&self, position: usize) -> &Address {
-        &self.servers[self.stops[position].target]
+        &self.servers[self.stages[position].target]
     }
 
     /// The call has ended: what is known of each server now is all that will be.
@@ -284,7 +284,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
     /// What is lost of each server's part of the tree.
     fn losses(&self) -> Vec<Option<Failure>> {
         let call = self.call.shared();
-        let mut losses = vec![None; self.stops.len()];
+        let mut losses = vec![None; self.stages.len()];
         for loss in call.losses() {
             if let Some(position) = self.places.above(&loss.request.path, call) {
                 losses[position].get_or_insert(Failure::Lost(Box::new(loss)));
@@ -295,7 +295,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
 
     /// The outcome of a server of which nothing is missing.
     fn whole(&self, position: usize) -> TargetOutcome {
-        match &self.stops[position].error {
+        match &self.stages[position].error {
             Some(error) => TargetOutcome::Failed(error.clone()),
             None if A::ONE => TargetOutcome::Failed(Failure::NoAnswer.into()),
             None => TargetOutcome::Answered,
@@ -305,8 +305,8 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
     /// A server that has ended without a delegation has passed nothing on.
     fn note_kept(&mut self, position: usize) {
         let next = position + 1;
-        if next < self.stops.len() && self.places.has_kept(position, self.call.shared()) {
-            let why = match &self.stops[position].outcome {
+        if next < self.stages.len() && self.places.has_kept(position, self.call.shared()) {
+            let why = match &self.stages[position].outcome {
                 TargetOutcome::Failed(error) => error.to_string(),
                 _ => "its request ended before".into(),
             };

@@ -35,14 +35,14 @@ pub(crate) fn arrive(mut handling: Arc<Handling>, payload: &Bytes) {
         return handling.fail(&Status::new(Code::InvalidArgument, why));
     }
     let served = served(&handling.endpoint, &head);
-    let stop = Stop {
+    let stage = Stage {
         handling,
         head,
         served,
     };
     match body {
-        Some(body) if stop.head.store => stop.store_and_forward(body),
-        body => stop.cut_through(body),
+        Some(body) if stage.head.store => stage.store_and_forward(body),
+        body => stage.cut_through(body),
     }
 }
 
@@ -61,13 +61,13 @@ fn served(endpoint: &Inner, head: &Head) -> Result<Arc<Registered>, Status> {
 }
 
 /// A message at one server of its line.
-struct Stop {
+struct Stage {
     handling: Arc<Handling>,
     head: Head,
     served: Result<Arc<Registered>, Status>,
 }
 
-impl Stop {
+impl Stage {
     /// Each piece is passed on when it arrives.
     fn cut_through(self, body: Option<Body>) {
         let (onward, own) = match body {
@@ -81,7 +81,7 @@ impl Stop {
         self.pass_on(onward);
         match own {
             Some(own) if self.served.is_ok() && self.head.following > 0 => {
-                self.in_time(|stop| stop.take_arguments(own));
+                self.in_time(|stage| stage.take_arguments(own));
             }
             own => {
                 let arguments = self.head.arguments.clone();
@@ -94,13 +94,13 @@ impl Stop {
         let mut held = Held::new(&self.handling.endpoint);
         match held.read(&mut body, self.head.following).await {
             Ok(arguments) => self.run(arguments, Some(body)),
-            Err(status) => self.give_up(&status),
+            Err(status) => end(&self.handling, &status),
         }
     }
 
     /// All of it is passed on when all of it is here.
     fn store_and_forward(self, body: Body) {
-        self.in_time(|stop| stop.store(body));
+        self.in_time(|stage| stage.store(body));
     }
 
     async fn store(self, mut body: Body) {
@@ -112,7 +112,7 @@ impl Stop {
         };
         let (arguments, rest) = match rest {
             Ok(whole) => whole,
-            Err(status) => return self.give_up(&status),
+            Err(status) => return end(&self.handling, &status),
         };
         let held = Arc::new(held);
         let onward = self.head.has_body().then(|| {
@@ -179,11 +179,6 @@ impl Stop {
                 handling.leave();
             }
         });
-    }
-
-    /// What was to be waited for does not come.
-    fn give_up(self, status: &Status) {
-        end(&self.handling, status);
     }
 }
 

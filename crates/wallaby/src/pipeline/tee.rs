@@ -19,7 +19,7 @@ pub(crate) struct Half {
 pub(crate) fn split(body: Body, window: u64) -> (Body, Body) {
     let readers = Arc::new(Readers::default());
     let shared = Arc::new(Shared {
-        window,
+        window: window.max(1), // or neither would ever read
         arrivals: Waker::from(Arc::clone(&readers)),
         readers,
         state: Mutex::new(State {
@@ -257,6 +257,17 @@ mod tests {
         }
         drop(stays);
         assert_eq!(Arc::strong_count(&asked), 1, "the body is gone, too");
+    }
+
+    #[test]
+    fn without_a_window_they_read_in_turn() {
+        let (_, body) = counted(3);
+        let (mut one, mut other) = split(body, 0);
+        let woken = Arc::default();
+        for number in 0..3 {
+            assert_eq!(read(&mut one, &woken), Some(Some(number)));
+            assert_eq!(read(&mut other, &woken), Some(Some(number)));
+        }
     }
 
     /// Who asked last may go away: the other one is woken all the same.

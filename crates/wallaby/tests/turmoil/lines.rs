@@ -87,7 +87,7 @@ impl Plan {
             })
             .collect();
         let chunks = (0..random.between(0..=40))
-            .map(|_| (random.between(0..=20), random.between(0..=20_000) as usize))
+            .map(|_| (random.between(0..=40), random.between(0..=20_000) as usize))
             .collect();
         let hosts = servers.len();
         let low = random.between(1..=10);
@@ -123,8 +123,8 @@ fn faults(servers: usize, random: &mut Random) -> Vec<(u64, Fault)> {
     if random.one_in(4) {
         return faults;
     }
-    for _ in 0..random.between(1..=2) {
-        let at = random.between(0..=1_000);
+    for _ in 0..random.between(1..=3) {
+        let at = random.between(0..=700);
         let over = at + random.between(1..=6_000);
         let (one, other) = (random.index(servers + 1), random.index(servers + 1));
         let pair = match random.between(0..=3) {

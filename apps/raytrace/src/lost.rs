@@ -16,26 +16,19 @@ pub struct Lost {
 impl Lost {
     /// Of a call by this client.
     pub fn new(client: &Client, error: &CallError) -> Self {
-        let (address, way) = match error {
-            CallError::Status(status) => {
-                let way = status.request().map(way_of).unwrap_or_default();
-                (status.server().cloned(), way)
-            }
+        let address = error.server().cloned();
+        let way = match error {
+            CallError::Status(status) => status.request().map(way_of).unwrap_or_default(),
             CallError::Failed(Failure::Lost(loss)) => {
-                let steps = loss.path.iter();
-                let mut way: Vec<String> = steps
-                    .map(|step| place(client, step.server.address.as_ref()))
+                let steps = loss.path.iter().map(|step| &step.server);
+                let servers = steps.chain([&loss.server]);
+                let way: Vec<String> = servers
+                    .map(|server| place(client, server.address.as_ref()))
                     .collect();
-                way.push(place(client, loss.server.address.as_ref()));
-                (
-                    loss.server.address.clone(),
-                    format!("client ─▶ {}", way.join(" ─▶ ")),
-                )
+                format!("client ─▶ {}", way.join(" ─▶ "))
             }
-            CallError::Failed(Failure::NotSent { error, .. }) => {
-                (server_of(error), "client".to_owned())
-            }
-            _ => (None, String::new()),
+            CallError::Failed(Failure::NotSent { .. }) => "client".to_owned(),
+            _ => String::new(),
         };
         let server = address.as_ref().and_then(|address| {
             let number = client
@@ -64,20 +57,4 @@ fn way_of(request: RequestId) -> String {
 
 fn place(client: &Client, address: Option<&Address>) -> String {
     address.map_or_else(|| "?".to_owned(), |address| client.name(address))
-}
-
-fn server_of(error: &wallaby::ConnectError) -> Option<Address> {
-    use wallaby::ConnectError::{
-        Closed, Forbidden, Handshake, NoTransport, TimedOut, TooMany, Unreachable,
-    };
-    match error {
-        Unreachable { server, .. }
-        | TimedOut { server, .. }
-        | Handshake { server, .. }
-        | Closed { server, .. }
-        | TooMany { server, .. }
-        | Forbidden { server }
-        | NoTransport { server } => Some(server.clone()),
-        _ => None,
-    }
 }

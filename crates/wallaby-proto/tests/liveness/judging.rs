@@ -453,6 +453,32 @@ fn what_arrived_before_the_watch_tells_of_execution() {
     assert_eq!(failure.executed, Executed::Executed);
 }
 
+/// A status and an end may be this endpoint's own, but then nothing was delegated.
+#[test]
+fn a_status_and_an_end_with_a_delegation_tell_of_execution() {
+    let mut desk = Desk::after(|initiator| {
+        let status = Response {
+            status: true,
+            ..response("0", 0, false, None)
+        };
+        let arrived = initiator.handle_response(&status);
+        arrived.expect("as the protocol says");
+        let end = End {
+            call: call(),
+            relays: 0,
+            token: None,
+            request: at("0"),
+            facts: facts(1, 1),
+            manifest: None,
+            options: None,
+        };
+        initiator.handle_end(&end).expect("as the protocol says");
+    });
+    desk.until(600);
+    let failure = desk.failure.expect("what was delegated is lost");
+    assert_eq!(failure.executed, Executed::Executed);
+}
+
 /// A hop that is learnt to have gone to a node that is known to be gone.
 #[test]
 fn a_hop_at_a_node_that_is_gone_already() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::call::initiator::{Initiator, Violation};
+use crate::call::initiator::{BranchView, Initiator, Violation};
 use crate::call::watch::failure::{Executed, Failure, FailureKind, Step};
 use crate::call::watch::line::{Hop, Line, Stopped};
 use crate::call::watch::{Action, Location, Phase, Source, Watch};
@@ -349,8 +349,14 @@ impl Watch {
         let finished = branches().filter(|branch| branch.is_settled()).count();
         let ended = branches().filter(|branch| branch.facts.is_some()).count();
         let (responses, statuses) = initiator.responses();
-        // A status may be this endpoint's own, in the name of a request that it could not send.
-        let told = responses > statuses || ended as u64 > statuses;
+        // A status may be this endpoint's own, in the name of a request that it could not send: that one led to nothing.
+        let went_on = |branch: BranchView| {
+            branch.parent.is_some()
+                || branch.hop > 0
+                || branch.facts.is_some_and(|facts| facts.requests > 0)
+        };
+        let told =
+            responses > statuses || ended as u64 > statuses || initiator.branches().any(went_on);
         let executed = match (&kind, self.taken || told) {
             (_, true) => Executed::Executed,
             (FailureKind::Undelivered, false) if known <= 1 => Executed::NothingSent,

@@ -1,7 +1,7 @@
 //! FlexRPC's figures 4 to 8 anew: single calls and multicast beside libtirpc, which is Linux' SunRPC, and bare sockets.
 //!
 //! An operation is a call whose argument has `payload` bytes and whose answer has none, as in the paper. Where to start:
-//! [`experiment`] has the figures and what is measured for each, [`callee`] the servers, and each of the other files one
+//! *experiment* has the figures and what is measured for each, *callee* the servers, and each of the other files one
 //! way to call them.
 
 mod callee;

@@ -35,7 +35,7 @@ pub enum TargetOutcome {
     Unknown(Failure),
 }
 
-/// A message on its way down a line of servers; made by [`Caller::pipeline`].
+/// A message on its way down a line of servers; made by [`crate::Caller::pipeline`].
 ///
 /// A stream of what the servers answer, in the order in which it arrives. It ends when all that is to come has come. Each
 /// server that gives no answer, or not all, has an error delivered in its place: its own status, or why nothing is known of

@@ -121,6 +121,15 @@ impl Body {
         Self::of(Source::Received(received))
     }
 
+    /// Whether its request was stopped, without reading; who asks is woken when it is.
+    pub(crate) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<BodyError> {
+        match &self.source {
+            Source::Received(received) => received.inbound.poll_over(cx),
+            Source::Broken(error) => Poll::Ready(error.clone()),
+            Source::Done | Source::Stream(_) | Source::Half(_) => Poll::Pending,
+        }
+    }
+
     pub(crate) fn half(half: Half) -> Self {
         Self::of(Source::Half(half))
     }
@@ -400,6 +409,17 @@ impl Inbound {
         waiting.wake();
     }
 
+    fn poll_over(&self, cx: &mut Context<'_>) -> Poll<BodyError> {
+        let mut waiting = self.lock();
+        match &waiting.over {
+            Some(over) => Poll::Ready(over.clone()),
+            None => {
+                waiting.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
     /// Its connection has ended.
     pub(crate) fn lost(&self, reason: &str) {
         let mut waiting = self.lock();
@@ -608,6 +628,26 @@ mod tests {
         }
         assert_eq!(chunks.concat(), expected);
         assert_eq!(chunks.len(), 5, "pieces that arrive together are one");
+    }
+
+    /// As one that has read so far ahead that it must not read now.
+    #[test]
+    fn who_only_waits_for_its_end_is_woken_by_it() {
+        struct Woken(std::sync::atomic::AtomicBool);
+        impl std::task::Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let inbound = Inbound::default();
+        inbound.handle(BodyEvent::Bytes(Bytes::from_static(&[1; PIECE])));
+        let woken = Arc::new(Woken(false.into()));
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        assert_eq!(inbound.poll_over(&mut context), Poll::Pending);
+        inbound.give_up();
+        assert!(woken.0.load(Ordering::Relaxed));
+        assert_eq!(inbound.poll_over(&mut context), Poll::Ready(call_ended()));
     }
 
     #[test]

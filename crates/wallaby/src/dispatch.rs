@@ -115,7 +115,7 @@ impl Dispatcher {
             None => None,
             Some(_) => self.body_of(request, peer),
         };
-        if self.endpoint.config.require_seals && !self.endpoint.takes(request, peer) {
+        if self.must_be_sealed(number) && !self.endpoint.takes(request, peer) {
             self.granted.push(payload.len());
             return;
         }
@@ -166,13 +166,24 @@ impl Dispatcher {
                 Admitted::Queued => queued = true,
                 Admitted::Refused(_) => {}
             },
-            Err(status) if ticket.is_some() => method.unserved(handling, payload, &status),
+            Err(status) if ticket.is_some() => queued = method.unserved(handling, payload, &status),
             Err(status) => handling.fail(&status),
         }
-        // What waits in the queue is credited when it leaves it.
+        // What waits in the queue is credited when it leaves it, what goes down a line when that is done.
         if !queued {
             self.granted.push(size);
         }
+    }
+
+    /// Whoever has a cluster's key seals what it passes on: so nothing goes down a line in the cluster's name that did not
+    /// come from it.
+    fn must_be_sealed(&self, number: u32) -> bool {
+        let config = &self.endpoint.config;
+        let is_line = || {
+            let method = self.methods.get(number as usize);
+            method.is_some_and(Method::is_line)
+        };
+        config.require_seals || (!config.cluster_keys.is_empty() && is_line())
     }
 
     #[cold]
@@ -252,17 +263,26 @@ impl Method {
         self.look_up(endpoint)
     }
 
-    /// A request for what no handler here is for, or not now: one that goes down a line goes on all the same.
+    /// A request for what no handler here is for, or not now: one that goes down a line goes on all the same. Whether it
+    /// is credited later.
     #[cold]
     #[inline(never)]
-    fn unserved(&self, handling: Arc<Handling>, payload: bytes::Bytes, status: &Status) {
-        if self.definition.name().as_ref() != pipeline::NAME {
-            return handling.fail(status);
+    fn unserved(&self, handling: Arc<Handling>, payload: bytes::Bytes, status: &Status) -> bool {
+        if !self.is_line() {
+            handling.fail(status);
+            return false;
         }
         match service::check(pipeline::definition(), &self.definition) {
             Ok(()) => pipeline::arrive(handling, &payload),
-            Err(status) => handling.fail(&status),
+            Err(status) => {
+                handling.fail(&status);
+                false
+            }
         }
+    }
+
+    fn is_line(&self) -> bool {
+        self.definition.name().as_ref() == pipeline::NAME
     }
 
     #[cold]

@@ -26,6 +26,7 @@ use crate::driver::peer::Peer;
 use crate::endpoint::{DEFAULT_DEADLINE, Inner};
 use crate::error::SendError;
 use crate::log;
+use crate::pipeline::Held;
 use crate::request::RawRequest;
 use crate::service::{Handler, HandlerFuture};
 use crate::timer::{self, Instant, Sleep};
@@ -76,8 +77,9 @@ pub(crate) struct Handling {
     changed: Notify,
     /// The endpoint knows that it waits for something, so that an abort finds it.
     pub(crate) listed: AtomicBool,
-    /// It came down a line of servers (see [`crate::pipeline`]).
-    pub(crate) in_line: bool,
+    /// Of one that came down a line of servers (see [`crate::pipeline`]): its bytes, which count against its connection's
+    /// window until it is over, since it is not passed on before there is a way.
+    pub(crate) in_line: Option<usize>,
 }
 
 struct State {
@@ -107,6 +109,8 @@ struct State {
     left: bool,
     /// Stops a request that outlives its handler at its deadline.
     watch: Option<AbortHandle>,
+    /// What its arguments take of what may be stored, while it waits for its turn.
+    held: Option<Box<Held>>,
 }
 
 impl Handling {
@@ -150,12 +154,13 @@ impl Handling {
                 body: None,
                 left: false,
                 watch: None,
+                held: None,
             }),
             cancelled: AtomicBool::new(false),
             lanes: OnceLock::new(),
             changed: Notify::new(),
             listed: AtomicBool::new(false),
-            in_line: false,
+            in_line: None,
         })
     }
 
@@ -696,11 +701,11 @@ impl Job {
     /// The same for a request that has waited in the queue, perhaps for too long.
     pub(crate) fn start_late(self) {
         let handling = &self.handling;
-        // One in a line was credited when its head had been read.
-        if !handling.in_line {
+        if handling.in_line.is_none() {
             let size = std::iter::once(self.payload.len());
             handling.peer.grant_requests(size);
         }
+        drop(handling.lock().held.take());
         if handling.remaining().is_zero() {
             handling.stop(&too_late());
         }
@@ -843,6 +848,12 @@ impl Drop for Run {
 impl Drop for Handling {
     fn drop(&mut self) {
         self.peer.busy.fetch_sub(1, Ordering::Relaxed);
+        if let Some(size) = self.in_line {
+            // Later: whoever drops it may hold the peer's lock.
+            let peer = Arc::clone(&self.peer);
+            let grant = async move { peer.grant_requests(std::iter::once(size)) };
+            self.endpoint.runtime.spawn(grant);
+        }
     }
 }
 

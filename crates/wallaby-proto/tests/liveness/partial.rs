@@ -24,6 +24,38 @@ fn lost(actions: &[String]) -> Vec<&str> {
     lost.map(String::as_str).collect()
 }
 
+/// A server may say it as often as it likes: that a loss was told takes no more room.
+#[test]
+fn a_loss_that_a_server_repeats_is_told_once() {
+    let mut desk = Desk::with(WatchSettings {
+        ping: PingSettings {
+            period: Duration::from_millis(PERIOD),
+            timeout: Duration::from_millis(TIMEOUT),
+        },
+        stall: Some(Duration::from_millis(200)),
+        retries: 0,
+        partial: true,
+    });
+    let stalled = || Progress {
+        idle: Some(Duration::from_secs(9)),
+        ..running()
+    };
+    let children = vec![child(2)];
+    desk.pong(
+        1,
+        "0",
+        Progress {
+            children,
+            ..running()
+        },
+    );
+    let mut told = Vec::new();
+    for _ in 0..5 {
+        told.extend(desk.pong(2, "0.0", stalled()));
+    }
+    assert_eq!(lost(&told).len(), 1, "{told:?}");
+}
+
 /// The one request of the call lives on, one that it delegated is silent, and another one has ended.
 #[test]
 fn a_silent_branch_is_not_waited_for_and_the_others_are() {

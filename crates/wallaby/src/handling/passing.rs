@@ -8,6 +8,7 @@ use wallaby_proto::call::server::{Delegated, Outbound};
 
 use super::{Destination, Handling, Sending};
 use crate::error::SendError;
+use crate::pipeline::Held;
 
 impl Handling {
     /// Passes the request on to the next server of its line: its first delegation, whatever its handler does afterwards, so
@@ -32,13 +33,19 @@ impl Handling {
             self.exhaust(state, exhausted);
             return;
         }
-        let before = state.server.delegate(to, payload);
-        let now = state.server.flush();
+        // Nothing was held back: it is the first. One that may be sent again is released at once.
+        let released = state.server.delegate(to, payload);
+        let released = released.or_else(|| state.server.flush());
         drop(state);
-        match (refused, now) {
+        match (refused, released) {
             (Some(why), Some(Outbound::Request(delegated))) => self.refuse_onward(delegated, why),
-            (_, now) => self.dispatch_later([before, now]),
+            (_, released) => self.dispatch_later([released, None]),
         }
+    }
+
+    /// What its arguments take counts until its handler starts.
+    pub(crate) fn keep_until_start(&self, held: Option<Held>) {
+        self.lock().held = held.map(Box::new);
     }
 
     /// Whether the request has ended: nothing may be sent for it any more.

@@ -20,6 +20,9 @@ pub(crate) const MOST_SERVERS: usize = 256;
 /// passed on before they are whole.
 pub(crate) const INLINE: usize = 16 * 1024;
 
+/// A head with its arguments is no longer than this: 256 addresses with the longest of paths, and what follows at once.
+const MOST_BYTES: usize = 64 * 1024;
+
 static DEFINITION: LazyLock<Arc<MethodDefinition>> = LazyLock::new(|| {
     let shape = fingerprint::of::<Written>();
     let definition = MethodDefinition::new(NAME, Postcard::NAME, shape, 0);
@@ -103,6 +106,10 @@ impl Head {
     /// Reads the payload of a request, which comes from a peer.
     pub(crate) fn read(payload: &Bytes) -> Result<Self, Status> {
         let malformed = |why: String| Status::new(Code::InvalidArgument, format!("{NAME}: {why}"));
+        if payload.len() > MOST_BYTES {
+            let why = format!("{} bytes: at most {MOST_BYTES} may be", payload.len());
+            return Err(malformed(why));
+        }
         let (written, arguments) = postcard::take_from_bytes::<Written>(payload)
             .map_err(|error| malformed(format!("the head cannot be read: {error}")))?;
         if written.rest.len() >= MOST_SERVERS {
@@ -111,6 +118,11 @@ impl Head {
                 written.rest.len()
             );
             return Err(malformed(why));
+        }
+        let mut servers: Vec<_> = written.rest.iter().collect();
+        servers.sort_unstable();
+        if let Some([twice, _]) = servers.array_windows().find(|[one, next]| one == next) {
+            return Err(malformed(format!("{twice} stands in the line twice")));
         }
         if written.following > 0 && !arguments.is_empty() {
             return Err(malformed("arguments both here and in the body".into()));
@@ -182,6 +194,16 @@ mod tests {
             ..head()
         };
         assert!(why(crowded).contains("256 servers are left: fewer than 256 may be"));
+        let again = Head {
+            rest: vec![head().rest[0].clone(); 2],
+            ..head()
+        };
+        assert!(why(again).contains("tcp://127.0.0.1:1 stands in the line twice"));
+        let long = Head {
+            arguments: vec![0; MOST_BYTES].into(),
+            ..head()
+        };
+        assert!(why(long).contains("at most 65536 may be"));
         let twice = Head {
             following: 9,
             ..head()

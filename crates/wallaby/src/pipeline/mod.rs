@@ -22,7 +22,7 @@ use wallaby_proto::{Address, Path, RequestId};
 use self::head::Head;
 pub(crate) use self::head::{NAME, definition};
 pub use self::outcome::{Pipeline, TargetOutcome};
-pub(crate) use self::serve::{Store, arrive};
+pub(crate) use self::serve::{Held, Store, arrive};
 pub use self::settings::{Forwarding, Order, PipelineSettings};
 pub(crate) use self::tee::Half;
 use crate::body::{Attached, Body};

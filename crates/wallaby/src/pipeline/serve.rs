@@ -16,19 +16,29 @@ use crate::handling::{Destination, Handling, too_late};
 use crate::service::Registered;
 use crate::timer;
 
-/// A message has come down a line: it goes on at once, and the handler that it is for gets it, if there is one.
+/// A message has come down a line: it goes on at once, and the handler that it is for gets it, if there is one. Whether
+/// it counts against the window of its connection until it is over.
 #[cold]
 #[inline(never)]
-pub(crate) fn arrive(mut handling: Arc<Handling>, payload: &Bytes) {
+pub(crate) fn arrive(mut handling: Arc<Handling>, payload: &Bytes) -> bool {
     let head = match Head::read(payload) {
         Ok(head) => head,
-        Err(status) => return handling.fail(&status),
+        Err(status) => {
+            handling.fail(&status);
+            return false;
+        }
     };
     // Nobody else knows it yet.
     if let Some(handling) = Arc::get_mut(&mut handling) {
         handling.method = Arc::clone(&head.method);
-        handling.in_line = true;
+        handling.in_line = Some(payload.len());
     }
+    let counts = handling.in_line.is_some();
+    go_on(handling, head);
+    counts
+}
+
+fn go_on(handling: Arc<Handling>, head: Head) {
     let body = handling.take_body();
     if body.is_none() && head.has_body() {
         let why = "a message down a line whose bytes do not follow";
@@ -85,7 +95,7 @@ impl Stage {
             }
             own => {
                 let arguments = self.head.arguments.clone();
-                self.run(arguments, own);
+                self.run(arguments, own, None);
             }
         }
     }
@@ -93,7 +103,7 @@ impl Stage {
     async fn take_arguments(self, mut body: Body) {
         let mut held = Held::new(&self.handling.endpoint);
         match held.read(&mut body, self.head.following).await {
-            Ok(arguments) => self.run(arguments, Some(body)),
+            Ok(arguments) => self.run(arguments, Some(body), Some(held)),
             Err(status) => end(&self.handling, &status),
         }
     }
@@ -124,7 +134,7 @@ impl Stage {
             0 => self.head.arguments.clone(),
             _ => arguments,
         };
-        self.run(arguments, Some(Body::stored(rest, held as _)));
+        self.run(arguments, Some(Body::stored(rest, held as _)), None);
     }
 
     fn pass_on(&self, body: Option<Body>) {
@@ -141,7 +151,7 @@ impl Stage {
     }
 
     /// The arguments are here: the handler's turn, or the status that says why it has none.
-    fn run(self, arguments: Bytes, body: Option<Body>) {
+    fn run(self, arguments: Bytes, body: Option<Body>, held: Option<Held>) {
         let Self {
             handling,
             head,
@@ -161,9 +171,12 @@ impl Stage {
             .admit(&handling, &served.handler, arguments);
         match admitted {
             Admitted::Run(job) => job.start(),
-            Admitted::Queued => {}
+            Admitted::Queued => handling.keep_until_start(held),
             // Nobody here reads it: those behind are not to wait for that.
-            Admitted::Refused(_) => drop(handling.take_body()),
+            Admitted::Refused(_) => {
+                drop(handling.take_body());
+                handling.leave();
+            }
         }
     }
 
@@ -195,7 +208,7 @@ fn end(handling: &Arc<Handling>, status: &Status) {
 pub(crate) struct Store(AtomicU64);
 
 /// Those of one request.
-struct Held {
+pub(crate) struct Held {
     endpoint: Arc<Inner>,
     bytes: u64,
 }
@@ -231,7 +244,7 @@ impl Held {
     async fn read_all(&mut self, mut body: Body) -> Result<Vec<Bytes>, Status> {
         let mut all = Vec::new();
         while let Some(chunk) = next(&mut body).await? {
-            self.keep(chunk.len() as u64)?;
+            self.keep(chunk.len() as u64 + tee::EACH)?;
             all.push(chunk);
         }
         Ok(all)

@@ -62,6 +62,10 @@ impl PipelineSettings {
         if given > limit {
             return no_line(format!("{given} servers: at most {limit} may be in it"));
         }
+        let twice = |(place, server): &(usize, &Address)| servers[..*place].contains(server);
+        if let Some((_, server)) = servers.iter().enumerate().find(twice) {
+            return no_line(format!("{server} stands in it twice"));
+        }
         // Over datagrams one server gets a message, but nothing follows it.
         let mut datagrams = servers.iter().filter(|at| matches!(at, Address::Udp(_)));
         if let (Some(server), true) = (datagrams.next(), given > 1) {

@@ -15,6 +15,9 @@ pub(crate) struct Half {
     side: usize,
 }
 
+/// What a chunk that is kept costs besides its bytes: many short ones are not to take much more than the window.
+pub(super) const EACH: u64 = 128;
+
 /// Two readers of `body`; the faster one is never more than `window` bytes, and a chunk, ahead of the slower one.
 pub(crate) fn split(body: Body, window: u64) -> (Body, Body) {
     let readers = Arc::new(Readers::default());
@@ -126,7 +129,7 @@ impl State {
     fn read(&mut self, side: usize, shared: &Shared) -> (Read, bool) {
         let own = &mut self.sides[side];
         if let Some(chunk) = own.chunks.pop_front() {
-            own.bytes -= chunk.len() as u64;
+            own.bytes -= chunk.len() as u64 + EACH;
             return (Poll::Ready(Some(Ok(chunk))), true);
         }
         match &self.end {
@@ -135,13 +138,15 @@ impl State {
             None => {}
         }
         let behind = &self.sides[1 - side];
-        if !behind.gone && behind.bytes >= shared.window {
-            return (Poll::Pending, false);
-        }
+        let is_ahead = !behind.gone && behind.bytes >= shared.window;
         let Some(source) = &mut self.source else {
             return (Poll::Ready(None), false);
         };
-        let next = source.poll_chunk(&mut Context::from_waker(&shared.arrivals));
+        let context = &mut Context::from_waker(&shared.arrivals);
+        let next = match is_ahead {
+            true => source.poll_over(context).map(|error| Some(Err(error))),
+            false => source.poll_chunk(context),
+        };
         match &next {
             Poll::Pending => return (next, false),
             Poll::Ready(Some(Ok(chunk))) => self.sides[1 - side].push(chunk),
@@ -158,7 +163,7 @@ impl State {
 impl Side {
     fn push(&mut self, chunk: &Bytes) {
         if !self.gone {
-            self.bytes += chunk.len() as u64;
+            self.bytes += chunk.len() as u64 + EACH;
             self.chunks.push_back(chunk.clone());
         }
     }
@@ -176,7 +181,8 @@ mod tests {
 
     use super::*;
 
-    const WINDOW: u64 = 10;
+    /// Two chunks and a little.
+    const WINDOW: u64 = 2 * (4 + EACH) + 1;
 
     /// A body of so many chunks of four bytes, which counts those that were asked for.
     fn counted(chunks: usize) -> (Arc<AtomicUsize>, Body) {
@@ -228,7 +234,7 @@ mod tests {
         for number in 0..3 {
             assert_eq!(read(&mut fast, &woken[0]), Some(Some(number)));
         }
-        assert_eq!(read(&mut fast, &woken[0]), None, "12 bytes ahead");
+        assert_eq!(read(&mut fast, &woken[0]), None, "three chunks ahead");
         assert_eq!(asked.load(Ordering::Relaxed), 3);
         assert_eq!(read(&mut slow, &woken[1]), Some(Some(0)));
         assert_eq!(woken[0].0.load(Ordering::Relaxed), 1);

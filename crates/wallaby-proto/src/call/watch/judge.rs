@@ -228,6 +228,10 @@ impl Watch {
         now: Duration,
     ) {
         let request = failure.request;
+        // Each loss is told once, however often a server says so.
+        if initiator.is_complete() || initiator.branch_at(position).is_some_and(|at| at.lost) {
+            return;
+        }
         self.actions.push_back(Action::Lost(failure));
         match initiator.give_up(position) {
             Ok(()) => self.look_at_changes(initiator, now),

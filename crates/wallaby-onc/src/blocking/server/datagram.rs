@@ -90,8 +90,7 @@ fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
                     if port.receiving.fetch_sub(1, Ordering::AcqRel) == 1 {
                         start(shared, port);
                     }
-                    let datagram = Received(Arc::clone(buffer), length);
-                    handle(shared, port, Bytes::from_owner(datagram), way);
+                    handle(shared, port, received(buffer, length), way);
                     port.receiving.fetch_add(1, Ordering::AcqRel);
                 }
                 Err(error) if is_timeout(&error) => {
@@ -188,6 +187,18 @@ fn send(shared: &Shared, port: &Port, reply: &[u8], way: Way) {
     }
 }
 
+/// What was received. A handler may keep some bytes of it, which are not to cost the whole buffer: only what is large stays
+/// where it is.
+fn received(buffer: &Arc<[u8]>, length: usize) -> Bytes {
+    match buffer.get(..length) {
+        Some(datagram) if length <= COPIED => Bytes::copy_from_slice(datagram),
+        _ => Bytes::from_owner(Received(Arc::clone(buffer), length)),
+    }
+}
+
+/// Most bytes of a datagram that is copied out of the buffer.
+const COPIED: usize = 8 << 10;
+
 /// What was received, where it was: arguments may be large, and are mostly gone when the next datagram comes.
 struct Received(Arc<[u8]>, usize);
 
@@ -208,4 +219,19 @@ fn room(buffer: &mut Arc<[u8]>) -> &mut [u8] {
 thread_local! {
     /// What a thread receives into.
     static BUFFER: RefCell<Arc<[u8]>> = RefCell::new(Arc::from([]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_a_small_datagram_does_not_keep_the_buffer() {
+        let mut buffer: Arc<[u8]> = Arc::from([]);
+        room(&mut buffer)[..4].copy_from_slice(b"abcd");
+        let small = received(&buffer, 4);
+        assert_eq!((&small[..], Arc::strong_count(&buffer)), (&b"abcd"[..], 1));
+        let large = received(&buffer, COPIED + 1);
+        assert_eq!((large.len(), Arc::strong_count(&buffer)), (COPIED + 1, 2));
+    }
 }

@@ -62,14 +62,18 @@ impl Port {
     }
 }
 
-/// Serves a socket until the server ends.
-pub(super) fn serve(shared: &Arc<Shared>, port: Arc<Port>) {
+/// Serves a socket until the server ends; an error if there is no thread for it.
+pub(super) fn serve(shared: &Arc<Shared>, port: &Arc<Port>) -> io::Result<()> {
     shared.workers.allow_one_more();
-    start(shared, &port);
+    if start(shared, port) {
+        return Ok(());
+    }
+    shared.workers.allow_one_less();
+    Err(io::Error::other("there is no thread to receive"))
 }
 
-/// One more thread receives, if there may be one.
-fn start(shared: &Arc<Shared>, port: &Arc<Port>) {
+/// One more thread receives, if there may be one: whether it does.
+fn start(shared: &Arc<Shared>, port: &Arc<Port>) -> bool {
     let (for_job, port_of_job) = (Arc::clone(shared), Arc::clone(port));
     port.receiving.fetch_add(1, Ordering::AcqRel);
     let is_started = shared
@@ -78,6 +82,7 @@ fn start(shared: &Arc<Shared>, port: &Arc<Port>) {
     if !is_started {
         port.receiving.fetch_sub(1, Ordering::AcqRel);
     }
+    is_started
 }
 
 fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nix::sys::socket::{Shutdown, shutdown};
@@ -28,6 +29,17 @@ pub(super) struct Port {
     seen: Mutex<Seen>,
     /// Threads that wait for a datagram, or are about to.
     receiving: AtomicUsize,
+    patience: Mutex<Patience>,
+}
+
+/// How long the socket's reads wait.
+#[derive(Debug)]
+struct Patience {
+    /// If one thread receives.
+    alone: Duration,
+    /// If more do: others may need them.
+    among_others: Duration,
+    is_alone: bool,
 }
 
 impl Port {
@@ -44,6 +56,11 @@ impl Port {
                 age: options.keep_replies,
             })),
             receiving: AtomicUsize::new(0),
+            patience: Mutex::new(Patience {
+                alone: options.keep_workers,
+                among_others: options.linger,
+                is_alone: true,
+            }),
         }))
     }
 
@@ -59,6 +76,32 @@ impl Port {
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads wait as long as they are to with as many threads as receive now. The last one that comes here knows of all.
+    fn limit_reads(&self) {
+        let mut patience = self.patience.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_alone = self.receiving.load(Ordering::Acquire) <= 1;
+        if is_alone == patience.is_alone {
+            return;
+        }
+        let limit = match is_alone {
+            true => patience.alone,
+            false => patience.among_others,
+        };
+        if self.socket.set_read_timeout(Some(settable(limit))).is_ok() {
+            patience.is_alone = is_alone;
+        }
+    }
+
+    /// One thread less receives, if others do: whether it is so.
+    fn leave(&self) -> bool {
+        let less = |receiving: usize| (receiving > 1).then(|| receiving - 1);
+        let left = self
+            .receiving
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        self.limit_reads();
+        left.is_ok()
     }
 }
 
@@ -91,20 +134,16 @@ fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
         while !shared.is_over() {
             match udp::receive(&port.socket, port.local, room(buffer)) {
                 Ok((length, way)) => {
-                    // While this thread executes a call, another one is to receive.
-                    if port.receiving.fetch_sub(1, Ordering::AcqRel) == 1 {
-                        start(shared, port);
+                    pause(shared, port, || {
+                        handle(shared, port, received(buffer, length), way);
+                    });
+                    // Connections wait for a thread.
+                    if shared.workers.is_short() && port.leave() {
+                        return;
                     }
-                    handle(shared, port, received(buffer, length), way);
-                    port.receiving.fetch_add(1, Ordering::AcqRel);
                 }
                 Err(error) if is_timeout(&error) => {
-                    let less = |receiving: usize| (receiving > 1).then(|| receiving - 1);
-                    let all = &port.receiving;
-                    if all
-                        .fetch_update(Ordering::AcqRel, Ordering::Acquire, less)
-                        .is_ok()
-                    {
+                    if port.leave() {
                         return;
                     }
                 }
@@ -115,6 +154,16 @@ fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
             }
         }
     });
+}
+
+/// While this thread executes a call, another one is to receive.
+fn pause(shared: &Arc<Shared>, port: &Arc<Port>, execute: impl FnOnce()) {
+    if port.receiving.fetch_sub(1, Ordering::AcqRel) == 1 {
+        start(shared, port);
+    }
+    execute();
+    port.receiving.fetch_add(1, Ordering::AcqRel);
+    port.limit_reads();
 }
 
 fn handle(shared: &Shared, port: &Port, datagram: Bytes, way: Way) {

@@ -164,7 +164,12 @@ impl Handle {
         let Way::Stream { stream, .. } = &self.way else {
             return Done::new(Err(NoReply::Send(io::ErrorKind::Unsupported.into())));
         };
-        if let Err((sent, error)) = stream.write_record(&[call.head, call.arguments]) {
+        let wait = &mut self.wait;
+        let again = |_| match call.left() {
+            left if left.is_zero() => Err(io::ErrorKind::TimedOut.into()),
+            left => limit_reads(wait, stream, left),
+        };
+        if let Err((sent, error)) = stream.write_record(&[call.head, call.arguments], again) {
             let why = Lost::from(&error);
             return match sent {
                 _ if is_timeout(&error) => Done::new(Err(call.timed_out(1))),

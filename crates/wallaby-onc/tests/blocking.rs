@@ -293,6 +293,34 @@ fn more_connections_than_threads_take_turns() {
 }
 
 #[test]
+fn threads_that_receive_datagrams_make_room_for_connections() {
+    const LONG: Duration = Duration::from_secs(3_600);
+    // They leave when a call is over while connections wait, and when no datagram has come for a while.
+    for (linger, is_waiting) in [(LONG, true), (Duration::from_millis(1), false)] {
+        let probe = Probe::default();
+        let options = ServerOptions {
+            max_workers: 1,
+            keep_workers: LONG,
+            linger,
+            ..ServerOptions::default()
+        };
+        let server = serve(&probe, options);
+        let pool = Pool::new(Options::default());
+        let tcp = pool.tcp(server.listen_tcp(anywhere()).unwrap());
+        let udp = pool.udp(server.listen_udp(anywhere()).unwrap());
+        let calls = waiting(&udp, 2);
+        probe.await_waiting(2);
+        let connection = is_waiting.then(|| waiting(&tcp, 1));
+        until(|| !is_waiting || server.counters().workers.waiting == 1);
+        probe.open();
+        for call in calls.into_iter().chain(connection.into_iter().flatten()) {
+            assert_eq!(call.join().unwrap().unwrap(), &b"wait"[..]);
+        }
+        echoes(&tcp);
+    }
+}
+
+#[test]
 fn no_more_handles_than_the_limit() {
     let probe = Probe::default();
     let server = serve(&probe, ServerOptions::default());

@@ -3,11 +3,18 @@
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nix::sys::socket::{MsgFlags, SockaddrStorage, recv, sendmsg};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, UnixAddr, connect, recv, sendmsg,
+    socket,
+};
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::pool::Options;
 use super::socket::{Stream, is_timeout, settable};
@@ -105,7 +112,7 @@ impl Handle {
             }
             Peer::Unix(path) => {
                 let path = path.as_deref().unwrap_or("".as_ref());
-                Way::stream(Stream::Unix(UnixStream::connect(path)?), options)
+                Way::stream(Stream::Unix(connect_unix(path, within)?), options)
             }
             Peer::Udp(address) => Way::datagrams(*address)?,
         };
@@ -144,7 +151,7 @@ impl Handle {
         let mut byte = [0];
         match recv(stream.as_fd().as_raw_fd(), &mut byte, look) {
             Ok(_) => true,
-            Err(error) => error != nix::errno::Errno::EAGAIN,
+            Err(error) => error != Errno::EAGAIN,
         }
     }
 
@@ -157,7 +164,12 @@ impl Handle {
         let Way::Stream { stream, .. } = &self.way else {
             return Done::new(Err(NoReply::Send(io::ErrorKind::Unsupported.into())));
         };
-        if let Err((sent, error)) = stream.write_record(&[call.head, call.arguments]) {
+        let wait = &mut self.wait;
+        let again = |_| match call.left() {
+            left if left.is_zero() => Err(io::ErrorKind::TimedOut.into()),
+            left => limit_reads(wait, stream, left),
+        };
+        if let Err((sent, error)) = stream.write_record(&[call.head, call.arguments], again) {
             let why = Lost::from(&error);
             return match sent {
                 _ if is_timeout(&error) => Done::new(Err(call.timed_out(1))),
@@ -306,6 +318,37 @@ impl Way {
     }
 }
 
+/// A connection to a unix socket; a server that accepts nothing is waited for no longer than this.
+fn connect_unix(path: &Path, within: Duration) -> io::Result<UnixStream> {
+    let name = path.as_os_str().as_bytes();
+    // To the system, these would be the names of other sockets.
+    if name.is_empty() || name.contains(&0) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let address = UnixAddr::new(path)?;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, FLAGS, None)?;
+    fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+    let stream = UnixStream::from(socket);
+    let begin = Instant::now();
+    loop {
+        // The limit of writes is that of connecting, too.
+        let left = within.saturating_sub(begin.elapsed());
+        stream.set_write_timeout(Some(settable(left)))?;
+        match connect(stream.as_raw_fd(), &address) {
+            Ok(()) => return Ok(stream),
+            Err(Errno::EINTR) if !left.is_zero() => {}
+            Err(Errno::EAGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Where a socket can be made so at once, no process that is started meanwhile inherits it.
+#[cfg(target_os = "linux")]
+const FLAGS: SockFlag = SockFlag::SOCK_CLOEXEC;
+#[cfg(not(target_os = "linux"))]
+const FLAGS: SockFlag = SockFlag::empty();
+
 /// Lets a stream's reads, and writes, wait so long, if they do not wait about as long already.
 fn limit_reads(now: &mut Duration, stream: &Stream, limit: Duration) -> io::Result<()> {
     if fits(*now, limit) {
@@ -330,7 +373,7 @@ fn send(socket: &UdpSocket, call: &Calling<'_>) -> io::Result<()> {
     match send() {
         Ok(_) => Ok(()),
         // The answer to an earlier datagram, in place of sending this one.
-        Err(nix::errno::Errno::ECONNREFUSED | nix::errno::Errno::EINTR) => Ok(send().map(drop)?),
+        Err(Errno::ECONNREFUSED | Errno::EINTR) => Ok(send().map(drop)?),
         Err(error) => Err(error.into()),
     }
 }
@@ -343,3 +386,37 @@ fn unreachable(error: io::Error, sent: u32) -> NoReply {
 }
 
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    fn open(path: &Path) -> io::Result<Handle> {
+        let server = Peer::Unix(Some(path.to_owned()));
+        Handle::open(&server, &Options::default(), Duration::from_millis(1))
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")] // others refuse what does not fit into a queue
+    fn connecting_to_a_unix_socket_that_accepts_nothing_ends() {
+        use nix::sys::socket::{Backlog, listen};
+        let name = format!("wallaby-onc-full-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let queued = open(&path);
+        let late = open(&path).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(queued.is_ok(), "the queue holds one");
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn what_is_no_path_is_no_other_socket() {
+        for name in ["", "\0name", "/tmp/a\0b"] {
+            let error = open(name.as_ref()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+}

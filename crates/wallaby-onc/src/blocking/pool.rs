@@ -289,21 +289,23 @@ impl Shared {
     fn evict(&self) -> bool {
         let servers = self.servers();
         let oldest = |server: &&Arc<Server>| server.kept().idle.first().map(|idle| idle.used);
-        let server = servers
-            .values()
-            .filter_map(|server| Some((oldest(&server)?, server)))
-            .min_by_key(|(used, _)| *used);
-        let Some((_, server)) = server else {
-            return false;
-        };
-        let mut kept = server.kept();
-        if kept.idle.is_empty() {
-            return false; // somebody was quicker: it is used again
+        loop {
+            let server = servers
+                .values()
+                .filter_map(|server| Some((oldest(&server)?, server)))
+                .min_by_key(|(used, _)| *used);
+            let Some((_, server)) = server else {
+                return false;
+            };
+            let mut kept = server.kept();
+            if kept.idle.is_empty() {
+                continue; // somebody was quicker: it is used again
+            }
+            drop(kept.idle.remove(0));
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            add(&self.counters.evictions, 1);
+            return true;
         }
-        drop(kept.idle.remove(0));
-        self.open.fetch_sub(1, Ordering::Relaxed);
-        add(&self.counters.evictions, 1);
-        true
     }
 
     /// The call that used a handle is over.

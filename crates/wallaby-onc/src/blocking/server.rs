@@ -194,13 +194,13 @@ impl Server {
     /// Receives on a UDP port; 0 is any that is free. The address that it got.
     ///
     /// # Errors
-    /// The system does not give it.
+    /// The system does not give it, or no thread for it.
     pub fn listen_udp(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         let port = Port::bind(address, &self.shared.options)?;
         let address = port.local_addr();
+        datagram::serve(&self.shared, &port)?;
         self.listening().push(Peer::Udp(address));
-        self.shared.ports().push(Arc::clone(&port));
-        datagram::serve(&self.shared, port);
+        self.shared.ports().push(port);
         Ok(address)
     }
 
@@ -268,5 +268,19 @@ impl Drop for Server {
                 let _ = std::fs::remove_file(path);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_without_a_thread_is_an_error() {
+        let server = Server::new(Programs::new(), ServerOptions::default()).unwrap();
+        server.shared.workers.close();
+        assert!(server.listen_udp(([127, 0, 0, 1], 0).into()).is_err());
+        assert_eq!(server.addresses(), []);
+        assert!(server.shared.ports().is_empty());
     }
 }

@@ -31,7 +31,13 @@ impl Stream {
     }
 
     /// Writes a message as a record, in one call of the system if it takes it. How many bytes it took comes with the error.
-    pub(super) fn write_record(&self, message: &[&[u8]]) -> Result<(), (usize, io::Error)> {
+    ///
+    /// `again` is asked before each other call, and told if the one before took too long: an error of it is the end.
+    pub(super) fn write_record(
+        &self,
+        message: &[&[u8]],
+        again: impl FnMut(Option<io::Error>) -> io::Result<()>,
+    ) -> Result<(), (usize, io::Error)> {
         let length: usize = message.iter().map(|part| part.len()).sum();
         debug_assert!(length <= MAX_FRAGMENT, "its sender has looked at that");
         let mark = (LAST | u32::try_from(length).unwrap_or(u32::MAX)).to_be_bytes();
@@ -39,21 +45,33 @@ impl Stream {
         for (slice, part) in slices[1..].iter_mut().zip(message) {
             *slice = IoSlice::new(part);
         }
-        let mut left = &mut slices[..];
         let mut sent = 0;
-        IoSlice::advance_slices(&mut left, 0);
-        while !left.is_empty() {
+        self.write_all(&mut slices, &mut sent, again)
+            .map_err(|error| (sent, error))
+    }
+
+    fn write_all(
+        &self,
+        mut left: &mut [IoSlice<'_>],
+        sent: &mut usize,
+        mut again: impl FnMut(Option<io::Error>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        loop {
             match self.write_some(left) {
-                Ok(0) => return Err((sent, io::ErrorKind::WriteZero.into())),
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
-                    sent += count;
+                    *sent += count;
                     IoSlice::advance_slices(&mut left, count);
+                    if left.is_empty() {
+                        return Ok(());
+                    }
+                    again(None)?;
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err((sent, error)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => again(None)?,
+                Err(error) if is_timeout(&error) => again(Some(error))?,
+                Err(error) => return Err(error),
             }
         }
-        Ok(())
     }
 
     fn write_some(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -115,3 +133,30 @@ pub(super) fn is_timeout(error: &io::Error) -> bool {
 const LAST: u32 = 1 << 31;
 /// More than any system counts is refused.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_another_part_of_a_record_is_written_its_sender_is_asked() {
+        let (socket, peer) = UnixStream::pair().unwrap();
+        socket.set_nonblocking(true).unwrap(); // each call takes what there is room for
+        let stream = Stream::Unix(socket);
+        let message = vec![7; 4 << 20];
+        let late = || io::Error::from(io::ErrorKind::TimedOut);
+        let (sent, error) = stream
+            .write_record(&[&message], |_| Err(late()))
+            .unwrap_err();
+        assert!(0 < sent && sent < message.len());
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+
+        let mut asked = 0;
+        let mut read_some = |_| {
+            asked += 1;
+            (&peer).read(&mut vec![0; 1 << 20]).map(drop)
+        };
+        stream.write_record(&[&message], &mut read_some).unwrap();
+        assert!(asked > 1);
+    }
+}

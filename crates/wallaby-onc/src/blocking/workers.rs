@@ -74,6 +74,11 @@ impl Workers {
         self.queue().most += 1;
     }
 
+    /// Takes back [`Workers::allow_one_more`].
+    pub(super) fn allow_one_less(&self) {
+        self.queue().most -= 1;
+    }
+
     /// A thread does this: a dormant one, a new one, or the first that has time. Nobody does after [`Workers::close`].
     pub(super) fn submit(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         self.push(Box::new(job), true);

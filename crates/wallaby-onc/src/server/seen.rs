@@ -24,9 +24,10 @@ pub(crate) struct Key {
     checksum: u64,
 }
 
-/// The checksum begins with a secret, so it spreads keys over a table as well as anything could.
+/// The checksum is the same for all who send the same: the peer, which they don't choose as freely, tells them apart.
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
+        self.peer.hash(state);
         state.write_u64(self.checksum ^ u64::from(self.xid));
     }
 }
@@ -278,6 +279,15 @@ mod tests {
             let key = seen.key(peer(port), xid, &call);
             assert_eq!(seen.begin(key, now), Verdict::New, "{key:?}");
         }
+    }
+
+    #[test]
+    fn peers_that_send_the_same_are_spread_over_a_table() {
+        let seen = seen(10, 10_000);
+        let state = RandomState::new();
+        let hash = |port| state.hash_one(seen.key(peer(port), 5, &call(b"a")));
+        assert_eq!(hash(1), hash(1));
+        assert_ne!(hash(1), hash(2));
     }
 
     #[test]

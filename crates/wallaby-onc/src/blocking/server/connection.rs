@@ -105,7 +105,9 @@ impl Connection {
     }
 
     fn write(&self, shared: &Shared, reply: &[u8]) -> ControlFlow<()> {
-        match self.stream.write_record(&[reply]) {
+        // The limit is for each part that is taken.
+        let again = |late: Option<_>| late.map_or(Ok(()), Err);
+        match self.stream.write_record(&[reply], again) {
             Ok(()) => ControlFlow::Continue(()),
             Err((_, error)) => {
                 if is_timeout(&error) {

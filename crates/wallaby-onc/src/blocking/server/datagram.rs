@@ -6,6 +6,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nix::sys::socket::{Shutdown, shutdown};
@@ -28,6 +29,17 @@ pub(super) struct Port {
     seen: Mutex<Seen>,
     /// Threads that wait for a datagram, or are about to.
     receiving: AtomicUsize,
+    patience: Mutex<Patience>,
+}
+
+/// How long the socket's reads wait.
+#[derive(Debug)]
+struct Patience {
+    /// If one thread receives.
+    alone: Duration,
+    /// If more do: others may need them.
+    among_others: Duration,
+    is_alone: bool,
 }
 
 impl Port {
@@ -44,6 +56,11 @@ impl Port {
                 age: options.keep_replies,
             })),
             receiving: AtomicUsize::new(0),
+            patience: Mutex::new(Patience {
+                alone: options.keep_workers,
+                among_others: options.linger,
+                is_alone: true,
+            }),
         }))
     }
 
@@ -60,16 +77,46 @@ impl Port {
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Reads wait as long as they are to with as many threads as receive now. The last one that comes here knows of all.
+    fn limit_reads(&self) {
+        let mut patience = self.patience.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_alone = self.receiving.load(Ordering::Acquire) <= 1;
+        if is_alone == patience.is_alone {
+            return;
+        }
+        let limit = match is_alone {
+            true => patience.alone,
+            false => patience.among_others,
+        };
+        if self.socket.set_read_timeout(Some(settable(limit))).is_ok() {
+            patience.is_alone = is_alone;
+        }
+    }
+
+    /// One thread less receives, if others do: whether it is so.
+    fn leave(&self) -> bool {
+        let less = |receiving: usize| (receiving > 1).then(|| receiving - 1);
+        let left = self
+            .receiving
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        self.limit_reads();
+        left.is_ok()
+    }
 }
 
-/// Serves a socket until the server ends.
-pub(super) fn serve(shared: &Arc<Shared>, port: Arc<Port>) {
+/// Serves a socket until the server ends; an error if there is no thread for it.
+pub(super) fn serve(shared: &Arc<Shared>, port: &Arc<Port>) -> io::Result<()> {
     shared.workers.allow_one_more();
-    start(shared, &port);
+    if start(shared, port) {
+        return Ok(());
+    }
+    shared.workers.allow_one_less();
+    Err(io::Error::other("there is no thread to receive"))
 }
 
-/// One more thread receives, if there may be one.
-fn start(shared: &Arc<Shared>, port: &Arc<Port>) {
+/// One more thread receives, if there may be one: whether it does.
+fn start(shared: &Arc<Shared>, port: &Arc<Port>) -> bool {
     let (for_job, port_of_job) = (Arc::clone(shared), Arc::clone(port));
     port.receiving.fetch_add(1, Ordering::AcqRel);
     let is_started = shared
@@ -78,6 +125,7 @@ fn start(shared: &Arc<Shared>, port: &Arc<Port>) {
     if !is_started {
         port.receiving.fetch_sub(1, Ordering::AcqRel);
     }
+    is_started
 }
 
 fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
@@ -86,21 +134,16 @@ fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
         while !shared.is_over() {
             match udp::receive(&port.socket, port.local, room(buffer)) {
                 Ok((length, way)) => {
-                    // While this thread executes a call, another one is to receive.
-                    if port.receiving.fetch_sub(1, Ordering::AcqRel) == 1 {
-                        start(shared, port);
+                    pause(shared, port, || {
+                        handle(shared, port, received(buffer, length), way);
+                    });
+                    // Connections wait for a thread.
+                    if shared.workers.is_short() && port.leave() {
+                        return;
                     }
-                    let datagram = Received(Arc::clone(buffer), length);
-                    handle(shared, port, Bytes::from_owner(datagram), way);
-                    port.receiving.fetch_add(1, Ordering::AcqRel);
                 }
                 Err(error) if is_timeout(&error) => {
-                    let less = |receiving: usize| (receiving > 1).then(|| receiving - 1);
-                    let all = &port.receiving;
-                    if all
-                        .fetch_update(Ordering::AcqRel, Ordering::Acquire, less)
-                        .is_ok()
-                    {
+                    if port.leave() {
                         return;
                     }
                 }
@@ -111,6 +154,16 @@ fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
             }
         }
     });
+}
+
+/// While this thread executes a call, another one is to receive.
+fn pause(shared: &Arc<Shared>, port: &Arc<Port>, execute: impl FnOnce()) {
+    if port.receiving.fetch_sub(1, Ordering::AcqRel) == 1 {
+        start(shared, port);
+    }
+    execute();
+    port.receiving.fetch_add(1, Ordering::AcqRel);
+    port.limit_reads();
 }
 
 fn handle(shared: &Shared, port: &Port, datagram: Bytes, way: Way) {
@@ -188,6 +241,18 @@ fn send(shared: &Shared, port: &Port, reply: &[u8], way: Way) {
     }
 }
 
+/// What was received. A handler may keep some bytes of it, which are not to cost the whole buffer: only what is large stays
+/// where it is.
+fn received(buffer: &Arc<[u8]>, length: usize) -> Bytes {
+    match buffer.get(..length) {
+        Some(datagram) if length <= COPIED => Bytes::copy_from_slice(datagram),
+        _ => Bytes::from_owner(Received(Arc::clone(buffer), length)),
+    }
+}
+
+/// Most bytes of a datagram that is copied out of the buffer.
+const COPIED: usize = 8 << 10;
+
 /// What was received, where it was: arguments may be large, and are mostly gone when the next datagram comes.
 struct Received(Arc<[u8]>, usize);
 
@@ -208,4 +273,19 @@ fn room(buffer: &mut Arc<[u8]>) -> &mut [u8] {
 thread_local! {
     /// What a thread receives into.
     static BUFFER: RefCell<Arc<[u8]>> = RefCell::new(Arc::from([]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_a_small_datagram_does_not_keep_the_buffer() {
+        let mut buffer: Arc<[u8]> = Arc::from([]);
+        room(&mut buffer)[..4].copy_from_slice(b"abcd");
+        let small = received(&buffer, 4);
+        assert_eq!((&small[..], Arc::strong_count(&buffer)), (&b"abcd"[..], 1));
+        let large = received(&buffer, COPIED + 1);
+        assert_eq!((large.len(), Arc::strong_count(&buffer)), (COPIED + 1, 2));
+    }
 }

@@ -45,10 +45,9 @@ pub struct Limits {
     pub kept_call: u64,
     /// The same for all calls together. Default 64 MiB.
     pub kept: u64,
-    /// Bytes of messages of pipelined multicasts ([`crate::Caller::pipeline`]) that are kept until they are whole, and some for each
-    /// chunk that they came in: large
-    /// arguments, and all that is stored before it is passed on. All of them together. Beyond: the server gives the message
-    /// up, with the status `ResourceExhausted`. Default 64 MiB.
+    /// Bytes of messages of pipelined multicasts ([`crate::Caller::pipeline`]) that are kept until they are whole, and a few
+    /// for each chunk that they came in: large arguments, and all that is stored before it is passed on. All of them
+    /// together. Beyond: the server gives the message up, with the status `ResourceExhausted`. Default 64 MiB.
     pub stored: u64,
 }
 

@@ -6,6 +6,7 @@
 mod library;
 
 use anyhow::{Context, Result, bail};
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::IntoRawFd;
 use std::path::Path;
@@ -58,7 +59,10 @@ pub fn prepare(folder: &Path) -> Result<()> {
 /// # Errors
 /// It is not there, or can't be loaded.
 pub fn library(folder: &Path) -> Result<Library> {
-    Library::load(&folder.join(LIBRARY))
+    let path = folder.join(LIBRARY);
+    // One that was loaded from there before is found by its name, even if the file is gone.
+    fs::metadata(&path).with_context(|| format!("there is no {}", path.display()))?;
+    Library::load(&path)
 }
 
 /// What libtirpc is compiled and linked with.

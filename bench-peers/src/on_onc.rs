@@ -55,7 +55,7 @@ impl Stack for Onc {
         let open = |address: &String| library.open(config.transport, address.parse()?, OWN_BUFFERS);
         let servers: Result<_> = fleet.addresses().iter().map(open).collect();
         Ok(Box::new(Caller {
-            library,
+            tirpc: library,
             transport: config.transport,
             servers: servers?,
             more: Vec::new(),
@@ -74,7 +74,7 @@ impl Stack for Onc {
 }
 
 struct Caller {
-    library: Library,
+    tirpc: Library,
     transport: Transport,
     servers: Vec<Handle>,
     /// Further handles for the first server, of the threads that call it at the same time.
@@ -106,7 +106,7 @@ impl Caller {
         self.more.truncate(calls);
         while self.more.len() < calls {
             let handle = self
-                .library
+                .tirpc
                 .open(self.transport, first.parse()?, OWN_BUFFERS)?;
             self.more.push(handle);
         }

@@ -18,7 +18,7 @@ pub(super) const BUFFER: u32 = 32 * 1_024;
 /// The client's side.
 pub(super) struct Tirpc {
     fleet: Fleet,
-    library: Library,
+    tirpc: Library,
     transport: Transport,
     servers: Vec<SocketAddrV4>,
     /// For each caller a handle for each server that it has called.
@@ -30,7 +30,7 @@ impl Tirpc {
     pub(super) fn connect(fleet: Fleet, config: &ServerConfig) -> Result<Self> {
         let servers = fleet.addresses().iter().map(|address| Ok(address.parse()?));
         Ok(Self {
-            library: tirpc::library(&config.folder)?,
+            tirpc: tirpc::library(&config.folder)?,
             transport: config.transport,
             servers: servers.collect::<Result<_>>()?,
             callers: Vec::new(),
@@ -54,8 +54,8 @@ impl Caller for Tirpc {
             Way::Consecutive(degree) | Way::Parallel(degree) | Way::Serial(degree) => degree,
         };
         let servers = self.servers.get(..servers).context("too few servers")?;
-        let (library, transport) = (self.library, self.transport);
-        let open = |server: &SocketAddrV4| library.open(transport, *server, BUFFER);
+        let (loaded, transport) = (self.tirpc, self.transport);
+        let open = |server: &SocketAddrV4| loaded.open(transport, *server, BUFFER);
         grow(&mut self.callers, load.callers, || Ok(Vec::new()))?;
         for handles in &mut self.callers {
             handles.truncate(servers.len());

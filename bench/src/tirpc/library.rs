@@ -106,7 +106,7 @@ impl Library {
         let client = unsafe { (self.open)(socket, address.port(), is_stream(transport), buffer) };
         let client = NonNull::new(client).with_context(|| format!("no client for {address}"))?;
         Ok(Handle {
-            library: *self,
+            tirpc: *self,
             client,
             answer: Vec::new(),
         })
@@ -129,7 +129,7 @@ fn is_stream(transport: Transport) -> c_int {
 /// A client handle, used by one thread at a time.
 #[derive(Debug)]
 pub struct Handle {
-    library: Library,
+    tirpc: Library,
     client: NonNull<Client>,
     answer: Vec<u8>,
 }
@@ -149,7 +149,7 @@ impl Handle {
         // SAFETY: the handle lives and is borrowed by this thread alone; the payload is only read, so many bytes of it;
         // the answer has room for as many.
         let status = unsafe {
-            (self.library.call)(
+            (self.tirpc.call)(
                 self.client.as_ptr(),
                 payload.as_ptr().cast(),
                 room,
@@ -158,7 +158,7 @@ impl Handle {
                 &mut length,
             )
         };
-        self.library.check(status)?;
+        self.tirpc.check(status)?;
         ensure!(length <= room, "an answer that is too long");
         Ok(&self.answer[..length as usize])
     }
@@ -171,14 +171,14 @@ impl Handle {
         let length = u32::try_from(argument.len())?;
         // SAFETY: the handle lives and is borrowed by this thread alone; so many bytes of the argument are only read.
         let status =
-            unsafe { (self.library.take)(self.client.as_ptr(), argument.as_ptr().cast(), length) };
-        self.library.check(status)
+            unsafe { (self.tirpc.take)(self.client.as_ptr(), argument.as_ptr().cast(), length) };
+        self.tirpc.check(status)
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: nobody uses it any more.
-        unsafe { (self.library.close)(self.client.as_ptr()) };
+        unsafe { (self.tirpc.close)(self.client.as_ptr()) };
     }
 }

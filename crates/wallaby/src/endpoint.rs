@@ -719,8 +719,8 @@ impl Inner {
         self.listened.store(micros(now), Ordering::Release);
     }
 
-    /// Whether the runtime may have been blocked for so long that peers believe this endpoint dead by `now`, in nanoseconds since it was made, and have
-    /// closed their connections without its having noticed.
+    /// Whether the runtime may have been blocked for so long that peers believe this endpoint dead by `now`, in nanoseconds
+    /// since it was made, and have closed their connections without its having noticed.
     pub(crate) fn was_away(&self, now: u64) -> bool {
         (now / 1000).saturating_sub(self.listened.load(Ordering::Acquire)) > self.away_after
     }

@@ -92,7 +92,7 @@ impl Liveness {
     /// The same, of a moment not long ago.
     pub(crate) fn time(&self, moment: Instant) -> Duration {
         let raw = moment.saturating_duration_since(self.epoch);
-        self.lock().clock.turn(raw, None)
+        self.lock().clock.turn(raw)
     }
 
     /// When something that is due at this time must be done.
@@ -121,7 +121,7 @@ impl Liveness {
     ) -> Admission {
         let raw = arrived.saturating_duration_since(self.epoch);
         let mut state = self.lock();
-        let now = state.clock.turn(raw, None);
+        let now = state.clock.turn(raw);
         let admission = state.records.admit(request, origin(peer, node), now);
         self.leave(state);
         admission
@@ -135,7 +135,8 @@ impl Liveness {
     }
 
     #[cold]
-    fn note_due(&self, state: MutexGuard<'_, State>, due: Duration) {
+    fn note_due(&self, mut state: MutexGuard<'_, State>, due: Duration) {
+        state.clock.arm_sooner(due);
         let moment = self.epoch + state.clock.raw(due);
         drop(state);
         if let Some(endpoint) = self.endpoint.upgrade() {
@@ -153,7 +154,7 @@ impl Liveness {
     ) {
         let raw = moment.saturating_duration_since(self.epoch);
         let mut state = self.lock();
-        let now = state.clock.turn(raw, None);
+        let now = state.clock.turn(raw);
         match answer {
             Message::Response(response) => {
                 state
@@ -179,7 +180,7 @@ impl Liveness {
     ) -> Result<Carried, Frozen> {
         let raw = self.epoch.elapsed();
         let mut state = self.lock();
-        let now = state.clock.turn(raw, None);
+        let now = state.clock.turn(raw);
         let records = &mut state.records;
         let carried = Carried {
             quiet: records.quiet(ticket, now),
@@ -205,7 +206,7 @@ impl Liveness {
     ) -> Option<Ticket> {
         let raw = self.epoch.elapsed();
         let mut state = self.lock();
-        let now = state.clock.turn(raw, None);
+        let now = state.clock.turn(raw);
         let undelivered = state
             .records
             .delegation_undelivered(ticket, request, own, now);
@@ -246,7 +247,7 @@ impl Liveness {
     pub(crate) fn passing(&self, response: &Response, next: &Peer) -> Option<Place> {
         let raw = self.epoch.elapsed();
         let mut state = self.lock();
-        let now = state.clock.turn(raw, None);
+        let now = state.clock.turn(raw);
         let passage = state.records.passing(response, session(next), now);
         self.leave(state);
         passage.map(Place::Passing)
@@ -256,7 +257,7 @@ impl Liveness {
     pub(crate) fn pong_passes(&self, pong: &Pong) {
         let raw = self.epoch.elapsed();
         let mut state = self.lock();
-        let now = state.clock.turn(raw, None);
+        let now = state.clock.turn(raw);
         state.records.pong_passes(pong, now);
         self.leave(state);
     }
@@ -265,7 +266,7 @@ impl Liveness {
     pub(crate) fn progressed(&self, ticket: Ticket) {
         let raw = self.epoch.elapsed();
         let mut state = self.lock();
-        let now = state.clock.turn(raw, None);
+        let now = state.clock.turn(raw);
         state.records.progressed(ticket, now);
         self.leave(state);
     }
@@ -295,7 +296,7 @@ impl Liveness {
     ) -> Result<WaitingId, Full> {
         let raw = self.epoch.elapsed();
         let mut state = self.lock();
-        let now = state.clock.turn(raw, None);
+        let now = state.clock.turn(raw);
         let put = state.waiting.put(initiator, payload, waits, now);
         put.map_err(|(full, _)| full)
     }
@@ -321,6 +322,7 @@ impl Liveness {
         }
         if let Some(due) = due {
             state.watched.insert((due, sequence));
+            state.clock.arm_sooner(due);
         }
     }
 }
@@ -497,7 +499,8 @@ impl Inner {
         let fresh = self.next_fresh();
         let mut state = self.liveness.lock();
         let due = state.next(fresh);
-        let now = state.clock.turn(raw, due);
+        state.clock.arm(due);
+        let now = state.clock.turn(raw);
         drop(state);
         self.note_written(now);
         let mut state = self.liveness.lock();
@@ -536,9 +539,13 @@ impl Inner {
     /// Says when to look again.
     pub(crate) fn look_again(&self) {
         let fresh = self.next_fresh();
-        let due = self.liveness.lock().next(fresh);
-        if let Some(due) = due {
-            self.note_due(self.liveness.moment(due));
+        let mut state = self.liveness.lock();
+        let due = state.next(fresh);
+        state.clock.arm(due);
+        let moment = due.map(|due| self.liveness.epoch + state.clock.raw(due));
+        drop(state);
+        if let Some(moment) = moment {
+            self.note_due(moment);
         }
     }
 
@@ -549,7 +556,7 @@ impl Inner {
         let begun = self.calls().begun_from(first)?;
         let raw = begun.saturating_duration_since(self.liveness.epoch);
         let mut state = self.liveness.lock();
-        let begun = state.clock.turn(raw, None);
+        let begun = state.clock.turn(raw);
         Some(begun + self.config.ping.period * 9 / 8)
     }
 

@@ -10,8 +10,9 @@ const PUNCTUAL: Duration = Duration::from_millis(5);
 /// Time that passes only while the process listens (PROTOCOL-NOTES 20).
 ///
 /// A process that was stopped for a second wakes up with a second's silence on all its clocks, and with every answer
-/// waiting in its sockets' buffers. Therefore all input is read before timers are judged; and by what the earliest timer
-/// comes late, all clocks are set back.
+/// waiting in its sockets' buffers. Therefore all input is read before timers are judged; and while the earliest timer is
+/// late, time stands still: also for that input, as time that went on with it and back with the timer would make good
+/// cookies, answers and pings come from the future.
 ///
 /// `raw` is the time since any fixed moment by a clock that never goes backwards; what comes out never does either, and
 /// is what [`crate::call::watch`] and [`crate::call::records`] call `now`. One clock serves a whole endpoint:
@@ -22,29 +23,46 @@ const PUNCTUAL: Duration = Duration::from_millis(5);
 ///
 /// let at = Duration::from_secs;
 /// let mut clock = Clock::default();
-/// assert_eq!(clock.turn(at(10), Some(at(11))), at(10));
+/// assert_eq!(clock.turn(at(10)), at(10));
+/// clock.arm(Some(at(11)));
 /// // It is 14, and what was due at 11 was not done: for three seconds nobody listened.
-/// assert_eq!(clock.turn(at(14), Some(at(11))), at(11));
+/// assert_eq!(clock.turn(at(14)), at(11));
 /// // What is due at 12 now, must be waited for until 15.
 /// assert_eq!(clock.raw(at(12)), at(15));
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Clock {
     behind: Duration,
+    /// When the driver has to wake up.
+    due: Option<Duration>,
+    /// The latest time that was told.
+    last: Duration,
 }
 
 impl Clock {
-    /// The driver wakes up: the time for all that it does in this turn of its loop. `due` is the earliest time at which
-    /// it had to wake up.
-    pub fn turn(&mut self, raw: Duration, due: Option<Duration>) -> Duration {
-        let now = raw.saturating_sub(self.behind);
-        match due.map(|due| now.saturating_sub(due)) {
-            Some(late) if late > PUNCTUAL => {
-                self.behind = self.behind.saturating_add(late);
-                now.saturating_sub(late)
-            }
-            _ => now,
+    /// The driver wakes up, or is asked for something: the time for all that it does then.
+    pub fn turn(&mut self, raw: Duration) -> Duration {
+        let mut now = raw.saturating_sub(self.behind);
+        if let Some(due) = self.due
+            && now.saturating_sub(due) > PUNCTUAL
+        {
+            let stood = due.max(self.last);
+            self.behind = self.behind.saturating_add(now.saturating_sub(stood));
+            now = now.min(stood);
         }
+        self.last = self.last.max(now);
+        now
+    }
+
+    /// All that was due is done, and the driver will wake up at `due` to do more, if it is not woken before; `None` if nothing
+    /// is to be done. Until it tells the next time, this one does not pass.
+    pub fn arm(&mut self, due: Option<Duration>) {
+        self.due = due;
+    }
+
+    /// The same, if the driver was not to wake up before anyway.
+    pub fn arm_sooner(&mut self, due: Duration) {
+        self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
     /// The raw time at which the driver has to wake up to do what is due then.
@@ -69,5 +87,56 @@ impl PingSettings {
     pub fn gc_timeout(&self) -> Duration {
         let timeouts = self.timeout.saturating_mul(2);
         self.period.saturating_add(timeouts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Pass(u64),
+        Arm(Option<u64>),
+        ArmSooner(u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            (0..20_u64).prop_map(Step::Pass),
+            proptest::option::of(0..40_u64).prop_map(Step::Arm),
+            (0..40_u64).prop_map(Step::ArmSooner),
+        ];
+        proptest::collection::vec(step, 0..100)
+    }
+
+    proptest! {
+        #[test]
+        fn time_never_goes_backwards_and_never_passes_what_is_due(steps in steps()) {
+            let (mut clock, mut raw, mut last) = (Clock::default(), Duration::ZERO, Duration::ZERO);
+            let mut due = None;
+            for step in steps {
+                let from_now = |millis: u64| last.saturating_sub(Duration::from_millis(10)) + Duration::from_millis(millis);
+                match step {
+                    Step::Pass(millis) => raw += Duration::from_millis(millis),
+                    Step::Arm(at) => {
+                        due = at.map(from_now);
+                        clock.arm(due);
+                    }
+                    Step::ArmSooner(at) => {
+                        let at = from_now(at);
+                        due = Some(due.map_or(at, |due: Duration| due.min(at)));
+                        clock.arm_sooner(at);
+                    }
+                }
+                let now = clock.turn(raw);
+                prop_assert!(now >= last, "{now:?} after {last:?}");
+                prop_assert!(now <= due.map_or(raw, |due| (due + PUNCTUAL).max(last)));
+                prop_assert_eq!(clock.raw(now), raw);
+                last = now;
+            }
+        }
     }
 }

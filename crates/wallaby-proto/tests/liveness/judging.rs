@@ -541,11 +541,12 @@ fn silence_counts_only_while_the_client_listens() {
     let mut clock = Clock::default();
     let mut desk = Desk::new();
     desk.pong(1, "0", running());
-    let due = desk.watch.next_timeout();
-    let now = clock.turn(Duration::from_millis(5000), due);
+    clock.arm(desk.watch.next_timeout());
+    let now = clock.turn(Duration::from_millis(5000));
     desk.watch.handle_timeout(&mut desk.initiator, now);
     assert_eq!(desk.actions(), ["ping 0 at m1"]);
-    let later = clock.turn(Duration::from_millis(5010), desk.watch.next_timeout());
+    clock.arm(desk.watch.next_timeout());
+    let later = clock.turn(Duration::from_millis(5010));
     assert_eq!(later - now, Duration::from_millis(10));
 }
 

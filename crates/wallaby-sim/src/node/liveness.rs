@@ -33,8 +33,7 @@ impl Node {
 
     /// The node begins a turn: something happened.
     pub(super) fn turn(&mut self, context: &Context<'_>) {
-        let due = self.due.filter(|_| !context.is(Broken::TimersFirst));
-        self.now = self.clock.turn(self.raw(context), due);
+        self.now = self.clock.turn(self.raw(context));
     }
 
     /// The time of this node's own clock.
@@ -63,6 +62,8 @@ impl Node {
             .chain(self.gate.next_timeout())
             .chain(self.waiting.next_timeout())
             .min();
+        self.clock
+            .arm(due.filter(|_| !context.is(Broken::TimersFirst)));
         if due == self.due {
             return;
         }

@@ -182,12 +182,7 @@ impl Core {
     /// It is so late by the socket's clock.
     pub(super) fn set_time(&mut self, raw: Duration) {
         self.raw = raw.max(self.raw);
-        self.now = self.clock.turn(self.raw, None);
-    }
-
-    /// The same, and all that has arrived was read: what was due at `due` is done now.
-    fn set_time_late(&mut self, due: Duration) {
-        self.now = self.clock.turn(self.raw, Some(due));
+        self.now = self.clock.turn(self.raw);
     }
 
     /// When something has to be done next, by the state machines' clock.
@@ -205,8 +200,10 @@ impl Core {
     }
 
     /// How long until something has to be done; `None` is for ever.
-    pub(super) fn time_left(&self) -> Option<Duration> {
-        let machines = self.due().map(|due| self.clock.raw(due));
+    pub(super) fn time_left(&mut self) -> Option<Duration> {
+        let due = self.due();
+        self.clock.arm(due);
+        let machines = due.map(|due| self.clock.raw(due));
         let alarm = self.alarms.first().map(|first| first.0);
         let next = machines.into_iter().chain(alarm).min()?;
         Some(next.saturating_sub(self.raw))
@@ -219,9 +216,8 @@ impl Core {
 
     /// Does what is due. All that has arrived must have been handled.
     pub(super) fn handle_timeouts(&mut self) {
-        if let Some(due) = self.due().filter(|due| self.clock.raw(*due) <= self.raw) {
-            self.set_time_late(due);
-            let now = self.now;
+        let now = self.now;
+        if self.due().is_some_and(|due| due <= now) {
             self.gate.handle_timeout(now);
             self.end_dials();
             self.note_written();

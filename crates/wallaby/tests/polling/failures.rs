@@ -321,6 +321,36 @@ fn time_in_which_nobody_turned_an_endpoint_is_no_silence() {
     assert_eq!(answers, [Ok("done".to_owned())]);
 }
 
+/// What arrives while a timer is late is handled in the time that the timer then finds: time that went back between them would
+/// make the proof of an address, which a new connection shows, one of the future.
+#[test]
+fn an_endpoint_that_wakes_up_late_takes_new_connections() {
+    let (world, mut first, mut server) = pair(29);
+    let serve = server.serve(&work::ONE, |request, (what,)| {
+        request.respond(&what)?;
+        Ok(())
+    });
+    serve.expect("no other has its name");
+    for late in 0..200 {
+        let call_one = |client: &mut Endpoint<Link>, server: Address| {
+            let target = work::one("here".into());
+            client
+                .call(server, target, &CallOptions::default())
+                .expect("it is sent");
+        };
+        call_one(&mut first, server.address()); // of which something is left to do, later
+        let (answers, _) = outcome(&world, &mut [&mut first, &mut server]);
+        assert_eq!(answers.len(), 1);
+        let mut client = world.bind(Endpoint::builder());
+        call_one(&mut client, server.address());
+        client.turn(Wait::Not).expect("it asks for a connection");
+        world.pass(Duration::from_micros(late * 250));
+        let (answers, end) = outcome(&world, &mut [&mut client, &mut server]);
+        assert!(matches!(end, Event::Complete { .. }), "{late}: {end:?}");
+        assert_eq!(answers, [Ok("here".to_owned())]);
+    }
+}
+
 /// On a real socket, where the system says at once that nobody is there.
 #[test]
 fn a_closed_port_is_a_failure_at_once() {

@@ -130,8 +130,7 @@ impl World {
     /// The machine wakes up: its time for this turn.
     fn turn(&mut self, m: usize) -> Duration {
         let raw = Duration::from_millis(self.now);
-        let machine = &mut self.machines[m];
-        machine.clock.turn(raw, machine.due)
+        self.machines[m].clock.turn(raw)
     }
 
     /// Does all that the protocol asks for, and plans when to wake up next.
@@ -163,6 +162,7 @@ impl World {
         let due = watches.chain(machine.records.next_timeout()).min();
         if due != machine.due {
             machine.due = due;
+            machine.clock.arm(due);
             if let Some(due) = due {
                 let raw = machine.clock.raw(due);
                 let at = raw.as_micros().div_ceil(1000) as u64;

@@ -85,7 +85,7 @@ impl<'a> RawRequest<'a> {
 
     /// The endpoint that sent this request; `None` if its connection has ended meanwhile.
     pub fn delegator(&self) -> Option<NodeId> {
-        self.core.peers.get(&self.job().from)?.node()
+        self.core.peers.get(self.job().from)?.node()
     }
 
     /// Pairs that travel down the tree.

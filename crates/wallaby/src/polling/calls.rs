@@ -11,7 +11,7 @@ use wallaby_proto::datagram::MAX_MESSAGE;
 use wallaby_proto::wire::{
     Budgets, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
 };
-use wallaby_proto::{Address, CallId, RequestId, Token};
+use wallaby_proto::{Address, CallId, NodeId, RequestId, Token};
 
 use super::core::{Alarm, Core, Queued};
 use super::event::{Answer, CallKey, Event};
@@ -80,6 +80,8 @@ pub(super) struct Root {
     /// Where it went out, and how far that must be written for it.
     pub(super) session: Option<PeerId>,
     pub(super) mark: Mark,
+    /// Who was there.
+    pub(super) node: Option<NodeId>,
     /// That has ended.
     pub(super) lost: bool,
 }
@@ -361,6 +363,7 @@ impl Core {
             server: to.clone(),
             session: None,
             mark: Mark::Written(0),
+            node: None,
             lost: false,
         });
         let budgets = call.share();
@@ -650,6 +653,7 @@ impl Core {
         if let (Some(root), Some(peer)) = (call.root(request), self.peers.get_mut(session)) {
             root.session = Some(session);
             root.mark = mark;
+            root.node = peer.node();
             root.lost = false;
             peer.busy += 1;
         }
@@ -747,7 +751,6 @@ pub(super) fn most_to(to: &Address, limit: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wallaby_proto::NodeId;
 
     fn call(sequence: u64) -> Box<Call> {
         let initiator = NodeId::new(1).expect("not zero");

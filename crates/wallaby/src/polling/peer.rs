@@ -293,6 +293,11 @@ impl Peer {
         self.queues.get_or_insert_default()
     }
 
+    /// Whether anything waits.
+    pub(super) fn holds_messages(&self) -> bool {
+        self.queues.is_some()
+    }
+
     /// Whether requests wait.
     pub(super) fn holds_requests(&self) -> bool {
         let queues = self.queues.as_ref();

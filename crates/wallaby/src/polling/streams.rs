@@ -320,7 +320,9 @@ impl Core {
             return;
         };
         stream.queued = false;
+        let before = stream.connection.counters().bytes_sent;
         let written = stream.write(now);
+        let progress = stream.connection.counters().bytes_sent > before;
         let wanted = stream.wanted(most);
         if wanted != stream.interest {
             stream.interest = wanted;
@@ -337,6 +339,9 @@ impl Core {
         if self.streams.look.is_none() {
             let interval = self.config.keep_alive.interval();
             self.streams.look = interval.map(|interval| now.saturating_add(interval));
+        }
+        if progress && self.peers.get(id).is_some_and(Peer::holds_messages) {
+            self.pump(id); // what waits for room, not for credit
         }
         if let Err(error) = written {
             tracing::debug!(%error, "a connection takes nothing more");

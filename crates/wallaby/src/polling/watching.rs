@@ -100,10 +100,9 @@ impl Core {
             retries: 0,
             partial: false,
         };
-        let peers = &self.peers;
         let servers = call.roots.iter().map(|root| Location {
             address: Some(root.server.clone()),
-            node: root.session.and_then(|id| peers.get(id)?.node()),
+            node: root.node,
         });
         let servers: Vec<Location> = servers.collect();
         call.watch = Some(Box::new(Watch::new(

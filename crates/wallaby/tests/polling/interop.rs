@@ -22,14 +22,11 @@ enum Over {
 }
 
 /// Where a server listens: its number in the chain says where, if they differ.
-fn somewhere(over: Over, number: usize) -> (String, Option<Path>) {
+fn somewhere(over: Over, number: usize) -> String {
     match over {
-        Over::Udp => ("udp://127.0.0.1:0".to_owned(), None),
-        Over::Tcp => ("tcp://127.0.0.1:0".to_owned(), None),
-        Over::Unix => {
-            let path = Path::new();
-            (path.text(), Some(path))
-        }
+        Over::Udp => UDP.to_owned(),
+        Over::Tcp => "tcp://127.0.0.1:0".to_owned(),
+        Over::Unix => Path::new().text(), // who listens there removes it
         Over::All => somewhere([Over::Unix, Over::Udp, Over::Tcp][number % 3], number),
     }
 }
@@ -171,10 +168,10 @@ async fn chain(
     let (mut polling, mut tokio, mut next) = (Vec::new(), Vec::new(), None);
     for number in 0..servers {
         next = Some(if (number % 2 == 0) == last_is_polling {
-            polling.push(Server::start(next, somewhere(over, number).0));
+            polling.push(Server::start(next, somewhere(over, number)));
             polling[polling.len() - 1].address.clone()
         } else {
-            tokio.push(tokio_server(next, &somewhere(over, number).0).await);
+            tokio.push(tokio_server(next, &somewhere(over, number)).await);
             at(&tokio[tokio.len() - 1])
         });
     }
@@ -215,7 +212,7 @@ fn cases() -> Vec<(Over, usize, bool)> {
 async fn an_initiator_on_tokio_calls_mixed_chains() {
     patience(async {
         for (over, servers, last_is_polling) in cases() {
-            let (here, _file) = somewhere(over, 0);
+            let here = somewhere(over, 0);
             let client = wallaby::Endpoint::bind(&here).await.expect("a socket");
             let (_polling, _tokio, first) = chain(over, servers, last_is_polling).await;
             for _ in 0..3 {
@@ -248,7 +245,7 @@ fn a_polling_initiator_calls_mixed_chains() {
         .build();
     let runtime = runtime.expect("a runtime");
     for (over, servers, last_is_polling) in cases() {
-        let (here, _file) = somewhere(over, 1);
+        let here = somewhere(over, 1);
         let mut client = polling::Endpoint::bind(&here).expect("a socket");
         let (_polling, _tokio, first) = runtime.block_on(chain(over, servers, last_is_polling));
         for wait in [Wait::Forever, Wait::Not] {
@@ -380,15 +377,15 @@ async fn large_messages_pass_between_the_drivers() {
     patience(async {
         for over in [Over::Tcp, Over::Unix] {
             let large = "a".repeat(3 << 20);
-            let polling = Server::start(None, somewhere(over, 0).0);
-            let tokio = tokio_server(None, &somewhere(over, 0).0).await;
+            let polling = Server::start(None, somewhere(over, 0));
+            let tokio = tokio_server(None, &somewhere(over, 0)).await;
             let client = wallaby::Endpoint::client().expect("there is a runtime");
             let answer = work::at(&client, polling.address.clone());
             let answer = answer.one(large.clone()).await;
             assert!(answer.expect("an answer") == large);
             let to = at(&tokio);
             let asked = tokio::task::spawn_blocking(move || {
-                let (here, _file) = somewhere(over, 0);
+                let here = somewhere(over, 0);
                 let mut client = polling::Endpoint::bind(&here).expect("a socket");
                 let target = work::one(large.clone());
                 let answer = client.ask(to, target, &CallOptions::default(), Wait::Forever);
@@ -410,7 +407,7 @@ fn a_server_that_is_gone_is_noticed() {
             .build();
         let runtime = runtime.expect("a runtime");
         let (told, heard) = mpsc::channel();
-        let (there, file) = somewhere(over, 0);
+        let there = somewhere(over, 0);
         let server = runtime.block_on(async {
             let held = Service::new("test").method(
                 &work::ONE,
@@ -423,7 +420,7 @@ fn a_server_that_is_gone_is_noticed() {
             builder.bind().await.expect("a socket")
         });
         let to = at(&server);
-        let (here, _file) = somewhere(over, 0);
+        let here = somewhere(over, 0);
         let builder = polling::Endpoint::builder();
         let builder = builder.ping(Duration::from_millis(20), Duration::from_secs(1000));
         let mut client = builder.bind(&here).expect("a socket");
@@ -435,14 +432,17 @@ fn a_server_that_is_gone_is_noticed() {
         }
         drop(server);
         runtime.shutdown_background();
-        drop(file);
-        let failure = loop {
+        // It may have said so itself, in its last words.
+        loop {
             client.turn(Wait::Forever).expect("the sockets live");
-            if let Some(Event::Failed { failure, .. }) = client.next_event() {
-                break failure;
+            match client.next_event() {
+                Some(Event::Failed { failure, .. }) => {
+                    break assert!(matches!(*failure, wallaby::Failure::Lost(_)), "{failure}");
+                }
+                Some(Event::Complete { statuses, .. }) => break assert_eq!(statuses, 1),
+                _ => {}
             }
-        };
-        assert!(matches!(*failure, wallaby::Failure::Lost(_)), "{failure}");
+        }
         let target = work::one("hop".into());
         let failed = client.ask(to, target, &CallOptions::default(), Wait::Forever);
         let Err(CallError::Failed(wallaby::Failure::NotSent { error, .. })) = failed else {

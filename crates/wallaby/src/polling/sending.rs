@@ -362,11 +362,6 @@ impl Core {
         method: &MethodDefinition,
         born: Option<Duration>,
     ) -> Result<Mark, Refusal> {
-        let now = self.now;
-        let carrier = self.carrier(id);
-        if !carrier.ok_or(Refusal::NotOpen)?.confirm(now) {
-            return Err(Refusal::Blocked);
-        }
         let Some(hello) = self.peers.get(id).and_then(|peer| peer.hello()) else {
             return Err(Refusal::NotOpen);
         };
@@ -376,10 +371,12 @@ impl Core {
         if let Some(key) = self.config.cluster_keys.first() {
             key.seal(request, hello.node, self.address.as_ref());
         }
-        let carrier = self.carrier(id);
-        let mark = carrier
-            .ok_or(Refusal::NotOpen)?
-            .send_request(request, method)?;
+        let now = self.now;
+        let mut carrier = self.carrier(id).ok_or(Refusal::NotOpen)?;
+        if !carrier.confirm(now) {
+            return Err(Refusal::Blocked);
+        }
+        let mark = carrier.send_request(request, method)?;
         self.use_peer(id);
         Ok(mark)
     }

@@ -130,6 +130,7 @@ impl Streams {
 
     /// When something has to be done next.
     pub(super) fn due(&self) -> Option<Duration> {
+        self.epoll.as_ref()?;
         let all = [self.look, self.stall_check, self.accept_again];
         all.into_iter().flatten().min()
     }

@@ -299,7 +299,9 @@ fn the_thesis_patterns_take_its_messages() -> Result<(), Box<dyn Error>> {
         };
         let counted = (row.messages, row.client_messages);
         let expected = (Some(f64::from(messages)), Some(f64::from(client)));
-        if row.transport != "udp" {
+        if row.system.starts_with("wallaby-polling") {
+            assert_eq!(counted, (None, None), "nobody counts there: {row:?}");
+        } else if row.transport != "udp" {
             assert_eq!(counted, expected, "{row:?}");
         } else if counted.0.is_some() {
             // What comes late is asked about, and on a busy machine it may be.

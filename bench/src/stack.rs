@@ -4,7 +4,7 @@ use crate::fleet::{Fleet, ServerConfig, Transport};
 use crate::floor::{self, Floor, LARGEST_DATAGRAM, LARGEST_PAYLOAD, Loops};
 use crate::harness::{Latencies, Traffic};
 use crate::pattern::{Pattern, Routes, Shape};
-use crate::{on_polling, on_wallaby};
+use crate::{meter, on_polling, on_wallaby};
 use anyhow::Result;
 use std::fmt;
 use std::time::Duration;
@@ -92,10 +92,12 @@ pub enum Own {
     Wallaby,
     /// Wallaby's polling driver.
     WallabyPolling,
+    /// Wallaby, with its processor time split into parts by a [`meter`](crate::meter) that takes some itself.
+    WallabySplit,
 }
 
 impl Own {
-    /// All of them.
+    /// All of them that latencies are compared of.
     pub const ALL: [&'static dyn Stack; 4] = [
         &Self::FloorBlocking,
         &Self::FloorTokio,
@@ -111,6 +113,7 @@ impl Stack for Own {
             Self::FloorTokio => "floor-tokio",
             Self::Wallaby => "wallaby",
             Self::WallabyPolling => "wallaby-polling",
+            Self::WallabySplit => "wallaby-split",
         }
     }
 
@@ -123,7 +126,7 @@ impl Stack for Own {
         let largest = match transport {
             Transport::Udp => LARGEST_DATAGRAM,
             _ if *self == Self::WallabyPolling => return None, // it is on UDP
-            Transport::Shm if *self != Self::Wallaby => return None, // the loops are on sockets
+            Transport::Shm if !matches!(self, Self::Wallaby | Self::WallabySplit) => return None, // the loops are on sockets
             Transport::Tcp | Transport::Unix | Transport::Shm => LARGEST_PAYLOAD,
         };
         if payload > largest {
@@ -133,6 +136,8 @@ impl Stack for Own {
         Some(match (self, pattern) {
             (Self::Wallaby, Pattern::Multihop(_)) => "wallaby-dpc",
             (Self::Wallaby, _) => "wallaby-rpc",
+            (Self::WallabySplit, Pattern::Multihop(_)) => "wallaby-split-dpc",
+            (Self::WallabySplit, _) => "wallaby-split-rpc",
             (Self::WallabyPolling, Pattern::Multihop(_)) => "wallaby-polling-dpc",
             (Self::WallabyPolling, _) => "wallaby-polling-rpc",
             // One loop sends one message at a time; over UDP nobody would repeat what gets lost.
@@ -160,7 +165,9 @@ impl Stack for Own {
         Ok(match self {
             Self::FloorBlocking => Box::new(floor(fleet, Loops::Blocking)?),
             Self::FloorTokio => Box::new(floor(fleet, Loops::Tokio)?),
-            Self::Wallaby => Box::new(on_wallaby::Caller::connect(fleet, config, payload)?),
+            Self::Wallaby | Self::WallabySplit => {
+                Box::new(on_wallaby::Caller::connect(fleet, config, payload)?)
+            }
             Self::WallabyPolling => Box::new(on_polling::Caller::connect(fleet, config, payload)?),
         })
     }
@@ -170,6 +177,10 @@ impl Stack for Own {
             Self::FloorBlocking => floor::serve(Loops::Blocking, config),
             Self::FloorTokio => floor::serve(Loops::Tokio, config),
             Self::Wallaby => on_wallaby::serve(config),
+            Self::WallabySplit => {
+                let _measuring = meter::begin();
+                on_wallaby::serve(config)
+            }
             Self::WallabyPolling => on_polling::serve(config),
         }
     }

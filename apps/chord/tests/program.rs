@@ -62,8 +62,20 @@ impl Drop for Up {
 fn a_ring_is_asked() {
     let up = Up::start(
         "asked",
-        &["--processes", "3", "--nodes", "64", "--transport", "unix"],
+        &[
+            "--processes",
+            "3",
+            "--nodes",
+            "64",
+            "--transport",
+            "unix",
+            "--link",
+            "300us",
+        ],
     );
+    // Who asks is as far away as the page says.
+    let page = std::fs::read_to_string(&up.page).unwrap();
+    assert!(page.contains("\"link_us\": 300"), "{page}");
     let missing = up.ask(&["get", "wallaby"]);
     assert_eq!(missing.status.code(), Some(1));
     assert_eq!(
@@ -182,8 +194,8 @@ fn wrong_usage_and_missing_rings_are_told_apart() {
         .unwrap();
     let mut file = std::fs::File::create(&page).unwrap();
     let address: wallaby::Address = format!("tcp://{free}").parse().unwrap();
-    file.write_all(&serde_json::to_vec(&[address]).unwrap())
-        .unwrap();
+    let ring = serde_json::json!({"hosts": [address], "link_us": 0});
+    file.write_all(&serde_json::to_vec(&ring).unwrap()).unwrap();
     let output = run(&["get", "key", "--at", page.to_str().unwrap()]);
     std::fs::remove_file(&page).unwrap();
     assert_eq!(output.status.code(), Some(1));

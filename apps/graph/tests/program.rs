@@ -107,16 +107,11 @@ struct Up(Child);
 
 impl Up {
     fn start(store: &str, servers: &str, transport: &str) -> Self {
-        let arguments = [
-            "up",
-            "--store",
-            store,
-            "--servers",
-            servers,
-            "--transport",
-            transport,
-        ];
-        let mut command = program(&arguments);
+        Self::start_with(store, &["--servers", servers, "--transport", transport])
+    }
+
+    fn start_with(store: &str, more: &[&str]) -> Self {
+        let mut command = program(&[&["up", "--store", store], more].concat());
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let serves = |line: &String| line.starts_with("serving");
@@ -175,6 +170,49 @@ fn a_store_is_loaded_once_and_served_by_any_number_of_servers() {
 }
 
 #[test]
+fn on_emulated_links_bench_tells_what_the_hops_allow() {
+    let scratch = Scratch::new("test").unwrap();
+    let store = text(scratch.path());
+    stdout(&run(&["load", "--generate", "30", "--store", store]));
+    let bench = |more: &[&str]| {
+        let common = [
+            "bench",
+            "--times",
+            "10",
+            "--queries",
+            "is1,is5",
+            "--store",
+            store,
+        ];
+        run(&[&common, more].concat())
+    };
+    let links = |output: &Output| -> Vec<String> {
+        let links = |line: &str| serde_json::from_str::<Value>(line).unwrap()[8].clone();
+        let lines = stdout(output);
+        lines
+            .lines()
+            .map(|line| links(line).as_str().unwrap().to_owned())
+            .collect()
+    };
+    // One hop there and back in both forms; two hops, and back, against there and back twice.
+    let expected = ["2.0", "2.0", "3.0", "4.0"];
+    let own = bench(&["--json", "--link", "300us", "--servers", "2"]);
+    assert_eq!(links(&own), expected);
+    assert!(stdout(&bench(&["--link", "300us"])).contains("\nover them: "));
+
+    let _up = Up::start_with(store, &["--servers", "2", "--link", "300us"]);
+    let page = fs::read_to_string(scratch.path().join("cluster.json")).unwrap();
+    assert!(page.contains("\"link_us\": 300"), "{page}");
+    assert_eq!(links(&bench(&["--json"])), expected);
+    let refused = bench(&["--link", "1ms"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("a cluster serves") && said.contains("up --link"),
+        "{said}"
+    );
+}
+
+#[test]
 fn explain_draws_the_tree_as_it_ran() {
     let reference = Reference::of(&network(30, 23));
     let most = |query: &Query| reference.result(*query).as_array().unwrap().len();
@@ -229,6 +267,7 @@ fn mistakes_are_told() {
         "no cluster serves",
     );
     says(&["query", "is2", "--message", "1"], 2, "--person");
+    says(&["bench", "--link", "1h"], 2, "'1h' is not a span of time");
     says(&["query", "is9", "--message", "1"], 2, "is9");
     says(&["up", "--store", store], 1, "nothing was loaded");
     says(&["load", store, "--store", store], 1, "no data set");

@@ -107,7 +107,10 @@ fn pictures_are_the_same_files_however_they_are_made() {
         ],
     );
     assert!(few > 4 && many > 4);
-    let _up = Up::start(&page, &["--servers", "3"]);
+    let _up = Up::start(&page, &["--servers", "3", "--link", "300us"]);
+    // Who asks is as far away as the page says.
+    let told = std::fs::read_to_string(&page).unwrap();
+    assert!(told.contains("\"link_us\": 300"), "{told}");
     same("c.png", &["render", "--at", &page]);
     same(
         "d.png",

@@ -19,7 +19,7 @@ impl Up {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let mut processes = self.size.start().await?;
         let hosts = processes.hosts();
-        process::announce(&self.page.at, &hosts)?;
+        process::announce(&self.page.at, &processes.ring())?;
         println!(
             "a ring of {} nodes in {} processes; {} says where:",
             processes.setup(self.size.nodes).members().len(),

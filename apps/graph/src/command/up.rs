@@ -1,24 +1,18 @@
 //! `wallaby-graph up`: a cluster that serves a store until it is told to end.
 
-use super::StoreFolder;
+use super::{Servers, StoreFolder, client};
 use crate::census;
-use crate::client::Client;
-use crate::process::{self, Processes, Transport};
+use crate::process;
 use crate::store::Store;
 use anyhow::{Context, bail};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
-use wallaby::Endpoint;
 
 /// Which cluster.
 #[derive(Debug, Args)]
 pub(super) struct Up {
-    /// How many server processes
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
-    servers: u32,
-    /// What they talk over
-    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
-    transport: Transport,
+    #[command(flatten)]
+    servers: Servers,
     #[command(flatten)]
     of: StoreFolder,
 }
@@ -30,10 +24,10 @@ impl Up {
             let folder = folder.display();
             format!("nothing was loaded into {folder}: 'wallaby-graph load' does that")
         })?;
-        let mut processes = Processes::start(folder, self.servers, self.transport).await?;
-        let placement = processes.placement().clone();
-        process::announce(folder, &placement)?;
-        let client = Client::new(Endpoint::client()?, placement);
+        let mut processes = self.servers.start(folder).await?;
+        let running = processes.running();
+        process::announce(folder, &running)?;
+        let client = client(&running).await?;
         println!("{}", census::counts(&client).await?);
         for server in client.placement().servers() {
             println!("  {server}");

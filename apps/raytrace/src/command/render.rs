@@ -33,7 +33,7 @@ pub(super) struct Render {
     #[arg(long)]
     rpc: bool,
     /// Use servers that 'up' has started, with their scene
-    #[arg(long, value_name = "PAGE", conflicts_with_all = ["scene", "servers"])]
+    #[arg(long, value_name = "PAGE", conflicts_with_all = ["scene", "servers", "transport", "link"])]
     at: Option<PathBuf>,
     /// Do not draw the growing picture in the terminal
     #[arg(long)]

@@ -29,7 +29,7 @@ impl Up {
             ready = start => ready?,
             asked = interrupted() => return asked,
         };
-        process::announce(&self.page, ready.client.servers())?;
+        process::announce(&self.page, ready.client.servers(), self.servers.link)?;
         println!("{}: {} triangles", ready.world.name, ready.world.triangles);
         let ids = ready
             .processes

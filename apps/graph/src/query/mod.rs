@@ -11,6 +11,7 @@ pub mod is4;
 pub mod is5;
 pub mod is6;
 pub mod is7;
+pub mod step;
 
 use crate::client::{Answers, Client};
 use crate::model::{MessageId, PersonId};

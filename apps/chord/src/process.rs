@@ -362,10 +362,12 @@ pub fn announce(page: &Path, ring: &Ring) -> anyhow::Result<()> {
         .with_context(|| format!("{} can't be written", page.display()))
 }
 
-/// The ring is gone.
-pub fn withdraw(page: &Path) {
-    // If the page stays, who reads it finds nobody there, and says so.
-    let _ = std::fs::remove_file(page);
+/// The ring is gone. A page that tells of another one by now stays.
+pub fn withdraw(page: &Path, ring: &Ring) {
+    if find(page).is_ok_and(|told| told == *ring) {
+        // If the page stays, who reads it finds nobody there, and says so.
+        let _ = std::fs::remove_file(page);
+    }
 }
 
 /// Where the ring is that a page tells of.

@@ -278,7 +278,23 @@ fn mistakes_are_told() {
         1,
         "person_0_0.csv, line 2",
     );
+    says(
+        &["load", store, "--store", store],
+        1,
+        "note: the data set has no file 'post'",
+    );
+    fs::write(scratch.path().join("forum_0_0.csv"), b"id\n1|\xff\xfe\n").unwrap();
+    fs::write(scratch.path().join("person_0_0.csv"), "id\n").unwrap();
+    says(
+        &["load", store, "--store", store],
+        1,
+        "forum_0_0.csv, line 2: can't be read",
+    );
     says(&["up", "--store", store], 1, "nothing was loaded");
+    stdout(&run(&["load", "--generate", "20", "--store", store]));
+    let _up = Up::start(store, "1", "tcp");
+    let again = ["load", "--replace", "--generate", "20", "--store", store];
+    says(&again, 1, "in use by another process, perhaps by a cluster");
 }
 
 #[test]

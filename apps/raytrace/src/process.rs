@@ -211,6 +211,14 @@ pub fn announce(page: &Path, servers: &[Address], link: Duration) -> anyhow::Res
         .with_context(|| format!("{} can't be written", page.display()))
 }
 
+/// The servers are gone. A page that tells of others by now stays.
+pub fn withdraw(page: &Path, servers: &[Address]) {
+    if find(page).is_ok_and(|(told, _)| told == servers) {
+        // If the page stays, who reads it finds nobody there, and says so.
+        let _ = std::fs::remove_file(page);
+    }
+}
+
 /// Where servers are that were announced, and how long a message to them is on its way.
 ///
 /// # Errors

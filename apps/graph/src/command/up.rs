@@ -32,6 +32,9 @@ impl Up {
         for server in client.placement().servers() {
             println!("  {server}");
         }
+        if !running.link().is_zero() {
+            println!("every message takes {:?}, as on a network", running.link());
+        }
         if let Some(person) = census::sample(&client, 1).await?.persons.first() {
             println!("serving until Ctrl-C; try: wallaby-graph query is2 --person {person}");
         }

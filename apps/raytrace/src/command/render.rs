@@ -4,7 +4,7 @@ use super::settings::{Ready, Servers, WhichPicture, WhichScene};
 use crate::hosting::{Messages, Meter};
 use crate::lost::Lost;
 use crate::picture::Picture;
-use crate::preview::{Drawn, Preview, write};
+use crate::preview::{Drawn, Preview, check_writable, write};
 use crate::render::{Form, Settings, dpc, local, rpc};
 use clap::Args;
 use serde_json::json;
@@ -55,6 +55,7 @@ struct Made {
 
 impl Render {
     pub(super) async fn run(self) -> anyhow::Result<()> {
+        check_writable(&self.out)?;
         let settings = self.picture.settings();
         let drawn = match self.no_preview {
             true => Drawn::Progress,

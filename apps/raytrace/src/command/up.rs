@@ -39,6 +39,12 @@ impl Up {
         for (server, id) in ready.client.servers().iter().zip(ids) {
             println!("  {server} (process {id})");
         }
+        if !self.servers.link.is_zero() {
+            println!(
+                "every message takes {:?}, as on a network",
+                self.servers.link
+            );
+        }
         println!(
             "serving until Ctrl-C; try: wallaby-raytrace render --at {}",
             self.page.display()
@@ -50,8 +56,7 @@ impl Up {
             },
             None => None,
         };
-        // If the page stays, who reads it finds nobody there, and says so.
-        let _ = std::fs::remove_file(&self.page);
+        process::withdraw(&self.page, ready.client.servers());
         ready.end().await;
         match ended {
             Some(ended) => bail!("{ended}"),

@@ -138,7 +138,7 @@ fn a_store_is_loaded_once_and_served_by_any_number_of_servers() {
     assert!(stdout(&run(&load)).contains("loaded already"));
     for (servers, transport) in [("2", "tcp"), ("3", "unix")] {
         // The first one is killed; its servers end with it.
-        let _up = Up::start(store, servers, transport);
+        let up = Up::start(store, servers, transport);
         for query in reference.queries().into_iter().step_by(37) {
             for form in [&[][..], &["--rpc"]] {
                 let words = query.to_string();
@@ -166,6 +166,16 @@ fn a_store_is_loaded_once_and_served_by_any_number_of_servers() {
             store,
         ];
         assert_eq!(stdout(&run(&bench)).lines().count(), 2);
+        let only_sockets_of_servers = |pid: u32| {
+            let folder = std::env::temp_dir().join(format!("wallaby-graph-{pid}"));
+            let files = fs::read_dir(folder).into_iter().flatten().flatten();
+            files.into_iter().all(|file| {
+                let name = file.file_name();
+                name.to_string_lossy().starts_with("server-")
+            })
+        };
+        // Servers take theirs away when who started them is killed; nobody would take away others.
+        assert!(only_sockets_of_servers(up.0.id()));
     }
 }
 

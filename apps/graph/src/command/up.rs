@@ -1,12 +1,14 @@
 //! `wallaby-graph up`: a cluster that serves a store until it is told to end.
 
-use super::{Servers, StoreFolder, client};
+use super::{Servers, StoreFolder};
 use crate::census;
+use crate::client::Client;
 use crate::process;
 use crate::store::Store;
 use anyhow::{Context, bail};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
+use wallaby::Endpoint;
 
 /// Which cluster.
 #[derive(Debug, Args)]
@@ -27,7 +29,8 @@ impl Up {
         let mut processes = self.servers.start(folder).await?;
         let running = processes.running();
         process::announce(folder, &running)?;
-        let client = client(&running).await?;
+        // One that does not listen: it would leave a socket behind if this process is killed.
+        let client = Client::new(Endpoint::client()?, processes.placement().clone());
         println!("{}", census::counts(&client).await?);
         for server in client.placement().servers() {
             println!("  {server}");

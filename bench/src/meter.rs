@@ -158,18 +158,17 @@ impl AddAssign for Spent {
 mod tests {
     use super::*;
 
-    /// Keeps the processor busy for so long, by the thread's own clock.
-    fn work(time: Duration) {
-        let end = thread_time().unwrap() + time;
-        while thread_time().unwrap() < end {
-            std::hint::spin_loop();
-        }
-    }
-
     /// One test, since what is measured is the whole process'.
     #[test]
     fn each_part_is_charged_what_it_used_itself() {
         const MILLISECOND: Duration = Duration::from_millis(1);
+        // Keeps the processor busy for so long, by the thread's own clock.
+        let work = |time: Duration| {
+            let end = thread_time().unwrap() + time;
+            while thread_time().unwrap() < end {
+                std::hint::spin_loop();
+            }
+        };
         let handler = async {
             work(3 * MILLISECOND);
             interface(async { work(5 * MILLISECOND) }).await;

@@ -86,8 +86,8 @@ pub(crate) fn draw(rows: &[Row]) -> String {
         .cloned()
         .collect();
     let transports = super::draw::transports(&split);
-    // Three panels in two columns.
-    let mut sheet = Sheet::new(&split, 4 * transports.len());
+    // Two rows of panels, in the first of which one is left out.
+    let mut sheet = Sheet::new(&split, 2 * transports.len());
     for (index, of) in transports.iter().enumerate() {
         let transport = of.first().map_or("", |row| row.transport.as_str());
         let of: Vec<&Row> = of.iter().collect();

@@ -322,7 +322,7 @@ impl Expected {
 /// at one time is a request.
 struct Tree {
     answers: bool,
-    children: Vec<Tree>,
+    children: Vec<Self>,
 }
 
 impl Tree {

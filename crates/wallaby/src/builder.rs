@@ -215,6 +215,13 @@ impl Builder {
         self
     }
 
+    /// How long an initiator may take to accept a connection that is to bring it an answer; after that the answer goes back the
+    /// way its request came, and the initiator is not dialled again for a second. Default 250 ms.
+    pub fn dial_back_timeout(mut self, timeout: Duration) -> Self {
+        self.config.dial_back_timeout = timeout;
+        self
+    }
+
     /// Which addresses are dialled because others say so: to answer, to hand work on, to ask about requests. By default all
     /// that lead to some server; [`DialPolicy::public`] for servers that serve strangers.
     pub fn dial_policy(mut self, policy: DialPolicy) -> Self {

@@ -98,6 +98,31 @@ fn receive_news(socket: RawFd) -> Option<(Option<SocketAddr>, bool)> {
     Some((address(&to), unreachable))
 }
 
+/// Writes an address as the system wants it; how long it is.
+pub(crate) fn put_address(name: &mut libc::sockaddr_storage, to: SocketAddr) -> libc::socklen_t {
+    match to {
+        SocketAddr::V4(to) => {
+            // SAFETY: `sockaddr_storage` is large enough and aligned for each, and zero bytes are valid for it.
+            let name = unsafe { &mut *(&raw mut *name).cast::<libc::sockaddr_in>() };
+            name.sin_family = libc::AF_INET as libc::sa_family_t;
+            name.sin_port = to.port().to_be();
+            name.sin_addr.s_addr = to.ip().to_bits().to_be();
+            size_of::<libc::sockaddr_in>() as libc::socklen_t
+        }
+        SocketAddr::V6(to) => {
+            // SAFETY: as above.
+            let name = unsafe { &mut *(&raw mut *name).cast::<libc::sockaddr_in6>() };
+            name.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            name.sin6_port = to.port().to_be();
+            name.sin6_addr.s6_addr = to.ip().octets();
+            name.sin6_flowinfo = to.flowinfo();
+            name.sin6_scope_id = to.scope_id();
+            size_of::<libc::sockaddr_in6>() as libc::socklen_t
+        }
+    }
+}
+
+/// What the system has written as an address.
 pub(crate) fn address(to: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match libc::c_int::from(to.ss_family) {
         libc::AF_INET => {

@@ -229,6 +229,6 @@ mod tests {
         };
         assert_eq!([1150, 1200, 65_507].map(until_due), [8; 3]);
         assert_eq!(until_due(600), 15, "half as long, twice as many");
-        assert_eq!([150, 30].map(until_due), [64, 64]);
+        assert_eq!([140, 30].map(until_due), [64, 64]);
     }
 }

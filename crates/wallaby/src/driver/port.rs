@@ -183,13 +183,11 @@ impl Port {
 
     /// Reads and dispatches until the port is closed or its endpoint is gone.
     pub(crate) async fn drive(self: Arc<Self>, endpoint: Weak<Inner>) {
-        let inbox =
-            (self.lock().socket.as_ref()).map_or_else(Inbox::empty, |socket| socket.inbox());
         let mut driver = Driver {
             port: self,
             endpoint,
             sessions: BySession::default(),
-            inbox,
+            inbox: Inbox::new(),
             events: VecDeque::new(),
             batches: 0,
             sleep: timer::sleep_until(Instant::now()),

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use crate::transport::bare;
-use crate::transport::inbox::{self, Inbox};
+use crate::transport::inbox::Inbox;
 
 /// Something that carries datagrams and tells the time: a UDP socket ([`Udp`]), or in its place a network stack in user
 /// space, or a network that is only simulated, with a clock to fit.
@@ -82,7 +82,7 @@ impl Udp {
         let socket = bare::bind(address)?;
         Ok(Self {
             local: socket.local_addr()?,
-            inbox: Inbox::new(&socket),
+            inbox: Inbox::new(),
             socket,
             epoch: Instant::now(),
             tick: tick(),
@@ -206,7 +206,7 @@ impl Datagrams for Udp {
     }
 
     fn batch(&self) -> usize {
-        inbox::BATCH
+        self.inbox.batch()
     }
 
     fn received(&self, index: usize) -> Option<(&[u8], SocketAddr)> {
@@ -251,7 +251,6 @@ fn tick() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inbox::BATCH;
     use std::net::Ipv4Addr;
 
     fn pair() -> (Udp, Udp) {
@@ -264,22 +263,23 @@ mod tests {
         let (mut here, mut there) = pair();
         assert_eq!(there.receive(Duration::ZERO, false).expect("receives"), 0);
         assert!(there.received(0).is_none());
-        for number in 0..BATCH as u8 + 3 {
+        let batch = there.batch();
+        for number in 0..batch as u8 + 3 {
             here.send(&[number; 3], there.local()).expect("sent");
         }
         here.send(&vec![9; 65_507], there.local()).expect("sent");
         let first = there
             .receive(Duration::from_secs(5), false)
             .expect("receives");
-        assert_eq!(first, BATCH);
-        for number in 0..BATCH {
+        assert_eq!(first, batch);
+        for number in 0..batch {
             let expected = [number as u8; 3];
             assert_eq!(
                 there.received(number),
                 Some((expected.as_slice(), here.local()))
             );
         }
-        assert!(there.received(BATCH).is_none());
+        assert!(there.received(batch).is_none());
         assert_eq!(there.receive(Duration::ZERO, false).expect("receives"), 4);
         assert_eq!(
             there.received(3).map(|(bytes, _)| bytes.len()),

@@ -11,8 +11,9 @@ use bytes::{Bytes, BytesMut};
 
 use super::bare;
 
-/// Most that one system call receives, be it a datagram or several that were joined.
-pub(crate) const BATCH: usize = 16;
+/// How many one system call receives at first, each of them a datagram or several that were joined, and how many where more
+/// come at a time: a socket that seldom receives need not have so much room.
+const BATCHES: (usize, usize) = (4, 16);
 
 /// Room for the longest datagram, for as many as the kernel joins, and for short ones together.
 const ROOM: usize = 64 * 1024;
@@ -24,14 +25,15 @@ const LONG: usize = ROOM / 4;
 /// What the kernel says besides a datagram: the length of those that it joined, with its header, aligned.
 type Control = [u64; 4];
 
-/// Datagrams that were received, and room for the next ones.
+/// Datagrams that were received, and room for the next ones. The one way to receive from a socket of [`bare::bind`], which
+/// gives them joined.
 pub(crate) struct Inbox {
     /// What a system call reads and fills in. They point to `names`, `vectors` and `controls`, in blocks of the heap that
     /// never move, and the vectors to `rooms`.
-    headers: Box<[libc::mmsghdr; BATCH]>,
-    names: Box<[libc::sockaddr_storage; BATCH]>,
-    vectors: Box<[libc::iovec; BATCH]>,
-    controls: Box<[Control; BATCH]>,
+    headers: Box<[libc::mmsghdr; BATCHES.1]>,
+    names: Box<[libc::sockaddr_storage; BATCHES.1]>,
+    vectors: Box<[libc::iovec; BATCHES.1]>,
+    controls: Box<[Control; BATCHES.1]>,
     /// Each has room as its vector says, and seems empty: what was received lies in it.
     rooms: Vec<BytesMut>,
     /// How many of these were filled in last.
@@ -44,53 +46,42 @@ pub(crate) struct Inbox {
 unsafe impl Send for Inbox {}
 
 impl Inbox {
-    /// Room for what comes to this socket, which shall receive through nothing else from now on: datagrams come joined.
-    pub(crate) fn new(socket: &UdpSocket) -> Self {
-        // A kernel that can't join them gives them one by one.
-        let on: libc::c_int = 1;
-        let _ = bare::set_option(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_GRO, on);
-        Self::empty()
-    }
-
-    /// Room for what comes from anywhere else ([`Inbox::put`]).
-    pub(crate) fn empty() -> Self {
+    pub(crate) fn new() -> Self {
         // SAFETY: these are plain C structures, for which zero bytes are valid.
         let (headers, names, vectors): (
-            [libc::mmsghdr; BATCH],
-            [libc::sockaddr_storage; BATCH],
-            [libc::iovec; BATCH],
+            [libc::mmsghdr; BATCHES.1],
+            [libc::sockaddr_storage; BATCHES.1],
+            [libc::iovec; BATCHES.1],
         ) = unsafe { std::mem::zeroed() };
-        let mut inbox = Self {
+        Self {
             headers: Box::new(headers),
             names: Box::new(names),
             vectors: Box::new(vectors),
             controls: Box::default(),
-            rooms: (0..BATCH).map(|_| BytesMut::with_capacity(ROOM)).collect(),
+            rooms: Vec::new(),
             filled: 0,
             short: BytesMut::new(),
-        };
-        (0..BATCH).for_each(|slot| inbox.prepare(slot));
-        inbox
+        }
     }
 
-    /// Receives what is there, at most a [`BATCH`], and forgets what was received before. How many the system has given: if
-    /// it is less than a batch, the socket was found empty.
-    pub(crate) fn receive(&mut self, socket: &UdpSocket, flags: libc::c_int) -> io::Result<usize> {
-        self.forget();
+    /// Receives what is there, at most a [`batch`](Self::batch), and forgets what was received before. Whether there may be
+    /// more: if not, the socket was found empty.
+    pub(crate) fn receive(&mut self, socket: &UdpSocket, flags: libc::c_int) -> io::Result<bool> {
+        self.make_room();
         // SAFETY: each header points to a name, a control block and a vector, and that to room for a datagram, with their
         // lengths; all belong to `self`, which is borrowed mutably during the call.
         let received = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
                 self.headers.as_mut_ptr(),
-                BATCH as libc::c_uint,
+                self.rooms.len() as libc::c_uint,
                 flags as _,
                 std::ptr::null_mut(),
             )
         };
         let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
         self.filled = received;
-        Ok(received)
+        Ok(received == self.rooms.len())
     }
 
     /// Receives one datagram by other means.
@@ -99,7 +90,7 @@ impl Inbox {
         &mut self,
         receive: impl FnOnce(&mut [u8]) -> Poll<io::Result<(usize, SocketAddr)>>,
     ) -> Poll<io::Result<()>> {
-        self.forget();
+        self.make_room();
         self.rooms[0].resize(ROOM, 0);
         let received = receive(&mut self.rooms[0]);
         self.rooms[0].clear();
@@ -109,6 +100,11 @@ impl Inbox {
         bare::put_address(&mut self.names[0], from);
         self.filled = 1;
         Poll::Ready(Ok(()))
+    }
+
+    /// How many the last system call could have received; fewer datagrams say that no more were there.
+    pub(crate) fn batch(&self) -> usize {
+        self.rooms.len()
     }
 
     /// How many datagrams were received.
@@ -173,8 +169,8 @@ impl Inbox {
         (len, joined(&header.msg_hdr).unwrap_or(ROOM))
     }
 
-    /// Forgets what was received. The system has changed its headers.
-    fn forget(&mut self) {
+    /// Forgets what was received, whose headers the system has changed; where there were many there is room for more.
+    fn make_room(&mut self) {
         for slot in 0..self.filled {
             if self.rooms[slot].capacity() < ROOM {
                 self.prepare(slot);
@@ -182,6 +178,13 @@ impl Inbox {
             let header = &mut self.headers[slot].msg_hdr;
             header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
             header.msg_controllen = size_of::<Control>() as _;
+        }
+        let (few, many) = BATCHES;
+        let slots = self.rooms.len();
+        if self.filled == slots && slots < many {
+            self.rooms
+                .resize_with((2 * slots).clamp(few, many), BytesMut::new);
+            (slots..self.rooms.len()).for_each(|slot| self.prepare(slot));
         }
         self.filled = 0;
     }
@@ -282,7 +285,7 @@ mod tests {
     #[test]
     fn joined_datagrams_are_told_apart() {
         let (here, there) = sockets();
-        let mut inbox = Inbox::new(&there);
+        let mut inbox = Inbox::new();
         for (count, len) in [(5, 100), (50, 1200)] {
             send_run(&here, &there, count, len);
             inbox
@@ -308,7 +311,7 @@ mod tests {
     #[test]
     fn an_empty_datagram_is_one() {
         let (here, there) = sockets();
-        let mut inbox = Inbox::new(&there);
+        let mut inbox = Inbox::new();
         here.send_to(&[], there.local_addr().expect("an address"))
             .expect("sent");
         assert_eq!(taken(&mut inbox, &there), [Bytes::new()]);
@@ -321,7 +324,7 @@ mod tests {
     #[test]
     fn what_is_held_is_not_overwritten_and_what_is_not_is_used_again() {
         let (here, there) = sockets();
-        let mut inbox = Inbox::new(&there);
+        let mut inbox = Inbox::new();
         let mut held = Vec::new();
         for number in 0..20 {
             for len in [1, LONG - 1, LONG, 60_000] {
@@ -343,5 +346,25 @@ mod tests {
             })
             .collect();
         assert!(addresses.iter().all(|address| *address == addresses[0]));
+    }
+
+    #[test]
+    fn where_many_come_there_is_room_for_many() {
+        let (here, there) = sockets();
+        let mut inbox = Inbox::new();
+        let to = there.local_addr().expect("an address");
+        for batch in [4, 8, 16, 16] {
+            for number in 0..20 {
+                here.send_to(&[number], to).expect("sent");
+            }
+            let more = inbox.receive(&there, libc::MSG_WAITFORONE);
+            assert!(more.expect("received"));
+            assert_eq!((inbox.batch(), inbox.len()), (batch, batch));
+        }
+        let mut left = 80 - 4 - 8 - 16 - 16;
+        while inbox.receive(&there, libc::MSG_DONTWAIT).expect("received") {
+            left -= inbox.len();
+        }
+        assert_eq!(left, inbox.len(), "the last batch is not full");
     }
 }

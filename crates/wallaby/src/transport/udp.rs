@@ -9,7 +9,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::bare;
-use super::inbox::{self, Inbox};
+use super::inbox::Inbox;
 use super::outbox::Outbox;
 
 /// A nonblocking UDP socket that is not bound to a peer.
@@ -60,15 +60,6 @@ impl Socket {
         let (here, there) = (self.local().ip(), to.ip());
         here.is_ipv4() == there.is_ipv4()
             && (here.is_unspecified() || here.is_loopback() == there.is_loopback())
-    }
-
-    /// Room for what comes to it, for the one task that receives.
-    pub(crate) fn inbox(&self) -> Inbox {
-        match self {
-            Self::System(socket) => Inbox::new(socket.socket.get_ref()),
-            #[cfg(feature = "turmoil")]
-            Self::Simulated(_) => Inbox::empty(),
-        }
     }
 
     /// Where what is sent through it is gathered.
@@ -146,8 +137,8 @@ impl System {
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(cx))?;
             match inbox.receive(ready.get_inner(), libc::MSG_DONTWAIT) {
-                Ok(received) => {
-                    if received < inbox::BATCH {
+                Ok(more) => {
+                    if !more {
                         ready.clear_ready(); // so that nobody has to ask the system once more
                     }
                     return Poll::Ready(Ok(()));

@@ -256,6 +256,34 @@ fn one_way_traffic_is_acknowledged_each_ten_milliseconds() {
     assert!((20..=30).contains(&back), "{back} datagrams back");
 }
 
+/// So that the system can send them at once: only the last one may be shorter.
+#[test]
+fn the_datagrams_of_a_message_have_one_length() {
+    let (mut world, at_1, at_2) = pair();
+    exchange(&mut world, at_1, at_2, 1);
+    let session = world.gate(2).session(at_2).expect("open");
+    session
+        .send_response(&response(node(1), 1, payload(10)), false)
+        .expect("not counted");
+    world.pass(SHORT); // it waits for its acknowledgement, which the first piece takes along
+    world.start_log();
+    let session = world.gate(1).session(at_1).expect("open");
+    session
+        .send_request(&mut request(node(1), 2, payload(9000)), &method())
+        .expect("room");
+    let (_, events) = world.pass(SHORT);
+    assert_eq!(requests(events).len(), 1);
+    let log = world.take_log();
+    let there = log.iter().filter(|sent| sent.from == address(1));
+    let lengths: Vec<usize> = there.map(|sent| sent.bytes.len()).collect();
+    let (last, others) = lengths.split_last().expect("datagrams");
+    assert!(
+        others.len() >= 7 && others.iter().all(|length| *length == others[0]),
+        "{lengths:?}"
+    );
+    assert!(*last < others[0] && others[0] <= 1200, "{lengths:?}");
+}
+
 #[test]
 fn larger_datagrams_are_used_where_the_settings_allow() {
     let settings = Settings {

@@ -15,12 +15,12 @@ use super::bare;
 /// come at a time: a socket that seldom receives need not have so much room.
 const BATCHES: (usize, usize) = (4, 16);
 
-/// Room for the longest datagram, for as many as the kernel joins, and for short ones together.
+/// Room for the longest datagram, and for as many as the kernel joins.
 const ROOM: usize = 64 * 1024;
 
 /// What is as long as this stays where it was received. Shorter ones are copied together: each would keep all of its room
-/// while anybody has a message of it.
-const LONG: usize = ROOM / 4;
+/// while anybody has a message of it. No more than that is made room for at a time, so that it stays in the nearest caches.
+const LONG: usize = 16 * 1024;
 
 /// What the kernel says besides a datagram: the length of those that it joined, with its header, aligned.
 type Control = [u64; 4];
@@ -224,7 +224,7 @@ fn take(room: &mut BytesMut, len: usize) -> Bytes {
 /// A copy that can be referred to.
 fn keep(short: &mut BytesMut, bytes: &[u8]) -> Bytes {
     if short.capacity() < bytes.len() {
-        short.reserve(ROOM);
+        short.reserve(LONG);
     }
     short.extend_from_slice(bytes);
     short.split().freeze()

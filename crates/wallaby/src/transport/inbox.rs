@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 #[cfg(feature = "turmoil")]
 use std::task::{Poll, ready};
@@ -38,6 +39,8 @@ pub(crate) struct Inbox {
     rooms: Vec<BytesMut>,
     /// How many of these were filled in last.
     filled: usize,
+    /// Each datagram, with where it lies in which room; none if each has its room.
+    parts: Vec<(usize, Range<usize>)>,
     /// Short ones are copied here.
     short: BytesMut,
 }
@@ -60,6 +63,7 @@ impl Inbox {
             controls: Box::default(),
             rooms: Vec::new(),
             filled: 0,
+            parts: Vec::new(),
             short: BytesMut::new(),
         }
     }
@@ -81,6 +85,10 @@ impl Inbox {
         };
         let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
         self.filled = received;
+        let mut controls = self.headers[..received].iter();
+        if controls.any(|header| header.msg_hdr.msg_controllen > 0) {
+            self.find_parts();
+        }
         Ok(received == self.rooms.len())
     }
 
@@ -109,25 +117,24 @@ impl Inbox {
 
     /// How many datagrams were received.
     pub(crate) fn len(&self) -> usize {
-        (0..self.filled).map(|slot| self.count(slot)).sum()
+        if self.parts.is_empty() {
+            self.filled
+        } else {
+            self.parts.len()
+        }
     }
 
     /// One of them, and who sent it.
     pub(crate) fn get(&self, index: usize) -> Option<(&[u8], SocketAddr)> {
-        let mut index = index;
-        for slot in 0..self.filled {
-            let count = self.count(slot);
-            if index >= count {
-                index -= count;
-                continue;
-            }
-            let (len, segment) = self.lengths(slot);
-            let begin = index * segment;
-            let end = len.min(begin + segment);
-            let bytes = &received(&self.rooms[slot], len)[begin..end];
-            return Some((bytes, bare::address(&self.names[slot])?));
+        if index >= self.len() {
+            return None;
         }
-        None
+        let (slot, part) = match self.parts.get(index) {
+            Some((slot, part)) => (*slot, part.clone()),
+            None => (index, 0..self.lengths(index).0),
+        };
+        let bytes = &received(&self.rooms[slot], part.end)[part.start..];
+        Some((bytes, bare::address(&self.names[slot])?))
     }
 
     /// Hands out all of them, each with its sender, so that it can be referred to for as long as one likes.
@@ -149,17 +156,20 @@ impl Inbox {
         }
     }
 
-    /// How many datagrams came as one.
-    fn count(&self, slot: usize) -> usize {
-        let (len, segment) = self.lengths(slot);
-        if len <= segment {
-            1
-        } else {
-            len.div_ceil(segment)
+    /// Notes where the datagrams lie of which some came joined.
+    fn find_parts(&mut self) {
+        for slot in 0..self.filled {
+            let (len, segment) = self.lengths(slot);
+            let mut begin = 0;
+            while begin + segment < len {
+                self.parts.push((slot, begin..begin + segment));
+                begin += segment;
+            }
+            self.parts.push((slot, begin..len));
         }
     }
 
-    /// How long they are together, and each of them but for the last one.
+    /// How long those in this room are together, and each of them but for the last one.
     fn lengths(&self, slot: usize) -> (usize, usize) {
         let header = &self.headers[slot];
         let len = (header.msg_len as usize).min(ROOM);
@@ -187,6 +197,7 @@ impl Inbox {
             (slots..self.rooms.len()).for_each(|slot| self.prepare(slot));
         }
         self.filled = 0;
+        self.parts.clear();
     }
 
     /// Makes a header say what there is room for.

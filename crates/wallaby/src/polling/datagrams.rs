@@ -94,9 +94,8 @@ impl Udp {
 
     /// One system call: `Ok(0)` if nothing came.
     fn receive_with(&mut self, flags: libc::c_int) -> io::Result<usize> {
-        let error = match self.inbox.receive(&self.socket, flags) {
-            Ok(_) => return Ok(self.inbox.len()),
-            Err(error) => error,
+        let Err(error) = self.inbox.receive(&self.socket, flags) else {
+            return Ok(self.inbox.len());
         };
         match error.raw_os_error() {
             // The news of a datagram that was sent (see `take_unreachable`), or nothing for as long as was to be waited.

@@ -179,7 +179,7 @@ impl Run {
     /// Whether it may take another datagram, and be so long then: a shorter one is the last.
     fn may_take(&self, len: usize) -> bool {
         let before = self.end - self.start;
-        before % self.segment == 0 && len <= JOINED.0 && before < JOINED.1 * self.segment
+        before.is_multiple_of(self.segment) && len <= JOINED.0 && before < JOINED.1 * self.segment
     }
 }
 

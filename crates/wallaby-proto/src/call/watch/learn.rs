@@ -186,6 +186,10 @@ impl Watch {
         let hop = &mut line.hops[index];
         let was_known = hop.at.is_known();
         hop.at.learn(at);
+        if let (Some(located), Some(node)) = (&mut self.located, hop.at.node) {
+            located.note(node, position);
+        }
+        self.located.take_if(|located| located.is_old(self.hops));
         let located = !was_known && hop.at.is_known();
         if is_top && let Some(node) = at.node {
             // A request that was not written before a life ended goes to the next one.

@@ -210,18 +210,45 @@ impl Initiator {
 
     /// All branches heard of so far; parents come before children unless messages overtook each other.
     pub fn branches(&self) -> impl Iterator<Item = BranchView> {
-        self.branches.iter().map(|branch| BranchView {
+        self.branches.iter().map(|branch| self.view(branch))
+    }
+
+    /// What is known of the branch at this place.
+    pub fn branch_view(&self, path: &Path) -> Option<BranchView> {
+        let position = self.branches.find(path)?;
+        self.branches.get(position).map(|branch| self.view(branch))
+    }
+
+    fn view(&self, branch: &Branch) -> BranchView {
+        let parent = branch.parent.and_then(|parent| self.branches.get(parent));
+        BranchView {
             path: branch.path,
-            parent: branch
-                .parent
-                .and_then(|parent| self.branches.get(parent))
-                .map(|parent| parent.path),
+            parent: parent.map(|parent| parent.path),
             hop: branch.hop,
             facts: branch.facts,
             received: branch.received.count,
             undelivered: branch.undelivered,
             lost: branch.lost,
-        })
+        }
+    }
+
+    /// Whether it is noted from now on which branches get their parent: those of which it could not be told whence they came.
+    pub fn note_adopted(&mut self, wanted: bool) {
+        self.branches.note_adopted(wanted);
+    }
+
+    /// Whether [`take_adopted`](Self::take_adopted) has anything to tell.
+    pub fn has_adopted(&self) -> bool {
+        self.branches.has_adopted()
+    }
+
+    /// The places of branches whose parents have become known since this was asked last.
+    pub fn take_adopted(&mut self) -> Vec<Path> {
+        let adopted = self.branches.take_adopted().into_iter();
+        adopted
+            .filter_map(|position| self.branches.get(position))
+            .map(|branch| branch.path)
+            .collect()
     }
 
     /// Branches that must exist and have not ended, or whose responses are missing.
@@ -496,8 +523,10 @@ impl Initiator {
             None => self.add_branch(path)?,
         };
         let branch = self.branches.at(position);
-        branch.parent = Some(parent);
         branch.index = index;
+        if branch.parent.replace(parent).is_none() {
+            self.branches.adopt(position);
+        }
         if let Some(census) = self.census_mut() {
             census.note_parent(position, above);
         }
@@ -727,12 +756,16 @@ impl Initiator {
             "every branch has one parent, which reports once"
         );
         branch.expected = true;
+        let adopted = branch.parent.is_none() && parent.is_some();
         branch.parent = parent;
         branch.index = index;
         match branch.facts {
             _ if branch.lost => {}
             None => self.missing_facts += 1,
             Some(_) => self.missing_responses += branch.missing(),
+        }
+        if adopted {
+            self.branches.adopt(position);
         }
         self.changed(position);
         Ok(position)

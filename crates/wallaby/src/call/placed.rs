@@ -2,7 +2,7 @@
 //! their places, and go on without each other.
 
 use wallaby_proto::Path;
-use wallaby_proto::call::initiator::BranchView;
+use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::watch::Failure as Loss;
 
 use super::{CallShared, State};
@@ -21,9 +21,9 @@ impl CallShared {
         path.child(index, self.id, self.token)
     }
 
-    /// All branches that were heard of.
-    pub(crate) fn branches(&self) -> Vec<BranchView> {
-        self.lock().initiator.branches().collect()
+    /// Looks at what the initiator knows.
+    pub(crate) fn look_at_tree<T>(&self, look: impl FnOnce(&mut Initiator) -> T) -> T {
+        look(&mut self.lock().initiator)
     }
 
     /// Whether anything of the call may have left this endpoint.

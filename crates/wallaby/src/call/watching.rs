@@ -254,6 +254,9 @@ impl CallShared {
 
     /// Does what the watch wants done.
     pub(super) fn act(&self, mut state: std::sync::MutexGuard<'_, State>) {
+        if state.initiator.has_adopted() {
+            state.wake();
+        }
         let (mut pings, mut failed, mut quiet) = (Vec::new(), None, false);
         let mut again = Vec::new();
         let watch = state.watch();

@@ -228,7 +228,8 @@ impl CallShared {
                 node: sent.node,
             })
             .collect();
-        let watch = Watch::new(&mut state.initiator, settings, servers, now);
+        let mut watch = Watch::new(&mut state.initiator, settings, servers, now);
+        self.place_line(state, &mut watch, now);
         state.watched.get_or_insert_default().watch = Some(watch);
     }
 

@@ -293,6 +293,19 @@ impl Watch {
         if line.attempt == 0 && seen.0 > line.top().map_or(0, |top| top.hop) {
             self.hop(initiator, position, seen.0, now);
         }
+        let at = self
+            .placed
+            .as_ref()
+            .and_then(|placed| placed.get(&branch.path));
+        if let Some(at) = at
+            .filter(|_| self.lines[position as usize].hops.is_empty())
+            .cloned()
+        {
+            self.locate(initiator, position, 0, &at, now);
+        }
+        let Some(branch) = initiator.branch_at(position) else {
+            return;
+        };
         let line = &mut self.lines[position as usize];
         let bound = match branch.facts {
             _ if line.is_rerun() => line.sent_below(),

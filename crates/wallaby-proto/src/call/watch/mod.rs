@@ -111,6 +111,8 @@ pub struct Watch {
     located: Option<Box<Located>>,
     /// Lines that have to be looked at, by time.
     queue: Queue,
+    /// Where branches are handled that the application itself has placed.
+    placed: Option<Box<BTreeMap<Path, Location>>>,
     /// Nodes of this call that are gone.
     gone: BTreeMap<NodeId, Gone>,
     /// Nodes that live although they were not found from here: only others can reach them.
@@ -175,6 +177,7 @@ impl Watch {
             lines: Vec::new(),
             hops: 0,
             located: None,
+            placed: None,
             queue: Queue::default(),
             gone: BTreeMap::new(),
             beyond: BTreeSet::new(),
@@ -226,6 +229,21 @@ impl Watch {
         if let Some(position) = initiator.find(&request.path) {
             self.locate(initiator, position, request.hop, &server, now);
             self.look_at_changes(initiator, now);
+        }
+    }
+
+    /// The application has itself said where the request with this place goes, though another server sends it: as soon as
+    /// something is heard of it, it is asked there, even if who sent it can no longer say where it is.
+    pub fn place(
+        &mut self,
+        initiator: &mut Initiator,
+        path: Path,
+        server: Location,
+        now: Duration,
+    ) {
+        self.placed.get_or_insert_default().insert(path, server);
+        if let Some(position) = initiator.find(&path) {
+            self.look_at(initiator, position, now);
         }
     }
 

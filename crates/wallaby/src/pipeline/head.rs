@@ -195,6 +195,24 @@ mod tests {
         assert_eq!(Head::read(&written), Ok(head()));
     }
 
+    /// Both ways of answering have the same head, and other versions know them by these names.
+    #[test]
+    fn these_are_its_methods() {
+        let names = [
+            (Answers::Direct, "wallaby.Pipeline/pass"),
+            (Answers::Gathered, "wallaby.Pipeline/gather"),
+        ];
+        for (answers, name) in names {
+            let method = definition(answers);
+            assert_eq!((method.name().as_ref(), method.codec()), (name, "postcard"));
+            let shape = definition(Answers::Direct).arguments();
+            assert_eq!((method.arguments(), method.answer()), (shape, 0));
+            assert!(is_line(method));
+            assert_eq!(answers_of(method), answers);
+        }
+        assert!(!is_line(&head().method));
+    }
+
     #[test]
     fn a_line_gets_shorter() {
         let (first, head) = head().onward().expect("two are left");

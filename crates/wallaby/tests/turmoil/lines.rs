@@ -394,11 +394,15 @@ impl World {
                 }
             }
         }
-        let mut log = self.log();
-        log.outcomes = Some(call.outcomes());
-        log.ended = now();
-        drop((log, call));
+        self.note_end(call.outcomes());
+        drop(call);
         std::future::pending().await
+    }
+
+    fn note_end(&self, outcomes: Vec<TargetOutcome>) {
+        let mut log = self.log();
+        log.outcomes = Some(outcomes);
+        log.ended = now();
     }
 
     /// Lets the time pass and the faults happen, until the call is over and nothing runs, or for too long.

@@ -293,13 +293,8 @@ impl Watch {
         if line.attempt == 0 && seen.0 > line.top().map_or(0, |top| top.hop) {
             self.hop(initiator, position, seen.0, now);
         }
-        let at = self
-            .placed
-            .as_ref()
-            .and_then(|placed| placed.get(&branch.path));
-        if let Some(at) = at
-            .filter(|_| self.lines[position as usize].hops.is_empty())
-            .cloned()
+        if self.lines[position as usize].hops.is_empty()
+            && let Some(at) = self.placed.get(&branch.path).cloned()
         {
             self.locate(initiator, position, 0, &at, now);
         }

@@ -112,7 +112,7 @@ pub struct Watch {
     /// Lines that have to be looked at, by time.
     queue: Queue,
     /// Where branches are handled that the application itself has placed.
-    placed: Option<Box<BTreeMap<Path, Location>>>,
+    placed: BTreeMap<Path, Location>,
     /// Nodes of this call that are gone.
     gone: BTreeMap<NodeId, Gone>,
     /// Nodes that live although they were not found from here: only others can reach them.
@@ -177,7 +177,7 @@ impl Watch {
             lines: Vec::new(),
             hops: 0,
             located: None,
-            placed: None,
+            placed: BTreeMap::new(),
             queue: Queue::default(),
             gone: BTreeMap::new(),
             beyond: BTreeSet::new(),
@@ -241,7 +241,7 @@ impl Watch {
         server: Location,
         now: Duration,
     ) {
-        self.placed.get_or_insert_default().insert(path, server);
+        self.placed.insert(path, server);
         if let Some(position) = initiator.find(&path) {
             self.look_at(initiator, position, now);
         }

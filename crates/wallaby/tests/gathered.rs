@@ -361,6 +361,26 @@ async fn what_takes_too_much_room_does_not_wait(net: Net) {
     }
 }
 
+#[tokio::test]
+async fn a_trace_shows_the_line() {
+    let net = Net::mem();
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        servers.push(net.serve(measuring(None)).await);
+    }
+    let client = client();
+    let caller = client.caller().traced();
+    let line = servers.iter().map(at);
+    let mut call = caller.pipeline_with(&gathered(), line, work::one("x".into()));
+    finish(&mut call).await;
+    let hops = call.trace().hops;
+    let places = hops
+        .iter()
+        .map(|hop| (hop.path.as_str(), hop.server.clone()));
+    let expected = ["0", "0.0", "0.0.0"].into_iter();
+    assert!(places.eq(expected.zip(servers.iter().map(|server| Some(at(server))))));
+}
+
 async fn a_call_that_is_dropped_stops_the_line(net: Net) {
     let mut servers = Vec::new();
     let gates = [Gate::new(), Gate::new(), Gate::new()];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use wallaby_proto::call::watch::{Action, WatchSettings};
 use wallaby_proto::wire::{PingSettings, Progress};
 
-use crate::desk::{Desk, PERIOD, TIMEOUT, at, child, ended, facts, running};
+use crate::desk::{Desk, NOWHERE, PERIOD, TIMEOUT, at, child, ended, facts, location, running};
 
 fn desk() -> Desk {
     Desk::with(WatchSettings {
@@ -168,6 +168,24 @@ fn what_was_lost_is_told_to_stop() {
     let now = desk.time();
     desk.watch.abort(&mut desk.initiator, now);
     assert_eq!(desk.actions(), ["ping 0 at m1 abort"]);
+}
+
+/// The server of request 0 dies before it can say where request 0.0 is; but the application knows, and so it is asked there.
+#[test]
+fn who_was_placed_by_the_application_is_asked_there() {
+    let mut desk = desk();
+    let now = desk.time();
+    for (place, server) in [("0.0", 2), ("0.0.0", 3)] {
+        let (path, at) = (at(place).path, location(server));
+        desk.watch.place(&mut desk.initiator, path, at, now);
+    }
+    assert_eq!(
+        desk.actions(),
+        Vec::<String>::new(),
+        "nothing is heard of them"
+    );
+    let asked = desk.response(NOWHERE, "0.0.0", 0, true, Some(("0.0", facts(1, 1))));
+    assert_eq!(asked, ["ping 0.0 at m2"]);
 }
 
 /// Each of many losses says what was so before it, and takes no look at all the others.

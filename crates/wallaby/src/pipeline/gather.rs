@@ -60,6 +60,15 @@ enum Other {
     End(Arc<Peer>, Message),
 }
 
+impl Other {
+    fn leave(self, endpoint: &Arc<Inner>) {
+        match self {
+            Self::Answer(passing) => endpoint.relay.pass(endpoint, passing),
+            Self::End(from, end) => endpoint.pass_on_now(&from, &end),
+        }
+    }
+}
+
 /// Silence of this connection is found out, since somebody waits for what comes over it.
 #[derive(Debug)]
 struct Waited(Arc<Peer>);
@@ -146,13 +155,10 @@ impl Gatherings {
         let (call, Some(token)) = (message.call(), message.token()) else {
             return false;
         };
-        let mut state = self.lock();
-        let Some(gathering) = state.find(call, token) else {
+        let Some(handling) = self.lock().waits_for(call, token, message) else {
             return false;
         };
-        let handling = Arc::clone(&gathering.handling);
         let other = match message {
-            _ if !gathering.is_behind(message) => return false,
             Message::Response(response) => {
                 let next = Some(Arc::clone(&handling.peer));
                 let mut passing = Passing::new(from, next, Response::clone(response));
@@ -161,6 +167,12 @@ impl Gatherings {
                 Other::Answer(passing)
             }
             end => Other::End(Arc::clone(from), end.clone()),
+        };
+        let mut state = self.lock();
+        let Some(gathering) = state.find(call, token) else {
+            drop(state); // it has left meanwhile
+            other.leave(endpoint);
+            return true;
         };
         gathering.note_end(message);
         gathering.others.push(other);
@@ -223,6 +235,18 @@ impl State {
     fn find(&mut self, call: CallId, token: Token) -> Option<&mut Gathering> {
         let gathering = self.waiting.get_mut(&call)?;
         (gathering.handling.token == token).then_some(gathering)
+    }
+
+    /// The request that waits for this message.
+    fn waits_for(
+        &mut self,
+        call: CallId,
+        token: Token,
+        message: &Message,
+    ) -> Option<Arc<Handling>> {
+        let gathering = self.find(call, token)?;
+        let waits = gathering.is_behind(message);
+        waits.then(|| Arc::clone(&gathering.handling))
     }
 
     /// Something more is held: what leaves, if that is complete or too much.
@@ -307,10 +331,7 @@ pub(crate) fn leave(gathered: Option<Gathered>, endpoint: &Arc<Inner>) {
         return;
     };
     for other in gathering.others {
-        match other {
-            Other::Answer(passing) => endpoint.relay.pass(endpoint, passing),
-            Other::End(from, end) => endpoint.pass_on_now(&from, &end),
-        }
+        other.leave(endpoint);
     }
     for message in gathering.own {
         gathering.handling.leave_by(message);

@@ -476,3 +476,28 @@ async fn a_call_is_not_asked_about_before_its_own_period() {
     })
     .await;
 }
+
+/// A process that is killed closes its sockets one after the other: one that listens may take a connection after the others
+/// are gone. That it was reached then does not put off the discovery that nobody is there.
+#[tokio::test]
+async fn a_server_that_takes_a_last_connection_while_it_dies_is_gone() {
+    patience(async {
+        let (listener, address) = listening().await;
+        let client = Endpoint::builder().ping(PERIOD, 40 * PERIOD);
+        let client = client.bind().await.expect("there is a runtime");
+        let call = Client::new(&client, address).call(&work::ONE, (String::new(),));
+        let mut server = Raw::accept(&listener, hello(7)).await;
+        server.request().await;
+        drop(server);
+        drop(listener.accept().await.expect("it is dialled once more"));
+        drop(listener);
+        let Failure::Lost(lost) = failure(call.await) else {
+            panic!("the server is lost")
+        };
+        let FailureKind::Silent { silence } = lost.kind else {
+            panic!("it is silent: {:?}", lost.kind)
+        };
+        assert!(silence < 20 * PERIOD, "as of who is gone, not {silence:?}");
+    })
+    .await;
+}

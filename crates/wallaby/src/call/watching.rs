@@ -472,7 +472,10 @@ impl Inner {
             if let Some(node) = to.node {
                 call.handle_missed(node, met, why.as_ref());
             }
-            endpoint.pool.set_unreachable(&address, to.node);
+            // Who takes a connection and closes it may be about to die: it is asked again with the next ping.
+            if !matches!(why, Some(ConnectError::Closed { .. })) {
+                endpoint.pool.set_unreachable(&address, to.node);
+            }
             call.ping_by_relays(&ping);
         });
     }

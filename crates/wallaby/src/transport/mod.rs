@@ -4,7 +4,9 @@
 //! and more is `wallaby_proto::datagram`.
 
 pub(crate) mod bare;
+pub(crate) mod inbox;
 mod mem;
+pub(crate) mod outbox;
 #[cfg(target_os = "linux")]
 mod shm;
 #[cfg(feature = "turmoil")]

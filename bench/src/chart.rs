@@ -193,8 +193,8 @@ pub(crate) struct Style {
 impl Style {
     pub(crate) fn of(system: &str, index: usize) -> Self {
         let (colour, width, dashes) = match system {
-            "wallaby-dpc" | "simulated-dpc" => ("#0f766e", 2.6, ""),
-            "wallaby-rpc" | "simulated-rpc" => ("#d97706", 2.6, ""),
+            "wallaby-dpc" | "wallaby-split-dpc" | "simulated-dpc" => ("#0f766e", 2.6, ""),
+            "wallaby-rpc" | "wallaby-split-rpc" | "simulated-rpc" => ("#d97706", 2.6, ""),
             "wallaby-polling-dpc" => ("#0b3d91", 2.6, ""),
             "wallaby-polling-rpc" => ("#a21caf", 2.6, ""),
             "wallaby-polling-epoll-dpc" => ("#0b3d91", 1.8, "6 3"),

@@ -3,10 +3,11 @@
 use crate::fleet::{Fleet, Folder, Launcher, MOST_SERVERS, ServerConfig, Transport};
 use crate::floor::LARGEST_PAYLOAD;
 use crate::harness::{Measurement, Progress, Schedule, System, Traffic, measure};
+use crate::meter::Spent;
 use crate::pattern::{Pattern, Routes};
 use crate::plan::{can_be_laid_out, least_payload};
 use crate::process::Pinned;
-use crate::row::Row;
+use crate::row::{Parts, Row, Split};
 use crate::stack::{Own, Stack};
 use crate::workload::Workload;
 use anyhow::{Context, Result, ensure};
@@ -226,6 +227,7 @@ fn row(
         p99_us: micros(result.latencies.quantile(0.99)),
         cpu_us_per_op: micros(result.cpu_per_operation),
         client_cpu_us: Some(micros(result.client_cpu_per_operation)),
+        split: split(result),
         ops_per_s: matches!(pattern, Pattern::Concurrent { .. })
             .then(|| round(result.operations as f64 / result.elapsed.as_secs_f64())),
         messages: per_operation(|traffic| traffic.messages),
@@ -233,6 +235,34 @@ fn row(
         bytes: per_operation(|traffic| traffic.bytes),
         ..Row::default()
     }
+}
+
+/// Whose the processor time is, if a meter has run.
+fn split(result: &Measurement) -> Option<Split> {
+    let traffic = result.traffic.as_ref()?;
+    let (client, servers) = (traffic.client_spent, traffic.servers_spent);
+    if client.clock == 0 {
+        return None;
+    }
+    let operations = result.operations.max(1) as f64;
+    let each = |nanoseconds: u64| nanoseconds as f64 / 1_000.0 / operations;
+    let parts = |all: Duration, spent: Spent| {
+        let known = spent.application + spent.interface + spent.clock;
+        let all = all.as_nanos() as f64 / 1_000.0;
+        Parts {
+            protocol_us: round((all - each(known)).max(0.0)),
+            interface_us: round(each(spent.interface)),
+            application_us: round(each(spent.application)),
+        }
+    };
+    let of_servers = result
+        .cpu_per_operation
+        .saturating_sub(result.client_cpu_per_operation);
+    Some(Split {
+        client: parts(result.client_cpu_per_operation, client),
+        servers: parts(of_servers, servers),
+        clock_us: round(each(client.clock + servers.clock)),
+    })
 }
 
 pub(crate) fn micros(duration: Duration) -> f64 {

@@ -238,6 +238,7 @@ impl Fleet {
                 Announcement::Traffic(traffic) => {
                     sum.messages += traffic.messages;
                     sum.bytes += traffic.bytes;
+                    sum.servers_spent += traffic.servers_spent;
                 }
                 other => bail!("{server} said {other:?} instead of its traffic"),
             }

@@ -1,5 +1,6 @@
 //! Measuring: rounds of all systems interleaved in one run, so that whatever disturbs the machine disturbs all alike.
 
+use crate::meter::Spent;
 use crate::process::processor_time;
 use crate::random::Random;
 use anyhow::{Context, Result, ensure};
@@ -66,6 +67,12 @@ pub struct Traffic {
     pub client_messages: u64,
     /// Bytes sent by anybody.
     pub bytes: u64,
+    /// What the servers' processors did, where that is measured.
+    #[serde(default)]
+    pub servers_spent: Spent,
+    /// What the client's did.
+    #[serde(default)]
+    pub client_spent: Spent,
 }
 
 /// Latencies of operations, to three digits.
@@ -282,6 +289,8 @@ impl Traffic {
         self.messages += after.messages.saturating_sub(before.messages);
         self.client_messages += after.client_messages.saturating_sub(before.client_messages);
         self.bytes += after.bytes.saturating_sub(before.bytes);
+        self.servers_spent += after.servers_spent.since(before.servers_spent);
+        self.client_spent += after.client_spent.since(before.client_spent);
     }
 }
 
@@ -355,6 +364,7 @@ mod tests {
                 messages: 2 * operations,
                 client_messages: operations,
                 bytes: 100 * operations,
+                ..Traffic::default()
             }))
         }
     }
@@ -397,7 +407,8 @@ mod tests {
             Some(Traffic {
                 messages: 2 * fast,
                 client_messages: fast,
-                bytes: 100 * fast
+                bytes: 100 * fast,
+                ..Traffic::default()
             })
         );
         let measured: Vec<_> = runs.into_inner().into_iter().skip(4).collect();

@@ -12,6 +12,7 @@
 //!   [`ratio`] compares them with.
 //! - [`mod@report`]: all of it, as published in `docs/performance.md`; [`target`]: what is promised there;
 //!   [`mod@publish`]: how such a page and its raw files are written.
+//! - [`meter`]: whether processor time is the application's, the interface's or the protocol's.
 //! - [`harness`]: interleaved rounds, latencies, processor time; what a new benchmark builds on.
 //! - [`pattern`]: who sends what to whom, [`plan`]: in one operation.
 //! - [`stack`]: what carries that out: Wallaby, bare loops, or an implementation of [`stack::Stack`] elsewhere.
@@ -28,6 +29,7 @@ pub mod harness;
 mod hops;
 mod large;
 mod loading;
+pub mod meter;
 mod on_polling;
 mod on_wallaby;
 mod operator;
@@ -86,6 +88,9 @@ pub fn server_main(
     process::die_with_parent(config.parent)?;
     if config.stack == scale::STACK {
         return scale::serve(&config);
+    }
+    if config.stack == Own::WallabySplit.name() {
+        return Own::WallabySplit.serve(&config);
     }
     if let Some(served) = flexrpc::serve(&config) {
         return served;

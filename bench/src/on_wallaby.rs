@@ -5,11 +5,12 @@
 use crate::fleet::{Control, Fleet, ServerConfig, Transport};
 use crate::harness::{Latencies, Traffic};
 use crate::loading::Loading;
+use crate::meter::{self, application, interface};
 use crate::operator::Operator;
 use crate::patience::block_on;
 use crate::pattern::{Pattern, Routes, Shape};
 use crate::plan::{CLIENT, Targets, is_line, pass_on};
-use crate::stack;
+use crate::stack::{self, Own, Stack};
 use anyhow::{Context, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
 use std::future::Future;
@@ -74,10 +75,10 @@ fn relay(directory: &Directory) -> Service {
             give(request, size, Arc::clone(&given))
         })
         .method(&PASS, move |request, (message,)| {
-            pass(request, message, Arc::clone(&for_pass))
+            application(pass(request, message, Arc::clone(&for_pass)))
         })
         .method(&SPREAD, move |request, (message,)| {
-            spread(request, message, Arc::clone(&for_spread))
+            application(spread(request, message, Arc::clone(&for_spread)))
         })
 }
 
@@ -88,10 +89,10 @@ async fn pass(
 ) -> Result<(), Status> {
     let (message, next) = next(message)?;
     if next == CLIENT {
-        return Ok(request.respond(message).await?);
+        return Ok(interface(request.respond(message)).await?);
     }
     let server = locate(&directory, next)?;
-    Ok(request.forward(server, PASS.target((message,))).await?)
+    Ok(interface(request.forward(server, PASS.target((message,)))).await?)
 }
 
 async fn spread(
@@ -111,19 +112,17 @@ async fn spread(
             None => Bytes::copy_from_slice(&message),
         };
         if server == CLIENT {
-            request.reply(message).await?;
+            interface(request.reply(message)).await?;
         } else if is_line(&message) {
             let target = PASS.target((message,));
-            request
-                .delegate(locate(&directory, server)?, target)
-                .await?;
+            interface(request.delegate(locate(&directory, server)?, target)).await?;
         } else {
             let target = SPREAD.target((message,));
-            request
-                .delegate(locate(&directory, server)?, target)
-                .await?;
+            interface(request.delegate(locate(&directory, server)?, target)).await?;
         }
     }
+    // Its end is a call of the interface, too: it tells what became of the request.
+    meter::at_interface(|| drop(request));
     Ok(())
 }
 
@@ -194,6 +193,8 @@ pub(crate) struct Caller {
     /// A second connection to the first server, once it was asked for.
     apart: Option<Endpoint>,
     flow: Option<Flowing>,
+    /// Whether operations are measured by the meter.
+    metered: bool,
 }
 
 /// Large messages without pause, and which way they go.
@@ -224,6 +225,7 @@ impl Caller {
             pool,
             apart: None,
             flow: None,
+            metered: config.stack == Own::WallabySplit.name(),
         })
     }
 
@@ -300,7 +302,8 @@ impl Caller {
         W: Future<Output = Result<(Operator, T)>> + Send + 'static,
     {
         let operator = self.operator.take().context("an operation failed before")?;
-        let task = self.runtime.spawn(work(operator));
+        let _measuring = self.metered.then(meter::begin);
+        let task = self.runtime.spawn(application(work(operator)));
         let (operator, result) = block_on(&self.runtime, limit, self.fleet.lost(), async {
             task.await?
         })?;
@@ -375,6 +378,7 @@ impl stack::Client for Caller {
         sum.messages += own.messages_sent;
         sum.bytes += own.bytes_sent;
         sum.client_messages = own.messages_sent + own.messages_received;
+        sum.client_spent = meter::spent();
         Ok(Some(sum))
     }
 }
@@ -411,8 +415,9 @@ pub(crate) fn traffic(endpoint: &Endpoint) -> Traffic {
     let metrics = endpoint.metrics();
     Traffic {
         messages: metrics.messages_sent,
-        client_messages: 0,
         bytes: metrics.bytes_sent,
+        servers_spent: meter::spent(),
+        ..Traffic::default()
     }
 }
 
@@ -429,7 +434,8 @@ pub(crate) fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Buil
     let address = match config.transport {
         Transport::Tcp => "tcp://127.0.0.1:0".to_owned(),
         transport @ (Transport::Unix | Transport::Shm) => {
-            let path = config.folder.join(name);
+            // Several stacks of Wallaby may share a run's folder.
+            let path = config.folder.join(format!("{}-{name}", config.stack));
             let path = path
                 .to_str()
                 .context("the folder for sockets is not UTF-8")?;

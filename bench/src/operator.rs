@@ -1,5 +1,6 @@
 //! Operations by Wallaby: the calls that a pattern asks for, and their answers.
 
+use crate::meter::{at_interface, interface};
 use crate::on_wallaby::{PASS, SPREAD};
 use crate::pattern::{Form, Pattern};
 use crate::plan::{Phase, Plan, check, is_line};
@@ -72,13 +73,14 @@ impl Operator {
     }
 
     async fn pass(&self, server: u8, message: Bytes) -> Result<()> {
-        let answer = self.server(server).call(&PASS, (message.clone(),)).await?;
+        let call = async { self.server(server).call(&PASS, (message.clone(),)).await };
+        let answer = interface(call).await?;
         check(&answer, &message)
     }
 
     /// One call with all the phase's messages as initial requests.
     async fn spread(&self, phase: &Phase) -> Result<()> {
-        let mut call = self.caller.begin();
+        let mut call = at_interface(|| self.caller.begin());
         for (place, server) in phase.to.iter().enumerate() {
             let message = Bytes::copy_from_slice(phase.payload_to(place));
             let method = match is_line(&message) {
@@ -86,14 +88,15 @@ impl Operator {
                 false => SPREAD.definition(),
             };
             let server = self.server(*server).server().clone();
-            call.send(server, method, message).await?;
+            interface(call.send(server, method, message)).await?;
         }
-        call.close();
+        at_interface(|| call.close());
         let mut count = 0;
-        while let Some(answer) = call.next().await {
+        while let Some(answer) = interface(call.next()).await {
             check(&answer?.payload, phase.payload())?;
             count += 1;
         }
+        at_interface(|| drop(call));
         let expected = phase.from.len();
         ensure!(
             count == expected,
@@ -116,7 +119,7 @@ impl Operator {
         poll_fn(|context| calls.go_on(context)).await?;
         // Nothing waits for these but the end, so in which order they come does not matter.
         while let Some(leaf) = calls.leaves.pop_front() {
-            check(&leaf.await?, &calls.message)?;
+            check(&interface(leaf).await?, &calls.message)?;
         }
         Ok(())
     }
@@ -143,7 +146,8 @@ impl Calls<'_> {
         let plan = &self.operator.plan;
         let client = self.operator.server(plan.route()[request]);
         // It is under way as soon as it is made.
-        let answer = client.call(&PASS, (self.message.clone(),)).into_future();
+        let call = || client.call(&PASS, (self.message.clone(),)).into_future();
+        let answer = at_interface(call);
         if plan.tree().nodes()[request].children.is_empty() {
             self.leaves.push_back(answer);
         } else {
@@ -155,7 +159,7 @@ impl Calls<'_> {
     fn go_on(&mut self, context: &mut TaskContext<'_>) -> Poll<Result<()>> {
         let mut at = 0;
         while let Some((_, answer)) = self.inner.get_mut(at) {
-            let Poll::Ready(answer) = Pin::new(answer).poll(context) else {
+            let Poll::Ready(answer) = at_interface(|| Pin::new(answer).poll(context)) else {
                 at += 1;
                 continue;
             };
@@ -180,7 +184,8 @@ async fn call_while_left(
     let mut taken = Vec::new();
     while take_one(&left) {
         let start = Instant::now();
-        check(&client.call(&PASS, (message.clone(),)).await?, &message)?;
+        let call = async { client.call(&PASS, (message.clone(),)).await };
+        check(&interface(call).await?, &message)?;
         taken.push(start.elapsed());
     }
     Ok(taken)

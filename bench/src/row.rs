@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
+use std::ops::Add;
 
 /// What one system did in one benchmark. All counts are per operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -38,6 +39,9 @@ pub struct Row {
     /// That of the client alone, where it was told apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_cpu_us: Option<f64>,
+    /// Whose processor time it is, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<Split>,
     /// Operations per second, where throughput was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ops_per_s: Option<f64>,
@@ -62,6 +66,47 @@ pub struct Row {
     /// Where it was measured what many of something cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<Scale>,
+}
+
+/// Whose the processor time of an operation is, in microseconds. Reading the clock for it is in none of the parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Split {
+    /// The client's.
+    pub client: Parts,
+    /// That of all servers.
+    pub servers: Parts,
+    /// What reading the clock took, which is in `cpu_us_per_op` of the row, too.
+    pub clock_us: f64,
+}
+
+/// The parts of processor time, as the thesis tells them apart in figure 6.6.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Parts {
+    /// What works in the background: messages read and understood, the runtime, whatever nobody has called.
+    pub protocol_us: f64,
+    /// Calls of Wallaby's interface, until they return.
+    pub interface_us: f64,
+    /// What makes these calls.
+    pub application_us: f64,
+}
+
+impl Parts {
+    /// All of them.
+    pub fn sum(&self) -> f64 {
+        self.protocol_us + self.interface_us + self.application_us
+    }
+}
+
+impl Add for Parts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            protocol_us: self.protocol_us + other.protocol_us,
+            interface_us: self.interface_us + other.interface_us,
+            application_us: self.application_us + other.application_us,
+        }
+    }
 }
 
 /// What many of something cost besides their operations.

@@ -3,6 +3,7 @@
 use crate::fleet::{Fleet, ServerConfig, Transport};
 use crate::floor::{self, Floor, LARGEST_DATAGRAM, LARGEST_PAYLOAD, Loops};
 use crate::harness::{Latencies, Traffic};
+use crate::meter;
 use crate::on_polling::{self, Waiting};
 use crate::on_wallaby;
 use crate::pattern::{Pattern, Routes, Shape};
@@ -102,10 +103,12 @@ pub enum Own {
     WallabyPolling,
     /// The same over UDP, but it waits by an epoll, as an endpoint with further sockets does.
     WallabyPollingEpoll,
+    /// Wallaby, with its processor time split into parts by a [`meter`](crate::meter) that takes some itself.
+    WallabySplit,
 }
 
 impl Own {
-    /// All of them.
+    /// All of them that latencies are compared of.
     pub const ALL: [&'static dyn Stack; 6] = [
         &Self::FloorBlocking,
         &Self::FloorEpoll,
@@ -125,6 +128,7 @@ impl Stack for Own {
             Self::Wallaby => "wallaby",
             Self::WallabyPolling => "wallaby-polling",
             Self::WallabyPollingEpoll => "wallaby-polling-epoll",
+            Self::WallabySplit => "wallaby-split",
         }
     }
 
@@ -137,7 +141,7 @@ impl Stack for Own {
         let largest = match transport {
             Transport::Udp => LARGEST_DATAGRAM,
             _ if *self == Self::WallabyPollingEpoll => return None, // there the other waits so, too
-            Transport::Shm if *self != Self::Wallaby => return None, // the loops are on sockets
+            Transport::Shm if !matches!(self, Self::Wallaby | Self::WallabySplit) => return None, // the loops are on sockets
             Transport::Tcp | Transport::Unix | Transport::Shm => LARGEST_PAYLOAD,
         };
         if payload > largest {
@@ -147,6 +151,8 @@ impl Stack for Own {
         Some(match (self, pattern) {
             (Self::Wallaby, Pattern::Multihop(_)) => "wallaby-dpc",
             (Self::Wallaby, _) => "wallaby-rpc",
+            (Self::WallabySplit, Pattern::Multihop(_)) => "wallaby-split-dpc",
+            (Self::WallabySplit, _) => "wallaby-split-rpc",
             (Self::WallabyPolling, Pattern::Multihop(_)) => "wallaby-polling-dpc",
             (Self::WallabyPolling, _) => "wallaby-polling-rpc",
             (Self::WallabyPollingEpoll, Pattern::Multihop(_)) => "wallaby-polling-epoll-dpc",
@@ -188,7 +194,9 @@ impl Stack for Own {
             Self::FloorBlocking => Box::new(floor(fleet, Loops::Blocking)?),
             Self::FloorEpoll => Box::new(floor(fleet, Loops::Epoll)?),
             Self::FloorTokio => Box::new(floor(fleet, Loops::Tokio)?),
-            Self::Wallaby => Box::new(on_wallaby::Caller::connect(fleet, config, payload)?),
+            Self::Wallaby | Self::WallabySplit => {
+                Box::new(on_wallaby::Caller::connect(fleet, config, payload)?)
+            }
             Self::WallabyPolling => on_polling::connect(fleet, config, payload, Waiting::Own)?,
             Self::WallabyPollingEpoll => {
                 on_polling::connect(fleet, config, payload, Waiting::Epoll)?
@@ -202,6 +210,10 @@ impl Stack for Own {
             Self::FloorEpoll => floor::serve(Loops::Epoll, config),
             Self::FloorTokio => floor::serve(Loops::Tokio, config),
             Self::Wallaby => on_wallaby::serve(config),
+            Self::WallabySplit => {
+                let _measuring = meter::begin();
+                on_wallaby::serve(config)
+            }
             Self::WallabyPolling => on_polling::serve(config, Waiting::Own),
             Self::WallabyPollingEpoll => on_polling::serve(config, Waiting::Epoll),
         }

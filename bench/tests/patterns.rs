@@ -6,9 +6,9 @@ use std::error::Error;
 use std::time::Duration;
 use wallaby_bench::pattern::Query;
 use wallaby_bench::stack::Stack;
-use wallaby_bench::thesis::{LatencyOptions, LoadOptions, latency, load};
+use wallaby_bench::thesis::{LatencyOptions, LoadOptions, latency, load, split, split_options};
 use wallaby_bench::{
-    FanoutOptions, HopsOptions, LargeOptions, Launcher, Own, RunOptions, ScaleOptions,
+    FanoutOptions, HopsOptions, LargeOptions, Launcher, Own, Row, RunOptions, ScaleOptions,
     ThroughputOptions, Transport, fanout, hops, scale, server_main, throughput,
 };
 
@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     many_calls_are_under_way()?;
     many_of_something_are_measured()?;
     the_thesis_patterns_take_its_messages()?;
+    processor_time_is_split_without_changing_what_is_done()?;
     every_process_is_client_and_server_under_load()?;
     an_impossible_processor_is_a_clear_error()
 }
@@ -259,6 +260,37 @@ fn many_of_something_are_measured() -> Result<(), Box<dyn Error>> {
                 .is_some_and(|longest| longest > 0.0)
         );
         assert_eq!(figures.client_bytes, None, "too few to tell");
+    }
+    Ok(())
+}
+
+/// Figure 6.6: the meter stands beside the same work without it, and every part of its has some time.
+fn processor_time_is_split_without_changing_what_is_done() -> Result<(), Box<dyn Error>> {
+    let mut options = split_options();
+    options.run = RunOptions {
+        servers: Some(6),
+        ..brief(&options.run.stacks)
+    };
+    let rows = split(&options, |_| ())?;
+    assert_eq!(rows.len(), 3 * 2 * 2 * options.queries.len());
+    let (metered, plain): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.split.is_some());
+    assert_eq!(metered.len(), plain.len());
+    for row in &metered {
+        let name = row.system.replace("-split", "");
+        let same = |other: &&Row| other.system == name && other.comparable(row);
+        let same = plain.iter().find(same).ok_or("no such row without")?;
+        if row.transport != "udp" {
+            assert_eq!(row.messages, same.messages, "{row:?}");
+        }
+        let split = row.split.ok_or("no split")?;
+        let used = split.client.sum() + split.servers.sum() + split.clock_us;
+        assert!(used < row.cpu_us_per_op * 1.05 + 0.1, "{row:?}");
+        for parts in [split.client, split.servers] {
+            assert!(
+                parts.interface_us > 0.0 && parts.application_us > 0.0,
+                "{row:?}"
+            );
+        }
     }
     Ok(())
 }

@@ -59,6 +59,21 @@ pub struct Plan {
     pub link: Duration,
 }
 
+/// Where a ring is: a page for the programs that ask it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// Its processes.
+    pub hosts: Vec<Address>,
+    /// How long each message is on its way, where a network is emulated.
+    pub link: Duration,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Page {
+    hosts: Vec<Address>,
+    link_us: u64,
+}
+
 /// Processes that host a ring. They end with [`Processes::end`], with this value, and with this program.
 #[derive(Debug)]
 pub struct Processes {
@@ -164,6 +179,14 @@ impl Processes {
     pub fn hosts(&self) -> Vec<Address> {
         let running = self.running.iter();
         running.map(|process| process.address.clone()).collect()
+    }
+
+    /// Where the ring is, and how far away.
+    pub fn ring(&self) -> Ring {
+        Ring {
+            hosts: self.hosts(),
+            link: self.plan.link,
+        }
     }
 
     /// Their process ids, of those that run.
@@ -330,15 +353,21 @@ pub async fn client_endpoint(hosts: &[Address], link: Duration) -> anyhow::Resul
 /// # Errors
 ///
 /// If that cannot be written.
-pub fn announce(page: &Path, hosts: &[Address]) -> anyhow::Result<()> {
-    std::fs::write(page, serde_json::to_vec_pretty(hosts)?)
+pub fn announce(page: &Path, ring: &Ring) -> anyhow::Result<()> {
+    let told = Page {
+        hosts: ring.hosts.clone(),
+        link_us: u64::try_from(ring.link.as_micros()).unwrap_or(u64::MAX),
+    };
+    std::fs::write(page, serde_json::to_vec_pretty(&told)?)
         .with_context(|| format!("{} can't be written", page.display()))
 }
 
-/// The ring is gone.
-pub fn withdraw(page: &Path) {
-    // If the page stays, who reads it finds nobody there, and says so.
-    let _ = std::fs::remove_file(page);
+/// The ring is gone. A page that tells of another one by now stays.
+pub fn withdraw(page: &Path, ring: &Ring) {
+    if find(page).is_ok_and(|told| told == *ring) {
+        // If the page stays, who reads it finds nobody there, and says so.
+        let _ = std::fs::remove_file(page);
+    }
 }
 
 /// Where the ring is that a page tells of.
@@ -346,17 +375,21 @@ pub fn withdraw(page: &Path) {
 /// # Errors
 ///
 /// If there is none.
-pub fn find(page: &Path) -> anyhow::Result<Vec<Address>> {
-    let hosts = match std::fs::read(page) {
+pub fn find(page: &Path) -> anyhow::Result<Ring> {
+    let told = match std::fs::read(page) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
             "{} tells of no ring: start one with 'wallaby-chord up'",
             page.display()
         ),
-        read => read.and_then(|page| Ok(serde_json::from_slice::<Vec<Address>>(&page)?)),
+        read => read.and_then(|page| Ok(serde_json::from_slice::<Page>(&page)?)),
     };
-    let hosts = hosts.with_context(|| format!("{} can't be read", page.display()))?;
+    let Page { hosts, link_us } =
+        told.with_context(|| format!("{} can't be read", page.display()))?;
     ensure!(!hosts.is_empty(), "{} names no endpoint", page.display());
-    Ok(hosts)
+    Ok(Ring {
+        hosts,
+        link: Duration::from_micros(link_us),
+    })
 }
 
 fn make_sockets() -> anyhow::Result<PathBuf> {

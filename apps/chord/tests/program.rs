@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 fn run(arguments: &[&str]) -> Output {
@@ -26,20 +26,34 @@ struct Up {
     page: PathBuf,
 }
 
+/// Starts a ring, and waits until it is up.
+fn up(page: &Path, more: &[&str]) -> Child {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_wallaby-chord"))
+        .args(["up", "--at", page.to_str().unwrap()])
+        .args(more)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let last = lines
+        .map(Result::unwrap)
+        .find(|line| line.contains("stays until"));
+    assert!(last.is_some(), "it has ended before it was up");
+    child
+}
+
+/// Asks it to end, and waits until it has.
+fn end(child: &mut Child) {
+    let pid = i32::try_from(child.id()).unwrap();
+    let ended = Command::new("kill").arg(pid.to_string()).status();
+    assert!(ended.unwrap().success());
+    assert!(child.wait().unwrap().success());
+}
+
 impl Up {
     fn start(name: &str, more: &[&str]) -> Self {
         let page = std::env::temp_dir().join(format!("chord-{name}-{}.json", std::process::id()));
-        let mut child = Command::new(env!("CARGO_BIN_EXE_wallaby-chord"))
-            .args(["up", "--at", page.to_str().unwrap()])
-            .args(more)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let last = lines
-            .map(Result::unwrap)
-            .find(|line| line.contains("stays until"));
-        assert!(last.is_some(), "it has ended before it was up");
+        let child = up(&page, more);
         Self { child, page }
     }
 
@@ -50,10 +64,7 @@ impl Up {
 
 impl Drop for Up {
     fn drop(&mut self) {
-        let pid = i32::try_from(self.child.id()).unwrap();
-        let ended = Command::new("kill").arg(pid.to_string()).status();
-        assert!(ended.unwrap().success());
-        assert!(self.child.wait().unwrap().success());
+        end(&mut self.child);
         assert!(!self.page.exists(), "the page of a ring that is gone");
     }
 }
@@ -62,8 +73,20 @@ impl Drop for Up {
 fn a_ring_is_asked() {
     let up = Up::start(
         "asked",
-        &["--processes", "3", "--nodes", "64", "--transport", "unix"],
+        &[
+            "--processes",
+            "3",
+            "--nodes",
+            "64",
+            "--transport",
+            "unix",
+            "--link",
+            "300us",
+        ],
     );
+    // Who asks is as far away as the page says.
+    let page = std::fs::read_to_string(&up.page).unwrap();
+    assert!(page.contains("\"link_us\": 300"), "{page}");
     let missing = up.ask(&["get", "wallaby"]);
     assert_eq!(missing.status.code(), Some(1));
     assert_eq!(
@@ -100,6 +123,18 @@ fn a_ring_is_asked() {
         node["keys"].as_u64().unwrap()
     });
     assert_eq!((kept.clone().count(), kept.sum::<u64>()), (64, 4));
+}
+
+#[test]
+fn a_ring_that_ends_leaves_the_page_of_another_one_alone() {
+    let page = std::env::temp_dir().join(format!("chord-shared-{}.json", std::process::id()));
+    let mut first = up(&page, &["--nodes", "4", "--processes", "1"]);
+    let mut second = up(&page, &["--nodes", "4", "--processes", "1"]);
+    end(&mut first);
+    let found = run(&["lookup", "key", "--at", page.to_str().unwrap()]);
+    assert!(found.status.success(), "{found:?}");
+    end(&mut second);
+    assert!(!page.exists(), "the page of a ring that is gone");
 }
 
 #[test]
@@ -182,8 +217,8 @@ fn wrong_usage_and_missing_rings_are_told_apart() {
         .unwrap();
     let mut file = std::fs::File::create(&page).unwrap();
     let address: wallaby::Address = format!("tcp://{free}").parse().unwrap();
-    file.write_all(&serde_json::to_vec(&[address]).unwrap())
-        .unwrap();
+    let ring = serde_json::json!({"hosts": [address], "link_us": 0});
+    file.write_all(&serde_json::to_vec(&ring).unwrap()).unwrap();
     let output = run(&["get", "key", "--at", page.to_str().unwrap()]);
     std::fs::remove_file(&page).unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -84,6 +84,16 @@ impl Client {
     }
 }
 
+impl<T> Answers<Vec<T>> {
+    /// What a call has found that answers several rows at a time.
+    pub fn concat(self) -> Answers<T> {
+        Answers {
+            items: self.items.into_iter().flatten().collect(),
+            trace: self.trace,
+        }
+    }
+}
+
 impl<T> Answers<Option<T>> {
     /// What a call with one answer has found, as rows.
     pub fn found(self) -> Answers<T> {

@@ -117,7 +117,11 @@ pub struct InUse(pub PathBuf);
 
 impl fmt::Display for InUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is in use by another process", self.0.display())
+        write!(
+            f,
+            "{} is in use by another process, perhaps by a cluster that 'wallaby-graph up' has started: end it first",
+            self.0.display()
+        )
     }
 }
 

@@ -52,6 +52,11 @@ impl Seat {
         (self.index..PARTITIONS).step_by(self.servers as usize)
     }
 
+    /// Its place among the servers, from 0.
+    pub fn index(&self) -> usize {
+        self.index as usize
+    }
+
     /// Its number, from 1.
     pub fn number(&self) -> u32 {
         self.index + 1

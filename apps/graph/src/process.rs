@@ -34,6 +34,7 @@ pub enum Transport {
 pub struct Processes {
     children: Vec<Process>,
     placement: Placement,
+    link: Duration,
     /// The sockets, if they are files.
     sockets: Option<PathBuf>,
 }
@@ -48,18 +49,38 @@ struct Process {
 }
 
 /// Where a running cluster is: a page in its store's folder, for the programs that ask it.
-#[derive(Debug, Serialize, Deserialize)]
-struct Running {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Running {
     servers: Vec<Address>,
+    /// How long a message is on its way, in microseconds, where a network is emulated.
+    #[serde(default)]
+    link_us: u64,
+}
+
+impl Running {
+    /// The servers; none if there are none.
+    pub fn placement(&self) -> Option<Placement> {
+        Placement::new(self.servers.clone())
+    }
+
+    /// How long a message is on its way.
+    pub fn link(&self) -> Duration {
+        Duration::from_micros(self.link_us)
+    }
 }
 
 impl Processes {
-    /// Starts so many servers on the store in a folder.
+    /// Starts so many servers on the store in a folder; what each sends is delayed by `link`, to emulate a network.
     ///
     /// # Errors
     ///
     /// If one of them does not come up; what is wrong it says on standard error.
-    pub async fn start(folder: &Path, servers: u32, over: Transport) -> anyhow::Result<Self> {
+    pub async fn start(
+        folder: &Path,
+        servers: u32,
+        over: Transport,
+        link: Duration,
+    ) -> anyhow::Result<Self> {
         let sockets = match over {
             Transport::Unix => Some(make_sockets()?),
             Transport::Tcp | Transport::Udp => None,
@@ -73,7 +94,7 @@ impl Processes {
                 (Transport::Udp, _) => "udp://127.0.0.1:0".to_owned(),
                 _ => "tcp://127.0.0.1:0".to_owned(),
             };
-            children.push(Process::spawn(folder, seat, &listen)?);
+            children.push(Process::spawn(folder, seat, &listen, link)?);
         }
         let mut addresses = Vec::new();
         for child in &mut children {
@@ -95,6 +116,7 @@ impl Processes {
         Ok(Self {
             children,
             placement,
+            link,
             sockets,
         })
     }
@@ -102,6 +124,14 @@ impl Processes {
     /// Where they are.
     pub fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// Where they are, and how far away.
+    pub fn running(&self) -> Running {
+        Running {
+            servers: self.placement.servers().to_vec(),
+            link_us: u64::try_from(self.link.as_micros()).unwrap_or(u64::MAX),
+        }
     }
 
     /// Waits until one of them has ended by itself, and says which.
@@ -139,13 +169,14 @@ impl Drop for Processes {
 }
 
 impl Process {
-    fn spawn(folder: &Path, seat: Seat, listen: &str) -> anyhow::Result<Self> {
+    fn spawn(folder: &Path, seat: Seat, listen: &str, link: Duration) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("this program's own file can't be found")?;
         let child = Command::new(program)
             .arg("serve")
             .arg("--store")
             .arg(folder)
             .args(["--seat", &seat.to_string(), "--listen", listen])
+            .args(["--link-us", &link.as_micros().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Ctrl-C reaches this process alone, which ends the others in order.
@@ -177,11 +208,15 @@ impl Process {
 /// # Errors
 ///
 /// If it cannot listen, or its part of the store cannot be opened.
-pub async fn serve(folder: &Path, seat: Seat, listen: &str) -> anyhow::Result<()> {
+pub async fn serve(folder: &Path, seat: Seat, listen: &str, link: Duration) -> anyhow::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let store = Store::find(folder)?;
     let store = store.with_context(|| format!("nothing was loaded into {}", folder.display()))?;
-    let endpoint = Endpoint::bind(listen).await?;
+    let endpoint = Endpoint::builder()
+        .listen(listen)
+        .link_delay(link)
+        .bind()
+        .await?;
     let address = endpoint.address().context("it does not listen")?;
     println!("{address}");
     let mut input = BufReader::new(tokio::io::stdin());
@@ -223,12 +258,12 @@ async fn serve_when_free(
     }
 }
 
-/// An endpoint for a client of these servers, reached as they are.
+/// An endpoint for a client of these servers, reached as they are and as far away.
 ///
 /// # Errors
 ///
 /// If it cannot listen.
-pub async fn client_endpoint(servers: &Placement) -> anyhow::Result<Endpoint> {
+pub async fn client_endpoint(servers: &Placement, link: Duration) -> anyhow::Result<Endpoint> {
     let listen = match servers.servers().first() {
         Some(Address::Udp(_)) => "udp://127.0.0.1:0".to_owned(),
         Some(Address::Unix(server)) => {
@@ -238,7 +273,11 @@ pub async fn client_endpoint(servers: &Placement) -> anyhow::Result<Endpoint> {
         }
         _ => "tcp://127.0.0.1:0".to_owned(),
     };
-    Ok(Endpoint::bind(&listen).await?)
+    Ok(Endpoint::builder()
+        .listen(&listen)
+        .link_delay(link)
+        .bind()
+        .await?)
 }
 
 /// Writes down where a cluster is.
@@ -246,12 +285,9 @@ pub async fn client_endpoint(servers: &Placement) -> anyhow::Result<Endpoint> {
 /// # Errors
 ///
 /// If that cannot be written.
-pub fn announce(folder: &Path, placement: &Placement) -> anyhow::Result<()> {
-    let running = Running {
-        servers: placement.servers().to_vec(),
-    };
+pub fn announce(folder: &Path, running: &Running) -> anyhow::Result<()> {
     let path = page(folder);
-    std::fs::write(&path, serde_json::to_vec_pretty(&running)?)
+    std::fs::write(&path, serde_json::to_vec_pretty(running)?)
         .with_context(|| format!("{} can't be written", path.display()))
 }
 
@@ -266,7 +302,7 @@ pub fn withdraw(folder: &Path) {
 /// # Errors
 ///
 /// If there is none.
-pub fn find(folder: &Path) -> anyhow::Result<Placement> {
+pub fn find(folder: &Path) -> anyhow::Result<Running> {
     let path = page(folder);
     let running = match std::fs::read(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
@@ -275,8 +311,7 @@ pub fn find(folder: &Path) -> anyhow::Result<Placement> {
         ),
         read => read.and_then(|page| Ok(serde_json::from_slice::<Running>(&page)?)),
     };
-    let running = running.with_context(|| format!("{} can't be read", path.display()))?;
-    Placement::new(running.servers).context("there are no servers")
+    running.with_context(|| format!("{} can't be read", path.display()))
 }
 
 fn page(folder: &Path) -> PathBuf {

@@ -107,16 +107,11 @@ struct Up(Child);
 
 impl Up {
     fn start(store: &str, servers: &str, transport: &str) -> Self {
-        let arguments = [
-            "up",
-            "--store",
-            store,
-            "--servers",
-            servers,
-            "--transport",
-            transport,
-        ];
-        let mut command = program(&arguments);
+        Self::start_with(store, &["--servers", servers, "--transport", transport])
+    }
+
+    fn start_with(store: &str, more: &[&str]) -> Self {
+        let mut command = program(&[&["up", "--store", store], more].concat());
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let serves = |line: &String| line.starts_with("serving");
@@ -143,7 +138,7 @@ fn a_store_is_loaded_once_and_served_by_any_number_of_servers() {
     assert!(stdout(&run(&load)).contains("loaded already"));
     for (servers, transport) in [("2", "tcp"), ("3", "unix")] {
         // The first one is killed; its servers end with it.
-        let _up = Up::start(store, servers, transport);
+        let up = Up::start(store, servers, transport);
         for query in reference.queries().into_iter().step_by(37) {
             for form in [&[][..], &["--rpc"]] {
                 let words = query.to_string();
@@ -171,7 +166,60 @@ fn a_store_is_loaded_once_and_served_by_any_number_of_servers() {
             store,
         ];
         assert_eq!(stdout(&run(&bench)).lines().count(), 2);
+        let only_sockets_of_servers = |pid: u32| {
+            let folder = std::env::temp_dir().join(format!("wallaby-graph-{pid}"));
+            let files = fs::read_dir(folder).into_iter().flatten().flatten();
+            files.into_iter().all(|file| {
+                let name = file.file_name();
+                name.to_string_lossy().starts_with("server-")
+            })
+        };
+        // Servers take theirs away when who started them is killed; nobody would take away others.
+        assert!(only_sockets_of_servers(up.0.id()));
     }
+}
+
+#[test]
+fn on_emulated_links_bench_tells_what_the_hops_allow() {
+    let scratch = Scratch::new("test").unwrap();
+    let store = text(scratch.path());
+    stdout(&run(&["load", "--generate", "30", "--store", store]));
+    let bench = |more: &[&str]| {
+        let common = [
+            "bench",
+            "--times",
+            "10",
+            "--queries",
+            "is1,is5",
+            "--store",
+            store,
+        ];
+        run(&[&common, more].concat())
+    };
+    let links = |output: &Output| -> Vec<String> {
+        let links = |line: &str| serde_json::from_str::<Value>(line).unwrap()[8].clone();
+        let lines = stdout(output);
+        lines
+            .lines()
+            .map(|line| links(line).as_str().unwrap().to_owned())
+            .collect()
+    };
+    // One hop there and back in both forms; two hops, and back, against there and back twice.
+    let expected = ["2.0", "2.0", "3.0", "4.0"];
+    let own = bench(&["--json", "--link", "300us", "--servers", "2"]);
+    assert_eq!(links(&own), expected);
+    assert!(stdout(&bench(&["--link", "300us"])).contains("\nover them: "));
+
+    let _up = Up::start_with(store, &["--servers", "2", "--link", "300us"]);
+    let page = fs::read_to_string(scratch.path().join("cluster.json")).unwrap();
+    assert!(page.contains("\"link_us\": 300"), "{page}");
+    assert_eq!(links(&bench(&["--json"])), expected);
+    let refused = bench(&["--link", "1ms"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("a cluster serves") && said.contains("up --link"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -204,11 +252,12 @@ fn explain_draws_the_tree_as_it_ran() {
     let drawn = stdout(&run(&explain));
     let hops = |method| drawn.lines().filter(|line| line.contains(method)).count();
     assert_eq!(hops("└─ Replies/message"), 1, "{drawn}");
-    assert_eq!(hops("─ Replies/comment"), replies, "{drawn}");
-    assert_eq!(hops("└─ Replies/author"), replies, "{drawn}");
-    assert_eq!(hops("─ Replies/friends"), 1, "{drawn}");
+    // Each of the other servers is asked once by the first one, and once at most by each of these.
+    let onward = hops("─ Replies/onward");
+    assert!((1..=3 + 3 * 3).contains(&onward), "{drawn}");
+    assert!(drawn.contains(&format!("{} hops, ", 1 + onward)), "{drawn}");
     assert!(
-        drawn.contains(&format!("{} hops, 3 deep", 2 + 2 * replies)),
+        drawn.contains(&format!("DPC: {replies} rows in ")),
         "{drawn}"
     );
 }
@@ -229,6 +278,7 @@ fn mistakes_are_told() {
         "no cluster serves",
     );
     says(&["query", "is2", "--message", "1"], 2, "--person");
+    says(&["bench", "--link", "1h"], 2, "'1h' is not a span of time");
     says(&["query", "is9", "--message", "1"], 2, "is9");
     says(&["up", "--store", store], 1, "nothing was loaded");
     says(&["load", store, "--store", store], 1, "no data set");
@@ -238,7 +288,23 @@ fn mistakes_are_told() {
         1,
         "person_0_0.csv, line 2",
     );
+    says(
+        &["load", store, "--store", store],
+        1,
+        "note: the data set has no file 'post'",
+    );
+    fs::write(scratch.path().join("forum_0_0.csv"), b"id\n1|\xff\xfe\n").unwrap();
+    fs::write(scratch.path().join("person_0_0.csv"), "id\n").unwrap();
+    says(
+        &["load", store, "--store", store],
+        1,
+        "forum_0_0.csv, line 2: can't be read",
+    );
     says(&["up", "--store", store], 1, "nothing was loaded");
+    stdout(&run(&["load", "--generate", "20", "--store", store]));
+    let _up = Up::start(store, "1", "tcp");
+    let again = ["load", "--replace", "--generate", "20", "--store", store];
+    says(&again, 1, "in use by another process, perhaps by a cluster");
 }
 
 #[test]
@@ -247,7 +313,7 @@ fn the_demo_runs() {
     for part in [
         "40 persons",
         "RecentMessages/person",
-        "Replies/comment",
+        "Replies/onward",
         "RPC:",
     ] {
         assert!(shown.contains(part), "{shown}");

@@ -103,6 +103,11 @@ async fn queries_take_as_many_messages_as_their_shape_asks_for() {
                 expected,
                 "{query} by {form}"
             );
+            let most = reference.one_by_one(query, form);
+            assert!(
+                expected.all <= most.all && expected.client <= most.client,
+                "{query} by {form}: {expected:?}, {most:?}"
+            );
         }
     }
     servers.end().await;
@@ -197,6 +202,45 @@ fn thesis_network() -> Vec<Insert> {
     inserts
 }
 
+/// Long texts go in messages that every transport takes, however many of them one server has.
+#[tokio::test]
+async fn long_replies_are_told_in_several_messages() {
+    const REPLIES: i64 = 30;
+    let mut inserts = vec![Insert::Person(person(1)), Insert::Person(person(2))];
+    inserts.extend((0..=REPLIES).map(|id| {
+        let place = match id {
+            0 => Place::Forum {
+                forum: ForumId(404),
+                image: String::new(),
+                language: String::new(),
+            },
+            _ => Place::Reply(MessageId(0)),
+        };
+        match message(id, 1 + id % 2, place) {
+            Insert::Message(message) => Insert::Message(Message {
+                content: "ä".repeat(4_000),
+                ..message
+            }),
+            other => other,
+        }
+    }));
+    let (_scratch, store) = store(&inserts);
+    let listen = |_| "udp://127.0.0.1:0".to_owned();
+    let servers = Cluster::start(&store, 2, listen).await.unwrap();
+    let endpoint = Endpoint::bind(&listen(0)).await.unwrap();
+    let client = Client::new(endpoint, servers.placement().clone());
+    for form in FORMS {
+        for (query, rows) in [
+            (Query::Is7(MessageId(0)), REPLIES as usize),
+            (Query::Is2(PersonId(2)), 10),
+        ] {
+            let found = result(query, form, &client).await;
+            assert_eq!(found.as_array().unwrap().len(), rows, "{query} by {form}");
+        }
+    }
+    servers.end().await;
+}
+
 /// What is not there makes no row, wherever on the way it is missing.
 #[tokio::test]
 async fn rows_whose_vertices_are_missing_are_left_out() {
@@ -275,6 +319,17 @@ async fn threads_without_an_end_end() {
         Value::Array(Vec::new())
     );
     servers.end().await;
+    // Within one server, which goes on by itself, and from one to the other, where the limit of hops may come first.
+    for number in [1, 2] {
+        let (servers, client) = cluster(&store, number).await;
+        for form in FORMS {
+            match Query::Is2(PersonId(1)).ask(form, &client).await {
+                Ok(outcome) => assert_eq!(outcome.rows.len(), 0, "{form}"),
+                Err(error) => assert!(error.status().is_some() && number == 2, "{error}"),
+            }
+        }
+        servers.end().await;
+    }
 }
 
 #[test]

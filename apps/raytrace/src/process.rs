@@ -52,6 +52,9 @@ struct Sockets(PathBuf);
 #[derive(Debug, Serialize, Deserialize)]
 struct Page {
     servers: Vec<Address>,
+    /// How long a message is on its way, in microseconds, where a network is emulated.
+    #[serde(default)]
+    link_us: u64,
 }
 
 impl Processes {
@@ -199,23 +202,34 @@ pub async fn serve(listen: &str, link_delay: Duration) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// If that cannot be written.
-pub fn announce(page: &Path, servers: &[Address]) -> anyhow::Result<()> {
-    let servers = servers.to_vec();
-    std::fs::write(page, serde_json::to_vec_pretty(&Page { servers })?)
+pub fn announce(page: &Path, servers: &[Address], link: Duration) -> anyhow::Result<()> {
+    let told = Page {
+        servers: servers.to_vec(),
+        link_us: u64::try_from(link.as_micros()).unwrap_or(u64::MAX),
+    };
+    std::fs::write(page, serde_json::to_vec_pretty(&told)?)
         .with_context(|| format!("{} can't be written", page.display()))
 }
 
-/// Where servers are that were announced.
+/// The servers are gone. A page that tells of others by now stays.
+pub fn withdraw(page: &Path, servers: &[Address]) {
+    if find(page).is_ok_and(|(told, _)| told == servers) {
+        // If the page stays, who reads it finds nobody there, and says so.
+        let _ = std::fs::remove_file(page);
+    }
+}
+
+/// Where servers are that were announced, and how long a message to them is on its way.
 ///
 /// # Errors
 ///
 /// If there are none.
-pub fn find(page: &Path) -> anyhow::Result<Vec<Address>> {
+pub fn find(page: &Path) -> anyhow::Result<(Vec<Address>, Duration)> {
     let read = std::fs::read(page).with_context(|| {
         let page = page.display();
         format!("no servers are known by {page}: 'wallaby-raytrace up --page {page}' starts some")
     })?;
     let read: Page = serde_json::from_slice(&read)
         .with_context(|| format!("{} is no page of servers", page.display()))?;
-    Ok(read.servers)
+    Ok((read.servers, Duration::from_micros(read.link_us)))
 }

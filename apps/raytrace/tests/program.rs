@@ -107,7 +107,10 @@ fn pictures_are_the_same_files_however_they_are_made() {
         ],
     );
     assert!(few > 4 && many > 4);
-    let _up = Up::start(&page, &["--servers", "3"]);
+    let _up = Up::start(&page, &["--servers", "3", "--link", "300us"]);
+    // Who asks is as far away as the page says.
+    let told = std::fs::read_to_string(&page).unwrap();
+    assert!(told.contains("\"link_us\": 300"), "{told}");
     same("c.png", &["render", "--at", &page]);
     same(
         "d.png",
@@ -267,9 +270,19 @@ fn mistakes_are_told() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{said}");
         assert!(said.contains(words), "'{said}' does not say '{words}'");
+        // What went wrong is told once.
+        assert!(said.matches("os error").count() <= 1, "{said}");
     };
     says(&["render", "nothing.obj"], 1, "nothing.obj can't be read");
     says(&["render", "picture.jpg"], 1, "neither .obj nor .ply");
+    // At once, not when the picture is ready: this one would take days.
+    let large = ["--size", "8192x8192", "--samples", "65536", "--out"];
+    for (out, words) in [
+        ("/no/such/folder/p.png", "p.png can't be written"),
+        ("/", "it is a folder"),
+    ] {
+        says(&[&["render"], &large[..], &[out]].concat(), 1, words);
+    }
     says(
         &["render", "box:many"],
         2,

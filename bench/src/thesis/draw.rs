@@ -47,7 +47,7 @@ pub(crate) fn latency(rows: &[Row]) -> String {
             vec![client, all - client]
         });
     }
-    sheet.svg.finish()
+    sheet.finish()
 }
 
 /// Latency over throughput: figure 6.7.
@@ -72,18 +72,18 @@ pub(crate) fn load(rows: &[Row]) -> String {
             (done(row), row.p99_us / micros)
         });
     }
-    sheet.svg.finish()
+    sheet.finish()
 }
 
 /// Panels in two columns below a legend.
-struct Sheet<'rows> {
+pub(super) struct Sheet<'rows> {
     svg: Svg,
     systems: Vec<&'rows str>,
     top: f64,
 }
 
 impl<'rows> Sheet<'rows> {
-    fn new(rows: &'rows [Row], panels: usize) -> Self {
+    pub(super) fn new(rows: &'rows [Row], panels: usize) -> Self {
         let systems = distinct(rows.iter().map(|row| row.system.as_str()));
         let note = match rows.iter().find_map(|row| row.simulated.as_ref()) {
             Some(costs) => {
@@ -93,6 +93,11 @@ impl<'rows> Sheet<'rows> {
         };
         let (svg, top) = Svg::headed("Chapter 6 of the DPC thesis anew", &note, &systems, panels);
         Self { svg, systems, top }
+    }
+
+    /// The drawing, when all is in it.
+    pub(super) fn finish(self) -> String {
+        self.svg.finish()
     }
 
     fn lines(
@@ -122,7 +127,7 @@ impl<'rows> Sheet<'rows> {
         Panel::at(column, row, self.top, title, axis).draw(&mut self.svg, &series, None);
     }
 
-    fn bars(
+    pub(super) fn bars(
         &mut self,
         (column, row): (usize, usize),
         title: String,
@@ -147,6 +152,16 @@ impl<'rows> Sheet<'rows> {
         let panel = Panel::at(column, row, self.top, title, "");
         Bars { panel, bars }.draw(&mut self.svg);
     }
+}
+
+/// The rows of each transport.
+pub(super) fn transports(rows: &[Row]) -> Vec<Vec<Row>> {
+    let of = |transport: &str| {
+        let own = rows.iter().filter(|row| row.transport == transport);
+        own.cloned().collect()
+    };
+    let transports = distinct(rows.iter().map(|row| row.transport.as_str()));
+    transports.into_iter().map(of).collect()
 }
 
 fn is_query(row: &Row) -> bool {

@@ -1,7 +1,7 @@
 //! The page `thesis.md`: what is measured and predicted for it, and what was promised.
 
 use super::{ClusterOptions, LatencyOptions, LoadOptions, cluster, cluster_load, latency, load};
-use super::{draw, promise, tables};
+use super::{draw, promise, split, split_options, tables};
 use crate::fleet::Transport;
 use crate::harness::Progress;
 use crate::publish::{self, Drawing, Page, ReportOptions, publish};
@@ -22,7 +22,11 @@ pub fn report(options: &ReportOptions, progress: impl FnMut(&str, Progress<'_>))
 /// Rows of latencies, and those of loads, as tables in Markdown.
 pub fn tables(rows: &[Row]) -> String {
     let (loads, others): (Vec<Row>, Vec<Row>) = rows.iter().cloned().partition(is_load);
-    tables::latency(&others) + &tables::load(&loads)
+    let work = match others.iter().any(|row| row.split.is_some()) {
+        true => split::table(&others),
+        false => tables::latency(&others),
+    };
+    work + &tables::load(&loads)
 }
 
 fn is_load(row: &Row) -> bool {
@@ -31,7 +35,7 @@ fn is_load(row: &Row) -> bool {
 
 type Measurement = fn(u32, &mut dyn FnMut(Progress<'_>)) -> Result<Vec<Row>>;
 
-const JOBS: [(&str, &str, Measurement); 11] = [
+const JOBS: [(&str, &str, Measurement); 12] = [
     (
         "thesis-pinned",
         "thesis --part latency --pin 0",
@@ -39,6 +43,15 @@ const JOBS: [(&str, &str, Measurement); 11] = [
             let mut options = LatencyOptions::default();
             (options.run.pin, options.run.rounds) = (Some(0), rounds);
             latency(&options, progress)
+        },
+    ),
+    (
+        "thesis-split",
+        "thesis --part split --pin 0",
+        |rounds, progress| {
+            let mut options = split_options();
+            (options.run.pin, options.run.rounds) = (Some(0), rounds);
+            split::split(&options, progress)
         },
     ),
     (
@@ -132,9 +145,10 @@ fn page() -> Page {
         name,
         command,
         measure: Box::new(measure),
-        chart: Some(Drawing::Own(match name.ends_with("-load") {
-            true => draw::load,
-            false => draw::latency,
+        chart: Some(Drawing::Own(match name.rsplit('-').next() {
+            Some("load") => draw::load,
+            Some("split") => split::draw,
+            _ => draw::latency,
         })),
         table: tables,
     };

@@ -143,14 +143,14 @@ pub(crate) fn hops(row: &Row) -> u64 {
 }
 
 /// Queries by their names, others with their parameter.
-fn name(row: &Row) -> String {
+pub(super) fn name(row: &Row) -> String {
     match row.bench.as_str() {
         "hops" | "fanout" | "rays" => format!("{} {}", row.bench, row.n),
         query => query.to_uppercase(),
     }
 }
 
-fn title(row: Option<&Row>) -> String {
+pub(super) fn title(row: Option<&Row>) -> String {
     let Some(row) = row else {
         return "nothing".into();
     };

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use wallaby_bench::thesis::{
     ClusterOptions, LatencyOptions, LoadOptions, calibrate, cluster, cluster_load, latency, load,
-    render,
+    render, split, split_options,
 };
 use wallaby_bench::{Row, Transport, row};
 
@@ -61,6 +61,8 @@ pub(crate) struct Thesis {
 enum Part {
     /// Latency, messages and processor time: figures 6.1, 6.2, 6.4 to 6.6, table 6.3
     Latency,
+    /// Whose the processor time of the queries is, beside the same without the meter: figure 6.6
+    Split,
     /// Latency over throughput: figure 6.7
     Load,
     /// Simulated: the latencies in a cluster
@@ -89,28 +91,37 @@ impl Thesis {
     fn rows(&self, part: Part) -> anyhow::Result<Vec<Row>> {
         let mut progress = Progress::new("measuring");
         let show = |now: wallaby_bench::Progress<'_>| progress.set(now.done, now.total);
-        let transports = |defaults: &[Transport]| match self.transport.is_empty() {
-            true => defaults.to_vec(),
-            false => self.transport.clone(),
-        };
         match part {
             Part::Latency => {
-                let mut options = LatencyOptions::default().over_link(self.link);
-                let run = &mut options.run;
-                (run.pin, run.rounds, run.servers) = (self.pin, self.rounds, Some(self.servers));
-                run.transports = transports(&run.transports);
-                latency(&options, show)
+                let options = LatencyOptions::default().over_link(self.link);
+                latency(&self.one_by_one(options), show)
             }
+            Part::Split => split(&self.one_by_one(split_options()), show),
             Part::Load => {
                 let mut options = LoadOptions::default();
                 let run = &mut options.run;
                 (run.pin, run.rounds) = (self.pin, self.rounds.div_ceil(6));
                 run.servers = Some(self.servers);
-                run.transports = transports(&run.transports);
+                run.transports = self.transports(&run.transports);
                 load(&options, show)
             }
             Part::Cluster => cluster(&self.simulated()?),
             Part::ClusterLoad => cluster_load(&self.simulated()?),
+        }
+    }
+
+    /// How operations are measured one at a time.
+    fn one_by_one(&self, mut options: LatencyOptions) -> LatencyOptions {
+        let run = &mut options.run;
+        (run.pin, run.rounds, run.servers) = (self.pin, self.rounds, Some(self.servers));
+        run.transports = self.transports(&run.transports);
+        options
+    }
+
+    fn transports(&self, defaults: &[Transport]) -> Vec<Transport> {
+        match self.transport.is_empty() {
+            true => defaults.to_vec(),
+            false => self.transport.clone(),
         }
     }
 

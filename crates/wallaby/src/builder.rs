@@ -49,6 +49,10 @@ pub struct Limits {
     /// for each chunk that they came in: large arguments, and all that is stored before it is passed on. All of them
     /// together. Beyond: the server gives the message up, with the status `ResourceExhausted`. Default 64 MiB.
     pub stored: u64,
+    /// Bytes of answers that go back along lines of servers ([`crate::Answers::Gathered`]) and wait for others, each with 64
+    /// besides its payload, all together; those of one line half of [`call`](Self::call) at most. Beyond: they go on at once,
+    /// without waiting. Default 16 MiB.
+    pub gathered: u64,
 }
 
 impl Default for Limits {
@@ -65,6 +69,7 @@ impl Default for Limits {
             kept_call: 1 << 20,
             kept: 64 << 20,
             stored: 64 << 20,
+            gathered: 16 << 20,
         }
     }
 }
@@ -212,6 +217,13 @@ impl Builder {
     /// How long a server may take to accept a connection. Default 2 s.
     pub fn dial_timeout(mut self, timeout: Duration) -> Self {
         self.config.dial_timeout = timeout;
+        self
+    }
+
+    /// How long an initiator may take to accept a connection that is to bring it an answer; after that the answer goes back the
+    /// way its request came, and the initiator is not dialled again for a second. Default 250 ms.
+    pub fn dial_back_timeout(mut self, timeout: Duration) -> Self {
+        self.config.dial_back_timeout = timeout;
         self
     }
 

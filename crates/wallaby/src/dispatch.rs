@@ -272,7 +272,8 @@ impl Method {
             handling.fail(status);
             return false;
         }
-        match service::check(pipeline::definition(), &self.definition) {
+        let answers = pipeline::answers_of(&self.definition);
+        match service::check(pipeline::definition(answers), &self.definition) {
             Ok(()) => pipeline::arrive(handling, &payload),
             Err(status) => {
                 handling.fail(&status);
@@ -282,7 +283,7 @@ impl Method {
     }
 
     fn is_line(&self) -> bool {
-        self.definition.name().as_ref() == pipeline::NAME
+        pipeline::is_line(&self.definition)
     }
 
     #[cold]

@@ -38,7 +38,7 @@ use crate::link::DelayLine;
 use crate::liveness::Liveness;
 use crate::log::Sparse;
 use crate::metrics::{Meters, Metrics};
-use crate::pipeline::Store;
+use crate::pipeline::{Gatherings, Store};
 use crate::pool::{Opening, Pool};
 use crate::random;
 use crate::relay::{Passing, Relay};
@@ -120,6 +120,8 @@ pub(crate) struct Inner {
     /// Bytes of requests kept to be sent again.
     kept: AtomicU64,
     pub(crate) stored: Store,
+    /// Answers that go back along lines, and wait for others.
+    pub(crate) gatherings: Gatherings,
     delay: Option<Arc<DelayLine<Delayed>>>,
     listeners: Mutex<Vec<(Arc<Listening>, AbortHandle)>>,
     /// UDP sockets: those that listen, and those opened to dial.
@@ -375,6 +377,7 @@ impl Inner {
                 away_after: micros(config.keep_alive.timeout.min(AWAY) / 4),
                 kept: AtomicU64::new(0),
                 stored: Store::default(),
+                gatherings: Gatherings::default(),
                 delay,
                 listeners: Mutex::default(),
                 ports: Mutex::default(),
@@ -422,6 +425,7 @@ impl Inner {
             accepting.abort();
             drop(locked(&listening).take());
         }
+        self.gatherings.clear();
         let calls: Vec<_> = self.calls().iter().cloned().collect();
         calls.iter().for_each(|call| call.fail(Failure::Closed));
         for peer in self.pool.open() {
@@ -555,8 +559,16 @@ impl Inner {
         if let Err(error) = message.count_relay() {
             return self.cannot_pass_on(id, &error);
         }
+        if !self.gatherings.keep(self, from, message) {
+            self.pass_on_now(from, message);
+        }
+    }
+
+    /// The same for one that waits for no others.
+    pub(crate) fn pass_on_now(self: &Arc<Self>, from: &Arc<Peer>, message: &Message) {
+        let id = message.call();
         let next = self.way_onward(id, message.token(), from);
-        match (&*message, next) {
+        match (message, next) {
             (Message::Response(response), next) => {
                 self.relay
                     .pass(self, Passing::new(from, next, response.clone()));
@@ -1000,6 +1012,7 @@ impl Inner {
             return;
         }
         self.session_ended(peer);
+        self.gatherings.connection_ended(self, peer);
     }
 
     // Requests.

@@ -31,6 +31,7 @@ use crate::request::RawRequest;
 use crate::service::{Handler, HandlerFuture};
 use crate::timer::{self, Instant, Sleep};
 
+mod gathering;
 mod passing;
 mod sending;
 
@@ -80,6 +81,8 @@ pub(crate) struct Handling {
     /// Of one that came down a line of servers (see [`crate::pipeline`]): its bytes, which count against its connection's
     /// window until it is over, since it is not passed on before there is a way.
     pub(crate) in_line: Option<usize>,
+    /// The same, and its answers go back along the line.
+    pub(crate) gathered: bool,
 }
 
 struct State {
@@ -161,6 +164,7 @@ impl Handling {
             changed: Notify::new(),
             listed: AtomicBool::new(false),
             in_line: None,
+            gathered: false,
         })
     }
 
@@ -316,6 +320,13 @@ impl Handling {
         let record = self.record(&state);
         let released = match message {
             Sending::Answer(payload) => state.server.respond(payload, record),
+            Sending::Onward(to, payload) if self.gathered => {
+                let before = [state.server.delegate(to, payload), None];
+                drop(state);
+                let before = self.dispatch(before);
+                let last = self.finish_gathered(self.lock(), record);
+                return Ok(before.or(last));
+            }
             Sending::Onward(to, payload) => state.server.forward(to, payload, record),
         };
         drop(state);
@@ -412,6 +423,9 @@ impl Handling {
         if !ended {
             self.fail(status);
         }
+        if self.gathered {
+            self.stop_gathering();
+        }
         self.cancelled.store(true, Ordering::Release);
         self.changed.notify_waiters();
         self.lock().task.take().into_iter().for_each(Waker::wake);
@@ -482,6 +496,9 @@ impl Handling {
             return;
         }
         let record = self.record(&state);
+        if self.gathered {
+            return drop(self.finish_gathered(state, record));
+        }
         let released = state.server.finish(record);
         drop(state);
         self.dispatch_later([Some(released), None]);

@@ -13,7 +13,8 @@ use wallaby::{
     Address, CallId, Client, ConnectError, DialPolicy, Endpoint, Failure, Many, NodeId, One,
     Request, SendError, Service,
 };
-use wallaby_proto::wire::ReplyTo;
+use wallaby_proto::connection::Event;
+use wallaby_proto::wire::{Message, Options, ReplyTo};
 
 /// Answers, or passes on to the first server named.
 fn onward() -> Service {
@@ -159,6 +160,56 @@ async fn calls_of_the_application_are_restricted_if_that_is_asked_for() {
         let free = client();
         let answer = Client::new(&free, at(&server));
         assert!(work::within(answer).one("x".into()).await.is_ok());
+    })
+    .await;
+}
+
+/// Also not one that passes a message down a line, whether or not its request may be sent again: that leaves at once, and
+/// not with what the handler sends next.
+#[tokio::test]
+async fn nobody_is_made_to_pass_a_message_on_where_it_may_not_go() {
+    patience(async {
+        let relay = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let first = Address::Tcp(relay.local_addr().expect("it is bound"));
+        let door = Net::tcp().endpoint().await;
+        // What a message down a line looks like.
+        let initiator = client();
+        let line = [first, at(&door)];
+        let call = initiator.caller().pipeline(line, work::one("x".into()));
+        let mut seen = Raw::accept(&relay, hello(7)).await;
+        let mut method = None;
+        let head = loop {
+            match seen.event().await.expect("a request") {
+                Event::Method(_, definition) => method = Some(definition),
+                Event::Message(Message::Request(request)) => break request.payload,
+                _ => {}
+            }
+        };
+        let method = method.expect("it is named before it is used");
+        drop((call, seen));
+        initiator.close();
+        let closed = Endpoint::builder().dial_policy(closed()).serve(onward());
+        let server = Net::tcp().bind(closed).await;
+        let mut stranger = Raw::dial(&at(&server), hello(9)).await;
+        for (sequence, repeatable) in [(1, false), (2, true)] {
+            let call = CallId {
+                initiator: NodeId::new(9).expect("not zero"),
+                sequence,
+            };
+            let mut aimed = request(call, b"");
+            aimed.payload = head.clone();
+            aimed.options = Some(Box::new(Options {
+                repeatable,
+                ..Options::default()
+            }));
+            stranger.send_request(aimed, &method).await;
+            let mut answers = [stranger.response().await, stranger.response().await];
+            answers.sort_by_key(|answer| answer.request.path);
+            let statuses = answers.map(|answer| answer.status);
+            assert_eq!(statuses, [false, true], "{repeatable}");
+            assert_eq!(server.metrics().dials_forbidden, sequence);
+        }
+        assert_eq!(server.metrics().connections_opened, 1, "the stranger's");
     })
     .await;
 }

@@ -34,6 +34,7 @@ over_every_stream!(
     a_body_that_breaks_at_its_source,
     a_call_that_is_dropped_stops_the_line,
     servers_may_give_many_answers_and_delegate,
+    answers_from_far_down_are_delivered_once_it_is_known_whose_they_are,
     a_quorum_aborts_the_rest_of_the_line,
 );
 
@@ -792,6 +793,75 @@ async fn servers_may_give_many_answers_and_delegate(net: Net) {
         vec![TargetOutcome::Answered; servers.len()]
     );
     assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
+}
+
+/// Far down in the tree places do not say whence they come: an answer from there is delivered once a server says so, by a
+/// pong or at the end of its request, and does not wait for the rest of the line.
+async fn answers_from_far_down_are_delivered_once_it_is_known_whose_they_are(net: Net) {
+    for asks in [false, true] {
+        let helper = |request: Request<Many<String>>, (_,): (String,)| async move {
+            request.reply("helped".into()).await?;
+            Ok::<_, Status>(())
+        };
+        let helper = net.serve(service().method(&work::MANY, helper)).await;
+        let gates = [Gate::new(), Gate::new()];
+        let mut servers = Vec::new();
+        for place in 0_usize..20 {
+            let gate = place.checked_sub(18).map(|last| gates[last].clone());
+            let help = (place == 18).then(|| at(&helper));
+            let handler = move |request: Request<Many<String>>, (what,): (String,)| {
+                let (gate, help) = (gate.clone(), help.clone());
+                async move {
+                    if let Some(help) = help {
+                        request.delegate(help, work::many(what)).await?;
+                    }
+                    if let Some(gate) = gate {
+                        gate.pass().await;
+                    }
+                    request.reply("own".into()).await?;
+                    Ok::<_, Status>(())
+                }
+            };
+            servers.push(net.serve(service().method(&work::MANY, handler)).await);
+        }
+        let client = client();
+        let settings = PipelineSettings {
+            limit: 20,
+            ..PipelineSettings::default()
+        };
+        let caller = match asks {
+            true => quick(&client),
+            false => client.caller(),
+        };
+        let line = addresses(&servers);
+        let mut call = caller.pipeline_with(&settings, line, work::many("x".into()));
+        let (mut own, mut helped) = (0, 0);
+        while own < 18 {
+            let delivery = call.next().await.expect("more is to come");
+            match delivery.answer.as_deref() {
+                Ok("own") => own += 1,
+                // The pong was faster.
+                Ok("helped") if asks && delivery.target == 18 => helped += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        until(|| client.metrics().responses_received == 19).await;
+        if !asks {
+            gates[0].open(1);
+        }
+        // All of what server 18 gave, or only what its helper did while it runs itself.
+        let mut left = if asks { 1 - helped } else { 2 };
+        while left > 0 {
+            let delivery = call.next().await.expect("more is to come");
+            assert_eq!(delivery.target, 18);
+            helped += usize::from(delivery.answer.as_deref() == Ok("helped"));
+            left -= 1;
+        }
+        assert_eq!(helped, 1);
+        gates.iter().for_each(|gate| gate.open(1));
+        finish(&mut call).await;
+        assert_eq!(call.outcomes(), vec![TargetOutcome::Answered; 20]);
+    }
 }
 
 async fn a_quorum_aborts_the_rest_of_the_line(net: Net) {

@@ -9,7 +9,7 @@ mod span;
 mod up;
 
 use crate::client::Client;
-use crate::process::{self, Plan, Processes, Transport};
+use crate::process::{self, Plan, Processes, Ring, Transport};
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -85,6 +85,9 @@ struct Size {
     /// How long a round of maintenance takes [default: 1 ms a node, but not below 200 ms]
     #[arg(long, value_name = "TIME", value_parser = span::parse)]
     period: Option<Duration>,
+    /// Emulate a network: every message takes so long, as in 250us or 1ms
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = span::parse_link)]
+    link: Duration,
     /// Where the nodes are on the ring, and what is chosen by chance: the same number chooses the same
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
@@ -153,8 +156,8 @@ impl Command {
 
 impl Page {
     async fn client(&self) -> anyhow::Result<Client> {
-        let hosts = process::find(&self.at)?;
-        let endpoint = process::client_endpoint(&hosts, Duration::ZERO).await?;
+        let Ring { hosts, link } = process::find(&self.at)?;
+        let endpoint = process::client_endpoint(&hosts, link).await?;
         let mut lives = false;
         for host in &hosts {
             lives |= endpoint.connect(host).await.is_ok();
@@ -177,7 +180,7 @@ impl Size {
             seed: self.seed,
             period,
             transport: self.transport,
-            link: Duration::ZERO,
+            link: self.link,
         })
         .await
     }

@@ -25,6 +25,15 @@ pub(super) fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Reads the delay of a link: ten seconds at most.
+pub(super) fn parse_link(text: &str) -> Result<Duration, String> {
+    const LONGEST: Duration = Duration::from_secs(10);
+    match parse(text)? {
+        delay if delay <= LONGEST => Ok(delay),
+        _ => Err(format!("a link takes {} s at most", LONGEST.as_secs())),
+    }
+}
+
 /// A span with three digits.
 pub(super) fn show(span: Duration) -> String {
     let micros = span.as_secs_f64() * 1e6;
@@ -59,5 +68,6 @@ mod tests {
         for text in ["", "1", "ms", "-1s", "1h", "9999s", "1..5s", "äs"] {
             assert!(parse(text).is_err(), "{text}");
         }
+        assert!(parse_link("10s").is_ok() && parse_link("11s").is_err());
     }
 }

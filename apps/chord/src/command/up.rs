@@ -19,7 +19,8 @@ impl Up {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let mut processes = self.size.start().await?;
         let hosts = processes.hosts();
-        process::announce(&self.page.at, &hosts)?;
+        let ring = processes.ring();
+        process::announce(&self.page.at, &ring)?;
         println!(
             "a ring of {} nodes in {} processes; {} says where:",
             processes.setup(self.size.nodes).members().len(),
@@ -28,6 +29,9 @@ impl Up {
         );
         for host in &hosts {
             println!("  {host}");
+        }
+        if !ring.link.is_zero() {
+            println!("every message takes {:?}, as on a network", ring.link);
         }
         println!("it stays until Ctrl-C; try: wallaby-chord explain wallaby");
         tokio::select! {
@@ -38,7 +42,7 @@ impl Up {
             }
             asked = interrupted() => asked?,
         }
-        process::withdraw(&self.page.at);
+        process::withdraw(&self.page.at, &ring);
         processes.end().await;
         Ok(())
     }

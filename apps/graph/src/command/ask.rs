@@ -80,6 +80,9 @@ impl Ask {
             false => Form::Dpc,
         };
         let outcome = query.ask(form, &client).await?;
+        if outcome.rows.is_empty() {
+            eprintln!("no rows");
+        }
         match self.json {
             true => print!("{}", table::json(&outcome.rows)),
             false => print!("{}", table::draw(query.columns(), &outcome.rows)),

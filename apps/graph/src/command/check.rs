@@ -1,9 +1,9 @@
 //! `wallaby-graph check`: are the results of queries those that are expected, in both forms?
 
 use super::load::load;
+use super::{Servers, client};
 use crate::client::Client;
 use crate::insert::insert;
-use crate::process::{self, Processes, Transport};
 use crate::query::{Form, Query};
 use crate::scratch::Scratch;
 use crate::source::{Source, csv, updates};
@@ -35,12 +35,8 @@ pub(super) struct Check {
     /// First apply so many inserts of the data set's update streams, or all
     #[arg(long, value_name = "K|all", default_value = "0")]
     updates: Updates,
-    /// How many server processes
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
-    servers: u32,
-    /// What they talk over
-    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
-    transport: Transport,
+    #[command(flatten)]
+    servers: Servers,
 }
 
 /// How many inserts.
@@ -76,9 +72,8 @@ impl Check {
         let scratch = Scratch::new("check")?;
         let store = load(&Source::find(&self.data)?, scratch.path())?;
         eprintln!("{}", store.describe());
-        let processes = Processes::start(scratch.path(), self.servers, self.transport).await?;
-        let endpoint = process::client_endpoint(processes.placement()).await?;
-        let client = Client::new(endpoint, processes.placement().clone());
+        let processes = self.servers.start(scratch.path()).await?;
+        let client = client(&processes.running()).await?;
         apply(self.updates, &self.data, &client).await?;
         let checked = lines.len();
         let mismatches = check(lines, &client).await;

@@ -2,9 +2,9 @@
 
 use super::ask::explain;
 use super::load::load;
+use super::{Servers, client};
 use crate::census;
 use crate::client::Client;
-use crate::process::{self, Processes, Transport};
 use crate::query::{Form, Query};
 use crate::scratch::Scratch;
 use crate::source::Source;
@@ -18,12 +18,8 @@ pub(super) struct Demo {
     /// How many persons
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     persons: u32,
-    /// How many server processes
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
-    servers: u32,
-    /// What they talk over
-    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
-    transport: Transport,
+    #[command(flatten)]
+    servers: Servers,
 }
 
 impl Demo {
@@ -32,9 +28,8 @@ impl Demo {
         let scratch = Scratch::new("demo")?;
         let store = load(&Source::Generated(self.persons, SEED), scratch.path())?;
         println!("{}", store.describe());
-        let processes = Processes::start(scratch.path(), self.servers, self.transport).await?;
-        let endpoint = process::client_endpoint(processes.placement()).await?;
-        let client = Client::new(endpoint, processes.placement().clone());
+        let processes = self.servers.start(scratch.path()).await?;
+        let client = client(&processes.running()).await?;
         for query in interesting(&client).await? {
             let rows = query.ask(Form::Dpc, &client).await?.rows;
             println!("\n$ wallaby-graph query {query}");

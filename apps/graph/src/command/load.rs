@@ -51,6 +51,10 @@ impl Load {
 
 /// Loads, and tells how far that is where somebody watches.
 pub(super) fn load(source: &Source, folder: &Path) -> anyhow::Result<Store> {
+    // Perhaps there are none; but who has forgotten to copy a file should not find that out by queries without rows.
+    for kind in source.missing()? {
+        eprintln!("note: the data set has no file '{kind}': nothing of that is loaded");
+    }
     let bar = ProgressBar::new(0).with_message("loading");
     bar.set_style(
         ProgressStyle::with_template("{msg} {bar:40.green/dim} {percent} %, {eta} to go")

@@ -4,16 +4,18 @@ mod ask;
 mod bench;
 mod check;
 mod demo;
+mod link;
 mod load;
 mod up;
 
 use crate::client::Client;
 use crate::placement::Seat;
-use crate::process;
+use crate::process::{self, Processes, Running, Transport};
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -70,6 +72,22 @@ struct Serve {
     seat: Seat,
     #[arg(long)]
     listen: String,
+    #[arg(long, default_value_t = 0)]
+    link_us: u64,
+}
+
+/// Servers that are to be started.
+#[derive(Clone, Copy, Debug, Args)]
+struct Servers {
+    /// How many server processes
+    #[arg(long = "servers", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    count: u32,
+    /// What they talk over
+    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
+    transport: Transport,
+    /// Emulate a network: every message takes so long, as in 250us or 1ms
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = link::parse)]
+    link: Duration,
 }
 
 impl Cli {
@@ -115,7 +133,8 @@ impl Command {
             Self::Check(check) => return check.run().await,
             Self::Bench(bench) => bench.run().await?,
             Self::Serve(serve) => {
-                process::serve(&serve.at.store, serve.seat, &serve.listen).await?;
+                let link = Duration::from_micros(serve.link_us);
+                process::serve(&serve.at.store, serve.seat, &serve.listen, link).await?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -125,15 +144,28 @@ impl Command {
 impl StoreFolder {
     /// A client of the cluster that serves this store.
     async fn client(&self) -> anyhow::Result<Client> {
-        let placement = process::find(&self.store)?;
-        let endpoint = process::client_endpoint(&placement).await?;
-        for server in placement.servers() {
-            let connected = endpoint.connect(server).await;
-            connected.with_context(|| {
-                let store = self.store.display();
-                format!("the cluster that served {store} is gone: start it with 'wallaby-graph up'")
-            })?;
+        let gone = || {
+            let store = self.store.display();
+            format!("the cluster that served {store} is gone: start it with 'wallaby-graph up'")
+        };
+        let client = client(&process::find(&self.store)?).await?;
+        for server in client.placement().servers() {
+            client.endpoint().connect(server).await.with_context(gone)?;
         }
-        Ok(Client::new(endpoint, placement))
+        Ok(client)
     }
+}
+
+impl Servers {
+    /// Starts them on the store in a folder.
+    async fn start(self, folder: &Path) -> anyhow::Result<Processes> {
+        Processes::start(folder, self.count, self.transport, self.link).await
+    }
+}
+
+/// A client of a cluster, as far away from the servers as these from each other.
+async fn client(running: &Running) -> anyhow::Result<Client> {
+    let placement = running.placement().context("there are no servers")?;
+    let endpoint = process::client_endpoint(&placement, running.link()).await?;
+    Ok(Client::new(endpoint, placement))
 }

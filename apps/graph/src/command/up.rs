@@ -1,9 +1,9 @@
 //! `wallaby-graph up`: a cluster that serves a store until it is told to end.
 
-use super::StoreFolder;
+use super::{Servers, StoreFolder};
 use crate::census;
 use crate::client::Client;
-use crate::process::{self, Processes, Transport};
+use crate::process;
 use crate::store::Store;
 use anyhow::{Context, bail};
 use clap::Args;
@@ -13,12 +13,8 @@ use wallaby::Endpoint;
 /// Which cluster.
 #[derive(Debug, Args)]
 pub(super) struct Up {
-    /// How many server processes
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
-    servers: u32,
-    /// What they talk over
-    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
-    transport: Transport,
+    #[command(flatten)]
+    servers: Servers,
     #[command(flatten)]
     of: StoreFolder,
 }
@@ -30,13 +26,17 @@ impl Up {
             let folder = folder.display();
             format!("nothing was loaded into {folder}: 'wallaby-graph load' does that")
         })?;
-        let mut processes = Processes::start(folder, self.servers, self.transport).await?;
-        let placement = processes.placement().clone();
-        process::announce(folder, &placement)?;
-        let client = Client::new(Endpoint::client()?, placement);
+        let mut processes = self.servers.start(folder).await?;
+        let running = processes.running();
+        process::announce(folder, &running)?;
+        // One that does not listen: it would leave a socket behind if this process is killed.
+        let client = Client::new(Endpoint::client()?, processes.placement().clone());
         println!("{}", census::counts(&client).await?);
         for server in client.placement().servers() {
             println!("  {server}");
+        }
+        if !running.link().is_zero() {
+            println!("every message takes {:?}, as on a network", running.link());
         }
         if let Some(person) = census::sample(&client, 1).await?.persons.first() {
             println!("serving until Ctrl-C; try: wallaby-graph query is2 --person {person}");

@@ -1,27 +1,31 @@
 //! IS2, a person's ten latest messages: each with the post that began its thread, and who wrote that.
 //!
 //! ```text
-//!   client ──▶ person ──┬─▶ message ──▶ message above … ──▶ post ──▶ its author ──▶ client
-//!                       ├─▶ message, itself a post ──▶ client
-//!                       └─▶ …
+//!   client ──▶ person ──┬─▶ some of the messages ──┬─▶ some of those above them … ──▶ authors of posts ──▶ client
+//!                       │                          └─▶ client
+//!                       └─▶ others, at another server ──▶ …
 //! ```
 //!
-//! What is found of a row travels with the request; whoever completes it answers the client. A post of the person
-//! needs no hop to its author, whose name is known from the first hop.
+//! What is found of a row travels with the request; whoever completes rows answers the client. A post of the person
+//! needs no hop to its author, whose name is known from the first hop. Each server goes up all threads that it is asked
+//! about as far as it knows them, and asks each other server once: see [`step`](super::step).
 
 use super::DEEPEST_THREAD;
+use super::step::{self, by_calls};
 use crate::client::{Answers, Client};
+use crate::fact::Vertex;
 use crate::model::{Message, MessageId, Name, PersonId, Place, Timestamp};
 use crate::server::Server;
-use crate::vertices::vertices;
+use crate::shard::Shard;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
-use tokio::task::JoinSet;
 use wallaby::{CallError, Many, Request, Status};
 
 /// How many messages are asked for.
 const MOST: usize = 10;
+/// About how many bytes a row has besides what the message says.
+const FIXED: usize = 100;
 
 /// A message and where its thread began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,105 +38,102 @@ pub struct Row {
 }
 
 /// A row on its way up the thread.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     message: MessageId,
     shown: String,
     created: Timestamp,
     /// Who wrote it.
     writer: Name,
+    /// How many messages of the thread are below.
+    passed: u32,
 }
 
-/// The query's hops.
+/// What a server is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// The person: which messages?
+    Person(PersonId),
+    /// One of them.
+    Message(MessageId, Name),
+    /// A message of its thread.
+    Above(MessageId, Found),
+    /// The author of the post.
+    Author(PersonId, MessageId, Found),
+}
+
+/// The query's hops. An answer has the rows that one server completes.
 #[wallaby::service(package = "graph")]
 pub trait RecentMessages {
     /// At the person's server.
-    async fn person(id: PersonId) -> Many<Row>;
-    /// At the server of each of the person's messages.
-    async fn message(id: MessageId, writer: Name) -> Many<Row>;
-    /// At the server of each message above it, up to the post.
-    async fn above(id: MessageId, found: Found) -> Many<Row>;
-    /// At the server of the post's author.
-    async fn author(id: PersonId, post: MessageId, found: Found) -> Many<Row>;
+    async fn person(id: PersonId) -> Many<Vec<Row>>;
+    /// At each server with more of the threads.
+    async fn upward(steps: Vec<Step>) -> Many<Vec<Row>>;
+    /// The same as a plain call: what is left to ask comes back.
+    async fn find(steps: Vec<Step>) -> step::Found<Step, Row>;
 }
 
 #[wallaby::serve]
 impl RecentMessages for Server {
-    async fn person(&self, request: Request<Many<Row>>, id: PersonId) -> Result<(), Status> {
-        let Some(writer) = self.name(id) else {
-            return Ok(());
-        };
-        let messages: Vec<_> = self.read(|shard| shard.latest_messages(id).take(MOST).collect());
-        for message in messages {
-            let target = recent_messages::message(message, writer.clone());
-            request.delegate(self.at(message), target).await?;
-        }
-        Ok(())
+    async fn person(&self, request: Request<Many<Vec<Row>>>, id: PersonId) -> Result<(), Status> {
+        let first = vec![Step::Person(id)];
+        self.take(request, first, recent_messages::upward).await
     }
 
-    async fn message(
+    async fn upward(
         &self,
-        request: Request<Many<Row>>,
-        id: MessageId,
-        writer: Name,
+        request: Request<Many<Vec<Row>>>,
+        steps: Vec<Step>,
     ) -> Result<(), Status> {
-        let Some(message) = self.read(|shard| shard.message(id).cloned()) else {
-            return Ok(());
-        };
-        let found = Found::new(&message, writer);
-        self.go_up(request, &message, found).await
+        self.take(request, steps, recent_messages::upward).await
     }
 
-    async fn above(
-        &self,
-        request: Request<Many<Row>>,
-        id: MessageId,
-        found: Found,
-    ) -> Result<(), Status> {
-        match self.read(|shard| shard.message(id).cloned()) {
-            Some(message) => self.go_up(request, &message, found).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn author(
-        &self,
-        request: Request<Many<Row>>,
-        id: PersonId,
-        post: MessageId,
-        found: Found,
-    ) -> Result<(), Status> {
-        if let Some(author) = self.name(id) {
-            request.respond(found.below(post, author)).await?;
-        }
-        Ok(())
+    async fn find(&self, steps: Vec<Step>) -> step::Found<Step, Row> {
+        Self::find(self, steps)
     }
 }
 
-impl Server {
-    /// From a message of the thread, which is here, to the next hop.
-    async fn go_up(
-        &self,
-        request: Request<Many<Row>>,
-        message: &Message,
-        found: Found,
-    ) -> Result<(), Status> {
-        let author = message.creator;
-        match message.place {
-            Place::Reply(to) => {
-                let target = recent_messages::above(to, found);
-                request.forward(self.at(to), target).await?
+impl step::Step for Step {
+    type Row = Row;
+
+    fn at(&self) -> Vertex {
+        match self {
+            Self::Person(id) | Self::Author(id, ..) => (*id).into(),
+            Self::Message(id, _) | Self::Above(id, _) => (*id).into(),
+        }
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Self::Person(_) | Self::Message(..) => FIXED,
+            Self::Above(_, found) | Self::Author(_, _, found) => FIXED + found.shown.len(),
+        }
+    }
+
+    fn take(self, shard: &Shard, rows: &mut Vec<Row>, next: &mut Vec<Self>) {
+        match self {
+            Self::Person(id) => next.extend(shard.name(id).into_iter().flat_map(|writer| {
+                let messages = shard.latest_messages(id).take(MOST);
+                messages.map(|message| Self::Message(message, writer.clone()))
+            })),
+            Self::Message(id, writer) => {
+                if let Some(message) = shard.message(id) {
+                    Found::new(message, writer).go_up(message, rows, next);
+                }
             }
-            Place::Forum { .. } if author == found.writer.id => {
-                let author = found.writer.clone();
-                request.respond(found.below(message.id, author)).await?
+            Self::Above(id, found) => {
+                if let Some(message) = shard.message(id) {
+                    found.go_up(message, rows, next);
+                }
             }
-            Place::Forum { .. } => {
-                let target = recent_messages::author(author, message.id, found);
-                request.forward(self.at(author), target).await?
+            Self::Author(id, post, found) => {
+                rows.extend(
+                    shard
+                        .name(id)
+                        .map(|author| found.below(post, author.clone())),
+                );
             }
         }
-        Ok(())
     }
 }
 
@@ -143,62 +144,21 @@ impl Server {
 /// If it fails.
 pub async fn by_dpc(client: &Client, person: PersonId) -> Result<Answers<Row>, CallError> {
     let call = recent_messages::within(client.at(person)).person(person);
-    let mut rows = client.collect(call).await?;
+    let mut rows = client.collect(call).await?.concat();
     sort(&mut rows.items);
     Ok(rows)
 }
 
-/// The query as plain calls: the client follows all threads at the same time.
+/// The query as plain calls.
 ///
 /// # Errors
 ///
 /// If one of them fails.
 pub async fn by_rpc(client: &Client, person: PersonId) -> Result<Vec<Row>, CallError> {
-    let writer = vertices::within(client.at(person));
-    let Some(writer) = writer.latest_messages(person, MOST as u32).await? else {
-        return Ok(Vec::new());
-    };
-    let mut threads = JoinSet::new();
-    for message in writer.messages {
-        threads.spawn(thread(client.clone(), message, writer.name.clone()));
-    }
-    let mut rows = Vec::new();
-    while let Some(row) = threads.join_next().await {
-        // A task that panicked panics here: it is this program's own mistake.
-        rows.extend(row.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?);
-    }
+    let find = |server, steps| async move { recent_messages::within(server).find(steps).await };
+    let mut rows = by_calls(client, Step::Person(person), find).await?;
     sort(&mut rows);
     Ok(rows)
-}
-
-/// One message, and up its thread.
-async fn thread(client: Client, id: MessageId, writer: Name) -> Result<Option<Row>, CallError> {
-    let Some(message) = vertices::within(client.at(id)).message(id).await? else {
-        return Ok(None);
-    };
-    let found = Found::new(&message, writer);
-    let mut above = message;
-    for _ in 0..DEEPEST_THREAD {
-        let author = above.creator;
-        match above.place {
-            Place::Forum { .. } if author == found.writer.id => {
-                let author = found.writer.clone();
-                return Ok(Some(found.below(above.id, author)));
-            }
-            Place::Forum { .. } => {
-                let names = vertices::within(client.at(author))
-                    .names(vec![author])
-                    .await?;
-                let author = names.into_iter().next();
-                return Ok(author.map(|author| found.below(above.id, author)));
-            }
-            Place::Reply(to) => match vertices::within(client.at(to)).message(to).await? {
-                Some(message) => above = message,
-                None => return Ok(None),
-            },
-        }
-    }
-    Ok(None)
 }
 
 /// Latest first, of equal age the one with the greatest id.
@@ -213,6 +173,24 @@ impl Found {
             shown: message.shown().to_owned(),
             created: message.created,
             writer,
+            passed: 0,
+        }
+    }
+
+    /// From a message of the thread to the row, or to the next step.
+    fn go_up(mut self, message: &Message, rows: &mut Vec<Row>, next: &mut Vec<Step>) {
+        let author = message.creator;
+        match message.place {
+            Place::Reply(_) if self.passed == DEEPEST_THREAD => {}
+            Place::Reply(to) => {
+                self.passed += 1;
+                next.push(Step::Above(to, self));
+            }
+            Place::Forum { .. } if author == self.writer.id => {
+                let author = self.writer.clone();
+                rows.push(self.below(message.id, author));
+            }
+            Place::Forum { .. } => next.push(Step::Author(author, message.id, self)),
         }
     }
 
@@ -225,6 +203,12 @@ impl Found {
             post,
             author,
         }
+    }
+}
+
+impl step::Row for Row {
+    fn size(&self) -> usize {
+        FIXED + self.shown.len()
     }
 }
 

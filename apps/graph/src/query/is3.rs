@@ -2,19 +2,23 @@
 //!
 //! ```text
 //!   client ──▶ person ──┬─▶ some of the friends ──▶ client
-//!                       └─▶ others, at another server ──▶ client
+//!                       ├─▶ others, at another server ──▶ client
+//!                       └─▶ client: those at the person's own
 //! ```
 
+use super::step::{self, Found, by_calls};
 use crate::client::{Answers, Client};
+use crate::fact::Vertex;
 use crate::model::{Name, PersonId, Timestamp};
-use crate::placement::Placement;
 use crate::server::Server;
-use crate::vertices::vertices;
+use crate::shard::Shard;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
 use wallaby::{CallError, Many, Request, Status};
+
+/// About how many bytes a row has.
+const SIZE: usize = 60;
 
 /// A friend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,34 +27,70 @@ pub struct Row {
     since: Timestamp,
 }
 
+/// What a server is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// The person: which friends?
+    Person(PersonId),
+    /// One of them, and since when.
+    Friend(PersonId, Timestamp),
+}
+
 /// The query's hops. An answer has the rows that one server knows.
 #[wallaby::service(package = "graph")]
 pub trait Friends {
     /// At the person's server.
     async fn person(id: PersonId) -> Many<Vec<Row>>;
-    /// At each server that has friends of the person.
-    async fn friends(friends: Vec<(PersonId, Timestamp)>) -> Many<Vec<Row>>;
+    /// At each other server that has friends of the person.
+    async fn friends(steps: Vec<Step>) -> Many<Vec<Row>>;
+    /// The same as a plain call: what is left to ask comes back.
+    async fn find(steps: Vec<Step>) -> Found<Step, Row>;
 }
 
 #[wallaby::serve]
 impl Friends for Server {
     async fn person(&self, request: Request<Many<Vec<Row>>>, id: PersonId) -> Result<(), Status> {
-        let friends = self.read(|shard| shard.friends(id).collect());
-        for (server, friends) in by_server(self.placement(), friends) {
-            let server = &self.placement().servers()[server];
-            request.delegate(server, friends::friends(friends)).await?;
-        }
-        Ok(())
+        let first = vec![Step::Person(id)];
+        self.take(request, first, friends::friends).await
     }
 
-    async fn friends(&self, friends: Vec<(PersonId, Timestamp)>) -> Vec<Row> {
-        self.read(|shard| {
-            let row = |(id, since)| {
-                let friend = shard.name(id)?.clone();
-                Some(Row { friend, since })
-            };
-            friends.into_iter().filter_map(row).collect()
-        })
+    async fn friends(
+        &self,
+        request: Request<Many<Vec<Row>>>,
+        steps: Vec<Step>,
+    ) -> Result<(), Status> {
+        self.take(request, steps, friends::friends).await
+    }
+
+    async fn find(&self, steps: Vec<Step>) -> Found<Step, Row> {
+        Self::find(self, steps)
+    }
+}
+
+impl step::Step for Step {
+    type Row = Row;
+
+    fn at(&self) -> Vertex {
+        match self {
+            Self::Person(id) | Self::Friend(id, _) => (*id).into(),
+        }
+    }
+
+    fn size(&self) -> usize {
+        SIZE
+    }
+
+    fn take(self, shard: &Shard, rows: &mut Vec<Row>, next: &mut Vec<Self>) {
+        match self {
+            Self::Person(id) => {
+                let friends = shard.friends(id);
+                next.extend(friends.map(|(friend, since)| Self::Friend(friend, since)));
+            }
+            Self::Friend(id, since) => rows.extend(shard.name(id).map(|friend| Row {
+                friend: friend.clone(),
+                since,
+            })),
+        }
     }
 }
 
@@ -61,13 +101,9 @@ impl Friends for Server {
 /// If it fails.
 pub async fn by_dpc(client: &Client, person: PersonId) -> Result<Answers<Row>, CallError> {
     let call = friends::within(client.at(person)).person(person);
-    let answers = client.collect(call).await?;
-    let mut items = answers.items.concat();
-    sort(&mut items);
-    Ok(Answers {
-        items,
-        trace: answers.trace,
-    })
+    let mut rows = client.collect(call).await?.concat();
+    sort(&mut rows.items);
+    Ok(rows)
 }
 
 /// The query as plain calls.
@@ -76,22 +112,8 @@ pub async fn by_dpc(client: &Client, person: PersonId) -> Result<Answers<Row>, C
 ///
 /// If one of them fails.
 pub async fn by_rpc(client: &Client, person: PersonId) -> Result<Vec<Row>, CallError> {
-    let friends = vertices::within(client.at(person)).friends(person).await?;
-    let since: HashMap<_, _> = friends.iter().copied().collect();
-    let calls: Vec<_> = by_server(client.placement(), friends)
-        .into_iter()
-        .map(|(server, friends)| {
-            let ids = friends.into_iter().map(|(id, _)| id).collect();
-            vertices::within(client.server(server)).names(ids)
-        })
-        .collect();
-    let mut rows = Vec::new();
-    for names in calls {
-        rows.extend(names.await?.into_iter().filter_map(|friend| {
-            let since = *since.get(&friend.id)?;
-            Some(Row { friend, since })
-        }));
-    }
+    let find = |server, steps| async move { friends::within(server).find(steps).await };
+    let mut rows = by_calls(client, Step::Person(person), find).await?;
     sort(&mut rows);
     Ok(rows)
 }
@@ -101,16 +123,10 @@ fn sort(rows: &mut [Row]) {
     rows.sort_by_key(|row| (Reverse(row.since), row.friend.id));
 }
 
-fn by_server(
-    placement: &Placement,
-    friends: Vec<(PersonId, Timestamp)>,
-) -> BTreeMap<usize, Vec<(PersonId, Timestamp)>> {
-    let mut servers: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for friend in friends {
-        let server = servers.entry(placement.index(friend.0)).or_default();
-        server.push(friend);
+impl step::Row for Row {
+    fn size(&self) -> usize {
+        SIZE
     }
-    servers
 }
 
 impl super::Row for Row {

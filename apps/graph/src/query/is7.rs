@@ -2,23 +2,29 @@
 //! each other.
 //!
 //! ```text
-//!   client ──▶ message ──┬─▶ comment ──▶ its author ──▶ client
-//!                        ├─▶ …
+//!   client ──▶ message ──┬─▶ some of the comments ──┬─▶ some of their authors ──▶ client
+//!                        │                          └─▶ others, at another server ──▶ client
+//!                        ├─▶ others, at another server ──▶ …
 //!                        └─▶ author of the message: all friends ──▶ client
 //! ```
 //!
-//! The friends are read once, for all rows: so a friendship that begins meanwhile shows in all rows or in none.
+//! The friends are read once, for all rows: so a friendship that begins meanwhile shows in all rows or in none. Whatever one
+//! server is asked by another it is asked in one request: see [`step`](super::step).
 
+use super::step::{self, Found, by_calls};
 use crate::client::{Answers, Client};
-use crate::model::{Message, MessageId, Name, PersonId, Timestamp};
+use crate::fact::Vertex;
+use crate::model::{MessageId, Name, PersonId, Timestamp};
 use crate::server::Server;
-use crate::vertices::vertices;
+use crate::shard::Shard;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::HashSet;
-use tokio::task::JoinSet;
 use wallaby::{CallError, Many, Request, Status};
+
+/// About how many bytes a reply has besides what it says.
+const FIXED: usize = 100;
 
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +42,7 @@ pub struct Reply {
     author: Name,
 }
 
-/// An answer.
+/// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
     /// A reply.
@@ -45,73 +51,110 @@ pub enum Part {
     Friends(Vec<PersonId>),
 }
 
-/// The query's hops.
+/// What a server is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// The message: which replies?
+    Message(MessageId),
+    /// One of them.
+    Comment(MessageId),
+    /// Its author.
+    Author(PersonId, Comment),
+    /// The author of the message: which friends?
+    Friends(PersonId),
+}
+
+/// What is known of a reply before its author is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Comment {
+    id: MessageId,
+    content: String,
+    created: Timestamp,
+}
+
+/// The query's hops. An answer has what one server completes.
 #[wallaby::service(package = "graph")]
 pub trait Replies {
     /// At the message's server.
-    async fn message(id: MessageId) -> Many<Part>;
-    /// At the server of each reply.
-    async fn comment(id: MessageId) -> Many<Part>;
-    /// At the server of a reply's author.
-    async fn author(
-        id: PersonId,
-        comment: MessageId,
-        content: String,
-        created: Timestamp,
-    ) -> Many<Part>;
-    /// At the server of the message's author.
-    async fn friends(of: PersonId) -> Many<Part>;
+    async fn message(id: MessageId) -> Many<Vec<Part>>;
+    /// At each server with replies, their authors, or the author of the message.
+    async fn onward(steps: Vec<Step>) -> Many<Vec<Part>>;
+    /// The same as a plain call: what is left to ask comes back.
+    async fn find(steps: Vec<Step>) -> Found<Step, Part>;
 }
 
 #[wallaby::serve]
 impl Replies for Server {
-    async fn message(&self, request: Request<Many<Part>>, id: MessageId) -> Result<(), Status> {
-        let (author, comments) = self.read(|shard| {
-            let author = shard.message(id).map(|message| message.creator);
-            (author, shard.replies(id).collect::<Vec<_>>())
-        });
-        let (Some(author), false) = (author, comments.is_empty()) else {
-            return Ok(());
-        };
-        for comment in comments {
-            let target = replies::comment(comment);
-            request.delegate(self.at(comment), target).await?;
-        }
-        let target = replies::friends(author);
-        Ok(request.forward(self.at(author), target).await?)
-    }
-
-    async fn comment(&self, request: Request<Many<Part>>, id: MessageId) -> Result<(), Status> {
-        if let Some(comment) = self.read(|shard| shard.message(id).cloned()) {
-            let author = comment.creator;
-            let target = replies::author(author, id, comment.content, comment.created);
-            request.forward(self.at(author), target).await?;
-        }
-        Ok(())
-    }
-
-    async fn author(
+    async fn message(
         &self,
-        request: Request<Many<Part>>,
-        id: PersonId,
-        comment: MessageId,
-        content: String,
-        created: Timestamp,
+        request: Request<Many<Vec<Part>>>,
+        id: MessageId,
     ) -> Result<(), Status> {
-        if let Some(author) = self.name(id) {
-            let reply = Reply {
-                comment,
-                content,
-                created,
-                author,
-            };
-            request.respond(Part::Reply(reply)).await?;
-        }
-        Ok(())
+        let first = vec![Step::Message(id)];
+        self.take(request, first, replies::onward).await
     }
 
-    async fn friends(&self, of: PersonId) -> Part {
-        Part::Friends(self.read(|shard| shard.friends(of).map(|(id, _)| id).collect()))
+    async fn onward(
+        &self,
+        request: Request<Many<Vec<Part>>>,
+        steps: Vec<Step>,
+    ) -> Result<(), Status> {
+        self.take(request, steps, replies::onward).await
+    }
+
+    async fn find(&self, steps: Vec<Step>) -> Found<Step, Part> {
+        Self::find(self, steps)
+    }
+}
+
+impl step::Step for Step {
+    type Row = Part;
+
+    fn at(&self) -> Vertex {
+        match self {
+            Self::Message(id) | Self::Comment(id) => (*id).into(),
+            Self::Author(id, _) | Self::Friends(id) => (*id).into(),
+        }
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Self::Author(_, comment) => FIXED + comment.content.len(),
+            Self::Message(_) | Self::Comment(_) | Self::Friends(_) => FIXED,
+        }
+    }
+
+    fn take(self, shard: &Shard, rows: &mut Vec<Part>, next: &mut Vec<Self>) {
+        match self {
+            Self::Message(id) => {
+                let author = shard.message(id).map(|message| message.creator);
+                let Some(author) = author.filter(|_| shard.replies(id).next().is_some()) else {
+                    return;
+                };
+                next.push(Self::Friends(author));
+                next.extend(shard.replies(id).map(Self::Comment));
+            }
+            Self::Comment(id) => next.extend(shard.message(id).map(|comment| {
+                let known = Comment {
+                    id,
+                    content: comment.content.clone(),
+                    created: comment.created,
+                };
+                Self::Author(comment.creator, known)
+            })),
+            Self::Author(id, comment) => rows.extend(shard.name(id).map(|author| {
+                Part::Reply(Reply {
+                    comment: comment.id,
+                    content: comment.content,
+                    created: comment.created,
+                    author: author.clone(),
+                })
+            })),
+            Self::Friends(of) => {
+                let friends = shard.friends(of).map(|(id, _)| id);
+                rows.push(Part::Friends(friends.collect()));
+            }
+        }
     }
 }
 
@@ -122,79 +165,47 @@ impl Replies for Server {
 /// If it fails.
 pub async fn by_dpc(client: &Client, message: MessageId) -> Result<Answers<Row>, CallError> {
     let call = replies::within(client.at(message)).message(message);
-    let answers = client.collect(call).await?;
-    let (mut replies, mut friends) = (Vec::new(), HashSet::new());
-    for part in answers.items {
-        match part {
-            Part::Reply(reply) => replies.push(reply),
-            Part::Friends(ids) => friends.extend(ids),
-        }
-    }
+    let answers = client.collect(call).await?.concat();
     Ok(Answers {
-        items: rows(replies, &friends),
+        items: rows(answers.items),
         trace: answers.trace,
     })
 }
 
-/// The query as plain calls: the client follows all replies at the same time.
+/// The query as plain calls.
 ///
 /// # Errors
 ///
 /// If one of them fails.
 pub async fn by_rpc(client: &Client, message: MessageId) -> Result<Vec<Row>, CallError> {
-    let thread = vertices::within(client.at(message))
-        .replies(message)
-        .await?;
-    let Some(thread) = thread.filter(|thread| !thread.replies.is_empty()) else {
-        return Ok(Vec::new());
-    };
-    let author = thread.creator;
-    let friends = vertices::within(client.at(author)).friends(author);
-    let mut comments = JoinSet::new();
-    for comment in thread.replies {
-        comments.spawn(reply(client.clone(), comment));
-    }
-    let mut replies = Vec::new();
-    while let Some(reply) = comments.join_next().await {
-        // A task that panicked panics here: it is this program's own mistake.
-        replies
-            .extend(reply.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?);
-    }
-    let friends = friends.await?.into_iter().map(|(id, _)| id).collect();
-    Ok(rows(replies, &friends))
-}
-
-/// A reply and its author.
-async fn reply(client: Client, id: MessageId) -> Result<Option<Reply>, CallError> {
-    let comment = vertices::within(client.at(id)).message(id).await?;
-    let Some(Message {
-        creator,
-        content,
-        created,
-        ..
-    }) = comment
-    else {
-        return Ok(None);
-    };
-    let names = vertices::within(client.at(creator))
-        .names(vec![creator])
-        .await?;
-    Ok(names.into_iter().next().map(|author| Reply {
-        comment: id,
-        content,
-        created,
-        author,
-    }))
+    let find = |server, steps| async move { replies::within(server).find(steps).await };
+    Ok(rows(by_calls(client, Step::Message(message), find).await?))
 }
 
 /// The latest reply first, of equal age the one whose author has the least id, then the one with the least id.
-fn rows(mut replies: Vec<Reply>, friends: &HashSet<PersonId>) -> Vec<Row> {
+fn rows(parts: Vec<Part>) -> Vec<Row> {
+    let (mut replies, mut friends) = (Vec::new(), HashSet::new());
+    for part in parts {
+        match part {
+            Part::Reply(reply) => replies.push(reply),
+            Part::Friends(ids) => friends.extend(ids),
+        }
+    }
     replies.sort_by_key(|reply| (Reverse(reply.created), reply.author.id, reply.comment));
     let row = |reply: Reply| Row {
         knows: friends.contains(&reply.author.id),
         reply,
     };
     replies.into_iter().map(row).collect()
+}
+
+impl step::Row for Part {
+    fn size(&self) -> usize {
+        match self {
+            Self::Reply(reply) => FIXED + reply.content.len(),
+            Self::Friends(ids) => FIXED + 10 * ids.len(),
+        }
+    }
 }
 
 impl super::Row for Row {

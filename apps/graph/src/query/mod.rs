@@ -2,7 +2,8 @@
 //!
 //! Each file has the row, the hops as a service, what a server does at each hop, and two functions that give the same
 //! rows: `by_dpc`, one call whose hops run at the servers, and `by_rpc`, plain calls that the client drives. Where an
-//! answer names what is not there, such as an unknown person, there is no row.
+//! answer names what is not there, such as an unknown person, there is no row. Queries that branch take [`step`]s, so that
+//! each server is asked once for all its vertices.
 
 pub mod is1;
 pub mod is2;
@@ -11,6 +12,7 @@ pub mod is4;
 pub mod is5;
 pub mod is6;
 pub mod is7;
+pub mod step;
 
 use crate::client::{Answers, Client};
 use crate::model::{MessageId, PersonId};

@@ -15,6 +15,31 @@ pub fn is_here(folder: &Path) -> bool {
     table(folder, "Person").is_ok_and(|files| !files.is_empty())
 }
 
+/// The kinds of vertices and edges that queries need and of which there is no file.
+///
+/// # Errors
+///
+/// If the folder cannot be read.
+pub fn missing(folder: &Path) -> anyhow::Result<Vec<&'static str>> {
+    const NEEDED: [&str; 8] = [
+        "Person",
+        "Person_knows_Person",
+        "Forum",
+        "Forum_containerOf_Post",
+        "Post_hasCreator_Person",
+        "Comment_hasCreator_Person",
+        "Comment_replyOf_Post",
+        "Comment_replyOf_Comment",
+    ];
+    let mut missing = Vec::new();
+    for kind in NEEDED {
+        if table(folder, kind)?.is_empty() {
+            missing.push(kind);
+        }
+    }
+    Ok(missing)
+}
+
 /// Hands out what is in a folder.
 ///
 /// # Errors

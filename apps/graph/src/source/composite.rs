@@ -14,6 +14,20 @@ pub fn is_here(folder: &Path) -> bool {
     Files::of(folder).is_ok_and(|files| !files.table("person").is_empty())
 }
 
+/// The kinds of vertices and edges that queries need and of which there is no file.
+///
+/// # Errors
+///
+/// If the folder cannot be read.
+pub fn missing(folder: &Path) -> anyhow::Result<Vec<&'static str>> {
+    const NEEDED: [&str; 5] = ["person", "person_knows_person", "forum", "post", "comment"];
+    let files = Files::of(folder)?;
+    let missing = NEEDED.into_iter();
+    Ok(missing
+        .filter(|kind| files.table(kind).is_empty())
+        .collect())
+}
+
 /// Hands out what is in a folder.
 ///
 /// # Errors

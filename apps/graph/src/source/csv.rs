@@ -86,7 +86,7 @@ pub fn read(
     for number in 1.. {
         line.clear();
         let read = lines.read_line(&mut line);
-        if read.with_context(|| format!("{shown} can't be read"))? == 0 {
+        if read.with_context(|| format!("{shown}, line {number}: can't be read"))? == 0 {
             break;
         }
         let fields: Vec<&str> = line.trim_end_matches(['\n', '\r']).split('|').collect();

@@ -43,6 +43,19 @@ impl Source {
         )
     }
 
+    /// The files that such a data set has and this one does not, by their names without numbers and endings.
+    ///
+    /// # Errors
+    ///
+    /// If the folder cannot be read.
+    pub fn missing(&self) -> anyhow::Result<Vec<&'static str>> {
+        match self {
+            Self::Composite(folder) => composite::missing(folder),
+            Self::Basic(folder) => basic::missing(folder),
+            Self::Generated(..) => Ok(Vec::new()),
+        }
+    }
+
     /// Loads it into a folder. The bar tells how far that is.
     ///
     /// # Errors

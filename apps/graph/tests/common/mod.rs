@@ -208,17 +208,66 @@ impl Reference {
         json!([name.id, name.first, name.last])
     }
 
-    /// The messages that a query takes: thesis table 6.3, for the fan-out and the depth that this one has.
+    /// The messages that a query takes: thesis table 6.3, for the fan-out and the depth that this one has, less what is saved
+    /// since a server takes all steps that it can and asks each other one once.
     pub fn expected(&self, query: Query, form: Form, placement: &Placement) -> Expected {
         // Requests, and answers besides those, of the multi-hop form; plain calls.
         let (requests, answers, calls) = match query {
+            Query::Is2(id) => Tree::of(self.is2_paths(id, placement)).counts(),
+            Query::Is3(id) => {
+                let friend = |(friend, _): &(PersonId, Timestamp)| {
+                    vec![placement.index(id), placement.index(*friend)]
+                };
+                Tree::of(self.friends(id).iter().map(friend).collect()).counts()
+            }
+            Query::Is7(id) => Tree::of(self.is7_paths(id, placement)).counts(),
+            _ => self.hops(query),
+        };
+        Expected::new(form, requests, answers, calls)
+    }
+
+    /// Where the rows of IS2 lead: to each message, to each above it, and to the author of the post, unless that is the
+    /// person.
+    fn is2_paths(&self, id: PersonId, placement: &Placement) -> Vec<Vec<usize>> {
+        let rows = self.is2(id);
+        let path = |row: &Value| {
+            let thread = self.thread(MessageId(row[0].as_i64().unwrap()));
+            let author = thread[thread.len() - 1].creator;
+            let mut path = vec![placement.index(id)];
+            path.extend(thread.iter().map(|message| placement.index(message.id)));
+            path.extend((author != thread[0].creator).then(|| placement.index(author)));
+            path
+        };
+        rows.iter().map(path).collect()
+    }
+
+    /// Where the parts of IS7 come from: each reply and its author, and the author of the message.
+    fn is7_paths(&self, id: MessageId, placement: &Placement) -> Vec<Vec<usize>> {
+        let replies = self.replies(id);
+        if replies.is_empty() {
+            return Vec::new();
+        }
+        let from = placement.index(id);
+        let reply = |reply: &&Message| {
+            vec![
+                from,
+                placement.index(reply.id),
+                placement.index(reply.creator),
+            ]
+        };
+        let mut paths: Vec<_> = replies.iter().map(reply).collect();
+        paths.push(vec![from, placement.index(self.messages[&id].creator)]);
+        paths
+    }
+
+    /// The same by a request for each vertex, as in the thesis: requests, answers besides those, plain calls.
+    fn hops(&self, query: Query) -> (u64, u64, u64) {
+        match query {
             Query::Is1(_) | Query::Is4(_) => (1, 1, 1),
             Query::Is2(id) => {
                 let rows = self.is2(id);
-                // To each message, to each above it, and to the author of the post, unless that is the person.
                 let hops = |row: &Value| {
-                    let id = MessageId(row[0].as_i64().unwrap());
-                    let thread = self.thread(id);
+                    let thread = self.thread(MessageId(row[0].as_i64().unwrap()));
                     let other = thread[0].creator != thread[thread.len() - 1].creator;
                     thread.len() as u64 + u64::from(other)
                 };
@@ -226,15 +275,8 @@ impl Reference {
                 (requests, rows.len().max(1) as u64, requests)
             }
             Query::Is3(id) => {
-                let mut servers: Vec<usize> = self
-                    .friends(id)
-                    .iter()
-                    .map(|(id, _)| placement.index(*id))
-                    .collect();
-                servers.sort();
-                servers.dedup();
-                let servers = servers.len() as u64;
-                (1 + servers, servers.max(1), 1 + servers)
+                let friends = self.friends(id).len() as u64;
+                (1 + friends, friends.max(1), 1 + friends)
             }
             Query::Is5(id) => match self.messages.contains_key(&id) {
                 true => (2, 1, 2),
@@ -251,17 +293,65 @@ impl Reference {
                 0 => (1, 1, 1),
                 replies => (2 + 2 * replies, 1 + replies, 2 + 2 * replies),
             },
-        };
+        }
+    }
+
+    /// The messages that a query takes by a request for each vertex.
+    pub fn one_by_one(&self, query: Query, form: Form) -> Expected {
+        let (requests, answers, calls) = self.hops(query);
+        Expected::new(form, requests, answers, calls)
+    }
+}
+
+impl Expected {
+    fn new(form: Form, requests: u64, answers: u64, calls: u64) -> Self {
         match form {
-            Form::Dpc => Expected {
+            Form::Dpc => Self {
                 client: 1 + answers,
                 all: requests + answers,
             },
-            Form::Rpc => Expected {
+            Form::Rpc => Self {
                 client: 2 * calls,
                 all: 2 * calls,
             },
         }
+    }
+}
+
+/// Who asks whom, if the rows of a query lead from server to server on these paths: all that one server asks another about
+/// at one time is a request.
+struct Tree {
+    answers: bool,
+    children: Vec<Self>,
+}
+
+impl Tree {
+    fn of(mut paths: Vec<Vec<usize>>) -> Self {
+        let mut next: std::collections::BTreeMap<usize, Vec<Vec<usize>>> = Default::default();
+        let mut answers = paths.is_empty();
+        for path in &mut paths {
+            let here = path[0];
+            let stay = path.iter().take_while(|server| **server == here).count();
+            path.drain(..stay);
+            match path.first() {
+                Some(server) => next.entry(*server).or_default().push(path.clone()),
+                None => answers = true,
+            }
+        }
+        Self {
+            answers,
+            children: next.into_values().map(Self::of).collect(),
+        }
+    }
+
+    /// Requests, answers, and plain calls.
+    fn counts(&self) -> (u64, u64, u64) {
+        let mut counts = (1, u64::from(self.answers), 1);
+        for child in &self.children {
+            let (requests, answers, calls) = child.counts();
+            counts = (counts.0 + requests, counts.1 + answers, counts.2 + calls);
+        }
+        counts
     }
 }
 

@@ -116,7 +116,7 @@ impl Bench {
             for (form, measured, time) in [(Form::Dpc, &dpc, hops), (Form::Rpc, &rpc, calls)] {
                 let line = json!({
                     "what": "path", "bounces": bounces, "paths": paths, "form": form.to_string(),
-                    "p50_us": time.as_secs_f64() * 1e6, "link_us": self.servers.link_us,
+                    "p50_us": time.as_secs_f64() * 1e6, "link_us": self.servers.link.as_micros() as u64,
                     "servers": self.servers.servers,
                     "messages": measured.messages.all as f64 / paths as f64,
                     "messages_at_client": measured.messages.client as f64 / paths as f64,
@@ -192,7 +192,7 @@ impl Bench {
             let line = json!({
                 "what": "picture", "scene": name, "batch": batch, "form": form.to_string(),
                 "seconds": took.as_secs_f64(), "messages": all, "messages_at_client": client,
-                "servers": self.servers.servers, "link_us": self.servers.link_us,
+                "servers": self.servers.servers, "link_us": self.servers.link.as_micros() as u64,
             });
             println!("{line}");
             return;

@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod explain;
+mod link;
 mod render;
 mod settings;
 mod up;

@@ -4,7 +4,7 @@ use super::settings::{Ready, Servers, WhichPicture, WhichScene};
 use crate::hosting::{Messages, Meter};
 use crate::lost::Lost;
 use crate::picture::Picture;
-use crate::preview::{Drawn, Preview, write};
+use crate::preview::{Drawn, Preview, check_writable, write};
 use crate::render::{Form, Settings, dpc, local, rpc};
 use clap::Args;
 use serde_json::json;
@@ -33,7 +33,7 @@ pub(super) struct Render {
     #[arg(long)]
     rpc: bool,
     /// Use servers that 'up' has started, with their scene
-    #[arg(long, value_name = "PAGE", conflicts_with_all = ["scene", "servers"])]
+    #[arg(long, value_name = "PAGE", conflicts_with_all = ["scene", "servers", "transport", "link"])]
     at: Option<PathBuf>,
     /// Do not draw the growing picture in the terminal
     #[arg(long)]
@@ -55,6 +55,7 @@ struct Made {
 
 impl Render {
     pub(super) async fn run(self) -> anyhow::Result<()> {
+        check_writable(&self.out)?;
         let settings = self.picture.settings();
         let drawn = match self.no_preview {
             true => Drawn::Progress,

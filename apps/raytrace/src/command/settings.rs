@@ -84,9 +84,9 @@ pub(super) struct Servers {
     /// What they talk over
     #[arg(long, value_enum, default_value_t = Transport::Unix)]
     pub(super) transport: Transport,
-    /// Emulate a network: delay all that is sent by so many microseconds
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10_000_000))]
-    pub(super) link_us: u64,
+    /// Emulate a network: every message takes so long, as in 250us or 1ms
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = super::link::parse)]
+    pub(super) link: Duration,
 }
 
 /// What paths are followed.
@@ -225,10 +225,9 @@ impl Servers {
         world: World,
         parts: Vec<Vec<Triangle>>,
     ) -> anyhow::Result<Ready> {
-        let link_delay = Duration::from_micros(self.link_us);
-        let processes = Processes::start(self.servers, self.transport, link_delay).await?;
+        let processes = Processes::start(self.servers, self.transport, self.link).await?;
         let servers = processes.addresses().to_vec();
-        let endpoint = Client::endpoint_for(&servers, link_delay).await?;
+        let endpoint = Client::endpoint_for(&servers, self.link).await?;
         let client = Client::new(endpoint, servers)?;
         let bar = progress("to the servers");
         let given = distribute(&client, &world, parts, &bar).await;
@@ -245,8 +244,8 @@ impl Servers {
 impl Ready {
     /// Servers that are there already.
     pub(super) async fn find(page: &Path) -> anyhow::Result<Self> {
-        let servers = process::find(page)?;
-        let endpoint = Client::endpoint_for(&servers, Duration::ZERO).await?;
+        let (servers, link) = process::find(page)?;
+        let endpoint = Client::endpoint_for(&servers, link).await?;
         let client = Client::new(endpoint, servers)?;
         let world = hosting::within(client.server(0)).world().await;
         let world = world

@@ -29,7 +29,7 @@ impl Up {
             ready = start => ready?,
             asked = interrupted() => return asked,
         };
-        process::announce(&self.page, ready.client.servers())?;
+        process::announce(&self.page, ready.client.servers(), self.servers.link)?;
         println!("{}: {} triangles", ready.world.name, ready.world.triangles);
         let ids = ready
             .processes
@@ -38,6 +38,12 @@ impl Up {
             .unwrap_or_default();
         for (server, id) in ready.client.servers().iter().zip(ids) {
             println!("  {server} (process {id})");
+        }
+        if !self.servers.link.is_zero() {
+            println!(
+                "every message takes {:?}, as on a network",
+                self.servers.link
+            );
         }
         println!(
             "serving until Ctrl-C; try: wallaby-raytrace render --at {}",
@@ -50,8 +56,7 @@ impl Up {
             },
             None => None,
         };
-        // If the page stays, who reads it finds nobody there, and says so.
-        let _ = std::fs::remove_file(&self.page);
+        process::withdraw(&self.page, ready.client.servers());
         ready.end().await;
         match ended {
             Some(ended) => bail!("{ended}"),

@@ -57,7 +57,7 @@ impl Default for Limits {
 #[non_exhaustive]
 pub enum SceneError {
     /// A file cannot be read.
-    #[error("{path} can't be read: {source}")]
+    #[error("{path} can't be read")]
     Read {
         /// Which.
         path: PathBuf,

@@ -175,6 +175,8 @@ struct Rest {
     branches: Vec<Branch>,
     /// Positions by path, once there are more than [`SCANNED`].
     index: Option<HashMap<Path, u32, PathHasher>>,
+    /// Branches whose parents have become known, if anybody wants to know.
+    adopted: Option<Vec<u32>>,
 }
 
 impl std::fmt::Debug for PathHasher {
@@ -215,6 +217,32 @@ impl Branches {
                 &mut rest.branches[position as usize - 1]
             }
         }
+    }
+
+    /// Whether it is noted from now on which branches get their parent.
+    pub(super) fn note_adopted(&mut self, wanted: bool) {
+        let rest = self.rest.get_or_insert_default();
+        let adopted = rest.adopted.take().unwrap_or_default();
+        rest.adopted = wanted.then_some(adopted);
+    }
+
+    /// The parent of a branch has become known.
+    #[inline]
+    pub(super) fn adopt(&mut self, position: u32) {
+        if let Some(adopted) = self.rest.as_mut().and_then(|rest| rest.adopted.as_mut()) {
+            adopted.push(position);
+        }
+    }
+
+    pub(super) fn has_adopted(&self) -> bool {
+        let adopted = self.rest.as_ref().and_then(|rest| rest.adopted.as_ref());
+        adopted.is_some_and(|adopted| !adopted.is_empty())
+    }
+
+    /// Branches whose parents have become known since this was asked last.
+    pub(super) fn take_adopted(&mut self) -> Vec<u32> {
+        let adopted = self.rest.as_mut().and_then(|rest| rest.adopted.as_mut());
+        adopted.map(std::mem::take).unwrap_or_default()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Branch> {

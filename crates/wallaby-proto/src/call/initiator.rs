@@ -7,6 +7,7 @@
 use thiserror::Error;
 
 use crate::call::branches::{Branch, Branches};
+use crate::call::census::{Census, Counts};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::wire::{Budgets, End, Progress, Response, TraceRecord};
@@ -63,9 +64,14 @@ pub struct Initiator {
     executed_again: bool,
 }
 
-/// Positions of branches that have changed since the call's watch last looked at them.
+/// What is noted while somebody watches over the call.
 #[derive(Debug, Default)]
-struct Changes(Vec<u32>);
+struct Changes {
+    /// Positions of branches that have changed since the call's watch last looked at them.
+    positions: Vec<u32>,
+    /// Made when the first of them is lost.
+    census: Option<Box<Census>>,
+}
 
 /// What a response turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,18 +210,45 @@ impl Initiator {
 
     /// All branches heard of so far; parents come before children unless messages overtook each other.
     pub fn branches(&self) -> impl Iterator<Item = BranchView> {
-        self.branches.iter().map(|branch| BranchView {
+        self.branches.iter().map(|branch| self.view(branch))
+    }
+
+    /// What is known of the branch at this place.
+    pub fn branch_view(&self, path: &Path) -> Option<BranchView> {
+        let position = self.branches.find(path)?;
+        self.branches.get(position).map(|branch| self.view(branch))
+    }
+
+    fn view(&self, branch: &Branch) -> BranchView {
+        let parent = branch.parent.and_then(|parent| self.branches.get(parent));
+        BranchView {
             path: branch.path,
-            parent: branch
-                .parent
-                .and_then(|parent| self.branches.get(parent))
-                .map(|parent| parent.path),
+            parent: parent.map(|parent| parent.path),
             hop: branch.hop,
             facts: branch.facts,
             received: branch.received.count,
             undelivered: branch.undelivered,
             lost: branch.lost,
-        })
+        }
+    }
+
+    /// Whether it is noted from now on which branches get their parent: those of which it could not be told whence they came.
+    pub fn note_adopted(&mut self, wanted: bool) {
+        self.branches.note_adopted(wanted);
+    }
+
+    /// Whether [`take_adopted`](Self::take_adopted) has anything to tell.
+    pub fn has_adopted(&self) -> bool {
+        self.branches.has_adopted()
+    }
+
+    /// The places of branches whose parents have become known since this was asked last.
+    pub fn take_adopted(&mut self) -> Vec<Path> {
+        let adopted = self.branches.take_adopted().into_iter();
+        adopted
+            .filter_map(|position| self.branches.get(position))
+            .map(|branch| branch.path)
+            .collect()
     }
 
     /// Branches that must exist and have not ended, or whose responses are missing.
@@ -364,8 +397,9 @@ impl Initiator {
 
     /// The position of a branch that has changed.
     pub(super) fn next_change(&mut self) -> Option<u32> {
-        let position = self.changes.as_mut()?.0.pop()?;
+        let position = self.changes.as_mut()?.positions.pop()?;
         self.branches.at(position).changed = false;
+        self.count(position);
         Some(position)
     }
 
@@ -444,6 +478,7 @@ impl Initiator {
             self.missing_responses -= missing;
             self.missing_facts += 1;
         }
+        self.count(position);
     }
 
     /// A branch is lost, and the call goes on without what is missing of it. What was heard of that it led to is expected
@@ -465,11 +500,13 @@ impl Initiator {
         if complete {
             return Ok(());
         }
-        for child in 0..self.branches.len() {
+        self.count_all();
+        let census = self.changes.as_mut().and_then(|all| all.census.as_mut());
+        let orphans = census.map(|census| census.take_orphans(&path));
+        for child in orphans.into_iter().flatten() {
             let branch = self.branches.at(child);
             let (child_path, index) = (branch.path, branch.index);
-            let known = !branch.expected && child_path != path;
-            if known && self.parent_of(child) == Some(position) {
+            if !branch.expected {
                 self.expect_one(child_path, Some(position), index)?;
                 self.expect_children(child)?;
             }
@@ -479,16 +516,58 @@ impl Initiator {
 
     /// A branch has released child `index`: the child exists, whatever the branch's facts will be.
     pub(super) fn discover(&mut self, parent: u32, index: u32) -> Result<u32, Violation> {
-        let path = self.branches.at(parent).path;
-        let path = path.child(index, self.call, self.token);
+        let above = self.branches.at(parent).path;
+        let path = above.child(index, self.call, self.token);
         let position = match self.branches.find(&path) {
             Some(position) => position,
             None => self.add_branch(path)?,
         };
         let branch = self.branches.at(position);
-        branch.parent = Some(parent);
         branch.index = index;
+        if branch.parent.replace(parent).is_none() {
+            self.branches.adopt(position);
+        }
+        if let Some(census) = self.census_mut() {
+            census.note_parent(position, above);
+        }
         Ok(position)
+    }
+
+    /// How many branches there are of each kind.
+    pub(super) fn counts(&mut self) -> Counts {
+        self.count_all();
+        self.census_mut()
+            .map_or_else(Counts::default, |census| census.counts())
+    }
+
+    fn census_mut(&mut self) -> Option<&mut Census> {
+        self.changes.as_mut()?.census.as_deref_mut()
+    }
+
+    /// Counts what has changed; the first time, all there is.
+    fn count_all(&mut self) {
+        let Some(changes) = &mut self.changes else {
+            return;
+        };
+        if changes.census.is_none() {
+            changes.census = Some(Box::new(Census::new(self.token)));
+            return (0..self.branches.len()).for_each(|position| self.count(position));
+        }
+        let positions = std::mem::take(&mut changes.positions);
+        positions.iter().for_each(|position| self.count(*position));
+        if let Some(changes) = &mut self.changes {
+            changes.positions = positions;
+        }
+    }
+
+    fn count(&mut self, position: u32) {
+        let census = self.changes.as_mut().and_then(|all| all.census.as_mut());
+        let (Some(census), Some(branch)) = (census, self.branches.get(position)) else {
+            return;
+        };
+        let known = branch.parent.and_then(|parent| self.branches.get(parent));
+        let parent = known.map(|parent| parent.path);
+        census.count(position, branch, parent.or_else(|| branch.path.parent()));
     }
 
     fn handle_manifest(&mut self, manifest: Option<Manifest>) -> Result<(), Violation> {
@@ -557,7 +636,7 @@ impl Initiator {
             let branch = self.branches.at(position);
             if !branch.changed {
                 branch.changed = true;
-                changes.0.push(position);
+                changes.positions.push(position);
             }
         }
     }
@@ -677,12 +756,16 @@ impl Initiator {
             "every branch has one parent, which reports once"
         );
         branch.expected = true;
+        let adopted = branch.parent.is_none() && parent.is_some();
         branch.parent = parent;
         branch.index = index;
         match branch.facts {
             _ if branch.lost => {}
             None => self.missing_facts += 1,
             Some(_) => self.missing_responses += branch.missing(),
+        }
+        if adopted {
+            self.branches.adopt(position);
         }
         self.changed(position);
         Ok(position)

@@ -14,3 +14,4 @@ pub mod waiting;
 pub mod watch;
 
 mod branches;
+mod census;

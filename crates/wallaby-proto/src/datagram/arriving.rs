@@ -93,8 +93,12 @@ impl Session {
             let reason = self.handle_frame(frame, datagram, link, &mut events)?;
             closed = closed.or(reason);
         }
-        let urgent = flags.contains(Flags::URGENT);
-        self.received.handle(now, number, asks, urgent);
+        if asks {
+            let urgent = flags.contains(Flags::URGENT);
+            (self.received).handle_asking(now, number, datagram.len(), urgent);
+        } else {
+            self.received.handle(now, number);
+        }
         Ok(closed)
     }
 

@@ -15,6 +15,10 @@ const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::f
 /// How long a closed session tells its peer so, unless that confirms it.
 const CLOSING: Duration = Duration::from_secs(1);
 
+/// By so much a packet is made as long as the one before it: the system sends those of one length at once, and the first one
+/// mostly has an acknowledgement that the others have not.
+const MOST_PADDING: usize = 16;
+
 /// What becomes of a session.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -49,6 +53,7 @@ impl Session {
         let ack = self.ack_due().is_some_and(|due| due <= now);
         let probes = self.probe || self.probes > 0;
         if !messages && !ack && !probes {
+            self.length_before = 0;
             return false;
         }
         self.write_packet(now, out, messages.then_some(streams))
@@ -102,6 +107,9 @@ impl Session {
             flags = flags.with(Flags::URGENT);
         }
         out[flags_at] = flags.byte();
+        if streams.is_some() {
+            self.pad(out, start);
+        }
         packet::seal(out, start);
         let size = out.len() - start;
         self.recovery.handle_sent(now, size, asks, acknowledged);
@@ -111,6 +119,16 @@ impl Session {
         }
         self.counters.bytes_sent += size as u64;
         true
+    }
+
+    /// Makes a packet as long as the one before it that leaves now, too, if it nearly is.
+    fn pad(&mut self, out: &mut Vec<u8>, start: usize) {
+        let length = out.len() - start;
+        let missing = self.length_before.saturating_sub(length);
+        if missing > 0 && missing <= MOST_PADDING {
+            packet::put_padding(out, missing);
+        }
+        self.length_before = out.len() - start;
     }
 
     /// When [`Session::handle_timeout`] or [`Session::poll_transmit`] has something to do; `None` if never.

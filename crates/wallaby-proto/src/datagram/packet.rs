@@ -415,6 +415,11 @@ pub(super) fn put_probe(out: &mut Vec<u8>) {
     out.put_u8(frame::PROBE);
 }
 
+/// Appends so many bytes that say nothing.
+pub(super) fn put_padding(out: &mut Vec<u8>, count: usize) {
+    out.put_bytes(frame::PADDING, count);
+}
+
 /// Appends what stands before a message's bytes.
 pub(super) fn put_whole(out: &mut Vec<u8>, number: u64, kind: u8, len: usize) {
     out.put_u8(kind);

@@ -11,8 +11,12 @@ pub(super) const ACK_DELAY: Duration = Duration::from_millis(10);
 /// only receives from many peers is not woken for each.
 const ACK_TICK: Duration = Duration::from_millis(5);
 
-/// So many packets are not acknowledged later than at once: their sender's window must go on.
-const ACK_EVERY: u32 = 8;
+/// So many packets with so many bytes are acknowledged at once: their sender's window must go on. A chain of servers sends
+/// nothing the other way that could take acknowledgements along, so small packets should not need one each few.
+const ACK_EVERY: (u32, usize) = (8, 9000);
+
+/// So many packets are acknowledged at once, however short they are: their sender keeps what is in them.
+const ACK_AT_MOST_EVERY: u32 = 64;
 
 /// When something that arrives now is acknowledged at the latest.
 fn latest(now: Duration) -> Duration {
@@ -32,6 +36,8 @@ pub(super) struct Received {
     newest_at: Duration,
     /// Packets that ask for an acknowledgement and have not got one.
     unanswered: u32,
+    /// How long they are together.
+    unanswered_bytes: usize,
     /// When they must have one.
     due: Option<Duration>,
 }
@@ -77,21 +83,32 @@ impl Received {
         }
     }
 
-    /// A packet has arrived: `asks` if it wants an acknowledgement, `urgent` if at once.
-    pub(super) fn handle(&mut self, now: Duration, number: u64, asks: bool, urgent: bool) {
+    /// A packet of this size has arrived that wants an acknowledgement: at once if it is `urgent`.
+    pub(super) fn handle_asking(&mut self, now: Duration, number: u64, size: usize, urgent: bool) {
+        let expected = self.handle(now, number);
+        self.unanswered += 1;
+        self.unanswered_bytes = self.unanswered_bytes.saturating_add(size);
+        // A gap is told at once: something was lost, or has come late after all.
+        let at_once = urgent || number != expected || self.is_much();
+        let due = if at_once { now } else { latest(now) };
+        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+    }
+
+    /// Whether what waits for an acknowledgement should not wait longer.
+    fn is_much(&self) -> bool {
+        let (packets, bytes) = ACK_EVERY;
+        self.unanswered >= ACK_AT_MOST_EVERY
+            || self.unanswered >= packets && self.unanswered_bytes >= bytes
+    }
+
+    /// A packet has arrived, with this number; returns the one that was expected.
+    pub(super) fn handle(&mut self, now: Duration, number: u64) -> u64 {
         let expected = self.newest().map_or(self.floor, |newest| newest + 1);
         self.insert(number);
         if number >= expected {
             self.newest_at = now;
         }
-        if !asks {
-            return;
-        }
-        self.unanswered += 1;
-        // A gap is told at once: something was lost, or has come late after all.
-        let at_once = urgent || number != expected || self.unanswered >= ACK_EVERY;
-        let due = if at_once { now } else { latest(now) };
-        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+        expected
     }
 
     /// Whether there is a packet to acknowledge, be it for another time.
@@ -112,6 +129,7 @@ impl Received {
     /// An acknowledgement leaves now: the newest packet that it covers, and how long that has waited.
     pub(super) fn take_ack(&mut self, now: Duration) -> (u64, Duration) {
         self.unanswered = 0;
+        self.unanswered_bytes = 0;
         self.due = None;
         let newest = self.newest().unwrap_or(0);
         (newest, now.saturating_sub(self.newest_at))
@@ -173,7 +191,7 @@ mod tests {
         let due = |packets: &[(u64, bool)]| {
             let mut received = Received::default();
             for &(number, urgent) in packets {
-                received.handle(NOW, number, true, urgent);
+                received.handle_asking(NOW, number, 1200, urgent);
             }
             received.due()
         };
@@ -186,14 +204,31 @@ mod tests {
         assert_eq!(due(&[(0, false), (1, true)]), Some(NOW));
         assert_eq!(due(&[(0, false), (2, false)]), Some(NOW));
         assert_eq!(due(&[(1, false), (0, false)]), Some(NOW));
-        let many: Vec<_> = (0..u64::from(ACK_EVERY)).map(|n| (n, false)).collect();
-        assert_eq!(due(&many), Some(NOW));
         let mut received = Received::default();
-        received.handle(NOW, 0, false, true);
+        received.handle(NOW, 0);
         assert_eq!(
             received.due(),
             None,
             "an acknowledgement is not acknowledged"
         );
+    }
+
+    #[test]
+    fn much_is_acknowledged_at_once() {
+        let until_due = |size: usize| {
+            let mut received = Received::default();
+            let mut packets = 0;
+            while received.due() != Some(NOW) {
+                received.handle_asking(NOW, packets, size, false);
+                packets += 1;
+            }
+            received.take_ack(NOW);
+            received.handle_asking(NOW, packets, size, false);
+            assert_eq!(received.due(), Some(NOW + ACK_DELAY), "it begins anew");
+            packets
+        };
+        assert_eq!([1150, 1200, 65_507].map(until_due), [8; 3]);
+        assert_eq!(until_due(600), 15, "half as long, twice as many");
+        assert_eq!([140, 30].map(until_due), [64, 64]);
     }
 }

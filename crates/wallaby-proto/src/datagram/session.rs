@@ -66,6 +66,8 @@ pub struct Session {
     pub(super) probe: bool,
     /// So many packets may leave whatever the congestion window says.
     pub(super) probes: u32,
+    /// How long the packet is, without its checksum, that leaves before the next one; 0 if none leaves now.
+    pub(super) length_before: usize,
     /// When it was opened, by this side's clock.
     pub(super) since: Duration,
     /// When something last arrived.
@@ -142,6 +144,7 @@ impl Session {
             request_grants: grants,
             probe: false,
             probes: 0,
+            length_before: 0,
             since: now,
             heard: now,
             presence: Presence::Assumed,

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::watch::WatchSettings;
+use wallaby_proto::call::watch::{Action, WatchSettings};
 use wallaby_proto::wire::{PingSettings, Progress};
 
-use crate::desk::{Desk, PERIOD, TIMEOUT, at, child, ended, facts, running};
+use crate::desk::{Desk, NOWHERE, PERIOD, TIMEOUT, at, child, ended, facts, location, running};
 
 fn desk() -> Desk {
     Desk::with(WatchSettings {
@@ -168,4 +168,72 @@ fn what_was_lost_is_told_to_stop() {
     let now = desk.time();
     desk.watch.abort(&mut desk.initiator, now);
     assert_eq!(desk.actions(), ["ping 0 at m1 abort"]);
+}
+
+/// The server of request 0 dies before it can say where request 0.0 is; but the application knows, and so it is asked there.
+#[test]
+fn who_was_placed_by_the_application_is_asked_there() {
+    let mut desk = desk();
+    let now = desk.time();
+    for (place, server) in [("0.0", 2), ("0.0.0", 3)] {
+        let (path, at) = (at(place).path, location(server));
+        desk.watch.place(&mut desk.initiator, path, at, now);
+    }
+    assert_eq!(
+        desk.actions(),
+        Vec::<String>::new(),
+        "nothing is heard of them"
+    );
+    let asked = desk.response(NOWHERE, "0.0.0", 0, true, Some(("0.0", facts(1, 1))));
+    assert_eq!(asked, ["ping 0.0 at m2"]);
+}
+
+/// Each of many losses says what was so before it, and takes no look at all the others.
+#[test]
+fn many_losses_are_told_one_by_one() {
+    const LOST: u32 = 20_000;
+    let mut desk = desk();
+    desk.response(1, "0", 0, false, Some(("0", facts(LOST, 1))));
+    let mut finished = Vec::new();
+    desk.now += TIMEOUT;
+    let now = desk.time();
+    desk.watch.handle_timeout(&mut desk.initiator, now);
+    while let Some(action) = desk.watch.poll() {
+        if let Action::Lost(failure) = action {
+            assert_eq!(failure.known, u64::from(LOST) + 1);
+            finished.push(failure.finished);
+        }
+    }
+    assert!(finished.into_iter().eq(1..=u64::from(LOST)));
+    assert!(desk.initiator.is_complete());
+}
+
+/// Of a way of two hundred requests the last ones are named, so that all losses along it take little room together.
+#[test]
+fn of_a_long_way_a_loss_names_the_end() {
+    let mut desk = desk();
+    let mut place = "0".to_owned();
+    for server in 1..200 {
+        let children = vec![child(server + 1)];
+        desk.pong(
+            server,
+            &place,
+            Progress {
+                children,
+                ..running()
+            },
+        );
+        place += ".0";
+    }
+    desk.now += TIMEOUT;
+    let now = desk.time();
+    desk.watch.handle_timeout(&mut desk.initiator, now);
+    let mut longest = 0;
+    while let Some(action) = desk.watch.poll() {
+        if let Action::Lost(failure) = action {
+            longest = longest.max(failure.path.len());
+        }
+    }
+    assert_eq!(longest, 64);
+    assert!(desk.initiator.is_complete());
 }

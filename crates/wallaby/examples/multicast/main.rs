@@ -1,4 +1,5 @@
-//! One message to several processes: side by side, down a line that passes it on while it arrives, and down one that stores it.
+//! One message to several processes: side by side, down a line that passes it on while it arrives, down one that stores it, and
+//! down one along which the answers come back together.
 //!
 //! ```text
 //! cargo run --release -p wallaby --example multicast -- --size 256 --servers 3
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_core::Stream;
 use server::{PUT, Server, Sum};
-use wallaby::{Body, CallError, Caller, Endpoint, Forwarding, PipelineSettings};
+use wallaby::{Answers, Body, CallError, Caller, Endpoint, Forwarding, PipelineSettings};
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -72,13 +73,23 @@ impl Stream for Chunks {
 #[derive(Debug, Clone, Copy)]
 enum Way {
     SideBySide,
-    DownALine(Forwarding),
+    DownALine(Forwarding, Answers),
 }
 
-const WAYS: [(&str, Way); 3] = [
+const WAYS: [(&str, Way); 4] = [
     ("parallel", Way::SideBySide),
-    ("pipelined", Way::DownALine(Forwarding::CutThrough)),
-    ("stored", Way::DownALine(Forwarding::StoreAndForward)),
+    (
+        "pipelined",
+        Way::DownALine(Forwarding::CutThrough, Answers::Direct),
+    ),
+    (
+        "gathered",
+        Way::DownALine(Forwarding::CutThrough, Answers::Gathered),
+    ),
+    (
+        "stored",
+        Way::DownALine(Forwarding::StoreAndForward, Answers::Direct),
+    ),
 ];
 
 /// How long it took until the last server had answered.
@@ -106,9 +117,10 @@ async fn send(
             }
             answers
         }
-        Way::DownALine(forwarding) => {
+        Way::DownALine(forwarding, answers) => {
             let settings = PipelineSettings {
                 forwarding,
+                answers,
                 ..PipelineSettings::default()
             };
             let target = PUT.target((false,)).with_body(body());

@@ -141,13 +141,15 @@ fn what_is_told_of_a_line_is_true_whoever_is_killed_and_when() {
     run(async {
         for victim in 0..3 {
             for moment in [Moment::Before, Moment::During, Moment::After] {
-                killed(victim, moment).await;
+                for answers in [Answers::Direct, Answers::Gathered] {
+                    killed(victim, moment, answers).await;
+                }
             }
         }
     });
 }
 
-async fn killed(victim: usize, moment: Moment) {
+async fn killed(victim: usize, moment: Moment, answers: Answers) {
     let mut servers = three();
     let kill = |server: &mut Server| {
         server.process.kill().expect("it lives");
@@ -156,7 +158,10 @@ async fn killed(victim: usize, moment: Moment) {
     if moment == Moment::Before {
         kill(&mut servers[victim]);
     }
-    let settings = PipelineSettings::default();
+    let settings = PipelineSettings {
+        answers,
+        ..PipelineSettings::default()
+    };
     let mut line = Line::begin(servers, &settings, Duration::from_secs(60));
     let some = SOME.len() as u64;
     let mut all = some;
@@ -192,7 +197,10 @@ async fn killed(victim: usize, moment: Moment) {
             (Moment::During, _) => matches!(outcome, TargetOutcome::Failed(_)),
             (Moment::After, _) => matches!(outcome, TargetOutcome::Answered),
         };
-        assert!(expected, "{victim} killed {moment:?}: {outcomes:?}");
+        assert!(
+            expected,
+            "{victim} killed {moment:?}, {answers:?}: {outcomes:?}"
+        );
     }
 }
 

@@ -1,9 +1,11 @@
 //! What a call knows of the places in its tree, and what it has lost there: for those whose requests are told apart by
 //! their places, and go on without each other.
 
-use wallaby_proto::Path;
-use wallaby_proto::call::initiator::BranchView;
-use wallaby_proto::call::watch::Failure as Loss;
+use std::time::Duration;
+
+use wallaby_proto::call::initiator::Initiator;
+use wallaby_proto::call::watch::{Failure as Loss, Location, Watch};
+use wallaby_proto::{Address, Path};
 
 use super::{CallShared, State};
 
@@ -21,15 +23,33 @@ impl CallShared {
         path.child(index, self.id, self.token)
     }
 
-    /// All branches that were heard of.
-    pub(crate) fn branches(&self) -> Vec<BranchView> {
-        self.lock().initiator.branches().collect()
+    /// Looks at what the initiator knows.
+    pub(crate) fn look_at_tree<T>(&self, look: impl FnOnce(&mut Initiator) -> T) -> T {
+        look(&mut self.lock().initiator)
     }
 
     /// Whether anything of the call may have left this endpoint.
     pub(crate) fn was_sent(&self) -> bool {
         let state = self.lock();
         state.roots.iter().any(|sent| sent.peer.is_some())
+    }
+
+    /// It goes down a line: these are its servers, behind the first. Said before it is watched over.
+    pub(crate) fn note_line(&self, servers: &[Address]) {
+        self.lock().rare.get_or_insert_default().line = servers.to_vec();
+    }
+
+    /// Who watches over it knows where the servers of its line are.
+    pub(super) fn place_line(&self, state: &mut State, watch: &mut Watch, now: Duration) {
+        let line = state.rare.as_ref().map_or(&[][..], |rare| &rare.line);
+        let places = self.places_in_line(line.len() + 1).into_iter().skip(1);
+        for (path, server) in places.zip(line) {
+            let at = Location {
+                address: Some(server.clone()),
+                node: None,
+            };
+            watch.place(&mut state.initiator, path, at, now);
+        }
     }
 
     /// What it has gone on without.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use wallaby_proto::Path;
 use wallaby_proto::call::allowance::Allowance;
 use wallaby_proto::call::watch::{Failure as Loss, Watch};
+use wallaby_proto::{Address, Path};
 
 use super::order::Order;
 use super::resending::Resending;
@@ -23,6 +23,8 @@ pub(super) struct Rare {
     pub(super) answered: Vec<(Path, Duration)>,
     /// How long a traced call took.
     pub(super) ended_after: Option<Duration>,
+    /// Where the servers of its line are, behind the first.
+    pub(super) line: Vec<Address>,
     /// What is lost of a call that goes on all the same.
     pub(super) losses: Vec<Loss>,
 }

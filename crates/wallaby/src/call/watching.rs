@@ -228,7 +228,8 @@ impl CallShared {
                 node: sent.node,
             })
             .collect();
-        let watch = Watch::new(&mut state.initiator, settings, servers, now);
+        let mut watch = Watch::new(&mut state.initiator, settings, servers, now);
+        self.place_line(state, &mut watch, now);
         state.watched.get_or_insert_default().watch = Some(watch);
     }
 
@@ -254,6 +255,9 @@ impl CallShared {
 
     /// Does what the watch wants done.
     pub(super) fn act(&self, mut state: std::sync::MutexGuard<'_, State>) {
+        if state.initiator.has_adopted() {
+            state.wake();
+        }
         let (mut pings, mut failed, mut quiet) = (Vec::new(), None, false);
         let mut again = Vec::new();
         let watch = state.watch();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use wallaby_proto::connection::{Counters, Event, Hello, Mark, MethodDefinition, Refusal};
 use wallaby_proto::datagram::{
     BySession, Cause, Ended, Gate, MessageNumber, SessionEvent, SessionId, Settings,
@@ -25,16 +25,15 @@ use crate::driver::peer::{Delayed, Dispatch, Peer, several_answers};
 use crate::endpoint::Inner;
 use crate::link::DelayLine;
 use crate::timer::{self, Instant};
+use crate::transport::inbox::Inbox;
+use crate::transport::outbox::Outbox;
 use crate::transport::udp::Socket;
 
 /// Timers that are due before so much time has passed are looked at whenever a port's task goes to sleep: most are for what
 /// has come meanwhile.
 const SOON: Duration = Duration::from_millis(5);
 
-/// Longest datagram, and how much room for arriving ones is made at a time.
-const ROOM: usize = 64 * 1024;
-
-/// Datagrams that are read in a row before their messages are handled.
+/// Datagrams that are read in a row before their messages are handled, and as many more as the system had joined.
 const BATCH: usize = 64;
 
 /// Batches after which the time is told even if the socket is never found empty.
@@ -55,10 +54,8 @@ struct State {
     gate: Gate,
     /// `None` once the port is closed.
     socket: Option<Arc<Socket>>,
-    /// The datagram that is being sent.
-    datagram: Vec<u8>,
-    /// Where it goes, if the socket did not take it.
-    refused: Option<SocketAddr>,
+    /// What is being sent; between turns what the socket did not take.
+    outbox: Outbox,
     /// Sessions that this side opened and the driver does not know yet.
     dialled: Vec<(SessionId, Driven)>,
     /// Sessions that this side closed, and why.
@@ -94,6 +91,7 @@ impl Port {
         settings: Settings,
         delay: Option<Arc<DelayLine<Delayed>>>,
     ) -> Arc<Self> {
+        let outbox = socket.outbox();
         Arc::new(Self {
             local: socket.local(),
             listens,
@@ -102,8 +100,7 @@ impl Port {
             state: Mutex::new(State {
                 gate: Gate::new(Arc::clone(hello), secret, settings),
                 socket: Some(Arc::new(socket)),
-                datagram: Vec::new(),
-                refused: None,
+                outbox,
                 dialled: Vec::new(),
                 closed: Vec::new(),
                 gathering: false,
@@ -155,33 +152,27 @@ impl Port {
 
     /// Sends what may be sent now.
     fn flush(&self, state: &mut State) {
-        if !state.gate.has_output() && state.refused.is_none() {
+        if !state.gate.has_output() && state.outbox.is_empty() {
             return;
         }
         let now = self.now();
-        while let Some(to) = state.next_datagram(now) {
+        loop {
+            let goes_on = state.fill(now);
+            if state.outbox.is_empty() {
+                break;
+            }
             let Some(socket) = &state.socket else {
                 return;
             };
-            if let Some(delay) = &self.delay {
-                // A link that is full drops it, as networks do.
-                let datagram = Bytes::copy_from_slice(&state.datagram);
-                let bytes = datagram.len();
-                let datagram = Delayed::Datagram {
-                    socket: Arc::clone(socket),
-                    to,
-                    datagram,
-                };
-                let _ = delay.send_bytes(datagram, bytes);
-                continue;
+            let sent = match &self.delay {
+                None => socket.send_all(&mut state.outbox),
+                Some(delay) => delayed(delay, socket, &mut state.outbox),
+            };
+            if sent.is_err() {
+                return state.wake(); // there is no room
             }
-            match socket.send(&state.datagram, to) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    state.refused = Some(to);
-                    return state.wake();
-                }
-                Err(error) => tracing::debug!(%to, %error, "a datagram was not sent"), // as if lost
-                Ok(()) => {}
+            if !goes_on {
+                break;
             }
         }
         let next = state.gate.next_timeout();
@@ -196,8 +187,7 @@ impl Port {
             port: self,
             endpoint,
             sessions: BySession::default(),
-            buffer: vec![0; ROOM],
-            arrived: BytesMut::new(),
+            inbox: Inbox::new(),
             events: VecDeque::new(),
             batches: 0,
             sleep: timer::sleep_until(Instant::now()),
@@ -208,15 +198,34 @@ impl Port {
     }
 }
 
+/// Hands datagrams to a link. One that is full drops them, as networks do.
+fn delayed(
+    delay: &DelayLine<Delayed>,
+    socket: &Arc<Socket>,
+    outbox: &mut Outbox,
+) -> io::Result<()> {
+    outbox.send_each(|datagram, to| {
+        let bytes = datagram.len();
+        let datagram = Delayed::Datagram {
+            socket: Arc::clone(socket),
+            to,
+            datagram: Bytes::copy_from_slice(datagram),
+        };
+        let _ = delay.send_bytes(datagram, bytes);
+        Ok(())
+    })
+}
+
 impl State {
-    /// Where the next datagram goes; it is in `self.datagram`.
-    fn next_datagram(&mut self, now: Duration) -> Option<SocketAddr> {
-        if let Some(to) = self.refused.take() {
-            return Some(to);
+    /// Gathers what may be sent now; whether there may be more.
+    fn fill(&mut self, now: Duration) -> bool {
+        while !self.outbox.is_full() {
+            let Some(transmit) = self.gate.poll_transmit(now, self.outbox.buffer()) else {
+                return false;
+            };
+            self.outbox.push(transmit.to, transmit.len);
         }
-        self.datagram.clear();
-        let transmit = self.gate.poll_transmit(now, &mut self.datagram)?;
-        Some(transmit.to)
+        true
     }
 
     /// The gate learns what the network says of datagrams that could not be delivered.
@@ -240,10 +249,7 @@ struct Driver {
     port: Arc<Port>,
     endpoint: Weak<Inner>,
     sessions: BySession<Driven>,
-    /// Room for one datagram.
-    buffer: Vec<u8>,
-    /// Datagrams are copied here, so that payloads can be slices: what is read is mostly much shorter than what may be.
-    arrived: BytesMut,
+    inbox: Inbox,
     events: VecDeque<SessionEvent>,
     /// Batches since the socket was last found empty.
     batches: u32,
@@ -309,7 +315,7 @@ impl Driver {
 
     /// Goes on writing if the socket takes something again.
     fn poll_write(&self, state: &mut State, cx: &mut Context<'_>) {
-        while state.refused.is_some()
+        while !state.outbox.is_empty()
             && let Some(socket) = &state.socket
             && socket.poll_writable(cx).is_ready()
         {
@@ -322,20 +328,26 @@ impl Driver {
     fn poll_read(&mut self, state: &mut State, cx: &mut Context<'_>) -> Option<(bool, Duration)> {
         let mut empty = false;
         let mut read_at = None;
-        for _ in 0..BATCH {
-            match state.socket.as_ref()?.poll_receive(cx, &mut self.buffer) {
+        let mut read = 0;
+        while read < BATCH {
+            match state.socket.as_ref()?.poll_receive(cx, &mut self.inbox) {
                 Poll::Pending => {
                     empty = true;
                     break;
                 }
-                Poll::Ready(Ok((len, from))) => {
-                    let datagram = self.keep(len);
+                Poll::Ready(Ok(())) => {
                     let now = self.port.now();
                     read_at = Some(now);
-                    state.gate.handle_datagram(now, from, datagram);
+                    self.inbox.take(|from, datagram| {
+                        read += 1;
+                        state.gate.handle_datagram(now, from, datagram);
+                    });
                 }
                 // Of a datagram that was sent: see `take_unreachable`.
-                Poll::Ready(Err(_)) => state.note_unreachable(self.port.now()),
+                Poll::Ready(Err(_)) => {
+                    read += 1;
+                    state.note_unreachable(self.port.now());
+                }
             }
         }
         self.batches = if empty { 0 } else { self.batches + 1 };
@@ -344,15 +356,6 @@ impl Driver {
             self.tell_time(state, now);
         }
         Some((empty, now))
-    }
-
-    /// The datagram that was read.
-    fn keep(&mut self, len: usize) -> Bytes {
-        if self.arrived.capacity() < len {
-            self.arrived.reserve(ROOM);
-        }
-        self.arrived.extend_from_slice(&self.buffer[..len]);
-        self.arrived.split().freeze()
     }
 
     fn tell_time(&self, state: &mut State, now: Duration) {

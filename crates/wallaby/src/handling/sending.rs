@@ -19,6 +19,7 @@ use crate::body::{self, Attached};
 use crate::driver::peer::{Peer, Place, Refused};
 use crate::error::{ConnectError, hint};
 use crate::liveness::{child, session};
+use crate::pipeline;
 use crate::timer::{self, Instant};
 
 /// A single answer of up to this size goes back on its own connection without being counted.
@@ -183,6 +184,9 @@ impl Handling {
     }
 
     fn dispatch_answer(self: &Arc<Self>, answer: Message) -> Option<Delivery> {
+        if self.gathered {
+            return self.dispatch_gathered(answer);
+        }
         let mut parcel = Parcel::Answer(answer);
         // A large one gets its place when its last part leaves: until then its record says that it waits.
         let waits = self.has_waiting(false) || parcel.is_large();
@@ -191,6 +195,28 @@ impl Handling {
             return None;
         }
         self.note_released(&parcel, None);
+        match parcel {
+            Parcel::Answer(answer) => self.send_released(answer),
+            Parcel::Request(..) => None,
+        }
+    }
+
+    /// It waits for the answers of the servers behind, if there are any.
+    #[cold]
+    #[inline(never)]
+    fn dispatch_gathered(self: &Arc<Self>, answer: Message) -> Option<Delivery> {
+        let parcel = Parcel::Answer(answer);
+        self.note_released(&parcel, None);
+        let Parcel::Answer(answer) = parcel else {
+            return None;
+        };
+        let now = self.endpoint.gatherings.keep_own(self, answer)?;
+        self.send_released(now)
+    }
+
+    /// Sends an answer of which its record knows already.
+    pub(super) fn send_released(self: &Arc<Self>, answer: Message) -> Option<Delivery> {
+        let mut parcel = Parcel::Answer(answer);
         let place = self.place(&parcel);
         if !self.has_waiting(false) && self.attempt(&mut parcel, place).is_some() {
             return None;
@@ -401,6 +427,9 @@ impl Handling {
             Ok(()) => {
                 if let Some(body) = &to.body {
                     self.send_body(body, peer, request);
+                }
+                if self.gathered && pipeline::is_line(&to.method) {
+                    self.endpoint.gatherings.passed_on(self, peer);
                 }
                 // Its server's life may not have been known when it was released.
                 if let (true, Some(ticket), Some(node)) =
@@ -650,6 +679,13 @@ impl Handling {
                 liveness.released(ticket, &answer, Some(self.no_output()), Instant::now());
             }
         }
+        let answer = match self.gathered {
+            true => self.endpoint.gatherings.keep_own(self, answer),
+            false => Some(answer),
+        };
+        let Some(answer) = answer else {
+            return;
+        };
         let mut answer = Parcel::Answer(answer);
         if self.attempt(&mut answer, None).is_none() {
             let handling = Arc::clone(self);
@@ -663,6 +699,9 @@ impl Handling {
     /// The open connection on which an answer reaches the initiator directly.
     fn way_back(&self) -> Option<Arc<Peer>> {
         if self.peer.node() == Some(self.call.initiator) && !self.peer.is_closed() {
+            return Some(Arc::clone(&self.peer));
+        }
+        if self.gathered && !self.peer.is_closed() {
             return Some(Arc::clone(&self.peer));
         }
         self.endpoint.pool.by_node(self.call.initiator)

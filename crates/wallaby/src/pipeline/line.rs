@@ -3,13 +3,18 @@
 use std::collections::HashMap;
 
 use wallaby_proto::Path;
-use wallaby_proto::call::initiator::BranchView;
+use wallaby_proto::call::initiator::{BranchView, Initiator};
 
 use crate::call::CallShared;
 
 /// The places of a line's servers in the tree of its call.
 #[derive(Debug)]
-pub(super) struct Places(Vec<Path>);
+pub(super) struct Places {
+    places: Vec<Path>,
+    /// Whose each place of the tree is: those of the servers, and below them those far down, which do not say whence they
+    /// come and were looked up once.
+    owners: HashMap<Path, usize>,
+}
 
 /// What the tree says of a server of the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,88 +29,81 @@ pub(super) enum Told {
 
 impl Places {
     pub(super) fn new(call: &CallShared, servers: usize) -> Self {
-        Self(call.places_in_line(servers))
+        let places = call.places_in_line(servers);
+        let owners = places.iter().copied().zip(0..).collect();
+        Self { places, owners }
     }
 
-    /// Whose own request this is.
-    pub(super) fn exactly(&self, path: &Path) -> Option<usize> {
-        self.0.iter().rposition(|place| place == path)
-    }
-
-    /// Whose request led to this one; `None` while the tree above it is not known.
-    pub(super) fn above(&self, path: &Path, call: &CallShared) -> Option<usize> {
-        let literal = std::iter::successors(Some(*path), Path::parent);
-        let found = literal.clone().find_map(|path| self.exactly(&path));
-        // Only those far down in the tree have places that do not say whence they come.
-        found.or_else(|| Tree::new(call.branches()).line_above(self, path))
+    /// Whose request led to this one.
+    ///
+    /// # Errors
+    ///
+    /// The topmost place on the way up that does not say whence it came, and of which nobody else has said it yet.
+    pub(super) fn above(&mut self, path: &Path, tree: &Initiator) -> Result<usize, Path> {
+        let (mut place, mut way) = (*path, Vec::new());
+        let owner = loop {
+            if let Some(owner) = self.owners.get(&place) {
+                break *owner;
+            }
+            let known = tree.branch_view(&place).and_then(|branch| branch.parent);
+            let parent = known.or_else(|| place.parent()).ok_or(place)?;
+            if place.is_folded() {
+                way.push(place);
+            }
+            place = parent;
+        };
+        self.owners
+            .extend(way.into_iter().map(|place| (place, owner)));
+        Ok(owner)
     }
 
     /// What the tree says of each server.
-    pub(super) fn told(&self, call: &CallShared) -> Vec<Told> {
-        let tree = Tree::new(call.branches());
-        let mut told: Vec<_> = self.0.iter().map(|place| tree.own(place)).collect();
-        for branch in tree.0.values() {
-            let Some(position) = tree.line_above(self, &branch.path) else {
+    pub(super) fn told(&mut self, call: &CallShared) -> Vec<Told> {
+        call.look_at_tree(|tree| self.told_by(tree, call))
+    }
+
+    fn told_by(&mut self, tree: &Initiator, call: &CallShared) -> Vec<Told> {
+        let own = |place: &Path| match tree.branch_view(place) {
+            Some(branch) if branch.undelivered => Told::Undelivered,
+            Some(branch) if has_ended(&branch) => Told::Whole,
+            _ => Told::Open,
+        };
+        let mut told: Vec<_> = self.places.iter().map(own).collect();
+        for branch in tree.branches() {
+            let Ok(owner) = self.above(&branch.path, tree) else {
                 continue;
             };
-            if told[position] == Told::Whole && !tree.is_whole(branch, call) {
-                told[position] = Told::Open;
+            if told[owner] == Told::Whole && !is_whole(&branch, tree, call) {
+                told[owner] = Told::Open;
             }
         }
         told
     }
 
+    /// Whether the request with this place is the own one of a server, and certainly did not reach it.
+    pub(super) fn is_undelivered(&self, position: usize, path: &Path, call: &CallShared) -> bool {
+        self.places[position] == *path
+            && self
+                .branch(position, call)
+                .is_some_and(|branch| branch.undelivered)
+    }
+
     /// Whether a server has certainly passed nothing on.
     pub(super) fn has_kept(&self, position: usize, call: &CallShared) -> bool {
-        let place = self.0[position];
-        let branch = call
-            .branches()
-            .into_iter()
-            .find(|known| known.path == place);
-        branch.is_some_and(|known| known.facts.is_some_and(|facts| facts.requests == 0))
+        let facts = self.branch(position, call).and_then(|branch| branch.facts);
+        facts.is_some_and(|facts| facts.requests == 0)
+    }
+
+    fn branch(&self, position: usize, call: &CallShared) -> Option<BranchView> {
+        call.look_at_tree(|tree| tree.branch_view(&self.places[position]))
     }
 }
 
-/// The branches of a call, by place.
-struct Tree(HashMap<Path, BranchView>);
-
-impl Tree {
-    fn new(branches: Vec<BranchView>) -> Self {
-        Self(
-            branches
-                .into_iter()
-                .map(|branch| (branch.path, branch))
-                .collect(),
-        )
-    }
-
-    fn line_above(&self, places: &Places, path: &Path) -> Option<usize> {
-        let mut place = *path;
-        // No way up is longer than there are branches.
-        for _ in 0..=self.0.len() {
-            if let Some(position) = places.exactly(&place) {
-                return Some(position);
-            }
-            let known = self.0.get(&place).and_then(|branch| branch.parent);
-            place = known.or_else(|| place.parent())?;
-        }
-        None
-    }
-
-    fn own(&self, place: &Path) -> Told {
-        match self.0.get(place) {
-            Some(branch) if branch.undelivered => Told::Undelivered,
-            Some(branch) if has_ended(branch) => Told::Whole,
-            _ => Told::Open,
-        }
-    }
-
-    /// Whether a branch has ended, and its children are known.
-    fn is_whole(&self, branch: &BranchView, call: &CallShared) -> bool {
-        let requests = branch.facts.map_or(0, |facts| facts.requests);
-        let mut children = (0..requests).map(|index| call.child_of(&branch.path, index));
-        has_ended(branch) && children.all(|child| self.0.contains_key(&child))
-    }
+/// Whether a branch has ended, and its children are known.
+fn is_whole(branch: &BranchView, tree: &Initiator, call: &CallShared) -> bool {
+    let requests = branch.facts.map_or(0, |facts| facts.requests);
+    let mut children = (0..requests).map(|index| call.child_of(&branch.path, index));
+    has_ended(branch) && children.all(|child| tree.branch_view(&child).is_some())
 }
 
 fn has_ended(branch: &BranchView) -> bool {

@@ -6,9 +6,10 @@
 //! request was not delivered, and from the manifests, which say who has passed on nothing.
 //!
 //! *head* is what goes ahead of the bytes, *serve* what a server of the line does, *tee* how its handler and the next server
-//! read the same body. *settings*, *outcome* and *line* are the initiator's: who stands where, what became of each, and which
+//! read the same body, *gather* how answers go back along the line where that is wanted. *settings*, *outcome* and *line* are the initiator's: who stands where, what became of each, and which
 //! part of the tree is whose.
 
+mod gather;
 mod head;
 mod line;
 mod outcome;
@@ -19,11 +20,12 @@ mod tee;
 use bytes::Bytes;
 use wallaby_proto::{Address, Path, RequestId};
 
+pub(crate) use self::gather::{Gatherings, leave};
 use self::head::Head;
-pub(crate) use self::head::{NAME, definition};
+pub(crate) use self::head::{answers_of, definition, is_line};
 pub use self::outcome::{Pipeline, TargetOutcome};
 pub(crate) use self::serve::{Held, Store, arrive};
-pub use self::settings::{Forwarding, Order, PipelineSettings};
+pub use self::settings::{Answers, Forwarding, Order, PipelineSettings};
 pub(crate) use self::tee::Half;
 use crate::body::{Attached, Body};
 use crate::call::RawCall;
@@ -119,7 +121,10 @@ impl Caller {
             body: has_body,
         };
         self.meet(&head.rest);
-        Ok(client.call_once(definition(), head.write(), body.map(Attached::new)))
+        let method = definition(settings.answers);
+        let call = client.call_once(method, head.write(), body.map(Attached::new));
+        call.shared().note_line(&head.rest);
+        Ok(call)
     }
 
     /// Arguments go with the head or, if they are long, ahead of the body.

@@ -1,6 +1,6 @@
 //! What comes back of a message that went down a line, and what became of it at each server.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
 use std::marker::PhantomData;
@@ -48,8 +48,10 @@ pub struct Pipeline<A: Answer, C = Postcard> {
     /// By place in the line.
     stages: Vec<Stage>,
     places: Places,
-    /// Answers of which it is not known yet whose they are.
-    unplaced: Vec<Result<RawAnswer, CallError>>,
+    /// All servers from this place in the line on were cut off.
+    cut: usize,
+    /// Answers of which it is not known yet whose they are, by the place of which it is to become known.
+    unplaced: HashMap<Path, Vec<Result<RawAnswer, CallError>>>,
     ready: VecDeque<Delivery<A::Item>>,
     ended: bool,
     types: PhantomData<fn() -> (A, C)>,
@@ -77,7 +79,8 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
             stages: line.iter().map(stage).collect(),
             call,
             servers,
-            unplaced: Vec::new(),
+            cut: line.len(),
+            unplaced: HashMap::new(),
             ready: VecDeque::new(),
             ended: false,
             types: PhantomData,
@@ -148,7 +151,12 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
             if self.ended {
                 return Poll::Ready(None);
             }
+            if self.place_more() {
+                continue;
+            }
             match self.call.poll_answer(cx) {
+                // It may have become known since, when nobody was there to be told.
+                Poll::Pending if self.place_more() => {}
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(Err(CallError::Failed(failure)))) => self.end(Some(failure)),
                 Poll::Ready(Some(answer)) => self.take(answer),
@@ -166,10 +174,34 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
         let Some(path) = path else {
             return; // what arrives says whence
         };
-        match self.places.above(&path, self.call.shared()) {
-            Some(position) => self.deliver(position, &path, answer),
-            None => self.unplaced.push(answer),
+        let places = &mut self.places;
+        let placed = self.call.shared().look_at_tree(|tree| {
+            let placed = places.above(&path, tree);
+            placed.inspect_err(|_| tree.note_adopted(true))
+        });
+        match placed {
+            Ok(position) => self.deliver(position, &path, answer),
+            Err(place) => self.unplaced.entry(place).or_default().push(answer),
         }
+    }
+
+    /// Answers of which it has become known meanwhile whose they are; whether there may be any.
+    fn place_more(&mut self) -> bool {
+        if self.unplaced.is_empty() {
+            return false;
+        }
+        let call = self.call.shared();
+        let adopted = call.look_at_tree(|tree| tree.take_adopted());
+        for place in &adopted {
+            let answers = self.unplaced.remove(place).into_iter().flatten();
+            answers.for_each(|answer| self.take(answer));
+        }
+        if self.unplaced.is_empty() {
+            self.call
+                .shared()
+                .look_at_tree(|tree| tree.note_adopted(false));
+        }
+        !adopted.is_empty()
     }
 
     fn deliver(&mut self, position: usize, path: &Path, answer: Result<RawAnswer, CallError>) {
@@ -178,7 +210,9 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
             return;
         }
         if let Err(CallError::Status(status)) = &answer
-            && self.is_undelivered(position, path)
+            && self
+                .places
+                .is_undelivered(position, path, self.call.shared())
         {
             return self.cut_off(position, status.message());
         }
@@ -196,16 +230,10 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
         self.push(position, answer);
     }
 
-    /// Whether a status from there says that the request of this server did not reach it.
-    fn is_undelivered(&self, position: usize, path: &Path) -> bool {
-        self.places.exactly(path) == Some(position)
-            && self.places.told(self.call.shared())[position] == Told::Undelivered
-    }
-
     /// Nothing was sent to this server, and so to none behind it.
     fn cut_off(&mut self, position: usize, why: &str) {
         let server = self.server(position).clone();
-        for behind in position..self.stages.len() {
+        for behind in position..self.cut {
             let reason = match behind == position {
                 true => why.to_owned(),
                 false => format!("it stands behind {server}, which was not reached: {why}"),
@@ -216,6 +244,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
                 TargetOutcome::NotDelivered(Failure::NotPassedOn { server, reason }),
             );
         }
+        self.cut = self.cut.min(position);
     }
 
     /// How it ended with a server; it is told unless its own answer says so.
@@ -253,11 +282,11 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
 
     /// The call has ended: what is known of each server now is all that will be.
     fn end(&mut self, failure: Option<Failure>) {
-        for answer in std::mem::take(&mut self.unplaced) {
+        for answer in std::mem::take(&mut self.unplaced).into_values().flatten() {
             self.take(answer);
         }
         // What has no place now will never have one: its server's outcome is not known then.
-        self.unplaced = Vec::new();
+        self.unplaced = HashMap::new();
         let told = self.places.told(self.call.shared());
         let sent = self.call.shared().was_sent();
         let mut losses = self.losses();
@@ -282,14 +311,17 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
     }
 
     /// What is lost of each server's part of the tree.
-    fn losses(&self) -> Vec<Option<Failure>> {
+    fn losses(&mut self) -> Vec<Option<Failure>> {
         let call = self.call.shared();
+        let (all, places) = (call.losses(), &mut self.places);
         let mut losses = vec![None; self.stages.len()];
-        for loss in call.losses() {
-            if let Some(position) = self.places.above(&loss.request.path, call) {
-                losses[position].get_or_insert(Failure::Lost(Box::new(loss)));
+        call.look_at_tree(|tree| {
+            for loss in all {
+                if let Ok(position) = places.above(&loss.request.path, tree) {
+                    losses[position].get_or_insert(Failure::Lost(Box::new(loss)));
+                }
             }
-        }
+        });
         losses
     }
 

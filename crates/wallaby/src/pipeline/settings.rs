@@ -14,6 +14,8 @@ pub struct PipelineSettings {
     pub order: Order,
     /// When each of them passes the message on. Default: while it arrives.
     pub forwarding: Forwarding,
+    /// How the servers answer. Default: each directly.
+    pub answers: Answers,
     /// Most servers of a line, at most 256. Beyond: the multicast fails at once. Default 16.
     pub limit: usize,
 }
@@ -23,6 +25,7 @@ impl Default for PipelineSettings {
         Self {
             order: Order::default(),
             forwarding: Forwarding::default(),
+            answers: Answers::default(),
             limit: 16,
         }
     }
@@ -48,6 +51,20 @@ pub enum Forwarding {
     /// When it is whole: each server keeps all of it first, within [`crate::Limits::stored`]. To compare, and for who wants no
     /// server to get what another before it has not got whole.
     StoreAndForward,
+}
+
+/// How the servers of a line answer. The initiator is told the same of each in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Answers {
+    /// Each directly, as soon as it can.
+    #[default]
+    Direct,
+    /// Back along the line: each waits for the answers of those behind it, and sends them together with its own to whom it
+    /// got the message from. For many servers with short answers: all arrive over one connection at the same time. One that
+    /// is slow keeps back those of the servers before it, until a quarter of the call's time is left.
+    ///
+    /// What takes too much room ([`crate::Limits::gathered`]) does not wait. Where the line has broken, answers go directly.
+    Gathered,
 }
 
 impl PipelineSettings {

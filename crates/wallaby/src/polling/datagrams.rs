@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use crate::transport::bare;
+use crate::transport::inbox::Inbox;
 
 /// Something that carries datagrams and tells the time: a UDP socket ([`Udp`]), or in its place a network stack in user
 /// space, or a network that is only simulated, with a clock to fit.
@@ -27,7 +28,7 @@ pub trait Datagrams {
     /// lost.
     fn send(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()>;
 
-    /// Receives as many datagrams as are there, but at most a [`batch`](Self::batch); if there are none, waits for the first
+    /// Receives as many datagrams as are there, but may stop at a [`batch`](Self::batch); if there are none, waits for the first
     /// one for at most `wait`, and may return earlier. If something was not sent for want of room (`full`), it need not wait
     /// longer than until there may be room again. Returns how many there are.
     ///
@@ -36,7 +37,7 @@ pub trait Datagrams {
     /// If nothing can be received any more.
     fn receive(&mut self, wait: Duration, full: bool) -> io::Result<usize>;
 
-    /// Most datagrams that are received at a time. Fewer say that no more were there.
+    /// Fewer datagrams than this say that no more were there.
     fn batch(&self) -> usize;
 
     /// One of the datagrams that were received last, and who sent it; `None` if there are not so many.
@@ -54,12 +55,6 @@ pub trait Datagrams {
         None
     }
 }
-
-/// Most datagrams that are received in one system call.
-const BATCH: usize = 16;
-
-/// Room for any datagram.
-const ROOM: usize = 64 * 1024;
 
 /// A wait above this is one of this length: whoever waits looks again.
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -83,46 +78,7 @@ pub struct Udp {
     busy: bool,
     /// There may be news of datagrams that were sent.
     news: bool,
-    slots: Box<Slots>,
-    received: usize,
-}
-
-/// What one system call fills in. All pointers in `headers` point into the heap blocks that this owns, which never move.
-struct Slots {
-    headers: [libc::mmsghdr; BATCH],
-    names: Box<[libc::sockaddr_storage; BATCH]>,
-    #[expect(dead_code, reason = "the headers point to them")]
-    vectors: Box<[libc::iovec; BATCH]>,
-    bytes: Box<[u8]>,
-}
-
-impl Slots {
-    fn new() -> Box<Self> {
-        let mut bytes = vec![0; BATCH * ROOM].into_boxed_slice();
-        // SAFETY: these are plain C structures, for which zero bytes are valid.
-        let (mut headers, names, vectors): (
-            [libc::mmsghdr; BATCH],
-            [libc::sockaddr_storage; BATCH],
-            [libc::iovec; BATCH],
-        ) = unsafe { std::mem::zeroed() };
-        let (mut names, mut vectors) = (Box::new(names), Box::new(vectors));
-        let parts = vectors.iter_mut().zip(bytes.chunks_exact_mut(ROOM));
-        for ((header, name), (vector, room)) in headers.iter_mut().zip(names.iter_mut()).zip(parts)
-        {
-            vector.iov_base = room.as_mut_ptr().cast();
-            vector.iov_len = room.len();
-            header.msg_hdr.msg_name = (&raw mut *name).cast();
-            header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-            header.msg_hdr.msg_iov = &raw mut *vector;
-            header.msg_hdr.msg_iovlen = 1;
-        }
-        Box::new(Self {
-            headers,
-            names,
-            vectors,
-            bytes,
-        })
-    }
+    inbox: Inbox,
 }
 
 impl Udp {
@@ -142,13 +98,12 @@ impl Udp {
         Self {
             local: (Ipv4Addr::UNSPECIFIED, 0).into(),
             socket: None,
+            inbox: Inbox::new(),
             epoch: Instant::now(),
             tick: tick(),
             timeout: Duration::ZERO,
             busy: false,
             news: false,
-            slots: Slots::new(),
-            received: 0,
         }
     }
 
@@ -163,28 +118,9 @@ impl Udp {
         let Some(socket) = &self.socket else {
             return Ok(0);
         };
-        let slots = &mut *self.slots;
-        // The kernel writes how long each name is, but only of those that it received last.
-        for header in slots.headers.iter_mut().take(self.received) {
-            header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-        }
-        self.received = 0;
-        // SAFETY: each header points to a name, a vector and room for a datagram, with their lengths; all belong to `slots`,
-        // which outlives the call and is not referred to otherwise.
-        let received = unsafe {
-            libc::recvmmsg(
-                socket.as_raw_fd(),
-                slots.headers.as_mut_ptr(),
-                BATCH as libc::c_uint,
-                flags,
-                std::ptr::null_mut(),
-            )
+        let Err(error) = self.inbox.receive(socket, flags) else {
+            return Ok(self.inbox.len());
         };
-        if received >= 0 {
-            self.received = received as usize;
-            return Ok(self.received);
-        }
-        let error = io::Error::last_os_error();
         match error.raw_os_error() {
             // The news of a datagram that was sent (see `take_unreachable`), or nothing for as long as was to be waited.
             Some(
@@ -303,18 +239,11 @@ impl Datagrams for Udp {
     }
 
     fn batch(&self) -> usize {
-        BATCH
+        self.inbox.batch()
     }
 
     fn received(&self, index: usize) -> Option<(&[u8], SocketAddr)> {
-        if index >= self.received {
-            return None;
-        }
-        let slots = &*self.slots;
-        let len = slots.headers.get(index)?.msg_len as usize;
-        let from = bare::address(slots.names.get(index)?)?;
-        let start = index * ROOM;
-        Some((slots.bytes.get(start..start + len)?, from))
+        self.inbox.get(index)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -371,22 +300,23 @@ mod tests {
         let (mut here, mut there) = pair();
         assert_eq!(there.receive(Duration::ZERO, false).expect("receives"), 0);
         assert!(there.received(0).is_none());
-        for number in 0..BATCH as u8 + 3 {
+        let batch = there.batch();
+        for number in 0..batch as u8 + 3 {
             here.send(&[number; 3], there.local()).expect("sent");
         }
         here.send(&vec![9; 65_507], there.local()).expect("sent");
         let first = there
             .receive(Duration::from_secs(5), false)
             .expect("receives");
-        assert_eq!(first, BATCH);
-        for number in 0..BATCH {
+        assert_eq!(first, batch);
+        for number in 0..batch {
             let expected = [number as u8; 3];
             assert_eq!(
                 there.received(number),
                 Some((expected.as_slice(), here.local()))
             );
         }
-        assert!(there.received(BATCH).is_none());
+        assert!(there.received(batch).is_none());
         assert_eq!(there.receive(Duration::ZERO, false).expect("receives"), 4);
         assert_eq!(
             there.received(3).map(|(bytes, _)| bytes.len()),

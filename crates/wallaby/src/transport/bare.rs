@@ -10,13 +10,15 @@ const RECEIVE_BUFFER: libc::c_int = 4 * 1024 * 1024;
 /// Most news in a row that are looked through for one that matters.
 const NEWS: usize = 64;
 
-/// A socket at this address; port 0 for any.
+/// A socket at this address; port 0 for any. What it receives may be several datagrams: see [`super::inbox::Inbox`].
 pub(crate) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(address)?;
     let number = socket.as_raw_fd();
     set_option(number, libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER)?;
-    // What routers and hosts say of datagrams that cannot be delivered is kept: see `take_unreachable`.
+    // Several of one sender come as one, where the kernel can do that: see `Inbox`.
     let on: libc::c_int = 1;
+    let _ = set_option(number, libc::SOL_UDP, libc::UDP_GRO, on);
+    // What routers and hosts say of datagrams that cannot be delivered is kept: see `take_unreachable`.
     match socket.local_addr()? {
         SocketAddr::V4(_) => set_option(number, libc::IPPROTO_IP, libc::IP_RECVERR, on)?,
         SocketAddr::V6(_) => set_option(number, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, on)?,
@@ -118,6 +120,31 @@ fn receive_news(socket: RawFd) -> Option<(Option<SocketAddr>, bool)> {
     Some((address(&to), unreachable))
 }
 
+/// Writes an address as the system wants it; how long it is.
+pub(crate) fn put_address(name: &mut libc::sockaddr_storage, to: SocketAddr) -> libc::socklen_t {
+    match to {
+        SocketAddr::V4(to) => {
+            // SAFETY: `sockaddr_storage` is large enough and aligned for each, and zero bytes are valid for it.
+            let name = unsafe { &mut *(&raw mut *name).cast::<libc::sockaddr_in>() };
+            name.sin_family = libc::AF_INET as libc::sa_family_t;
+            name.sin_port = to.port().to_be();
+            name.sin_addr.s_addr = to.ip().to_bits().to_be();
+            size_of::<libc::sockaddr_in>() as libc::socklen_t
+        }
+        SocketAddr::V6(to) => {
+            // SAFETY: as above.
+            let name = unsafe { &mut *(&raw mut *name).cast::<libc::sockaddr_in6>() };
+            name.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            name.sin6_port = to.port().to_be();
+            name.sin6_addr.s6_addr = to.ip().octets();
+            name.sin6_flowinfo = to.flowinfo();
+            name.sin6_scope_id = to.scope_id();
+            size_of::<libc::sockaddr_in6>() as libc::socklen_t
+        }
+    }
+}
+
+/// What the system has written as an address.
 pub(crate) fn address(to: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match libc::c_int::from(to.ss_family) {
         libc::AF_INET => {

@@ -5,7 +5,9 @@
 
 pub(crate) mod bare;
 pub(crate) mod connecting;
+pub(crate) mod inbox;
 mod mem;
+pub(crate) mod outbox;
 #[cfg(target_os = "linux")]
 mod shm;
 #[cfg(feature = "turmoil")]

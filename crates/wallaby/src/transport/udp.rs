@@ -9,6 +9,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::bare;
+use super::inbox::Inbox;
+use super::outbox::Outbox;
 
 /// A nonblocking UDP socket that is not bound to a peer.
 #[derive(Debug)]
@@ -60,16 +62,34 @@ impl Socket {
             && (here.is_unspecified() || here.is_loopback() == there.is_loopback())
     }
 
-    /// The next datagram: its length and its sender.
+    /// Where what is sent through it is gathered.
+    pub(crate) fn outbox(&self) -> Outbox {
+        match self {
+            Self::System(socket) => Outbox::new(socket.socket.get_ref()),
+            #[cfg(feature = "turmoil")]
+            Self::Simulated(_) => Outbox::unjoined(),
+        }
+    }
+
+    /// Receives the next datagrams, as many as there are.
     pub(crate) fn poll_receive(
         &self,
         cx: &mut Context<'_>,
-        buffer: &mut [u8],
-    ) -> Poll<io::Result<(usize, SocketAddr)>> {
+        inbox: &mut Inbox,
+    ) -> Poll<io::Result<()>> {
         match self {
-            Self::System(socket) => socket.poll_receive(cx, buffer),
+            Self::System(socket) => socket.poll_receive(cx, inbox),
             #[cfg(feature = "turmoil")]
-            Self::Simulated(socket) => socket.poll_receive(cx, buffer),
+            Self::Simulated(socket) => inbox.put(|room| socket.poll_receive(cx, room)),
+        }
+    }
+
+    /// Sends what was gathered. `WouldBlock` if there is no room now: the rest is still there.
+    pub(crate) fn send_all(&self, outbox: &mut Outbox) -> io::Result<()> {
+        match self {
+            Self::System(socket) => outbox.send(socket.socket.get_ref()),
+            #[cfg(feature = "turmoil")]
+            Self::Simulated(socket) => outbox.send_each(|datagram, to| socket.send(datagram, to)),
         }
     }
 
@@ -113,15 +133,16 @@ impl System {
         })
     }
 
-    fn poll_receive(
-        &self,
-        cx: &mut Context<'_>,
-        buffer: &mut [u8],
-    ) -> Poll<io::Result<(usize, SocketAddr)>> {
+    fn poll_receive(&self, cx: &mut Context<'_>, inbox: &mut Inbox) -> Poll<io::Result<()>> {
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(cx))?;
-            match ready.get_inner().recv_from(buffer) {
-                Ok(received) => return Poll::Ready(Ok(received)),
+            match inbox.receive(ready.get_inner(), libc::MSG_DONTWAIT) {
+                Ok(more) => {
+                    if !more {
+                        ready.clear_ready(); // so that nobody has to ask the system once more
+                    }
+                    return Poll::Ready(Ok(()));
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(error)),

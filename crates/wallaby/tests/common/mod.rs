@@ -13,7 +13,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::Semaphore;
@@ -155,9 +155,14 @@ pub(crate) async fn patience<T>(test: impl Future<Output = T>) -> T {
     result.expect("the test hangs")
 }
 
-/// Yields until something that other tasks bring about is so.
+/// Yields until something that other tasks bring about is so; fails a test for which it never is.
 pub(crate) async fn until(condition: impl Fn() -> bool) {
+    let begun = Instant::now();
     while !condition() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "what the test waits for does not come about"
+        );
         tokio::task::yield_now().await;
     }
 }

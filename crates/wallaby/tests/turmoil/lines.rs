@@ -13,8 +13,8 @@ use bytes::Bytes;
 use futures_core::Stream;
 use turmoil::{Builder, Sim};
 use wallaby::{
-    Address, Body, CallError, Endpoint, Forwarding, PipelineSettings, Request, Status,
-    TargetOutcome,
+    Address, Answers, Body, CallError, Endpoint, Forwarding, Limits, One, PipelineSettings,
+    Request, Status, TargetOutcome,
 };
 
 use crate::random::Random;
@@ -26,6 +26,9 @@ const SILENCE: u64 = 2_000;
 /// How much time a message has, and how much its servers have to come to rest afterwards, in milliseconds.
 const DEADLINE: u64 = 15_000;
 const REST: u64 = 15_000;
+
+/// What a server reports has arrived after so long, if it arrives, in milliseconds.
+const TRAVEL: u64 = 200;
 
 #[wallaby::service(package = "test")]
 trait Store {
@@ -40,9 +43,12 @@ struct Plan {
     /// One of the places in the line is nobody's.
     missing: Option<usize>,
     store: bool,
+    gathered: bool,
     arguments: usize,
     /// Chunks of the body, each after so many milliseconds.
     chunks: Vec<(u64, usize)>,
+    /// How far a server's handler and the next server may be apart.
+    window: u64,
     /// The initiator listens.
     listens: bool,
     latency: (u64, u64),
@@ -60,6 +66,8 @@ enum Manner {
     Ignores,
     /// Ends with a status at once.
     Refuses,
+    /// Takes the body, reads nothing, and never ends by itself.
+    Stalls,
     /// Nobody serves the method.
     Idles,
 }
@@ -79,6 +87,7 @@ impl Plan {
         let random = &mut Random::new(seed ^ 0x6c69_6e65);
         let servers: Vec<_> = (0..random.between(1..=6))
             .map(|_| match random.between(0..=11) {
+                11 if random.one_in(4) => Manner::Stalls,
                 0 => Manner::Ignores,
                 1 => Manner::Refuses,
                 2 => Manner::Idles,
@@ -94,11 +103,16 @@ impl Plan {
         Self {
             missing: random.one_in(6).then(|| random.index(hosts)),
             store: random.one_in(3),
+            gathered: random.one_in(2),
             arguments: match random.one_in(3) {
                 true => random.between(16_000..=60_000) as usize,
                 false => random.index(100),
             },
             chunks,
+            window: match random.one_in(3) {
+                true => random.between(10_000..=100_000),
+                false => Limits::default().call,
+            },
             listens: random.one_in(2),
             latency: (low, low + random.between(0..=10)),
             faults: faults(hosts, random),
@@ -109,6 +123,22 @@ impl Plan {
 
     fn is_calm(&self) -> bool {
         self.faults.is_empty() && self.abort.is_none()
+    }
+
+    fn crashes(&self, server: usize) -> bool {
+        let crash = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Crash(at) if *at == server);
+        self.faults.iter().any(crash)
+    }
+
+    fn stalls(&self) -> bool {
+        self.servers.contains(&Manner::Stalls)
+    }
+
+    /// Whether what a server reports surely reaches the initiator: nothing happens to the network, or to this server.
+    fn is_heard(&self, server: usize) -> bool {
+        let network =
+            |(_, fault): &(u64, Fault)| !matches!(fault, Fault::Crash(_) | Fault::Restart(_));
+        !self.faults.iter().any(network) && !self.crashes(server)
     }
 
     fn bytes(&self) -> u64 {
@@ -147,6 +177,8 @@ struct Truth {
     started: bool,
     running: usize,
     answered: Option<u64>,
+    /// When its handler has answered or failed, in milliseconds.
+    reported: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -154,6 +186,8 @@ struct Log {
     servers: BTreeMap<usize, Truth>,
     delivered: Vec<(usize, Result<u64, CallError>)>,
     outcomes: Option<Vec<TargetOutcome>>,
+    /// When they were told.
+    ended: u64,
     dropped: bool,
 }
 
@@ -251,6 +285,10 @@ fn name(host: usize) -> String {
     format!("line{host}")
 }
 
+fn now() -> u64 {
+    turmoil::sim_elapsed().unwrap_or_default().as_millis() as u64
+}
+
 fn address(host: usize) -> Address {
     Address::Tcp(SocketAddr::new(turmoil::lookup(name(host)), PORT))
 }
@@ -298,7 +336,10 @@ impl World {
         if self.plan.missing == Some(index) {
             return std::future::pending().await;
         }
-        let mut builder = Self::builder().listen(&address(index).to_string());
+        let mut limits = Limits::default();
+        limits.call = self.plan.window;
+        let address = address(index).to_string();
+        let mut builder = Self::builder().limits(limits).listen(&address);
         if self.plan.servers[index] != Manner::Idles {
             builder = builder.serve(store::service(Server(self.clone(), index)));
         }
@@ -317,6 +358,10 @@ impl World {
             forwarding: match plan.store {
                 true => Forwarding::StoreAndForward,
                 false => Forwarding::CutThrough,
+            },
+            answers: match plan.gathered {
+                true => Answers::Gathered,
+                false => Answers::Direct,
             },
             ..PipelineSettings::default()
         };
@@ -349,9 +394,15 @@ impl World {
                 }
             }
         }
-        self.log().outcomes = Some(call.outcomes());
+        self.note_end(call.outcomes());
         drop(call);
         std::future::pending().await
+    }
+
+    fn note_end(&self, outcomes: Vec<TargetOutcome>) {
+        let mut log = self.log();
+        log.outcomes = Some(outcomes);
+        log.ended = now();
     }
 
     /// Lets the time pass and the faults happen, until the call is over and nothing runs, or for too long.
@@ -426,7 +477,8 @@ impl World {
                 }
                 TargetOutcome::Unknown(_) => {
                     seen.unknown += 1;
-                    plan.is_calm()
+                    let told = truth.reported.is_some_and(|at| at + TRAVEL < log.ended);
+                    plan.is_calm() && !plan.stalls() || told && plan.is_heard(target)
                 }
                 TargetOutcome::Pending => !log.dropped,
                 _ => true,
@@ -458,6 +510,16 @@ struct Server(World, usize);
 /// A handler that runs.
 struct Running<'a>(&'a World, usize);
 
+impl Running<'_> {
+    /// It ends by itself.
+    fn report(&self, answer: Option<u64>) {
+        let mut log = self.0.log();
+        let truth = log.servers.entry(self.1).or_default();
+        truth.answered = answer;
+        truth.reported = Some(now());
+    }
+}
+
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let mut log = self.0.log();
@@ -468,7 +530,7 @@ impl Drop for Running<'_> {
 
 #[wallaby::serve]
 impl Store for Server {
-    async fn put(&self, request: Request<wallaby::One<u64>>, what: Vec<u8>) -> Result<(), Status> {
+    async fn put(&self, request: Request<One<u64>>, what: Vec<u8>) -> Result<(), Status> {
         let Self(world, index) = self;
         {
             let mut log = world.log();
@@ -476,13 +538,29 @@ impl Store for Server {
             truth.started = true;
             truth.running += 1;
         }
-        let _running = Running(world, *index);
-        let mut len = what.len() as u64;
+        let running = Running(world, *index);
+        let len = self.read(&request, what.len() as u64).await;
+        let len = len.inspect_err(|_| running.report(None))?;
+        request.respond(len).await?;
+        running.report(Some(len));
+        Ok(())
+    }
+}
+
+impl Server {
+    /// Does with a message what is planned; how long it is.
+    async fn read(&self, request: &Request<One<u64>>, arguments: u64) -> Result<u64, Status> {
+        let Self(world, index) = self;
+        let mut len = arguments;
         match world.plan.servers[*index] {
             Manner::Refuses | Manner::Idles => {
                 return Err(Status::new(wallaby::Code::NotFound, "as planned"));
             }
             Manner::Ignores => {}
+            Manner::Stalls => {
+                let _body = request.take_body();
+                request.cancelled().await;
+            }
             Manner::Reads(wait) => {
                 let mut body = request.take_body().expect("it has one");
                 while let Some(chunk) = body.next().await {
@@ -495,8 +573,6 @@ impl Store for Server {
                 assert_eq!(len, world.plan.bytes(), "a body that ends ends whole");
             }
         }
-        request.respond(len).await?;
-        world.log().servers.entry(*index).or_default().answered = Some(len);
-        Ok(())
+        Ok(len)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::call::initiator::{BranchView, Initiator, Violation};
+use crate::call::initiator::{Initiator, Violation};
 use crate::call::watch::failure::{Executed, Failure, FailureKind, Step};
 use crate::call::watch::line::{Hop, Line, Stopped};
 use crate::call::watch::{Action, Location, Phase, Source, Watch};
@@ -12,6 +12,9 @@ use crate::wire::{Pong, Progress};
 /// Silence that is a failure where a node is known to be gone, in ping periods: a successor that nobody knows yet
 /// needs one to announce itself (PROTOCOL-NOTES 18).
 const GONE: u32 = 3;
+
+/// Most requests that a failure names of those that led to the one that failed.
+pub(super) const MOST_STEPS: usize = 64;
 
 impl Watch {
     /// When a branch will have been silent for too long, if nothing happens until then.
@@ -295,7 +298,8 @@ impl Watch {
         self.look_at(initiator, position, now);
     }
 
-    /// The requests that led to one, from the initiator on, as far as known: of the branches above it, and of its own.
+    /// The requests that led to one, from the initiator on, as far as known: of the branches above it, and of its own. Of a
+    /// long way only the end, so that many losses along it take no more than a part of it each.
     fn path_to(
         &self,
         initiator: &Initiator,
@@ -304,7 +308,9 @@ impl Watch {
     ) -> Vec<Step> {
         let mut path = Vec::new();
         let mut place = position;
-        while let Some(position) = place {
+        while let Some(position) = place
+            && path.len() < MOST_STEPS
+        {
             let Some(branch) = initiator.branch_at(position) else {
                 break;
             };
@@ -331,13 +337,14 @@ impl Watch {
             path[first..].reverse(); // so that the latest comes first, like the branches
             place = initiator.parent_of(position);
         }
+        path.truncate(MOST_STEPS);
         path.reverse();
         path
     }
 
     pub(super) fn describe(
         &self,
-        initiator: &Initiator,
+        initiator: &mut Initiator,
         position: Option<u32>,
         request: RequestId,
         kind: FailureKind,
@@ -348,19 +355,10 @@ impl Watch {
             Some(known.at.clone())
         };
         let path = self.path_to(initiator, position, request);
-        let known = initiator.branch_count();
-        let branches = || (0..known).filter_map(|position| initiator.branch_at(position));
-        let finished = branches().filter(|branch| branch.is_settled()).count();
-        let ended = branches().filter(|branch| branch.facts.is_some()).count();
+        let (known, counts) = (initiator.branch_count(), initiator.counts());
         let (responses, statuses) = initiator.responses();
         // A status may be this endpoint's own, in the name of a request that it could not send: that one led to nothing.
-        let went_on = |branch: BranchView| {
-            branch.parent.is_some()
-                || branch.hop > 0
-                || branch.facts.is_some_and(|facts| facts.requests > 0)
-        };
-        let told =
-            responses > statuses || ended as u64 > statuses || initiator.branches().any(went_on);
+        let told = responses > statuses || u64::from(counts.ended) > statuses || counts.went_on;
         let executed = match (&kind, self.taken || told) {
             (_, true) => Executed::Executed,
             (FailureKind::Undelivered, false) if known <= 1 => Executed::NothingSent,
@@ -375,7 +373,7 @@ impl Watch {
                 .unwrap_or_default(),
             path,
             known: u64::from(known),
-            finished: finished as u64,
+            finished: counts.settled.into(),
             responses,
             executed,
             evicted: self.evicted,

@@ -186,6 +186,10 @@ impl Watch {
         let hop = &mut line.hops[index];
         let was_known = hop.at.is_known();
         hop.at.learn(at);
+        if let (Some(located), Some(node)) = (&mut self.located, hop.at.node) {
+            located.note(node, position);
+        }
+        self.located.take_if(|located| located.is_old(self.hops));
         let located = !was_known && hop.at.is_known();
         if is_top && let Some(node) = at.node {
             // A request that was not written before a life ended goes to the next one.
@@ -289,6 +293,14 @@ impl Watch {
         if line.attempt == 0 && seen.0 > line.top().map_or(0, |top| top.hop) {
             self.hop(initiator, position, seen.0, now);
         }
+        if self.lines[position as usize].hops.is_empty()
+            && let Some(at) = self.placed.get(&branch.path).cloned()
+        {
+            self.locate(initiator, position, 0, &at, now);
+        }
+        let Some(branch) = initiator.branch_at(position) else {
+            return;
+        };
         let line = &mut self.lines[position as usize];
         let bound = match branch.facts {
             _ if line.is_rerun() => line.sent_below(),

@@ -30,6 +30,7 @@ mod failure;
 mod judge;
 mod learn;
 mod line;
+mod located;
 mod location;
 mod queue;
 mod wind;
@@ -39,7 +40,8 @@ use std::time::Duration;
 
 pub use self::failure::{Executed, Failure, FailureKind, Step};
 use self::judge::root_of;
-use self::line::{Hop, Line};
+use self::line::Line;
+use self::located::Located;
 pub use self::location::{Location, Source};
 use self::queue::Queue;
 use crate::call::initiator::Initiator;
@@ -105,8 +107,12 @@ pub struct Watch {
     lines: Vec<Line>,
     /// How many hops all lines know together.
     hops: usize,
+    /// Lines by the nodes that they have a hop at; made when one is lost.
+    located: Option<Box<Located>>,
     /// Lines that have to be looked at, by time.
     queue: Queue,
+    /// Where branches are handled that the application itself has placed.
+    placed: BTreeMap<Path, Location>,
     /// Nodes of this call that are gone.
     gone: BTreeMap<NodeId, Gone>,
     /// Nodes that live although they were not found from here: only others can reach them.
@@ -170,6 +176,8 @@ impl Watch {
             phase: Phase::Watching,
             lines: Vec::new(),
             hops: 0,
+            located: None,
+            placed: BTreeMap::new(),
             queue: Queue::default(),
             gone: BTreeMap::new(),
             beyond: BTreeSet::new(),
@@ -221,6 +229,21 @@ impl Watch {
         if let Some(position) = initiator.find(&request.path) {
             self.locate(initiator, position, request.hop, &server, now);
             self.look_at_changes(initiator, now);
+        }
+    }
+
+    /// The application has itself said where the request with this place goes, though another server sends it: as soon as
+    /// something is heard of it, it is asked there, even if who sent it can no longer say where it is.
+    pub fn place(
+        &mut self,
+        initiator: &mut Initiator,
+        path: Path,
+        server: Location,
+        now: Duration,
+    ) {
+        self.placed.insert(path, server);
+        if let Some(position) = initiator.find(&path) {
+            self.look_at(initiator, position, now);
         }
     }
 
@@ -330,21 +353,27 @@ impl Watch {
     /// A connection with this node ended, and all that came over it has been read. That is no verdict: but what is
     /// missing from there is asked for at once (PROTOCOL-NOTES 18, 25).
     pub fn handle_disconnect(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
-        for position in 0..self.lines.len() as u32 {
-            let there = |hop: &Hop| hop.at.node == Some(node);
-            if self.is_open(initiator, position) && self.line(position).hops.iter().any(there) {
+        for position in self.lines_at(node) {
+            if self.is_open(initiator, position) {
                 self.ask_out_of_turn(initiator, position, now);
             }
         }
     }
 
+    /// The branches that have a hop at this node.
+    fn lines_at(&mut self, node: NodeId) -> Vec<u32> {
+        let lines = &self.lines;
+        let located = self
+            .located
+            .get_or_insert_with(|| Box::new(Located::new(lines)));
+        located.at(node, lines)
+    }
+
     /// As [`Self::handle_disconnect`], and no other connection with this node is open: what was asked when an earlier one
     /// ended may have gone out on one that was dead, too. So this hint is believed whatever came before it.
     pub fn handle_last_disconnect(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
-        for line in &mut self.lines {
-            if line.hops.iter().any(|hop| hop.at.node == Some(node)) {
-                line.hinted = None;
-            }
+        for position in self.lines_at(node) {
+            self.lines[position as usize].hinted = None;
         }
         self.handle_disconnect(initiator, node, now);
     }
@@ -394,17 +423,16 @@ impl Watch {
 
     /// Branches that were last seen at a node which is gone have less time from now on. Returns whether any was ever there.
     fn begin_to_miss(&mut self, initiator: &Initiator, node: NodeId, now: Duration) -> bool {
-        let mut concerned = false;
-        for position in 0..self.lines.len() as u32 {
+        let lines = self.lines_at(node);
+        for &position in &lines {
             let line = &mut self.lines[position as usize];
-            concerned |= line.hops.iter().any(|hop| hop.at.node == Some(node));
             let on_top = line.top().is_some_and(|hop| hop.at.node == Some(node));
             if on_top && line.gone.is_none() {
                 line.gone = Some(now);
                 self.arm(initiator, position);
             }
         }
-        concerned
+        !lines.is_empty()
     }
 
     /// The application gives the call up, its deadline has passed, or it was dropped: all that runs is stopped.

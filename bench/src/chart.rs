@@ -183,7 +183,7 @@ pub(crate) fn legend(svg: &mut Svg, systems: &[&str], y: f64) {
     }
 }
 
-/// How a system's line looks: its own in colours, the floors in greys, dashed where they block.
+/// How a system's line looks: its own in colours, the floors in greys, dashed where they block, dotted where they wait by an epoll.
 pub(crate) struct Style {
     pub(crate) colour: &'static str,
     width: f64,
@@ -197,6 +197,8 @@ impl Style {
             "wallaby-rpc" | "wallaby-split-rpc" | "simulated-rpc" => ("#d97706", 2.6, ""),
             "wallaby-polling-dpc" => ("#0b3d91", 2.6, ""),
             "wallaby-polling-rpc" => ("#a21caf", 2.6, ""),
+            "wallaby-polling-epoll-dpc" => ("#0b3d91", 1.8, "6 3"),
+            "wallaby-polling-epoll-rpc" => ("#a21caf", 1.8, "6 3"),
             "wallaby" | "wallaby-serial" => ("#0f766e", 2.6, ""),
             "wallaby-parallel" => ("#d97706", 2.6, ""),
             "wallaby-polling" => ("#0b3d91", 2.6, ""),
@@ -206,6 +208,8 @@ impl Style {
             "floor" | "floor-serial" => ("#5b8f8a", 1.6, "4 3"),
             "floor-forward-tokio" => ("#5b8f8a", 1.6, ""),
             "floor-sequential-tokio" | "floor-parallel-tokio" => ("#b58a5a", 1.6, ""),
+            "floor-forward-epoll" => ("#5b8f8a", 1.6, "2 2"),
+            "floor-sequential-epoll" | "floor-parallel-epoll" => ("#b58a5a", 1.6, "2 2"),
             "floor-forward" => ("#5b8f8a", 1.6, "4 3"),
             "floor-sequential" | "floor-parallel" => ("#b58a5a", 1.6, "4 3"),
             _ => (PEERS[index % PEERS.len()], 2.0, ""),

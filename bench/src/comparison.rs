@@ -85,6 +85,9 @@ pub(crate) fn compare(
     for &transport in &options.transports {
         let folder = Folder::create()?;
         for &stack in &options.stacks {
+            if !options.link.is_zero() && !stack.emulates_links(transport) {
+                continue;
+            }
             let named = patterns.iter().filter_map(|&pattern| {
                 let system = stack.system(transport, pattern, options.payload);
                 Some((pattern, system.filter(&wanted)?))

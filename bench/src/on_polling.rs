@@ -1,6 +1,7 @@
-//! The patterns by Wallaby's polling driver: one thread a process, which turns its endpoint and waits in its socket.
+//! The patterns by Wallaby's polling driver: one thread a process, which turns its endpoint and waits in its socket,
+//! or for its sockets.
 
-use crate::fleet::{Control, Fleet, ServerConfig};
+use crate::fleet::{Control, Fleet, ServerConfig, Transport};
 use crate::harness::{Latencies, Traffic};
 use crate::on_wallaby::{PASS, SPREAD, TAKE, addresses, next, step};
 use crate::pattern::{Form, Pattern, Routes, Shape};
@@ -10,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -28,16 +30,28 @@ pub(crate) struct Delayed {
     waiting: VecDeque<(Duration, SocketAddr, Vec<u8>)>,
 }
 
+/// How an endpoint over UDP waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// In its receive.
+    Own,
+    /// By an epoll, since it listens elsewhere as well.
+    Epoll,
+}
+
 impl Delayed {
-    pub(crate) fn bind(link: Duration) -> Result<Endpoint<Self>> {
-        let socket = Udp::bind(([127, 0, 0, 1], 0).into())?;
-        let waiting = VecDeque::new();
+    pub(crate) fn bind(link: Duration, waiting: Waiting) -> Result<Endpoint<Self>> {
         let delayed = Self {
-            socket,
+            socket: Udp::bind(([127, 0, 0, 1], 0).into())?,
             link,
-            waiting,
+            waiting: VecDeque::new(),
         };
-        Ok(Endpoint::builder().bind_to(delayed)?)
+        let builder = Endpoint::builder();
+        let builder = match waiting {
+            Waiting::Own => builder,
+            Waiting::Epoll => builder.listen("tcp://127.0.0.1:0"),
+        };
+        Ok(builder.bind_to(delayed)?)
     }
 
     /// Sends what is due; how long until the next is.
@@ -90,15 +104,40 @@ impl Datagrams for Delayed {
         self.socket.received(index)
     }
 
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.descriptor()
+    }
+
     fn take_unreachable(&mut self) -> Option<SocketAddr> {
         self.socket.take_unreachable()
     }
 }
 
+/// An endpoint on a stream transport; a client's has its own place in the folder.
+fn bind_stream(config: &ServerConfig, who: &str) -> Result<Endpoint> {
+    let address = match config.transport {
+        Transport::Tcp => "tcp://127.0.0.1:0".to_owned(),
+        Transport::Unix => {
+            let path = config.folder.join(format!("{}-{who}", config.stack));
+            format!("unix://{}", path.display())
+        }
+        transport @ (Transport::Udp | Transport::Shm) => {
+            bail!("the polling driver has no streams over {transport}")
+        }
+    };
+    Ok(Endpoint::bind(&address)?)
+}
+
 /// Runs a server until its client has gone.
-pub(crate) fn serve(config: &ServerConfig) -> Result<()> {
+pub(crate) fn serve(config: &ServerConfig, waiting: Waiting) -> Result<()> {
+    match config.transport {
+        Transport::Udp => turn(Delayed::bind(config.link, waiting)?),
+        _ => turn(bind_stream(config, &config.index.to_string())?),
+    }
+}
+
+fn turn<D: Datagrams>(mut endpoint: Endpoint<D>) -> Result<()> {
     let directory: Arc<OnceLock<Vec<Address>>> = Arc::default();
-    let mut endpoint = Delayed::bind(config.link)?;
     let known = Arc::clone(&directory);
     endpoint.serve(&PASS, move |request, (message,)| {
         match next(message)? {
@@ -165,21 +204,40 @@ fn locate(directory: &OnceLock<Vec<Address>>, server: u8) -> Result<&Address, St
     address.ok_or_else(|| Status::new(Code::NotFound, format!("there is no server {server}")))
 }
 
-/// The client's side.
-pub(crate) struct Caller {
+/// Connects a client.
+pub(crate) fn connect(
     fleet: Fleet,
-    endpoint: Endpoint<Delayed>,
+    config: &ServerConfig,
+    payload: usize,
+    waiting: Waiting,
+) -> Result<Box<dyn stack::Client>> {
+    Ok(match config.transport {
+        Transport::Udp => {
+            let endpoint = Delayed::bind(config.link, waiting)?;
+            Box::new(Caller::connect(fleet, endpoint, payload)?)
+        }
+        _ => {
+            let endpoint = bind_stream(config, "client")?;
+            Box::new(Caller::connect(fleet, endpoint, payload)?)
+        }
+    })
+}
+
+/// The client's side.
+struct Caller<D: Datagrams> {
+    fleet: Fleet,
+    endpoint: Endpoint<D>,
     servers: Vec<Address>,
     plan: Plan,
     operation: u64,
     options: CallOptions,
 }
 
-impl Caller {
-    pub(crate) fn connect(mut fleet: Fleet, config: &ServerConfig, payload: usize) -> Result<Self> {
+impl<D: Datagrams> Caller<D> {
+    fn connect(mut fleet: Fleet, endpoint: Endpoint<D>, payload: usize) -> Result<Self> {
         fleet.connect(None)?;
         Ok(Self {
-            endpoint: Delayed::bind(config.link)?,
+            endpoint,
             servers: addresses(fleet.addresses())?,
             fleet,
             plan: Plan::new(payload),
@@ -313,7 +371,7 @@ impl Caller {
     }
 }
 
-impl stack::Client for Caller {
+impl<D: Datagrams> stack::Client for Caller<D> {
     fn warm_up(&mut self) -> Result<()> {
         let (pool, end) = (
             self.servers.len() as u8,

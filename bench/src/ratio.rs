@@ -2,20 +2,24 @@
 
 use crate::row::Row;
 
-/// The floor a row is compared with: the same pattern of messages on tokio's sockets, or for the polling driver on blocking
-/// ones, measured in the same run. The
-/// floors on tokio's sockets are compared with those on blocking ones, and these with nothing.
+/// The floor a row is compared with: the same pattern of messages on tokio's sockets, or for the polling driver on those that
+/// wait as it does, measured in the same run: blocking ones over UDP, else an epoll. The other floors are compared with those
+/// on blocking sockets, and these with nothing.
 pub fn floor<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
     let names: &[&str] = match row.system.as_str() {
         "floor-forward" | "floor-sequential" | "floor-parallel" | "simulated-dpc"
         | "simulated-rpc" => &[],
-        "floor-forward-tokio" => &["floor-forward"],
-        "floor-sequential-tokio" => &["floor-sequential"],
-        "floor-parallel-tokio" => &["floor-parallel"],
+        "floor-forward-tokio" | "floor-forward-epoll" => &["floor-forward"],
+        "floor-sequential-tokio" | "floor-sequential-epoll" => &["floor-sequential"],
+        "floor-parallel-tokio" | "floor-parallel-epoll" => &["floor-parallel"],
         "wallaby-dpc" => &["floor-forward-tokio"],
-        // These wait in a blocking receive, as their floors do.
-        "wallaby-polling-dpc" => &["floor-forward"],
-        "wallaby-polling-rpc" => &["floor-sequential", "floor-parallel"],
+        // These wait in a blocking receive over datagrams, and for several sockets otherwise, as their floors do.
+        "wallaby-polling-dpc" if row.transport == "udp" => &["floor-forward"],
+        "wallaby-polling-rpc" if row.transport == "udp" => &["floor-sequential", "floor-parallel"],
+        "wallaby-polling-dpc" | "wallaby-polling-epoll-dpc" => &["floor-forward-epoll"],
+        "wallaby-polling-rpc" | "wallaby-polling-epoll-rpc" => {
+            &["floor-sequential-epoll", "floor-parallel-epoll"]
+        }
         name if name.ends_with("-forward") => &["floor-forward-tokio"],
         // All others, peers included, make calls.
         _ => &["floor-sequential-tokio", "floor-parallel-tokio"],
@@ -28,6 +32,7 @@ pub fn calls<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
     let calls = match row.system.as_str() {
         "wallaby-dpc" => "wallaby-rpc",
         "wallaby-polling-dpc" => "wallaby-polling-rpc",
+        "wallaby-polling-epoll-dpc" => "wallaby-polling-epoll-rpc",
         "simulated-dpc" => "simulated-rpc",
         _ => return None,
     };

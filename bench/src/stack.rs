@@ -3,8 +3,10 @@
 use crate::fleet::{Fleet, ServerConfig, Transport};
 use crate::floor::{self, Floor, LARGEST_DATAGRAM, LARGEST_PAYLOAD, Loops};
 use crate::harness::{Latencies, Traffic};
+use crate::meter;
+use crate::on_polling::{self, Waiting};
+use crate::on_wallaby;
 use crate::pattern::{Pattern, Routes, Shape};
-use crate::{meter, on_polling, on_wallaby};
 use anyhow::Result;
 use std::fmt;
 use std::time::Duration;
@@ -21,6 +23,11 @@ pub trait Stack: fmt::Debug + Sync {
         pattern: Pattern,
         payload: usize,
     ) -> Option<&'static str>;
+
+    /// Whether it can delay what it sends over a transport like an emulated link.
+    fn emulates_links(&self, _transport: Transport) -> bool {
+        true
+    }
 
     /// Connects the servers, and a client with them. All its messages will have payloads of this size.
     ///
@@ -86,23 +93,29 @@ pub trait Client {
 pub enum Own {
     /// Bare loops on blocking sockets.
     FloorBlocking,
+    /// Bare loops on nonblocking sockets behind an epoll.
+    FloorEpoll,
     /// Bare loops on tokio's sockets, on its current-thread runtime.
     FloorTokio,
     /// Wallaby.
     Wallaby,
-    /// Wallaby's polling driver.
+    /// Wallaby's polling driver: over UDP it waits in its receive, over streams by an epoll.
     WallabyPolling,
+    /// The same over UDP, but it waits by an epoll, as an endpoint with further sockets does.
+    WallabyPollingEpoll,
     /// Wallaby, with its processor time split into parts by a [`meter`](crate::meter) that takes some itself.
     WallabySplit,
 }
 
 impl Own {
     /// All of them that latencies are compared of.
-    pub const ALL: [&'static dyn Stack; 4] = [
+    pub const ALL: [&'static dyn Stack; 6] = [
         &Self::FloorBlocking,
+        &Self::FloorEpoll,
         &Self::FloorTokio,
         &Self::Wallaby,
         &Self::WallabyPolling,
+        &Self::WallabyPollingEpoll,
     ];
 }
 
@@ -110,9 +123,11 @@ impl Stack for Own {
     fn name(&self) -> &'static str {
         match self {
             Self::FloorBlocking => "floor-blocking",
+            Self::FloorEpoll => "floor-epoll",
             Self::FloorTokio => "floor-tokio",
             Self::Wallaby => "wallaby",
             Self::WallabyPolling => "wallaby-polling",
+            Self::WallabyPollingEpoll => "wallaby-polling-epoll",
             Self::WallabySplit => "wallaby-split",
         }
     }
@@ -125,7 +140,7 @@ impl Stack for Own {
     ) -> Option<&'static str> {
         let largest = match transport {
             Transport::Udp => LARGEST_DATAGRAM,
-            _ if *self == Self::WallabyPolling => return None, // it is on UDP
+            _ if *self == Self::WallabyPollingEpoll => return None, // there the other waits so, too
             Transport::Shm if !matches!(self, Self::Wallaby | Self::WallabySplit) => return None, // the loops are on sockets
             Transport::Tcp | Transport::Unix | Transport::Shm => LARGEST_PAYLOAD,
         };
@@ -140,8 +155,10 @@ impl Stack for Own {
             (Self::WallabySplit, _) => "wallaby-split-rpc",
             (Self::WallabyPolling, Pattern::Multihop(_)) => "wallaby-polling-dpc",
             (Self::WallabyPolling, _) => "wallaby-polling-rpc",
+            (Self::WallabyPollingEpoll, Pattern::Multihop(_)) => "wallaby-polling-epoll-dpc",
+            (Self::WallabyPollingEpoll, _) => "wallaby-polling-epoll-rpc",
             // One loop sends one message at a time; over UDP nobody would repeat what gets lost.
-            (Self::FloorBlocking, Pattern::Concurrent { .. }) => return None,
+            (Self::FloorBlocking | Self::FloorEpoll, Pattern::Concurrent { .. }) => return None,
             (Self::FloorTokio, Pattern::Concurrent { .. }) if transport == Transport::Udp => {
                 return None;
             }
@@ -149,10 +166,21 @@ impl Stack for Own {
             (Self::FloorTokio, Pattern::Multihop(_)) => "floor-forward-tokio",
             (Self::FloorTokio, Pattern::Calls(_)) if fan => "floor-parallel-tokio",
             (Self::FloorTokio, Pattern::Calls(_)) => "floor-sequential-tokio",
+            (Self::FloorEpoll, Pattern::Multihop(_)) => "floor-forward-epoll",
+            (Self::FloorEpoll, Pattern::Calls(_)) if fan => "floor-parallel-epoll",
+            (Self::FloorEpoll, Pattern::Calls(_)) => "floor-sequential-epoll",
             (Self::FloorBlocking, Pattern::Multihop(_)) => "floor-forward",
             (Self::FloorBlocking, Pattern::Calls(_)) if fan => "floor-parallel",
             (Self::FloorBlocking, Pattern::Calls(_)) => "floor-sequential",
         })
+    }
+
+    fn emulates_links(&self, transport: Transport) -> bool {
+        match self {
+            Self::WallabyPolling => transport == Transport::Udp,
+            Self::WallabyPollingEpoll => false,
+            _ => true,
+        }
     }
 
     fn connect(
@@ -164,24 +192,30 @@ impl Stack for Own {
         let floor = |fleet, loops| Floor::connect(loops, fleet, config, payload);
         Ok(match self {
             Self::FloorBlocking => Box::new(floor(fleet, Loops::Blocking)?),
+            Self::FloorEpoll => Box::new(floor(fleet, Loops::Epoll)?),
             Self::FloorTokio => Box::new(floor(fleet, Loops::Tokio)?),
             Self::Wallaby | Self::WallabySplit => {
                 Box::new(on_wallaby::Caller::connect(fleet, config, payload)?)
             }
-            Self::WallabyPolling => Box::new(on_polling::Caller::connect(fleet, config, payload)?),
+            Self::WallabyPolling => on_polling::connect(fleet, config, payload, Waiting::Own)?,
+            Self::WallabyPollingEpoll => {
+                on_polling::connect(fleet, config, payload, Waiting::Epoll)?
+            }
         })
     }
 
     fn serve(&self, config: &ServerConfig) -> Result<()> {
         match self {
             Self::FloorBlocking => floor::serve(Loops::Blocking, config),
+            Self::FloorEpoll => floor::serve(Loops::Epoll, config),
             Self::FloorTokio => floor::serve(Loops::Tokio, config),
             Self::Wallaby => on_wallaby::serve(config),
             Self::WallabySplit => {
                 let _measuring = meter::begin();
                 on_wallaby::serve(config)
             }
-            Self::WallabyPolling => on_polling::serve(config),
+            Self::WallabyPolling => on_polling::serve(config, Waiting::Own),
+            Self::WallabyPollingEpoll => on_polling::serve(config, Waiting::Epoll),
         }
     }
 }

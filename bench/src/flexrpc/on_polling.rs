@@ -4,7 +4,7 @@ use super::line::argument;
 use super::{Caller, Load};
 use crate::fleet::{Fleet, ServerConfig};
 use crate::harness::Latencies;
-use crate::on_polling::{Delayed, LOOK};
+use crate::on_polling::{Delayed, LOOK, Waiting};
 use crate::on_wallaby::{TAKE, addresses};
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
@@ -24,7 +24,7 @@ impl Polling {
     pub(super) fn connect(fleet: Fleet, config: &ServerConfig) -> Result<Self> {
         let server = addresses(fleet.addresses())?.into_iter().next();
         Ok(Self {
-            endpoint: Delayed::bind(config.link)?,
+            endpoint: Delayed::bind(config.link, Waiting::Own)?,
             server: server.context("no server")?,
             fleet,
             options: CallOptions::default(),

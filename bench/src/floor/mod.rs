@@ -2,9 +2,10 @@
 //!
 //! A message is a length (on streams) and the payload, which names the servers that are still to be visited. All
 //! connections are made before anything is measured. [`blocking`] has a thread for each connection, so that receiving
-//! a message costs one system call and nothing has to be polled; [`on_tokio`] has one thread and tokio.
+//! a message costs one system call and nothing has to be polled; [`epoll`] has one thread that waits for all of them; [`on_tokio`] has one thread and tokio.
 
 pub(crate) mod blocking;
+pub(crate) mod epoll;
 mod message;
 pub(crate) mod on_tokio;
 pub(crate) mod socket;
@@ -26,6 +27,7 @@ use wallaby::link::sleep_until;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Loops {
     Blocking,
+    Epoll,
     Tokio,
 }
 
@@ -45,6 +47,7 @@ fn serve_streams(loops: Loops, config: &ServerConfig) -> Result<()> {
     match loops {
         Loops::Tokio => on_tokio::serve_streams(listener, outlets, config.link)?,
         Loops::Blocking => blocking::serve_streams(listener, outlets, config.link)?,
+        Loops::Epoll => epoll::serve_streams(listener, outlets, config.link)?,
     }
     control.attend(Traffic::default)
 }
@@ -57,6 +60,7 @@ fn serve_datagrams(loops: Loops, config: &ServerConfig) -> Result<()> {
     match loops {
         Loops::Tokio => on_tokio::serve_datagrams(socket, directory, config.link)?,
         Loops::Blocking => blocking::serve_datagrams(socket, directory, config.link)?,
+        Loops::Epoll => epoll::serve_datagrams(socket, directory, config.link)?,
     }
     control.attend(Traffic::default)
 }
@@ -128,6 +132,7 @@ pub(crate) struct Floor {
 
 enum Side {
     Blocking(blocking::Caller),
+    Epoll(epoll::Caller),
     Tokio(on_tokio::Caller),
 }
 
@@ -185,6 +190,9 @@ impl Side {
                 payload,
                 config.link,
             )),
+            Loops::Epoll => {
+                Self::Epoll(epoll::Caller::with_streams(streams, payload, config.link)?)
+            }
         })
     }
 
@@ -205,12 +213,18 @@ impl Side {
                 directory,
                 config.link,
             )),
+            Loops::Epoll => Self::Epoll(epoll::Caller::with_datagrams(
+                socket,
+                directory,
+                config.link,
+            )?),
         })
     }
 
     fn run(&mut self, limit: Duration, lost: &Lost, job: &mut dyn Iterate) -> Result<()> {
         match self {
             Self::Blocking(caller) => caller.run(limit, lost, job),
+            Self::Epoll(caller) => caller.run(limit, lost, job),
             Self::Tokio(caller) => caller.run(limit, lost, job),
         }
     }
@@ -242,7 +256,7 @@ impl Client for Floor {
         self.sent.bytes += messages * self.size as u64;
         if let Pattern::Concurrent { calls } = pattern {
             let Side::Tokio(caller) = &mut self.side else {
-                bail!("blocking loops have one operation under way at a time");
+                bail!("these loops have one operation under way at a time");
             };
             self.operation += 1;
             self.plan.draw(pattern, routes, self.operation);

@@ -5,6 +5,7 @@ use crate::plan::CLIENT;
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
@@ -53,6 +54,22 @@ impl Stream {
         }
     }
 
+    /// Writes as much as fits now.
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => { stream }.write(bytes),
+            Self::Unix(stream) => { stream }.write(bytes),
+        }
+    }
+
+    /// From now on nothing waits here.
+    pub(crate) fn stop_blocking(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_nonblocking(true),
+            Self::Unix(stream) => stream.set_nonblocking(true),
+        }
+    }
+
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         match self {
             Self::Tcp(stream) => stream.try_clone().map(Self::Tcp),
@@ -80,6 +97,24 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.set_read_timeout(limit),
             Self::Unix(stream) => stream.set_read_timeout(limit),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener) => listener.as_fd(),
         }
     }
 }

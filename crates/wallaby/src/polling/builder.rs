@@ -1,11 +1,14 @@
 //! How a polling endpoint is set up.
 
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
 use wallaby_proto::call::records::RecordLimits;
-use wallaby_proto::connection::{Features, Hello, Limits as WireLimits, VERSION};
+use wallaby_proto::connection::{
+    Features, Hello, KeepAliveSettings, Limits as WireLimits, VERSION,
+};
 use wallaby_proto::datagram::Settings;
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{Budgets, PingSettings};
@@ -14,6 +17,7 @@ use wallaby_proto::{Address, AddressError, NodeId};
 use super::Endpoint;
 use super::core::Core;
 use super::datagrams::{Datagrams, Udp};
+use super::streams::Streams;
 use crate::dial::DialPolicy;
 use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::error::BindError;
@@ -27,7 +31,7 @@ const MIN_SESSIONS: usize = 64;
 #[non_exhaustive]
 pub struct Limits {
     /// Longest payload of a message, in bytes, sent or received; over UDP never more than 64 KiB. Beyond: an error at the
-    /// sender, and at a receiver whose limit is lower the status `ResourceExhausted`. Default 64 KiB.
+    /// sender, and at a receiver whose limit is lower the status `ResourceExhausted`. Default 16 MiB.
     pub message: u64,
     /// Bytes of requests that are under way to this endpoint, a connection. Beyond: senders wait. Default 4 MiB.
     pub requests: u64,
@@ -40,7 +44,7 @@ pub struct Limits {
     pub calls: usize,
     /// Bytes of messages that wait for a connection or for credit, each with 64 bytes besides its payload. Beyond, what would
     /// have to wait is [`crate::SendError::Full`] in handlers; calls fail with [`crate::Failure::Refused`]; the status that
-    /// ends such a request still waits. Default 16 MiB.
+    /// ends such a request still waits. A stream whose peer leaves as many bytes untaken is not read meanwhile. Default 16 MiB.
     pub waiting: usize,
 }
 
@@ -48,7 +52,7 @@ impl Default for Limits {
     fn default() -> Self {
         let wire = WireLimits::default();
         Self {
-            message: wallaby_proto::datagram::MAX_MESSAGE as u64,
+            message: wire.message,
             requests: wire.requests,
             call: wire.call,
             connections: 1024,
@@ -68,6 +72,7 @@ pub(super) struct Config {
     pub(super) dial_policy: DialPolicy,
     pub(super) ping: PingSettings,
     pub(super) confirm_after: Duration,
+    pub(super) keep_alive: KeepAliveSettings,
     pub(super) stall_limit: Option<Duration>,
     pub(super) remembered: usize,
     pub(super) kept_bytes: u64,
@@ -89,6 +94,7 @@ impl Default for Config {
             dial_policy: DialPolicy::default(),
             ping: DEFAULT_PING,
             confirm_after: Settings::default().confirm_after,
+            keep_alive: KeepAliveSettings::default(),
             stall_limit: None,
             remembered: records.requests,
             kept_bytes: records.kept_bytes,
@@ -116,6 +122,8 @@ impl Default for Config {
 pub struct Builder {
     config: Config,
     advertise: Option<Address>,
+    /// Where it listens.
+    listen: Vec<String>,
 }
 
 impl Builder {
@@ -138,7 +146,7 @@ impl Builder {
         self
     }
 
-    /// How long a server may take to accept a connection. Default 2 s.
+    /// How long a server may take to accept a connection, and who connects to say who it is. Default 2 s.
     pub fn dial_timeout(mut self, timeout: Duration) -> Self {
         self.config.dial_timeout = timeout;
         self
@@ -156,7 +164,14 @@ impl Builder {
         self
     }
 
-    /// A peer that was silent for so long is asked whether it is still there before a request goes to it: see
+    /// How long a peer may be silent while something on a stream waits for it: see [`crate::Builder::keep_alive`]. Default 3 s
+    /// and 10 s.
+    pub fn keep_alive(mut self, period: Duration, timeout: Duration) -> Self {
+        self.config.keep_alive = KeepAliveSettings { period, timeout };
+        self
+    }
+
+    /// A peer over UDP that was silent for so long is asked whether it is still there before a request goes to it: see
     /// [`crate::Builder::confirm_after`]. Default 5 s.
     pub fn confirm_after(mut self, silence: Duration) -> Self {
         self.config.confirm_after = silence;
@@ -203,35 +218,68 @@ impl Builder {
         self
     }
 
-    /// An endpoint on a UDP socket at this address: `udp://HOST:PORT`, port 0 for any.
-    ///
-    /// # Errors
-    ///
-    /// If the address is of another scheme or unknown, or cannot be listened on.
-    pub fn bind(self, address: &str) -> Result<Endpoint, BindError> {
-        let socket = resolve(address)?;
-        let address = Address::Udp(socket);
-        let socket = Udp::bind(socket).map_err(|source| BindError::Listen { address, source })?;
-        self.bind_to(socket)
+    /// Also listens at this address: `tcp://HOST:PORT`, `unix:///PATH`, or one `udp://HOST:PORT` in all.
+    pub fn listen(mut self, address: &str) -> Self {
+        self.listen.push(address.to_owned());
+        self
     }
 
-    /// An endpoint that sends and receives by this.
+    /// An endpoint that listens at this address, and at those of [`listen`](Self::listen): `udp://HOST:PORT`,
+    /// `tcp://HOST:PORT`, port 0 for any, or `unix:///PATH`. It tells this address to others, and dials whatever transports
+    /// addresses name.
     ///
     /// # Errors
     ///
-    /// If the system gives no random numbers, or seals are required and there is no key.
+    /// If an address is of another scheme or unknown, or cannot be listened on.
+    pub fn bind(mut self, address: &str) -> Result<Endpoint, BindError> {
+        self.listen.insert(0, address.to_owned());
+        let all = self.resolved()?;
+        let udp = all.iter().find_map(|address| match address {
+            Address::Udp(socket) => Some(*socket),
+            _ => None,
+        });
+        let datagrams = match udp {
+            None => Udp::unbound(),
+            Some(socket) => Udp::bind(socket).map_err(|source| BindError::Listen {
+                address: Address::Udp(socket),
+                source,
+            })?,
+        };
+        self.build(datagrams, &all)
+    }
+
+    /// An endpoint that sends and receives datagrams by this, and listens at the addresses of [`listen`](Self::listen).
+    ///
+    /// # Errors
+    ///
+    /// If one of those cannot be listened on, the system gives no random numbers, or seals are required and there is no key.
     pub fn bind_to<D: Datagrams>(self, datagrams: D) -> Result<Endpoint<D>, BindError> {
-        let Self { config, advertise } = self;
+        let mut all = self.resolved()?;
+        all.insert(0, Address::Udp(datagrams.local()));
+        self.build(datagrams, &all)
+    }
+
+    /// The addresses to listen at.
+    fn resolved(&self) -> Result<Vec<Address>, BindError> {
+        self.listen.iter().map(|address| resolve(address)).collect()
+    }
+
+    fn build<D: Datagrams>(
+        self,
+        datagrams: D,
+        addresses: &[Address],
+    ) -> Result<Endpoint<D>, BindError> {
+        let config = self.config;
         if config.require_seals && config.cluster_keys.is_empty() {
             return Err(BindError::NoClusterKey);
         }
-        let address = advertise.unwrap_or(Address::Udp(datagrams.local()));
+        let (streams, addresses) = listen(addresses, datagrams.local())?;
         let wire = WireLimits::default();
         let hello = Arc::new(Hello {
             versions: (VERSION, VERSION),
             node: random_node()?,
             expected: None,
-            address: Some(address),
+            address: self.advertise.or_else(|| addresses.first().cloned()),
             features: Features::default(),
             limits: WireLimits {
                 message: config.limits.message,
@@ -250,9 +298,30 @@ impl Builder {
             confirm_after: config.confirm_after,
             ..Settings::default()
         };
-        let core = Core::new(config, hello, settings)?;
-        Ok(Endpoint::new(core, datagrams))
+        let core = Core::new(config, hello, settings, streams)?;
+        Ok(Endpoint::new(core, datagrams, addresses))
     }
+}
+
+/// Listens everywhere; the socket of datagrams is there already. Returns the addresses as others see them.
+fn listen(all: &[Address], local: SocketAddr) -> Result<(Streams, Vec<Address>), BindError> {
+    let mut streams = Streams::default();
+    let mut found = Vec::with_capacity(all.len());
+    for address in all {
+        let here = match address {
+            Address::Udp(_) => Address::Udp(local),
+            stream => streams.listen(stream)?,
+        };
+        if found.contains(&here) {
+            let why = "an endpoint of the polling driver has one socket for datagrams";
+            return Err(BindError::Listen {
+                address: address.clone(),
+                source: io::Error::new(io::ErrorKind::AddrInUse, why),
+            });
+        }
+        found.push(here);
+    }
+    Ok((streams, found))
 }
 
 fn random_node() -> Result<NodeId, BindError> {
@@ -263,21 +332,25 @@ fn random_node() -> Result<NodeId, BindError> {
     }
 }
 
-/// The socket's address; a host's name is looked up.
-fn resolve(text: &str) -> Result<SocketAddr, BindError> {
+/// The address; a host's name is looked up.
+fn resolve(text: &str) -> Result<Address, BindError> {
     let error = match text.parse() {
-        Ok(Address::Udp(socket)) => return Ok(socket),
-        Ok(address) => return Err(BindError::NoTransport { address }),
+        Ok(address) => return Ok(address),
         Err(error) => error,
     };
-    let (AddressError::NoSocketAddress { .. }, Some(host)) = (&error, text.strip_prefix("udp://"))
-    else {
+    let AddressError::NoSocketAddress { .. } = &error else {
         return Err(error.into());
     };
+    type Scheme = fn(SocketAddr) -> Address;
+    let (host, scheme) = match (text.strip_prefix("tcp://"), text.strip_prefix("udp://")) {
+        (Some(host), _) => (host, Address::Tcp as Scheme),
+        (_, Some(host)) => (host, Address::Udp as Scheme),
+        (None, None) => return Err(error.into()),
+    };
     match host.to_socket_addrs().map(|mut found| found.next()) {
-        Ok(Some(socket)) => Ok(socket),
+        Ok(Some(socket)) => Ok(scheme(socket)),
         Ok(None) => Err(error.into()),
-        Err(source) if source.kind() == std::io::ErrorKind::InvalidInput => Err(error.into()),
+        Err(source) if source.kind() == io::ErrorKind::InvalidInput => Err(error.into()),
         Err(source) => Err(BindError::Resolve {
             address: text.into(),
             source,

@@ -1,22 +1,23 @@
 //! The initiator's side: calls, their answers, and how they end.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::allowance::Allowance;
 use wallaby_proto::call::initiator::{Arrival, Initiator};
 use wallaby_proto::call::watch::Watch;
-use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::datagram::{Refusal, SessionId};
+use wallaby_proto::connection::{Mark, MethodDefinition, Refusal};
+use wallaby_proto::datagram::MAX_MESSAGE;
 use wallaby_proto::wire::{
     Budgets, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
 };
-use wallaby_proto::{Address, CallId, RequestId, Token};
+use wallaby_proto::{Address, CallId, NodeId, RequestId, Token};
 
 use super::core::{Alarm, Core, Queued};
 use super::event::{Answer, CallKey, Event};
-use super::peers::{Parcel, Towards, socket};
+use super::peer::{Parcel, PeerId, Towards};
+use super::peers::reachable;
+use super::stream::Place;
 use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::error::{ConnectError, Failure};
 use crate::line::Line;
@@ -67,7 +68,7 @@ pub(super) struct Call {
     /// When the watch wants to look at it.
     pub(super) watch_due: Option<Duration>,
     /// Sessions over which its servers were asked: they need not show the token when they answer.
-    pub(super) pinged: Vec<SessionId>,
+    pub(super) pinged: Vec<PeerId>,
     allowance: Option<Box<Allowance>>,
 }
 
@@ -75,16 +76,19 @@ pub(super) struct Call {
 #[derive(Debug)]
 pub(super) struct Root {
     pub(super) request: RequestId,
-    pub(super) server: SocketAddr,
-    /// Where it went out.
-    pub(super) session: Option<SessionId>,
+    pub(super) server: Address,
+    /// Where it went out, and how far that must be written for it.
+    pub(super) session: Option<PeerId>,
+    pub(super) mark: Mark,
+    /// Who was there.
+    pub(super) node: Option<NodeId>,
     /// That has ended.
     pub(super) lost: bool,
 }
 
 #[derive(Debug)]
 struct Taken {
-    session: SessionId,
+    session: PeerId,
     responses: u64,
     bytes: u64,
 }
@@ -203,7 +207,7 @@ impl Call {
     }
 
     /// Whether who sent an answer shows that it may: by the call's token, or by the session of one of its requests.
-    pub(super) fn may_answer(&self, shown: Option<Token>, from: Option<SessionId>) -> bool {
+    pub(super) fn may_answer(&self, shown: Option<Token>, from: Option<PeerId>) -> bool {
         match (shown, from) {
             (Some(shown), _) => shown == self.token,
             (None, Some(from)) => self.roots.iter().any(|root| root.session == Some(from)),
@@ -219,7 +223,7 @@ impl Call {
     }
 
     /// An answer of this size over a session is out of the way; what is to be credited for now.
-    fn credit(&mut self, session: SessionId, size: u64, worth: u64) -> Option<(u64, u64)> {
+    fn credit(&mut self, session: PeerId, size: u64, worth: u64) -> Option<(u64, u64)> {
         let known = self.taken.iter().position(|taken| taken.session == session);
         let position = known.unwrap_or_else(|| {
             self.taken.push(Taken {
@@ -248,7 +252,7 @@ impl Call {
         else {
             return format!("request {request} (its server is not known)");
         };
-        let server = Address::Udp(root.server);
+        let server = &root.server;
         match (root.session, root.lost) {
             (None, _) => format!("request {request} (not sent to {server} yet)"),
             (Some(_), true) => format!("request {request} at {server} (its connection has ended)"),
@@ -339,7 +343,8 @@ impl Core {
         let id = call.initiator.send()?;
         let size = payload.len() as u64;
         let not_sent = |error| Failure::NotSent { request: id, error };
-        let to = socket(server).map_err(not_sent)?;
+        let to = reachable(server).map_err(not_sent)?;
+        let limit = most_to(to, limit);
         if size > limit {
             let server = server.clone();
             return Err(Failure::TooLarge {
@@ -355,8 +360,10 @@ impl Core {
         }
         call.roots.push(Root {
             request: id,
-            server: to,
+            server: to.clone(),
             session: None,
+            mark: Mark::Written(0),
+            node: None,
             lost: false,
         });
         let budgets = call.share();
@@ -377,18 +384,18 @@ impl Core {
             method: MethodRef::Number(0),
             payload,
         };
-        if let Some(id) = self.session_at(to)
+        if let Some(id) = self.peer_at(to)
             && self
                 .peers
-                .get(&id)
+                .get(id)
                 .is_some_and(|peer| !peer.holds_requests())
         {
             match self.send_request(id, &mut request, method, None) {
-                Ok(_) => {
-                    self.root_sent(key.0, request.id, id);
+                Ok(mark) => {
+                    self.root_sent(key.0, request.id, id, mark);
                     return Ok(request.id);
                 }
-                Err(Refusal::Blocked | Refusal::NotOpen | Refusal::Closing) => {}
+                Err(Refusal::Blocked | Refusal::NotOpen) => {}
                 Err(refusal) => return Err(refused(request.id, to, refusal)),
             }
         }
@@ -400,7 +407,7 @@ impl Core {
                 reason,
             });
         }
-        let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to));
+        let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to.clone()));
         parcel.method = Some(std::sync::Arc::clone(method));
         self.post(parcel);
         Ok(id)
@@ -436,23 +443,23 @@ impl Core {
     }
 
     /// An answer over a session is out of the way. A call that has ended needs no credit.
-    fn credit(&mut self, from: SessionId, sequence: u64, size: usize) {
+    fn credit(&mut self, from: PeerId, sequence: u64, size: usize) {
         let worth = self.config.limits.call / 4;
         let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.ended) else {
             return;
         };
         let id = call.initiator.call();
         if let Some((responses, bytes)) = call.credit(from, size as u64, worth)
-            && let Some(session) = self.gate.session(from)
+            && let Some(mut carrier) = self.carrier(from)
         {
-            session.grant_call(id, responses, bytes);
+            carrier.grant_call(id, responses, bytes);
         }
     }
 
     // What arrives.
 
     /// A response, an end, a trace report or a pong arrived, over a session or from this endpoint itself.
-    pub(super) fn handle_answer(&mut self, from: Option<SessionId>, message: Message) {
+    pub(super) fn handle_answer(&mut self, from: Option<PeerId>, message: Message) {
         let id = message.call();
         if id.initiator != self.node {
             self.counters.undeliverable += 1; // nothing is passed on here
@@ -505,11 +512,7 @@ impl Core {
         }
     }
 
-    fn handle_response(
-        &mut self,
-        from: Option<SessionId>,
-        response: Response,
-    ) -> Result<(), Failure> {
+    fn handle_response(&mut self, from: Option<PeerId>, response: Response) -> Result<(), Failure> {
         let sequence = response.call.sequence;
         let Some(call) = self.calls.get_mut(sequence) else {
             return Ok(());
@@ -549,7 +552,7 @@ impl Core {
 
     /// The call has ended, but what it still hears tells what has stopped.
     #[cold]
-    fn handle_late(&mut self, from: Option<SessionId>, message: &Message) {
+    fn handle_late(&mut self, from: Option<PeerId>, message: &Message) {
         let id = message.call();
         let Some(call) = self.calls.get_mut(id.sequence) else {
             return;
@@ -596,7 +599,7 @@ impl Core {
             },
         };
         for root in call.roots.iter() {
-            if let Some(peer) = root.session.and_then(|id| self.peers.get_mut(&id)) {
+            if let Some(peer) = root.session.and_then(|id| self.peers.get_mut(id)) {
                 peer.busy = peer.busy.saturating_sub(1);
             }
         }
@@ -636,19 +639,34 @@ impl Core {
 
     // What becomes of initial requests.
 
-    /// A session has taken an initial request.
-    pub(super) fn root_sent(&mut self, sequence: u64, request: RequestId, session: SessionId) {
+    /// A connection has taken an initial request.
+    pub(super) fn root_sent(
+        &mut self,
+        sequence: u64,
+        request: RequestId,
+        session: PeerId,
+        mark: Mark,
+    ) {
         let Some(call) = self.calls.get_mut(sequence) else {
             return;
         };
-        let root = call
-            .roots
-            .iter_mut()
-            .find(|root| root.request.path == request.path);
-        if let (Some(root), Some(peer)) = (root, self.peers.get_mut(&session)) {
+        if let (Some(root), Some(peer)) = (call.root(request), self.peers.get_mut(session)) {
             root.session = Some(session);
+            root.mark = mark;
+            root.node = peer.node();
             root.lost = false;
             peer.busy += 1;
+        }
+        if let Mark::Parts(number) = mark {
+            self.note_large(session, number, Place::Root(sequence, request));
+        }
+    }
+
+    /// The last part of an initial request has been added to the output.
+    pub(super) fn root_left(&mut self, sequence: u64, request: RequestId, mark: u64) {
+        let call = self.calls.get_mut(sequence);
+        if let Some(root) = call.and_then(|call| call.root(request)) {
+            root.mark = Mark::Written(mark);
         }
     }
 
@@ -662,7 +680,7 @@ impl Core {
         &mut self,
         sequence: u64,
         request: RequestId,
-        to: SocketAddr,
+        to: &Address,
         refusal: Refusal,
     ) {
         self.end_call(sequence, Err(refused(request, to, refusal)));
@@ -670,6 +688,11 @@ impl Core {
 }
 
 impl Call {
+    fn root(&mut self, request: RequestId) -> Option<&mut Root> {
+        let mut roots = self.roots.iter_mut();
+        roots.find(|root| root.request.path == request.path)
+    }
+
     fn share(&mut self) -> Option<Budgets> {
         let allowance = self.allowance.as_mut()?;
         // Whether there may be one more is decided where all that arrives is counted, too.
@@ -700,20 +723,14 @@ impl Call {
     }
 }
 
-fn refused(request: RequestId, to: SocketAddr, refusal: Refusal) -> Failure {
-    let server = Address::Udp(to);
+fn refused(request: RequestId, to: &Address, refusal: Refusal) -> Failure {
+    let server = to.clone();
     match refusal {
         Refusal::TooLarge { size, limit } => Failure::TooLarge {
             request,
             server,
             size,
             limit,
-        },
-        Refusal::TooLargeForDatagrams { size } => Failure::TooLarge {
-            request,
-            server,
-            size,
-            limit: wallaby_proto::datagram::MAX_MESSAGE as u64,
         },
         refusal => Failure::Refused {
             request,
@@ -723,10 +740,17 @@ fn refused(request: RequestId, to: SocketAddr, refusal: Refusal) -> Failure {
     }
 }
 
+/// The longest message to an address.
+pub(super) fn most_to(to: &Address, limit: u64) -> u64 {
+    match to {
+        Address::Udp(_) => limit.min(MAX_MESSAGE as u64),
+        _ => limit,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wallaby_proto::NodeId;
 
     fn call(sequence: u64) -> Box<Call> {
         let initiator = NodeId::new(1).expect("not zero");

@@ -1,22 +1,22 @@
-//! All of an endpoint but its socket and its handlers: what it knows, and what becomes of what arrives.
+//! All of an endpoint but its datagrams and its handlers: what it knows, and what becomes of what arrives.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use wallaby_proto::call::clock::Clock;
-use wallaby_proto::call::records::{RecordLimits, Records, Session, Ticket};
-use wallaby_proto::connection::{Event as SessionNews, Hello, MethodDefinition};
-use wallaby_proto::datagram::{BySession, Gate, SessionId, Settings};
+use wallaby_proto::call::records::{RecordLimits, Records, Ticket};
+use wallaby_proto::connection::{Event as News, Hello, MethodDefinition};
+use wallaby_proto::datagram::{Gate, Settings};
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, Code, NodeId, Status};
 
 use super::builder::Config;
 use super::calls::Calls;
 use super::event::{Event, RequestKey};
-use super::peers::{Peer, Refused};
+use super::peer::{PeerId, Peers, Refused};
 use super::requests::{Held, Job};
+use super::streams::Streams;
 use crate::endpoint::DEFAULT_PING;
 use crate::error::BindError;
 use crate::random;
@@ -34,6 +34,10 @@ pub struct Counters {
     pub datagrams_sent: u64,
     /// Datagrams dropped: damaged, not what the protocol says, or for no session.
     pub datagrams_dropped: u64,
+    /// Connections refused: all that may be are in use.
+    pub connections_refused: u64,
+    /// Streams broken off: their peer sent what the protocol does not say, or was silent for too long.
+    pub connections_broken: u64,
     /// Requests that came twice, or for a call that is over.
     pub requests_dropped: u64,
     /// Requests refused: without a valid seal, though seals are required.
@@ -63,11 +67,11 @@ pub(super) enum Alarm {
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) event: Event,
-    /// The session that an answer came over.
-    pub(super) from: Option<SessionId>,
+    /// The connection that an answer came over.
+    pub(super) from: Option<PeerId>,
 }
 
-/// An endpoint without its socket and its handlers.
+/// An endpoint without its datagrams and its handlers.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) config: Config,
@@ -75,28 +79,29 @@ pub(super) struct Core {
     pub(super) address: Option<Address>,
     /// What tokens are derived from.
     pub(super) secret: [u8; 16],
+    /// What it says of itself to others.
+    pub(super) hello: Arc<Hello>,
     pub(super) gate: Gate,
+    pub(super) streams: Streams,
     clock: Clock,
-    /// The time, since the moment that the socket's clock counts from: deadlines are kept by it.
+    /// The time, since the moment that the sockets' clock counts from: deadlines are kept by it.
     pub(super) raw: Duration,
     /// The same, but it stood still while nobody listened: all state machines keep to it.
     pub(super) now: Duration,
     pub(super) counters: Counters,
 
-    pub(super) peers: BySession<Peer>,
-    pub(super) by_number: BTreeMap<u64, SessionId>,
-    pub(super) by_address: HashMap<SocketAddr, SessionId>,
-    pub(super) by_node: HashMap<NodeId, Vec<SessionId>>,
+    pub(super) peers: Peers,
+    pub(super) by_address: HashMap<Address, PeerId>,
+    pub(super) by_node: HashMap<NodeId, Vec<PeerId>>,
     /// What was looked up last in those two.
-    pub(super) last_address: Option<(SocketAddr, SessionId)>,
-    pub(super) last_node: Option<(NodeId, SessionId)>,
-    pub(super) last_number: u64,
-    /// Sessions that are being opened.
-    pub(super) opening: Vec<SessionId>,
+    pub(super) last_address: Option<(Address, PeerId)>,
+    pub(super) last_node: Option<(NodeId, PeerId)>,
+    /// Connections that are being opened, or that end soon.
+    pub(super) opening: Vec<PeerId>,
     /// The life that was last found at each address.
-    pub(super) found: HashMap<SocketAddr, NodeId>,
+    pub(super) found: HashMap<Address, NodeId>,
     /// Until when an address is not dialled for others.
-    pub(super) unreachable: HashMap<SocketAddr, Duration>,
+    pub(super) unreachable: HashMap<Address, Duration>,
     /// Bytes of messages that wait for a connection or for credit.
     pub(super) waiting: usize,
     /// When peers' use was last counted.
@@ -131,6 +136,7 @@ impl Core {
         config: Config,
         hello: Arc<Hello>,
         settings: Settings,
+        streams: Streams,
     ) -> Result<Self, BindError> {
         let limits = RecordLimits {
             requests: config.remembered,
@@ -143,18 +149,18 @@ impl Core {
             node: hello.node,
             address: hello.address.clone(),
             secret: random::bytes()?,
-            gate: Gate::new(hello, random::bytes()?, settings),
+            gate: Gate::new(Arc::clone(&hello), random::bytes()?, settings),
+            hello,
+            streams,
             clock: Clock::default(),
             raw: Duration::ZERO,
             now: Duration::ZERO,
             counters: Counters::default(),
-            peers: BySession::default(),
-            by_number: BTreeMap::new(),
+            peers: Peers::default(),
             by_address: HashMap::new(),
             by_node: HashMap::new(),
             last_address: None,
             last_node: None,
-            last_number: 0,
             opening: Vec::new(),
             found: HashMap::new(),
             unreachable: HashMap::new(),
@@ -179,7 +185,7 @@ impl Core {
 
     // Time.
 
-    /// It is so late by the socket's clock.
+    /// It is so late by the sockets' clock.
     pub(super) fn set_time(&mut self, raw: Duration) {
         self.raw = raw.max(self.raw);
         self.now = self.clock.turn(self.raw);
@@ -196,7 +202,13 @@ impl Core {
             .next_timeout()
             .into_iter()
             .chain(self.records.next_timeout());
-        machines.chain(fresh).chain(watched).chain(opening).min()
+        let streams = self.streams.due();
+        machines
+            .chain(fresh)
+            .chain(watched)
+            .chain(opening)
+            .chain(streams)
+            .min()
     }
 
     /// How long until something has to be done; `None` is for ever.
@@ -219,6 +231,7 @@ impl Core {
         let now = self.now;
         if self.due().is_some_and(|due| due <= now) {
             self.gate.handle_timeout(now);
+            self.look_at_streams();
             self.end_dials();
             self.note_written();
             self.records.handle_timeout(now);
@@ -235,42 +248,43 @@ impl Core {
         }
     }
 
-    /// The records learn what peers have acknowledged; not each time, as there may be many peers.
+    /// The records learn what has left for peers, or was acknowledged; not each time, as there may be many peers.
     pub(super) fn note_written(&mut self) {
         if self.now < self.written_at.saturating_add(WRITTEN_EVERY) {
             return;
         }
         self.written_at = self.now;
-        for (id, peer) in &self.peers {
-            if let Some(session) = self.gate.peek(*id) {
-                let acknowledged = session.acknowledged();
-                self.records.written(Session(peer.number), acknowledged);
-                self.records.confirmed(Session(peer.number), acknowledged);
+        for (id, peer) in self.peers.iter() {
+            if let Some((left, confirmed)) = self.has_left(peer) {
+                self.records.written(id.session(), left);
+                if let Some(confirmed) = confirmed {
+                    self.records.confirmed(id.session(), confirmed);
+                }
             }
         }
     }
 
-    // Sessions.
+    // Connections.
 
-    /// Anything about a session but a request.
-    pub(super) fn handle_news(&mut self, id: SessionId, news: SessionNews) {
+    /// Anything about a connection but a request.
+    pub(super) fn handle_news(&mut self, id: PeerId, news: News) {
         match news {
-            SessionNews::Message(Message::Ping(ping)) => self.handle_ping(id, &ping),
-            SessionNews::Message(message) => self.handle_answer(Some(id), message),
-            SessionNews::Opened(hello) => self.opened(id, &hello),
-            SessionNews::Method(_, definition) => self.learn_method(id, definition),
-            SessionNews::Credit => self.pump(id),
-            SessionNews::GoingAway { .. } => self.going_away(id),
-            SessionNews::TooLarge { message, size } => self.handle_too_large(id, message, size),
-            // There are no bodies over datagrams.
-            SessionNews::Closed(_) | SessionNews::Body(..) => {}
+            News::Message(Message::Ping(ping)) => self.handle_ping(id, &ping),
+            News::Message(message) => self.handle_answer(Some(id), message),
+            News::Opened(hello) => self.opened(id, &hello),
+            News::Method(_, definition) => self.learn_method(id, definition),
+            News::Credit => self.pump(id),
+            News::GoingAway { .. } => self.going_away(id),
+            News::TooLarge { message, size } => self.handle_too_large(id, message, size),
+            News::Closed(reason) => self.closed_by_peer(id, reason),
+            News::Body(number, _) => self.stop_body(id, number),
         }
     }
 
     /// The peer names a method.
-    fn learn_method(&mut self, id: SessionId, definition: MethodDefinition) {
+    fn learn_method(&mut self, id: PeerId, definition: MethodDefinition) {
         let served = self.find_method(&definition);
-        if let Some(peer) = self.peers.get_mut(&id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.methods.push(served);
         }
     }
@@ -308,10 +322,10 @@ impl Core {
 
     /// Methods that are registered later may be meant by names that peers have told before.
     pub(super) fn look_up_again(&mut self) {
-        for id in self.peers.keys().copied().collect::<Vec<_>>() {
+        for id in self.peers.ids() {
             let known = self
                 .peers
-                .get_mut(&id)
+                .get_mut(id)
                 .map(|peer| std::mem::take(&mut peer.methods));
             let known = known
                 .unwrap_or_default()
@@ -321,7 +335,7 @@ impl Core {
                     Err(Refused(refused)) => self.find_method(&refused.0),
                 });
             let known = known.collect();
-            if let Some(peer) = self.peers.get_mut(&id) {
+            if let Some(peer) = self.peers.get_mut(id) {
                 peer.methods = known;
             }
         }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use crate::transport::bare;
@@ -43,6 +43,13 @@ pub trait Datagrams {
     /// One of the datagrams that were received last, and who sent it; `None` if there are not so many.
     fn received(&self, index: usize) -> Option<(&[u8], SocketAddr)>;
 
+    /// What becomes readable when datagrams arrive, and writable when there is room again: endpoints that have streams, too,
+    /// wait for it beside them, and then receive without waiting. Without one (the default) such endpoints look for
+    /// datagrams every millisecond.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Where a datagram that was sent could not be delivered, as the network says; `None` if there is no such news.
     fn take_unreachable(&mut self) -> Option<SocketAddr> {
         None
@@ -58,8 +65,10 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// of the socket in ticks of the kernel's clock, 1 to 10 ms; what has to be more exact waits by `ppoll`, unless datagrams come
 /// in quick succession: then the next one will most likely end the wait, and if it does not, that is noticed a tick or two
 /// late, once.
+///
+/// The socket of an endpoint that listens elsewhere is opened when the first datagram is sent.
 pub struct Udp {
-    socket: UdpSocket,
+    socket: Option<UdpSocket>,
     local: SocketAddr,
     epoch: Instant,
     tick: Duration,
@@ -79,22 +88,37 @@ impl Udp {
     ///
     /// The system's.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = bare::bind(address)?;
-        Ok(Self {
-            local: socket.local_addr()?,
+        let mut udp = Self::unbound();
+        udp.open(address)?;
+        Ok(udp)
+    }
+
+    /// No socket yet.
+    pub(super) fn unbound() -> Self {
+        Self {
+            local: (Ipv4Addr::UNSPECIFIED, 0).into(),
             inbox: Inbox::new(),
-            socket,
+            socket: None,
             epoch: Instant::now(),
             tick: tick(),
             timeout: Duration::ZERO,
             busy: false,
             news: false,
-        })
+        }
+    }
+
+    fn open(&mut self, address: SocketAddr) -> io::Result<&UdpSocket> {
+        let socket = bare::bind(address)?;
+        self.local = socket.local_addr()?;
+        Ok(self.socket.insert(socket))
     }
 
     /// One system call: `Ok(0)` if nothing came.
     fn receive_with(&mut self, flags: libc::c_int) -> io::Result<usize> {
-        let Err(error) = self.inbox.receive(&self.socket, flags) else {
+        let Some(socket) = &self.socket else {
+            return Ok(0);
+        };
+        let Err(error) = self.inbox.receive(socket, flags) else {
             return Ok(self.inbox.len());
         };
         match error.raw_os_error() {
@@ -125,7 +149,7 @@ impl Udp {
     fn poll(&self, wait: Duration, full: bool) -> io::Result<()> {
         let writable = if full { libc::POLLOUT } else { 0 };
         let mut socket = libc::pollfd {
-            fd: self.socket.as_raw_fd(),
+            fd: self.socket.as_ref().map_or(-1, UdpSocket::as_raw_fd), // of none nothing is told
             events: libc::POLLIN | writable,
             revents: 0,
         };
@@ -161,7 +185,9 @@ impl Udp {
                 tv_sec: most.as_secs() as libc::time_t,
                 tv_usec: most.subsec_micros() as libc::suseconds_t,
             };
-            let socket = self.socket.as_raw_fd();
+            let Some(socket) = self.socket.as_ref().map(UdpSocket::as_raw_fd) else {
+                return Ok(false);
+            };
             bare::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, time)?;
             self.timeout = most;
         }
@@ -179,11 +205,19 @@ impl Datagrams for Udp {
     }
 
     fn send(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
-        match self.socket.send_to(datagram, to) {
+        let socket = match &self.socket {
+            Some(socket) => socket,
+            None => self.open(match to {
+                SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+                SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+            })?,
+        };
+        match socket.send_to(datagram, to) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                 // The error may be one of a datagram sent before; it is told once.
+                let again = socket.send_to(datagram, to).map(drop);
                 self.news = true;
-                self.socket.send_to(datagram, to).map(drop)
+                again
             }
             result => result.map(drop),
         }
@@ -212,11 +246,15 @@ impl Datagrams for Udp {
         self.inbox.get(index)
     }
 
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(UdpSocket::as_fd)
+    }
+
     fn take_unreachable(&mut self) -> Option<SocketAddr> {
         if !self.news {
             return None;
         }
-        let found = bare::take_unreachable(&self.socket);
+        let found = bare::take_unreachable(self.socket.as_ref()?);
         self.news = found.is_some();
         found
     }

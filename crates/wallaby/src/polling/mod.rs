@@ -2,7 +2,7 @@
 //!
 //! An endpoint of this module does nothing but when it is told to: [`Endpoint::turn`] receives what has arrived, runs handlers
 //! for it, sends what there is to send, and looks at what is due, all on the thread that calls it. What became of calls is
-//! then waiting as [`Event`]s. It speaks the same protocol as [`crate::Endpoint`], over UDP, and they call each other, serve
+//! then waiting as [`Event`]s. It speaks the same protocol as [`crate::Endpoint`], and they call each other, serve
 //! each other and forward to each other. `docs/polling.md` says when to use which, and what this one does not do.
 //!
 //! ```
@@ -38,24 +38,32 @@
 
 mod builder;
 mod calls;
+mod carrier;
 mod core;
 mod datagrams;
+mod epoll;
 mod event;
+mod peer;
 mod peers;
 mod request;
 mod requests;
+mod sending;
+mod sockets;
+mod stream;
+mod streams;
 mod watching;
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::connection::{Event as SessionNews, MethodDefinition};
-use wallaby_proto::datagram::SessionId;
+use wallaby_proto::connection::{Event as News, MethodDefinition};
+use wallaby_proto::datagram::SessionEvent;
 use wallaby_proto::wire::{Message, Request as WireRequest};
 use wallaby_proto::{Address, NodeId, RequestId, Status};
 
@@ -67,6 +75,8 @@ pub use self::event::{Answer, Call, CallKey, Event, RequestKey};
 pub use self::request::{RawRequest, Request};
 
 use self::core::Core;
+use self::peer::PeerId;
+use self::streams::Whom;
 use crate::codec::Codec;
 use crate::error::{BindError, CallError, Failure, ServeError};
 use crate::method::{self, Method, One, Target};
@@ -110,14 +120,19 @@ pub struct Endpoint<D: Datagrams = Udp> {
     /// Datagrams are copied here, so that payloads can be slices of it.
     arrived: BytesMut,
     full_batches: u32,
+    /// It may be sent datagrams that it did not ask for.
+    takes_datagrams: bool,
+    addresses: Vec<Address>,
+    /// Where what streams have sent is read.
+    input: BytesMut,
 }
 
 impl Endpoint {
-    /// An endpoint on a UDP socket at this address, with all settings as they are by default.
+    /// An endpoint that listens at this address, `udp:`, `tcp:` or `unix:`, with all settings as they are by default.
     ///
     /// # Errors
     ///
-    /// If the address is not a `udp:` one or unknown, or cannot be listened on.
+    /// If the address is of another scheme or unknown, or cannot be listened on.
     pub fn bind(address: &str) -> Result<Self, BindError> {
         Self::builder().bind(address)
     }
@@ -129,7 +144,8 @@ impl Endpoint {
 }
 
 impl<D: Datagrams> Endpoint<D> {
-    fn new(mut core: Core, datagrams: D) -> Self {
+    fn new(mut core: Core, datagrams: D, addresses: Vec<Address>) -> Self {
+        let takes_datagrams = addresses.iter().any(|at| matches!(at, Address::Udp(_)));
         core.set_time(datagrams.now());
         Self {
             core,
@@ -139,13 +155,21 @@ impl<D: Datagrams> Endpoint<D> {
             refused: None,
             arrived: BytesMut::new(),
             full_batches: 0,
+            takes_datagrams,
+            addresses,
+            input: BytesMut::new(),
         }
     }
 
-    /// Where others reach this endpoint.
+    /// Where others reach this endpoint: what it tells them.
     pub fn address(&self) -> Address {
         let local = || Address::Udp(self.datagrams.local());
         self.core.address.clone().unwrap_or_else(local)
+    }
+
+    /// All addresses that it listens at, in the order in which they were named.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
     }
 
     /// The endpoint's life: random, new at every start.
@@ -390,20 +414,74 @@ impl<D: Datagrams> Endpoint<D> {
 
     fn receive(&mut self, wait: Wait) -> io::Result<()> {
         self.core.set_time(self.datagrams.now());
+        let known = self.core.events.len();
+        self.core.tell_failed();
         self.core.act();
         self.flush();
         let left = self.time_left();
         let due = self.core.raw.saturating_add(left);
+        // What the application does not know yet, or what has to be done first, is no time to wait.
+        let busy = self.core.events.len() > known || self.core.streams.has_output();
         let wait = match wait {
+            _ if busy => Duration::ZERO,
             Wait::Not => Duration::ZERO,
             Wait::For(most) => left.min(most),
             Wait::Forever => left,
         };
-        let received = self.datagrams.receive(wait, self.refused.is_some())?;
-        if received > 0 || !wait.is_zero() {
+        let (received, ready) = self.wait(wait)?;
+        if received + ready > 0 || !wait.is_zero() {
             self.core.set_time(self.datagrams.now());
         }
         self.core.used += 1;
+        self.take_datagrams(received);
+        let all = self.serve_streams(ready);
+        self.handle_events();
+        let empty = all && received < self.datagrams.batch();
+        self.full_batches = if empty { 0 } else { self.full_batches + 1 };
+        // What came to be due meanwhile is done in the next turn.
+        if due <= self.core.raw && (empty || self.full_batches >= BATCHES_UNTIL_TIME) {
+            self.core.handle_timeouts();
+            self.handle_events();
+        }
+        self.flush();
+        Ok(())
+    }
+
+    /// Waits until something arrives: how many datagrams have, and how many sockets are ready.
+    fn wait(&mut self, wait: Duration) -> io::Result<(usize, usize)> {
+        if !self.core.has_streams() {
+            let received = self.datagrams.receive(wait, self.refused.is_some())?;
+            return Ok((received, 0));
+        }
+        // Nobody sends datagrams to who neither listens for them nor has a session.
+        let silent = !self.takes_datagrams && self.core.gate.is_empty();
+        let watched = match (silent, self.datagrams.descriptor()) {
+            (false, Some(socket)) => {
+                let socket = socket.as_raw_fd();
+                self.core
+                    .streams
+                    .watch_datagrams(socket, self.refused.is_some())?;
+                true
+            }
+            _ => false,
+        };
+        let wait = if silent || watched {
+            wait
+        } else {
+            wait.min(DEAR)
+        };
+        let ready = self.core.streams.wait(wait)?;
+        let arrived = |(whom, _)| matches!(whom, Whom::Datagrams);
+        let mut whom = (0..ready).filter_map(|index| self.core.streams.ready(index));
+        let received = match !silent && (!watched || whom.any(arrived)) {
+            true => self.datagrams.receive(Duration::ZERO, false)?,
+            false => 0,
+        };
+        Ok((received, ready))
+    }
+
+    /// Hands the datagrams that were received to their sessions.
+    fn take_datagrams(&mut self, received: usize) {
         if received == 0 {
             // Perhaps since the network said what became of a datagram.
             while let Some(at) = self.datagrams.take_unreachable() {
@@ -416,16 +494,38 @@ impl<D: Datagrams> Endpoint<D> {
                 self.core.gate.handle_datagram(self.core.now, from, kept);
             }
         }
-        self.handle_events();
-        let empty = received < self.datagrams.batch();
-        self.full_batches = if empty { 0 } else { self.full_batches + 1 };
-        // What came to be due meanwhile is done in the next turn.
-        if due <= self.core.raw && (empty || self.full_batches >= BATCHES_UNTIL_TIME) {
-            self.core.handle_timeouts();
-            self.handle_events();
+    }
+
+    /// Does what can be done with the sockets that are ready; whether that is all there is to do.
+    fn serve_streams(&mut self, ready: usize) -> bool {
+        let mut all = !self.core.streams.is_full();
+        for index in 0..ready {
+            match self.core.streams.ready(index) {
+                Some((Whom::Listener(listener), _)) => self.core.accept(listener),
+                Some((Whom::Peer(id), what)) => {
+                    if what.writable {
+                        self.core.stream_writable(id);
+                    }
+                    all &= !what.readable || self.read_stream(id);
+                }
+                Some((Whom::Datagrams, _)) | None => {}
+            }
         }
-        self.flush();
-        Ok(())
+        all
+    }
+
+    /// Handles what has arrived on a stream; whether that is all.
+    fn read_stream(&mut self, id: PeerId) -> bool {
+        let mut input = std::mem::take(&mut self.input);
+        let more = self.core.read_stream(id, &mut input);
+        if more.is_some() {
+            while let Some(news) = self.core.stream_news(id, &mut input) {
+                self.handle_news(id, news);
+            }
+            self.core.keep_input(id, &mut input);
+        }
+        self.input = input;
+        more != Some(true)
     }
 
     /// How long nothing has to be done.
@@ -442,7 +542,7 @@ impl<D: Datagrams> Endpoint<D> {
     /// applications that wait for other things as well.
     pub fn next_timeout(&mut self) -> Option<Duration> {
         self.core.set_time(self.datagrams.now());
-        if self.core.gate.has_output() {
+        if self.core.gate.has_output() || self.core.streams.has_output() {
             return Some(Duration::ZERO);
         }
         self.core.time_left()
@@ -451,31 +551,39 @@ impl<D: Datagrams> Endpoint<D> {
     /// Handles what the sessions have to tell.
     fn handle_events(&mut self) {
         loop {
-            while let Some((id, event)) = self.core.gate.poll_event() {
-                match event {
-                    Ok(SessionNews::Message(Message::Request(request))) => {
-                        self.handle_request(id, request)
-                    }
-                    Ok(news) => self.core.handle_news(id, news),
-                    Err(ended) => self.core.session_ended(id, &ended),
-                }
+            while let Some(event) = self.core.gate.poll_event() {
+                self.handle_event(event);
             }
+            self.core.tell_failed();
             self.core.act();
             // What was done may have ended sessions.
-            let Some((id, event)) = self.core.gate.poll_event() else {
-                return;
-            };
-            match event {
-                Ok(SessionNews::Message(Message::Request(request))) => {
-                    self.handle_request(id, request)
-                }
-                Ok(news) => self.core.handle_news(id, news),
-                Err(ended) => self.core.session_ended(id, &ended),
+            match self.core.gate.poll_event() {
+                Some(event) => self.handle_event(event),
+                None => return,
             }
         }
     }
 
-    fn handle_request(&mut self, from: SessionId, request: WireRequest) {
+    fn handle_event(&mut self, (session, event): SessionEvent) {
+        match event {
+            Ok(News::Opened(hello)) => self.core.session_opened(session, &hello),
+            Ok(news) => {
+                if let Some(id) = self.core.peers.over(session) {
+                    self.handle_news(id, news);
+                }
+            }
+            Err(ended) => self.core.session_ended(session, &ended),
+        }
+    }
+
+    fn handle_news(&mut self, id: PeerId, news: News) {
+        match news {
+            News::Message(Message::Request(request)) => self.handle_request(id, request),
+            news => self.core.handle_news(id, news),
+        }
+    }
+
+    fn handle_request(&mut self, from: PeerId, request: WireRequest) {
         let Some((job, payload)) = self.core.admit(from, request) else {
             return;
         };
@@ -489,6 +597,7 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// Sends what may be sent now.
     fn flush(&mut self) {
+        self.core.write_streams();
         if !self.core.gate.has_output() && self.refused.is_none() {
             return;
         }
@@ -531,10 +640,8 @@ fn keep(arrived: &mut BytesMut, datagram: &[u8]) -> Bytes {
 impl<D: Datagrams> Drop for Endpoint<D> {
     fn drop(&mut self) {
         self.core.set_time(self.datagrams.now());
-        for id in self.core.peers.keys().copied().collect::<Vec<_>>() {
-            if let Some(session) = self.core.gate.session(id) {
-                session.close("the endpoint was closed");
-            }
+        for id in self.core.peers.ids() {
+            self.core.say_goodbye(id, "the endpoint was closed");
         }
         self.flush();
     }

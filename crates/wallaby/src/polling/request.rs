@@ -85,7 +85,7 @@ impl<'a> RawRequest<'a> {
 
     /// The endpoint that sent this request; `None` if its connection has ended meanwhile.
     pub fn delegator(&self) -> Option<NodeId> {
-        self.core.peers.get(&self.job().from)?.node()
+        self.core.peers.get(self.job().from)?.node()
     }
 
     /// Pairs that travel down the tree.
@@ -146,7 +146,7 @@ impl<'a> RawRequest<'a> {
     /// # Errors
     ///
     /// If the request is too large, too deep in the tree, or exceeds a budget; if the server's address is not permitted or
-    /// not a `udp:` one; if the initiator cannot be dialled ([`SendError::NoRelay`]); if too much waits already.
+    /// of a scheme that is not dialled; if the initiator cannot be dialled ([`SendError::NoRelay`]); if too much waits already.
     pub fn delegate(
         &mut self,
         server: impl Into<Address>,

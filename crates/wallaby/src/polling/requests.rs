@@ -1,24 +1,25 @@
 //! The server's side: which requests are handled, what they send, and how they end.
 
 use std::any::Any;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use wallaby_proto::call::records::{Admission, Frozen, Origin, Output, Sent, Session, Ticket};
+use wallaby_proto::call::records::{Admission, Frozen, Origin, Output, Sent, Ticket};
 use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Released, Server, undelivered};
-use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::datagram::SessionId;
+use wallaby_proto::connection::{Mark, MethodDefinition};
 use wallaby_proto::seal::verify;
 use wallaby_proto::wire::{
     Child, Message, MethodRef, Options, ReplyTo, Request, Response, TraceRecord,
 };
 use wallaby_proto::{Address, Code, Status};
 
+use super::calls::most_to;
 use super::core::{Alarm, Core};
 use super::event::{Event, RequestKey};
-use super::peers::{Attempt, Manner, Parcel, Refused, Towards, socket};
+use super::peer::{Parcel, PeerId, Refused, Towards};
+use super::peers::reachable;
+use super::sending::{Attempt, Manner, output};
 use crate::blocking::panic_message;
 use crate::endpoint::DEFAULT_DEADLINE;
 use crate::error::SendError;
@@ -35,7 +36,7 @@ const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 /// Where a delegated request goes.
 #[derive(Debug)]
 pub(super) struct Destination {
-    pub(super) server: SocketAddr,
+    pub(super) server: Address,
     pub(super) method: Arc<MethodDefinition>,
 }
 
@@ -46,7 +47,7 @@ pub(super) struct Job {
     /// What records call it; `None` if it was refused.
     ticket: Option<Ticket>,
     /// The session that it came over.
-    pub(super) from: SessionId,
+    pub(super) from: PeerId,
     pub(super) reply_to: ReplyTo,
     oldest: u64,
     /// The request's optional fields: what children inherit.
@@ -137,23 +138,22 @@ impl Core {
     /// A request came; if it is handled: what is to be done.
     pub(super) fn admit(
         &mut self,
-        from: SessionId,
+        from: PeerId,
         mut request: Request,
     ) -> Option<(Box<Job>, Bytes)> {
         let MethodRef::Number(number) = request.method else {
             return None;
         };
         let payload = std::mem::take(&mut request.payload);
-        let session = self.gate.session(from)?;
-        session.grant_request(payload.len());
+        self.carrier(from)?.grant_request(payload.len());
         self.use_peer(from);
-        let node = self.peers.get(&from)?.node()?;
+        let node = self.peers.get(from)?.node()?;
         if self.config.require_seals && !self.takes(from, &mut request) {
             return None;
         }
-        let peer = self.peers.get(&from)?;
+        let peer = self.peers.get(from)?;
         let origin = Origin {
-            session: Session(peer.number),
+            session: from.session(),
             peer: node,
             transit: Duration::ZERO,
         };
@@ -188,7 +188,7 @@ impl Core {
 
     fn job(
         &self,
-        from: SessionId,
+        from: PeerId,
         mut request: Request,
         ticket: Option<Ticket>,
         served: usize,
@@ -214,8 +214,8 @@ impl Core {
     /// Whether a request may be taken; one that may not is answered over its own session: the address to which it wants its
     /// answers may be a stranger's.
     #[cold]
-    fn takes(&mut self, from: SessionId, request: &mut Request) -> bool {
-        let peer = self.peers.get(&from).and_then(|peer| peer.hello());
+    fn takes(&mut self, from: PeerId, request: &mut Request) -> bool {
+        let peer = self.peers.get(from).and_then(|peer| peer.hello());
         let address = peer.and_then(|hello| hello.address.as_ref());
         let Err(error) = verify(&self.config.cluster_keys, request, self.node, address) else {
             return true;
@@ -228,17 +228,17 @@ impl Core {
 
     /// A status in the name of a request that is not looked at further. Without credit: it is small, and nothing of the call
     /// runs here that could send more.
-    fn answer_stranger(&mut self, from: SessionId, request: &mut Request, status: &Status) {
+    fn answer_stranger(&mut self, from: PeerId, request: &mut Request, status: &Status) {
         if let Outbound::Response(response) = Server::<()>::new(request).fail(status, None)
-            && let Some(session) = self.gate.session(from)
+            && let Some(mut carrier) = self.carrier(from)
         {
-            let _ = session.send_response(&response, false);
+            let _ = carrier.send_response(&response, false);
         }
     }
 
     /// A message above the limit came: a request gets a status, of an answer the application gets one in its place.
     #[cold]
-    pub(super) fn handle_too_large(&mut self, from: SessionId, message: Message, size: u64) {
+    pub(super) fn handle_too_large(&mut self, from: PeerId, message: Message, size: u64) {
         let limit = self.config.limits.message;
         let status = |what: &str| {
             let text = format!("{what} of {size} bytes: at most {limit} are taken");
@@ -300,7 +300,7 @@ impl Core {
                     self.tickets.insert(ticket, key);
                 }
                 self.alarms.insert((job.given_up_at(), Alarm::Request(key)));
-                if let Some(peer) = self.peers.get_mut(&job.from) {
+                if let Some(peer) = self.peers.get_mut(job.from) {
                     peer.busy += 1;
                 }
                 key
@@ -328,7 +328,7 @@ impl Core {
         }
         self.alarms
             .remove(&(job.given_up_at(), Alarm::Request(key)));
-        if let Some(peer) = self.peers.get_mut(&job.from) {
+        if let Some(peer) = self.peers.get_mut(job.from) {
             peer.busy = peer.busy.saturating_sub(1);
         }
     }
@@ -423,7 +423,10 @@ impl Core {
             return Err(SendError::Ended(why.into()));
         }
         let (Sending::Answer(payload) | Sending::Onward(_, _, payload)) = &sending;
-        let (size, limit) = (payload.len() as u64, self.config.limits.message);
+        let (size, mut limit) = (payload.len() as u64, self.config.limits.message);
+        if let Sending::Onward(server, ..) = &sending {
+            limit = most_to(server, limit);
+        }
         if size > limit {
             let peer = match &sending {
                 Sending::Answer(_) => "the initiator".to_owned(),
@@ -448,7 +451,9 @@ impl Core {
         if self.onward_reply_to(job) == ReplyTo::Relay {
             return Err(SendError::NoRelay);
         }
-        let server = socket(&server).map_err(|_| SendError::NoTransport { server })?;
+        if reachable(&server).is_err() {
+            return Err(SendError::NoTransport { server });
+        }
         Ok(Checked::Onward(Destination { server, method }, payload))
     }
 
@@ -460,20 +465,20 @@ impl Core {
             Sending::Answer(_) if call.initiator == self.node => return true,
             Sending::Answer(_) => {
                 let way = self.way_back(call.initiator, job.from);
-                let peer = way.and_then(|id| self.peers.get(&id));
+                let peer = way.and_then(|id| self.peers.get(id));
                 (way, peer.is_none_or(|peer| peer.holds_answers(call)))
             }
             Sending::Onward(server, ..) => {
-                let way = socket(server).ok().and_then(|to| self.session_at(to));
-                let peer = way.and_then(|id| self.peers.get(&id));
+                let way = self.peer_at(server);
+                let peer = way.and_then(|id| self.peers.get(id));
                 (way, peer.is_none_or(|peer| peer.holds_requests()))
             }
         };
-        let session = way.and_then(|id| self.gate.peek(id));
+        let carrier = way.and_then(|id| self.carrier(id));
         !waits
-            && session.is_some_and(|session| match sending {
-                Sending::Answer(_) => session.takes_responses(call),
-                Sending::Onward(..) => session.takes_requests(),
+            && carrier.is_some_and(|carrier| match sending {
+                Sending::Answer(_) => carrier.takes_responses(call),
+                Sending::Onward(..) => carrier.takes_requests(),
             })
     }
 
@@ -555,7 +560,7 @@ impl Core {
     fn send_answer(&mut self, job: &Job, mut message: Message, small: bool) {
         let initiator = job.server.call().initiator;
         if initiator == self.node {
-            let output = self.no_output(job.from);
+            let output = output(job.from, 0);
             self.note_released(job.ticket, &message, Some(output));
             return self.local.push_back(message);
         }
@@ -568,15 +573,12 @@ impl Core {
                 oldest: job.oldest,
                 ticket: job.ticket,
             };
-            if let Some(output) = self.attempt_answer(id, &mut message, manner) {
-                return self.note_released(job.ticket, &message, Some(output));
+            if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
+                return self.note_left_for(id, job.ticket, &message, mark);
             }
         }
         self.note_released(job.ticket, &message, None);
-        let sent = match &message {
-            Message::Response(response) => Sent::Response(response.index),
-            _ => Sent::End,
-        };
+        let sent = sent(&message);
         let towards = Towards::Initiator {
             address: self.initiator_address(&job.reply_to, job.from),
             came: job.from,
@@ -587,6 +589,18 @@ impl Core {
         let mut parcel = Parcel::new(message, towards);
         parcel.released = job.ticket.map(|ticket| (ticket, sent));
         self.post(parcel);
+    }
+
+    /// An answer was taken by a connection.
+    fn note_left_for(&mut self, id: PeerId, ticket: Option<Ticket>, message: &Message, mark: Mark) {
+        match mark {
+            Mark::Written(mark) => self.note_released(ticket, message, Some(output(id, mark))),
+            Mark::Parts(_) => {
+                self.note_released(ticket, message, None);
+                let released = ticket.map(|ticket| (ticket, sent(message)));
+                self.note_placed(id, released, mark);
+            }
+        }
     }
 
     /// The record of a request learns of an answer, and where it stands in a session's output.
@@ -601,20 +615,11 @@ impl Core {
         }
     }
 
-    /// The place of what does not stand in any output.
-    fn no_output(&self, from: SessionId) -> Output {
-        Output {
-            session: Session(self.peers.get(&from).map_or(0, |peer| peer.number)),
-            mark: 0,
-        }
-    }
-
     fn send_onward(&mut self, job: &Job, delegated: Delegated<Destination>) {
-        let to = delegated.to.server;
-        let known = self.session_at(to);
-        let node = known.and_then(|id| self.peers.get(&id)?.node());
+        let known = self.peer_at(&delegated.to.server);
+        let node = known.and_then(|id| self.peers.get(id)?.node());
         let child = Child {
-            server: Address::Udp(to),
+            server: delegated.to.server.clone(),
             node,
         };
         let noted = match job.ticket {
@@ -650,7 +655,7 @@ impl Core {
         let Ok((ticket, ..)) = noted else {
             return self.answer_for(
                 &request,
-                to.server,
+                &to.server,
                 None,
                 Code::Cancelled,
                 "the call was aborted",
@@ -661,10 +666,10 @@ impl Core {
         if let Some(id) = known
             && self
                 .peers
-                .get(&id)
+                .get(id)
                 .is_some_and(|peer| !peer.holds_requests())
         {
-            let towards = Towards::Server(to.server);
+            let towards = Towards::Server(to.server.clone());
             let method = &to.method;
             match self.attempt_request(id, &mut request, method, released, born, &towards) {
                 Attempt::Waits => {}
@@ -689,9 +694,9 @@ impl Core {
     }
 
     /// Where the initiator of a request that came over this session says that it is reached.
-    pub(super) fn initiator_address(&self, reply_to: &ReplyTo, from: SessionId) -> Option<Address> {
+    pub(super) fn initiator_address(&self, reply_to: &ReplyTo, from: PeerId) -> Option<Address> {
         match reply_to {
-            ReplyTo::Peer => self.peers.get(&from)?.hello()?.address.clone(),
+            ReplyTo::Peer => self.peers.get(from)?.hello()?.address.clone(),
             ReplyTo::At(address) => Some(address.clone()),
             ReplyTo::Relay => None,
         }
@@ -702,12 +707,12 @@ impl Core {
     pub(super) fn answer_for(
         &mut self,
         request: &Request,
-        to: SocketAddr,
+        to: &Address,
         released: Option<(Ticket, Sent)>,
         code: Code,
         why: &str,
     ) {
-        let status = Status::new(code, why).by(Some(&Address::Udp(to)));
+        let status = Status::new(code, why).by(Some(to));
         let response = undelivered(request, &status);
         let mut parcel_of = None;
         if let (Some((ticket, _)), Some(server)) = (released, self.address.clone()) {
@@ -733,8 +738,8 @@ impl Core {
             ReplyTo::Peer | ReplyTo::Relay => None,
         };
         let Some(came) = self
-            .session_with(initiator)
-            .or_else(|| self.peers.keys().next().copied())
+            .peer_with(initiator)
+            .or_else(|| self.peers.iter().next().map(|(id, _)| id))
         else {
             self.counters.undeliverable += 1;
             return;
@@ -779,7 +784,7 @@ impl Core {
 
 #[cold]
 fn no_bodies() -> Status {
-    let why = "requests over datagrams have no bodies";
+    let why = "this server takes no bodies of requests";
     Status::new(Code::FailedPrecondition, why)
 }
 
@@ -787,6 +792,14 @@ fn no_bodies() -> Status {
 enum Checked {
     Answer(Bytes),
     Onward(Destination, Bytes),
+}
+
+/// What records call an answer.
+fn sent(message: &Message) -> Sent {
+    match message {
+        Message::Response(response) => Sent::Response(response.index),
+        _ => Sent::End,
+    }
 }
 
 /// How old the call was when the request came, as far as hosts know.

@@ -1,17 +1,17 @@
 //! Failure detection, abort and collection: what the machines for them want done (thesis 4.4, 4.5).
 
-use std::net::SocketAddr;
-
 use std::time::Duration;
 
 use wallaby_proto::call::records::{Action as RecordAction, Origin, Sent, Session};
 use wallaby_proto::call::watch::{self, Action, Location, Source, Watch, WatchSettings};
-use wallaby_proto::datagram::SessionId;
+use wallaby_proto::connection::Mark;
 use wallaby_proto::wire::{Message, Ping, Pong, ReplyTo};
 use wallaby_proto::{Address, Code, NodeId, RequestId, Status, Token};
 
+use super::calls::Root;
 use super::core::Core;
-use super::peers::{Parcel, Towards, socket};
+use super::peer::{Parcel, PeerId, Towards};
+use super::peers::reachable;
 use crate::error::{ConnectError, Failure};
 
 impl Core {
@@ -60,11 +60,23 @@ impl Core {
         match &mut call.watch {
             None => self.begin_watch(sequence),
             Some(watch) => {
-                if !watch.is_winding_down() {
-                    // Initial requests that wait here have no server yet that could show life.
-                    for root in call.roots.iter().filter(|root| root.session.is_none()) {
-                        watch.writing(&call.initiator, root.request, now);
+                let peers = &self.peers;
+                // What this endpoint itself still keeps no server can know.
+                let kept = |root: &&Root| match root.session {
+                    None => !watch.is_winding_down(),
+                    Some(id) => {
+                        let peer = peers.get(id).filter(|_| !root.lost);
+                        peer.is_some_and(|peer| peer.is_writing(root.mark))
                     }
+                };
+                let kept: Vec<RequestId> = call
+                    .roots
+                    .iter()
+                    .filter(kept)
+                    .map(|root| root.request)
+                    .collect();
+                for request in kept {
+                    watch.writing(&call.initiator, request, now);
                 }
                 watch.handle_timeout(&mut call.initiator, now);
             }
@@ -88,10 +100,9 @@ impl Core {
             retries: 0,
             partial: false,
         };
-        let peers = &self.peers;
         let servers = call.roots.iter().map(|root| Location {
-            address: Some(Address::Udp(root.server)),
-            node: root.session.and_then(|id| peers.get(&id)?.node()),
+            address: Some(root.server.clone()),
+            node: root.node,
         });
         let servers: Vec<Location> = servers.collect();
         call.watch = Some(Box::new(Watch::new(
@@ -162,7 +173,7 @@ impl Core {
         &mut self,
         sequence: u64,
         request: RequestId,
-        from: Option<SessionId>,
+        from: Option<PeerId>,
         shown: Option<Token>,
     ) {
         let (source, now) = (self.source(from, shown.is_some()), self.now);
@@ -175,7 +186,7 @@ impl Core {
     }
 
     /// A server tells how far a request is, asked or not.
-    pub(super) fn handle_pong(&mut self, from: Option<SessionId>, pong: &Pong) {
+    pub(super) fn handle_pong(&mut self, from: Option<PeerId>, pong: &Pong) {
         let sequence = pong.call.sequence;
         let Some(call) = self.calls.get(sequence) else {
             if let Some(from) = from.filter(|_| pong.announced) {
@@ -206,7 +217,7 @@ impl Core {
 
     /// The call is over: whoever still works for it is told (PROTOCOL-NOTES 31). The token goes along: nobody learns that of
     /// a call to come.
-    fn dismiss(&mut self, from: SessionId, pong: &Pong) {
+    fn dismiss(&mut self, from: PeerId, pong: &Pong) {
         let token = Token::derive(self.secret, pong.call.sequence);
         let to_come = pong.call.sequence > self.calls.last();
         if to_come || pong.token.is_some_and(|shown| shown != token) {
@@ -217,10 +228,10 @@ impl Core {
     }
 
     /// Who sent a message; unknown for one that may have been passed on, as it shows the call's token.
-    fn source(&self, from: Option<SessionId>, shown: bool) -> Source {
+    fn source(&self, from: Option<PeerId>, shown: bool) -> Source {
         let Some(peer) = from
             .filter(|_| !shown)
-            .and_then(|from| self.peers.get(&from))
+            .and_then(|from| self.peers.get(from))
         else {
             return Source::default();
         };
@@ -230,15 +241,15 @@ impl Core {
                 address: peer.hello().and_then(|hello| hello.address.clone()),
                 node,
             },
-            alone: node.is_some_and(|node| self.sessions_with(node) <= 1),
+            alone: node.is_some_and(|node| self.connections_with(node) <= 1),
         }
     }
 
     // Who is there no longer.
 
     /// A session with this node has ended, and all that came over it was read.
-    pub(super) fn disconnected(&mut self, id: SessionId, node: NodeId) {
-        let (now, was_last) = (self.now, self.sessions_with(node) == 0);
+    pub(super) fn disconnected(&mut self, id: PeerId, node: NodeId) {
+        let (now, was_last) = (self.now, self.connections_with(node) == 0);
         for sequence in self.calls.sequences() {
             let Some(call) = self.calls.get_mut(sequence) else {
                 continue;
@@ -289,7 +300,7 @@ impl Core {
     /// Asks a server about a request.
     fn send_ping(&mut self, to: Location, ping: Ping) {
         let sequence = ping.call.sequence;
-        let open = match to.node.and_then(|node| self.session_with(node)) {
+        let open = match to.node.and_then(|node| self.peer_with(node)) {
             Some(id) => Some(id),
             None => self.open_at(&to),
         };
@@ -299,13 +310,13 @@ impl Core {
             {
                 call.pinged.push(id);
             }
-            let towards = Towards::Over(id);
-            return self.post(Parcel::new(Message::Ping(ping), towards));
+            self.post(Parcel::new(Message::Ping(ping), Towards::Over(id)));
+            return self.note_ping_behind(sequence, id);
         }
         let Some(address) = &to.address else {
             return;
         };
-        let Ok(at) = socket(address) else {
+        let Ok(at) = reachable(address) else {
             return self.ping_by_relays(&ping);
         };
         // Servers say where they delegated to; the application has named the first ones itself.
@@ -316,10 +327,25 @@ impl Core {
         self.post(Parcel::new(Message::Ping(ping), Towards::Asked(to)));
     }
 
-    fn open_at(&mut self, to: &Location) -> Option<SessionId> {
-        let at = socket(to.address.as_ref()?).ok()?;
-        let id = self.session_at(at)?;
-        let node = self.peers.get(&id)?.node()?;
+    /// A ping goes out behind what its server's stream has not taken yet: until then no answer can come.
+    fn note_ping_behind(&mut self, sequence: u64, id: PeerId) {
+        let stream = self.peers.get(id).and_then(|peer| peer.stream());
+        let Some(mark) = stream.map(|stream| stream.connection.mark()) else {
+            return;
+        };
+        let call = self.calls.get_mut(sequence);
+        let roots = call.into_iter().flat_map(|call| call.roots.iter_mut());
+        for root in roots.filter(|root| root.session == Some(id)) {
+            if let Mark::Written(_) = root.mark {
+                root.mark = mark;
+            }
+        }
+    }
+
+    fn open_at(&mut self, to: &Location) -> Option<PeerId> {
+        let at = to.address.as_ref()?;
+        let id = self.peer_at(at)?;
+        let node = self.peers.get(id)?.node()?;
         (to.node.is_none() || to.node == Some(node)).then_some(id)
     }
 
@@ -330,8 +356,8 @@ impl Core {
         to: &Location,
         why: Option<&ConnectError>,
     ) {
-        if let Some(at) = to.address.as_ref().and_then(|address| socket(address).ok()) {
-            let met = to.node.is_some() && self.found.get(&at).copied() == to.node;
+        if let Some(at) = &to.address {
+            let met = to.node.is_some() && self.found.get(at).copied() == to.node;
             if let Some(node) = to.node
                 && let Some(call) = self.calls.get_mut(ping.call.sequence)
                 && let Some(watch) = &mut call.watch
@@ -357,9 +383,9 @@ impl Core {
     }
 
     /// Whether the application has sent one of the initial requests there.
-    fn was_sent_to(&self, sequence: u64, at: SocketAddr) -> bool {
+    fn was_sent_to(&self, sequence: u64, at: &Address) -> bool {
         let call = self.calls.get(sequence);
-        call.is_some_and(|call| call.roots.iter().any(|root| root.server == at))
+        call.is_some_and(|call| call.roots.iter().any(|root| root.server == *at))
     }
 
     /// Asks about a request whose server cannot be reached from here along the way that it went: over the sessions of the
@@ -373,7 +399,7 @@ impl Core {
             .roots
             .iter()
             .filter(|root| path.is_folded() || path.levels_below(&root.request.path).is_some());
-        let mut ways: Vec<SessionId> = above.filter_map(|root| root.session).collect();
+        let mut ways: Vec<PeerId> = above.filter_map(|root| root.session).collect();
         ways.dedup();
         for way in ways {
             self.attempt_control(way, Message::Ping(ping.clone()));
@@ -381,12 +407,8 @@ impl Core {
     }
 
     /// The initiator asks about a request, or aborts its call.
-    pub(super) fn handle_ping(&mut self, from: SessionId, ping: &Ping) {
-        let Some((node, number)) = self
-            .peers
-            .get(&from)
-            .and_then(|peer| Some((peer.node()?, peer.number)))
-        else {
+    pub(super) fn handle_ping(&mut self, from: PeerId, ping: &Ping) {
+        let Some(node) = self.peers.get(from).and_then(|peer| peer.node()) else {
             return;
         };
         let now = self.now;
@@ -403,7 +425,7 @@ impl Core {
         }
         self.note_written();
         let origin = Origin {
-            session: Session(number),
+            session: from.session(),
             peer: node,
             transit: Duration::ZERO,
         };
@@ -415,9 +437,7 @@ impl Core {
     pub(super) fn act_on_records(&mut self, action: RecordAction) {
         match action {
             RecordAction::Pong { session, pong } => {
-                if let Some(id) = self.by_number.get(&session.0).copied() {
-                    self.attempt_control(id, Message::Pong(pong));
-                }
+                self.attempt_control(PeerId::from_number(session.0), Message::Pong(pong));
             }
             RecordAction::Announce {
                 pong,
@@ -430,9 +450,10 @@ impl Core {
                 response,
             } => {
                 let sent = Sent::Response(response.index);
-                let Some(id) = self.by_number.get(&session.0).copied() else {
+                let id = PeerId::from_number(session.0);
+                if !self.peers.contains(id) {
                     return self.records.dropped(ticket, sent);
-                };
+                }
                 let mut parcel = Parcel::new(Message::Response(response), Towards::Over(id));
                 parcel.released = Some((ticket, sent));
                 self.post(parcel);
@@ -450,8 +471,9 @@ impl Core {
         if pong.call.initiator == self.node {
             return self.local.push_back(Message::Pong(pong));
         }
-        let came = self.by_number.get(&session.0).copied();
-        let Some(came) = came.or_else(|| self.session_with(pong.call.initiator)) else {
+        let came = Some(PeerId::from_number(session.0));
+        let came = came.filter(|came| self.peers.contains(*came));
+        let Some(came) = came.or_else(|| self.peer_with(pong.call.initiator)) else {
             return; // it came over a session that has ended, from an initiator that is not connected
         };
         let towards = Towards::Initiator {

@@ -1,4 +1,4 @@
-//! The operating system's UDP sockets: how they are set up, and what the network says of datagrams that were sent.
+//! The operating system's sockets: options, how UDP sockets are set up, and what the network says of datagrams that were sent.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -62,6 +62,26 @@ pub(crate) fn set_option<T>(
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// What has gone wrong with a socket since it was asked last.
+pub(crate) fn take_error(socket: RawFd) -> io::Result<Option<io::Error>> {
+    let mut number: libc::c_int = 0;
+    let mut len = size_of_val(&number) as libc::socklen_t;
+    // SAFETY: both outlive the call, which writes at most so many bytes.
+    let done = unsafe {
+        libc::getsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            (&raw mut number).cast(),
+            &raw mut len,
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((number != 0).then(|| io::Error::from_raw_os_error(number)))
 }
 
 /// One item of the socket's queue of errors: whose datagram it is about, and whether that could not be reached.

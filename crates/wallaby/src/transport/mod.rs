@@ -4,6 +4,7 @@
 //! and more is `wallaby_proto::datagram`.
 
 pub(crate) mod bare;
+pub(crate) mod connecting;
 pub(crate) mod inbox;
 mod mem;
 pub(crate) mod outbox;
@@ -23,6 +24,8 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host};
 use wallaby_proto::{Address, AddressError};
+
+pub(crate) use self::socket::receive;
 
 use crate::error::BindError;
 
@@ -83,6 +86,12 @@ pub(crate) enum Entrance {
 /// The file of a unix socket, removed with its listener.
 #[derive(Debug)]
 pub(crate) struct SocketFile(PathBuf);
+
+impl SocketFile {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self(path.into())
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
@@ -228,8 +237,8 @@ pub(crate) async fn listen(address: &str) -> Result<(Entrance, Address), BindErr
             let listener = listen_unix(path, UnixListener::bind);
             Ok((
                 Listener::Unix {
-                    listener: listener.await.map_err(failed)?,
-                    _file: SocketFile(path.into()),
+                    listener: listener.map_err(failed)?,
+                    _file: SocketFile::new(path),
                 }
                 .into(),
                 address.clone(),
@@ -241,8 +250,8 @@ pub(crate) async fn listen(address: &str) -> Result<(Entrance, Address), BindErr
             let listener = listen_unix(path, shm::Listener::bind);
             Ok((
                 Listener::Shm {
-                    listener: listener.await.map_err(failed)?,
-                    _file: SocketFile(path.into()),
+                    listener: listener.map_err(failed)?,
+                    _file: SocketFile::new(path),
                 }
                 .into(),
                 address.clone(),
@@ -288,19 +297,17 @@ async fn resolve(text: &str) -> Result<Address, BindError> {
 }
 
 /// Listens at a path; a socket file that nobody listens on any more is replaced.
-async fn listen_unix<'a, L>(
+pub(crate) fn listen_unix<'a, L>(
     path: &'a Path,
     bind: impl Fn(&'a Path) -> io::Result<L>,
 ) -> io::Result<L> {
     match bind(path) {
         // Another file than a socket is somebody's, and not to be removed.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_socket(path) => {
-            match UnixStream::connect(path).await {
-                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
-                    std::fs::remove_file(path)?
-                }
-                _ => return Err(error),
+            if !connecting::is_abandoned(path) {
+                return Err(error);
             }
+            std::fs::remove_file(path)?;
             bind(path)
         }
         result => result,

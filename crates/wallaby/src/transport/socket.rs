@@ -93,7 +93,7 @@ impl Reader {
 }
 
 /// Receives into the spare room of `input`, which need not be initialised.
-fn receive(socket: RawFd, input: &mut BytesMut) -> io::Result<usize> {
+pub(crate) fn receive(socket: RawFd, input: &mut BytesMut) -> io::Result<usize> {
     let spare = input.spare_capacity_mut();
     // SAFETY: `spare` is writable memory of this length that nobody else uses, and `recv` writes at most so much.
     let read = unsafe { libc::recv(socket, spare.as_mut_ptr().cast(), spare.len(), 0) };

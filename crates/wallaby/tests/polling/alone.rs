@@ -377,7 +377,7 @@ fn messages_of_one_turn_to_one_peer_share_datagrams() {
 #[test]
 fn what_cannot_be_done_is_refused_with_its_reason() {
     let (world, mut client, mut server) = pair(9);
-    let elsewhere: Address = "tcp://127.0.0.1:9".parse().expect("an address");
+    let elsewhere: Address = "mem://elsewhere".parse().expect("an address");
     let failed = client.call(
         elsewhere.clone(),
         work::one("hop".into()),

@@ -9,6 +9,29 @@ use wallaby::polling::{self, CallOptions, Event, Wait};
 use wallaby::{Address, CallError, Code, Many, One, Service, Status};
 
 use crate::alone::work;
+use crate::proxy::Path;
+
+/// Over what servers are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Udp,
+    Tcp,
+    Unix,
+    /// Each server by another.
+    All,
+}
+
+/// Where a server listens: its number in the chain says where, if they differ.
+fn somewhere(over: Over, number: usize) -> String {
+    match over {
+        Over::Udp => UDP.to_owned(),
+        Over::Tcp => "tcp://127.0.0.1:0".to_owned(),
+        Over::Unix => Path::new().text(), // who listens there removes it
+        Over::All => somewhere([Over::Unix, Over::Udp, Over::Tcp][number % 3], number),
+    }
+}
+
+const ALL: [Over; 4] = [Over::Udp, Over::Tcp, Over::Unix, Over::All];
 
 /// A polling server on a thread of its own, until it is dropped.
 struct Server {
@@ -19,12 +42,12 @@ struct Server {
 
 impl Server {
     /// Each request is handed on along `next`, and the last one answers. `many` also answers itself.
-    fn start(next: Option<Address>) -> Self {
+    fn start(next: Option<Address>, at: String) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let (tell, told) = mpsc::channel();
         let ends = Arc::clone(&over);
         let thread = thread::spawn(move || {
-            let mut endpoint = polling::Endpoint::bind("udp://127.0.0.1:0").expect("a socket");
+            let mut endpoint = polling::Endpoint::bind(&at).expect("a socket");
             serve(&mut endpoint, next);
             tell.send(endpoint.address()).expect("somebody waits");
             while !ends.load(Ordering::Relaxed) {
@@ -52,6 +75,8 @@ impl Drop for Server {
         );
     }
 }
+
+const UDP: &str = "udp://127.0.0.1:0";
 
 fn serve(endpoint: &mut polling::Endpoint, next: Option<Address>) {
     let to = next.clone();
@@ -84,7 +109,7 @@ fn serve(endpoint: &mut polling::Endpoint, next: Option<Address>) {
 }
 
 /// The same on tokio.
-async fn tokio_server(next: Option<Address>) -> wallaby::Endpoint {
+async fn tokio_server(next: Option<Address>, at: &str) -> wallaby::Endpoint {
     let to = next.clone();
     let service = Service::new("test")
         .method(
@@ -119,9 +144,7 @@ async fn tokio_server(next: Option<Address>) -> wallaby::Endpoint {
                 }
             },
         );
-    let builder = wallaby::Endpoint::builder()
-        .listen("udp://127.0.0.1:0")
-        .serve(service);
+    let builder = wallaby::Endpoint::builder().listen(at).serve(service);
     builder.bind().await.expect("a socket")
 }
 
@@ -138,16 +161,17 @@ async fn patience<T>(test: impl Future<Output = T>) -> T {
 
 /// A chain of servers, by turns on tokio and polling, the last of which is polling or not.
 async fn chain(
+    over: Over,
     servers: usize,
     last_is_polling: bool,
 ) -> (Vec<Server>, Vec<wallaby::Endpoint>, Address) {
     let (mut polling, mut tokio, mut next) = (Vec::new(), Vec::new(), None);
     for number in 0..servers {
         next = Some(if (number % 2 == 0) == last_is_polling {
-            polling.push(Server::start(next));
+            polling.push(Server::start(next, somewhere(over, number)));
             polling[polling.len() - 1].address.clone()
         } else {
-            tokio.push(tokio_server(next).await);
+            tokio.push(tokio_server(next, &somewhere(over, number)).await);
             at(&tokio[tokio.len() - 1])
         });
     }
@@ -167,15 +191,30 @@ fn expected(servers: usize) -> Vec<String> {
     all
 }
 
+/// Chains of all kinds: over what, of how many servers, and whether the last one is polling.
+fn cases() -> Vec<(Over, usize, bool)> {
+    let mut all = Vec::new();
+    for over in ALL {
+        let chains = [
+            (1, true),
+            (1, false),
+            (2, true),
+            (2, false),
+            (5, true),
+            (5, false),
+        ];
+        all.extend(chains.map(|(servers, last_is_polling)| (over, servers, last_is_polling)));
+    }
+    all
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_initiator_on_tokio_calls_mixed_chains() {
     patience(async {
-        let client = wallaby::Endpoint::bind("udp://127.0.0.1:0")
-            .await
-            .expect("a socket");
-        for (servers, last_is_polling) in [(1, true), (2, true), (2, false), (5, true), (5, false)]
-        {
-            let (_polling, _tokio, first) = chain(servers, last_is_polling).await;
+        for (over, servers, last_is_polling) in cases() {
+            let here = somewhere(over, 0);
+            let client = wallaby::Endpoint::bind(&here).await.expect("a socket");
+            let (_polling, _tokio, first) = chain(over, servers, last_is_polling).await;
             for _ in 0..3 {
                 let answer = work::at(&client, first.clone()).one("hop".into()).await;
                 assert_eq!(answer.expect("an answer"), "hop");
@@ -205,9 +244,10 @@ fn a_polling_initiator_calls_mixed_chains() {
         .enable_all()
         .build();
     let runtime = runtime.expect("a runtime");
-    let mut client = polling::Endpoint::bind("udp://127.0.0.1:0").expect("a socket");
-    for (servers, last_is_polling) in [(1, false), (2, true), (2, false), (5, true), (5, false)] {
-        let (_polling, _tokio, first) = runtime.block_on(chain(servers, last_is_polling));
+    for (over, servers, last_is_polling) in cases() {
+        let here = somewhere(over, 1);
+        let mut client = polling::Endpoint::bind(&here).expect("a socket");
+        let (_polling, _tokio, first) = runtime.block_on(chain(over, servers, last_is_polling));
         for wait in [Wait::Forever, Wait::Not] {
             let answer = client.ask(
                 first.clone(),
@@ -249,8 +289,8 @@ fn a_polling_initiator_calls_mixed_chains() {
 async fn work_of_an_initiator_that_cannot_be_dialled_is_not_handed_on() {
     patience(async {
         let client = wallaby::Endpoint::client().expect("there is a runtime");
-        let last = Server::start(None);
-        let first = Server::start(Some(last.address.clone()));
+        let last = Server::start(None, UDP.to_owned());
+        let first = Server::start(Some(last.address.clone()), UDP.to_owned());
         let answer = work::at(&client, last.address.clone())
             .one("hop".into())
             .await;
@@ -275,8 +315,8 @@ async fn work_of_an_initiator_that_cannot_be_dialled_is_not_handed_on() {
 async fn a_polling_server_answers_through_a_relay() {
     patience(async {
         let client = wallaby::Endpoint::client().expect("there is a runtime");
-        let last = Server::start(None);
-        let relay = tokio_server(Some(last.address.clone())).await;
+        let last = Server::start(None, UDP.to_owned());
+        let relay = tokio_server(Some(last.address.clone()), UDP).await;
         let answer = work::at(&client, at(&relay)).one("hop".into()).await;
         assert_eq!(answer.expect("an answer"), "hop");
     })
@@ -329,4 +369,86 @@ async fn long_calls_are_watched_over() {
         thread.join().expect("no panic");
     })
     .await;
+}
+
+/// Messages in parts, both ways, between the two drivers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_messages_pass_between_the_drivers() {
+    patience(async {
+        for over in [Over::Tcp, Over::Unix] {
+            let large = "a".repeat(3 << 20);
+            let polling = Server::start(None, somewhere(over, 0));
+            let tokio = tokio_server(None, &somewhere(over, 0)).await;
+            let client = wallaby::Endpoint::client().expect("there is a runtime");
+            let answer = work::at(&client, polling.address.clone());
+            let answer = answer.one(large.clone()).await;
+            assert!(answer.expect("an answer") == large);
+            let to = at(&tokio);
+            let asked = tokio::task::spawn_blocking(move || {
+                let here = somewhere(over, 0);
+                let mut client = polling::Endpoint::bind(&here).expect("a socket");
+                let target = work::one(large.clone());
+                let answer = client.ask(to, target, &CallOptions::default(), Wait::Forever);
+                assert!(answer.expect("an answer") == large);
+            });
+            asked.await.expect("no panic");
+        }
+    })
+    .await;
+}
+
+/// Its sockets are closed by the system: over a stream that is noticed at once, and who dials is refused.
+#[test]
+fn a_server_that_is_gone_is_noticed() {
+    for over in [Over::Tcp, Over::Unix] {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
+        let runtime = runtime.expect("a runtime");
+        let (told, heard) = mpsc::channel();
+        let there = somewhere(over, 0);
+        let server = runtime.block_on(async {
+            let held = Service::new("test").method(
+                &work::ONE,
+                move |_request: wallaby::Request<One<String>>, (_,): (String,)| {
+                    told.send(()).expect("somebody waits");
+                    std::future::pending::<Result<(), Status>>()
+                },
+            );
+            let builder = wallaby::Endpoint::builder().listen(&there).serve(held);
+            builder.bind().await.expect("a socket")
+        });
+        let to = at(&server);
+        let here = somewhere(over, 0);
+        let builder = polling::Endpoint::builder();
+        let builder = builder.ping(Duration::from_millis(20), Duration::from_secs(1000));
+        let mut client = builder.bind(&here).expect("a socket");
+        let call = client.call(to.clone(), work::one("hop".into()), &CallOptions::default());
+        call.expect("it is sent");
+        while heard.try_recv().is_err() {
+            let wait = Wait::For(Duration::from_millis(20));
+            client.turn(wait).expect("the sockets live");
+        }
+        drop(server);
+        runtime.shutdown_background();
+        // It may have said so itself, in its last words.
+        loop {
+            client.turn(Wait::Forever).expect("the sockets live");
+            match client.next_event() {
+                Some(Event::Failed { failure, .. }) => {
+                    break assert!(matches!(*failure, wallaby::Failure::Lost(_)), "{failure}");
+                }
+                Some(Event::Complete { statuses, .. }) => break assert_eq!(statuses, 1),
+                _ => {}
+            }
+        }
+        let target = work::one("hop".into());
+        let failed = client.ask(to, target, &CallOptions::default(), Wait::Forever);
+        let Err(CallError::Failed(wallaby::Failure::NotSent { error, .. })) = failed else {
+            panic!("{failed:?}")
+        };
+        let refused = matches!(error, wallaby::ConnectError::Refused { .. });
+        assert!(refused, "{error}");
+    }
 }

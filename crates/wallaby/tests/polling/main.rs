@@ -1,9 +1,12 @@
-//! Polling endpoints: among themselves over links that lose, double and delay datagrams, in virtual time; and with
+//! Polling endpoints: among themselves over links that lose, double and delay datagrams, and over streams that are slow,
+//! damaged or silent, in virtual time; and with
 //! endpoints on tokio over real sockets.
 
 mod alone;
 mod failures;
 mod hostile;
 mod interop;
+mod proxy;
+mod streams;
 mod trees;
 mod world;

@@ -1,0 +1,357 @@
+//! The other end of a connection: what is known of it, messages that wait for it, and the table of all.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wallaby_proto::call::records::{Sent, Session, Ticket};
+use wallaby_proto::call::watch::Location;
+use wallaby_proto::connection::{Hello, Mark, MethodDefinition};
+use wallaby_proto::datagram::{BySession, SessionId};
+use wallaby_proto::wire::Message;
+use wallaby_proto::{Address, CallId, NodeId, Status};
+
+use super::stream::Stream;
+use crate::error::ConnectError;
+
+/// The credit of calls that are over is forgotten for so many at a time.
+const WORTH_FORGETTING: u64 = 64;
+
+/// What a message costs of the room for waiting ones besides its payload.
+pub(super) const MESSAGE_COST: usize = 64;
+
+/// Which connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct PeerId {
+    slot: u32,
+    /// Never 0.
+    generation: u32,
+}
+
+impl PeerId {
+    /// A number that no other connection ever has.
+    pub(super) fn number(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+
+    /// The connection with this number.
+    pub(super) fn from_number(number: u64) -> Self {
+        Self {
+            slot: number as u32,
+            generation: (number >> 32) as u32,
+        }
+    }
+
+    /// What records call it.
+    pub(super) fn session(self) -> Session {
+        Session(self.number())
+    }
+}
+
+/// Connections.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    slots: Vec<(u32, Option<Box<Peer>>)>,
+    free: Vec<u32>,
+    sessions: BySession<PeerId>,
+    streams: usize,
+}
+
+impl Peers {
+    pub(super) fn insert(&mut self, peer: Peer) -> PeerId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((1, None));
+            self.slots.len() as u32 - 1
+        });
+        let (generation, place) = &mut self.slots[slot as usize];
+        let id = PeerId {
+            slot,
+            generation: *generation,
+        };
+        match &peer.way {
+            Way::Session(session) => drop(self.sessions.insert(*session, id)),
+            Way::Stream(_) => self.streams += 1,
+            Way::Failed(_) => {}
+        }
+        *place = Some(Box::new(peer));
+        id
+    }
+
+    pub(super) fn remove(&mut self, id: PeerId) -> Option<Box<Peer>> {
+        let (generation, place) = self.slots.get_mut(id.slot as usize)?;
+        if *generation != id.generation {
+            return None;
+        }
+        let peer = place.take()?;
+        *generation = generation.wrapping_add(1).max(1);
+        self.free.push(id.slot);
+        match &peer.way {
+            Way::Session(session) => drop(self.sessions.remove(session)),
+            Way::Stream(_) => self.streams -= 1,
+            Way::Failed(_) => {}
+        }
+        Some(peer)
+    }
+
+    pub(super) fn get(&self, id: PeerId) -> Option<&Peer> {
+        match self.slots.get(id.slot as usize)? {
+            (generation, Some(peer)) if *generation == id.generation => Some(peer),
+            _ => None,
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
+        match self.slots.get_mut(id.slot as usize)? {
+            (generation, Some(peer)) if *generation == id.generation => Some(peer),
+            _ => None,
+        }
+    }
+
+    pub(super) fn contains(&self, id: PeerId) -> bool {
+        self.get(id).is_some()
+    }
+
+    /// The connection over a session.
+    pub(super) fn over(&self, session: SessionId) -> Option<PeerId> {
+        self.sessions.get(&session).copied()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// How many of them are streams.
+    pub(super) fn streams(&self) -> usize {
+        self.streams
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PeerId, &Peer)> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(slot, (generation, peer))| {
+            let id = PeerId {
+                slot: slot as u32,
+                generation: *generation,
+            };
+            Some((id, &**peer.as_ref()?))
+        })
+    }
+
+    pub(super) fn ids(&self) -> Vec<PeerId> {
+        self.iter().map(|(id, _)| id).collect()
+    }
+}
+
+/// In place of an address that nobody knows.
+pub(super) fn nobody() -> Address {
+    Address::Mem("nobody".into())
+}
+
+/// By what a connection's messages go.
+#[derive(Debug)]
+pub(super) enum Way {
+    Session(SessionId),
+    Stream(Box<Stream>),
+    /// A dial has failed at once, which is told soon.
+    Failed(ConnectError),
+}
+
+/// The other end of a connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) way: Way,
+    /// Where it is; nobody knows it of a stream that came in.
+    pub(super) at: Option<Address>,
+    /// It was dialled: for whoever is there, or for one life.
+    pub(super) dialled: Option<Option<NodeId>>,
+    /// When it is given up if it is not open.
+    pub(super) until: Option<Duration>,
+    pub(super) hello: Option<Arc<Hello>>,
+    pub(super) node: Option<NodeId>,
+    /// When it was used last.
+    pub(super) used: u64,
+    /// Calls and requests that need it.
+    pub(super) busy: u32,
+    /// The credit of its calls before this one was forgotten last.
+    pub(super) over: Option<CallId>,
+    /// What its method numbers mean here.
+    pub(super) methods: Vec<Result<usize, Refused>>,
+    pub(super) queues: Option<Box<Queues>>,
+}
+
+/// A method that is not served so, and the status that says why.
+#[derive(Debug)]
+pub(super) struct Refused(pub(super) Box<(MethodDefinition, Status)>);
+
+/// Messages that wait for the handshake, for credit, or for room.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    pub(super) controls: VecDeque<Parcel>,
+    pub(super) requests: VecDeque<Parcel>,
+    pub(super) answers: BTreeMap<CallId, VecDeque<Parcel>>,
+}
+
+/// A message on its way out.
+#[derive(Debug)]
+pub(super) struct Parcel {
+    pub(super) message: Message,
+    pub(super) towards: Towards,
+    /// The method of a request.
+    pub(super) method: Option<Arc<MethodDefinition>>,
+    /// What records call it.
+    pub(super) released: Option<(Ticket, Sent)>,
+    /// When its call began, as far as known, for a request onward.
+    pub(super) born: Option<Duration>,
+    pub(super) moves: u8,
+}
+
+/// Where a message goes.
+#[derive(Debug, Clone)]
+pub(super) enum Towards {
+    Server(Address),
+    /// A life by an open connection, or whoever is at the address.
+    Asked(Location),
+    /// The other end of a connection, as long as that is open.
+    Over(PeerId),
+    /// The call's initiator.
+    Initiator {
+        /// Where it says that it is reached.
+        address: Option<Address>,
+        /// The connection that the request came over, and whether that was the initiator's own.
+        came: PeerId,
+        own: bool,
+        /// It is the one small answer of its branch.
+        small: bool,
+        /// The initiator's oldest live call.
+        oldest: u64,
+    },
+}
+
+impl Peer {
+    pub(super) fn new(way: Way, at: Option<Address>, dialled: Option<Option<NodeId>>) -> Self {
+        Self {
+            way,
+            at,
+            dialled,
+            until: None,
+            hello: None,
+            node: None,
+            used: 0,
+            busy: 0,
+            over: None,
+            methods: Vec::new(),
+            queues: None,
+        }
+    }
+
+    pub(super) fn stream(&self) -> Option<&Stream> {
+        match &self.way {
+            Way::Stream(stream) => Some(stream),
+            Way::Session(_) | Way::Failed(_) => None,
+        }
+    }
+
+    pub(super) fn stream_mut(&mut self) -> Option<&mut Stream> {
+        match &mut self.way {
+            Way::Stream(stream) => Some(stream),
+            Way::Session(_) | Way::Failed(_) => None,
+        }
+    }
+
+    /// Where it is, for messages.
+    pub(super) fn server(&self) -> Address {
+        let told = self.hello.as_ref().and_then(|hello| hello.address.clone());
+        self.at.clone().or(told).unwrap_or_else(nobody)
+    }
+
+    /// Whether a message that stands there has not left this endpoint yet; nothing is known of those in datagrams, which are
+    /// sent again by themselves.
+    pub(super) fn is_writing(&self, mark: Mark) -> bool {
+        match (self.stream(), mark) {
+            (Some(stream), Mark::Written(mark)) => !stream.has_written(mark),
+            (Some(_), Mark::Parts(_)) => true,
+            (None, _) => false,
+        }
+    }
+
+    pub(super) fn node(&self) -> Option<NodeId> {
+        self.node
+    }
+
+    pub(super) fn hello(&self) -> Option<&Arc<Hello>> {
+        self.hello.as_ref()
+    }
+
+    /// Whether so many more calls are over that it is worth the while to forget their credit.
+    pub(super) fn is_news(&self, over: CallId) -> bool {
+        self.over.is_none_or(|last| {
+            let more = over.sequence.checked_sub(last.sequence);
+            last.initiator != over.initiator || more.is_none_or(|more| more >= WORTH_FORGETTING)
+        })
+    }
+
+    pub(super) fn queues(&mut self) -> &mut Queues {
+        self.queues.get_or_insert_default()
+    }
+
+    /// Whether anything waits.
+    pub(super) fn holds_messages(&self) -> bool {
+        self.queues.is_some()
+    }
+
+    /// Whether requests wait.
+    pub(super) fn holds_requests(&self) -> bool {
+        let queues = self.queues.as_ref();
+        queues.is_some_and(|queues| !queues.requests.is_empty())
+    }
+
+    /// Whether answers of this call wait.
+    pub(super) fn holds_answers(&self, call: CallId) -> bool {
+        let queues = self.queues.as_ref();
+        queues.is_some_and(|queues| queues.answers.contains_key(&call))
+    }
+}
+
+impl Queues {
+    pub(super) fn is_empty(&self) -> bool {
+        self.controls.is_empty() && self.requests.is_empty() && self.answers.is_empty()
+    }
+
+    pub(super) fn push(&mut self, parcel: Parcel) {
+        match &parcel.message {
+            Message::Request(_) => self.requests.push_back(parcel),
+            Message::Response(response) => self
+                .answers
+                .entry(response.call)
+                .or_default()
+                .push_back(parcel),
+            _ => self.controls.push_back(parcel),
+        }
+    }
+
+    pub(super) fn all(self) -> impl Iterator<Item = Parcel> {
+        let others = self.controls.into_iter().chain(self.requests);
+        others.chain(self.answers.into_values().flatten())
+    }
+}
+
+impl Parcel {
+    pub(super) fn new(message: Message, towards: Towards) -> Self {
+        Self {
+            message,
+            towards,
+            method: None,
+            released: None,
+            born: None,
+            moves: 0,
+        }
+    }
+
+    pub(super) fn cost(&self) -> usize {
+        let payload = match &self.message {
+            Message::Request(request) => request.payload.len(),
+            Message::Response(response) => response.payload.len(),
+            _ => 0,
+        };
+        payload + MESSAGE_COST
+    }
+}

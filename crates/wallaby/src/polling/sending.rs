@@ -1,0 +1,576 @@
+//! How messages leave: which way they take, and what becomes of those that have to wait or cannot be sent.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wallaby_proto::call::records::{Output, Sent, Ticket};
+use wallaby_proto::call::watch::Location;
+use wallaby_proto::connection::{Features, Mark, MethodDefinition, Refusal};
+use wallaby_proto::wire::{Message, Request, Response};
+use wallaby_proto::{Address, CallId, Code, NodeId, RequestId};
+
+use super::core::Core;
+use super::peer::{MESSAGE_COST, Parcel, PeerId, Towards};
+use super::peers::reachable;
+use super::stream::Place;
+use crate::error::{ConnectError, hint};
+use crate::handling::make_too_large;
+
+/// Times that a message of which no byte was sent moves to another connection.
+const MOVES: u8 = 3;
+
+/// How an answer is sent in a session.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Manner {
+    /// Back over its request's own session: it shows no token, and need not be counted if it is small.
+    pub(super) direct: bool,
+    pub(super) counted: bool,
+    pub(super) oldest: u64,
+    pub(super) ticket: Option<Ticket>,
+}
+
+/// The way that a message takes.
+enum Route {
+    Over(PeerId),
+    Dial(Address, Option<NodeId>),
+    Nowhere(ConnectError),
+}
+
+/// What became of a request that was to be handed to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attempt {
+    Sent,
+    /// It is not sent at all: its call is over, or another answer goes in its place.
+    Settled,
+    /// The session does not take it yet.
+    Waits,
+}
+
+impl Core {
+    /// Messages of which no byte was sent go another way.
+    pub(super) fn post_again(&mut self, parcels: impl Iterator<Item = Parcel>) {
+        for mut parcel in parcels {
+            parcel.moves += 1;
+            if parcel.moves > MOVES {
+                let reason = "its connections end before it is sent".to_owned();
+                let server = Address::Mem("several".into());
+                self.undeliverable(parcel, &ConnectError::Closed { server, reason });
+            } else {
+                self.post(parcel);
+            }
+        }
+    }
+
+    /// Whether so many bytes more may wait.
+    pub(super) fn has_room(&self, payload: usize) -> bool {
+        self.waiting + payload + MESSAGE_COST <= self.config.limits.waiting
+    }
+
+    /// Sends a message, now or when that is possible.
+    pub(super) fn post(&mut self, parcel: Parcel) {
+        let way = self.way(&parcel);
+        let dialled = match way {
+            Route::Over(id) => return self.enqueue(id, parcel),
+            Route::Dial(to, expected) => self.dial(&to, expected),
+            Route::Nowhere(error) => Err(error),
+        };
+        match dialled {
+            Ok(id) => self.enqueue(id, parcel),
+            Err(error) => self.undeliverable(parcel, &error),
+        }
+    }
+
+    fn enqueue(&mut self, id: PeerId, parcel: Parcel) {
+        let Some(peer) = self.peers.get(id) else {
+            return;
+        };
+        let waits = match (&parcel.message, &peer.queues) {
+            _ if peer.node.is_none() => true,
+            (_, None) => false,
+            (Message::Request(_), Some(queues)) => !queues.requests.is_empty(),
+            (Message::Response(response), Some(_)) => peer.holds_answers(response.call),
+            (_, Some(queues)) => !queues.controls.is_empty(),
+        };
+        let waiting = if waits {
+            Some(parcel)
+        } else {
+            self.attempt(id, parcel)
+        };
+        if let (Some(parcel), Some(peer)) = (waiting, self.peers.get_mut(id)) {
+            self.waiting += parcel.cost();
+            peer.queues().push(parcel);
+        }
+    }
+
+    fn way(&mut self, parcel: &Parcel) -> Route {
+        match &parcel.towards {
+            Towards::Server(to) => match self.peer_at(to) {
+                Some(id) => Route::Over(id),
+                None => Route::Dial(to.clone(), None),
+            },
+            Towards::Over(id) if self.peers.contains(*id) => Route::Over(*id),
+            Towards::Over(_) => Route::Nowhere(gone()),
+            Towards::Asked(Location { address, node }) => {
+                if let Some(id) = node.and_then(|node| self.peer_with(node)) {
+                    return Route::Over(id);
+                }
+                match address.as_ref().map(reachable) {
+                    Some(Ok(to)) => match self.peer_at(to) {
+                        Some(id) => Route::Over(id),
+                        None => Route::Dial(to.clone(), None),
+                    },
+                    Some(Err(error)) => Route::Nowhere(error),
+                    None => Route::Nowhere(gone()),
+                }
+            }
+            Towards::Initiator { address, came, .. } => {
+                let (address, came) = (address.clone(), *came);
+                self.way_to_initiator(parcel.message.call().initiator, address, came)
+            }
+        }
+    }
+
+    /// The open session by which an answer goes straight to its initiator.
+    pub(super) fn way_back(&mut self, initiator: NodeId, came: PeerId) -> Option<PeerId> {
+        let node = self.peers.get(came).and_then(|peer| peer.node);
+        if node == Some(initiator) {
+            return Some(came);
+        }
+        self.peer_with(initiator)
+    }
+
+    fn way_to_initiator(
+        &mut self,
+        initiator: NodeId,
+        address: Option<Address>,
+        came: PeerId,
+    ) -> Route {
+        if let Some(id) = self.way_back(initiator, came) {
+            return Route::Over(id);
+        }
+        let error = match address
+            .as_ref()
+            .map(|address| (address, reachable(address)))
+        {
+            Some((address, _)) if !self.config.dial_policy.permits(address) => {
+                ConnectError::Forbidden {
+                    server: address.clone(),
+                }
+            }
+            Some((_, Ok(to))) if !self.is_unreachable(to) => {
+                let opening = self.opening.iter().find(|id| {
+                    let peer = self.peers.get(**id);
+                    peer.is_some_and(|peer| {
+                        peer.at.as_ref() == Some(to) && peer.dialled == Some(Some(initiator))
+                    })
+                });
+                return match opening {
+                    Some(id) => Route::Over(*id),
+                    None => Route::Dial(to.clone(), Some(initiator)),
+                };
+            }
+            Some((address, Ok(_))) => ConnectError::Unreachable {
+                server: address.clone(),
+                reason: "it was not reached a moment ago".into(),
+            },
+            Some((_, Err(error))) => error,
+            None => gone(),
+        };
+        // Back along the way that the request came; who is there passes it on.
+        let relays = self.peers.get(came).is_some_and(|peer| peer.node.is_some());
+        if relays {
+            Route::Over(came)
+        } else {
+            Route::Nowhere(error)
+        }
+    }
+
+    /// Sends what can be sent.
+    pub(super) fn pump(&mut self, id: PeerId) {
+        let queues = self.peers.get_mut(id).and_then(|peer| peer.queues.take());
+        let Some(mut queues) = queues else {
+            return;
+        };
+        self.pump_queue(id, &mut queues.controls);
+        self.pump_queue(id, &mut queues.requests);
+        queues.answers.retain(|_, answers| {
+            self.pump_queue(id, answers);
+            !answers.is_empty()
+        });
+        match self.peers.get_mut(id) {
+            // What was sent may have set off more, which now waits here, too.
+            Some(peer) => {
+                let newer = peer.queues.take();
+                newer
+                    .into_iter()
+                    .flat_map(|newer| newer.all())
+                    .for_each(|parcel| queues.push(parcel));
+                peer.queues = Some(queues).filter(|queues| !queues.is_empty());
+            }
+            None => {
+                let left: Vec<Parcel> = queues.all().collect();
+                self.waiting -= left.iter().map(Parcel::cost).sum::<usize>();
+                self.post_again(left.into_iter());
+            }
+        }
+    }
+
+    fn pump_queue(&mut self, id: PeerId, queue: &mut VecDeque<Parcel>) {
+        while let Some(parcel) = queue.pop_front() {
+            let cost = parcel.cost();
+            if let Some(parcel) = self.attempt(id, parcel) {
+                queue.push_front(parcel);
+                return;
+            }
+            self.waiting -= cost;
+        }
+    }
+
+    /// Hands a message to a session; gives it back if it has to wait.
+    fn attempt(&mut self, id: PeerId, parcel: Parcel) -> Option<Parcel> {
+        let Parcel {
+            message,
+            towards,
+            method,
+            released,
+            born,
+            moves,
+        } = parcel;
+        let message = match (message, &towards, &method) {
+            (Message::Request(mut request), _, Some(method)) => {
+                match self.attempt_request(id, &mut request, method, released, born, &towards) {
+                    Attempt::Waits => Message::Request(request),
+                    Attempt::Sent => {
+                        self.note_taken(id, released, request.id);
+                        return None;
+                    }
+                    Attempt::Settled => return None,
+                }
+            }
+            (
+                mut message,
+                Towards::Initiator {
+                    own,
+                    came,
+                    small,
+                    oldest,
+                    ..
+                },
+                _,
+            ) => {
+                let direct = *own && *came == id;
+                let manner = Manner {
+                    direct,
+                    counted: !(direct && *small),
+                    oldest: *oldest,
+                    ticket: released.map(|released| released.0),
+                };
+                if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
+                    self.note_placed(id, released, mark);
+                    return None;
+                }
+                message
+            }
+            (Message::Response(response), ..) => {
+                if self.attempt_again(id, &response, released) {
+                    return None;
+                }
+                Message::Response(response)
+            }
+            (message, ..) => {
+                if let (Message::Ping(ping), Towards::Asked(to)) = (&message, &towards)
+                    && !self.is_meant(id, to)
+                {
+                    self.ping_elsewhere(ping, to, None);
+                    return None;
+                }
+                if self.attempt_control(id, message.clone()).is_some() {
+                    return None;
+                }
+                message
+            }
+        };
+        Some(Parcel {
+            message,
+            towards,
+            method,
+            released,
+            born,
+            moves,
+        })
+    }
+
+    /// Whether who is behind a session is who was meant.
+    fn is_meant(&self, id: PeerId, to: &Location) -> bool {
+        let found = self.peers.get(id).and_then(|peer| peer.node);
+        to.node.is_none() || to.node == found
+    }
+
+    /// A delegation that has waited was taken by a session whose life may not have been known when it was released.
+    fn note_taken(&mut self, id: PeerId, released: Option<(Ticket, Sent)>, request: RequestId) {
+        let node = self.peers.get(id).and_then(|peer| peer.node());
+        if let (Some((ticket, _)), Some(node)) = (released, node) {
+            self.records.delegation_taken(ticket, request, node);
+        }
+    }
+
+    /// Hands a request to a session.
+    pub(super) fn attempt_request(
+        &mut self,
+        id: PeerId,
+        request: &mut Request,
+        method: &Arc<MethodDefinition>,
+        released: Option<(Ticket, Sent)>,
+        born: Option<Duration>,
+        towards: &Towards,
+    ) -> Attempt {
+        let initial =
+            released.is_none() && request.call.initiator == self.node && request.depth == 0;
+        if initial && self.is_over(request.call.sequence) {
+            return Attempt::Settled;
+        }
+        if let Some((ticket, sent)) = released
+            && !self.records.may_send(ticket)
+        {
+            self.records.dropped(ticket, sent);
+            return Attempt::Settled;
+        }
+        match self.send_request(id, request, method, born) {
+            Ok(mark) => {
+                match released {
+                    Some(_) => self.note_placed(id, released, mark),
+                    None => self.root_sent(request.call.sequence, request.id, id, mark),
+                }
+                Attempt::Sent
+            }
+            Err(Refusal::Blocked | Refusal::NotOpen) => Attempt::Waits,
+            Err(refusal) => {
+                if let Towards::Server(to) = towards {
+                    self.request_refused(request, to, released, refusal);
+                }
+                Attempt::Settled
+            }
+        }
+    }
+
+    /// Hands a request to a connection.
+    pub(super) fn send_request(
+        &mut self,
+        id: PeerId,
+        request: &mut Request,
+        method: &MethodDefinition,
+        born: Option<Duration>,
+    ) -> Result<Mark, Refusal> {
+        let Some(hello) = self.peers.get(id).and_then(|peer| peer.hello()) else {
+            return Err(Refusal::NotOpen);
+        };
+        if let (Some(born), true) = (born, hello.features.contains(Features::AGE)) {
+            request.options.get_or_insert_default().age = Some(self.raw.saturating_sub(born));
+        }
+        if let Some(key) = self.config.cluster_keys.first() {
+            key.seal(request, hello.node, self.address.as_ref());
+        }
+        let now = self.now;
+        let mut carrier = self.carrier(id).ok_or(Refusal::NotOpen)?;
+        if !carrier.confirm(now) {
+            return Err(Refusal::Blocked);
+        }
+        let mark = carrier.send_request(request, method)?;
+        self.use_peer(id);
+        Ok(mark)
+    }
+
+    pub(super) fn use_peer(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.used = self.used;
+        }
+    }
+
+    /// A message that a request released stands there in a peer's output; of one that travels in parts that is only known
+    /// once it has left.
+    pub(super) fn note_placed(&mut self, id: PeerId, released: Option<(Ticket, Sent)>, mark: Mark) {
+        let Some((ticket, sent)) = released else {
+            return;
+        };
+        match mark {
+            Mark::Written(mark) => self.records.placed(ticket, sent, output(id, mark)),
+            Mark::Parts(number) => self.note_large(id, number, Place::Released(ticket, sent)),
+        }
+    }
+
+    pub(super) fn note_large(&mut self, id: PeerId, number: u64, place: Place) {
+        if let Some(stream) = self.peers.get_mut(id).and_then(|peer| peer.stream_mut()) {
+            stream.large.push((number, place));
+        }
+    }
+
+    /// Hands an answer to a connection; `None` if it has to wait. One that its initiator does not take becomes a status.
+    pub(super) fn attempt_answer(
+        &mut self,
+        id: PeerId,
+        message: &mut Message,
+        manner: Manner,
+    ) -> Option<Mark> {
+        let Message::Response(response) = message else {
+            return self.attempt_control(id, shown(message.clone(), manner.direct));
+        };
+        let token = response.token;
+        if manner.direct {
+            response.token = None;
+        }
+        let sent = self.send_response(id, response, manner);
+        if sent.is_none() {
+            response.token = token;
+        }
+        sent
+    }
+
+    fn send_response(
+        &mut self,
+        id: PeerId,
+        response: &mut Response,
+        manner: Manner,
+    ) -> Option<Mark> {
+        let over = CallId {
+            sequence: manner.oldest,
+            ..response.call
+        };
+        let peer = self.peers.get_mut(id)?;
+        let forget = manner.counted && peer.is_news(over);
+        if forget {
+            peer.over = Some(over);
+        }
+        let mut carrier = self.carrier(id)?;
+        if forget {
+            carrier.forget_calls(over);
+        }
+        let (size, limit) = match carrier.send_response(response, manner.counted) {
+            Ok(mark) => return Some(mark),
+            Err(Refusal::TooLarge { size, limit }) => (size, limit),
+            Err(_) => return None,
+        };
+        let hint = hint(limit, carrier.is_over_datagrams());
+        make_too_large(response, (size, limit), hint, self.address.as_ref());
+        if let Some(ticket) = manner.ticket {
+            self.records.response_replaced(ticket, response);
+        }
+        // Not counted: it is small, and counting it could only make it wait.
+        match self.carrier(id)?.send_response(response, false) {
+            Ok(mark) => Some(mark),
+            Err(Refusal::Blocked | Refusal::NotOpen) => None,
+            Err(_) => {
+                self.counters.undeliverable += 1;
+                Some(Mark::Written(0))
+            }
+        }
+    }
+
+    /// Sends an answer again; if that has to wait, the initiator asks for it once more. Whether it is out of the way.
+    fn attempt_again(
+        &mut self,
+        id: PeerId,
+        response: &Response,
+        released: Option<(Ticket, Sent)>,
+    ) -> bool {
+        let Some((ticket, sent)) = released else {
+            return true;
+        };
+        let Some(mut carrier) = self.carrier(id) else {
+            self.records.dropped(ticket, sent);
+            return true;
+        };
+        match carrier.send_response(response, true) {
+            Ok(mark) => self.note_placed(id, released, mark),
+            // No status goes in its place: the first copy may still arrive, by a way that takes it.
+            Err(Refusal::TooLarge { .. }) => self.records.too_large(ticket, response.index),
+            Err(_) => self.records.dropped(ticket, sent),
+        }
+        true
+    }
+
+    /// Hands a message that needs no credit to a connection; `None` if it has to wait.
+    pub(super) fn attempt_control(&mut self, id: PeerId, message: Message) -> Option<Mark> {
+        self.carrier(id)?.send_control(message).ok()
+    }
+
+    /// A message reaches nobody.
+    pub(super) fn undeliverable(&mut self, parcel: Parcel, error: &ConnectError) {
+        let Parcel {
+            message,
+            towards,
+            released,
+            ..
+        } = parcel;
+        match (message, towards) {
+            (Message::Request(request), Towards::Server(to)) => match released {
+                Some(_) => self.answer_for(
+                    &request,
+                    &to,
+                    released,
+                    Code::Unavailable,
+                    &error.to_string(),
+                ),
+                None => self.not_sent(request.call.sequence, request.id, error.clone()),
+            },
+            (Message::Ping(ping), Towards::Asked(to)) => {
+                self.ping_elsewhere(&ping, &to, Some(error));
+            }
+            _ => {
+                self.counters.undeliverable += 1;
+                if let Some((ticket, sent)) = released {
+                    self.records.dropped(ticket, sent);
+                }
+            }
+        }
+    }
+
+    /// A request is not taken by its server's session at all.
+    fn request_refused(
+        &mut self,
+        request: &Request,
+        to: &Address,
+        released: Option<(Ticket, Sent)>,
+        refusal: Refusal,
+    ) {
+        if released.is_none() {
+            return self.root_refused(request.call.sequence, request.id, to, refusal);
+        }
+        let hint = match refusal {
+            Refusal::TooLarge { limit, .. } => hint(limit, matches!(to, Address::Udp(_))),
+            _ => "",
+        };
+        self.answer_for(
+            request,
+            to,
+            released,
+            Code::ResourceExhausted,
+            &format!("{refusal}{hint}"),
+        );
+    }
+}
+
+fn gone() -> ConnectError {
+    ConnectError::Closed {
+        server: Address::Mem("initiator".into()),
+        reason: "its connection has ended, and it is not reached elsewhere".into(),
+    }
+}
+
+/// Where a message stands.
+pub(super) fn output(id: PeerId, mark: u64) -> Output {
+    Output {
+        session: id.session(),
+        mark,
+    }
+}
+
+/// A message as it must be over this session: one that comes directly shows no token.
+fn shown(mut message: Message, direct: bool) -> Message {
+    match &mut message {
+        Message::End(end) if direct => end.token = None,
+        Message::Pong(pong) if direct => pong.token = None,
+        _ => {}
+    }
+    message
+}

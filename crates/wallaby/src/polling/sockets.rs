@@ -1,0 +1,146 @@
+//! The operating system's stream sockets, nonblocking: connections, and where they come in.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use bytes::BytesMut;
+use wallaby_proto::Address;
+
+use crate::error::BindError;
+use crate::transport::{SocketFile, bare, connecting, listen_unix, receive};
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Socket(OwnedFd);
+
+impl Socket {
+    /// Begins a connection to an address; whether it is there already. `None` if no transport here has its scheme.
+    pub(super) fn dial(to: &Address) -> Option<io::Result<(Self, bool)>> {
+        Some(match to {
+            Address::Tcp(to) => connecting::tcp(*to).and_then(|(socket, connected)| {
+                hurry(&socket)?;
+                Ok((Self(socket), connected))
+            }),
+            Address::Unix(path) => connecting::unix(Path::new(&**path))
+                .map(|(socket, connected)| (Self(socket), connected)),
+            _ => return None,
+        })
+    }
+
+    /// What has become of a connection that was begun: an error, or none.
+    pub(super) fn take_error(&self) -> io::Result<()> {
+        match bare::take_error(self.descriptor())? {
+            None => Ok(()),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Appends what is there, as far as it fits the spare room of `input`; zero bytes mean that nothing more comes.
+    pub(super) fn read(&self, input: &mut BytesMut) -> io::Result<usize> {
+        receive(self.descriptor(), input)
+    }
+
+    /// Writes as much as fits now.
+    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the bytes are read during the call only, and there are so many.
+        let written =
+            unsafe { libc::send(self.descriptor(), bytes.as_ptr().cast(), bytes.len(), flags) };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Ends the connection in both directions; what was written still arrives.
+    pub(super) fn shut_down(&self) {
+        // SAFETY: the call takes numbers only. An error means that the peer was faster.
+        let _ = unsafe { libc::shutdown(self.descriptor(), libc::SHUT_RDWR) };
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Small messages leave at once. Acknowledgements go along with data or wait for the kernel's timer: where messages flow in
+/// one direction, one for each would cost as much as the message.
+fn hurry(socket: &OwnedFd) -> io::Result<()> {
+    let (on, off): (libc::c_int, libc::c_int) = (1, 0);
+    let socket = socket.as_raw_fd();
+    bare::set_option(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, on)?;
+    bare::set_option(socket, libc::IPPROTO_TCP, libc::TCP_QUICKACK, off)
+}
+
+/// Where connections come in.
+#[derive(Debug)]
+pub(super) enum Listener {
+    Tcp(TcpListener),
+    Unix {
+        // Removed first: once nobody listens, another endpoint may put its own there.
+        _file: SocketFile,
+        listener: UnixListener,
+    },
+}
+
+impl Listener {
+    /// Listens; returns the address as others see it.
+    pub(super) fn bind(address: &Address) -> Result<(Self, Address), BindError> {
+        let failed = |source| BindError::Listen {
+            address: address.clone(),
+            source,
+        };
+        match address {
+            Address::Tcp(socket) => {
+                let (listener, socket) = bind_tcp(*socket).map_err(failed)?;
+                Ok((Self::Tcp(listener), Address::Tcp(socket)))
+            }
+            Address::Unix(path) => {
+                let path = Path::new(&**path);
+                let listener = listen_unix(path, UnixListener::bind).map_err(failed)?;
+                let file = SocketFile::new(path);
+                listener.set_nonblocking(true).map_err(failed)?;
+                let listener = Self::Unix {
+                    listener,
+                    _file: file,
+                };
+                Ok((listener, address.clone()))
+            }
+            _ => Err(BindError::NoTransport {
+                address: address.clone(),
+            }),
+        }
+    }
+
+    /// The next connection; `WouldBlock` if there is none.
+    pub(super) fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Self::Tcp(listener) => {
+                let stream = listener.accept()?.0;
+                stream.set_nonblocking(true)?;
+                let socket = OwnedFd::from(stream);
+                hurry(&socket)?;
+                Ok(Socket(socket))
+            }
+            Self::Unix { listener, .. } => {
+                let stream = listener.accept()?.0;
+                stream.set_nonblocking(true)?;
+                Ok(Socket(stream.into()))
+            }
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        match self {
+            Self::Tcp(listener) => listener.as_raw_fd(),
+            Self::Unix { listener, .. } => listener.as_raw_fd(),
+        }
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    let local = listener.local_addr()?;
+    Ok((listener, local))
+}

@@ -97,8 +97,8 @@ impl Udp {
     pub(super) fn unbound() -> Self {
         Self {
             local: (Ipv4Addr::UNSPECIFIED, 0).into(),
-            socket: None,
             inbox: Inbox::new(),
+            socket: None,
             epoch: Instant::now(),
             tick: tick(),
             timeout: Duration::ZERO,

@@ -376,7 +376,10 @@ impl Core {
                     Some(_) => {}
                 }
             }
-            self.note_unreachable(at);
+            // Who takes a connection and closes it may be about to die: it is asked again with the next ping.
+            if !matches!(why, Some(ConnectError::Closed { .. })) {
+                self.note_unreachable(at);
+            }
         }
         self.ping_by_relays(ping);
         self.follow(ping.call.sequence);

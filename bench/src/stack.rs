@@ -103,7 +103,7 @@ pub enum Own {
     WallabyPolling,
     /// The same over UDP, but it waits by an epoll, as an endpoint with further sockets does.
     WallabyPollingEpoll,
-    /// Wallaby, with its processor time split into parts by a [`meter`](crate::meter) that takes some itself.
+    /// Wallaby, with its processor time split into parts by a [`meter`] that takes some itself.
     WallabySplit,
 }
 

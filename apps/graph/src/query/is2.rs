@@ -8,7 +8,7 @@
 //!
 //! What is found of a row travels with the request; whoever completes rows answers the client. A post of the person
 //! needs no hop to its author, whose name is known from the first hop. Each server goes up all threads that it is asked
-//! about as far as it knows them, and asks each other server once: see [`step`](super::step).
+//! about as far as it knows them, and asks each other server once: see [`step`].
 
 use super::DEEPEST_THREAD;
 use super::step::{self, by_calls};

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The friends are read once, for all rows: so a friendship that begins meanwhile shows in all rows or in none. Whatever one
-//! server is asked by another it is asked in one request: see [`step`](super::step).
+//! server is asked by another it is asked in one request: see [`step`].
 
 use super::step::{self, Found, by_calls};
 use crate::client::{Answers, Client};

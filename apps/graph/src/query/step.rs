@@ -3,7 +3,7 @@
 //! sends more requests for it than there are other servers.
 //!
 //! Both forms take the same steps at the same servers. In the multi-hop form a server answers its rows and passes on what is
-//! left ([`Server::take`]); in the plain form both go back to the client, which asks on ([`by_calls`]), for each server as
+//! left (`Server::take`); in the plain form both go back to the client, which asks on (`by_calls`), for each server as
 //! soon as it knows that there is something to ask.
 
 use crate::client::Client;

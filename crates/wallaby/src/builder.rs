@@ -49,8 +49,8 @@ pub struct Limits {
     /// for each chunk that they came in: large arguments, and all that is stored before it is passed on. All of them
     /// together. Beyond: the server gives the message up, with the status `ResourceExhausted`. Default 64 MiB.
     pub stored: u64,
-    /// Bytes of answers that go back along lines of servers ([`crate::Answers::Gathered`]) and wait for others, each with 64
-    /// besides its payload, all together; those of one line half of [`call`](Self::call) at most. Beyond: they go on at once,
+    /// Bytes of answers that go back along lines of servers ([`crate::Answers::Gathered`]) and wait for others, each with what
+    /// it takes in memory besides its payload, all together; those of one line half of [`call`](Self::call) at most. Beyond: they go on at once,
     /// without waiting. Default 16 MiB.
     pub gathered: u64,
 }

@@ -20,8 +20,8 @@ use crate::handling::Handling;
 use crate::relay::Passing;
 use crate::timer;
 
-/// What an answer costs besides its payload.
-const EACH: u64 = 64;
+/// What a message costs besides its payload.
+const EACH: u64 = size_of::<Other>() as u64;
 
 /// Requests of lines whose answers are gathered, while they wait for those from behind.
 #[derive(Debug, Default)]

@@ -182,7 +182,11 @@ impl Inbox {
     /// Forgets what was received, whose headers the system has changed; where there were many there is room for more.
     fn make_room(&mut self) {
         for slot in 0..self.filled {
-            if self.rooms[slot].capacity() < ROOM {
+            // Where its room was handed out, what is left of it begins elsewhere.
+            let room = &self.rooms[slot];
+            if room.capacity() < ROOM
+                || !std::ptr::eq(room.as_ptr(), self.vectors[slot].iov_base.cast())
+            {
                 self.prepare(slot);
             }
             let header = &mut self.headers[slot].msg_hdr;

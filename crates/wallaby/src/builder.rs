@@ -49,9 +49,9 @@ pub struct Limits {
     /// for each chunk that they came in: large arguments, and all that is stored before it is passed on. All of them
     /// together. Beyond: the server gives the message up, with the status `ResourceExhausted`. Default 64 MiB.
     pub stored: u64,
-    /// Bytes of answers that go back along lines of servers ([`crate::Answers::Gathered`]) and wait for others, each with what
-    /// it takes in memory besides its payload, all together; those of one line half of [`call`](Self::call) at most. Beyond: they go on at once,
-    /// without waiting. Default 16 MiB.
+    /// Bytes of answers that go back along lines of servers ([`crate::Answers::Gathered`]) and wait for others, each with
+    /// what it takes in memory besides its payload, all together; those of one line half of [`call`](Self::call) at most.
+    /// Beyond: they go on at once, without waiting. Default 16 MiB.
     pub gathered: u64,
 }
 

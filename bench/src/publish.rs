@@ -38,7 +38,8 @@ pub struct Page {
     pub program: &'static str,
     /// What is measured for it, in order.
     pub jobs: Vec<Job>,
-    /// Places filled from all rows at once, a slice for each job: their names, and what stands there.
+    /// Places filled from all rows at once, a slice for each job, empty if it was not measured: their names, and what stands
+    /// there.
     pub summaries: Vec<(&'static str, Summary)>,
     /// What could not be measured here, and why.
     pub skipped: Vec<String>,
@@ -311,6 +312,7 @@ fn sections(page: &Page, results: &Path) -> Result<Vec<(&'static str, String)>> 
     for job in &page.jobs {
         let Some(measured) = Measured::read(results, job)? else {
             sections.push((job.name, "Not measured yet.\n".into()));
+            rows.push(Vec::new());
             continue;
         };
         sections.push((job.name, job.section(&measured)));

@@ -167,7 +167,8 @@ fn page() -> Page {
 
 fn promises(jobs: &[Vec<Row>]) -> String {
     let mut text = "| promised | where | found | |\n|---|---|---:|---|\n".to_owned();
-    for promise in jobs.iter().flat_map(|rows| promise::of(rows)) {
+    let named = JOBS.iter().map(|(name, ..)| name).zip(jobs);
+    for promise in named.flat_map(|(name, rows)| promise::of(name, rows)) {
         let kept = if promise.kept { "kept" } else { "**not kept**" };
         // Writing to a string can't fail.
         let _ = writeln!(

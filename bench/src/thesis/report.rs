@@ -166,16 +166,18 @@ fn page() -> Page {
 }
 
 fn promises(jobs: &[Vec<Row>]) -> String {
-    let mut text = "| promised | where | found | |\n|---|---|---:|---|\n".to_owned();
-    let named = JOBS.iter().map(|(name, ..)| name).zip(jobs);
-    for promise in named.flat_map(|(name, rows)| promise::of(name, rows)) {
-        let kept = if promise.kept { "kept" } else { "**not kept**" };
-        // Writing to a string can't fail.
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {kept} |",
-            promise.what, promise.place, promise.found
-        );
+    let mut text =
+        "| promised | where | measured by | found | |\n|---|---|---|---:|---|\n".to_owned();
+    for ((job, ..), rows) in JOBS.iter().zip(jobs) {
+        for promise in promise::of(rows) {
+            let kept = if promise.kept { "kept" } else { "**not kept**" };
+            // Writing to a string can't fail.
+            let _ = writeln!(
+                text,
+                "| {} | {} | {job} | {} | {kept} |",
+                promise.what, promise.place, promise.found
+            );
+        }
     }
     text
 }

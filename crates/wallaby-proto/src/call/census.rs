@@ -171,10 +171,9 @@ mod tests {
             for _ in 0..200 {
                 let path = paths[random.index(paths.len())];
                 let known = initiator.find(&path);
+                let number = random.below(2) as u32;
                 match (random.below(6), known) {
-                    (0, _) => {
-                        drop(initiator.handle_response(&response(path, random.below(2) as u32)))
-                    }
+                    (0, _) => drop(initiator.handle_response(&response(path, number))),
                     (1, Some(_)) => drop(initiator.handle_end(&End {
                         call: call(),
                         relays: 0,
@@ -187,9 +186,7 @@ mod tests {
                         manifest: None,
                         options: None,
                     })),
-                    (2, Some(position)) => {
-                        drop(initiator.discover(position, random.below(2) as u32))
-                    }
+                    (2, Some(position)) => drop(initiator.discover(position, number)),
                     (3, Some(position)) => lose(&mut initiator, position),
                     (4, _) => drop(initiator.next_change()),
                     (5, Some(position)) if random.below(4) == 0 => initiator.forget_end(position),

@@ -20,18 +20,24 @@ pub const SAME_: u32 = 15;
 /// `T` of the interface.
 pub const T_: u32 = 5;
 
-/// `wide` of the interface.
+/// See http\://example.com/a\_b
+/// \~\~\~\~\~\~\~\~\~\~\~
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Wide {
-    /// `a`.
+    /// See http\://example.com/a\_b
+    /// \~\~\~\~\~\~\~\~\~\~\~
     pub a: i64,
-    /// `b`.
+    /// See http\://example.com/a\_b
+    /// \~\~\~\~\~\~\~\~\~\~\~
     pub b: u64,
-    /// `c`.
+    /// See http\://example.com/a\_b
+    /// \~\~\~\~\~\~\~\~\~\~\~
     pub c: i32,
-    /// `d`.
+    /// See http\://example.com/a\_b
+    /// \~\~\~\~\~\~\~\~\~\~\~
     pub d: u16,
-    /// `e`.
+    /// See http\://example.com/a\_b
+    /// \~\~\~\~\~\~\~\~\~\~\~
     pub e: u32,
 }
 

@@ -16,6 +16,7 @@ use crate::names;
 pub(super) fn emit(model: &Model, source: &str, with_methods: bool) -> syn::Result<String> {
     let emitter = Emitter {
         model,
+        inexact: inexact(model),
         with_methods,
     };
     let mut code = format!(
@@ -67,8 +68,33 @@ fn spaced(code: &str) -> String {
     spaced
 }
 
+/// Which types hold what may be unequal to itself, in the end: numbers with a fraction, types from elsewhere.
+fn inexact(model: &Model) -> Vec<bool> {
+    let is_inexact = |kind: &Type| matches!(kind, Type::Scalar("f32" | "f64") | Type::External(_));
+    let mut users = vec![Vec::new(); model.types.len()];
+    let mut open = Vec::new();
+    for (at, known) in model.types.iter().enumerate() {
+        for kind in known.shape.forms().filter_map(Form::element) {
+            match kind {
+                Type::Defined(part) => users[*part].push(at),
+                kind if is_inexact(kind) => open.push(at),
+                _ => {}
+            }
+        }
+    }
+    let mut found = vec![false; model.types.len()];
+    while let Some(at) = open.pop() {
+        if !std::mem::replace(&mut found[at], true) {
+            open.extend(&users[at]);
+        }
+    }
+    found
+}
+
 struct Emitter<'a> {
     model: &'a Model,
+    /// By type.
+    inexact: Vec<bool>,
     with_methods: bool,
 }
 
@@ -458,16 +484,10 @@ impl<'a> Emitter<'a> {
     }
 
     fn derives(&self, at: usize) -> TokenStream {
-        let is_exact = |at: usize| {
-            let mut elements = self.model.types[at].shape.forms().filter_map(Form::element);
-            elements.all(|kind| !matches!(kind, Type::Scalar("f32" | "f64") | Type::External(_)))
-        };
-        let all = 0..self.model.types.len();
-        let mut parts = all.filter(|&part| part == at || self.model.reaches(at, part, |_| true));
-        if parts.all(is_exact) {
-            quote!(#[derive(Clone, Debug, PartialEq, Eq, Hash)])
-        } else {
+        if self.inexact[at] {
             quote!(#[derive(Clone, Debug, PartialEq)])
+        } else {
+            quote!(#[derive(Clone, Debug, PartialEq, Eq, Hash)])
         }
     }
 

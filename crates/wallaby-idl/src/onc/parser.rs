@@ -405,8 +405,8 @@ impl<'a> Parser<'a> {
     /// The name after the braces that are about to open, without reading them. Empty if there is none: then the
     /// body is read, and the error found where the name is missing.
     fn name_after_body(&self) -> String {
-        let after = self.after_body().iter();
-        let name = after.skip_while(|token| token.is("*")).next();
+        let mut after = self.after_body().iter();
+        let name = after.find(|token| !token.is("*"));
         name.and_then(Token::name).unwrap_or_default().to_owned()
     }
 

@@ -36,9 +36,13 @@ pub(crate) fn constant_case(name: &str) -> String {
 /// The identifier of this text: raw (`r#type`) where it is a keyword, `None` where no identifier can have it
 /// (`crate`, `self`, `super`).
 pub(crate) fn identifier(text: &str, span: Span) -> Option<Ident> {
-    let identifier =
-        syn::parse_str::<Ident>(text).or_else(|_| syn::parse_str::<Ident>(&format!("r#{text}")));
-    let mut identifier = identifier.ok()?;
+    // A keyword since edition 2024, which the parser does not know as one.
+    let plain = match text {
+        "gen" => None,
+        _ => syn::parse_str::<Ident>(text).ok(),
+    };
+    let raw = || syn::parse_str::<Ident>(&format!("r#{text}")).ok();
+    let mut identifier = plain.or_else(raw)?;
     identifier.set_span(span);
     Some(identifier)
 }
@@ -77,6 +81,7 @@ mod tests {
         let text = |name| identifier(name, Span::call_site()).map(|found| found.to_string());
         assert_eq!(text("index").as_deref(), Some("index"));
         assert_eq!(text("type").as_deref(), Some("r#type"));
+        assert_eq!(text("gen").as_deref(), Some("r#gen"));
         assert_eq!(text("crate"), None);
     }
 }

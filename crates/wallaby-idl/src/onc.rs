@@ -18,6 +18,7 @@ mod emit;
 mod expression;
 mod lexer;
 mod lists;
+mod macros;
 pub mod model;
 mod naming;
 mod parser;
@@ -277,8 +278,12 @@ fn read(path: &Path) -> Result<String, CompileError> {
         path: path.to_path_buf(),
         error,
     })?;
-    // Old files have comments in old encodings.
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    Ok(decoded(&text))
+}
+
+/// Old files have comments in old encodings.
+fn decoded(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).into_owned()
 }
 
 fn fail(message: &str) -> ! {

@@ -162,12 +162,20 @@ fn wrong_lines_for_the_preprocessor() {
         "1:1: error: expected a number or the name of a constant, found the end of the file",
     );
     check_text(
-        "#define F(x) x",
-        "1:1: error: expected a constant: `F` has parameters",
+        "#define F(x, 1) x",
+        "1:1: error: expected names between `(` and `)` after `F`",
     );
     check_text(
-        "#define A A\n#if A\n#endif",
-        "1:1: error: `A` is defined by itself",
+        "#define F(x) x\nconst A = F(1, 2);",
+        "2:11: error: expected 1 arguments of `F`, found 2",
+    );
+    check_text(
+        "#define F(x) x\nconst A = F(1;\n",
+        "2:11: error: expected `)` after the arguments of `F`",
+    );
+    check_text(
+        "#define A 1 /* no end\n",
+        "1:1: error: expected `*/` somewhere after this",
     );
     check_text(
         "#include \"missing.h\"",
@@ -213,6 +221,26 @@ fn what_is_too_much_is_refused() {
     check_text(
         &bomb,
         "21:11: error: the definition of this name is too long",
+    );
+    // The same with nothing in the end; and constants of constants.
+    let mut bomb = bomb.replace("const B = A0;", "#define A20\nconst A0 B = 1;");
+    check_text(
+        &bomb,
+        "22:7: error: the definition of this name is too long",
+    );
+    bomb.clear();
+    for level in 0..60 {
+        bomb.push_str(&format!("const A{level} = A{0} | A{0};\n", level + 1));
+    }
+    bomb.push_str("const A60 = 1;");
+    let compiled = Compiler::new().compile_text("a.x", bomb);
+    assert!(compiled.expect("it compiles").contains("A0: u32 = 1;"));
+    let names: String = (0..10_000)
+        .map(|level| format!("#define A{level} A{}\n", level + 1))
+        .collect();
+    check_text(
+        &(names + "const B = A0;"),
+        "10001:11: error: the definition of this name is too long",
     );
     let types = format!(
         "struct a {{ {} int x; {} }};",
@@ -263,6 +291,32 @@ fn build_scripts_get_a_file_and_what_it_depends_on() {
     assert_eq!(read, [source, target.join("times.x")]);
     let code = fs::read_to_string(target.join("clock.rs")).expect("it is written");
     assert!(code.contains("pub struct Clock"), "{code}");
+}
+
+/// Files from everywhere: a mark at the beginning, lines that end as DOS ends them, old encodings, lines joined, names
+/// that are the same in Rust.
+#[test]
+fn what_others_wrote_is_taken() {
+    let folder = env::temp_dir().join(format!("wallaby-idl-others-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a temporary folder");
+    fs::write(folder.join("old.x"), b"/* caf\xe9 */\r\n#define N 3").expect("it can be written");
+    let text = "\u{feff}#include \"old.x\"\r\n#if N == \\\r\n 3 /* two\r\n lines */\r\ntypedef hyper int wide \\\r\n[N];\r\n#endif\r\n\
+        struct point { int x; int X; };\r\nstruct Point { struct { quadruple wide<>; } *x; };\r\nstruct Point_x { int y; };\r\n\
+        typedef enum { A } *few;";
+    let file = folder.join("file.x");
+    fs::write(&file, text).expect("it can be written");
+    let code = Compiler::new().compile(&file).expect("it compiles");
+    for part in [
+        "pub struct Wide(pub [i64; 3]);",
+        "pub x_: i32,",
+        "pub struct Point_ {",
+        "pub x: Option<PointX_>,",
+        "pub wide: Vec<Quadruple>,",
+        "pub struct Few(pub Option<FewFew>);",
+    ] {
+        assert!(code.contains(part), "expected {part} in {code}");
+    }
+    fs::remove_dir_all(&folder).expect("it is there");
 }
 
 /// SplitMix64.

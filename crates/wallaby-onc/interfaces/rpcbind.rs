@@ -731,7 +731,7 @@ pub mod rpcbind {
                 match procedure {
                     NOTHING => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        self.0.nothing(caller).await?;
+                        Server::nothing(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     SET => {
@@ -739,7 +739,7 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((PortMapping::decode(reader)?,)),
                         )?;
-                        let result = self.0.set(caller, argument).await?;
+                        let result = Server::set(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -750,7 +750,7 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((PortMapping::decode(reader)?,)),
                         )?;
-                        let result = self.0.unset(caller, argument).await?;
+                        let result = Server::unset(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -761,7 +761,7 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((PortMapping::decode(reader)?,)),
                         )?;
-                        let result = self.0.getport(caller, argument).await?;
+                        let result = Server::getport(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -769,7 +769,7 @@ pub mod rpcbind {
                     }
                     DUMP => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        let result = self.0.dump(caller).await?;
+                        let result = Server::dump(&self.0, caller).await?;
                         service::results(|writer| {
                             writer.list(&result, |writer, each| each.encode(writer))?;
                             Ok(())
@@ -780,7 +780,7 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((PortCall::decode(reader)?,)),
                         )?;
-                        let result = self.0.callit(caller, argument).await?;
+                        let result = Server::callit(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1105,7 +1105,7 @@ pub mod rpcbind {
                 match procedure {
                     NOTHING => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        self.0.nothing(caller).await?;
+                        Server::nothing(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     SET => {
@@ -1113,7 +1113,7 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((Rpcb::decode(reader)?,)),
                         )?;
-                        let result = self.0.set(caller, argument).await?;
+                        let result = Server::set(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1124,7 +1124,7 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((Rpcb::decode(reader)?,)),
                         )?;
-                        let result = self.0.unset(caller, argument).await?;
+                        let result = Server::unset(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1135,7 +1135,7 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((Rpcb::decode(reader)?,)),
                         )?;
-                        let result = self.0.getaddr(caller, argument).await?;
+                        let result = Server::getaddr(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             writer.text(&result, None)?;
                             Ok(())
@@ -1143,7 +1143,7 @@ pub mod rpcbind {
                     }
                     DUMP => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        let result = self.0.dump(caller).await?;
+                        let result = Server::dump(&self.0, caller).await?;
                         service::results(|writer| {
                             writer.list(&result, |writer, each| each.encode(writer))?;
                             Ok(())
@@ -1154,7 +1154,7 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((RemoteCall::decode(reader)?,)),
                         )?;
-                        let result = self.0.callit(caller, argument).await?;
+                        let result = Server::callit(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1162,7 +1162,7 @@ pub mod rpcbind {
                     }
                     GETTIME => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        let result = self.0.gettime(caller).await?;
+                        let result = Server::gettime(&self.0, caller).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1173,7 +1173,8 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((reader.text(None)?,)),
                         )?;
-                        let result = self.0.uaddr2_taddr(caller, argument).await?;
+                        let result = Server::uaddr2_taddr(&self.0, caller, argument)
+                            .await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1184,7 +1185,8 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((TransportAddress::decode(reader)?,)),
                         )?;
-                        let result = self.0.taddr2_uaddr(caller, argument).await?;
+                        let result = Server::taddr2_uaddr(&self.0, caller, argument)
+                            .await?;
                         service::results(|writer| {
                             writer.text(&result, None)?;
                             Ok(())
@@ -1643,7 +1645,7 @@ pub mod rpcbind {
                 match procedure {
                     NOTHING => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        self.0.nothing(caller).await?;
+                        Server::nothing(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     SET => {
@@ -1651,7 +1653,7 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((Rpcb::decode(reader)?,)),
                         )?;
-                        let result = self.0.set(caller, argument).await?;
+                        let result = Server::set(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1662,7 +1664,7 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((Rpcb::decode(reader)?,)),
                         )?;
-                        let result = self.0.unset(caller, argument).await?;
+                        let result = Server::unset(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1673,7 +1675,7 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((Rpcb::decode(reader)?,)),
                         )?;
-                        let result = self.0.getaddr(caller, argument).await?;
+                        let result = Server::getaddr(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             writer.text(&result, None)?;
                             Ok(())
@@ -1681,7 +1683,7 @@ pub mod rpcbind {
                     }
                     DUMP => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        let result = self.0.dump(caller).await?;
+                        let result = Server::dump(&self.0, caller).await?;
                         service::results(|writer| {
                             writer.list(&result, |writer, each| each.encode(writer))?;
                             Ok(())
@@ -1692,7 +1694,7 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((RemoteCall::decode(reader)?,)),
                         )?;
-                        let result = self.0.bcast(caller, argument).await?;
+                        let result = Server::bcast(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1700,7 +1702,7 @@ pub mod rpcbind {
                     }
                     GETTIME => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        let result = self.0.gettime(caller).await?;
+                        let result = Server::gettime(&self.0, caller).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1711,7 +1713,8 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((reader.text(None)?,)),
                         )?;
-                        let result = self.0.uaddr2_taddr(caller, argument).await?;
+                        let result = Server::uaddr2_taddr(&self.0, caller, argument)
+                            .await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1722,7 +1725,8 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((TransportAddress::decode(reader)?,)),
                         )?;
-                        let result = self.0.taddr2_uaddr(caller, argument).await?;
+                        let result = Server::taddr2_uaddr(&self.0, caller, argument)
+                            .await?;
                         service::results(|writer| {
                             writer.text(&result, None)?;
                             Ok(())
@@ -1733,7 +1737,8 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((Rpcb::decode(reader)?,)),
                         )?;
-                        let result = self.0.getversaddr(caller, argument).await?;
+                        let result = Server::getversaddr(&self.0, caller, argument)
+                            .await?;
                         service::results(|writer| {
                             writer.text(&result, None)?;
                             Ok(())
@@ -1744,7 +1749,7 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((RemoteCall::decode(reader)?,)),
                         )?;
-                        let result = self.0.indirect(caller, argument).await?;
+                        let result = Server::indirect(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1755,7 +1760,8 @@ pub mod rpcbind {
                             arguments,
                             |reader| Ok((Rpcb::decode(reader)?,)),
                         )?;
-                        let result = self.0.getaddrlist(caller, argument).await?;
+                        let result = Server::getaddrlist(&self.0, caller, argument)
+                            .await?;
                         service::results(|writer| {
                             writer.list(&result, |writer, each| each.encode(writer))?;
                             Ok(())
@@ -1763,7 +1769,7 @@ pub mod rpcbind {
                     }
                     GETSTAT => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        let result = self.0.getstat(caller).await?;
+                        let result = Server::getstat(&self.0, caller).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())

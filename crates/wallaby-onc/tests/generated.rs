@@ -63,6 +63,16 @@ mod nfs2 {
 mod plain {
     include!("generated/plain.rs");
 }
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::module_inception,
+    clippy::use_self,
+    reason = "what is generated is public, and this is no library"
+)]
+mod tricky {
+    include!("generated/tricky.rs");
+}
 
 /// Reads a value and writes it again.
 type Pass = fn(Bytes) -> Result<Bytes, DecodeError>;
@@ -83,7 +93,7 @@ fn types(file: &str) -> BTreeMap<&'static str, Pass> {
     match file {
         "everything" => types!(everything:
             ByColor ByNumber ByTruth Chain Color Empty Holder HolderPoint HolderPointPart HolderPointPartState Key Label
-            Labels Lengths Link MaybeLengths Narrow Netobj Node Result_ SameColor Scalars Serial Tree
+            Labels Lengths Link MaybeLengths Narrow Netobj Node Quadruple Result_ SameColor Scalars Serial Tree
         ),
         "cross" => types!(cross: Block Found Pair People Person PersonList),
         "mount" => types!(mount:
@@ -92,11 +102,14 @@ fn types(file: &str) -> BTreeMap<&'static str, Pass> {
         "plain" => types!(plain:
             All Answer Block Chosen Item Numbers Pair Several State States Title Token Tree Truth
         ),
+        "tricky" => types!(tricky:
+            ByLetter ByUnsigned ByWord C_ S_ T Thing Thing_ Thing__ Wide Word
+        ),
         _ => types!(nfs2: Attrstat Diropargs Fattr Filename Ftype NfsFh Nfsstat Nfstime Writeargs),
     }
 }
 
-const FILES: [&str; 5] = ["cross", "everything", "mount", "nfs2", "plain"];
+const FILES: [&str; 6] = ["cross", "everything", "mount", "nfs2", "plain", "tricky"];
 
 fn interface(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/interfaces/{file}.x"))

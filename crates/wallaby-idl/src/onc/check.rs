@@ -1,6 +1,7 @@
 //! Definitions as a model: names looked up, numbers computed, and every rule that does not hold reported.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::expression::{Cursor, Dialect, Expression};
 use super::model::{
@@ -62,7 +63,9 @@ pub(super) fn check(
         externals,
         sources,
         constants: BTreeMap::new(),
+        values: RefCell::default(),
         types: BTreeMap::new(),
+        rust_types: BTreeMap::new(),
         problems: Vec::new(),
     };
     checker.collect();
@@ -81,24 +84,40 @@ pub(super) fn check(
     }
 }
 
+/// A value that a selector may have.
+struct Allowed {
+    name: String,
+    rust: String,
+    value: i64,
+}
+
 struct Checker<'a> {
     items: &'a [Item],
     passed: &'a BTreeMap<String, Vec<Token>>,
     externals: &'a BTreeMap<String, String>,
     sources: &'a Sources,
     constants: BTreeMap<&'a str, (Expression, Place)>,
+    /// Constants that were computed, each once: constants of constants would multiply.
+    values: RefCell<BTreeMap<String, i128>>,
     types: BTreeMap<&'a str, (usize, Place)>,
+    /// What types are called in Rust.
+    rust_types: BTreeMap<&'a str, String>,
     problems: Vec<Problem>,
 }
 
 impl<'a> Checker<'a> {
     /// Finds out what every name stands for.
     fn collect(&mut self) {
-        let mut rust_names: BTreeMap<String, &'a Name> = BTreeMap::new();
+        let mut written = BTreeSet::new();
         for item in self.items {
             let name = &item.name;
             match &item.kind {
-                ItemKind::Constant(value) => self.constant(name, value.clone()),
+                // The same one again is harmless, as it is in C.
+                ItemKind::Constant(_) if written.contains(name.text.as_str()) => {}
+                ItemKind::Constant(value) => {
+                    written.insert(name.text.as_str());
+                    self.constant(name, value.clone());
+                }
                 ItemKind::TextConstant(_) => {}
                 ItemKind::Program(program) => self.numbers_of(name, program),
                 ItemKind::Typedef(declaration) if is_its_own_name(item, declaration) => {}
@@ -112,14 +131,22 @@ impl<'a> Checker<'a> {
                         continue;
                     }
                     self.types.insert(&name.text, (at, name.place));
-                    let rust = naming::type_name(&name.text);
-                    if let Some(other) = rust_names.insert(rust.clone(), name) {
-                        let message = format!(
-                            "`{}` and `{}` would both be called `{rust}` in Rust: expected another name",
-                            other.text, name.text
-                        );
-                        self.problems.push(Problem::new(name.place, message));
-                    }
+                }
+            }
+        }
+        self.name_types();
+    }
+
+    /// Types without a name of their own come last, and leave the others theirs.
+    fn name_types(&mut self) {
+        let mut names = naming::Names::of_types();
+        for is_inner in [false, true] {
+            for item in self.items {
+                let name = item.name.text.as_str();
+                let is_next = self.types.contains_key(name) && name.contains('.') == is_inner;
+                if is_next && !self.rust_types.contains_key(name) {
+                    let rust = names.take(naming::camel_case(name));
+                    self.rust_types.insert(name, rust);
                 }
             }
         }
@@ -179,31 +206,39 @@ impl<'a> Checker<'a> {
 
     fn model(&mut self) -> Model {
         let mut model = Model::default();
-        let mut constants: BTreeMap<String, &Name> = BTreeMap::new();
+        let mut constants: BTreeMap<&str, (Value, Place)> = BTreeMap::new();
+        // The types that are tuples are values, too.
+        let mut constant_names = naming::Names::without(self.rust_types.values());
+        let mut modules = naming::Names::of_modules();
+        let programs = |item: &&'a Item| matches!(item.kind, ItemKind::Program(_));
+        let programs = self.items.iter().filter(programs);
+        self.different(programs.map(|item| &item.name), "program");
         for item in self.items {
+            let name = &item.name;
             if let Some(value) = self.constant_value(item) {
-                let rust = item.name.text.to_uppercase();
-                if let Some(other) = constants.insert(rust.clone(), &item.name)
-                    && other.text != item.name.text
-                {
-                    let message = format!(
-                        "`{}` and `{}` would both be called `{rust}` in Rust: expected another name",
-                        other.text, item.name.text
-                    );
-                    self.problems.push(Problem::new(item.name.place, message));
+                match constants.get(name.text.as_str()) {
+                    Some((first, _)) if *first == value => continue,
+                    Some((_, first)) => self.twice("constant", name, *first),
+                    None => {}
                 }
+                constants.insert(&name.text, (value.clone(), name.place));
                 model.constants.push(Constant {
-                    name: item.name.text.clone(),
+                    name: name.text.clone(),
+                    rust: constant_names.take(name.text.to_uppercase()),
                     docs: item.docs.clone(),
                     value,
                 });
             } else if let ItemKind::Program(program) = &item.kind {
-                let program = self.program(item, program);
-                model.programs.extend(program);
+                let rust = modules.take(naming::snake_case(&name.text));
+                model.programs.push(self.program(item, program, rust));
             } else if let Some(shape) = self.shape(item) {
                 model.types.push(Definition {
-                    name: item.name.text.clone(),
-                    rust: naming::type_name(&item.name.text),
+                    name: name.text.clone(),
+                    rust: self
+                        .rust_types
+                        .get(name.text.as_str())
+                        .cloned()
+                        .unwrap_or_default(),
                     docs: item.docs.clone(),
                     shape,
                 });
@@ -233,9 +268,11 @@ impl<'a> Checker<'a> {
             ItemKind::Enum(enumerators) => Some(Shape::Enum(self.enumeration(enumerators))),
             ItemKind::Struct(fields) => {
                 let names = fields.iter().map(|field| &field.name);
-                self.different(names, "field", naming::snake_case);
+                self.different(names, "field");
+                let mut names = naming::Names::default();
                 let field = |field: &syntax::Declaration| Field {
                     name: field.name.text.clone(),
+                    rust: names.take(naming::snake_case(&field.name.text)),
                     form: self.form(&field.form).unwrap_or(Form::Opaque(None)),
                     docs: field.docs.clone(),
                 };
@@ -251,32 +288,49 @@ impl<'a> Checker<'a> {
     }
 
     fn enumeration(&mut self, enumerators: &[syntax::Enumerator]) -> Vec<Enumerator> {
-        let names = enumerators.iter().map(|enumerator| &enumerator.name);
-        self.different(names, "value", naming::camel_case);
         let value = |enumerator: &syntax::Enumerator| {
             let name = Expression::Name(enumerator.name.text.clone(), enumerator.name.place);
-            let (least, most) = (i128::from(i32::MIN), i128::from(i32::MAX));
+            // C takes what would be negative as a number without a sign, too: the bits count.
+            let (least, most) = (i128::from(i32::MIN), i128::from(u32::MAX));
             let value = self.number(&name, least, most, "a value of an enum");
             Enumerator {
                 name: enumerator.name.text.clone(),
-                value: i32::try_from(value).unwrap_or_default(),
+                rust: String::new(),
+                value: value as i32,
                 docs: enumerator.docs.clone(),
             }
         };
-        enumerators.iter().map(value).collect()
+        let mut found: Vec<Enumerator> = enumerators.iter().map(value).collect();
+        // The first name of a number is the variant, others are constants.
+        let mut names = naming::Names::default();
+        let values: Vec<i32> = found.iter().map(|each| each.value).collect();
+        let is_variant = |at: usize| !values[..at].contains(&values[at]);
+        for (at, each) in found.iter_mut().enumerate() {
+            if is_variant(at) {
+                each.rust = names.take(naming::camel_case(&each.name));
+            }
+        }
+        for each in found.iter_mut().filter(|each| each.rust.is_empty()) {
+            each.rust = names.take(each.name.to_uppercase());
+        }
+        found
     }
 
     fn union(&mut self, union: &syntax::Union) -> Union {
         let selector = self.selector(&union.discriminant);
         let allowed = self.values_of(&selector);
         let mut arms: Vec<Arm> = Vec::new();
+        let mut names = naming::Names::default();
         for arm in &union.arms {
             let content = self.content(&arm.content);
             for case in &arm.cases {
                 let value = self.number(case, i128::from(i32::MIN), i128::from(u32::MAX), "a case");
-                let value = i64::try_from(value).unwrap_or_default();
+                let value = match selector {
+                    Type::Defined(_) => i64::from(value as i32),
+                    _ => i64::try_from(value).unwrap_or_default(),
+                };
                 let named = match &allowed {
-                    Some(values) => values.iter().find(|(_, allowed)| *allowed == value),
+                    Some(values) => values.iter().find(|known| known.value == value),
                     None => None,
                 };
                 if allowed.is_some() && named.is_none() {
@@ -291,12 +345,19 @@ impl<'a> Checker<'a> {
                     self.problems.push(Problem::new(case.place(), message));
                 }
                 let name = match (named, case) {
-                    (Some((name, _)), _) | (None, Expression::Name(name, _)) => Some(name.clone()),
+                    (Some(Allowed { name, .. }), _) | (None, Expression::Name(name, _)) => {
+                        Some(name.clone())
+                    }
                     _ => None,
+                };
+                let rust = match named {
+                    Some(known) => known.rust.clone(),
+                    None => names.take(naming::case(name.as_deref(), value)),
                 };
                 arms.push(Arm {
                     value,
                     name,
+                    rust,
                     content: content.clone(),
                 });
             }
@@ -346,15 +407,24 @@ impl<'a> Checker<'a> {
     }
 
     /// The values that a selector may have, if they are few and have names.
-    fn values_of(&mut self, selector: &Type) -> Option<Vec<(String, i64)>> {
+    fn values_of(&mut self, selector: &Type) -> Option<Vec<Allowed>> {
+        let allowed = |name: &str, rust: &str, value| Allowed {
+            name: name.to_owned(),
+            rust: rust.to_owned(),
+            value,
+        };
         match selector {
-            Type::Scalar("bool") => Some(vec![("FALSE".to_owned(), 0), ("TRUE".to_owned(), 1)]),
+            Type::Scalar("bool") => Some(vec![
+                allowed("FALSE", "False", 0),
+                allowed("TRUE", "True", 1),
+            ]),
             Type::Defined(at) => {
                 let ItemKind::Enum(enumerators) = &self.item_of(*at)?.kind else {
                     return None;
                 };
                 let values = self.enumeration(enumerators).into_iter();
-                Some(values.map(|it| (it.name, i64::from(it.value))).collect())
+                let values = values.map(|it| allowed(&it.name, &it.rust, i64::from(it.value)));
+                Some(values.collect())
             }
             _ => None,
         }
@@ -400,9 +470,6 @@ impl<'a> Checker<'a> {
                     false => Form::FixedArray(self.kind(kind)?, length),
                 })
             }
-            syntax::Form::Plain(_) if kind.kind == TypeKind::Quadruple => {
-                Some(Form::FixedOpaque(16))
-            }
             syntax::Form::Optional(_) => self.kind(kind).map(Form::Optional),
             _ => self.kind(kind).map(Form::Plain),
         }
@@ -417,7 +484,7 @@ impl<'a> Checker<'a> {
         let name = match &kind.kind {
             TypeKind::Scalar(scalar) => return Some(Type::Scalar(scalar)),
             TypeKind::Named(name) => name,
-            TypeKind::Quadruple | TypeKind::Opaque | TypeKind::String => {
+            TypeKind::Opaque | TypeKind::String => {
                 let message = "expected a type that can stand here: give this one a name with `typedef` first";
                 self.problems.push(Problem::new(kind.place, message));
                 return None;
@@ -438,9 +505,10 @@ impl<'a> Checker<'a> {
         known.map(|(_, rust)| Type::Scalar(rust))
     }
 
-    fn program(&mut self, item: &Item, program: &syntax::Program) -> Option<Program> {
+    fn program(&mut self, item: &Item, program: &syntax::Program, rust: String) -> Program {
         let names = program.versions.iter().map(|version| &version.name);
-        self.different(names, "version", naming::snake_case);
+        self.different(names, "version");
+        let mut names = naming::Names::default();
         let number = self.wire_number(&program.number);
         let mut versions: Vec<Version> = Vec::new();
         for version in &program.versions {
@@ -452,22 +520,26 @@ impl<'a> Checker<'a> {
             }
             versions.push(Version {
                 name: version.name.text.clone(),
+                rust: names.take(naming::snake_case(&version.name.text)),
                 number,
                 docs: version.docs.clone(),
                 procedures: self.procedures(&version.procedures),
             });
         }
-        Some(Program {
+        Program {
             name: item.name.text.clone(),
+            rust,
             number,
             docs: item.docs.clone(),
             versions,
-        })
+        }
     }
 
     fn procedures(&mut self, procedures: &[syntax::Procedure]) -> Vec<Procedure> {
         let names = procedures.iter().map(|procedure| &procedure.name);
-        self.different(names, "procedure", naming::snake_case);
+        self.different(names, "procedure");
+        let mut functions = naming::Names::default();
+        let mut numbers = naming::Names::of_numbers();
         let mut found: Vec<Procedure> = Vec::new();
         for procedure in procedures {
             let number = self.wire_number(&procedure.number);
@@ -476,23 +548,11 @@ impl<'a> Checker<'a> {
                 self.problems
                     .push(Problem::new(procedure.number.place(), message));
             }
-            let names = procedure
-                .arguments
-                .iter()
-                .filter_map(|(name, _)| name.as_ref());
-            self.different(names, "argument", naming::snake_case);
-            let is_alone = procedure.arguments.len() == 1;
-            let mut arguments = Vec::new();
-            for (at, (name, form)) in procedure.arguments.iter().enumerate() {
-                let name = match name {
-                    Some(name) => name.text.clone(),
-                    None if is_alone => "argument".to_owned(),
-                    None => format!("argument{}", at + 1),
-                };
-                arguments.extend(self.form(form).map(|form| (name, form)));
-            }
+            let arguments = self.arguments(&procedure.arguments);
             found.push(Procedure {
                 name: procedure.name.text.clone(),
+                rust: functions.take(naming::snake_case(&procedure.name.text)),
+                rust_number: numbers.take(procedure.name.text.to_uppercase()),
                 number,
                 docs: procedure.docs.clone(),
                 arguments,
@@ -502,32 +562,39 @@ impl<'a> Checker<'a> {
         found
     }
 
+    fn arguments(&mut self, written: &[(Option<Name>, syntax::Form)]) -> Vec<(String, Form)> {
+        self.different(
+            written.iter().filter_map(|(name, _)| name.as_ref()),
+            "argument",
+        );
+        let mut names = naming::Names::of_arguments();
+        let mut arguments = Vec::new();
+        for (at, (name, form)) in written.iter().enumerate() {
+            let name = match name {
+                Some(name) => naming::snake_case(&name.text),
+                None if written.len() == 1 => "argument".to_owned(),
+                None => format!("argument{}", at + 1),
+            };
+            let name = names.take(name);
+            arguments.extend(self.form(form).map(|form| (name, form)));
+        }
+        arguments
+    }
+
     fn wire_number(&mut self, number: &Expression) -> u32 {
         let number = self.number(number, 0, i128::from(u32::MAX), "a number");
         u32::try_from(number).unwrap_or_default()
     }
 
-    /// Names that would be equal in Rust are reported.
-    fn different<'n>(
-        &mut self,
-        names: impl Iterator<Item = &'n Name>,
-        what: &str,
-        rust: impl Fn(&str) -> String,
-    ) {
-        let mut seen: BTreeMap<String, &Name> = BTreeMap::new();
+    /// Names that are there twice are reported.
+    fn different<'n>(&mut self, names: impl Iterator<Item = &'n Name>, what: &str) {
+        let mut seen = BTreeSet::new();
         for name in names {
-            if let Some(other) = seen.insert(rust(&name.text), name) {
-                let message = if other.text == name.text {
-                    format!(
-                        "the {what} `{}` is there already: expected another name",
-                        name.text
-                    )
-                } else {
-                    format!(
-                        "`{}` and `{}` would be called the same in Rust: expected another name",
-                        other.text, name.text
-                    )
-                };
+            if !seen.insert(&name.text) {
+                let message = format!(
+                    "the {what} `{}` is there already: expected another name",
+                    name.text
+                );
                 self.problems.push(Problem::new(name.place, message));
             }
         }
@@ -555,7 +622,12 @@ impl<'a> Checker<'a> {
                 return Err(Problem::new(place, message));
             }
             if let Some((value, _)) = self.constants.get(name) {
-                return self.evaluate(value, steps + 1);
+                if let Some(known) = self.values.borrow().get(name) {
+                    return Ok(*known);
+                }
+                let value = self.evaluate(value, steps + 1)?;
+                self.values.borrow_mut().insert(name.to_owned(), value);
+                return Ok(value);
             }
             match name {
                 "TRUE" => return Ok(1),

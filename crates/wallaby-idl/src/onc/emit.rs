@@ -10,11 +10,13 @@ use super::model::{
     Constant, Content, Definition, Enumerator, Field, Form, Model, Shape, Type, Union, Value,
 };
 use super::naming;
+use crate::names;
 
 /// The code, and its header; with procedures as methods of Wallaby, if that is wanted.
 pub(super) fn emit(model: &Model, source: &str, with_methods: bool) -> syn::Result<String> {
     let emitter = Emitter {
         model,
+        inexact: inexact(model),
         with_methods,
     };
     let mut code = format!(
@@ -66,8 +68,33 @@ fn spaced(code: &str) -> String {
     spaced
 }
 
+/// Which types hold what may be unequal to itself, in the end: numbers with a fraction, types from elsewhere.
+fn inexact(model: &Model) -> Vec<bool> {
+    let is_inexact = |kind: &Type| matches!(kind, Type::Scalar("f32" | "f64") | Type::External(_));
+    let mut users = vec![Vec::new(); model.types.len()];
+    let mut open = Vec::new();
+    for (at, known) in model.types.iter().enumerate() {
+        for kind in known.shape.forms().filter_map(Form::element) {
+            match kind {
+                Type::Defined(part) => users[*part].push(at),
+                kind if is_inexact(kind) => open.push(at),
+                _ => {}
+            }
+        }
+    }
+    let mut found = vec![false; model.types.len()];
+    while let Some(at) = open.pop() {
+        if !std::mem::replace(&mut found[at], true) {
+            open.extend(&users[at]);
+        }
+    }
+    found
+}
+
 struct Emitter<'a> {
     model: &'a Model,
+    /// By type.
+    inexact: Vec<bool>,
     with_methods: bool,
 }
 
@@ -76,7 +103,7 @@ impl<'a> Emitter<'a> {
         let docs = docs(&constant.docs, || {
             format!("`{}` of the interface.", constant.name)
         });
-        let name = naming::identifier(&constant.name.to_uppercase());
+        let name = naming::identifier(&constant.rust);
         match &constant.value {
             Value::Text(text) => quote!(#docs pub const #name: &str = #text;),
             Value::Number(number) => {
@@ -115,7 +142,10 @@ impl<'a> Emitter<'a> {
                 None => variants.push(each),
             }
         }
-        let idents: Vec<Ident> = variants.iter().map(|each| variant(&each.name)).collect();
+        let idents: Vec<Ident> = variants
+            .iter()
+            .map(|each| naming::identifier(&each.rust))
+            .collect();
         let values: Vec<Literal> = variants
             .iter()
             .map(|each| Literal::i32_unsuffixed(each.value))
@@ -125,8 +155,8 @@ impl<'a> Emitter<'a> {
             .map(|each| member_docs(&each.docs, &each.name));
         let aliases = others.iter().map(|(each, first)| {
             let docs = member_docs(&each.docs, &each.name);
-            let alias = naming::identifier(&each.name.to_uppercase());
-            let first = variant(&first.name);
+            let alias = naming::identifier(&each.rust);
+            let first = naming::identifier(&first.rust);
             quote!(#docs pub const #alias: Self = Self::#first;)
         });
         let aliases = (!others.is_empty()).then(|| quote!(impl #name { #(#aliases)* }));
@@ -158,7 +188,10 @@ impl<'a> Emitter<'a> {
         let type_docs = type_docs(known);
         let derives = self.derives(at);
         let name = naming::identifier(&known.rust);
-        let idents: Vec<Ident> = fields.iter().map(|field| member(&field.name)).collect();
+        let idents: Vec<Ident> = fields
+            .iter()
+            .map(|field| naming::identifier(&field.rust))
+            .collect();
         let kinds = fields.iter().map(|field| self.kind(at, &field.form));
         let field_docs = fields
             .iter()
@@ -192,7 +225,11 @@ impl<'a> Emitter<'a> {
         let derives = self.derives(at);
         let name = naming::identifier(&known.rust);
         let selector = self.type_name(&union.selector);
-        let variants: Vec<Ident> = union.arms.iter().map(|arm| self.arm(union, arm)).collect();
+        let variants: Vec<Ident> = union
+            .arms
+            .iter()
+            .map(|arm| naming::identifier(&arm.rust))
+            .collect();
         let discriminant = |value: i64| self.discriminant(&union.selector, value);
         let values: Vec<TokenStream> = union
             .arms
@@ -447,29 +484,11 @@ impl<'a> Emitter<'a> {
     }
 
     fn derives(&self, at: usize) -> TokenStream {
-        let is_exact = |at: usize| {
-            let mut elements = self.model.types[at].shape.forms().filter_map(Form::element);
-            elements.all(|kind| !matches!(kind, Type::Scalar("f32" | "f64") | Type::External(_)))
-        };
-        let all = 0..self.model.types.len();
-        let mut parts = all.filter(|&part| part == at || self.model.reaches(at, part, |_| true));
-        if parts.all(is_exact) {
-            quote!(#[derive(Clone, Debug, PartialEq, Eq, Hash)])
-        } else {
+        if self.inexact[at] {
             quote!(#[derive(Clone, Debug, PartialEq)])
+        } else {
+            quote!(#[derive(Clone, Debug, PartialEq, Eq, Hash)])
         }
-    }
-
-    /// The variant of a case.
-    fn arm(&self, union: &Union, arm: &super::model::Arm) -> Ident {
-        let name = match (&union.selector, self.enumerator(&union.selector, arm.value)) {
-            (Type::Scalar("bool"), _) => {
-                naming::camel_case(if arm.value == 0 { "False" } else { "True" })
-            }
-            (_, Some(enumerator)) => naming::camel_case(&enumerator.name),
-            _ => naming::case(arm.name.as_deref(), arm.value),
-        };
-        naming::identifier(&name)
     }
 
     /// The first enumerator with this value, which is the variant.
@@ -500,7 +519,7 @@ impl<'a> Emitter<'a> {
                 let kind = self.type_name(selector);
                 let variant = self
                     .enumerator(selector, value)
-                    .map(|each| variant(&each.name));
+                    .map(|each| naming::identifier(&each.rust));
                 quote!(#kind::#variant)
             }
         }
@@ -534,20 +553,12 @@ impl<'a> Emitter<'a> {
     }
 }
 
-fn variant(name: &str) -> Ident {
-    naming::identifier(&naming::camel_case(name))
-}
-
+/// The variant for all values without a case, beside those with one.
 fn default_variant(variants: &[Ident]) -> Ident {
-    let default = naming::identifier("Default");
-    if variants.contains(&default) {
-        return naming::identifier("Otherwise");
-    }
-    default
-}
-
-fn member(name: &str) -> Ident {
-    naming::identifier(&naming::snake_case(name))
+    let mut names = naming::Names::without(variants.iter().map(names::plain));
+    let is_free = !variants.iter().any(|variant| variant == "Default");
+    let name = if is_free { "Default" } else { "Otherwise" };
+    naming::identifier(&names.take(name.to_owned()))
 }
 
 fn limited(limit: Option<u32>) -> TokenStream {
@@ -579,12 +590,13 @@ fn docs(lines: &[String], otherwise: impl FnOnce() -> String) -> TokenStream {
     let lines = lines.iter().map(|line| {
         let mut plain = String::from(" ");
         for letter in line.trim_start().chars() {
-            if matches!(letter, '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>') {
+            if matches!(letter, '\\' | '`' | '~' | '*' | '_' | '[' | ']' | '<' | '>') {
                 plain.push('\\');
             }
             plain.push(letter);
         }
-        plain
+        // The tool that reads it would complain of an address that is no link.
+        plain.replace("://", "\\://")
     });
     quote!(#(#[doc = #lines])*)
 }

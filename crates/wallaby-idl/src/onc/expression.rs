@@ -82,6 +82,8 @@ pub(super) enum Expression {
     Name(String, Place),
     Unary(&'static str, Box<Self>, Place),
     Binary(&'static str, Box<Self>, Box<Self>),
+    /// A condition, and what counts if it holds and if not.
+    Choice(Box<[Self; 3]>),
 }
 
 impl Expression {
@@ -89,11 +91,23 @@ impl Expression {
         match self {
             Self::Number(_, place) | Self::Name(_, place) | Self::Unary(_, _, place) => *place,
             Self::Binary(_, left, _) => left.place(),
+            Self::Choice(parts) => parts[0].place(),
         }
     }
 
     pub(super) fn parse(cursor: &mut Cursor<'_>, dialect: Dialect) -> Result<Self, Problem> {
-        Self::operators(cursor, dialect, 0, 0)
+        Self::choice(cursor, dialect, 0)
+    }
+
+    fn choice(cursor: &mut Cursor<'_>, dialect: Dialect, depth: u32) -> Result<Self, Problem> {
+        let condition = Self::operators(cursor, dialect, 0, depth)?;
+        if dialect != Dialect::Condition || !cursor.eat("?") {
+            return Ok(condition);
+        }
+        let holds = Self::choice(cursor, dialect, depth + 1)?;
+        cursor.expect(":")?;
+        let otherwise = Self::choice(cursor, dialect, depth + 1)?;
+        Ok(Self::Choice(Box::new([condition, holds, otherwise])))
     }
 
     fn operators(
@@ -104,10 +118,13 @@ impl Expression {
     ) -> Result<Self, Problem> {
         let mut left = Self::operand(cursor, dialect, depth)?;
         let mut count = 0;
-        while let Some((sign, strength)) = operator(cursor.peek(), dialect)
+        while let Some((sign, strength)) = operator(cursor, dialect)
             && strength >= least
         {
             let place = cursor.take().place;
+            if sign == ">>" {
+                cursor.take();
+            }
             count += 1;
             if count > MAX_OPERATORS {
                 return Err(Problem::new(place, "the expression is too long"));
@@ -137,7 +154,7 @@ impl Expression {
             }
             Kind::Sign("(") => {
                 cursor.take();
-                let inner = Self::operators(cursor, dialect, 0, depth + 1)?;
+                let inner = Self::choice(cursor, dialect, depth + 1)?;
                 cursor.expect(")")?;
                 Ok(inner)
             }
@@ -162,15 +179,26 @@ impl Expression {
             Self::Binary(sign, left, right) => {
                 binary(sign, left.evaluate(lookup)?, right.evaluate(lookup)?)
             }
+            Self::Choice(parts) => {
+                let [condition, holds, otherwise] = &**parts;
+                let chosen = match condition.evaluate(lookup)? {
+                    0 => otherwise,
+                    _ => holds,
+                };
+                Some(chosen.evaluate(lookup)?)
+            }
         };
         value.ok_or_else(|| Problem::new(self.place(), "the expression has no value"))
     }
 }
 
-fn operator(token: &Token, dialect: Dialect) -> Option<(&'static str, u8)> {
-    let Kind::Sign(sign) = token.kind else {
+fn operator(cursor: &Cursor<'_>, dialect: Dialect) -> Option<(&'static str, u8)> {
+    let Kind::Sign(sign) = cursor.peek().kind else {
         return None;
     };
+    // The lexer has no `>>`, because it is two brackets elsewhere.
+    let is_shift = dialect == Dialect::Condition && sign == ">" && cursor.peek_second().is(">");
+    let sign = if is_shift { ">>" } else { sign };
     let strength = match sign {
         "||" => 1,
         "&&" => 2,
@@ -179,7 +207,7 @@ fn operator(token: &Token, dialect: Dialect) -> Option<(&'static str, u8)> {
         "&" => 5,
         "==" | "!=" => 6,
         "<" | ">" | "<=" | ">=" => 7,
-        "<<" => 8,
+        "<<" | ">>" => 8,
         "+" | "-" => 9,
         "*" | "/" | "%" => 10,
         _ => return None,
@@ -215,6 +243,9 @@ fn binary(sign: &str, left: i128, right: i128) -> Option<i128> {
             .ok()
             .filter(|&by| by < 64)
             .and_then(|by| left.checked_mul(1 << by)),
+        ">>" => u32::try_from(right)
+            .ok()
+            .and_then(|by| left.checked_shr(by)),
         "+" => left.checked_add(right),
         "-" => left.checked_sub(right),
         "*" => left.checked_mul(right),

@@ -3,6 +3,11 @@
 use super::source::{Place, Problem};
 use super::token::{Comment, Kind, SIGNS, Token};
 
+/// What some editors begin a file with.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
+const NO_COMMENT_END: &str = "expected `*/` somewhere after this";
+
 /// What stands next in a file.
 #[derive(Debug)]
 pub(super) enum Piece {
@@ -57,10 +62,13 @@ impl Lexer {
                 if is_active {
                     return Ok(Piece::PassThrough(line));
                 }
-            } else if first.is_whitespace() {
+            } else if first.is_whitespace() || (first == BYTE_ORDER_MARK && self.at == 0) {
                 self.at += first.len_utf8();
+            } else if let Some(end) = line_break(rest) {
+                self.at += end;
+                self.line += 1;
             } else if first == '#' && self.is_line_start {
-                return Ok(Piece::Directive(self.take_line(text, 1)));
+                return self.take_directive(text).map(Piece::Directive);
             } else if rest.starts_with("/*") || rest.starts_with("//") {
                 self.comment(rest)?;
             } else if is_active {
@@ -142,6 +150,24 @@ impl Lexer {
         }
     }
 
+    /// A directive, which a comment that goes on does not end.
+    fn take_directive(&mut self, text: &str) -> Result<Line, Problem> {
+        let mut line = self.take_line(text, 1);
+        while let Some(start) = open_comment(&line.text) {
+            let rest = &text[self.at..];
+            let Some(end) = rest.find("*/") else {
+                return Err(Problem::new(line.place, NO_COMMENT_END));
+            };
+            line.text.truncate(start);
+            line.text.push(' ');
+            self.line += rest[..end].matches('\n').count();
+            self.at += end + 2;
+            let tail = self.take_line(text, 0);
+            line.text.push_str(&tail.text);
+        }
+        Ok(line)
+    }
+
     fn comment(&mut self, rest: &str) -> Result<(), Problem> {
         let is_block = rest.starts_with("/*");
         let length = if is_block {
@@ -150,10 +176,7 @@ impl Lexer {
             Some(rest.find('\n').unwrap_or(rest.len()))
         };
         let Some(length) = length else {
-            return Err(Problem::new(
-                self.place(2),
-                "expected `*/` somewhere after this",
-            ));
+            return Err(Problem::new(self.place(2), NO_COMMENT_END));
         };
         let body = if is_block {
             &rest[2..length - 2]
@@ -232,6 +255,44 @@ impl Lexer {
         let message = format!("expected another `{quote}` on this line");
         Err(Problem::new(self.place(1), message))
     }
+}
+
+/// Where a line that a backslash joins to the next one ends, if the backslash is next.
+fn line_break(rest: &str) -> Option<usize> {
+    let tail = rest.strip_prefix('\\')?;
+    let tail = tail.strip_prefix('\r').unwrap_or(tail);
+    let tail = tail.strip_prefix('\n')?;
+    Some(rest.len() - tail.len())
+}
+
+/// Where the comment begins that is open at the end of a directive's line.
+fn open_comment(line: &str) -> Option<usize> {
+    let mut at = 0;
+    let mut quote = None;
+    while let Some(letter) = line[at..].chars().next() {
+        let rest = &line[at..];
+        if letter == '\\' && quote.is_some() {
+            at += 1 + rest[1..].chars().next().map_or(0, char::len_utf8);
+            continue;
+        }
+        if quote.is_none() && rest.starts_with("//") {
+            return None;
+        }
+        if quote.is_none() && rest.starts_with("/*") {
+            match rest[2..].find("*/") {
+                Some(end) => at += end + 4,
+                None => return Some(at),
+            }
+            continue;
+        }
+        match quote {
+            Some(open) if open == letter => quote = None,
+            None if letter == '"' || letter == '\'' => quote = Some(letter),
+            _ => {}
+        }
+        at += letter.len_utf8();
+    }
+    None
 }
 
 fn span(text: &str, is_part: impl Fn(char) -> bool) -> usize {

@@ -16,6 +16,8 @@ pub struct Model {
 pub struct Constant {
     /// Its name in the file.
     pub name: String,
+    /// Its name in Rust.
+    pub rust: String,
     /// Its documentation.
     pub docs: Vec<String>,
     /// Its value.
@@ -62,6 +64,8 @@ pub enum Shape {
 pub struct Enumerator {
     /// Its name in the file.
     pub name: String,
+    /// Its name in Rust.
+    pub rust: String,
     /// Its number.
     pub value: i32,
     /// Its documentation.
@@ -73,6 +77,8 @@ pub struct Enumerator {
 pub struct Field {
     /// Its name in the file.
     pub name: String,
+    /// Its name in Rust.
+    pub rust: String,
     /// Its type.
     pub form: Form,
     /// Its documentation.
@@ -99,6 +105,8 @@ pub struct Arm {
     pub value: i64,
     /// How the file calls the number, if it has a name.
     pub name: Option<String>,
+    /// The variant's name in Rust.
+    pub rust: String,
     /// What it holds.
     pub content: Content,
 }
@@ -149,6 +157,8 @@ pub enum Type {
 pub struct Program {
     /// Its name in the file.
     pub name: String,
+    /// Its name in Rust.
+    pub rust: String,
     /// Its number.
     pub number: u32,
     /// Its documentation.
@@ -162,6 +172,8 @@ pub struct Program {
 pub struct Version {
     /// Its name in the file.
     pub name: String,
+    /// Its name in Rust.
+    pub rust: String,
     /// Its number.
     pub number: u32,
     /// Its documentation.
@@ -175,11 +187,15 @@ pub struct Version {
 pub struct Procedure {
     /// Its name in the file.
     pub name: String,
+    /// Its name in Rust, as a function.
+    pub rust: String,
+    /// The name in Rust of its number.
+    pub rust_number: String,
     /// Its number.
     pub number: u32,
     /// Its documentation.
     pub docs: Vec<String>,
-    /// Names and types of its arguments.
+    /// Names in Rust and types of its arguments.
     pub arguments: Vec<(String, Form)>,
     /// What it answers; `None`: that it is done.
     pub result: Option<Form>,

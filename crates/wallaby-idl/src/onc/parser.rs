@@ -12,29 +12,9 @@ use super::token::{Comment, Kind, Token};
 const MAX_DEPTH: usize = 32;
 
 const KEYWORDS: &[&str] = &[
-    "bool",
-    "case",
-    "char",
-    "const",
-    "default",
-    "double",
-    "enum",
-    "float",
-    "hyper",
-    "int",
-    "long",
-    "opaque",
-    "program",
-    "quadruple",
-    "short",
-    "string",
-    "struct",
-    "switch",
-    "typedef",
-    "union",
-    "unsigned",
-    "version",
-    "void",
+    "bool", "case", "char", "const", "default", "double", "enum", "float", "hyper", "int", "long",
+    "opaque", "program", "short", "string", "struct", "switch", "typedef", "union", "unsigned",
+    "version", "void",
 ];
 
 /// Reads all definitions.
@@ -124,29 +104,38 @@ impl<'a> Parser<'a> {
     }
 
     fn typedef(&mut self, first: &Token) -> Result<(), Problem> {
-        // `typedef enum {..} name` defines the type itself.
         let next = self.cursor.peek_second();
         let is_body = next.is("{") || next.name() == Some("switch");
         if is_body && let Some(keyword @ ("enum" | "struct" | "union")) = self.cursor.peek().name()
         {
-            self.cursor.take();
-            self.outer.push(self.name_after_body());
-            let kind = match keyword {
-                "enum" => ItemKind::Enum(self.enum_body()?),
-                "struct" => ItemKind::Struct(self.struct_body()?),
-                _ => ItemKind::Union(Box::new(self.union_body()?)),
-            };
-            self.outer.pop();
-            let name = self.name()?;
-            return self.item(first, name, kind);
+            let name = self.name_after_body();
+            // `typedef enum {..} name` defines the type itself.
+            if self.after_body().get(1).is_some_and(|next| next.is(";")) {
+                self.cursor.take();
+                self.outer.push(name);
+                let kind = self.body(keyword)?;
+                self.outer.pop();
+                let name = self.name()?;
+                return self.item(first, name, kind);
+            }
+            self.outer.push(name);
         }
         let declaration = self.declaration()?;
+        self.outer.clear();
         if let Form::Void = declaration.form {
             let message = "expected a type with values: `void` has none";
             return Err(Problem::new(declaration.name.place, message));
         }
         let name = declaration.name.clone();
         self.item(first, name, ItemKind::Typedef(declaration))
+    }
+
+    fn body(&mut self, keyword: &str) -> Result<ItemKind, Problem> {
+        Ok(match keyword {
+            "enum" => ItemKind::Enum(self.enum_body()?),
+            "struct" => ItemKind::Struct(self.struct_body()?),
+            _ => ItemKind::Union(Box::new(self.union_body()?)),
+        })
     }
 
     fn enum_body(&mut self) -> Result<Vec<Enumerator>, Problem> {
@@ -333,11 +322,13 @@ impl<'a> Parser<'a> {
                 TypeKind::Scalar("i16")
             }
             "char" => TypeKind::Scalar("i8"),
-            "hyper" => TypeKind::Scalar("i64"),
+            "hyper" => {
+                self.eat_word("int");
+                TypeKind::Scalar("i64")
+            }
             "float" => TypeKind::Scalar("f32"),
             "double" => TypeKind::Scalar("f64"),
             "bool" => TypeKind::Scalar("bool"),
-            "quadruple" => TypeKind::Quadruple,
             "opaque" => TypeKind::Opaque,
             "string" => TypeKind::String,
             _ if KEYWORDS.contains(&word) => {
@@ -361,17 +352,15 @@ impl<'a> Parser<'a> {
         char: &'static str,
     ) -> TypeKind {
         let scalar = match self.cursor.peek().name() {
-            Some("int") => int,
+            Some("int" | "long") => int,
             Some("hyper") => hyper,
             Some("char") => char,
-            Some(word @ ("long" | "short")) => {
-                self.cursor.take();
-                self.eat_word("int");
-                return TypeKind::Scalar(if word == "long" { int } else { short });
-            }
+            Some("short") => short,
             _ => return TypeKind::Scalar(int),
         };
-        self.cursor.take();
+        if let Some("hyper" | "long" | "short") = self.cursor.take().name() {
+            self.eat_word("int");
+        }
         TypeKind::Scalar(scalar)
     }
 
@@ -397,12 +386,9 @@ impl<'a> Parser<'a> {
         }
         // The name stands after the body; what is within the body needs it for its own names.
         self.outer.push(self.name_after_body());
-        let kind = match keyword {
-            "enum" => ItemKind::Enum(self.enum_body()?),
-            "struct" => ItemKind::Struct(self.struct_body()?),
-            _ => ItemKind::Union(Box::new(self.union_body()?)),
-        };
-        let text = self.outer.join("_");
+        let kind = self.body(keyword)?;
+        // No name in a file has a dot.
+        let text = self.outer.join(".");
         self.outer.pop();
         let name = Name {
             text: text.clone(),
@@ -419,20 +405,26 @@ impl<'a> Parser<'a> {
     /// The name after the braces that are about to open, without reading them. Empty if there is none: then the
     /// body is read, and the error found where the name is missing.
     fn name_after_body(&self) -> String {
+        let mut after = self.after_body().iter();
+        let name = after.find(|token| !token.is("*"));
+        name.and_then(Token::name).unwrap_or_default().to_owned()
+    }
+
+    /// What stands after the braces that are about to open. A union's brackets stand before them.
+    fn after_body(&self) -> &'a [Token] {
         let mut depth = 0_usize;
-        let mut tokens = self.cursor.rest().iter();
-        while let Some(token) = tokens.next() {
-            if token.is("{") {
+        let rest = self.cursor.rest();
+        for (at, token) in rest.iter().enumerate() {
+            if token.is("{") || token.is("(") {
                 depth += 1;
-            } else if token.is("}") {
+            } else if token.is("}") || token.is(")") {
                 depth = depth.saturating_sub(1);
-                if depth == 0 {
-                    let name = tokens.next().and_then(Token::name);
-                    return name.unwrap_or_default().to_owned();
+                if depth == 0 && token.is("}") {
+                    return &rest[at + 1..];
                 }
             }
         }
-        String::new()
+        &[]
     }
 
     fn program_body(&mut self) -> Result<Vec<Version>, Problem> {

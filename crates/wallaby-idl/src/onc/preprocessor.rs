@@ -1,4 +1,5 @@
-//! C's preprocessor, as far as interface files use it: constants, conditions, includes.
+//! C's preprocessor, as far as interface files use it: constants, conditions, includes. [`macros`](super::macros)
+//! replaces names by what they stand for.
 //!
 //! rpcgen runs a file through it once for each output, with a symbol that says which. Here the symbol is always
 //! `RPC_HDR`, that of the header, because types and constants belong there.
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::expression::{Cursor, Dialect, Expression};
 use super::lexer::{Lexer, Line, Piece};
+use super::macros::{Call, Macros};
 use super::source::{Place, Problem, Sources};
 use super::token::{Comment, Kind, Token};
 
@@ -17,8 +19,6 @@ use super::token::{Comment, Kind, Token};
 const MAX_INCLUDES: usize = 64;
 /// Most bytes of all included files together, so that files which include each other cannot multiply without end.
 const MAX_INCLUDED: u64 = 16 << 20;
-/// Most words that one name may stand for in the end, so that names of names cannot multiply without end.
-const MAX_EXPANSION: usize = 10_000;
 
 /// What the preprocessor makes of a file.
 #[derive(Debug)]
@@ -41,7 +41,9 @@ pub(super) struct Settings {
 struct Preprocessor<'a> {
     sources: &'a mut Sources,
     settings: &'a Settings,
-    macros: BTreeMap<String, Vec<Token>>,
+    macros: Macros,
+    /// A name with its arguments, as far as they were read.
+    call: Option<Call>,
     /// Bytes of included files so far.
     included: u64,
     output: Preprocessed,
@@ -68,7 +70,8 @@ pub(super) fn preprocess(
         sources,
         settings,
         included: 0,
-        macros: BTreeMap::new(),
+        macros: Macros::default(),
+        call: None,
         output: Preprocessed {
             tokens: Vec::new(),
             comments: Vec::new(),
@@ -87,7 +90,7 @@ pub(super) fn preprocess(
             place: nowhere,
         };
         let words = Lexer::words(&line)?;
-        preprocessor.define(&words, &line)?;
+        preprocessor.macros.define(&words, &line)?;
     }
     let end = preprocessor.file(file, 0)?;
     preprocessor.output.tokens.push(end);
@@ -113,9 +116,12 @@ impl Preprocessor<'_> {
                         ));
                     }
                     self.output.comments.append(&mut lexer.comments);
+                    if let Some(call) = self.call.take() {
+                        self.output.tokens.extend(call.not_closed()?);
+                    }
                     return Ok(end);
                 }
-                Piece::Token(token) => self.expand(token, &mut Vec::new())?,
+                Piece::Token(token) => self.token(token)?,
                 Piece::PassThrough(line) => self.pass(&line),
                 Piece::Directive(line) => {
                     self.directive(&line, is_active, &mut conditions, depth)?;
@@ -173,7 +179,7 @@ impl Preprocessor<'_> {
             _ if !is_active => {}
             "define" => {
                 let words = Lexer::words(&rest)?;
-                self.define(&words, &rest)?;
+                self.macros.define(&words, &rest)?;
             }
             "undef" => {
                 let words = Lexer::words(&rest)?;
@@ -194,30 +200,47 @@ impl Preprocessor<'_> {
         Ok(())
     }
 
-    fn define(&mut self, words: &[Token], line: &Line) -> Result<(), Problem> {
-        let name = expect_name(words, line)?.to_owned();
-        let text = line.text.trim_start();
-        if text[name.len()..].starts_with('(') {
-            let message = format!("expected a constant: `{name}` has parameters");
-            return Err(Problem::new(line.place, message));
+    /// Puts out a word, or what it stands for.
+    fn token(&mut self, token: Token) -> Result<(), Problem> {
+        let Some(mut call) = self.call.take() else {
+            if self.macros.takes_arguments(&token) {
+                self.call = Some(Call::new(token));
+                return Ok(());
+            }
+            self.output
+                .tokens
+                .append(&mut self.macros.expand(&[token])?);
+            return Ok(());
+        };
+        if call.is_begun() || token.is("(") {
+            match call.push(token) {
+                true => self
+                    .output
+                    .tokens
+                    .append(&mut self.macros.expand(call.words())?),
+                false => self.call = Some(call),
+            }
+            return Ok(());
         }
-        self.macros.insert(name, words[1..words.len() - 1].to_vec());
-        Ok(())
+        // Without arguments the name stands for itself.
+        self.output.tokens.extend_from_slice(call.words());
+        self.token(token)
     }
 
     fn holds(&self, directive: &str, line: &Line) -> Result<bool, Problem> {
         let words = Lexer::words(line)?;
         if directive != "if" {
-            let is_defined = self.macros.contains_key(expect_name(&words, line)?);
+            let is_defined = self.macros.contains(expect_name(&words, line)?);
             return Ok(is_defined == (directive == "ifdef"));
         }
-        let words = self.answer_defined(&words, line)?;
+        let words = self.macros.expand(&self.answer_defined(&words, line)?)?;
         let mut cursor = Cursor::new(&words);
         let condition = Expression::parse(&mut cursor, Dialect::Condition)?;
         if cursor.peek().kind != Kind::End {
             return Err(cursor.unexpected("the end of the line"));
         }
-        Ok(self.value(&condition, 0)? != 0)
+        // Names that are not defined are 0.
+        Ok(condition.evaluate(&mut |_, _| Ok(0))? != 0)
     }
 
     /// Replaces `defined NAME` and `defined(NAME)` by 0 and 1.
@@ -242,60 +265,10 @@ impl Preprocessor<'_> {
                 cursor.expect(")")?;
             }
             answered.push(Token {
-                kind: Kind::Number(i128::from(self.macros.contains_key(name))),
+                kind: Kind::Number(i128::from(self.macros.contains(name))),
                 place: line.place,
             });
         }
-    }
-
-    /// The value of a condition: names that are not defined are 0.
-    fn value(&self, expression: &Expression, depth: usize) -> Result<i128, Problem> {
-        expression.evaluate(&mut |name, place| {
-            let Some(words) = self.macros.get(name) else {
-                return Ok(0);
-            };
-            if depth == MAX_INCLUDES {
-                return Err(Problem::new(
-                    place,
-                    format!("`{name}` is defined by itself"),
-                ));
-            }
-            let mut words = words.clone();
-            words.push(Token {
-                kind: Kind::End,
-                place,
-            });
-            let inner = Expression::parse(&mut Cursor::new(&words), Dialect::Condition)?;
-            self.value(&inner, depth + 1)
-        })
-    }
-
-    /// Puts out a token, or what it stands for. `within` are the names that are being replaced.
-    fn expand(&mut self, token: Token, within: &mut Vec<String>) -> Result<(), Problem> {
-        let replacement = token.name().and_then(|name| self.macros.get(name));
-        let Some(replacement) = replacement.filter(|_| {
-            let is_inner = |name: &str| within.iter().any(|outer| outer == name);
-            !token.name().is_some_and(is_inner)
-        }) else {
-            self.output.tokens.push(token);
-            return Ok(());
-        };
-        let replacement = replacement.clone();
-        within.push(token.name().unwrap_or_default().to_owned());
-        let before = self.output.tokens.len();
-        for mut part in replacement {
-            // Errors point at the use: that is what somebody can change.
-            part.place = token.place;
-            self.expand(part, within)?;
-            if self.output.tokens.len() - before > MAX_EXPANSION {
-                return Err(Problem::new(
-                    token.place,
-                    "the definition of this name is too long",
-                ));
-            }
-        }
-        within.pop();
-        Ok(())
     }
 
     /// A line for C. Only constants matter here; whatever else it says, it says to C.
@@ -363,14 +336,14 @@ impl Preprocessor<'_> {
 
     /// The text of an included file, which counts.
     fn read(&mut self, file: File) -> io::Result<String> {
-        let mut text = String::new();
+        let mut text = Vec::new();
         let left = MAX_INCLUDED - self.included;
-        let length = file.take(left + 1).read_to_string(&mut text)? as u64;
+        let length = file.take(left + 1).read_to_end(&mut text)? as u64;
         if length > left {
             return Err(too_long());
         }
         self.included += length;
-        Ok(text)
+        Ok(super::decoded(&text))
     }
 }
 
@@ -381,7 +354,7 @@ fn too_long() -> io::Error {
     ))
 }
 
-fn expect_name<'a>(words: &'a [Token], line: &Line) -> Result<&'a str, Problem> {
+pub(super) fn expect_name<'a>(words: &'a [Token], line: &Line) -> Result<&'a str, Problem> {
     let name = words.first().and_then(Token::name);
     name.ok_or_else(|| Problem::new(line.place, "expected a name"))
 }

@@ -63,7 +63,6 @@ pub(super) struct Type {
 pub(super) enum TypeKind {
     /// A type of the language, by its name in Rust.
     Scalar(&'static str),
-    Quadruple,
     Opaque,
     String,
     Named(String),

@@ -174,7 +174,7 @@ pub mod quota {
                             arguments,
                             |reader| Ok((Question::decode(reader)?,)),
                         )?;
-                        let result = self.0.ask(caller, argument).await?;
+                        let result = Server::ask(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())

@@ -138,7 +138,8 @@ impl Rpcbind {
         }
     }
 
-    /// Forgets a program: at one network (`tcp`), or at all. `false`: nothing was registered, or it is somebody else's.
+    /// Forgets a program: at one network (`tcp`), or at all. `false`: it is somebody else's. What is not
+    /// there is forgotten already, but some say `false` of that, too.
     ///
     /// # Errors
     /// As [`set`](Self::set).

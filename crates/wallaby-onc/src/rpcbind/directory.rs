@@ -141,7 +141,8 @@ impl Shared {
         program != PROGRAM && self.insert(program, version, at, owner(caller))
     }
 
-    /// Forgets a program for a caller of this machine: at these networks.
+    /// Forgets a program for a caller of this machine: at these networks. As rpcbind has it, it is well if nothing is
+    /// there, and `false` if something is there that stays.
     pub(super) fn unset(
         &self,
         caller: &Caller,
@@ -153,14 +154,14 @@ impl Shared {
             return false;
         }
         let who = owner(caller);
-        let mut found = false;
+        let mut is_refused = false;
         self.table().retain(|key, entry| {
             let is_it = (key.0, key.1) == (program, version) && is_meant(key.2);
-            let goes = is_it && (who == SUPERUSER || who == entry.owner);
-            found |= goes;
-            !goes
+            let is_own = who == SUPERUSER || who == entry.owner;
+            is_refused |= is_it && !is_own;
+            !(is_it && is_own)
         });
-        found
+        !is_refused
     }
 
     /// Where a program is at this network. In another version, if that is allowed and there is no such one.

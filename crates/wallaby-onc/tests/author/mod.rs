@@ -150,7 +150,8 @@ impl Author<'_> {
                     self.kind(&union.selector, depth);
                     let four: [u8; 4] = self.out.split_off(start).try_into().ok()?;
                     let value = i64::from(i32::from_be_bytes(four));
-                    let has_case = union.arms.iter().any(|arm| arm.value == value);
+                    let mut arms = union.arms.iter();
+                    let has_case = arms.any(|arm| arm.value as u32 == value as u32);
                     (!has_case && self.below(2) == 0).then_some((value, default))
                 });
                 let (value, content) = other.unwrap_or_else(|| {

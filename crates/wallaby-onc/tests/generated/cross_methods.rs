@@ -361,7 +361,7 @@ pub mod cross {
                             arguments,
                             |reader| Ok((reader.text(None)?,)),
                         )?;
-                        let result = self.0.greet(caller, argument).await?;
+                        let result = Server::greet(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             writer.text(&result, None)?;
                             Ok(())
@@ -372,7 +372,7 @@ pub mod cross {
                             arguments,
                             |reader| Ok((People::decode(reader)?,)),
                         )?;
-                        let result = self.0.older(caller, argument).await?;
+                        let result = Server::older(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -383,7 +383,7 @@ pub mod cross {
                             arguments,
                             |reader| Ok((Block::decode(reader)?,)),
                         )?;
-                        let result = self.0.reverse(caller, argument).await?;
+                        let result = Server::reverse(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -394,7 +394,7 @@ pub mod cross {
                             arguments,
                             |reader| Ok((reader.text(None)?,)),
                         )?;
-                        let result = self.0.lookup(caller, argument).await?;
+                        let result = Server::lookup(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -402,7 +402,7 @@ pub mod cross {
                     }
                     WHO => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        let result = self.0.who(caller).await?;
+                        let result = Server::who(&self.0, caller).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -666,7 +666,7 @@ pub mod cross {
                             arguments,
                             |reader| Ok((Pair::decode(reader)?,)),
                         )?;
-                        let result = self.0.add(caller, argument).await?;
+                        let result = Server::add(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())

@@ -61,6 +61,35 @@ impl Xdr for Netobj {
     }
 }
 
+/// A floating-point number of 128 bits, as it is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Quadruple(pub [u8; 16]);
+
+impl From<[u8; 16]> for Quadruple {
+    fn from(value: [u8; 16]) -> Self {
+        Self(value)
+    }
+}
+
+impl ::std::ops::Deref for Quadruple {
+    type Target = [u8; 16];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Xdr for Quadruple {
+    fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
+        writer.fixed_opaque(&self.0);
+        Ok(())
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self(reader.fixed_opaque()?))
+    }
+}
+
 /// `serial` of the interface.
 pub type Serial = u64;
 
@@ -131,7 +160,7 @@ pub struct Scalars {
     /// `n`.
     pub n: f64,
     /// `o`.
-    pub o: [u8; 16],
+    pub o: Quadruple,
     /// `p`.
     pub p: u32,
     /// `q`.
@@ -158,7 +187,7 @@ impl Xdr for Scalars {
         self.l.encode(writer)?;
         self.m.encode(writer)?;
         self.n.encode(writer)?;
-        writer.fixed_opaque(&self.o);
+        self.o.encode(writer)?;
         self.p.encode(writer)?;
         self.q.encode(writer)?;
         self.r.encode(writer)?;
@@ -182,7 +211,7 @@ impl Xdr for Scalars {
             l: bool::decode(reader)?,
             m: f32::decode(reader)?,
             n: f64::decode(reader)?,
-            o: reader.fixed_opaque()?,
+            o: Quadruple::decode(reader)?,
             p: u32::decode(reader)?,
             q: u64::decode(reader)?,
             r: Color::decode(reader)?,
@@ -648,7 +677,7 @@ impl Xdr for Tree {
     }
 }
 
-/// `holder_point_part_state` of the interface.
+/// `holder.point.part.state` of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(i32)]
 pub enum HolderPointPartState {
@@ -667,12 +696,12 @@ impl Xdr for HolderPointPartState {
         match i32::decode(reader)? {
             1 => Ok(Self::On),
             0 => Ok(Self::Off),
-            other => Err(reader.unknown("holder_point_part_state", i64::from(other))),
+            other => Err(reader.unknown("holder.point.part.state", i64::from(other))),
         }
     }
 }
 
-/// `holder_point_part` of the interface.
+/// `holder.point.part` of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HolderPointPart {
     /// `1`.
@@ -691,7 +720,7 @@ impl Xdr for HolderPointPart {
             Self::Default(other) => {
                 if matches!(other, 1_i32) {
                     return Err(EncodeError::NotDefault {
-                        union: "holder_point_part",
+                        union: "holder.point.part",
                         found: i64::from(*other),
                     });
                 }
@@ -709,7 +738,7 @@ impl Xdr for HolderPointPart {
     }
 }
 
-/// `holder_point` of the interface.
+/// `holder.point` of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HolderPoint {
     /// `x`.
@@ -995,7 +1024,8 @@ pub mod everything {
                             arguments,
                             |reader| Ok((i32::decode(reader)?, i32::decode(reader)?)),
                         )?;
-                        let result = self.0.add(caller, argument1, argument2).await?;
+                        let result = Server::add(&self.0, caller, argument1, argument2)
+                            .await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1006,7 +1036,7 @@ pub mod everything {
                             arguments,
                             |reader| Ok((reader.text(None)?,)),
                         )?;
-                        let result = self.0.greet(caller, name).await?;
+                        let result = Server::greet(&self.0, caller, name).await?;
                         service::results(|writer| {
                             writer.text(&result, None)?;
                             Ok(())
@@ -1020,7 +1050,8 @@ pub mod everything {
                                 reader.array(None, Label::decode)?,
                             )),
                         )?;
-                        let result = self.0.find(caller, argument1, prefix).await?;
+                        let result = Server::find(&self.0, caller, argument1, prefix)
+                            .await?;
                         service::results(|writer| {
                             writer
                                 .optional(
@@ -1032,7 +1063,7 @@ pub mod everything {
                     }
                     FORGET => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        self.0.forget(caller).await?;
+                        Server::forget(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     TELL => {
@@ -1040,7 +1071,7 @@ pub mod everything {
                             arguments,
                             |reader| Ok((Chain::decode(reader)?,)),
                         )?;
-                        let result = self.0.tell(caller, argument).await?;
+                        let result = Server::tell(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -1146,7 +1177,7 @@ pub mod everything {
                 match procedure {
                     NULL_OF_ITS_OWN => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        self.0.null_of_its_own(caller).await?;
+                        Server::null_of_its_own(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     ADD => {
@@ -1154,7 +1185,7 @@ pub mod everything {
                             arguments,
                             |reader| Ok((Scalars::decode(reader)?,)),
                         )?;
-                        let result = self.0.add(caller, argument).await?;
+                        let result = Server::add(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())

@@ -550,7 +550,7 @@ pub mod mountprog {
                 match procedure {
                     MOUNTPROC_NULL => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        self.0.mountproc_null(caller).await?;
+                        Server::mountproc_null(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     MOUNTPROC_MNT => {
@@ -558,7 +558,8 @@ pub mod mountprog {
                             arguments,
                             |reader| Ok((Dirpath::decode(reader)?,)),
                         )?;
-                        let result = self.0.mountproc_mnt(caller, argument).await?;
+                        let result = Server::mountproc_mnt(&self.0, caller, argument)
+                            .await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -566,7 +567,7 @@ pub mod mountprog {
                     }
                     MOUNTPROC_DUMP => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        let result = self.0.mountproc_dump(caller).await?;
+                        let result = Server::mountproc_dump(&self.0, caller).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -577,17 +578,17 @@ pub mod mountprog {
                             arguments,
                             |reader| Ok((Dirpath::decode(reader)?,)),
                         )?;
-                        self.0.mountproc_umnt(caller, argument).await?;
+                        Server::mountproc_umnt(&self.0, caller, argument).await?;
                         service::results(|_| Ok(()))
                     }
                     MOUNTPROC_UMNTALL => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        self.0.mountproc_umntall(caller).await?;
+                        Server::mountproc_umntall(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     MOUNTPROC_EXPORT => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        let result = self.0.mountproc_export(caller).await?;
+                        let result = Server::mountproc_export(&self.0, caller).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())
@@ -595,7 +596,7 @@ pub mod mountprog {
                     }
                     MOUNTPROC_EXPORTALL => {
                         let () = service::arguments(arguments, |reader| Ok(()))?;
-                        let result = self.0.mountproc_exportall(caller).await?;
+                        let result = Server::mountproc_exportall(&self.0, caller).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())

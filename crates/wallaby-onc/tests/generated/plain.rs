@@ -584,7 +584,7 @@ pub mod plain {
                             arguments,
                             |reader| Ok((All::decode(reader)?,)),
                         )?;
-                        let result = self.0.swap(caller, argument).await?;
+                        let result = Server::swap(&self.0, caller, argument).await?;
                         service::results(|writer| {
                             result.encode(writer)?;
                             Ok(())

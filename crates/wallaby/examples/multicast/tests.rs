@@ -26,12 +26,16 @@ fn run<T>(test: impl Future<Output = T>) -> T {
 }
 
 fn three() -> Vec<Server> {
+    start(3)
+}
+
+fn start(count: usize) -> Vec<Server> {
     let server = |_| {
         let mut program = Command::new(std::env::current_exe().expect("this program"));
         program.args(["--exact", "tests::server", "--ignored", "--nocapture"]);
         Server::start(&mut program).expect("it starts")
     };
-    (0..3).map(server).collect()
+    (0..count).map(server).collect()
 }
 
 /// When a server is killed.
@@ -72,11 +76,21 @@ struct Line {
 }
 
 impl Line {
+    /// Handlers answer when they are let go, or at once.
     fn begin(servers: Vec<Server>, settings: &PipelineSettings, deadline: Duration) -> Self {
+        Self::begin_with(servers, settings, deadline, true)
+    }
+
+    fn begin_with(
+        servers: Vec<Server>,
+        settings: &PipelineSettings,
+        deadline: Duration,
+        wait: bool,
+    ) -> Self {
         let endpoint = Endpoint::client().expect("a runtime");
         let (send, body) = piped();
         let line = servers.iter().map(|server| server.address.clone());
-        let target = PUT.target((true,)).with_body(body);
+        let target = PUT.target((wait,)).with_body(body);
         let caller = endpoint.caller().deadline(deadline);
         let (period, timeout) = (Duration::from_millis(100), Duration::from_secs(5));
         let call = caller
@@ -200,6 +214,75 @@ async fn killed(victim: usize, moment: Moment, answers: Answers) {
         assert!(
             expected,
             "{victim} killed {moment:?}, {answers:?}: {outcomes:?}"
+        );
+    }
+}
+
+/// SplitMix64.
+fn random(state: &mut u64, below: usize) -> usize {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (mixed ^ (mixed >> 31)) as usize % below
+}
+
+#[test]
+fn what_is_told_of_a_long_line_is_true_at_any_moment() {
+    for seed in 0..4 {
+        println!("seed {seed}");
+        run(killed_at_random(seed));
+    }
+}
+
+/// The longest line that there is by default. Nobody waits for the others: where the bytes are when one server is killed is
+/// chance, as is what has been answered then.
+async fn killed_at_random(seed: u64) {
+    const SERVERS: usize = 16;
+    let mut state = seed;
+    let answers = [Answers::Direct, Answers::Gathered][random(&mut state, 2)];
+    let settings = PipelineSettings {
+        answers,
+        ..PipelineSettings::default()
+    };
+    let chunks = 1 + random(&mut state, 200);
+    let (moment, victim) = (random(&mut state, chunks + 1), random(&mut state, SERVERS));
+    let watched = random(&mut state, SERVERS);
+    let deadline = Duration::from_secs(60);
+    let mut line = Line::begin_with(start(SERVERS), &settings, deadline, false);
+    for chunk in 0..chunks {
+        line.send();
+        if chunk == moment {
+            // Some of it has come so far, or nothing has left.
+            if random(&mut state, 3) > 0 {
+                while line.progress(watched).await.0 == 0 {}
+            }
+            line.servers[victim].process.kill().expect("it lives");
+        }
+    }
+    let (end, _) = mpsc::unbounded_channel();
+    drop(std::mem::replace(&mut line.send, end));
+    if moment == chunks {
+        let whole = random(&mut state, 2) > 0;
+        while whole && !line.progress(watched).await.1 {}
+        line.servers[victim].process.kill().expect("it lives");
+    }
+    let outcomes = line.finish().await;
+    let all = (chunks * SOME.len()) as u64;
+    line.check(&outcomes, victim, all).await;
+    for (server, outcome) in outcomes.iter().enumerate() {
+        let is_known = match server.cmp(&victim) {
+            std::cmp::Ordering::Less => matches!(outcome, TargetOutcome::Answered),
+            std::cmp::Ordering::Equal => !matches!(outcome, TargetOutcome::Failed(_)),
+            // Nobody knows whether the victim sent them anything only where it did not.
+            std::cmp::Ordering::Greater => {
+                let is_unknown = matches!(outcome, TargetOutcome::Unknown(_));
+                !is_unknown || line.progress(server).await == (0, false)
+            }
+        };
+        assert!(
+            is_known,
+            "seed {seed}: {victim} killed after {moment} of {chunks}, {answers:?}: {outcomes:?}"
         );
     }
 }

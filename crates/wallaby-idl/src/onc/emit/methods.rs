@@ -1,6 +1,6 @@
 //! Procedures as methods of Wallaby: arguments and results as types of their own, and a `Method` for each.
 
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::TokenStream;
 use quote::quote;
 
 use super::Emitter;
@@ -10,10 +10,12 @@ use crate::onc::naming;
 
 /// The module `methods` of a version.
 pub(super) fn methods(emitter: &Emitter<'_>, program: &Program, version: &Version) -> TokenStream {
-    let methods = version
-        .procedures
-        .iter()
-        .map(|procedure| method(emitter, program, version, procedure));
+    let types = emitter.model.types.iter().map(|known| &known.rust);
+    let mut names = naming::Names::without(types);
+    let procedures = version.procedures.iter();
+    let methods: Vec<TokenStream> = procedures
+        .map(|procedure| method(emitter, program, version, procedure, &mut names))
+        .collect();
     quote! {
         /// The procedures of this version as methods of Wallaby, to be served, called and delegated one by one.
         pub mod methods {
@@ -30,18 +32,19 @@ fn method(
     program: &Program,
     version: &Version,
     procedure: &Procedure,
+    names: &mut naming::Names,
 ) -> TokenStream {
     let docs = procedure_docs(procedure);
-    let name = naming::identifier(&procedure.name.to_uppercase());
+    let name = naming::identifier(&procedure.rust_number);
     // As `wallaby_onc::endpoint::method_name` has it.
     let wire = format!(
         "onc.{}.{}/{}",
         program.number, version.number, procedure.number
     );
     let forms: Vec<&Form> = procedure.arguments.iter().map(|(_, form)| form).collect();
-    let arguments = tuple(emitter, procedure, "Arguments", "The arguments", &forms);
+    let arguments = tuple(emitter, procedure, names, "Arguments", &forms);
     let results: Vec<&Form> = procedure.result.iter().collect();
-    let result = tuple(emitter, procedure, "Result", "The result", &results);
+    let result = tuple(emitter, procedure, names, "Result", &results);
     let (arguments_type, result_type) = (&arguments.name, &result.name);
     let (arguments_code, result_code) = (&arguments.code, &result.code);
     quote! {
@@ -66,8 +69,8 @@ struct Tuple {
 fn tuple(
     emitter: &Emitter<'_>,
     procedure: &Procedure,
+    names: &mut naming::Names,
     what: &str,
-    doc: &str,
     forms: &[&Form],
 ) -> Tuple {
     if forms.is_empty() {
@@ -76,11 +79,9 @@ fn tuple(
             code: TokenStream::new(),
         };
     }
-    let name = free_name(
-        emitter,
-        &format!("{}{what}", naming::camel_case(&procedure.name)),
-    );
-    let doc = format!(" {doc} of `{}`.", procedure.name);
+    let name = names.take(format!("{}{what}", naming::camel_case(&procedure.name)));
+    let name = naming::identifier(&name);
+    let doc = format!(" The {} of `{}`.", what.to_lowercase(), procedure.name);
     let kinds = forms.iter().map(|form| emitter.kind(NO_TYPE, form));
     let encode = forms.iter().enumerate().map(|(at, form)| {
         let at = proc_macro2::Literal::usize_unsuffixed(at);
@@ -107,13 +108,4 @@ fn tuple(
         name: quote!(#name),
         code,
     }
-}
-
-/// This name, with underscores after it until no type of the file has it.
-fn free_name(emitter: &Emitter<'_>, wanted: &str) -> Ident {
-    let mut name = wanted.to_owned();
-    while emitter.model.types.iter().any(|known| known.rust == name) {
-        name.push('_');
-    }
-    naming::identifier(&name)
 }

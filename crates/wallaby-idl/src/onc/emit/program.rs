@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Literal, TokenStream};
 use quote::quote;
 
 use super::methods::methods;
-use super::{Emitter, docs, member};
+use super::{Emitter, docs};
 use crate::onc::model::{Form, Procedure, Program, Type, Version};
 use crate::onc::naming;
 
@@ -16,7 +16,7 @@ impl Emitter<'_> {
         let docs = docs(&program.docs, || {
             format!("Program `{}`, {}.", program.name, program.number)
         });
-        let module = member(&program.name);
+        let module = naming::identifier(&program.rust);
         let number = Literal::u32_unsuffixed(program.number);
         let versions = program
             .versions
@@ -37,10 +37,10 @@ impl Emitter<'_> {
         let docs = docs(&version.docs, || {
             format!("Version `{}`, {}.", version.name, version.number)
         });
-        let module = member(&version.name);
+        let module = naming::identifier(&version.rust);
         let number = Literal::u32_unsuffixed(version.number);
         let constants = version.procedures.iter().map(|each| {
-            let name = naming::identifier(&each.name.to_uppercase());
+            let name = naming::identifier(&each.rust_number);
             let doc = format!(" The number of the procedure `{}`.", each.name);
             let number = Literal::u32_unsuffixed(each.number);
             quote!(#[doc = #doc] pub const #name: u32 = #number;)
@@ -117,8 +117,8 @@ impl Emitter<'_> {
 
     fn client(&self, procedure: &Procedure) -> TokenStream {
         let docs = procedure_docs(procedure);
-        let name = member(&procedure.name);
-        let number = naming::identifier(&procedure.name.to_uppercase());
+        let name = naming::identifier(&procedure.rust);
+        let number = naming::identifier(&procedure.rust_number);
         let names = argument_names(procedure);
         let kinds = self.argument_kinds(procedure);
         let kinds = procedure
@@ -165,7 +165,7 @@ impl Emitter<'_> {
 
     fn server(&self, procedure: &Procedure) -> TokenStream {
         let docs = procedure_docs(procedure);
-        let name = member(&procedure.name);
+        let name = naming::identifier(&procedure.rust);
         let names = argument_names(procedure);
         let kinds = self.argument_kinds(procedure);
         let result = self.result(procedure);
@@ -180,14 +180,14 @@ impl Emitter<'_> {
     }
 
     fn dispatch(&self, procedure: &Procedure) -> TokenStream {
-        let name = member(&procedure.name);
-        let number = naming::identifier(&procedure.name.to_uppercase());
+        let name = naming::identifier(&procedure.rust);
+        let number = naming::identifier(&procedure.rust_number);
         let names = argument_names(procedure);
         let decode = procedure
             .arguments
             .iter()
             .map(|(_, form)| self.decode(NO_TYPE, form));
-        let handle = quote!(self.0.#name(caller, #(#names),*).await?;);
+        let handle = quote!(Server::#name(&self.0, caller, #(#names),*).await?;);
         let respond = match &procedure.result {
             Some(form) => {
                 let encode = self.encode(form, &quote!(result), &quote!(&result));
@@ -238,22 +238,6 @@ pub(super) fn procedure_docs(procedure: &Procedure) -> TokenStream {
 }
 
 fn argument_names(procedure: &Procedure) -> Vec<Ident> {
-    let names = procedure
-        .arguments
-        .iter()
-        .map(|(name, _)| naming::snake_case(name));
-    // What the generated functions call their own.
-    let own = [
-        "arguments",
-        "caller",
-        "procedure",
-        "reader",
-        "result",
-        "writer",
-    ];
-    let free = names.map(|name| match own.contains(&name.as_str()) {
-        true => format!("{name}_"),
-        false => name,
-    });
-    free.map(|name| naming::identifier(&name)).collect()
+    let names = procedure.arguments.iter();
+    names.map(|(name, _)| naming::identifier(name)).collect()
 }

@@ -36,6 +36,10 @@ impl RawRequest {
         Self { handling, payload }
     }
 
+    pub(crate) fn handling(&self) -> &Handling {
+        &self.handling
+    }
+
     pub(crate) fn take_payload(&mut self) -> Bytes {
         std::mem::take(&mut self.payload)
     }

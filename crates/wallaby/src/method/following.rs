@@ -130,6 +130,17 @@ mod tests {
         }
     }
 
+    /// Peers of other releases must come to the same.
+    #[test]
+    fn the_fingerprint_of_what_follows_does_not_change() {
+        assert_eq!(followed(0, "bytes", 0), 0x564c_1fcd_ab02_e4ea);
+        assert_eq!(followed(1, "items", 2), 0x9b6c_3ddd_01a6_74df);
+        let items: Method<(u8,), One<u64>, Postcard, Streaming<u64>> = Method::new("a.B/c");
+        let own = <Postcard as Codec<(u8,)>>::fingerprint();
+        let item = <Postcard as Codec<u64>>::fingerprint();
+        assert_eq!(arguments(&items), followed(own, "items", item));
+    }
+
     #[test]
     fn where_nothing_follows_the_fingerprint_is_that_of_the_arguments() {
         let plain: Method<(u8,), One<u64>> = Method::new("a.B/c");

@@ -32,7 +32,7 @@ pub use self::given::{IntoItem, IntoStreaming, Items, items};
 /// ```
 /// use wallaby::{Address, Endpoint, Request, Status, Streaming};
 ///
-/// #[wallaby::service]
+/// #[wallaby::service(package = "demo")]
 /// trait Meter {
 ///     /// Adds up what comes.
 ///     async fn sum(from: u64, values: Streaming<u64>) -> u64;

@@ -71,6 +71,12 @@ trait Blobs {
     async fn join(blobs: Streaming<Bytes>) -> Bytes;
 }
 
+#[wallaby::service(package = "test")]
+trait Mirror {
+    /// Every item; the first server answers with so many of them.
+    async fn back(read: u64, items: Streaming<Vec<u8>>) -> Many<Vec<u8>>;
+}
+
 /// Items that the test sends one by one.
 struct Piped<T>(mpsc::UnboundedReceiver<T>);
 
@@ -691,8 +697,6 @@ impl Stream for Halting {
 
 /// Over connections that cut the bytes anywhere, through servers that read some of them.
 async fn random_items_arrive_as_they_were_sent(net: Net) {
-    static ECHO: Method<(u64,), Many<Vec<u8>>, Postcard, Streaming<Vec<u8>>> =
-        Method::new("test/echo");
     let seed = match std::env::var("WALLABY_SEED") {
         Ok(seed) => seed.parse().expect("a number"),
         Err(_) => RandomState::new().build_hasher().finish() | 1,
@@ -708,7 +712,7 @@ async fn random_items_arrive_as_they_were_sent(net: Net) {
     let last = |request: Request<Many<Vec<u8>>>, (_,): (u64,), items: Streaming<Vec<u8>>| async move {
         Ok::<_, Status>(request.reply_all(items).await?)
     };
-    let last = service().streaming_method(&ECHO, last);
+    let last = service().streaming_method(&mirror::BACK, last);
     let last = net.bind(narrow(&mut random).serve(last)).await;
     let to = at(&last);
     let first =
@@ -721,10 +725,10 @@ async fn random_items_arrive_as_they_were_sent(net: Net) {
                         None => break,
                     }
                 }
-                Ok::<_, Status>(request.forward(to, ECHO.target((0,), items)).await?)
+                Ok::<_, Status>(request.forward(to, mirror::back(0, items)).await?)
             }
         };
-    let first = service().streaming_method(&ECHO, first);
+    let first = service().streaming_method(&mirror::BACK, first);
     let first = net.bind(narrow(&mut random).serve(first)).await;
     let client = narrow(&mut random)
         .bind()
@@ -748,7 +752,7 @@ async fn random_items_arrive_as_they_were_sent(net: Net) {
         let read = random.below(20);
         let call = Client::new(&client, at(&first))
             .in_order()
-            .call_target(ECHO.target((read,), items));
+            .call_target(mirror::back(read, items));
         let echoed = call.collect().await;
         assert!(
             echoed.expect("no status") == sent,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_core::Stream;
-use wallaby::codec::{Postcard, Raw};
+use wallaby::codec::Raw;
 use wallaby::{
     Address, Body, Client, Code, Endpoint, Many, Method, One, Request, Service, Status, Streaming,
 };
@@ -26,11 +26,14 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// Takes a body; the last server named answers with its length and sum.
 static UP: Method<(Vec<String>,), One<Sum>> = Method::new("example.Stream/up");
-/// The same of items.
-static ITEMS: Method<(Vec<String>,), One<Sum>, Postcard, Streaming<Vec<u8>>> =
-    Method::new("example.Stream/items");
 /// Answers with chunks; the last server named makes them.
 static DOWN: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("example.Stream/down");
+
+/// The first again, of items of one type.
+#[wallaby::service(package = "example")]
+trait Items {
+    async fn sum(onward: Vec<String>, chunks: Streaming<Vec<u8>>) -> Sum;
+}
 
 /// Bytes of a chunk.
 const CHUNK: usize = 64 * 1024;
@@ -109,23 +112,27 @@ async fn up(request: Request<One<Sum>>, mut onward: Vec<String>) -> Result<(), S
     Ok(request.respond(sum).await?)
 }
 
-async fn items(
-    request: Request<One<Sum>>,
-    mut onward: Vec<String>,
-    mut chunks: Streaming<Vec<u8>>,
-) -> Result<(), Status> {
-    if !onward.is_empty() {
-        let next = address(&onward.remove(0))?;
-        request
-            .forward(next, ITEMS.target((onward,), chunks))
-            .await?;
-        return Ok(());
+struct Summing;
+
+#[wallaby::serve]
+impl Items for Summing {
+    async fn sum(
+        &self,
+        request: Request<One<Sum>>,
+        mut onward: Vec<String>,
+        mut chunks: Streaming<Vec<u8>>,
+    ) -> Result<(), Status> {
+        if !onward.is_empty() {
+            let next = address(&onward.remove(0))?;
+            request.forward(next, items::sum(onward, chunks)).await?;
+            return Ok(());
+        }
+        let mut sum = (0, 0);
+        while let Some(chunk) = chunks.next().await {
+            add(&mut sum, &chunk?);
+        }
+        Ok(request.respond(sum).await?)
     }
-    let mut sum = (0, 0);
-    while let Some(chunk) = chunks.next().await {
-        add(&mut sum, &chunk?);
-    }
-    Ok(request.respond(sum).await?)
 }
 
 async fn down(request: Request<Many<Bytes>, Raw>, what: Bytes) -> Result<(), Status> {
@@ -156,13 +163,11 @@ fn address(text: &str) -> Result<Address, Status> {
 async fn serve() -> Result<(), Failed> {
     let service = Service::new("example.Stream")
         .method(&UP, |request, (onward,)| up(request, onward))
-        .streaming_method(&ITEMS, |request, (onward,), chunks| {
-            items(request, onward, chunks)
-        })
         .method(&DOWN, |request, (what,)| down(request, what));
     let endpoint = Endpoint::builder()
         .listen("tcp://127.0.0.1:0")
         .serve(service)
+        .serve(items::service(Summing))
         .bind()
         .await?;
     println!("{}", endpoint.address().ok_or("it does not listen")?);
@@ -242,8 +247,8 @@ async fn run(servers: &[Server], chunks: u64) -> Result<Report, Failed> {
     let values = wallaby::items((0..chunks).scan(Chunks::new(chunks), |chunks, _| {
         chunks.make().map(Vec::from)
     }));
-    let target = ITEMS.target((names.clone().collect(),), values);
-    let sum = client.call_target(target).await?;
+    let summing = items::within(client.clone());
+    let sum = summing.sum(names.clone().collect(), values).await?;
     let items = begun.elapsed();
     if sum != expected.sum {
         return Err(format!("{sum:?} arrived as items, not {:?}", expected.sum).into());

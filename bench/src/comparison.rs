@@ -31,7 +31,7 @@ pub struct RunOptions {
     pub link: Duration,
     /// Bytes of payload in each message.
     pub payload: usize,
-    /// Servers to choose from for each request; none: two more than the largest operation needs.
+    /// Servers to choose from for each request; none: for each operation two more than it needs.
     pub servers: Option<usize>,
     /// Rounds; each system has one turn in each.
     pub rounds: u32,
@@ -124,7 +124,7 @@ pub(crate) fn compare(
                     transport,
                     pattern,
                     link: options.link,
-                    routes: Routes::new(u8::try_from(servers)?, seed),
+                    routes: Routes::new(u8::try_from(pool(pattern, options, servers))?, seed),
                     client: Rc::clone(&client),
                 }));
             }
@@ -201,6 +201,14 @@ pub(crate) fn check(patterns: &[Pattern], options: &RunOptions) -> Result<usize>
     Ok(servers)
 }
 
+/// Out of how many of all servers those of an operation are drawn.
+fn pool(pattern: Pattern, options: &RunOptions, servers: usize) -> usize {
+    match options.servers {
+        Some(_) => servers,
+        None => servers.min(pattern.servers() + SPARE_SERVERS),
+    }
+}
+
 fn row(
     system: &str,
     transport: Transport,
@@ -274,7 +282,7 @@ pub(crate) fn round(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
 }
 
-/// So that even the largest operation does not always take the same servers.
+/// So that an operation does not always take the same servers.
 const SPARE_SERVERS: usize = 2;
 const LONGEST_LINK: Duration = Duration::from_secs(10);
 
@@ -282,6 +290,17 @@ const LONGEST_LINK: Duration = Duration::from_secs(10);
 mod tests {
     use super::*;
     use crate::pattern::Shape;
+
+    #[test]
+    fn servers_are_drawn_out_of_two_more_than_an_operation_needs() {
+        let mut options = RunOptions::default();
+        let patterns = [1, 10].map(|servers| Pattern::Multihop(Shape::Chain { servers }));
+        let servers = check(&patterns, &options).unwrap();
+        let pools = |options: &RunOptions| patterns.map(|one| pool(one, options, servers));
+        assert_eq!((servers, pools(&options)), (12, [3, 12]));
+        options.servers = Some(12);
+        assert_eq!(pools(&options), [12, 12]);
+    }
 
     fn refused(patterns: &[Pattern], change: impl FnOnce(&mut RunOptions)) -> String {
         let mut options = RunOptions::default();

@@ -311,6 +311,7 @@ fn sections(page: &Page, results: &Path) -> Result<Vec<(&'static str, String)>> 
     for job in &page.jobs {
         let Some(measured) = Measured::read(results, job)? else {
             sections.push((job.name, "Not measured yet.\n".into()));
+            rows.push(Vec::new());
             continue;
         };
         sections.push((job.name, job.section(&measured)));

@@ -166,15 +166,18 @@ fn page() -> Page {
 }
 
 fn promises(jobs: &[Vec<Row>]) -> String {
-    let mut text = "| promised | where | found | |\n|---|---|---:|---|\n".to_owned();
-    for promise in jobs.iter().flat_map(|rows| promise::of(rows)) {
-        let kept = if promise.kept { "kept" } else { "**not kept**" };
-        // Writing to a string can't fail.
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {kept} |",
-            promise.what, promise.place, promise.found
-        );
+    let mut text =
+        "| promised | where | measured by | found | |\n|---|---|---|---:|---|\n".to_owned();
+    for ((job, ..), rows) in JOBS.iter().zip(jobs) {
+        for promise in promise::of(rows) {
+            let kept = if promise.kept { "kept" } else { "**not kept**" };
+            // Writing to a string can't fail.
+            let _ = writeln!(
+                text,
+                "| {} | {} | {job} | {} | {kept} |",
+                promise.what, promise.place, promise.found
+            );
+        }
     }
     text
 }

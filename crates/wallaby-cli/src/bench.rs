@@ -30,6 +30,9 @@ pub(crate) enum Bench {
             default_value = "1,2,4,10"
         )]
         hops: Vec<usize>,
+        /// Servers to draw those of each operation from [default: two more than it needs]
+        #[arg(long, value_name = "NUMBER")]
+        servers: Option<usize>,
         #[command(flatten)]
         common: Common,
         #[command(flatten)]
@@ -45,6 +48,9 @@ pub(crate) enum Bench {
             default_value = "1,2,5,10,20"
         )]
         fanout: Vec<usize>,
+        /// Servers to draw those of each operation from [default: two more than it needs]
+        #[arg(long, value_name = "NUMBER")]
+        servers: Option<usize>,
         #[command(flatten)]
         common: Common,
         #[command(flatten)]
@@ -200,10 +206,14 @@ impl Bench {
         match self {
             Self::Hops {
                 hops,
+                servers,
                 common,
                 drawing,
             } => {
-                let run = common.options(RunOptions::default());
+                let run = common.options(RunOptions {
+                    servers,
+                    ..RunOptions::default()
+                });
                 let rows = wallaby_bench::hops(&HopsOptions { hops, run }, &mut show)?;
                 drop(progress);
                 drawing.draw(&rows, &Chart::hops())?;
@@ -211,10 +221,14 @@ impl Bench {
             }
             Self::Fanout {
                 fanout,
+                servers,
                 common,
                 drawing,
             } => {
-                let run = common.options(RunOptions::default());
+                let run = common.options(RunOptions {
+                    servers,
+                    ..RunOptions::default()
+                });
                 let rows = wallaby_bench::fanout(&FanoutOptions { fanout, run }, &mut show)?;
                 drop(progress);
                 drawing.draw(&rows, &Chart::fanout())?;

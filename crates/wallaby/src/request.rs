@@ -560,8 +560,8 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
         server: impl Into<Address>,
         target: Target<B, C>,
     ) -> Result<(), SendError> {
-        self.raw
-            .try_delegate(server, &target.definition, target.payload?)
+        let onward = target_at(server.into(), target)?;
+        self.raw.handling.try_send(onward)
     }
 
     /// Hands the rest of the work to another server and ends the request: a tail call. What becomes of it only the

@@ -28,6 +28,7 @@ over_every_stream!(
     a_handler_reads_items_while_they_are_sent,
     items_go_through_three_hops,
     what_was_read_is_not_sent_on,
+    every_way_to_delegate_takes_the_stream_along,
     a_slow_reader_slows_only_its_sender,
     a_stream_that_nobody_wants_is_stopped,
     a_source_that_fails_is_an_error_at_its_item,
@@ -198,6 +199,36 @@ async fn what_was_read_is_not_sent_on(net: Net) {
         .await;
     let call = ledger::at(&client, at(&first)).add(0, items((7..1000).map(entry)));
     assert_eq!(call.await, Ok((8..1000).map(|id| 2 * id).sum()));
+}
+
+async fn every_way_to_delegate_takes_the_stream_along(net: Net) {
+    let last = net.serve(ledger::service(Blocking { next: None })).await;
+    let to = at(&last);
+    let handler = move |request: Request<Many<Entry>>, (), mut entries: Streaming<Entry>| {
+        let to = to.clone();
+        async move {
+            let first = entries.next().await.expect("an item")?;
+            match first.id {
+                0 => request.delegate(to, ledger::echo(entries)).await?,
+                1 => request.try_delegate(to, ledger::echo(entries))?,
+                _ => request.forward(to, ledger::echo(entries)).await?,
+            }
+            Ok::<_, Status>(())
+        }
+    };
+    let first = net
+        .serve(service().streaming_method(&ledger::ECHO, handler))
+        .await;
+    let client = client();
+    for way in 0..3 {
+        let ledger = ledger::at(&client, at(&first)).in_order();
+        let echoed = ledger.echo(items((way..500).map(entry))).collect().await;
+        let echoed = echoed.expect("no status");
+        assert!(
+            echoed.into_iter().eq((way + 1..500).map(entry)),
+            "way {way}"
+        );
+    }
 }
 
 /// Each entry with the double id.

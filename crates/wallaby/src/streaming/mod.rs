@@ -161,7 +161,8 @@ impl<T, C> Streaming<T, C> {
 }
 
 impl<T, C: Codec<T>> Streaming<T, C> {
-    /// The next item; `None` when there are no more. After an error nothing more comes.
+    /// The next item; `None` when there are no more. After an error nothing more comes. Nothing is lost if the future is dropped
+    /// before it is done.
     pub async fn next(&mut self) -> Option<Result<T, StreamError>> {
         poll_fn(|cx| self.poll_item(cx)).await
     }

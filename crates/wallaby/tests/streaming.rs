@@ -768,7 +768,7 @@ async fn random_items_arrive_as_they_were_sent(net: Net) {
     for _ in 0..5 {
         let mut sent = Vec::new();
         for index in 0..random.below(60) {
-            let most = [1, 10, 200, 10_000, 70_000][random.below(5) as usize];
+            let most = [1, 10, 200, 10_000, 60_000][random.below(5) as usize];
             let len = random.below(most) as usize;
             sent.push(
                 (0..len)

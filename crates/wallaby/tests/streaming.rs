@@ -373,6 +373,7 @@ async fn an_abort_ends_the_stream_at_both_ends(net: Net) {
     let error = ends.recv().await.expect("an end").expect_err("an error");
     let ended = BodyError::Broken("its call has ended".into());
     assert_eq!(error.kind(), &StreamErrorKind::Body(ended));
+    until(|| server.load() == (0, 0)).await;
     // Through a server that has handed it on, and is done.
     let first = net.serve(passing(at(&server), 0)).await;
     let (send, entries) = piped();

@@ -86,8 +86,8 @@ pub fn server_main(
     let config: ServerConfig = serde_json::from_str(&config)
         .context("this is no server's configuration; only benchmarks start servers")?;
     process::die_with_parent(config.parent)?;
-    if config.stack == scale::STACK {
-        return scale::serve(&config);
+    if let Some(served) = scale::serve(&config) {
+        return served;
     }
     if config.stack == Own::WallabySplit.name() {
         return Own::WallabySplit.serve(&config);

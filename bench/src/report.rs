@@ -3,13 +3,16 @@
 use crate::chart::Chart;
 use crate::comparison::RunOptions;
 use crate::fanout::{FanoutOptions, fanout};
+use crate::fleet::Transport;
 use crate::harness::Progress;
 use crate::hops::{HopsOptions, hops};
 use crate::large::{LargeOptions, large};
 use crate::publish::{self, Page, ReportOptions, publish};
 use crate::row::Row;
+use crate::scale::{ScaleOptions, scale};
 use crate::table;
-use crate::target;
+use crate::target::{self, Target};
+use crate::throughput::{ThroughputOptions, throughput};
 use anyhow::Result;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -22,6 +25,7 @@ struct Job {
     pin: Option<u32>,
     server_pin: Option<u32>,
     link: Duration,
+    transports: &'static [Transport],
 }
 
 #[derive(Clone, Copy)]
@@ -29,67 +33,102 @@ enum Bench {
     Hops,
     Fanout,
     Large,
+    Throughput,
+    Scale,
 }
+
+/// What most jobs have: sockets with streams, all on one processor.
+const PINNED: Job = Job {
+    name: "",
+    command: "",
+    bench: Bench::Hops,
+    pin: Some(0),
+    server_pin: None,
+    link: NO_LINK,
+    transports: &[Transport::Unix, Transport::Tcp],
+};
 
 const NO_LINK: Duration = Duration::ZERO;
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-const JOBS: [Job; 7] = [
+const JOBS: [Job; 12] = [
     Job {
         name: "hops-pinned",
         command: "hops --pin 0",
-        bench: Bench::Hops,
-        pin: Some(0),
-        server_pin: None,
-        link: NO_LINK,
+        ..PINNED
+    },
+    Job {
+        name: "hops-udp",
+        command: "hops --pin 0 --transport udp",
+        transports: &[Transport::Udp],
+        ..PINNED
+    },
+    Job {
+        name: "hops-shm",
+        command: "hops --pin 0 --transport shm",
+        transports: &[Transport::Shm],
+        ..PINNED
     },
     Job {
         name: "hops-free",
         command: "hops",
-        bench: Bench::Hops,
         pin: None,
-        server_pin: None,
-        link: NO_LINK,
+        ..PINNED
     },
     Job {
         name: "hops-link",
         command: "hops --link 1ms",
-        bench: Bench::Hops,
         pin: None,
-        server_pin: None,
         link: MILLISECOND,
+        ..PINNED
     },
     Job {
         name: "fanout-pinned",
         command: "fanout --pin 0",
         bench: Bench::Fanout,
-        pin: Some(0),
-        server_pin: None,
-        link: NO_LINK,
+        ..PINNED
+    },
+    Job {
+        name: "fanout-udp",
+        command: "fanout --pin 0 --transport udp",
+        bench: Bench::Fanout,
+        transports: &[Transport::Udp],
+        ..PINNED
     },
     Job {
         name: "fanout-link",
         command: "fanout --link 1ms",
         bench: Bench::Fanout,
         pin: None,
-        server_pin: None,
         link: MILLISECOND,
+        ..PINNED
     },
     Job {
         name: "large-apart",
         command: "large --pin 0 --server-pin 1",
         bench: Bench::Large,
-        pin: Some(0),
         server_pin: Some(1),
-        link: NO_LINK,
+        ..PINNED
     },
     Job {
         name: "large-pinned",
         command: "large --pin 0",
         bench: Bench::Large,
-        pin: Some(0),
-        server_pin: None,
-        link: NO_LINK,
+        ..PINNED
+    },
+    Job {
+        name: "throughput-pinned",
+        command: "throughput --pin 0 --transport unix,tcp,udp",
+        bench: Bench::Throughput,
+        transports: &[Transport::Unix, Transport::Tcp, Transport::Udp],
+        ..PINNED
+    },
+    Job {
+        name: "scale",
+        command: "scale --pin 0 --transport unix",
+        bench: Bench::Scale,
+        transports: &[Transport::Unix],
+        ..PINNED
     },
 ];
 
@@ -124,7 +163,12 @@ fn page() -> Page {
         file: "performance.md",
         program: "wallaby bench",
         jobs: JOBS.iter().map(Job::published).collect(),
-        summaries: vec![("targets", target_table)],
+        summaries: vec![
+            ("targets", |jobs| target_table(jobs, target::of)),
+            ("targets-speed", |jobs| {
+                target_table(jobs, target::speed::of)
+            }),
+        ],
         skipped: Vec::new(),
     }
 }
@@ -139,6 +183,7 @@ impl Job {
                 Bench::Hops => Some(Chart::hops().into()),
                 Bench::Fanout => Some(Chart::fanout().into()),
                 Bench::Large => None, // two sizes make no line
+                Bench::Throughput | Bench::Scale => None,
             },
             table: table::markdown,
         }
@@ -148,6 +193,7 @@ impl Job {
         let options = |defaults: RunOptions| RunOptions {
             pin: self.pin,
             link: self.link,
+            transports: self.transports.to_vec(),
             rounds,
             ..defaults
         };
@@ -171,13 +217,23 @@ impl Job {
                 };
                 large(&options, progress)
             }
+            Bench::Throughput => {
+                let defaults = ThroughputOptions::default();
+                let run = options(defaults.run);
+                throughput(&ThroughputOptions { run, ..defaults }, progress)
+            }
+            Bench::Scale => {
+                let defaults = ScaleOptions::default();
+                let run = options(defaults.run.clone());
+                scale(&ScaleOptions { run, ..defaults }, progress)
+            }
         }
     }
 }
 
-fn target_table(jobs: &[Vec<Row>]) -> String {
+fn target_table(jobs: &[Vec<Row>], of: fn(&[Row]) -> Vec<Target>) -> String {
     let mut text = "| target | where | measured | |\n|---|---|---:|---|\n".to_owned();
-    for target in jobs.iter().flat_map(|rows| target::of(rows)) {
+    for target in jobs.iter().flat_map(|rows| of(rows)) {
         let met = if target.is_met() { "met" } else { "**missed**" };
         let (what, condition, measured) = (&target.what, &target.condition, target.measured);
         // Writing to a string can't fail.

@@ -1,5 +1,7 @@
 //! What the project promises of its figures, and whether results keep it.
 
+pub mod speed;
+
 use crate::ratio::{alone, calls, floor, of_medians, of_tails};
 use crate::row::Row;
 

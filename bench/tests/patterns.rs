@@ -249,7 +249,20 @@ fn many_of_something_are_measured() -> Result<(), Box<dyn Error>> {
         ..ScaleOptions::default()
     };
     let rows = scale(&options, |_| ())?;
+    let (floors, rows): (Vec<_>, Vec<_>) = rows
+        .into_iter()
+        .partition(|row| row.system.starts_with("floor-"));
+    let streams = |row: &&Row| row.transport != "udp";
     assert_eq!(rows.len(), 3 * 3 * 2, "transports, benchmarks, numbers");
+    assert_eq!(floors.iter().filter(streams).count(), floors.len());
+    assert_eq!(floors.len(), 2 * 2, "transports, numbers of connections");
+    for row in &floors {
+        assert!(row.cpu_us_per_op > 0.0 && row.p50_us > 0.0, "{row:?}");
+        assert!(
+            row.scale
+                .is_some_and(|figures| figures.longest_us.is_some())
+        );
+    }
     for row in rows {
         assert!(row.cpu_us_per_op > 0.0 && row.p50_us > 0.0, "{row:?}");
         let figures = row.scale.ok_or("no figures of scale")?;

@@ -186,7 +186,7 @@ struct Multicast {
     way: fn(usize) -> Way,
 }
 
-const MULTICASTS: [Multicast; 5] = [
+const MULTICASTS: [Multicast; 6] = [
     Multicast {
         system: "floor-parallel",
         callee: Callee::Floor,
@@ -211,6 +211,11 @@ const MULTICASTS: [Multicast; 5] = [
         system: "wallaby-serial",
         callee: Callee::Wallaby,
         way: Way::Serial,
+    },
+    Multicast {
+        system: "wallaby-gathered",
+        callee: Callee::Wallaby,
+        way: Way::Gathered,
     },
 ];
 const OVER_UDP: [Callee; 6] = [

@@ -51,7 +51,10 @@ impl Caller for Tirpc {
     ) -> Result<()> {
         let servers = match load.way {
             Way::Single => 1,
-            Way::Consecutive(degree) | Way::Parallel(degree) | Way::Serial(degree) => degree,
+            Way::Consecutive(degree)
+            | Way::Parallel(degree)
+            | Way::Serial(degree)
+            | Way::Gathered(degree) => degree,
         };
         let servers = self.servers.get(..servers).context("too few servers")?;
         let (loaded, transport) = (self.tirpc, self.transport);

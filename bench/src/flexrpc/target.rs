@@ -14,6 +14,7 @@ pub(super) fn floor_of(row: &Row) -> Option<&'static str> {
     match row.system.as_str() {
         system if system.starts_with("floor") => None,
         system if system.ends_with("-parallel") => Some("floor-parallel"),
+        "wallaby-gathered" => Some("floor-serial"),
         system if system.ends_with("-serial") => Some("floor-serial"),
         _ if row.link_mbit.is_some() => Some("floor-parallel"),
         _ => Some("floor"),

@@ -5,15 +5,14 @@
 
 mod calls;
 mod connections;
+mod floor;
 mod pauses;
 mod requests;
 mod rig;
 mod server;
 
-pub(crate) use server::{STACK, serve};
-
 use crate::comparison::{RunOptions, micros, round};
-use crate::fleet::{Launcher, Transport};
+use crate::fleet::{Launcher, ServerConfig, Transport};
 use crate::harness::{Latencies, Measurement, Progress, Schedule, System, Traffic, measure};
 use crate::process::{self, Pinned};
 use crate::row::{Row, Scale};
@@ -21,7 +20,7 @@ use anyhow::{Context, Result, ensure};
 use rig::Place;
 use std::time::Duration;
 
-/// What to measure. Only Wallaby is: nothing else here has calls that last.
+/// What to measure: Wallaby, and connections on bare sockets as well. Nothing else here has calls that last.
 #[derive(Clone, Debug)]
 pub struct ScaleOptions {
     /// The numbers of calls that are live.
@@ -52,10 +51,24 @@ impl Default for ScaleOptions {
     }
 }
 
+/// Runs the server of this name until its client has gone; `None` if there is no such server here.
+pub(crate) fn serve(config: &ServerConfig) -> Option<Result<()>> {
+    match config.stack.as_str() {
+        server::STACK => Some(server::serve(config)),
+        floor::STACK => Some(floor::serve(config)),
+        _ => None,
+    }
+}
+
 /// A system that is measured while it has many of something.
 trait Many: System {
     /// What it is about: the last part of the benchmark's name.
     fn about(&self) -> &'static str;
+
+    /// Whose it is.
+    fn system(&self) -> &'static str {
+        "wallaby"
+    }
 
     /// How many of it.
     fn n(&self) -> usize;
@@ -124,7 +137,7 @@ fn check(options: &ScaleOptions) -> Result<()> {
                 || most(&options.connections) <= MOST_RINGS),
         "each connection over shm takes {RING_KIB} KiB of memory: at most {MOST_RINGS} are possible"
     );
-    let files = most(&options.connections) + SPARE_FILES;
+    let files = options.connections.iter().sum::<usize>() * 2 + SPARE_FILES;
     let allowed = process::allow_files(files as u64)?;
     ensure!(
         allowed >= files as u64,
@@ -146,6 +159,10 @@ fn over(
     for &n in &options.connections {
         let open = connections::Connections::set_up(place, n);
         subjects.push(Box::new(open.with_context(|| format!("{n} connections"))?));
+        let bare = floor::Sockets::set_up(place, n);
+        if let Some(bare) = bare.with_context(|| format!("{n} sockets"))? {
+            subjects.push(Box::new(bare));
+        }
     }
     for &n in &options.requests {
         let large = requests::Requests::set_up(place, n);
@@ -211,7 +228,7 @@ fn row(
     };
     Ok(Row {
         bench: format!("scale-{}", subject.about()),
-        system: "wallaby".into(),
+        system: subject.system().into(),
         transport: place.transport.to_string(),
         n: subject.n() as u64,
         payload: options.run.payload as u64,

@@ -34,16 +34,7 @@ pub(super) struct Rig {
 impl Rig {
     pub(super) fn start(place: &Place<'_>) -> Result<Self> {
         let folder = Folder::create()?;
-        let config = ServerConfig {
-            stack: STACK.into(),
-            transport: place.transport,
-            index: 0,
-            link: Duration::ZERO,
-            bandwidth: None,
-            folder: folder.path().to_owned(),
-            parent: std::process::id(),
-        };
-        let mut fleet = Fleet::start(place.launcher, 1, &config)?;
+        let mut fleet = only_server(place, STACK, &folder)?;
         fleet.connect(None)?;
         let server = addresses(fleet.addresses())?.swap_remove(0);
         Ok(Self {
@@ -77,15 +68,9 @@ impl Rig {
         })
     }
 
-    /// What is resident now, of this process and of the server, when nothing that was freed is kept.
+    /// What is resident now, of this process and of the server.
     pub(super) fn memory(&self) -> Result<Memory> {
-        release_memory();
-        let server = self.fleet.processes();
-        let server = server.first().context("there is no server")?;
-        Ok(Memory {
-            client: resident(std::process::id())?,
-            server: resident(*server)?,
-        })
+        Memory::now(&self.fleet)
     }
 
     /// The server's longest pause, in microseconds.
@@ -112,6 +97,20 @@ impl Rig {
     }
 }
 
+/// The process of the one server, which knows by `stack` what it is.
+pub(super) fn only_server(place: &Place<'_>, stack: &str, folder: &Folder) -> Result<Fleet> {
+    let config = ServerConfig {
+        stack: stack.into(),
+        transport: place.transport,
+        index: 0,
+        link: Duration::ZERO,
+        bandwidth: None,
+        folder: folder.path().to_owned(),
+        parent: std::process::id(),
+    };
+    Fleet::start(place.launcher, 1, &config)
+}
+
 /// Bytes that are resident.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
@@ -120,6 +119,17 @@ pub(super) struct Memory {
 }
 
 impl Memory {
+    /// Of this process and of the server, when nothing that was freed is kept.
+    pub(super) fn now(fleet: &Fleet) -> Result<Self> {
+        release_memory();
+        let server = fleet.processes();
+        let server = server.first().context("there is no server")?;
+        Ok(Self {
+            client: resident(std::process::id())?,
+            server: resident(*server)?,
+        })
+    }
+
     /// What each of `n` units has added to an earlier state, at the client and at the server. Few of them say nothing:
     /// memory is resident in pages, and taken in pieces of many.
     pub(super) fn since(self, before: Self, n: usize) -> (Option<f64>, Option<f64>) {

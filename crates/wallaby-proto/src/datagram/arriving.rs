@@ -121,6 +121,9 @@ impl Session {
             .handle_ack(now, ack, settled, |chunk| lost.push(chunk))
             .map_err(|_| Dropped::Malformed)?;
         lost.into_iter().for_each(|chunk| outgoing.resend(chunk));
+        if self.sizing.handle_ack(ack) {
+            self.recovery.set_datagram(self.sizing.datagram());
+        }
         if let Some(number) = news.acknowledged_up_to {
             self.received.forget_up_to(number);
         }

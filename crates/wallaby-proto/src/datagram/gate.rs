@@ -112,8 +112,10 @@ impl Gate {
     /// The gate of a socket. `secret` is random and new in each life: ids that no other side may guess come from it.
     pub fn new(me: Arc<Hello>, secret: [u8; 16], settings: Settings) -> Self {
         let (least, most) = DATAGRAM_SIZES;
+        let datagram = settings.datagram.clamp(least, most);
         let settings = Settings {
-            datagram: settings.datagram.clamp(least, most),
+            datagram,
+            loopback: settings.loopback.clamp(datagram, most),
             ..settings
         };
         Self {

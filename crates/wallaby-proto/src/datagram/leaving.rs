@@ -49,6 +49,13 @@ impl Session {
             until.get_or_insert(now + CLOSING);
         }
         let may_send = self.probes > 0 || self.recovery.has_room();
+        if matches!(self.stage, Stage::Open { .. })
+            && may_send
+            && let Some(length) = self.sizing.due(now)
+        {
+            self.write_long_probe(now, out, length);
+            return true;
+        }
         let messages = may_send && self.outgoing.has_work(streams);
         let ack = self.ack_due().is_some_and(|due| due <= now);
         let probes = self.probe || self.probes > 0;
@@ -75,7 +82,7 @@ impl Session {
         };
         let mut flags = Flags::NONE;
         varint::put(out, self.recovery.next_number());
-        let limit = start + self.settings.datagram - CHECKSUM;
+        let limit = start + self.sizing.datagram() - CHECKSUM;
         let mut acknowledged = None;
         // Nothing comes through, as it seems: then what was said of the other side's packets did not either.
         let again = self.recovery.is_probing() && self.received.has_any();
@@ -119,6 +126,26 @@ impl Session {
         }
         self.counters.bytes_sent += size as u64;
         true
+    }
+
+    /// Appends a packet that finds out whether datagrams of this length come through: see [`crate::datagram::sizing`].
+    #[cold]
+    fn write_long_probe(&mut self, now: Duration, out: &mut Vec<u8>, length: usize) {
+        let start = out.len();
+        let flags_at = packet::put_data(out, self.remote_id);
+        let number = self.recovery.next_number();
+        varint::put(out, number);
+        packet::put_probe(out);
+        let padding = length.saturating_sub(out.len() - start + CHECKSUM);
+        packet::put_padding(out, padding);
+        out[flags_at] = Flags::NONE.with(Flags::URGENT).byte();
+        packet::seal(out, start);
+        let size = out.len() - start;
+        // Nothing is missing if it is lost.
+        self.recovery.handle_sent(now, size, false, None);
+        self.sizing.handle_sent(now, number);
+        self.length_before = 0;
+        self.counters.bytes_sent += size as u64;
     }
 
     /// Makes a packet as long as the one before it that leaves now, too, if it nearly is.

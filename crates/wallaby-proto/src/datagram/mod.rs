@@ -83,6 +83,7 @@ mod packet;
 mod received;
 mod recovery;
 mod session;
+mod sizing;
 mod window;
 
 use std::time::Duration;
@@ -106,12 +107,18 @@ pub const MAX_MESSAGE: usize = MAX_FRAME;
 /// Shortest and longest [`Settings::datagram`], in bytes.
 pub const DATAGRAM_SIZES: (usize, usize) = (packet::ASK_LEN, 65_507);
 
+/// A good [`Settings::loopback`]: half of what the interface carries in one, so that buffers of a usual size take several.
+pub const LOOPBACK_DATAGRAM: usize = 32 << 10;
+
 /// What a gate and its sessions keep to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// Longest datagram that is sent, in bytes without the headers of IP and UDP; within [`DATAGRAM_SIZES`], else the
     /// nearer of them. Datagrams of any size are received.
     pub datagram: usize,
+    /// The same to a peer at a loopback address, whose interface carries more in one: from when on a datagram of that
+    /// length has come through. At least [`Settings::datagram`].
+    pub loopback: usize,
     /// Most sessions that others opened, and most that this side opened.
     pub sessions: usize,
     /// Bytes of messages of a session that wait for their acknowledgement. At most so many are under way too.
@@ -128,11 +135,12 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Datagrams of 1,200 bytes, which every path carries; 4,096 sessions each way, 1 MiB unacknowledged; 10 seconds or
+    /// Datagrams of 1,200 bytes, which every path carries, to whomever; 4,096 sessions each way, 1 MiB unacknowledged; 10 seconds or
     /// 64 probes until a peer counts as gone; idle after a minute; asked before a request after 5 seconds.
     fn default() -> Self {
         Self {
             datagram: packet::ASK_LEN,
+            loopback: packet::ASK_LEN,
             sessions: 4096,
             unacknowledged: 1 << 20,
             patience: Duration::from_secs(10),

@@ -269,6 +269,11 @@ impl Recovery {
         Ok(news)
     }
 
+    /// Datagrams may be so long from now on.
+    pub(super) fn set_datagram(&mut self, datagram: usize) {
+        self.window.set_datagram(datagram);
+    }
+
     /// When [`Recovery::handle_timeout`] has something to do.
     pub(super) fn timeout(&self) -> Option<Duration> {
         if self.under_way == 0 {
@@ -518,6 +523,13 @@ impl Window {
             datagram,
             most: settings.unacknowledged.max(2 * datagram),
         }
+    }
+
+    /// Of the longest ones two may always be under way.
+    fn set_datagram(&mut self, datagram: usize) {
+        self.datagram = datagram;
+        self.most = self.most.max(2 * datagram);
+        self.size = self.size.max(2 * datagram);
     }
 
     /// `full` if the window was used: one that is not used is not known to be good.

@@ -14,6 +14,7 @@ use crate::datagram::outgoing::{MessageNumber, Outbound, Outgoing};
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, INTRODUCTION, PIECE_OVERHEAD};
 use crate::datagram::received::Received;
 use crate::datagram::recovery::{PathStats, Recovery};
+use crate::datagram::sizing::Sizing;
 use crate::datagram::window::{WINDOW, Window};
 use crate::datagram::{MAX_MESSAGE, Pending, Refusal, Settings};
 use crate::id::{CallId, NodeId};
@@ -59,6 +60,7 @@ pub struct Session {
     pub(super) calls: Calls,
     pub(super) outgoing: Outgoing,
     pub(super) recovery: Recovery,
+    pub(super) sizing: Sizing,
     pub(super) request_window: i64,
     pub(super) call_windows: CallWindows,
     request_grants: Grants,
@@ -139,6 +141,7 @@ impl Session {
             calls: Calls::default(),
             outgoing: Outgoing::default(),
             recovery: Recovery::new(settings),
+            sizing: Sizing::new(settings, remote),
             request_window: 0,
             call_windows: CallWindows::default(),
             request_grants: grants,
@@ -454,7 +457,11 @@ impl Session {
         control: bool,
         introduces: Option<u16>,
     ) -> MessageNumber {
-        let room = self.frame_room(header.len() + payload.len());
+        let len = header.len() + payload.len();
+        let room = self.frame_room(len);
+        if len + PIECE_OVERHEAD > room {
+            self.sizing.want_more();
+        }
         let message = Outbound {
             kind,
             payload,
@@ -468,7 +475,7 @@ impl Session {
     /// Most bytes of a frame of a message of this length. While packets carry the hello there is less; only what would
     /// be too many pieces then waits until they don't.
     fn frame_room(&self, len: usize) -> usize {
-        let whole = self.settings.datagram - PACKET_OVERHEAD - ACK_ROOM;
+        let whole = self.sizing.datagram() - PACKET_OVERHEAD - ACK_ROOM;
         let Stage::Opening { hello, .. } = &self.stage else {
             return whole;
         };

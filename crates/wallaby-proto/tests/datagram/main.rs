@@ -8,6 +8,7 @@
 //! | `loss` | repair, congestion, giving up, closing, on networks that lose in known ways |
 //! | `random` | many sides on networks that lose, duplicate, delay and damage, with crashes |
 //! | `hostile` | bytes that nobody would send, and strangers |
+//! | `sizing` | longer datagrams to peers on the same host |
 //! | `told` | what a gate and its sessions tell their driver |
 //! | `allocations` | that an exchange allocates nothing |
 //!
@@ -25,6 +26,7 @@ mod messages;
 mod presence;
 mod random;
 mod session;
+mod sizing;
 mod told;
 mod vectors;
 mod world;

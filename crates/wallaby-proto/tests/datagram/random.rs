@@ -71,6 +71,7 @@ impl Run {
             duplicated: random.below(31),
             corrupted: random.below(31),
             bandwidth: random.percent(30).then_some((1_000_000, 30_000)),
+            longest: usize::MAX,
         };
         let settings = Settings {
             datagram: if random.percent(70) { 1200 } else { 4000 },

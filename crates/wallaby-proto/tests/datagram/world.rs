@@ -45,6 +45,8 @@ pub(crate) struct Network {
     pub(crate) corrupted: u64,
     /// Bytes a second in each direction between two addresses, and how many bytes wait before more are dropped.
     pub(crate) bandwidth: Option<(u64, u64)>,
+    /// Longer datagrams are dropped.
+    pub(crate) longest: usize,
 }
 
 impl Default for Network {
@@ -56,6 +58,7 @@ impl Default for Network {
             duplicated: 0,
             corrupted: 0,
             bandwidth: None,
+            longest: usize::MAX,
         }
     }
 }
@@ -89,9 +92,10 @@ pub(crate) struct World {
     pub(crate) dropped: u64,
 }
 
-/// The address of a node.
+/// The address of a node: from 101 on they are all on one host.
 pub(crate) fn address(number: u64) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, number as u8], 4000))
+    let network = if number > 100 { 127 } else { 10 };
+    SocketAddr::from(([network, 0, 0, number as u8], 4000))
 }
 
 impl World {
@@ -152,6 +156,9 @@ impl World {
     pub(crate) fn fly(&mut self, mut datagram: Flying) {
         if let Some(log) = &mut self.log {
             log.push(datagram.clone());
+        }
+        if datagram.bytes.len() > self.network.longest {
+            return;
         }
         let Some(mut leaves) = self.leaves(&datagram) else {
             self.dropped += 1;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
-use wallaby_proto::datagram::{Settings, TooManySessions};
+use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, Settings, TooManySessions};
 use wallaby_proto::{Address, NodeId};
 
 use super::{Inner, Opened, locked};
@@ -30,6 +30,7 @@ impl Inner {
                 .saturating_mul(2)
                 .max(MIN_SESSIONS),
             confirm_after: self.config.confirm_after,
+            loopback: LOOPBACK_DATAGRAM,
             ..Settings::default()
         };
         let delay = self.delay.clone();

@@ -9,7 +9,7 @@ use wallaby_proto::call::records::RecordLimits;
 use wallaby_proto::connection::{
     Features, Hello, KeepAliveSettings, Limits as WireLimits, VERSION,
 };
-use wallaby_proto::datagram::Settings;
+use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, Settings};
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{Budgets, PingSettings};
 use wallaby_proto::{Address, AddressError, NodeId};
@@ -296,6 +296,7 @@ impl Builder {
                 .saturating_mul(2)
                 .max(MIN_SESSIONS),
             confirm_after: config.confirm_after,
+            loopback: LOOPBACK_DATAGRAM,
             ..Settings::default()
         };
         let core = Core::new(config, hello, settings, streams)?;

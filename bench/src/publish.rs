@@ -38,7 +38,8 @@ pub struct Page {
     pub program: &'static str,
     /// What is measured for it, in order.
     pub jobs: Vec<Job>,
-    /// Places filled from all rows at once, a slice for each job: their names, and what stands there.
+    /// Places filled from all rows at once, a slice for each job, empty if it was not measured: their names, and what stands
+    /// there.
     pub summaries: Vec<(&'static str, Summary)>,
     /// What could not be measured here, and why.
     pub skipped: Vec<String>,

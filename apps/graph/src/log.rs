@@ -1,57 +1,111 @@
-//! The facts of a partition in a file: one after the other, each with its length and its checksum.
+//! The facts of a partition in a file, one after the other: [`record`] has their bytes.
 //!
-//! ```text
-//! "wallgrf1"  ( length: u32 | crc32c: u32 | fact, postcard )*          integers are little-endian
-//! ```
-//!
-//! A fact is written with one call of the operating system before it is acknowledged, so it survives the death of the
-//! process, but not always that of the machine. What a death left unfinished at the end is cut off when the file is opened
-//! again: that fact was not acknowledged, and is not there at all.
+//! What was loaded is written first, and the store knows how long that is and its checksum. Facts that are inserted follow,
+//! each by one call of the operating system before it is acknowledged: so it outlives the process, but not always the
+//! machine. A process that dies while it writes leaves the beginning of a record at the end of the file. Of that, nothing
+//! was acknowledged, and it is cut off when the file is opened again. Everything else that is not as it was written is
+//! damage: it is told, and the file stays as it is.
+
+mod record;
+
+pub use record::Extent;
 
 use crate::fact::Fact;
-use anyhow::{Context, ensure};
+use anyhow::Context;
+use record::{Fault, Reader};
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8; 8] = b"wallgrf1";
-/// Length and checksum.
-const HEADER: usize = 8;
-/// Nothing that is inserted comes near this: a greater length is damage.
-const LONGEST: usize = 16 << 20;
-
 /// The file of a partition, open and locked.
 #[derive(Debug)]
 pub struct Log {
     file: File,
-    /// How long it is, all facts whole.
-    length: u64,
-    /// What stands after `length` could not be removed: nothing can be added.
+    /// How far it goes, all facts whole.
+    whole: Extent,
+    /// What stands after `whole` could not be removed: nothing can be added.
     broken: bool,
 }
 
+/// A file that ended with a part of a record, which was cut off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// Which one.
+    pub file: PathBuf,
+    /// Where it ends now.
+    pub end: u64,
+    /// How many bytes were cut off.
+    pub bytes: u64,
+}
+
+/// A file that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Which one.
+    pub file: PathBuf,
+    /// All before this is as it was written.
+    pub offset: u64,
+    /// What should stand there.
+    pub expected: String,
+    /// What does.
+    pub found: String,
+    /// How much of it was loaded, in bytes: what follows was inserted.
+    pub loaded: u64,
+}
+
+/// A file that belongs to another process, which has opened it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InUse(pub PathBuf);
+
 impl Log {
-    /// Opens a partition's file, or makes it, and hands out its facts.
+    /// Opens a partition's file, of which so much was loaded, and hands out its facts. What was cut off its end is told.
     ///
     /// # Errors
     ///
-    /// If it cannot be read or written, is damaged, or belongs to another process now.
-    pub fn open(path: &Path, mut each: impl FnMut(Fact)) -> anyhow::Result<Self> {
+    /// If it cannot be read or written, is [damaged](Damage), or is [in use](InUse). It has not changed then, and the facts
+    /// are not all.
+    pub fn open(
+        path: &Path,
+        partition: u32,
+        loaded: Extent,
+        each: impl FnMut(Fact),
+    ) -> anyhow::Result<(Self, Option<Unfinished>)> {
         let shown = path.display();
-        let mut file = claim(path)?;
+        let damage = |fault: Fault| Damage {
+            file: path.to_owned(),
+            offset: fault.offset,
+            expected: fault.expected,
+            found: fault.found,
+            loaded: loaded.length,
+        };
+        let mut file = match OpenOptions::new().read(true).write(true).open(path) {
+            Ok(file) => lock(file, path)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(damage(ends(0, loaded, "no such file")).into());
+            }
+            Err(error) => return Err(error).with_context(|| format!("{shown} can't be opened")),
+        };
         let mut bytes = Vec::new();
         let read = file.read_to_end(&mut bytes);
         read.with_context(|| format!("{shown} can't be read"))?;
-        let whole = read_facts(&bytes, &mut each).with_context(|| format!("{shown} is damaged"))?;
+        let whole = read_facts(&bytes, partition, loaded, each).map_err(damage)?;
         let mut log = Self {
             file,
-            length: whole,
+            whole,
             broken: false,
         };
-        log.settle(bytes.len() as u64)
-            .with_context(|| format!("{shown} can't be written"))?;
-        Ok(log)
+        let unfinished = Unfinished {
+            file: path.to_owned(),
+            end: whole.length,
+            bytes: bytes.len() as u64 - whole.length,
+        };
+        if unfinished.bytes == 0 {
+            return Ok((log, None));
+        }
+        let cut = log.cut();
+        cut.with_context(|| format!("{shown} can't be written"))?;
+        Ok((log, Some(unfinished)))
     }
 
     /// Adds a fact.
@@ -63,31 +117,19 @@ impl Log {
         if self.broken {
             return Err(io::Error::other("an earlier fact was written in part"));
         }
-        let record = record(fact)?;
+        let (record, whole) = self.whole.append(fact)?;
         if let Err(error) = self.file.write_all(&record) {
             self.broken = self.cut().is_err();
             return Err(error);
         }
-        self.length += record.len() as u64;
-        Ok(())
-    }
-
-    /// Brings a file of `length` bytes to a state in which facts can be added.
-    fn settle(&mut self, length: u64) -> io::Result<()> {
-        if self.length == 0 {
-            self.cut()?;
-            self.file.write_all(MAGIC)?;
-            self.length = MAGIC.len() as u64;
-        } else if self.length < length {
-            self.cut()?;
-        }
+        self.whole = whole;
         Ok(())
     }
 
     /// Removes what stands after the last whole fact.
     fn cut(&mut self) -> io::Result<()> {
-        self.file.set_len(self.length)?;
-        self.file.seek(SeekFrom::Start(self.length)).map(drop)
+        self.file.set_len(self.whole.length)?;
+        self.file.seek(SeekFrom::Start(self.whole.length)).map(drop)
     }
 }
 
@@ -97,23 +139,115 @@ impl Log {
 ///
 /// If it cannot be opened or belongs to another process now.
 pub fn claim(path: &Path) -> anyhow::Result<File> {
-    let shown = path.display();
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).create(true).truncate(false);
     let file = options.open(path);
-    let file = file.with_context(|| format!("{shown} can't be opened"))?;
+    lock(
+        file.with_context(|| format!("{} can't be opened", path.display()))?,
+        path,
+    )
+}
+
+fn lock(file: File, path: &Path) -> anyhow::Result<File> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(InUse(path.to_owned()).into()),
         Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("{shown} can't be locked"))
+            Err(error).with_context(|| format!("{} can't be locked", path.display()))
         }
     }
 }
 
-/// A file that belongs to another process, which has opened it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InUse(pub PathBuf);
+/// Hands out the facts of a file; how far they go.
+fn read_facts(
+    bytes: &[u8],
+    partition: u32,
+    loaded: Extent,
+    mut each: impl FnMut(Fact),
+) -> Result<Extent, Fault> {
+    let length = bytes.len() as u64;
+    let mut reader = Reader::begin(bytes, partition)?;
+    if length < loaded.length {
+        return Err(ends(length, loaded, "its end"));
+    }
+    let mut confirmed = false;
+    loop {
+        let read = reader.read();
+        if !confirmed && read.length >= loaded.length {
+            confirm(read, loaded)?;
+            confirmed = true;
+        }
+        match reader.fact()? {
+            Some(fact) => each(fact),
+            None if confirmed => return Ok(read),
+            // It is long enough, but its last whole fact ends before.
+            None => return Err(ends(read.length, loaded, "less")),
+        }
+    }
+}
+
+/// What was read must be what was loaded, not of another graph.
+fn confirm(read: Extent, loaded: Extent) -> Result<(), Fault> {
+    if read == loaded {
+        return Ok(());
+    }
+    let shown = |extent: Extent| {
+        let Extent { length, checksum } = extent;
+        format!("{length} bytes of facts with the checksum {checksum:#010x}")
+    };
+    Err(Fault {
+        offset: 0,
+        expected: shown(loaded),
+        found: shown(read),
+    })
+}
+
+/// A file that does not have all that was loaded.
+fn ends(offset: u64, loaded: Extent, found: &str) -> Fault {
+    Fault {
+        offset,
+        expected: format!("the {} bytes that were loaded", loaded.length),
+        found: found.to_owned(),
+    }
+}
+
+impl fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} ended with {} bytes of an insert that was being written when its server died, and that was not \
+             acknowledged: they were cut off at byte {}",
+            self.file.display(),
+            self.bytes,
+            self.end
+        )
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            file,
+            offset,
+            expected,
+            found,
+            loaded,
+        } = self;
+        let file = file.display();
+        write!(
+            f,
+            "{file} is damaged at byte {offset}: expected {expected}, found {found}; load the graph again, by \
+             'wallaby-graph load --replace'"
+        )?;
+        if offset >= loaded {
+            write!(
+                f,
+                ", or give up only what was inserted into this partition from there on, by 'truncate -s {offset} {file}'"
+            )?;
+        }
+        Ok(())
+    }
+}
 
 impl fmt::Display for InUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -125,132 +259,6 @@ impl fmt::Display for InUse {
     }
 }
 
+impl std::error::Error for Damage {}
+
 impl std::error::Error for InUse {}
-
-/// The beginning of every file.
-pub fn beginning() -> &'static [u8] {
-    MAGIC
-}
-
-/// A fact as it stands in a file.
-///
-/// # Errors
-///
-/// If it is too long.
-pub fn record(fact: &Fact) -> io::Result<Vec<u8>> {
-    let mut record = postcard::to_extend(fact, vec![0; HEADER]).map_err(io::Error::other)?;
-    let length = record.len() - HEADER;
-    if length > LONGEST {
-        return Err(io::Error::other(format!("a fact of {length} bytes")));
-    }
-    let checksum = crc32c::crc32c(&record[HEADER..]);
-    record[..4].copy_from_slice(&(length as u32).to_le_bytes());
-    record[4..HEADER].copy_from_slice(&checksum.to_le_bytes());
-    Ok(record)
-}
-
-/// Hands out the facts of a file; how much of it they take up, 0 if not even its beginning is whole.
-fn read_facts(bytes: &[u8], each: &mut impl FnMut(Fact)) -> anyhow::Result<u64> {
-    let Some(mut rest) = bytes.strip_prefix(MAGIC) else {
-        ensure!(MAGIC.starts_with(bytes), "it is no file of a graph");
-        return Ok(0);
-    };
-    while let Some((header, after)) = rest.split_first_chunk::<HEADER>() {
-        let offset = bytes.len() - rest.len();
-        let [a, b, c, d, e, f, g, h] = *header;
-        let length = u32::from_le_bytes([a, b, c, d]) as usize;
-        let checksum = u32::from_le_bytes([e, f, g, h]);
-        let Some((fact, following)) = after.split_at_checked(length) else {
-            ensure!(length <= LONGEST, "a wrong length at byte {offset}");
-            break;
-        };
-        if crc32c::crc32c(fact) != checksum {
-            // The last fact may be there in part, and its length already whole.
-            ensure!(following.is_empty(), "a wrong checksum at byte {offset}");
-            break;
-        }
-        each(postcard::from_bytes(fact).with_context(|| format!("no fact at byte {offset}"))?);
-        rest = following;
-    }
-    Ok((bytes.len() - rest.len()) as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::{MessageId, PersonId, Timestamp};
-
-    fn path(name: &str) -> PathBuf {
-        let path =
-            std::env::temp_dir().join(format!("wallaby-graph-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        path
-    }
-
-    fn fact(number: i64) -> Fact {
-        Fact::Wrote {
-            by: PersonId(number),
-            message: MessageId(2),
-            created: Timestamp(3),
-        }
-    }
-
-    fn facts(path: &Path) -> anyhow::Result<Vec<Fact>> {
-        let mut facts = Vec::new();
-        Log::open(path, |fact| facts.push(fact))?;
-        Ok(facts)
-    }
-
-    #[test]
-    fn facts_come_back_and_a_torn_end_does_not() {
-        let path = path("torn");
-        let mut log = Log::open(&path, |_| panic!("a new file is empty")).unwrap();
-        log.append(&fact(1)).unwrap();
-        log.append(&fact(2)).unwrap();
-        drop(log);
-        let whole = std::fs::read(&path).unwrap();
-        let last = record(&fact(2)).unwrap().len();
-        for missing in 1..=last {
-            std::fs::write(&path, &whole[..whole.len() - missing]).unwrap();
-            assert_eq!(facts(&path).unwrap(), [fact(1)], "{missing} bytes missing");
-            let mut log = Log::open(&path, drop).unwrap();
-            log.append(&fact(3)).unwrap();
-            drop(log);
-            assert_eq!(facts(&path).unwrap(), [fact(1), fact(3)]);
-        }
-        for length in 0..MAGIC.len() {
-            std::fs::write(&path, &whole[..length]).unwrap();
-            assert_eq!(facts(&path).unwrap(), []);
-        }
-        std::fs::remove_file(path).unwrap();
-    }
-
-    #[test]
-    fn damage_is_an_error_and_not_the_end() {
-        let path = path("damage");
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend(record(&fact(1)).unwrap());
-        bytes.extend(record(&fact(2)).unwrap());
-        for at in MAGIC.len()..MAGIC.len() + record(&fact(1)).unwrap().len() {
-            let mut damaged = bytes.clone();
-            damaged[at] ^= 0x40;
-            std::fs::write(&path, damaged).unwrap();
-            let read = facts(&path);
-            // A wrong length may point behind the end, as that of a fact that was written in part does.
-            assert!(read.is_err() || read.unwrap().is_empty(), "byte {at}");
-        }
-        std::fs::write(&path, "something else").unwrap();
-        assert!(facts(&path).is_err());
-        std::fs::remove_file(path).unwrap();
-    }
-
-    #[test]
-    fn a_file_has_one_owner() {
-        let path = path("owner");
-        let first = Log::open(&path, drop).unwrap();
-        assert!(Log::open(&path, drop).unwrap_err().is::<InUse>());
-        drop(first);
-        Log::open(&path, drop).unwrap();
-        std::fs::remove_file(path).unwrap();
-    }
-}

@@ -253,8 +253,15 @@ async fn serve_when_free(
             Err(error) if error.is::<InUse>() && begun.elapsed() < PATIENCE => {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            served => return served.map(drop),
+            served => return served.map(|server| warn(&server)),
         }
+    }
+}
+
+/// Tells what a server found in its part of the store that nobody misses, but that says how the last one ended.
+fn warn(server: &Server) {
+    for unfinished in server.unfinished() {
+        eprintln!("warning: {unfinished}");
     }
 }
 

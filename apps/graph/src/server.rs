@@ -3,6 +3,7 @@
 use crate::census::census;
 use crate::fact::Fact;
 use crate::insert::inserts;
+use crate::log::Unfinished;
 use crate::model::Name;
 use crate::placement::{Placement, Seat};
 use crate::query::{is1, is2, is3, is4, is5, is6, is7};
@@ -57,6 +58,12 @@ impl Server {
             served.context("this endpoint serves a graph already")?;
         }
         Ok(server)
+    }
+
+    /// What was cut off the store's files when they were opened: a server died while it wrote that.
+    pub fn unfinished(&self) -> Vec<Unfinished> {
+        let part = self.part.read().unwrap_or_else(PoisonError::into_inner);
+        part.unfinished().to_vec()
     }
 
     /// Closes the store, for somebody else to open. What is asked still finds the graph in memory.

@@ -4,7 +4,7 @@
 //! from one end to the other. So it needs no database, whose merit is to find things on disk.
 
 use crate::fact::Fact;
-use crate::log::{self, Log};
+use crate::log::{self, Extent, Log, Unfinished};
 use crate::model::Insert;
 use crate::placement::{PARTITIONS, Seat, partition};
 use crate::shard::{Counts, Shard};
@@ -16,23 +16,39 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// The version of the files.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const PAGE: &str = "graph.json";
+const AGAIN: &str = "load the graph again, by 'wallaby-graph load --replace'";
 
 /// A folder with a graph that was loaded completely.
 #[derive(Clone, Debug)]
 pub struct Store {
     folder: PathBuf,
-    page: Page,
+    contents: Contents,
+}
+
+/// The page in the folder.
+#[derive(Serialize, Deserialize)]
+struct Page {
+    version: u32,
+    /// Of the contents, a CRC-32C.
+    checksum: u32,
+    contents: Contents,
+}
+
+/// Of a page, what every version has.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Page {
-    version: u32,
-    partitions: u32,
+struct Contents {
     /// Where the graph came from.
     source: String,
     loaded: Counts,
+    /// How much of each partition's file was loaded.
+    files: Vec<Extent>,
 }
 
 /// One server's part of a store, open: what is inserted from now on is kept.
@@ -41,14 +57,22 @@ pub struct Part {
     /// Its vertices.
     shard: Shard,
     logs: HashMap<u32, Log>,
+    unfinished: Vec<Unfinished>,
 }
 
 /// A folder that is being filled.
 #[derive(Debug)]
 pub struct Loader {
     folder: PathBuf,
-    files: Vec<BufWriter<File>>,
+    files: Vec<Loading>,
     loaded: Counts,
+}
+
+/// A partition's file that is being filled.
+#[derive(Debug)]
+struct Loading {
+    file: BufWriter<File>,
+    written: Extent,
 }
 
 impl Store {
@@ -56,7 +80,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// If the folder cannot be read or is of another version.
+    /// If the folder cannot be read, is of another version, or its page is damaged.
     pub fn find(folder: &Path) -> anyhow::Result<Option<Self>> {
         let path = folder.join(PAGE);
         let shown = path.display();
@@ -65,14 +89,9 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("{shown} can't be read")),
         };
-        let page: Page =
-            serde_json::from_slice(&page).with_context(|| format!("{shown} can't be read"))?;
-        ensure!(
-            page.version == VERSION && page.partitions == PARTITIONS,
-            "{shown} was written by another version of this program: load the graph again"
-        );
+        let contents = read_page(&page).with_context(|| format!("{shown} is no use"))?;
         let folder = folder.to_owned();
-        Ok(Some(Self { folder, page }))
+        Ok(Some(Self { folder, contents }))
     }
 
     /// Where it is.
@@ -82,7 +101,7 @@ impl Store {
 
     /// What was loaded, and from where.
     pub fn describe(&self) -> String {
-        format!("{} (from {})", self.page.loaded, self.page.source)
+        format!("{} (from {})", self.contents.loaded, self.contents.source)
     }
 
     /// Opens one server's part.
@@ -91,19 +110,24 @@ impl Store {
     ///
     /// If a file is damaged, can't be read, or is in use by another server.
     pub fn open(&self, seat: Seat) -> anyhow::Result<Part> {
-        let mut shard = Shard::default();
-        let mut logs = HashMap::new();
+        let mut part = Part {
+            shard: Shard::default(),
+            logs: HashMap::new(),
+            unfinished: Vec::new(),
+        };
         for partition in seat.partitions() {
             let path = file(&self.folder, partition);
+            let loaded = self.contents.files[partition as usize];
             // A data set may say something twice, and differently: what it says first holds.
-            let log = Log::open(&path, |fact| {
-                if shard.is_new(&fact) == Ok(true) {
-                    shard.learn(fact);
+            let (log, unfinished) = Log::open(&path, partition, loaded, |fact| {
+                if part.shard.is_new(&fact) == Ok(true) {
+                    part.shard.learn(fact);
                 }
             })?;
-            logs.insert(partition, log);
+            part.logs.insert(partition, log);
+            part.unfinished.extend(unfinished);
         }
-        Ok(Part { shard, logs })
+        Ok(part)
     }
 }
 
@@ -111,6 +135,11 @@ impl Part {
     /// The vertices.
     pub fn shard(&self) -> &Shard {
         &self.shard
+    }
+
+    /// What was cut off its files when they were opened: a server died while it wrote that.
+    pub fn unfinished(&self) -> &[Unfinished] {
+        &self.unfinished
     }
 
     /// Closes the files: nothing can be learned any more.
@@ -161,9 +190,11 @@ impl Loader {
     pub fn insert(&mut self, insert: Insert) -> anyhow::Result<()> {
         self.loaded += Counts::of(&insert);
         for fact in insert.facts() {
-            let file = &mut self.files[partition(fact.vertex()) as usize];
-            file.write_all(&log::record(&fact)?)
-                .context("the store can't be written")?;
+            let loading = &mut self.files[partition(fact.vertex()) as usize];
+            let (record, written) = loading.written.append(&fact)?;
+            let done = loading.file.write_all(&record);
+            done.context("the store can't be written")?;
+            loading.written = written;
         }
         Ok(())
     }
@@ -173,26 +204,38 @@ impl Loader {
     /// # Errors
     ///
     /// If it cannot be written.
-    pub fn finish(self, source: &str) -> anyhow::Result<Store> {
-        for mut file in self.files {
-            file.flush().context("the store can't be written")?;
+    pub fn finish(mut self, source: &str) -> anyhow::Result<Store> {
+        for loading in &mut self.files {
+            let flushed = loading.file.flush();
+            flushed.context("the store can't be written")?;
         }
-        let page = Page {
-            version: VERSION,
-            partitions: PARTITIONS,
+        let contents = Contents {
             source: source.to_owned(),
             loaded: self.loaded,
+            files: self.files.iter().map(|loading| loading.written).collect(),
         };
-        // Last, and at once: a folder without it was not loaded completely.
+        let page = Page {
+            version: VERSION,
+            checksum: contents.checksum()?,
+            contents,
+        };
+        // Last, and at once: a folder without it was not loaded completely. Nothing is flushed to the disk for that: if the
+        // machine dies, the lengths and checksums tell whether the files have arrived there.
         let path = self.folder.join(PAGE);
-        let unfinished = path.with_extension("unfinished");
-        fs::write(&unfinished, serde_json::to_vec_pretty(&page)?)
-            .and_then(|()| fs::rename(&unfinished, &path))
+        let temporary = path.with_extension("unfinished");
+        fs::write(&temporary, serde_json::to_vec(&page)?)
+            .and_then(|()| fs::rename(&temporary, &path))
             .with_context(|| format!("{} can't be written", path.display()))?;
         Ok(Store {
             folder: self.folder,
-            page,
+            contents: page.contents,
         })
+    }
+}
+
+impl Contents {
+    fn checksum(&self) -> serde_json::Result<u32> {
+        Ok(crc32c::crc32c(&serde_json::to_vec(self)?))
     }
 }
 
@@ -212,19 +255,42 @@ impl Counts {
     }
 }
 
+/// What a page says, if it is one of this version and as it was written.
+fn read_page(page: &[u8]) -> anyhow::Result<Contents> {
+    let damaged = || format!("it is damaged: {AGAIN}");
+    let Version { version } = serde_json::from_slice(page).with_context(damaged)?;
+    ensure!(
+        version == VERSION,
+        "it was written by another version of this program, with files of version {version}, expected {VERSION}: {AGAIN}"
+    );
+    let page: Page = serde_json::from_slice(page).with_context(damaged)?;
+    let (expected, found) = (page.contents.checksum()?, page.checksum);
+    ensure!(
+        expected == found,
+        "it is damaged, expected the checksum {expected:#010x}, found {found:#010x}: {AGAIN}"
+    );
+    let files = page.contents.files.len();
+    ensure!(
+        files == PARTITIONS as usize,
+        "it tells of {files} partitions, expected {PARTITIONS}: {AGAIN}"
+    );
+    Ok(page.contents)
+}
+
 /// Makes a folder one in which nothing was loaded yet.
-fn begin(folder: &Path, files: Vec<File>) -> io::Result<Vec<BufWriter<File>>> {
+fn begin(folder: &Path, files: Vec<File>) -> io::Result<Vec<Loading>> {
     match fs::remove_file(folder.join(PAGE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let begin = |file: File| {
+    let begin = |(partition, file): (u32, File)| {
         file.set_len(0)?;
         let mut file = BufWriter::new(file);
-        file.write_all(log::beginning())?;
-        Ok(file)
+        let (beginning, written) = Extent::begin(partition);
+        file.write_all(&beginning)?;
+        Ok(Loading { file, written })
     };
-    files.into_iter().map(begin).collect()
+    (0..).zip(files).map(begin).collect()
 }
 
 /// The file of a partition.

@@ -7,7 +7,7 @@ use common::files::{write_compressed, write_snapshot, write_streams};
 use common::{Reference, network};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use wallaby_graph::query::Query;
@@ -305,6 +305,53 @@ fn mistakes_are_told() {
     let _up = Up::start(store, "1", "tcp");
     let again = ["load", "--replace", "--generate", "20", "--store", store];
     says(&again, 1, "in use by another process, perhaps by a cluster");
+}
+
+#[test]
+fn a_store_that_a_crash_has_left_is_served_and_a_damaged_one_is_not() {
+    let scratch = Scratch::new("test").unwrap();
+    let store = text(scratch.path());
+    let load = ["load", "--generate", "20", "--store", store];
+    stdout(&run(&load));
+    let file = scratch.path().join("007.log");
+    let whole = fs::read(&file).unwrap();
+    let serve = |seat: &str| {
+        let address = "tcp://127.0.0.1:0";
+        let serve = [
+            "serve", "--store", store, "--seat", seat, "--listen", address,
+        ];
+        let mut command = program(&serve);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        // A server of a file that is damaged may have gone before.
+        let _ = writeln!(input, "[\"tcp://127.0.0.1:1\"]");
+        drop(input);
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    fs::write(&file, [&whole[..], &[9, 0, 0]].concat()).unwrap();
+    let (code, said) = serve("8/256");
+    assert_eq!(code, Some(0), "{said}");
+    let warning = format!("warning: {} ended with 3 bytes of an insert", text(&file));
+    assert!(said.starts_with(&warning), "{said}");
+    assert_eq!(fs::read(&file).unwrap(), whole);
+    assert_eq!(serve("8/256"), (Some(0), String::new()));
+
+    fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+    let (code, said) = serve("8/256");
+    assert_eq!(code, Some(1), "{said}");
+    let damaged = format!("{} is damaged at byte {}", text(&file), whole.len() - 1);
+    assert!(said.contains(&damaged), "{said}");
+    let up = run(&["up", "--servers", "2", "--store", store]);
+    let said = String::from_utf8_lossy(&up.stderr);
+    assert!(!up.status.success() && said.contains(&damaged), "{said}");
+    fs::write(scratch.path().join("graph.json"), "{}").unwrap();
+    let said = run(&load);
+    assert!(String::from_utf8_lossy(&said.stderr).contains("--replace"));
+    stdout(&run(&[&load[..], &["--replace"]].concat()));
+    assert_eq!(serve("8/256"), (Some(0), String::new()));
 }
 
 #[test]

@@ -1,37 +1,17 @@
 //! Floors on blocking sockets.
 
+use super::caller::{self, Exchange, Sockets};
 use super::message::Frames;
+use super::server::{Outlets, pass_on};
 use super::socket::{Listener, Stream, WELCOME};
-use super::{
-    Directory, Iterate, LARGEST_DATAGRAM, LARGEST_PAYLOAD, await_departure, check_answer,
-    check_frame, departure,
-};
-use crate::patience::{Lost, within};
-use crate::plan::{CLIENT, PREFIX, Targets};
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use super::{Directory, Iterate, LARGEST_DATAGRAM, LARGEST_PAYLOAD, check_frame};
+use crate::patience::Lost;
+use crate::plan::{PREFIX, Targets};
+use anyhow::{Result, bail};
 use std::net::UdpSocket;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{process, thread};
-
-/// The streams a server writes to.
-struct Outlets {
-    servers: Vec<Option<Stream>>,
-    client: OnceLock<Stream>,
-}
-
-impl Outlets {
-    fn of(&self, target: u8) -> Result<&Stream> {
-        let outlet = match target {
-            CLIENT => self.client.get(),
-            server => self
-                .servers
-                .get(usize::from(server))
-                .and_then(Option::as_ref),
-        };
-        outlet.with_context(|| format!("no connection to {target}"))
-    }
-}
 
 /// Starts a thread that accepts connections, and one for each of them.
 pub(crate) fn serve_streams(
@@ -39,29 +19,22 @@ pub(crate) fn serve_streams(
     servers: Vec<Option<Stream>>,
     link: Duration,
 ) -> Result<()> {
-    let outlets = Arc::new(Outlets {
-        servers,
-        client: OnceLock::new(),
-    });
+    let outlets = Arc::new(Outlets::new(servers));
     spawn(move || {
         loop {
             let (stream, from_client) = listener.accept()?;
             if from_client {
-                let for_answers = stream.try_clone()?;
-                outlets
-                    .client
-                    .set(for_answers)
-                    .map_err(|_| anyhow!("a second client connected"))?;
+                outlets.set_client(stream.try_clone()?)?;
                 stream.write_all(&WELCOME)?;
             }
             let outlets = Arc::clone(&outlets);
-            spawn(move || pass_on(&stream, &outlets, link))?;
+            spawn(move || attend(&stream, &outlets, link))?;
         }
     })
 }
 
 /// The bare loop.
-fn pass_on(stream: &Stream, outlets: &Outlets, link: Duration) -> Result<()> {
+fn attend(stream: &Stream, outlets: &Outlets<Stream>, link: Duration) -> Result<()> {
     let mut frames = Frames::new(LARGEST_PAYLOAD);
     let mut targets = Targets::default();
     loop {
@@ -71,12 +44,9 @@ fn pass_on(stream: &Stream, outlets: &Outlets, link: Duration) -> Result<()> {
         }
         frames.filled(count);
         while let Some(frame) = frames.take()? {
-            targets.of(&mut frame[PREFIX..])?;
-            await_departure(departure(link));
-            for (place, &target) in targets.as_slice().iter().enumerate() {
-                targets.address(place, &mut frame[PREFIX..]);
-                outlets.of(target)?.write_all(frame)?;
-            }
+            pass_on(frame, PREFIX, &mut targets, link, |target, frame| {
+                Ok(outlets.of(target)?.write_all(frame)?)
+            })?;
         }
     }
 }
@@ -93,15 +63,10 @@ pub(crate) fn serve_datagrams(
         loop {
             let (count, _) = socket.recv_from(&mut buffer)?;
             let payload = &mut buffer[..count];
-            targets.of(payload)?;
-            await_departure(departure(link));
-            for (place, &target) in targets.as_slice().iter().enumerate() {
-                targets.address(place, payload);
-                let address = directory
-                    .of(target)
-                    .with_context(|| format!("no address of {target}"))?;
-                socket.send_to(payload, address)?;
-            }
+            pass_on(payload, 0, &mut targets, link, |target, payload| {
+                socket.send_to(payload, directory.of(target)?)?;
+                Ok(())
+            })?;
         }
     })
 }
@@ -127,35 +92,17 @@ pub(crate) struct Caller {
     link: Duration,
 }
 
-enum Sockets {
-    Streams(Vec<(Stream, Frames)>),
-    Datagrams {
-        socket: UdpSocket,
-        directory: Directory,
-        buffer: Vec<u8>,
-    },
-}
-
 impl Caller {
     pub(crate) fn with_streams(streams: Vec<Stream>, payload: usize, link: Duration) -> Self {
-        let streams = streams
-            .into_iter()
-            .map(|stream| (stream, Frames::new(payload)))
-            .collect();
         Self {
-            sockets: Sockets::Streams(streams),
+            sockets: Sockets::streams(streams, payload),
             link,
         }
     }
 
     pub(crate) fn with_datagrams(socket: UdpSocket, directory: Directory, link: Duration) -> Self {
-        let buffer = vec![0; LARGEST_DATAGRAM];
         Self {
-            sockets: Sockets::Datagrams {
-                socket,
-                directory,
-                buffer,
-            },
+            sockets: Sockets::datagrams(socket, directory),
             link,
         }
     }
@@ -166,82 +113,36 @@ impl Caller {
         lost: &Lost,
         job: &mut dyn Iterate,
     ) -> Result<()> {
-        let alarm = self.sockets.alarm()?;
-        within(limit, lost, alarm, || {
-            while let Some((plan, operation)) = job.next() {
-                for phase in plan.phases() {
-                    await_departure(departure(self.link));
-                    for (place, &server) in phase.to.iter().enumerate() {
-                        self.sockets.send(server, phase.frame(place))?;
-                    }
-                    for &server in &phase.from {
-                        self.sockets.receive(server, operation)?;
-                    }
-                }
-            }
-            Ok(())
-        })
+        let link = self.link;
+        caller::run(self, link, limit, lost, job)
     }
 }
 
-impl Sockets {
+impl Exchange for Caller {
+    fn sockets(&self) -> &Sockets {
+        &self.sockets
+    }
+
     fn send(&self, server: u8, frame: &[u8]) -> Result<()> {
-        match self {
-            Self::Streams(streams) => streams[usize::from(server)].0.write_all(frame)?,
-            Self::Datagrams {
-                socket, directory, ..
-            } => {
-                let address = directory.of(server).context("no such server")?;
-                socket.send_to(&frame[PREFIX..], address)?;
+        match &self.sockets {
+            Sockets::Streams(streams) => Ok(streams[usize::from(server)].0.write_all(frame)?),
+            Sockets::Datagrams(datagrams) => datagrams.send(server, frame),
+        }
+    }
+
+    fn receive(&mut self, server: u8, operation: u64) -> Result<()> {
+        let (stream, frames) = match &mut self.sockets {
+            Sockets::Streams(streams) => &mut streams[usize::from(server)],
+            Sockets::Datagrams(datagrams) => return datagrams.receive(operation),
+        };
+        while !check_frame(frames, operation)? {
+            let count = stream.read(frames.space())?;
+            if count == 0 {
+                bail!("server {server} closed its connection");
             }
+            frames.filled(count);
         }
         Ok(())
-    }
-
-    /// Receives one answer: from this server, or over datagrams from anybody.
-    fn receive(&mut self, server: u8, operation: u64) -> Result<()> {
-        match self {
-            Self::Streams(streams) => {
-                let (stream, frames) = &mut streams[usize::from(server)];
-                while !check_frame(frames, operation)? {
-                    let count = stream.read(frames.space())?;
-                    if count == 0 {
-                        bail!("server {server} closed its connection");
-                    }
-                    frames.filled(count);
-                }
-                Ok(())
-            }
-            Self::Datagrams { socket, buffer, .. } => {
-                let (count, _) = socket.recv_from(buffer)?;
-                ensure!(count > 0, "interrupted");
-                check_answer(&buffer[..count], operation)
-            }
-        }
-    }
-
-    /// What wakes a thread that waits for these sockets.
-    fn alarm(&self) -> Result<impl FnOnce() + Send + use<>> {
-        let (streams, datagram) = match self {
-            Self::Streams(streams) => {
-                let clones: Result<Vec<_>, _> = streams
-                    .iter()
-                    .map(|(stream, _)| stream.try_clone())
-                    .collect();
-                (clones?, None)
-            }
-            Self::Datagrams { socket, .. } => (
-                Vec::new(),
-                Some((socket.try_clone()?, socket.local_addr()?)),
-            ),
-        };
-        Ok(move || {
-            streams.iter().for_each(Stream::shut_down);
-            if let Some((socket, address)) = datagram {
-                // An empty datagram to oneself; loopback does not lose it while somebody waits for one.
-                let _ = socket.send_to(&[], address);
-            }
-        })
     }
 }
 

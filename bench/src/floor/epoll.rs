@@ -1,13 +1,12 @@
 //! Floors on nonblocking sockets behind one epoll: what whoever waits for several sockets on one thread cannot do without.
 
 use super::blocking::spawn;
+use super::caller::{self, Exchange, Sockets};
 use super::message::Frames;
+use super::server::pass_on;
 use super::socket::{Listener, Stream, WELCOME};
-use super::{
-    Directory, Iterate, LARGEST_DATAGRAM, LARGEST_PAYLOAD, await_departure, check_answer,
-    check_frame, departure,
-};
-use crate::patience::{Lost, within};
+use super::{Directory, Iterate, LARGEST_DATAGRAM, LARGEST_PAYLOAD, check_frame};
+use crate::patience::Lost;
 use crate::plan::{CLIENT, PREFIX, Targets};
 use anyhow::{Context, Result, bail, ensure};
 use std::io;
@@ -142,10 +141,7 @@ impl Streams {
         }
         let mut targets = Targets::default();
         while let Some(frame) = frames.take()? {
-            targets.of(&mut frame[PREFIX..])?;
-            await_departure(departure(link));
-            for (place, &target) in targets.as_slice().iter().enumerate() {
-                targets.address(place, &mut frame[PREFIX..]);
+            pass_on(frame, PREFIX, &mut targets, link, |target, frame| {
                 let own = target == CLIENT && self.client == Some(from);
                 let outlet = if own {
                     Some(&stream)
@@ -153,8 +149,8 @@ impl Streams {
                     self.outlet(target)
                 };
                 let outlet = outlet.with_context(|| format!("no connection to {target}"))?;
-                write_all(outlet, frame)?;
-            }
+                write_all(outlet, frame)
+            })?;
         }
         self.accepted[from] = Some((stream, frames));
         Ok(())
@@ -213,14 +209,10 @@ pub(crate) fn serve_datagrams(
             for _ in 0..epoll.wait()? {
                 let (count, _) = socket.recv_from(&mut buffer)?;
                 let payload = &mut buffer[..count];
-                targets.of(payload)?;
-                await_departure(departure(link));
-                for (place, &target) in targets.as_slice().iter().enumerate() {
-                    targets.address(place, payload);
-                    let address = directory.of(target);
-                    let address = address.with_context(|| format!("no address of {target}"))?;
-                    socket.send_to(payload, address)?;
-                }
+                pass_on(payload, 0, &mut targets, link, |target, payload| {
+                    socket.send_to(payload, directory.of(target)?)?;
+                    Ok(())
+                })?;
             }
         }
     })
@@ -231,15 +223,6 @@ pub(crate) struct Caller {
     epoll: Epoll,
     sockets: Sockets,
     link: Duration,
-}
-
-enum Sockets {
-    Streams(Vec<(Stream, Frames)>),
-    Datagrams {
-        socket: UdpSocket,
-        directory: Directory,
-        buffer: Vec<u8>,
-    },
 }
 
 impl Caller {
@@ -253,11 +236,9 @@ impl Caller {
             stream.stop_blocking()?;
             epoll.add(stream.as_fd(), server as u64)?;
         }
-        let streams = streams.into_iter();
-        let streams = streams.map(|stream| (stream, Frames::new(payload)));
         Ok(Self {
             epoll,
-            sockets: Sockets::Streams(streams.collect()),
+            sockets: Sockets::streams(streams, payload),
             link,
         })
     }
@@ -269,14 +250,9 @@ impl Caller {
     ) -> Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(socket.as_fd(), 0)?;
-        let buffer = vec![0; LARGEST_DATAGRAM];
         Ok(Self {
             epoll,
-            sockets: Sockets::Datagrams {
-                socket,
-                directory,
-                buffer,
-            },
+            sockets: Sockets::datagrams(socket, directory),
             link,
         })
     }
@@ -287,24 +263,23 @@ impl Caller {
         lost: &Lost,
         job: &mut dyn Iterate,
     ) -> Result<()> {
-        let alarm = self.sockets.alarm()?;
-        within(limit, lost, alarm, || {
-            while let Some((plan, operation)) = job.next() {
-                for phase in plan.phases() {
-                    await_departure(departure(self.link));
-                    for (place, &server) in phase.to.iter().enumerate() {
-                        self.sockets.send(server, phase.frame(place))?;
-                    }
-                    for &server in &phase.from {
-                        self.receive(server, operation)?;
-                    }
-                }
-            }
-            Ok(())
-        })
+        let link = self.link;
+        caller::run(self, link, limit, lost, job)
+    }
+}
+
+impl Exchange for Caller {
+    fn sockets(&self) -> &Sockets {
+        &self.sockets
     }
 
-    /// Receives one answer: from this server, or over datagrams from anybody.
+    fn send(&self, server: u8, frame: &[u8]) -> Result<()> {
+        match &self.sockets {
+            Sockets::Streams(streams) => write_all(&streams[usize::from(server)].0, frame),
+            Sockets::Datagrams(datagrams) => datagrams.send(server, frame),
+        }
+    }
+
     fn receive(&mut self, server: u8, operation: u64) -> Result<()> {
         loop {
             if let Sockets::Streams(streams) = &mut self.sockets
@@ -321,50 +296,9 @@ impl Caller {
                             bail!("server {from} closed its connection");
                         }
                     }
-                    Sockets::Datagrams { socket, buffer, .. } => {
-                        let (count, _) = socket.recv_from(buffer)?;
-                        ensure!(count > 0, "interrupted");
-                        return check_answer(&buffer[..count], operation);
-                    }
+                    Sockets::Datagrams(datagrams) => return datagrams.receive(operation),
                 }
             }
         }
-    }
-}
-
-impl Sockets {
-    fn send(&self, server: u8, frame: &[u8]) -> Result<()> {
-        match self {
-            Self::Streams(streams) => write_all(&streams[usize::from(server)].0, frame)?,
-            Self::Datagrams {
-                socket, directory, ..
-            } => {
-                let address = directory.of(server).context("no such server")?;
-                socket.send_to(&frame[PREFIX..], address)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// What wakes a thread that waits for these sockets.
-    fn alarm(&self) -> Result<impl FnOnce() + Send + use<>> {
-        let (mut streams, mut datagram) = (Vec::new(), None);
-        match self {
-            Self::Streams(all) => {
-                for (stream, _) in all {
-                    streams.push(stream.try_clone()?);
-                }
-            }
-            Self::Datagrams { socket, .. } => {
-                datagram = Some((socket.try_clone()?, socket.local_addr()?));
-            }
-        }
-        Ok(move || {
-            streams.iter().for_each(Stream::shut_down);
-            if let Some((socket, address)) = datagram {
-                // An empty datagram to oneself; loopback does not lose it while somebody waits for one.
-                let _ = socket.send_to(&[], address);
-            }
-        })
     }
 }

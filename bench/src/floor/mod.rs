@@ -2,12 +2,15 @@
 //!
 //! A message is a length (on streams) and the payload, which names the servers that are still to be visited. All
 //! connections are made before anything is measured. [`blocking`] has a thread for each connection, so that receiving
-//! a message costs one system call and nothing has to be polled; [`epoll`] has one thread that waits for all of them; [`on_tokio`] has one thread and tokio.
+//! a message costs one system call and nothing has to be polled; [`epoll`] has one thread that waits for all of them;
+//! [`on_tokio`] has one thread and tokio. What they share is in [`server`] and [`caller`], and here what all clients do.
 
 pub(crate) mod blocking;
+mod caller;
 pub(crate) mod epoll;
 mod message;
 pub(crate) mod on_tokio;
+mod server;
 pub(crate) mod socket;
 
 use crate::fleet::{Control, Fleet, Peers, ServerConfig, Transport};
@@ -16,7 +19,7 @@ use crate::patience::Lost;
 use crate::pattern::{Pattern, Routes, Shape};
 use crate::plan::{CLIENT, PREFIX, Plan, operation};
 use crate::stack::Client;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use message::Frames;
 use socket::{Listener, Stream};
 use std::net::{SocketAddr, UdpSocket};
@@ -97,11 +100,12 @@ impl Directory {
         })
     }
 
-    pub(crate) fn of(&self, target: u8) -> Option<SocketAddr> {
-        match target {
+    pub(crate) fn of(&self, target: u8) -> Result<SocketAddr> {
+        let address = match target {
             CLIENT => self.client,
             server => self.servers.get(usize::from(server)).copied(),
-        }
+        };
+        address.with_context(|| format!("no address of {target}"))
     }
 }
 

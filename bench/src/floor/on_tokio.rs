@@ -2,6 +2,7 @@
 
 use super::blocking::spawn;
 use super::message::Frames;
+use super::server::Outlets;
 use super::socket::{Listener, Stream, WELCOME};
 use super::{
     Directory, Iterate, LARGEST_DATAGRAM, LARGEST_PAYLOAD, await_departure, check_answer,
@@ -14,7 +15,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Result as IoResult};
 use std::process;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::{TcpStream, UdpSocket, UnixStream, tcp, unix};
@@ -101,26 +102,6 @@ impl Writer {
     }
 }
 
-/// The streams a server writes to. What it reads comes over others, whose halves for reading are kept open here.
-struct Outlets {
-    servers: Vec<Option<(Reader, Writer)>>,
-    client: OnceLock<Writer>,
-}
-
-impl Outlets {
-    fn of(&self, target: u8) -> Result<&Writer> {
-        let outlet = match target {
-            CLIENT => self.client.get(),
-            server => self
-                .servers
-                .get(usize::from(server))
-                .and_then(Option::as_ref)
-                .map(|(_, writer)| writer),
-        };
-        outlet.with_context(|| format!("no connection to {target}"))
-    }
-}
-
 /// Starts a thread that accepts connections, and one with a runtime for all of them.
 pub(crate) fn serve_streams(
     listener: Listener,
@@ -143,23 +124,23 @@ async fn serve_connections(
     servers: Vec<Option<Stream>>,
     link: Duration,
 ) -> Result<()> {
-    let servers: IoResult<_> = servers
-        .into_iter()
-        .map(|stream| stream.map(adopt).transpose())
-        .collect();
-    let outlets = Arc::new(Outlets {
-        servers: servers?,
-        client: OnceLock::new(),
-    });
+    // What comes from other servers comes over others; but dropped, these halves would end the connections.
+    let mut unread = Vec::new();
+    let mut adopt_writer = |stream: Stream| {
+        let (reader, writer) = adopt(stream)?;
+        unread.push(reader);
+        Ok(writer)
+    };
+    let servers = servers.into_iter();
+    let servers = servers.map(|stream| stream.map(&mut adopt_writer).transpose());
+    let servers: IoResult<_> = servers.collect();
+    let outlets = Arc::new(Outlets::new(servers?));
     while let Some((stream, from_client)) = connections.recv().await {
         let (reader, writer) = adopt(stream)?;
         // To other servers one writes over one's own connections; but dropped, this half would end theirs.
         let mut unused = Some(writer);
         if from_client && let Some(writer) = unused.take() {
-            outlets
-                .client
-                .set(writer)
-                .map_err(|_| anyhow!("a second client connected"))?;
+            outlets.set_client(writer)?;
             outlets.of(CLIENT)?.write_all(&WELCOME).await?;
         }
         let outlets = Arc::clone(&outlets);
@@ -175,7 +156,7 @@ async fn serve_connections(
 }
 
 /// The bare loop.
-async fn pass_on(mut reader: Reader, outlets: &Outlets, link: Duration) -> Result<()> {
+async fn pass_on(mut reader: Reader, outlets: &Outlets<Writer>, link: Duration) -> Result<()> {
     let mut frames = Frames::new(LARGEST_PAYLOAD);
     let mut targets = Targets::default();
     loop {
@@ -219,10 +200,7 @@ pub(crate) fn serve_datagrams(
                 await_departure(departure(link));
                 for (place, &target) in targets.as_slice().iter().enumerate() {
                     targets.address(place, payload);
-                    let address = directory
-                        .of(target)
-                        .with_context(|| format!("no address of {target}"))?;
-                    socket.send_to(payload, address).await?;
+                    socket.send_to(payload, directory.of(target)?).await?;
                 }
             }
         })
@@ -397,7 +375,7 @@ impl Sockets {
                 Self::Datagrams {
                     socket, directory, ..
                 } => {
-                    let address = directory.of(server).context("no such server")?;
+                    let address = directory.of(server)?;
                     socket.send_to(phase.payload_to(place), address).await?;
                 }
             }

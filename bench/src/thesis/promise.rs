@@ -144,7 +144,7 @@ fn predicted(rows: &[Row]) -> Vec<Promise> {
         promises.push(Promise {
             what: format!("{bench} n={n}: at least {least} % less than calls"),
             place: "SIMULATED".into(),
-            found: format!("{reduction:.0} %"),
+            found: format!("{reduction:.1} %"),
             kept: reduction >= least,
         });
     }

@@ -642,6 +642,7 @@ impl CallShared {
                 .connect(server)
                 .await
                 .map_err(|error| Failure::NotSent { request: id, error })?;
+            let mut waiting = peer.waiting();
             loop {
                 let room = peer.room();
                 if self.try_send_on(&peer, server, method, &mut request) {
@@ -650,7 +651,7 @@ impl CallShared {
                 if !peer.is_usable() {
                     break;
                 }
-                room.await;
+                waiting.room(Peer::request_waits_for(&request), room).await;
             }
         }
         let reason = "its connections end before the request is sent".into();

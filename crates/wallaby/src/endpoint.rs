@@ -1,50 +1,48 @@
 //! An endpoint: one addressable participant, client and server at once.
 
+mod connections;
 mod datagrams;
 mod handlings;
+mod moments;
 mod same_host;
+mod services;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, Weak};
-use std::task::Poll;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use wallaby_proto::call::records::Remembered;
-use wallaby_proto::connection::{
-    Connection, ConnectionError, Features, Hello, Limits as WireLimits, MethodDefinition, VERSION,
-};
+use wallaby_proto::connection::{Features, Hello, Limits as WireLimits, VERSION};
 use wallaby_proto::wire::{Message, PingSettings};
 use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
 
+use self::connections::Listening;
 use self::handlings::Handlings;
 use crate::builder::{Builder, Config};
 use crate::call::{CallOptions, CallShared, RawCall};
 use crate::calls::Calls;
 use crate::client::{Caller, Outgoing, Sender};
-use crate::dispatch::Dispatcher;
-use crate::driver::carrier::Carrier;
 use crate::driver::peer::{Delayed, Peer};
 use crate::driver::port::Port;
 use crate::error::{BindError, ConnectError, Failure, ServeError, Undrained};
-use crate::executor::{Admitted, Executor, Schedule};
-use crate::handling::{Handling, Job};
+use crate::executor::{Executor, Schedule};
+use crate::handling::Job;
 use crate::link::DelayLine;
 use crate::liveness::Liveness;
 use crate::log::Sparse;
 use crate::metrics::{Meters, Metrics};
 use crate::pipeline::{Gatherings, Store};
-use crate::pool::{Opening, Pool};
+use crate::pool::Pool;
 use crate::random;
 use crate::relay::{Passing, Relay};
-use crate::service::{Handler, Registered, Service};
+use crate::service::{Registered, Service};
 use crate::timer::{self, Instant};
-use crate::transport::{self, Entrance, Listener, ReadHalf, WriteHalf};
+use crate::transport::{self, Entrance};
 
 /// How much time a call has if nobody says: the protocol's default, which is not stated on the wire.
 pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
@@ -57,12 +55,6 @@ pub(crate) const DEFAULT_PING: PingSettings = PingSettings {
 
 /// After so long without a sign of life peers close their connections, unless they are set otherwise.
 const AWAY: Duration = Duration::from_secs(10);
-
-/// Deadlines that pass within so short a time are looked at together.
-const DEADLINE_TICK: Duration = Duration::from_millis(1);
-
-/// A runtime looks at its sockets in the first turn; in the next ones connections read: what came, and that they ended.
-const LISTENING_TURNS: u32 = 4;
 
 /// How often an endpoint that is shutting down looks whether all is done.
 const DRAIN_CHECK: Duration = Duration::from_millis(2);
@@ -139,12 +131,6 @@ pub(crate) struct Events {
     pub(crate) unsealed: Sparse,
     pub(crate) forbidden: Sparse,
 }
-
-/// A peer, and who learns when its handshake is done.
-type Opened = (Arc<Peer>, oneshot::Receiver<Result<(), ConnectError>>);
-
-/// Where streams come in, until the endpoint is closed.
-type Listening = Mutex<Option<Listener>>;
 
 impl Endpoint {
     /// An endpoint that listens at this address: `tcp://HOST:PORT` or `udp://HOST:PORT` (port 0 for any), `unix:///PATH`,
@@ -583,541 +569,6 @@ impl Inner {
             // Whatever it says, the initiator will ask.
             (_, None) => self.meters.undeliverable.add(),
         }
-    }
-
-    // Deadlines of calls.
-
-    fn note_deadline(&self, deadline: Instant) {
-        let mut next = self
-            .next_alarm
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if next.is_none_or(|next| deadline < next) {
-            *next = Some(deadline);
-            drop(next);
-            self.set_alarm(deadline);
-        }
-    }
-
-    fn set_alarm(&self, at: Instant) {
-        timer::wake_endpoint(self.me.clone(), at);
-    }
-
-    /// Fails calls whose deadline has passed, and has connections looked at.
-    pub(crate) fn alarm(&self, now: Instant) {
-        if self.closed.load(Ordering::Acquire) {
-            return;
-        }
-        let mut next = self
-            .next_alarm
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let due = next.take_if(|next| *next <= now).is_some();
-        drop(next);
-        if due {
-            self.end_late_calls(now);
-        }
-        if now >= locked(&self.next_tending).0 {
-            self.tend_by(now + STALL_CHECK, true);
-            if let Some(endpoint) = self.me.upgrade() {
-                self.spawn(async move { endpoint.tend() });
-            }
-        }
-        if now >= self.look_moment() {
-            self.next_look.store(u64::MAX, Ordering::Release);
-            if let Some(endpoint) = self.me.upgrade() {
-                self.spawn(async move { endpoint.look() });
-            }
-        }
-    }
-
-    /// So many nanoseconds after it was made.
-    pub(crate) fn moment(&self, nanoseconds: u64) -> Instant {
-        self.epoch + Duration::from_nanos(nanoseconds)
-    }
-
-    fn look_moment(&self) -> Instant {
-        let micros = self.next_look.load(Ordering::Acquire).min(1 << 50); // 35 years
-        self.epoch + Duration::from_micros(micros)
-    }
-
-    /// Calls or records are to be looked at by then.
-    pub(crate) fn note_due(&self, moment: Instant) {
-        let micros = moment.saturating_duration_since(self.epoch).as_micros() as u64;
-        if micros < self.next_look.load(Ordering::Acquire) {
-            self.set_look(moment, micros);
-        }
-    }
-
-    /// The same, so many microseconds after the endpoint was made.
-    fn note_due_at(&self, micros: u64) {
-        if micros < self.next_look.load(Ordering::Acquire) {
-            self.set_look(self.epoch + Duration::from_micros(micros), micros);
-        }
-    }
-
-    #[inline(never)]
-    fn set_look(&self, moment: Instant, micros: u64) {
-        if self.next_look.fetch_min(micros, Ordering::AcqRel) > micros {
-            self.set_alarm(moment);
-        }
-    }
-
-    /// A request has arrived: its record is looked at after a ping period.
-    pub(crate) fn note_request(&self, arrived: Instant) {
-        self.note_due(arrived + DEFAULT_PING.period * 9 / 8);
-    }
-
-    fn end_late_calls(&self, now: Instant) {
-        let age = now.saturating_duration_since(self.epoch).as_nanos() as u64;
-        loop {
-            let late = self.calls().late(age); // the lock is not held while they end
-            let Some(late) = late else { break };
-            late.iter().for_each(|call| call.handle_deadline());
-        }
-        let next = self.calls().first_deadline();
-        if let Some(next) = next {
-            self.note_deadline(self.moment(next).max(now + DEADLINE_TICK));
-        }
-    }
-
-    /// Something may wait on connections: they are looked at soon.
-    pub(crate) fn tend_soon(&self) {
-        if let Some(interval) = self.config.keep_alive.interval() {
-            self.tend_by(Instant::now() + interval, false);
-        }
-    }
-
-    /// Connections are looked at by then; not before, if they have just been.
-    fn tend_by(&self, moment: Instant, afresh: bool) {
-        let mut next = locked(&self.next_tending);
-        if afresh || moment < next.0 {
-            next.0 = moment;
-            drop(next);
-            self.set_alarm(moment);
-        }
-    }
-
-    /// Gives up connections whose peers are silent while something waits for them, or whose large messages have stopped
-    /// to grow and would hold their memory for ever. It runs where connections are driven: a runtime that was blocked
-    /// has not listened.
-    fn tend(&self) {
-        let (settings, now) = (&self.config.keep_alive, self.epoch.elapsed());
-        self.note_listening(now);
-        let peers = self.pool.open();
-        let mut waits = false;
-        for peer in &peers {
-            match peer.look(settings, now) {
-                Ok(something) => waits |= something,
-                Err(error) => {
-                    self.meters.connections_silent.add();
-                    tracing::warn!(?peer, %error, "the connection is given up");
-                }
-            }
-        }
-        if waits {
-            self.tend_soon();
-        }
-        let late = Instant::now() >= locked(&self.next_tending).1;
-        if late {
-            locked(&self.next_tending).1 = Instant::now() + STALL_CHECK;
-            peers.iter().for_each(Peer::check_stalled);
-        }
-    }
-
-    // Whether the runtime listens.
-
-    fn note_listening(&self, now: Duration) {
-        self.listened.store(micros(now), Ordering::Release);
-    }
-
-    /// Whether the runtime may have been blocked for so long that peers believe this endpoint dead by `now`, in nanoseconds
-    /// since it was made, and have closed their connections without its having noticed.
-    pub(crate) fn was_away(&self, now: u64) -> bool {
-        (now / 1000).saturating_sub(self.listened.load(Ordering::Acquire)) > self.away_after
-    }
-
-    /// Lets the runtime look at its sockets, and connections take what has arrived meanwhile.
-    pub(crate) async fn listen(&self) {
-        for _ in 0..LISTENING_TURNS {
-            tokio::task::yield_now().await;
-        }
-        self.note_listening(self.epoch.elapsed());
-    }
-
-    // Connections.
-
-    /// The connection to a server, dialled if need be; several who need it wait for the same one.
-    pub(crate) async fn connect(
-        self: &Arc<Self>,
-        server: &Address,
-    ) -> Result<Arc<Peer>, ConnectError> {
-        if let Some(peer) = self.pool.ready(server) {
-            return Ok(peer);
-        }
-        if !self.config.dial_policy.permits_call(server) {
-            return Err(self.forbid(server));
-        }
-        let (after, begun) = (self.config.dial_timeout, Instant::now());
-        loop {
-            let mut own = false;
-            let dial = || {
-                own = true;
-                self.dial(server, None, after)
-            };
-            match self.dial_once(server, dial).await {
-                // Somebody else's dial, which began earlier, had less time or wanted a certain life, says nothing about
-                // this one.
-                Err(ConnectError::TimedOut { .. }) if !own && begun.elapsed() < 2 * after => {}
-                Err(ConnectError::Handshake {
-                    source: ConnectionError::WrongNode { .. },
-                    ..
-                }) => {}
-                result => return result,
-            }
-        }
-    }
-
-    /// Several who need a connection to the same address at the same time wait for one dial.
-    async fn dial_once<F>(
-        &self,
-        server: &Address,
-        dial: impl FnOnce() -> F,
-    ) -> Result<Arc<Peer>, ConnectError>
-    where
-        F: Future<Output = Result<Arc<Peer>, ConnectError>>,
-    {
-        let slot = self.pool.slot(server);
-        let result = slot.get_or_init(dial).await.clone();
-        if result.is_err() {
-            self.pool.forget(server, &slot);
-        }
-        result
-    }
-
-    /// A connection to an initiator, to answer it.
-    pub(crate) async fn connect_initiator(
-        self: &Arc<Self>,
-        address: &Address,
-        node: NodeId,
-    ) -> Result<Arc<Peer>, ConnectError> {
-        let after = self.config.dial_back_timeout;
-        if !self.config.dial_policy.permits(address) {
-            return Err(self.forbid(address));
-        }
-        if self.pool.is_unreachable(address, Some(node)) {
-            return Err(ConnectError::TimedOut {
-                server: address.clone(),
-                after,
-            });
-        }
-        let dial = || self.dial(address, Some(node), after);
-        match self.dial_once(address, dial).await {
-            Ok(peer) if peer.node() == Some(node) => Ok(peer),
-            Ok(peer) => Err(ConnectError::Closed {
-                server: address.clone(),
-                reason: format!("node {node} is gone: {:?} answers there", peer.node()),
-            }),
-            Err(error) => {
-                self.pool.set_unreachable(address, Some(node));
-                Err(error)
-            }
-        }
-    }
-
-    /// The dial policy forbids an address: that is counted and logged.
-    #[cold]
-    pub(crate) fn forbid(&self, server: &Address) -> ConnectError {
-        self.meters.dials_forbidden.add();
-        if let Some(more) = self.sparse.forbidden.pass(self.age()) {
-            tracing::warn!(%server, more, "not dialled: the dial policy forbids it");
-        }
-        ConnectError::Forbidden {
-            server: server.clone(),
-        }
-    }
-
-    async fn dial(
-        self: &Arc<Self>,
-        server: &Address,
-        expected: Option<NodeId>,
-        after: Duration,
-    ) -> Result<Arc<Peer>, ConnectError> {
-        if self.closed.load(Ordering::Acquire) {
-            let reason = "this endpoint was closed".into();
-            let server = server.clone();
-            return Err(ConnectError::Unreachable { server, reason });
-        }
-        let opening = self.make_room().map_err(|limit| ConnectError::TooMany {
-            server: server.clone(),
-            limit,
-        })?;
-        let timed_out = || ConnectError::TimedOut {
-            server: server.clone(),
-            after,
-        };
-        let end = Instant::now() + after;
-        let near = timer::timeout_at(end, self.dial_same_host(server));
-        let (peer, opened) = match (near.await.ok_or_else(timed_out)?, server) {
-            (Some(stream), _) => self.open_stream(server, expected, stream, opening),
-            (None, Address::Udp(to)) => self.dial_session(*to, expected, opening)?,
-            (None, _) => {
-                let dialled = timer::timeout_at(end, self.dial_stream(server));
-                let stream = dialled.await.ok_or_else(timed_out)??;
-                self.open_stream(server, expected, stream, opening)
-            }
-        };
-        // Whoever wants it has not used it yet when it opens: others that need room must not close it before.
-        let _wanted = peer.want();
-        match timer::timeout_at(end, opened).await {
-            Some(Ok(Ok(()))) => Ok(Arc::clone(&peer)),
-            Some(Ok(Err(error))) => Err(error),
-            Some(Err(_)) => Err(ConnectError::Closed {
-                server: server.clone(),
-                reason: "it ended early".into(),
-            }),
-            None => {
-                peer.end("the handshake took too long");
-                Err(timed_out())
-            }
-        }
-    }
-
-    async fn dial_stream(&self, server: &Address) -> Result<(ReadHalf, WriteHalf), ConnectError> {
-        let stream = transport::dial(server, self.config.ring).await;
-        let stream = stream.ok_or_else(|| ConnectError::NoTransport {
-            server: server.clone(),
-        })?;
-        stream.map_err(|error| ConnectError::from_dial(server, &error))
-    }
-
-    /// Drives a new connection that was dialled.
-    fn open_stream(
-        self: &Arc<Self>,
-        server: &Address,
-        expected: Option<NodeId>,
-        (reader, writer): (ReadHalf, WriteHalf),
-        opening: Opening,
-    ) -> Opened {
-        let connection = Connection::dial(Arc::clone(&self.hello), expected);
-        self.adopt(connection, reader, writer, Some(server.clone()), opening)
-    }
-
-    /// Room for one more connection; the one that is closed for it, if any, is counted as ended.
-    fn make_room(&self) -> Result<Opening, usize> {
-        let (opening, closed) = self.pool.make_room()?;
-        if let Some(closed) = closed {
-            self.meters.connections_evicted.add();
-            self.meters.connection_ended(closed.counters());
-        }
-        Ok(opening)
-    }
-
-    async fn accept(inner: Weak<Self>, listening: Arc<Listening>) {
-        loop {
-            let accepted = poll_fn(|cx| match locked(&listening).as_mut() {
-                Some(listener) => listener.poll_accept(cx).map(Some),
-                None => Poll::Ready(None),
-            });
-            let (Some(accepted), Some(endpoint)) = (accepted.await, inner.upgrade()) else {
-                return;
-            };
-            match accepted {
-                Ok((reader, writer)) => {
-                    let connection = Connection::accept(Arc::clone(&endpoint.hello));
-                    match endpoint.make_room() {
-                        Ok(opening) => endpoint.welcome(connection, reader, writer, opening),
-                        Err(limit) => {
-                            let carrier = Carrier::Stream(connection, writer);
-                            let peer = Peer::new(carrier, None, Arc::clone(&endpoint.liveness));
-                            peer.end(&format!("all {limit} connections are in use"));
-                        }
-                    }
-                }
-                Err(error) => {
-                    // Out of file descriptors, most likely: accepting again at once would only burn the processor.
-                    tracing::error!(%error, "cannot accept a connection");
-                    timer::sleep_until(Instant::now() + Duration::from_millis(20)).await;
-                }
-            }
-        }
-    }
-
-    /// Drives a connection that somebody else has opened, and who must say who they are soon.
-    fn welcome(
-        self: &Arc<Self>,
-        connection: Connection,
-        reader: ReadHalf,
-        writer: WriteHalf,
-        opening: Opening,
-    ) {
-        let (peer, opened) = self.adopt(connection, reader, writer, None, opening);
-        let after = self.config.dial_timeout;
-        self.spawn(async move {
-            if timer::timeout_at(Instant::now() + after, opened)
-                .await
-                .is_none()
-            {
-                peer.end("the handshake took too long");
-            }
-        });
-    }
-
-    /// Drives a new connection in a task of its own; the receiver learns when its handshake is done.
-    fn adopt(
-        self: &Arc<Self>,
-        connection: Connection,
-        reader: ReadHalf,
-        writer: WriteHalf,
-        dialled: Option<Address>,
-        opening: Opening,
-    ) -> Opened {
-        let (opened, receiver) = oneshot::channel();
-        let carrier = Carrier::Stream(connection, writer);
-        let peer = Peer::new(carrier, self.delay.clone(), Arc::clone(&self.liveness));
-        peer.flush_now();
-        let mut dispatcher = Dispatcher::new(Arc::clone(self), dialled, opened, opening);
-        let (driven, endpoint) = (Arc::clone(&peer), Arc::clone(self));
-        let drive = async move {
-            let end = driven.drive(reader, &mut dispatcher).await;
-            endpoint.connection_ended(&driven, &dispatcher.ended(end));
-        };
-        self.spawn(drive);
-        (peer, receiver)
-    }
-
-    /// A connection's handshake is done.
-    pub(crate) fn connection_opened(&self, peer: &Arc<Peer>, dialled: Option<&Address>) {
-        self.meters.connections_opened.add();
-        self.session_opened(peer);
-        for stale in self.pool.opened(peer, dialled) {
-            stale.end("another life answers at this address");
-        }
-        if let Some(node) = peer.node() {
-            self.found_way(node);
-        }
-        if self.closed.load(Ordering::Acquire) {
-            peer.end("the endpoint was closed");
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn connection_ended(self: &Arc<Self>, peer: &Arc<Peer>, reason: &str) {
-        if self.pool.remove(peer) {
-            self.meters.connection_ended(peer.counters());
-        }
-        tracing::debug!(?peer, reason, "connection ended");
-        if self.closed.load(Ordering::Acquire) {
-            return;
-        }
-        self.session_ended(peer);
-        self.gatherings.connection_ended(self, peer);
-    }
-
-    // Requests.
-
-    fn services_mut(&self) -> RwLockWriteGuard<'_, HashMap<Arc<str>, Arc<Registered>>> {
-        self.services
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn register(&self, service: Service) -> Result<(), ServeError> {
-        let mut services = self.services_mut();
-        // Under the lock: `close` takes them away once.
-        if self.is_closed() {
-            return Err(ServeError::Closed);
-        }
-        for method in &service.methods {
-            let name = method.definition.name();
-            if name.starts_with("wallaby.") {
-                return Err(ServeError::Reserved {
-                    name: name.to_string(),
-                });
-            }
-            let twice = service
-                .methods
-                .iter()
-                .filter(|other| other.definition.name() == name)
-                .count()
-                > 1;
-            if twice || services.contains_key(name) {
-                return Err(ServeError::Taken {
-                    name: name.to_string(),
-                });
-            }
-        }
-        for method in service.methods {
-            let name = Arc::clone(method.definition.name());
-            let wrap = |inner, layer: &Arc<dyn crate::service::Layer>| layer.wrap(&name, inner);
-            let handler = self.config.layers.iter().fold(method.handler, wrap);
-            services.insert(
-                Arc::clone(&name),
-                Arc::new(Registered {
-                    definition: method.definition,
-                    handler,
-                }),
-            );
-        }
-        Ok(())
-    }
-
-    /// What this endpoint does with a method that a caller names.
-    pub(crate) fn method(&self, caller: &MethodDefinition) -> Result<Arc<Registered>, Status> {
-        let services = self.services.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(method) = services.get(caller.name()) else {
-            return Err(Status::new(
-                Code::Unimplemented,
-                format!("no method {} here", caller.name()),
-            ));
-        };
-        method.check(caller).map(|()| Arc::clone(method))
-    }
-
-    /// A request is ready for its handler. It may start now, waits in the queue, or was refused.
-    pub(crate) fn admit(
-        &self,
-        handling: &Arc<Handling>,
-        handler: &Arc<dyn Handler>,
-        payload: bytes::Bytes,
-    ) -> Admitted<Job> {
-        let urgency = self.executor.urgency(|| handling.age(), handling.deadline);
-        let job = Job {
-            handling: Arc::clone(handling),
-            handler: Arc::clone(handler),
-            payload,
-        };
-        let admission = self.executor.admit(job, urgency);
-        match &admission {
-            Admitted::Run(_) => {}
-            Admitted::Queued => handling.enlist(),
-            Admitted::Refused(job) => self.refuse(job),
-        }
-        admission
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn refuse(&self, job: &Job) {
-        self.meters.requests_refused.add();
-        let (running, waiting) = self.executor.load();
-        let message =
-            format!("{running} handlers run and {waiting} requests wait: no more are taken");
-        job.handling
-            .fail(&Status::new(Code::ResourceExhausted, message));
-    }
-
-    /// A handler is done: the next request in the queue takes its place.
-    pub(crate) fn release(endpoint: &Arc<Self>) {
-        if let Some(job) = endpoint.executor.release() {
-            endpoint.spawn_late(job);
-        }
-    }
-
-    #[inline(never)]
-    fn spawn_late(&self, job: Job) {
-        self.spawn(async move { job.start_late() });
     }
 }
 

@@ -5,9 +5,11 @@
 //! That is far too coarse for links as they are found in a data centre, hence a clock of our own. Below about 250 µs
 //! one way the cost of waking up a thread begins to show; such links belong into a simulator.
 //!
-//! Start at [`sleep_until`] if the thread may block, at [`DelayLine`] if it may not.
+//! Start at [`sleep_until`] if the thread may block, at [`DelayLine`] if it may not. [`parse_delay`] reads a link's delay from
+//! a command line.
 
 mod pacer;
+mod span;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
 
 pub use pacer::Pacer;
+pub use span::{LONGEST_DELAY, SpanError, parse_delay, parse_span};
 
 /// Blocks the thread until `deadline`, and not longer than a few microseconds more on a machine that is not overloaded.
 ///

@@ -3,15 +3,13 @@
 #[macro_use]
 mod common;
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
+use common::bodies::{CHUNK, broken, byte_at, check, counted, piped};
 use common::raw::{hello, request};
 use common::{Gate, Net, at, client, failure, heap, patience, service, until, work};
-use futures_core::Stream;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -40,77 +38,6 @@ over_every_stream!(
     a_body_to_oneself,
     bodies_go_over_slow_links_with_small_windows,
 );
-
-/// A body whose chunks the test sends one by one.
-fn piped() -> (mpsc::UnboundedSender<Result<Bytes, String>>, Body) {
-    let (sender, chunks) = mpsc::unbounded_channel();
-    (sender, Body::from_stream(Piped(chunks)))
-}
-
-struct Piped(mpsc::UnboundedReceiver<Result<Bytes, String>>);
-
-impl Stream for Piped {
-    type Item = Result<Bytes, String>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(cx)
-    }
-}
-
-/// A body of this many bytes, each of which tells its place; counts what was asked for.
-struct Counted {
-    sent: u64,
-    total: u64,
-    count: Arc<AtomicU64>,
-}
-
-const CHUNK: u64 = 10_000;
-
-impl Stream for Counted {
-    type Item = Result<Bytes, String>;
-
-    fn poll_next(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let len = CHUNK.min(self.total - self.sent);
-        if len == 0 {
-            return Poll::Ready(None);
-        }
-        let from = self.sent;
-        self.sent += len;
-        self.count.store(self.sent, Ordering::Relaxed);
-        let chunk: Bytes = (from..from + len).map(byte_at).collect();
-        Poll::Ready(Some(Ok(chunk)))
-    }
-}
-
-fn counted(total: u64) -> (Arc<AtomicU64>, Body) {
-    let count = Arc::new(AtomicU64::new(0));
-    let counted = Counted {
-        sent: 0,
-        total,
-        count: Arc::clone(&count),
-    };
-    (count, Body::from_stream(counted))
-}
-
-fn byte_at(place: u64) -> u8 {
-    (place % 251) as u8
-}
-
-/// Reads all of a body and checks it; how long it was.
-async fn check(mut body: Body) -> Result<u64, BodyError> {
-    let mut place = 0;
-    while let Some(chunk) = body.next().await {
-        for byte in chunk? {
-            assert_eq!(byte, byte_at(place), "at {place}");
-            place += 1;
-        }
-    }
-    Ok(place)
-}
-
-fn broken(error: BodyError) -> Status {
-    Status::new(wallaby::Code::Internal, error.to_string())
-}
 
 fn body_of(request: &Request<One<String>>) -> Body {
     request.take_body().expect("it has one")

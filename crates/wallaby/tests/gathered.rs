@@ -8,8 +8,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::bodies::{broken, piped};
+use common::lines::{code, finish, quick};
 use common::{Gate, Net, at, client, service, until, work};
-use tokio::sync::mpsc;
 use wallaby::{
     Address, Answer, Answers, Body, Code, DialPolicy, Endpoint, Forwarding, Limits, Many, One,
     Outcome, Pipeline, PipelineSettings, Request, Service, Status, TargetOutcome, codec::Codec,
@@ -37,21 +38,10 @@ fn gathered() -> PipelineSettings {
     }
 }
 
-async fn finish<A: Answer, C: Codec<A::Item>>(call: &mut Pipeline<A, C>) {
-    while call.next().await.is_some() {}
-}
-
 /// Whether anything is delivered now.
 async fn is_quiet<A: Answer, C: Codec<A::Item>>(call: &mut Pipeline<A, C>) -> bool {
     let mut next = std::pin::pin!(call.next());
     poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx).is_pending())).await
-}
-
-fn code(outcome: &TargetOutcome) -> Option<Code> {
-    match outcome {
-        TargetOutcome::Failed(error) => error.status().map(Status::code),
-        _ => None,
-    }
 }
 
 /// Answers how long the body is, when its gate lets it.
@@ -75,8 +65,7 @@ fn measuring(gate: Option<Gate>) -> Service {
 async fn length(mut body: Body) -> Result<usize, Status> {
     let mut len = 0;
     while let Some(chunk) = body.next().await {
-        let chunk = chunk.map_err(|error| Status::new(Code::Aborted, error.to_string()))?;
-        len += chunk.len();
+        len += chunk.map_err(broken)?.len();
     }
     Ok(len)
 }
@@ -250,12 +239,6 @@ async fn a_server_that_may_not_pass_it_on_says_so(net: Net) {
     assert!(refused, "{outcomes:?}");
 }
 
-/// Servers that are gone are found out soon, and those that live have time enough to show it.
-fn quick(client: &Endpoint) -> wallaby::Caller {
-    let (period, timeout) = (Duration::from_millis(50), Duration::from_secs(5));
-    client.caller().ping(period, timeout)
-}
-
 /// Those behind it had answered, and it had not: their answers were with it.
 async fn what_a_server_has_gathered_is_not_lost_with_it(net: Net) {
     for victim in 0..3 {
@@ -294,9 +277,9 @@ async fn a_line_that_breaks_while_bytes_pass(net: Net) {
         for _ in 0..3 {
             servers.push(net.serve(measuring(None)).await);
         }
-        let (send, chunks) = mpsc::unbounded_channel();
+        let (send, body) = piped();
         let client = client();
-        let target = work::one("x".into()).with_body(Body::from_stream(Piped(chunks)));
+        let target = work::one("x".into()).with_body(body);
         let line = servers.iter().map(at);
         let mut call = quick(&client).pipeline_with(&gathered(), line, target);
         send.send(Ok("some".into())).expect("it is read");
@@ -316,19 +299,6 @@ async fn a_line_that_breaks_while_bytes_pass(net: Net) {
                 }
             }
         }
-    }
-}
-
-struct Piped(mpsc::UnboundedReceiver<Result<Bytes, String>>);
-
-impl futures_core::Stream for Piped {
-    type Item = Result<Bytes, String>;
-
-    fn poll_next(
-        mut self: std::pin::Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(cx)
     }
 }
 

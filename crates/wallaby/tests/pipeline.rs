@@ -3,20 +3,18 @@
 #[macro_use]
 mod common;
 
-use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::bodies::{broken, check, counted, piped};
+use common::lines::{code, finish, quick};
 use common::{Gate, Net, at, client, service, until, work};
-use futures_core::Stream;
 use tokio::sync::mpsc;
 use wallaby::{
-    Address, Body, BodyError, Budgets, CallError, Code, DialPolicy, Endpoint, ExecutorConfig,
-    Failure, Forwarding, Limits, Many, Method, One, Outcome, Pipeline, PipelineSettings, Request,
-    Status, TargetOutcome,
+    Address, Budgets, CallError, Code, DialPolicy, Endpoint, ExecutorConfig, Failure, Forwarding,
+    Limits, Many, Method, One, Outcome, PipelineSettings, Request, Status, TargetOutcome,
 };
 
 over_every_stream!(
@@ -37,78 +35,6 @@ over_every_stream!(
     answers_from_far_down_are_delivered_once_it_is_known_whose_they_are,
     a_quorum_aborts_the_rest_of_the_line,
 );
-
-/// A body whose chunks the test sends one by one.
-fn piped() -> (mpsc::UnboundedSender<Result<Bytes, String>>, Body) {
-    let (sender, chunks) = mpsc::unbounded_channel();
-    (sender, Body::from_stream(Piped(chunks)))
-}
-
-struct Piped(mpsc::UnboundedReceiver<Result<Bytes, String>>);
-
-impl Stream for Piped {
-    type Item = Result<Bytes, String>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(cx)
-    }
-}
-
-/// A body of this many bytes, each of which tells its place; counts what was asked for.
-struct Counted {
-    sent: u64,
-    total: u64,
-    count: Arc<AtomicU64>,
-}
-
-/// A multiple of the pattern's length.
-const CHUNK: u64 = 251 * 40;
-
-/// Bytes that tell their places.
-static PATTERN: LazyLock<Bytes> = LazyLock::new(|| (0..CHUNK).map(|at| (at % 251) as u8).collect());
-
-impl Stream for Counted {
-    type Item = Result<Bytes, String>;
-
-    fn poll_next(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let len = CHUNK.min(self.total - self.sent);
-        if len == 0 {
-            return Poll::Ready(None);
-        }
-        self.sent += len;
-        self.count.store(self.sent, Ordering::Relaxed);
-        Poll::Ready(Some(Ok(PATTERN.slice(..len as usize))))
-    }
-}
-
-fn counted(total: u64) -> (Arc<AtomicU64>, Body) {
-    let count = Arc::new(AtomicU64::new(0));
-    let counted = Counted {
-        sent: 0,
-        total,
-        count: Arc::clone(&count),
-    };
-    (count, Body::from_stream(counted))
-}
-
-/// Reads all of a body and checks it; how long it was.
-async fn check(mut body: Body) -> Result<u64, BodyError> {
-    let mut place = 0;
-    while let Some(chunk) = body.next().await {
-        let mut chunk = chunk?;
-        while !chunk.is_empty() {
-            let from = (place % CHUNK) as usize;
-            let len = chunk.len().min(PATTERN.len() - from);
-            assert_eq!(chunk.split_to(len), PATTERN[from..from + len], "at {place}");
-            place += len as u64;
-        }
-    }
-    Ok(place)
-}
-
-fn broken(error: BodyError) -> Status {
-    Status::new(Code::Aborted, error.to_string())
-}
 
 /// A server that answers with its name, what it was asked, and how long the body is, if there is one.
 async fn measuring(net: &Net, name: &'static str) -> Endpoint {
@@ -328,17 +254,6 @@ async fn a_message_that_is_stored_is_passed_on_when_it_is_whole(net: Net) {
                 break;
             }
         }
-    }
-}
-
-async fn finish<A: wallaby::Answer, C: wallaby::codec::Codec<A::Item>>(call: &mut Pipeline<A, C>) {
-    while call.next().await.is_some() {}
-}
-
-fn code(outcome: &TargetOutcome) -> Option<Code> {
-    match outcome {
-        TargetOutcome::Failed(error) => error.status().map(Status::code),
-        _ => None,
     }
 }
 
@@ -591,12 +506,6 @@ async fn three(net: &Net) -> (Vec<Gated>, Vec<Address>) {
     let servers = vec![gated(net).await, gated(net).await, gated(net).await];
     let line = servers.iter().map(|server| at(&server.endpoint)).collect();
     (servers, line)
-}
-
-/// Servers that are gone are found out soon, and those that live have time enough to show it.
-fn quick(client: &Endpoint) -> wallaby::Caller {
-    let (period, timeout) = (Duration::from_millis(50), Duration::from_secs(5));
-    client.caller().ping(period, timeout)
 }
 
 async fn a_line_that_breaks_while_bytes_pass(net: Net) {

@@ -31,7 +31,7 @@ pub(super) struct Bench {
     #[arg(long, value_enum, default_value_t = Transport::Tcp)]
     transport: Transport,
     /// Delay every message on its way, as a link would: 250us, 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = span::parse_link)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
     link: Duration,
     /// Where the nodes are, and what is looked up: the same number chooses the same
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]

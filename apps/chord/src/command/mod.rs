@@ -83,10 +83,10 @@ struct Size {
     #[arg(long, value_enum, default_value_t = Transport::Tcp)]
     transport: Transport,
     /// How long a round of maintenance takes [default: 1 ms a node, but not below 200 ms]
-    #[arg(long, value_name = "TIME", value_parser = span::parse)]
+    #[arg(long, value_name = "TIME", value_parser = span::parse_period)]
     period: Option<Duration>,
     /// Emulate a network: every message takes so long, as in 250us or 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = span::parse_link)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
     link: Duration,
     /// Where the nodes are on the ring, and what is chosen by chance: the same number chooses the same
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]

@@ -39,7 +39,7 @@ pub(super) struct Bench {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Start servers for this alone, with emulated links: every message takes so long, as in 250us or 1ms
-    #[arg(long, value_name = "DELAY", value_parser = super::link::parse)]
+    #[arg(long, value_name = "DELAY", value_parser = wallaby::link::parse_delay)]
     link: Option<Duration>,
     /// How many servers are started with --link [default: 4]
     #[arg(long, value_name = "N", requires = "link", value_parser = clap::value_parser!(u32).range(1..=256))]

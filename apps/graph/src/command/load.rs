@@ -30,7 +30,10 @@ pub(super) struct Load {
 impl Load {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let folder = &self.to.store;
-        if let Some(store) = Store::find(folder)?.filter(|_| !self.replace) {
+        // What is to be replaced may be of another version, or damaged.
+        if !self.replace
+            && let Some(store) = Store::find(folder)?
+        {
             println!(
                 "{} is loaded already: {}",
                 folder.display(),

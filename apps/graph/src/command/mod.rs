@@ -4,7 +4,6 @@ mod ask;
 mod bench;
 mod check;
 mod demo;
-mod link;
 mod load;
 mod up;
 
@@ -86,7 +85,7 @@ struct Servers {
     #[arg(long, value_enum, default_value_t = Transport::Tcp)]
     transport: Transport,
     /// Emulate a network: every message takes so long, as in 250us or 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = link::parse)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
     link: Duration,
 }
 

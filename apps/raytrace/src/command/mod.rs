@@ -3,7 +3,6 @@
 mod bench;
 mod check;
 mod explain;
-mod link;
 mod render;
 mod settings;
 mod up;

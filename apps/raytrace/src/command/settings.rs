@@ -85,7 +85,7 @@ pub(super) struct Servers {
     #[arg(long, value_enum, default_value_t = Transport::Unix)]
     pub(super) transport: Transport,
     /// Emulate a network: every message takes so long, as in 250us or 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = super::link::parse)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
     pub(super) link: Duration,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Search {
     #[arg(long)]
     trace: bool,
     /// Delay everything that this client sends, as a link would: 250us, 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = time::parse_delay)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
     link: Duration,
     /// Print one JSON object
     #[arg(long)]

@@ -5,7 +5,6 @@ use super::event::{Ready, Teller};
 use super::index::IndexBuilder;
 use super::process::{die_with, interrupted};
 use super::services::{self, DocumentServer, Held, Holdings, IndexServer, Meter};
-use crate::time;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -51,7 +50,7 @@ pub(crate) struct Listening {
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:0")]
     listen: Address,
     /// Delay everything that this server sends, as a link would: 250us, 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = time::parse_delay)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
     link: Duration,
     /// End when this process does, which reads events from standard output
     #[arg(long, value_name = "PROCESS", hide = true)]

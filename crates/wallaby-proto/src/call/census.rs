@@ -98,6 +98,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::call::chance::Random;
     use crate::call::initiator::Initiator;
     use crate::id::{CallId, NodeId, RequestId};
     use crate::manifest::Facts;
@@ -107,15 +108,6 @@ mod tests {
         CallId {
             initiator: NodeId::new(1).expect("not zero"),
             sequence: 1,
-        }
-    }
-
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, bound: u32) -> u32 {
-            self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            ((self.0 >> 33) % u64::from(bound)) as u32
         }
     }
 
@@ -173,15 +165,15 @@ mod tests {
             initiator.note_changes();
             let mut paths = vec![root];
             for _ in 0..60 {
-                let parent =
-                    paths[paths.len() - 1 - random.below(3.min(paths.len() as u32)) as usize];
-                paths.push(parent.child(random.below(2), call(), token));
+                let parent = paths[paths.len() - 1 - random.index(3.min(paths.len()))];
+                paths.push(parent.child(random.below(2) as u32, call(), token));
             }
             for _ in 0..200 {
-                let path = paths[random.below(paths.len() as u32) as usize];
+                let path = paths[random.index(paths.len())];
                 let known = initiator.find(&path);
+                let number = random.below(2) as u32;
                 match (random.below(6), known) {
-                    (0, _) => drop(initiator.handle_response(&response(path, random.below(2)))),
+                    (0, _) => drop(initiator.handle_response(&response(path, number))),
                     (1, Some(_)) => drop(initiator.handle_end(&End {
                         call: call(),
                         relays: 0,
@@ -194,7 +186,7 @@ mod tests {
                         manifest: None,
                         options: None,
                     })),
-                    (2, Some(position)) => drop(initiator.discover(position, random.below(2))),
+                    (2, Some(position)) => drop(initiator.discover(position, number)),
                     (3, Some(position)) => lose(&mut initiator, position),
                     (4, _) => drop(initiator.next_change()),
                     (5, Some(position)) if random.below(4) == 0 => initiator.forget_end(position),

@@ -15,3 +15,7 @@ pub mod watch;
 
 mod branches;
 mod census;
+
+#[cfg(test)]
+#[path = "../../tests/common/chance.rs"]
+mod chance;

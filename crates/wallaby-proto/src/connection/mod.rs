@@ -456,6 +456,11 @@ impl Connection {
         self.peer.is_some() && self.request_window > 0 && !self.is_congested(0)
     }
 
+    /// Whether small messages with credit are written now, whatever credit there is.
+    pub fn takes_output(&self) -> bool {
+        !self.is_congested(0)
+    }
+
     /// Whether a small response of this call would be accepted now.
     pub fn takes_responses(&self, call: CallId) -> bool {
         let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.call);

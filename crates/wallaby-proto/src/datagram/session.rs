@@ -350,6 +350,11 @@ impl Session {
         self.check(0).is_ok() && self.request_window > 0 && !self.is_congested()
     }
 
+    /// Whether messages with credit are sent now, whatever credit there is.
+    pub fn takes_output(&self) -> bool {
+        !self.is_congested()
+    }
+
     /// Whether a small response of this call would be accepted now.
     pub fn takes_responses(&self, call: CallId) -> bool {
         let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.call);

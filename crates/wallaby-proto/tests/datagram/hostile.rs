@@ -9,9 +9,10 @@ use wallaby_proto::connection::Event;
 use wallaby_proto::datagram::{SessionId, Settings};
 use wallaby_proto::wire::Message;
 
+use crate::chance::Random;
 use crate::messages::{method, node, request, response};
 use crate::session::pair;
-use crate::world::{Flying, Network, Random, World, address, seeds};
+use crate::world::{Flying, Network, World, address, seeds};
 
 const SHORT: Duration = Duration::from_millis(1);
 

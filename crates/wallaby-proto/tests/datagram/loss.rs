@@ -8,9 +8,10 @@ use wallaby_proto::connection::{Event, Limits};
 use wallaby_proto::datagram::{Cause, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
+use crate::chance::Random;
 use crate::messages::{method, node, request, response};
 use crate::session::pair;
-use crate::world::{Happening, Network, Random, World, address, seeds};
+use crate::world::{Happening, Network, World, address, seeds};
 
 const SHORT: Duration = Duration::from_millis(1);
 

@@ -16,6 +16,8 @@
 //! that one only, `WALLABY_BLESS=1` rewrites the vectors.
 
 mod allocations;
+#[path = "../common/chance.rs"]
+mod chance;
 #[path = "../protocol/golden.rs"]
 mod golden;
 mod handshake;

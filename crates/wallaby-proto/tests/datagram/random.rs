@@ -14,8 +14,9 @@ use wallaby_proto::connection::{Event, Limits};
 use wallaby_proto::datagram::{Cause, Ended, MessageNumber, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
+use crate::chance::Random;
 use crate::messages::{method, named, node, request, response};
-use crate::world::{Network, Random, World, address, seeds};
+use crate::world::{Network, World, address, seeds};
 
 const NODES: u64 = 3;
 

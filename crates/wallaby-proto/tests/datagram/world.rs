@@ -10,29 +10,8 @@ use bytes::Bytes;
 use wallaby_proto::connection::{Event, Hello, Limits};
 use wallaby_proto::datagram::{Ended, Gate, SessionId, Settings};
 
+use crate::chance::Random;
 use crate::messages::{hello, node};
-
-/// Random numbers: splitmix64.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    /// True so many times in a hundred.
-    pub(crate) fn percent(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
 
 /// How the network treats datagrams; shares in percent.
 #[derive(Debug, Clone, Copy)]

@@ -13,6 +13,8 @@
 
 mod allocations;
 mod asking;
+#[path = "../common/chance.rs"]
+mod chance;
 mod desk;
 mod judging;
 mod limits;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::world::{Event, Faults, Plan, Random, Shape, World};
+use crate::chance::Random;
+use crate::world::{Event, Faults, Plan, Shape, World};
 
 const WORLDS: u64 = 150;
 

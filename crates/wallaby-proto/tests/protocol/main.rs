@@ -19,6 +19,8 @@
 
 mod bodies;
 mod budgets;
+#[path = "../common/chance.rs"]
+mod chance;
 mod credit;
 mod doc;
 mod driven;

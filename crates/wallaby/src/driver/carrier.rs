@@ -74,6 +74,10 @@ impl Carrier {
         either!(self, way => way.takes_requests())
     }
 
+    pub(crate) fn takes_output(&self) -> bool {
+        either!(self, way => way.takes_output())
+    }
+
     pub(crate) fn takes_responses(&self, call: CallId) -> bool {
         either!(self, way => way.takes_responses(call))
     }

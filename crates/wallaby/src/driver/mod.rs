@@ -4,3 +4,4 @@ pub(crate) mod carrier;
 pub(crate) mod cork;
 pub(crate) mod peer;
 pub(crate) mod port;
+pub(crate) mod room;

@@ -14,19 +14,19 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use tokio::sync::Notify;
 use wallaby_proto::call::records::{Output, Passage, Sent, Session, Ticket};
 use wallaby_proto::connection::{
     BodyEvent, BodyRefusal, Connection, ConnectionError, Counters, Event, Hello, KeepAlive,
     KeepAliveSettings, Mark, MethodDefinition, Refusal,
 };
 use wallaby_proto::datagram::Ended;
-use wallaby_proto::wire::{Message, Request, Response};
+use wallaby_proto::wire::{MAX_FRAME, Message, Request, Response};
 use wallaby_proto::{CallId, NodeId};
 
 use crate::body::Inbound;
 use crate::driver::carrier::Carrier;
 use crate::driver::cork;
+use crate::driver::room::{Room, Waiting, Want};
 use crate::link::DelayLine;
 use crate::liveness::Liveness;
 use crate::timer::{self, Instant};
@@ -55,7 +55,7 @@ pub(crate) struct Peer {
     closed: AtomicBool,
     leaving: AtomicBool,
     /// Something may be accepted that was not before; also told when the connection ends.
-    room: Notify,
+    room: Room,
     /// Tick of the last use, for the pool.
     pub(crate) used: AtomicU64,
     /// Calls and requests that need this connection.
@@ -192,7 +192,7 @@ impl Peer {
             hello: OnceLock::new(),
             closed: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
-            room: Notify::new(),
+            room: Room::new(),
             used: AtomicU64::new(0),
             busy: AtomicU32::new(0),
             delay,
@@ -222,7 +222,7 @@ impl Peer {
     /// The peer is going away: what was sent is still answered, and requests of which no byte was written move.
     pub(crate) fn set_leaving(&self) {
         self.leaving.store(true, Ordering::Release);
-        self.room.notify_waiters();
+        self.room.tell();
     }
 
     /// Tells the peer that this side is going away.
@@ -351,6 +351,23 @@ impl Peer {
         self.lock().blocked
     }
 
+    /// What a refused request waits for.
+    pub(crate) fn request_waits_for(request: &Request) -> Want {
+        let body = request.options.as_ref().and_then(|options| options.body);
+        match body {
+            None if request.payload.len() <= MAX_FRAME => Want::Request,
+            _ => Want::Own,
+        }
+    }
+
+    /// What a refused answer waits for.
+    pub(crate) fn answer_waits_for(&self, payload: usize) -> Want {
+        match payload <= MAX_FRAME && !self.lock().carrier.takes_output() {
+            true => Want::Answer,
+            false => Want::Own,
+        }
+    }
+
     /// Whether a request would be accepted now.
     pub(crate) fn takes_requests(&self) -> bool {
         self.lock().carrier.takes_requests()
@@ -441,7 +458,7 @@ impl Peer {
     ) -> Result<(), BodyRefusal> {
         self.on_body(|connection| connection.end_body(number, end))?;
         // Whoever waits to send a request with another body may do so now.
-        self.room.notify_waiters();
+        self.room.tell();
         Ok(())
     }
 
@@ -465,7 +482,12 @@ impl Peer {
 
     /// Waits until something may be accepted that was not before. Create it before trying, so that nothing is missed.
     pub(crate) fn room(&self) -> tokio::sync::futures::Notified<'_> {
-        self.room.notified()
+        self.room.changed()
+    }
+
+    /// Somebody who sends something for which there is perhaps no room now.
+    pub(crate) fn waiting(&self) -> Waiting<'_> {
+        self.room.waiting()
     }
 
     /// Ends the connection: the peer is told why, what was accepted is written as far as the transport takes it now.
@@ -566,7 +588,7 @@ impl Peer {
             self.note_left(state);
         }
         if std::mem::take(&mut state.body_waits) {
-            self.room.notify_waiters();
+            self.room.tell();
         }
         if let Err(error) = result {
             self.mark_broken(state, &error);
@@ -676,7 +698,7 @@ impl Peer {
     fn mark_closed(&self, state: &mut State, reason: &str) {
         state.ended.get_or_insert_with(|| reason.to_owned());
         self.closed.store(true, Ordering::Release);
-        self.room.notify_waiters();
+        self.room.tell();
         state.driver.take().into_iter().for_each(Waker::wake);
         for (_, place) in state.large.drain(..) {
             self.liveness.dropped(place);
@@ -734,7 +756,7 @@ impl Peer {
             Event::Opened(hello) => {
                 let _ = self.hello.set(Arc::clone(hello));
             }
-            Event::Credit => self.room.notify_waiters(),
+            Event::Credit => self.room.tell(),
             _ => {}
         }
     }
@@ -799,13 +821,13 @@ impl Peer {
                 Poll::Ready(Ok(())) => {
                     state.blocked = false;
                     self.flush(&mut state);
-                    self.room.notify_waiters();
+                    self.room.tell();
                 }
             }
         }
         if !state.blocked && !state.kept && state.has_output() {
             self.flush(&mut state);
-            self.room.notify_waiters();
+            self.room.tell();
         }
         if !state
             .driver

@@ -539,6 +539,10 @@ impl PortSession {
             .unwrap_or(false)
     }
 
+    pub(super) fn takes_output(&self) -> bool {
+        self.ask(|session| session.takes_output()).unwrap_or(true)
+    }
+
     pub(super) fn takes_responses(&self, call: CallId) -> bool {
         self.ask(|session| session.takes_responses(call))
             .unwrap_or(false)

@@ -7,7 +7,8 @@ use tokio::sync::oneshot;
 use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, Settings, TooManySessions};
 use wallaby_proto::{Address, NodeId};
 
-use super::{Inner, Opened, locked};
+use super::connections::Opened;
+use super::{Inner, locked};
 use crate::dispatch::Dispatcher;
 use crate::driver::carrier::Carrier;
 use crate::driver::peer::Peer;

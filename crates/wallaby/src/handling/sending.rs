@@ -606,6 +606,7 @@ impl Handling {
                     }
                 },
             };
+            let mut waiting = peer.waiting();
             loop {
                 let room = peer.room();
                 let place = self.place(&parcel);
@@ -623,7 +624,11 @@ impl Handling {
                 if peer.is_closed() || parcel.is_onward() && !peer.is_usable() {
                     break;
                 }
-                if !self.still_wanted(room).await {
+                let want = match &parcel {
+                    Parcel::Request(_, request) => Peer::request_waits_for(request),
+                    Parcel::Answer(_) => peer.answer_waits_for(parcel.payload_length()),
+                };
+                if !self.still_wanted(waiting.room(want, room)).await {
                     return self.note_dropped(&parcel);
                 }
             }

@@ -7,6 +7,8 @@
     reason = "each test program uses a part of it"
 )]
 
+pub(crate) mod bodies;
+pub(crate) mod lines;
 pub(crate) mod raw;
 
 use std::future::Future;

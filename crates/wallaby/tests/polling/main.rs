@@ -7,6 +7,8 @@ mod failures;
 mod hostile;
 mod interop;
 mod proxy;
+#[path = "../common/random.rs"]
+mod random;
 mod streams;
 mod trees;
 mod world;

@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::random::Random;
 use wallaby::Address;
 use wallaby::polling::{Builder, Datagrams, Endpoint, Event, Wait};
 
@@ -24,7 +25,7 @@ pub(crate) struct Faults {
 struct State {
     now: Duration,
     faults: Faults,
-    random: u64,
+    random: Random,
     sent: u64,
     /// Datagrams under way, by when they arrive, with receiver and sender.
     under_way: BTreeMap<(Duration, u64), (SocketAddr, SocketAddr, Vec<u8>)>,
@@ -50,29 +51,20 @@ pub(crate) struct Link {
 const LATENCY: Duration = Duration::from_micros(50);
 
 impl State {
-    fn random(&mut self) -> u64 {
-        // splitmix64
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
     fn chance(&mut self, of_thousand: u64) -> bool {
-        of_thousand > 0 && self.random() % 1000 < of_thousand
+        of_thousand > 0 && self.random.next() % 1000 < of_thousand
     }
 }
 
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let world = Self::default();
-        world.0.borrow_mut().random = seed;
+        world.0.borrow_mut().random = Random::new(seed);
         world
     }
 
     pub(crate) fn random(&self, below: u64) -> u64 {
-        self.0.borrow_mut().random() % below
+        self.0.borrow_mut().random.next() % below
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -180,10 +172,10 @@ impl Datagrams for Link {
         for _ in 0..1 + u32::from(state.chance(faults.doubled)) {
             let mut datagram = datagram.to_vec();
             if state.chance(faults.damaged) {
-                let at = state.random() as usize % datagram.len();
-                datagram[at] ^= 1 << (state.random() % 8);
+                let at = state.random.index(datagram.len());
+                datagram[at] ^= 1 << (state.random.next() % 8);
             }
-            let late = state.random() % (faults.jitter + 1);
+            let late = state.random.next() % (faults.jitter + 1);
             state.sent += 1;
             let key = (
                 state.now + LATENCY + Duration::from_micros(late),

@@ -7,6 +7,7 @@
 mod lines;
 mod oracle;
 mod plan;
+#[path = "../common/random.rs"]
 mod random;
 mod tasks;
 mod world;

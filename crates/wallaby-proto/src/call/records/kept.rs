@@ -305,22 +305,11 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::chance::Random;
     use crate::wire::Response;
     use crate::{CallId, NodeId, Path, RequestId};
 
     const HALF: u64 = 20_000;
-
-    /// Random numbers: splitmix64.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, limit: u64) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (mixed ^ (mixed >> 31)) % limit
-        }
-    }
 
     fn response(index: u32, payload: Vec<u8>) -> Response {
         let initiator = NodeId::new(1).expect("not zero");
@@ -467,10 +456,10 @@ mod tests {
                 known: Vec::new(),
             };
             for step in 0..steps {
-                let request = random.below(5) as usize;
+                let request = random.index(5);
                 let longest = match shelf.only_small {
                     true => COPIED as u64,
-                    false => [200, COPIED as u64, HALF][random.below(3) as usize],
+                    false => [200, COPIED as u64, HALF][random.index(3)],
                 };
                 let payload = vec![step as u8; random.below(longest + 1) as usize];
                 match random.below(20) {

@@ -13,9 +13,11 @@ use wallaby_proto::NodeId;
 use wallaby_proto::call::records::{Session, Ticket};
 use wallaby_proto::wire::{Message, PingSettings};
 
+use crate::chance::Random;
+
 pub(crate) use self::machine::Machine;
 pub(crate) use self::oracle::Oracle;
-pub(crate) use self::plan::{Act, Ending, Plan, Random, Shape};
+pub(crate) use self::plan::{Act, Ending, Plan, Shape};
 
 /// What the network and the machines do wrong.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,4 +1,6 @@
-//! What every handler of a call does, and the random numbers that all of it comes from.
+//! What every handler of a call does.
+
+use crate::chance::Random;
 
 /// What one handler does, one act after the other; each takes a while.
 #[derive(Debug, Clone, Default)]
@@ -114,32 +116,5 @@ impl Shape {
             1 => random.below(self.act / 8 + 1),
             _ => 0,
         }
-    }
-}
-
-/// A small generator of random numbers (SplitMix64): a world is named by its seed.
-#[derive(Debug, Clone)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    /// A number below `limit`, which is not 0.
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    pub(crate) fn one_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
-    }
-
-    pub(crate) fn percent(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
     }
 }

@@ -1,5 +1,7 @@
 //! What every handler of a tree does.
 
+use crate::chance::Random;
+
 /// What one handler does, from its first act to its end.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plan {
@@ -31,13 +33,13 @@ pub(super) enum Finale {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     /// Hops on the longest way from the initiator.
-    pub(super) depth: u32,
+    pub(super) depth: u64,
     /// Delegations of one request.
-    pub(super) fanout: u32,
+    pub(super) fanout: u64,
     /// Replies of one request.
-    pub(super) replies: u32,
+    pub(super) replies: u64,
     /// Messages in all, about.
-    pub(super) messages: u32,
+    pub(super) messages: u64,
 }
 
 impl Plan {
@@ -78,16 +80,16 @@ impl Plan {
                 messages,
                 ..shape
             };
-            let place = random.below(acts.len() as u32 + 1) as usize;
+            let place = random.index(acts.len() + 1);
             acts.insert(place, Act::Delegate(Self::random(shape, random)));
         }
         let flushes = if random.below(3) == 0 {
-            random.below(acts.len() as u32 + 1)
+            random.below(acts.len() as u64 + 1)
         } else {
             0
         };
         for _ in 0..flushes {
-            acts.insert(random.below(acts.len() as u32 + 1) as usize, Act::Flush);
+            acts.insert(random.index(acts.len() + 1), Act::Flush);
         }
         let finale = Self::random_finale(&mut acts, random);
         Self { acts, finale }
@@ -106,31 +108,6 @@ impl Plan {
                 acts.extend(last);
                 Finale::Finish
             }
-        }
-    }
-}
-
-/// A small generator of random numbers (SplitMix64): a tree is named by its seed.
-#[derive(Debug)]
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    /// A number below `limit`, which is not 0.
-    pub(super) fn below(&mut self, limit: u32) -> u32 {
-        (self.next() % u64::from(limit)) as u32
-    }
-
-    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
-        for end in (1..items.len()).rev() {
-            items.swap(end, self.below(end as u32 + 1) as usize);
         }
     }
 }

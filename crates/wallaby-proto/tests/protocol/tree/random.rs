@@ -4,12 +4,13 @@ use proptest::prelude::*;
 use wallaby_proto::Token;
 
 use super::deliver::{Step, check};
-use super::plan::{Plan, Random, Shape};
+use super::plan::{Plan, Shape};
 use super::run::Run;
+use crate::chance::Random;
 use crate::strategies::config;
 
 /// Runs the trees with this seed and delivers their messages in several orders.
-fn check_seed(seed: u64, roots: u32, shape: Shape) {
+fn check_seed(seed: u64, roots: u64, shape: Shape) {
     let mut random = Random(seed);
     let each = Shape {
         messages: shape.messages / roots,
@@ -25,7 +26,7 @@ fn check_seed(seed: u64, roots: u32, shape: Shape) {
 }
 
 /// Any order that can happen: nothing comes of an initial request that was not sent yet.
-fn steps(run: &Run, roots: u32, random: &mut Random) -> Vec<Step> {
+fn steps(run: &Run, roots: u64, random: &mut Random) -> Vec<Step> {
     let mut order: Vec<usize> = (0..run.arrivals.len()).collect();
     let duplicates = order.clone().into_iter().filter(|_| random.below(4) == 0);
     order.extend(duplicates.collect::<Vec<_>>());
@@ -51,7 +52,7 @@ fn steps(run: &Run, roots: u32, random: &mut Random) -> Vec<Step> {
         .iter()
         .rposition(|step| *step == Step::Send)
         .expect("a call has a root");
-    let place = last_send + 1 + random.below((steps.len() - last_send) as u32) as usize;
+    let place = last_send + 1 + random.index(steps.len() - last_send);
     steps.insert(place, Step::Close);
     steps
 }
@@ -63,18 +64,18 @@ proptest! {
     #[test]
     fn a_call_is_complete_after_its_last_message_and_not_before(
         seed: u64,
-        roots in 1..4u32,
-        depth in 0..=12u32,
-        fanout in 0..=12u32,
-        replies in 0..6u32,
-        messages in prop_oneof![4 => 1..60u32, 3 => 60..400u32, 1 => 400..2000u32],
+        roots in 1..4u64,
+        depth in 0..=12u64,
+        fanout in 0..=12u64,
+        replies in 0..6u64,
+        messages in prop_oneof![4 => 1..60u64, 3 => 60..400u64, 1 => 400..2000u64],
     ) {
         check_seed(seed, roots, Shape { depth, fanout, replies, messages });
     }
 
     /// Deep and thin: paths that fold, long lines of single delegations.
     #[test]
-    fn deep_calls_too(seed: u64, depth in 12..=60u32, fanout in 1..=3u32, replies in 0..3u32, messages in 50..300u32) {
+    fn deep_calls_too(seed: u64, depth in 12..=60u64, fanout in 1..=3u64, replies in 0..3u64, messages in 50..300u64) {
         check_seed(seed, 1, Shape { depth, fanout, replies, messages });
     }
 }

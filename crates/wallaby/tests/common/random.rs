@@ -1,8 +1,11 @@
 //! Numbers that a seed decides.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::ops::RangeInclusive;
 
 /// A small generator (SplitMix64).
+#[derive(Debug, Default)]
 pub(crate) struct Random(u64);
 
 impl Random {

@@ -1,0 +1,296 @@
+//! Connections over streams: dialled and accepted, driven, and ended.
+
+use std::future::{Future, poll_fn};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use wallaby_proto::connection::{Connection, ConnectionError};
+use wallaby_proto::{Address, NodeId};
+
+use super::{Inner, locked};
+use crate::dispatch::Dispatcher;
+use crate::driver::carrier::Carrier;
+use crate::driver::peer::Peer;
+use crate::error::ConnectError;
+use crate::pool::Opening;
+use crate::timer::{self, Instant};
+use crate::transport::{self, Listener, ReadHalf, WriteHalf};
+
+/// A peer, and who learns when its handshake is done.
+pub(super) type Opened = (Arc<Peer>, oneshot::Receiver<Result<(), ConnectError>>);
+
+/// Where streams come in, until the endpoint is closed.
+pub(super) type Listening = Mutex<Option<Listener>>;
+
+impl Inner {
+    /// The connection to a server, dialled if need be; several who need it wait for the same one.
+    pub(crate) async fn connect(
+        self: &Arc<Self>,
+        server: &Address,
+    ) -> Result<Arc<Peer>, ConnectError> {
+        if let Some(peer) = self.pool.ready(server) {
+            return Ok(peer);
+        }
+        if !self.config.dial_policy.permits_call(server) {
+            return Err(self.forbid(server));
+        }
+        let (after, begun) = (self.config.dial_timeout, Instant::now());
+        loop {
+            let mut own = false;
+            let dial = || {
+                own = true;
+                self.dial(server, None, after)
+            };
+            match self.dial_once(server, dial).await {
+                // Somebody else's dial, which began earlier, had less time or wanted a certain life, says nothing about
+                // this one.
+                Err(ConnectError::TimedOut { .. }) if !own && begun.elapsed() < 2 * after => {}
+                Err(ConnectError::Handshake {
+                    source: ConnectionError::WrongNode { .. },
+                    ..
+                }) => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Several who need a connection to the same address at the same time wait for one dial.
+    async fn dial_once<F>(
+        &self,
+        server: &Address,
+        dial: impl FnOnce() -> F,
+    ) -> Result<Arc<Peer>, ConnectError>
+    where
+        F: Future<Output = Result<Arc<Peer>, ConnectError>>,
+    {
+        let slot = self.pool.slot(server);
+        let result = slot.get_or_init(dial).await.clone();
+        if result.is_err() {
+            self.pool.forget(server, &slot);
+        }
+        result
+    }
+
+    /// A connection to an initiator, to answer it.
+    pub(crate) async fn connect_initiator(
+        self: &Arc<Self>,
+        address: &Address,
+        node: NodeId,
+    ) -> Result<Arc<Peer>, ConnectError> {
+        let after = self.config.dial_back_timeout;
+        if !self.config.dial_policy.permits(address) {
+            return Err(self.forbid(address));
+        }
+        if self.pool.is_unreachable(address, Some(node)) {
+            return Err(ConnectError::TimedOut {
+                server: address.clone(),
+                after,
+            });
+        }
+        let dial = || self.dial(address, Some(node), after);
+        match self.dial_once(address, dial).await {
+            Ok(peer) if peer.node() == Some(node) => Ok(peer),
+            Ok(peer) => Err(ConnectError::Closed {
+                server: address.clone(),
+                reason: format!("node {node} is gone: {:?} answers there", peer.node()),
+            }),
+            Err(error) => {
+                self.pool.set_unreachable(address, Some(node));
+                Err(error)
+            }
+        }
+    }
+
+    /// The dial policy forbids an address: that is counted and logged.
+    #[cold]
+    pub(crate) fn forbid(&self, server: &Address) -> ConnectError {
+        self.meters.dials_forbidden.add();
+        if let Some(more) = self.sparse.forbidden.pass(self.age()) {
+            tracing::warn!(%server, more, "not dialled: the dial policy forbids it");
+        }
+        ConnectError::Forbidden {
+            server: server.clone(),
+        }
+    }
+
+    async fn dial(
+        self: &Arc<Self>,
+        server: &Address,
+        expected: Option<NodeId>,
+        after: Duration,
+    ) -> Result<Arc<Peer>, ConnectError> {
+        if self.closed.load(Ordering::Acquire) {
+            let reason = "this endpoint was closed".into();
+            let server = server.clone();
+            return Err(ConnectError::Unreachable { server, reason });
+        }
+        let opening = self.make_room().map_err(|limit| ConnectError::TooMany {
+            server: server.clone(),
+            limit,
+        })?;
+        let timed_out = || ConnectError::TimedOut {
+            server: server.clone(),
+            after,
+        };
+        let end = Instant::now() + after;
+        let near = timer::timeout_at(end, self.dial_same_host(server));
+        let (peer, opened) = match (near.await.ok_or_else(timed_out)?, server) {
+            (Some(stream), _) => self.open_stream(server, expected, stream, opening),
+            (None, Address::Udp(to)) => self.dial_session(*to, expected, opening)?,
+            (None, _) => {
+                let dialled = timer::timeout_at(end, self.dial_stream(server));
+                let stream = dialled.await.ok_or_else(timed_out)??;
+                self.open_stream(server, expected, stream, opening)
+            }
+        };
+        // Whoever wants it has not used it yet when it opens: others that need room must not close it before.
+        let _wanted = peer.want();
+        match timer::timeout_at(end, opened).await {
+            Some(Ok(Ok(()))) => Ok(Arc::clone(&peer)),
+            Some(Ok(Err(error))) => Err(error),
+            Some(Err(_)) => Err(ConnectError::Closed {
+                server: server.clone(),
+                reason: "it ended early".into(),
+            }),
+            None => {
+                peer.end("the handshake took too long");
+                Err(timed_out())
+            }
+        }
+    }
+
+    async fn dial_stream(&self, server: &Address) -> Result<(ReadHalf, WriteHalf), ConnectError> {
+        let stream = transport::dial(server, self.config.ring).await;
+        let stream = stream.ok_or_else(|| ConnectError::NoTransport {
+            server: server.clone(),
+        })?;
+        stream.map_err(|error| ConnectError::from_dial(server, &error))
+    }
+
+    /// Drives a new connection that was dialled.
+    fn open_stream(
+        self: &Arc<Self>,
+        server: &Address,
+        expected: Option<NodeId>,
+        (reader, writer): (ReadHalf, WriteHalf),
+        opening: Opening,
+    ) -> Opened {
+        let connection = Connection::dial(Arc::clone(&self.hello), expected);
+        self.adopt(connection, reader, writer, Some(server.clone()), opening)
+    }
+
+    /// Room for one more connection; the one that is closed for it, if any, is counted as ended.
+    pub(super) fn make_room(&self) -> Result<Opening, usize> {
+        let (opening, closed) = self.pool.make_room()?;
+        if let Some(closed) = closed {
+            self.meters.connections_evicted.add();
+            self.meters.connection_ended(closed.counters());
+        }
+        Ok(opening)
+    }
+
+    pub(super) async fn accept(inner: Weak<Self>, listening: Arc<Listening>) {
+        loop {
+            let accepted = poll_fn(|cx| match locked(&listening).as_mut() {
+                Some(listener) => listener.poll_accept(cx).map(Some),
+                None => Poll::Ready(None),
+            });
+            let (Some(accepted), Some(endpoint)) = (accepted.await, inner.upgrade()) else {
+                return;
+            };
+            match accepted {
+                Ok((reader, writer)) => {
+                    let connection = Connection::accept(Arc::clone(&endpoint.hello));
+                    match endpoint.make_room() {
+                        Ok(opening) => endpoint.welcome(connection, reader, writer, opening),
+                        Err(limit) => {
+                            let carrier = Carrier::Stream(connection, writer);
+                            let peer = Peer::new(carrier, None, Arc::clone(&endpoint.liveness));
+                            peer.end(&format!("all {limit} connections are in use"));
+                        }
+                    }
+                }
+                Err(error) => {
+                    // Out of file descriptors, most likely: accepting again at once would only burn the processor.
+                    tracing::error!(%error, "cannot accept a connection");
+                    timer::sleep_until(Instant::now() + Duration::from_millis(20)).await;
+                }
+            }
+        }
+    }
+
+    /// Drives a connection that somebody else has opened, and who must say who they are soon.
+    fn welcome(
+        self: &Arc<Self>,
+        connection: Connection,
+        reader: ReadHalf,
+        writer: WriteHalf,
+        opening: Opening,
+    ) {
+        let (peer, opened) = self.adopt(connection, reader, writer, None, opening);
+        let after = self.config.dial_timeout;
+        self.spawn(async move {
+            if timer::timeout_at(Instant::now() + after, opened)
+                .await
+                .is_none()
+            {
+                peer.end("the handshake took too long");
+            }
+        });
+    }
+
+    /// Drives a new connection in a task of its own; the receiver learns when its handshake is done.
+    fn adopt(
+        self: &Arc<Self>,
+        connection: Connection,
+        reader: ReadHalf,
+        writer: WriteHalf,
+        dialled: Option<Address>,
+        opening: Opening,
+    ) -> Opened {
+        let (opened, receiver) = oneshot::channel();
+        let carrier = Carrier::Stream(connection, writer);
+        let peer = Peer::new(carrier, self.delay.clone(), Arc::clone(&self.liveness));
+        peer.flush_now();
+        let mut dispatcher = Dispatcher::new(Arc::clone(self), dialled, opened, opening);
+        let (driven, endpoint) = (Arc::clone(&peer), Arc::clone(self));
+        let drive = async move {
+            let end = driven.drive(reader, &mut dispatcher).await;
+            endpoint.connection_ended(&driven, &dispatcher.ended(end));
+        };
+        self.spawn(drive);
+        (peer, receiver)
+    }
+
+    /// A connection's handshake is done.
+    pub(crate) fn connection_opened(&self, peer: &Arc<Peer>, dialled: Option<&Address>) {
+        self.meters.connections_opened.add();
+        self.session_opened(peer);
+        for stale in self.pool.opened(peer, dialled) {
+            stale.end("another life answers at this address");
+        }
+        if let Some(node) = peer.node() {
+            self.found_way(node);
+        }
+        if self.closed.load(Ordering::Acquire) {
+            peer.end("the endpoint was closed");
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn connection_ended(self: &Arc<Self>, peer: &Arc<Peer>, reason: &str) {
+        if self.pool.remove(peer) {
+            self.meters.connection_ended(peer.counters());
+        }
+        tracing::debug!(?peer, reason, "connection ended");
+        if self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        self.session_ended(peer);
+        self.gatherings.connection_ended(self, peer);
+    }
+}

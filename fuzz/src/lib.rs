@@ -15,6 +15,7 @@
 //! | `gates` | the same for datagrams, with loss and damage | at most once, as it was sent; all, once the net heals |
 //! | `client` | what happens to an initiator and its watch | one verdict; every call ends; nothing after quiet |
 //! | `server` | what happens to records and handlers | limits hold; all is forgotten in the end |
+//! | `items` | a limit, how it is cut, and the body of a request | the same items, however it is cut; none over the limit |
 //! | `onc-message` | a message of ONC RPC | what is read is written and read again as the same |
 //! | `onc-record` | a limit, and a stream of records | the same records, however it comes in pieces; none over the limit |
 //! | `onc-value` | a type of rpcbind's, and a value | what is read is written and read again as the same |
@@ -28,6 +29,7 @@ mod datagram;
 mod decode;
 mod frames;
 mod gates;
+mod items;
 mod onc;
 mod server;
 mod things;
@@ -82,6 +84,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "server",
         run: server::run,
+    },
+    Target {
+        name: "items",
+        run: items::run,
     },
     Target {
         name: "onc-message",

@@ -10,7 +10,7 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 
-use crate::tree::{Answer, Attributes, Count, Interface, Method, Type};
+use crate::tree::{Answer, Attributes, Count, Interface, Method, Stream, Type};
 
 /// The code of an interface without [flaws](Interface::flaws): the server trait and the module beside it.
 ///
@@ -48,7 +48,7 @@ fn server_method(method: &Method, codec: Option<&syn::Type>) -> TokenStream {
     let name = &method.name.rust;
     let place = at(name);
     let attributes = all_attributes(&method.attributes);
-    let long = allow_long(method.arguments.len() + 2);
+    let long = allow_long(method.argument_names().count() + 2);
     let request = local("request");
     let request_type = of_method(
         quote_spanned!(place=> ::wallaby::Request),
@@ -59,6 +59,11 @@ fn server_method(method: &Method, codec: Option<&syn::Type>) -> TokenStream {
         let (name, kind) = (&argument.name, &argument.kind);
         quote!(#name: #kind)
     });
+    let stream = method.stream.as_ref().map(|stream| {
+        let (name, kind) = (&stream.name, stream_type(stream, codec));
+        quote!(#name: #kind)
+    });
+    let arguments = arguments.chain(stream);
     let handling = handling(place);
     quote_spanned! {place=>
         #attributes #long
@@ -111,6 +116,24 @@ fn answer_type(answer: &Answer) -> syn::Type {
         Count::One => syn::parse_quote!(::wallaby::One<#item>),
         Count::Many => syn::parse_quote!(::wallaby::Many<#item>),
     }
+}
+
+/// The type of a stream for the handler, with the codec.
+fn stream_type(stream: &Stream, codec: Option<&syn::Type>) -> syn::Type {
+    let mut kind = match (&stream.spelled, &stream.item) {
+        (Some(spelled), _) => spelled.syntax().clone(),
+        (None, None) => syn::parse_quote!(::wallaby::Body),
+        (None, Some(item)) => syn::parse_quote!(::wallaby::Streaming<#item>),
+    };
+    if let (Some(codec), syn::Type::Path(kind)) = (codec, &mut kind)
+        && let Some(last) = kind.path.segments.last_mut()
+        && let syn::PathArguments::AngleBracketed(arguments) = &mut last.arguments
+    {
+        arguments
+            .args
+            .push(syn::GenericArgument::Type(codec.clone()));
+    }
+    kind
 }
 
 /// `generic<answer>` or `generic<answer, codec>`: the default codec is left to the default of the type parameter, to

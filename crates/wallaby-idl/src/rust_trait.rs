@@ -13,7 +13,7 @@ use syn::visit::{self, Visit};
 use crate::names;
 use crate::report::Report;
 use crate::tree::{
-    Answer, Argument, Attributes, Count, Flaw, Interface, Method, Name, Place, Type,
+    Answer, Argument, Attributes, Count, Flaw, Interface, Method, Name, Place, Stream, Type,
 };
 
 /// Reads the trait `item` under `#[wallaby::service(options)]`: the interface without the methods that have errors
@@ -182,11 +182,13 @@ fn read_method(method: syn::TraitItemFn, report: &mut Report) -> Option<Method> 
         .into_iter()
         .filter_map(|input| read_argument(input, report))
         .collect();
+    let (arguments, stream) = split_stream(arguments, report);
     let answer = read_answer(method.sig.output, report);
     let method = Method {
         name: Name::new(method.sig.ident),
         attributes: sort_attributes(&method.attrs),
         arguments,
+        stream,
         answer,
     };
     (report.len() == errors).then_some(method)
@@ -258,11 +260,92 @@ fn read_argument(input: syn::FnArg, report: &mut Report) -> Option<Argument> {
     }
 }
 
+/// The arguments, and the stream that is the last of them, if there is one.
+fn split_stream(
+    mut arguments: Vec<Argument>,
+    report: &mut Report,
+) -> (Vec<Argument>, Option<Stream>) {
+    let last = arguments.len().saturating_sub(1);
+    for argument in arguments.iter().take(last) {
+        if is_stream(argument.kind.syntax()) {
+            report.on(
+                &argument.kind,
+                "expected one stream, as the last argument: it follows the others",
+            );
+        }
+    }
+    let stream = arguments.pop_if(|argument| is_stream(argument.kind.syntax()));
+    let stream = stream.and_then(|argument| read_stream(argument, report));
+    (arguments, stream)
+}
+
+fn read_stream(Argument { name, kind }: Argument, report: &mut Report) -> Option<Stream> {
+    let item = match generic_arguments(kind.syntax())? {
+        arguments if arguments.is_empty() && !is_streaming(kind.syntax()) => None,
+        arguments => match (arguments.len(), arguments.first()) {
+            (1, Some(syn::GenericArgument::Type(item))) => Some(item.clone().into()),
+            _ => {
+                report.on(
+                    &kind,
+                    "expected `Streaming<Type>`: the one type is that of an item",
+                );
+                return None;
+            }
+        },
+    };
+    Some(Stream {
+        name,
+        item,
+        spelled: Some(kind),
+    })
+}
+
+/// Whether this is `Streaming<..>` or `Body`, by whatever path.
+fn is_stream(kind: &syn::Type) -> bool {
+    let is_body = || {
+        let name = last_name(kind);
+        name.is_some_and(|name| name == "Body")
+            && generic_arguments(kind).is_some_and(|arguments| arguments.is_empty())
+    };
+    is_streaming(kind) || is_body()
+}
+
+fn is_streaming(kind: &syn::Type) -> bool {
+    last_name(kind).is_some_and(|name| name == "Streaming")
+}
+
+fn last_name(kind: &syn::Type) -> Option<&Ident> {
+    match kind {
+        syn::Type::Path(syn::TypePath { qself: None, path }) => {
+            path.segments.last().map(|last| &last.ident)
+        }
+        _ => None,
+    }
+}
+
+/// The generic arguments of the last part of a path; none where there are none.
+fn generic_arguments(kind: &syn::Type) -> Option<GenericArguments> {
+    let syn::Type::Path(syn::TypePath { qself: None, path }) = kind else {
+        return None;
+    };
+    Some(match &path.segments.last()?.arguments {
+        syn::PathArguments::AngleBracketed(found) => found.args.clone(),
+        syn::PathArguments::None | syn::PathArguments::Parenthesized(_) => GenericArguments::new(),
+    })
+}
+
 fn read_answer(output: syn::ReturnType, report: &mut Report) -> Answer {
     let syn::ReturnType::Type(_, kind) = output else {
         return Answer::done();
     };
     check_type(&kind, report);
+    if is_streaming(&kind) {
+        report.on(
+            &kind,
+            "expected `Many<Type>`: a stream of answers is any number of them",
+        );
+        return Answer::done();
+    }
     let Some((count, name, arguments)) = as_count(&kind) else {
         return Answer::one((*kind).into());
     };
@@ -286,20 +369,12 @@ type GenericArguments = syn::punctuated::Punctuated<syn::GenericArgument, syn::T
 
 /// The count, its name and the generic arguments, if the type is `One<..>` or `Many<..>` by whatever path.
 fn as_count(kind: &syn::Type) -> Option<(Count, &'static str, GenericArguments)> {
-    let syn::Type::Path(syn::TypePath { qself: None, path }) = kind else {
-        return None;
-    };
-    let last = path.segments.last()?;
-    let (count, name) = match last.ident.to_string().as_str() {
+    let (count, name) = match last_name(kind)?.to_string().as_str() {
         "One" => (Count::One, "One"),
         "Many" => (Count::Many, "Many"),
         _ => return None,
     };
-    let arguments = match &last.arguments {
-        syn::PathArguments::AngleBracketed(found) => found.args.clone(),
-        syn::PathArguments::None | syn::PathArguments::Parenthesized(_) => GenericArguments::new(),
-    };
-    Some((count, name, arguments))
+    Some((count, name, generic_arguments(kind)?))
 }
 
 /// Reports what cannot travel to another program, where the compiler's own message would speak of generated code.
@@ -387,7 +462,8 @@ fn without_flaws(
             Place::Name => interface.name.rust.span(),
             Place::Method(method) => interface.methods[method].name.rust.span(),
             Place::Argument(method, argument) => {
-                interface.methods[method].arguments[argument].name.span()
+                let name = interface.methods[method].argument_names().nth(argument);
+                name.map_or_else(Span::call_site, Ident::span)
             }
         };
         report.at(place, message);

@@ -46,6 +46,8 @@ pub struct Method {
     pub attributes: Attributes,
     /// What a caller sends.
     pub arguments: Vec<Argument>,
+    /// What follows it, while the request is handled already.
+    pub stream: Option<Stream>,
     /// What a caller gets.
     pub answer: Answer,
 }
@@ -57,6 +59,17 @@ pub struct Argument {
     pub name: Ident,
     /// Its type.
     pub kind: Type,
+}
+
+/// A stream that follows the arguments of a method: in Rust the last argument.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// Its name, as that of an argument.
+    pub name: Ident,
+    /// The type of its items; `None` if it is one of bytes.
+    pub item: Option<Type>,
+    /// The whole type as the source spells it, if it does (`Streaming<Row>`), without the codec.
+    pub spelled: Option<Type>,
 }
 
 /// What a caller gets from a method.
@@ -185,7 +198,7 @@ pub enum Place {
     Name,
     /// The method with this index.
     Method(usize),
-    /// Of the method with the first index, the argument with the second.
+    /// Of the method with the first index, the argument with the second; a stream comes behind the arguments.
     Argument(usize, usize),
 }
 
@@ -281,6 +294,12 @@ impl Method {
         constant.unwrap_or_else(|| self.name.rust.clone())
     }
 
+    /// The names of its arguments, that of a stream last.
+    pub fn argument_names(&self) -> impl Iterator<Item = &Ident> {
+        let arguments = self.arguments.iter().map(|argument| &argument.name);
+        arguments.chain(self.stream.iter().map(|stream| &stream.name))
+    }
+
     fn is_conditional(&self) -> bool {
         !self.attributes.conditions.is_empty()
     }
@@ -302,16 +321,11 @@ impl Method {
             );
             flaws.push((Place::Argument(at, MAX_ARGUMENTS), message));
         }
-        let name_of = |argument: &Argument| names::plain(&argument.name);
-        for (index, argument) in self.arguments.iter().enumerate() {
-            if self.arguments[..index]
-                .iter()
-                .any(|earlier| name_of(earlier) == name_of(argument))
-            {
-                let message = format!(
-                    "the argument `{}` is there already: expected another name",
-                    name_of(argument)
-                );
+        let arguments: Vec<String> = self.argument_names().map(names::plain).collect();
+        for (index, argument) in arguments.iter().enumerate() {
+            if arguments[..index].contains(argument) {
+                let message =
+                    format!("the argument `{argument}` is there already: expected another name");
                 flaws.push((Place::Argument(at, index), message));
             }
         }

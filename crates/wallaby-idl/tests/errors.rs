@@ -248,6 +248,70 @@ fn arguments_are_names_with_owned_types() {
 }
 
 #[test]
+fn a_stream_is_the_last_argument() {
+    for good in [
+        quote!(
+            async fn f(items: Streaming<u8>);
+        ),
+        quote!(
+            async fn f(a: u8, items: wallaby::Streaming<Vec<u8>>) -> Many<u8>;
+        ),
+        quote!(
+            async fn f(a: u8, bytes: wallaby::Body) -> u8;
+        ),
+        quote!(
+            async fn f(a: Body<u8>, b: Vec<Streaming>);
+        ),
+    ] {
+        check_method(good, &[]);
+    }
+    let last = "expected one stream, as the last argument";
+    check_method(
+        quote!(
+            async fn f(items: Streaming<u8>, a: u8);
+        ),
+        &[last],
+    );
+    check_method(
+        quote!(
+            async fn f(bytes: Body, items: Streaming<u8>);
+        ),
+        &[last],
+    );
+    let one = "expected `Streaming<Type>`";
+    check_method(
+        quote!(
+            async fn f(items: Streaming);
+        ),
+        &[one],
+    );
+    check_method(
+        quote!(
+            async fn f(items: Streaming<u8, Raw>);
+        ),
+        &[one],
+    );
+    check_method(
+        quote!(
+            async fn f(items: Streaming<&str>);
+        ),
+        &["expected an owned type, like `String`"],
+    );
+    check_method(
+        quote!(
+            async fn f(a: u8, a: Streaming<u8>);
+        ),
+        &["the argument `a` is there already"],
+    );
+    check_method(
+        quote!(
+            async fn f() -> Streaming<u8>;
+        ),
+        &["expected `Many<Type>`: a stream"],
+    );
+}
+
+#[test]
 fn answers_are_types_with_names() {
     check_method(
         quote!(

@@ -2,7 +2,9 @@
 
 use proc_macro2::Span;
 use quote::format_ident;
-use wallaby_idl::tree::{Answer, Argument, Attributes, Flaw, Interface, Method, Name, Place, Type};
+use wallaby_idl::tree::{
+    Answer, Argument, Attributes, Flaw, Interface, Method, Name, Place, Stream, Type,
+};
 
 /// What a program with one procedure of an ONC RPC interface would become.
 fn program() -> Interface {
@@ -30,6 +32,7 @@ fn getattr() -> Method {
             name: format_ident!("arg1"),
             kind: kind("GETATTR3args"),
         }],
+        stream: None,
         answer: Answer::one(kind("GETATTR3res")),
     }
 }
@@ -63,6 +66,32 @@ fn answers_can_be_many() {
     interface.methods[0].answer = Answer::many(kind("entry3"));
     let code = wallaby_idl::emit(&interface).to_string();
     assert!(code.contains(":: wallaby :: Many < entry3 >"), "{code}");
+}
+
+#[test]
+fn streams_need_no_spelling() {
+    let mut interface = program();
+    let streams = [
+        (
+            Some(kind("entry3")),
+            ":: wallaby :: Streaming < entry3 , :: codecs :: Xdr >",
+        ),
+        (None, ":: wallaby :: Body"),
+    ];
+    for (item, expected) in streams {
+        interface.methods[0].stream = Some(Stream {
+            name: format_ident!("entries"),
+            item,
+            spelled: None,
+        });
+        assert_eq!(interface.flaws(), []);
+        let code = wallaby_idl::emit(&interface).to_string();
+        assert!(code.contains(&format!("entries : {expected}")), "{code}");
+    }
+    interface.methods[0].arguments[0].name = format_ident!("entries");
+    let flaws = interface.flaws();
+    assert_eq!(flaws.len(), 1, "{flaws:?}");
+    assert_eq!(flaws[0].place, Place::Argument(0, 1));
 }
 
 #[test]

@@ -28,6 +28,9 @@ use proc_macro::TokenStream;
 ///   no type means `One<()>`.
 /// - Arguments, twelve at most, and answers are owned types that the codec can write and read: for the default codec
 ///   they implement `serde::Serialize` and `serde::Deserialize`.
+/// - The last argument can be a stream that follows the request: `Streaming<T>` of items, or `Body` of bytes. Callers give any
+///   `Stream` of `T` or of results, or what becomes a `Body`; handlers read it while it arrives. Types of yours need other names
+///   than these two there.
 /// - Statuses need no place in an answer. An error of the application is a part of it: `-> Result<Document, NotFound>`.
 /// - No method can be called `at`, `within` or `service`: these are functions of the module.
 /// - Attributes: documentation, `#[cfg]` and `#[deprecated]` hold for all that is generated, others are kept on the
@@ -68,7 +71,7 @@ use proc_macro::TokenStream;
 /// - `package`: what comes before the name of the service in `package.Service/method`, the name that peers see. By
 ///   default it is the name of the crate. `wallaby` and all below it is reserved.
 /// - `codec`: the type that writes and reads arguments and answers; postcard by default. A handler's request has it too:
-///   `Request<One<Bytes>, wallaby::codec::Raw>`.
+///   `Request<One<Bytes>, wallaby::codec::Raw>`, and so has a stream of items: `Streaming<Bytes, wallaby::codec::Raw>`.
 #[proc_macro_attribute]
 pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
     wallaby_idl::service(options.into(), item.into()).into()

@@ -14,6 +14,7 @@
 //! | [`call::server`] | the server half: numbering, the message held back, manifests |
 //! | [`call::watch`], [`call::records`] | the same for failure detection, abort and collection |
 //! | [`connection`] | handshake, frames, parts, credit, method numbers |
+//! | [`items`] | items of one type in the body of a request |
 //! | [`datagram`] | the same over UDP: sessions, proof of address, repair of loss, congestion |
 //!
 //! Two lives, one connection, one call; the bytes are carried by hand:
@@ -79,6 +80,7 @@ pub mod call;
 pub mod connection;
 pub mod datagram;
 pub mod id;
+pub mod items;
 pub mod manifest;
 pub mod seal;
 pub mod wire;

@@ -14,8 +14,11 @@ use futures_core::Stream;
 use thiserror::Error;
 use tokio::io::{AsyncRead, ReadBuf};
 use wallaby_proto::connection::{BodyEvent, BodyRefusal};
+use wallaby_proto::{Code, Status};
 
+use crate::blocking;
 use crate::driver::peer::Peer;
+use crate::error::CallError;
 use crate::pipeline::Half;
 
 /// How much is read at a time from what a body is made of.
@@ -29,9 +32,10 @@ pub(crate) const CALL_ENDED: &str = "its call has ended";
 
 /// Bytes of any number that follow a request on its connection, while it is handled already.
 ///
-/// The initiator attaches one to a call ([`crate::Client::call_with_body`], [`crate::RawCall::send_with_body`]), a handler to
-/// a delegation ([`crate::Target::with_body`]), and a handler takes that of its request ([`crate::Request::take_body`]): as a
-/// stream of chunks, or as [`AsyncRead`]. Where chunks end says nothing. A body that a handler has received may go on with a
+/// As the last argument of a method it is declared in its service. To any other method the initiator attaches one with the call
+/// ([`crate::Client::call_with_body`], [`crate::RawCall::send_with_body`]), a handler with a delegation
+/// ([`crate::Target::with_body`]), and a handler takes that of its request ([`crate::Request::take_body`]). It is read as a
+/// stream of chunks, or as [`AsyncRead`]; items of one type are a [`crate::Streaming`]. Where chunks end says nothing. A body that a handler has received may go on with a
 /// delegation: what arrives is then passed on, without being kept.
 ///
 /// No more of it is under way than the receiver's limit for the answers of a call ([`crate::Builder::limits`]): who reads
@@ -64,6 +68,8 @@ enum Source {
     Half(Half),
     /// Nothing of it comes any more, and this is told.
     Broken(BodyError),
+    /// This was told: it must not look whole to another reader.
+    Failed(BodyError),
 }
 
 /// Why a body ends before it is whole.
@@ -79,12 +85,35 @@ pub enum BodyError {
     /// What it is made of can't be read.
     #[error("cannot read the body: {0}")]
     Source(String),
+    /// It is what a call answers ([`crate::Call::into_body`]), and a status came in its place, or the call has failed.
+    #[error("the answers end with an error: {0}")]
+    Call(Box<CallError>),
+    /// A blocking read on a thread of an async runtime, which it would stop.
+    #[error("a blocking read inside an async runtime would stop it")]
+    WouldBlock,
     /// It is longer than the application takes.
     #[error("the body is longer than {limit} bytes")]
     TooLong {
         /// The limit.
         limit: usize,
     },
+}
+
+impl BodyError {
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Self::Broken(_) | Self::Source(_) | Self::Call(_) => Code::Aborted,
+            Self::Lost(_) => Code::Unavailable,
+            Self::TooLong { .. } => Code::ResourceExhausted,
+            Self::WouldBlock => Code::Internal,
+        }
+    }
+}
+
+impl From<BodyError> for Status {
+    fn from(error: BodyError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
 }
 
 impl Body {
@@ -112,9 +141,21 @@ impl Body {
         }
     }
 
+    /// One of chunks that may end with an error of its own.
+    pub(crate) fn of_chunks(
+        chunks: impl Stream<Item = Result<Bytes, BodyError>> + Send + 'static,
+    ) -> Self {
+        Self::of(Source::Stream(Box::pin(chunks)))
+    }
+
+    /// One of which nothing comes but this.
+    pub(crate) fn broken(error: BodyError) -> Self {
+        Self::of(Source::Broken(error))
+    }
+
     /// One whose call has ended.
     pub(crate) fn given_up() -> Self {
-        Self::of(Source::Broken(call_ended()))
+        Self::broken(call_ended())
     }
 
     pub(crate) fn received(received: Received) -> Self {
@@ -126,7 +167,7 @@ impl Body {
         match &self.source {
             Source::Received(received) => received.inbound.poll_over(cx),
             Source::Broken(error) => Poll::Ready(error.clone()),
-            Source::Done | Source::Stream(_) | Source::Half(_) => Poll::Pending,
+            Source::Done | Source::Stream(_) | Source::Half(_) | Source::Failed(_) => Poll::Pending,
         }
     }
 
@@ -163,6 +204,11 @@ impl Body {
         poll_fn(|cx| self.poll_chunk(cx)).await
     }
 
+    /// [`next`](Self::next) for handlers that block.
+    pub fn blocking_next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        blocking::wait(self.next()).unwrap_or_else(|_| Some(Err(BodyError::WouldBlock)))
+    }
+
     /// All of it, if that is no more than `limit` bytes.
     ///
     /// # Errors
@@ -188,14 +234,16 @@ impl Body {
             return Poll::Ready(Some(Ok(std::mem::take(&mut self.chunk))));
         }
         let next = match &mut self.source {
-            Source::Done => None,
+            Source::Done | Source::Failed(_) => return Poll::Ready(None),
             Source::Stream(stream) => ready!(stream.as_mut().poll_next(cx)),
             Source::Received(received) => ready!(received.poll_next(cx)),
             Source::Half(half) => ready!(half.poll_next(cx)),
             Source::Broken(error) => Some(Err(error.clone())),
         };
-        if !matches!(next, Some(Ok(_))) {
-            self.source = Source::Done;
+        match &next {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => self.source = Source::Failed(error.clone()),
+            None => self.source = Source::Done,
         }
         Poll::Ready(next)
     }
@@ -243,7 +291,7 @@ impl fmt::Debug for Body {
             Source::Done => "Body(in memory)",
             Source::Stream(_) => "Body(to be sent)",
             Source::Received(_) | Source::Half(_) => "Body(received)",
-            Source::Broken(_) => "Body(broken)",
+            Source::Broken(_) | Source::Failed(_) => "Body(broken)",
         })
     }
 }
@@ -357,7 +405,10 @@ fn call_ended() -> BodyError {
 pub(crate) struct Attached(Arc<Mutex<Option<Body>>>);
 
 impl Attached {
-    pub(crate) fn new(body: Body) -> Self {
+    pub(crate) fn new(mut body: Body) -> Self {
+        if let Source::Failed(error) = body.source {
+            body.source = Source::Broken(error);
+        }
         Self(Arc::new(Mutex::new(Some(body))))
     }
 

@@ -31,6 +31,10 @@ pub struct Limits {
     pub requests: u64,
     /// Bytes of responses that wait for the application, a call and connection. Beyond: servers wait. Default 1 MiB.
     pub call: u64,
+    /// Longest item of a stream that follows a request ([`crate::Streaming`]), in bytes, received. Beyond: the stream ends
+    /// with an error at its reader, and its sender is stopped. A handler can take others
+    /// ([`crate::Streaming::item_limit`]). Default 1 MiB.
+    pub item: u64,
     /// Bytes of parts of large messages under way, a connection. Beyond: the sender waits. Default 128 KiB.
     pub parts: u64,
     /// Large messages that arrive at a time, a connection. Beyond: they take turns. Default 4.
@@ -62,6 +66,7 @@ impl Default for Limits {
             message: wire.message,
             requests: wire.requests,
             call: wire.call,
+            item: 1 << 20,
             parts: wire.parts,
             streams: wire.streams,
             connections: 1024,

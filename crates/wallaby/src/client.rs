@@ -350,8 +350,8 @@ impl Client {
     /// The answers of each server are delivered in the order in which it sent them, and after those of the server that
     /// delegated to it alone. Without it large answers are overtaken by small ones, and over `udp:` any by any.
     ///
-    /// So answers may be the chunks of something long: they come no faster than they are taken, and `Call<Many<Bytes>>` is
-    /// read like a file as `Body::from_stream(call)`.
+    /// So answers may be the chunks of something long: they come no faster than they are taken, and [`Call::into_body`] reads
+    /// them like a file.
     #[must_use]
     pub fn in_order(mut self) -> Self {
         self.caller = self.caller.in_order();

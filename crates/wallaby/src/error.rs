@@ -188,6 +188,9 @@ pub enum SendError {
         /// For whom it was.
         peer: String,
     },
+    /// The stream whose items are sent as answers, or whose bytes, ends with an error.
+    #[error("what is to be sent cannot be read: {0}")]
+    Source(String),
     /// There is no credit or room now (only from `try_` forms).
     #[error("no credit or room for it now")]
     Full,
@@ -241,6 +244,7 @@ impl From<SendError> for Status {
             | SendError::TooDeep { .. }
             | SendError::Exhausted(_) => Code::ResourceExhausted,
             SendError::Ended(_) => Code::Cancelled,
+            SendError::Source(_) => Code::Aborted,
             SendError::Forbidden { .. } => Code::PermissionDenied,
             SendError::NoTransport { .. } | SendError::NoRelay => Code::FailedPrecondition,
             SendError::Refused(_) | SendError::Draining => Code::Unavailable,

@@ -13,7 +13,7 @@
 //! | [`Client`], [`Call`], [`CallError`], [`Outcome`] | the initiator's side: making calls, their answers, how they end |
 //! | [`Caller::multicast`], [`Multicast`] | one message to many servers, and what became of it at each |
 //! | [`Caller::pipeline`], [`Pipeline`] | one message down a line of servers, each of which passes it on while it arrives |
-//! | [`Body`] | bytes that follow a request while it is handled |
+//! | [`Streaming`], [`Body`] | items, or bytes, that follow a request while it is handled |
 //! | [`Retry`], [`Hedge`], [`RetryBudget`], [`Resend`] | calls that are made again |
 //! | [`Request`], [`SendError`], [`Status`] | the server's side: reply, respond, delegate, forward, fail |
 //! | [`Method`], [`Target`], [`One`], [`Many`], [`codec`] | what a method's type says, and how payloads look |
@@ -59,6 +59,7 @@ mod seal;
 mod service;
 #[cfg(feature = "turmoil")]
 pub mod simulation;
+mod streaming;
 mod timer;
 mod trace;
 mod transport;
@@ -83,18 +84,22 @@ pub use error::{
 };
 pub use executor::{ExecutorConfig, Schedule};
 pub use hedge::Hedge;
-pub use method::{Answer, Many, Method, One, Target};
+pub use method::{Answer, Many, Method, One, RequestBody, Target};
 pub use metrics::Metrics;
 pub use multicast::{Delivery, Multicast, QuorumError};
 pub use pipeline::{Answers, Forwarding, Order, Pipeline, PipelineSettings, TargetOutcome};
 pub use request::{RawRequest, Request};
 pub use retry::Retry;
 pub use service::{Handler, HandlerFuture, Layer, Service};
+pub use streaming::{
+    IntoItem, IntoStreaming, Items, StreamError, StreamErrorKind, Streaming, items,
+};
 pub use trace::{Hop, Timing, Trace};
 pub use wallaby_proto::call::allowance::{Budget, Exhausted};
 pub use wallaby_proto::call::initiator::Violation;
 pub use wallaby_proto::call::records::Remembered;
 pub use wallaby_proto::call::watch::{Executed, Failure as Loss, FailureKind, Location, Step};
+pub use wallaby_proto::items::ItemError;
 pub use wallaby_proto::wire::PingSettings;
 
 /// What generated code uses; not for others.
@@ -113,6 +118,11 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/polling.md")]
 struct PollingPage;
+
+/// And those of the page about streams.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/streams.md")]
+struct StreamsPage;
 
 /// And that of the page about messages to many servers.
 #[cfg(doctest)]

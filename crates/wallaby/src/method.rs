@@ -1,4 +1,4 @@
-//! What a method's type says: its arguments, what the initiator gets, and the codec of both.
+//! What a method's type says: its arguments, what the initiator gets, the codec of both, and what follows.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,6 +9,10 @@ use wallaby_proto::connection::MethodDefinition;
 
 use crate::body::Body;
 use crate::codec::{Codec, CodecError, Postcard};
+
+mod following;
+
+pub use self::following::RequestBody;
 
 /// The initiator gets exactly one answer of type `T`.
 #[derive(Debug)]
@@ -45,25 +49,30 @@ mod sealed {
 }
 
 /// Types that a value stands for and does not hold.
-type Types<Args, A, C> = PhantomData<fn() -> (Args, A, C)>;
+type Types<Args, A, C, B> = PhantomData<fn() -> (Args, A, C, B)>;
 
 /// The description of a method: a `static` beside the service it belongs to.
 ///
-/// `Args` is the tuple of its arguments, `A` what the initiator gets, `C` the codec of both.
+/// `Args` is the tuple of its arguments, `A` what the initiator gets, `C` the codec of both, `B` what follows each request:
+/// nothing (`()`), bytes ([`Body`]) or items ([`crate::Streaming`]).
 ///
 /// ```
-/// use wallaby::{Many, Method};
+/// use wallaby::codec::Postcard;
+/// use wallaby::{Many, Method, One, Streaming};
 ///
 /// static LOOKUP: Method<(String,), Many<u64>> = Method::new("example.Index/lookup");
 /// assert_eq!(LOOKUP.name(), "example.Index/lookup");
+///
+/// static LOAD: Method<(String,), One<u64>, Postcard, Streaming<u64>> = Method::new("example.Index/load");
+/// let load = LOAD.target(("hop".into(),), wallaby::items([1, 2, 3]));
 /// ```
-pub struct Method<Args, A, C = Postcard> {
+pub struct Method<Args, A, C = Postcard, B = ()> {
     name: &'static str,
     definition: OnceLock<Arc<MethodDefinition>>,
-    types: Types<Args, A, C>,
+    types: Types<Args, A, C, B>,
 }
 
-impl<Args, A, C> Method<Args, A, C> {
+impl<Args, A, C, B> Method<Args, A, C, B> {
     /// A method by its full name, `package.Service/method`, of 1 to 255 bytes.
     ///
     /// # Panics
@@ -87,12 +96,17 @@ impl<Args, A, C> Method<Args, A, C> {
     }
 }
 
-impl<Args, A: Answer, C: Codec<Args> + Codec<A::Item>> Method<Args, A, C> {
+impl<Args, A, C, B> Method<Args, A, C, B>
+where
+    A: Answer,
+    C: Codec<Args> + Codec<A::Item>,
+    B: RequestBody,
+{
     /// What is said of the method on its first use on a connection: name, codec, fingerprints of its types.
     pub fn definition(&self) -> &Arc<MethodDefinition> {
         self.definition.get_or_init(|| {
             let (arguments, answer) = (
-                <C as Codec<Args>>::fingerprint(),
+                B::fingerprint(<C as Codec<Args>>::fingerprint()),
                 <C as Codec<A::Item>>::fingerprint(),
             );
             let definition = MethodDefinition::new(self.name, C::NAME, arguments, answer);
@@ -100,9 +114,8 @@ impl<Args, A: Answer, C: Codec<Args> + Codec<A::Item>> Method<Args, A, C> {
         })
     }
 
-    /// A delegation target: this method with these arguments.
-    pub fn target(&self, args: Args) -> Target<A, C> {
-        let payload = <C as Codec<Args>>::encode(&args);
+    fn encoded(&self, args: &Args) -> Target<A, C> {
+        let payload = <C as Codec<Args>>::encode(args);
         Target {
             definition: Arc::clone(self.definition()),
             payload,
@@ -112,7 +125,14 @@ impl<Args, A: Answer, C: Codec<Args> + Codec<A::Item>> Method<Args, A, C> {
     }
 }
 
-impl<Args, A, C> fmt::Debug for Method<Args, A, C> {
+impl<Args, A: Answer, C: Codec<Args> + Codec<A::Item>> Method<Args, A, C> {
+    /// A delegation target: this method with these arguments.
+    pub fn target(&self, args: Args) -> Target<A, C> {
+        self.encoded(&args)
+    }
+}
+
+impl<Args, A, C, B> fmt::Debug for Method<Args, A, C, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Method({})", self.name)
     }

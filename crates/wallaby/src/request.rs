@@ -36,6 +36,10 @@ impl RawRequest {
         Self { handling, payload }
     }
 
+    pub(crate) fn handling(&self) -> &Handling {
+        &self.handling
+    }
+
     pub(crate) fn take_payload(&mut self) -> Bytes {
         std::mem::take(&mut self.payload)
     }
@@ -556,8 +560,8 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
         server: impl Into<Address>,
         target: Target<B, C>,
     ) -> Result<(), SendError> {
-        self.raw
-            .try_delegate(server, &target.definition, target.payload?)
+        let onward = target_at(server.into(), target)?;
+        self.raw.handling.try_send(onward)
     }
 
     /// Hands the rest of the work to another server and ends the request: a tail call. What becomes of it only the

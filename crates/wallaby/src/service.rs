@@ -9,7 +9,7 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::{Code, Status};
 
 use crate::codec::Codec;
-use crate::method::{Answer, Method};
+use crate::method::{Answer, Method, RequestBody};
 use crate::request::{RawRequest, Request};
 
 /// What a handler returns: a future that ends when it has nothing more to do.
@@ -109,6 +109,35 @@ impl Service {
             let handler = Arc::clone(&handler);
             async move { blocking_with(request, move |request| handler(request, arguments)).await? }
         })
+    }
+
+    /// Adds a method whose requests are followed by bytes ([`crate::Body`]) or items ([`crate::Streaming`]): its handler
+    /// gets them last, and reads them while they arrive.
+    #[must_use]
+    pub fn streaming_method<Args, A, C, B, F, Fut>(
+        self,
+        method: &'static Method<Args, A, C, B>,
+        handler: F,
+    ) -> Self
+    where
+        Args: Send + 'static,
+        A: Answer,
+        C: Codec<Args> + Codec<A::Item>,
+        B: RequestBody,
+        F: Fn(Request<A, C>, Args, B) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), Status>> + Send + 'static,
+    {
+        let handler = move |mut raw: RawRequest| -> HandlerFuture {
+            let arguments = match <C as Codec<Args>>::decode(raw.take_payload()) {
+                Ok(arguments) => arguments,
+                Err(error) => return Box::pin(ready(Err(undecodable(&error)))),
+            };
+            match B::receive(&raw) {
+                Ok(body) => Box::pin(handler(Request::new(raw), arguments, body)),
+                Err(status) => Box::pin(ready(Err(status))),
+            }
+        };
+        self.raw(Arc::clone(method.definition()), Boxed(handler))
     }
 
     /// Adds a method with payloads as bytes.

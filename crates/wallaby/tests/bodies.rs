@@ -25,6 +25,7 @@ over_every_stream!(
     a_slow_reader_slows_only_its_sender,
     a_body_that_nobody_wants_is_stopped,
     a_broken_body_says_why,
+    a_body_that_broke_does_not_look_whole_to_the_next_reader,
     a_body_breaks_with_its_call,
     a_body_breaks_with_its_connection,
     a_body_that_was_not_sent_is_dropped_with_its_call,
@@ -192,6 +193,31 @@ async fn a_broken_body_says_why(net: Net) {
         text,
         "the body is broken: cannot read the body: the disk is gone"
     );
+}
+
+async fn a_body_that_broke_does_not_look_whole_to_the_next_reader(net: Net) {
+    let last = measuring(&net).await;
+    let next = at(&last);
+    let careless = move |request: Request<One<String>>, (what,): (String,)| {
+        let next = next.clone();
+        async move {
+            let mut body = body_of(&request);
+            while let Some(Ok(_)) = body.next().await {}
+            let target = work::one(what).with_body(body);
+            Ok::<_, Status>(request.forward(next, target).await?)
+        }
+    };
+    let first = net.serve(service().method(&work::ONE, careless)).await;
+    let client = client();
+    let (send, body) = piped();
+    send.send(Ok(Bytes::from_static(&[0])))
+        .expect("it is there");
+    send.send(Err("the disk is gone".into()))
+        .expect("it is there");
+    let call = to(&client, &first).call_with_body(&work::ONE, ("x".into(),), body);
+    let error = call.await.expect_err("a status");
+    let text = error.status().expect("a status").message();
+    assert!(text.ends_with("the disk is gone"), "{text}");
 }
 
 async fn a_body_breaks_with_its_call(net: Net) {

@@ -6,11 +6,12 @@ mod common;
 use bytes::Bytes;
 use common::{Net, at, client, heap, service, work};
 use tokio::io::AsyncReadExt;
-use wallaby::{Body, Client, Many, Request, Status};
+use wallaby::{Body, Client, Endpoint, Limits, Many, Request, Status};
 
 over_every_transport!(
     answers_come_in_order,
     a_line_of_servers_answers_in_order,
+    answers_behind_those_that_wait_take_no_credit_from_them,
     an_answer_is_read_like_a_file,
 );
 
@@ -73,6 +74,41 @@ async fn a_line_of_servers_answers_in_order(net: Net) {
         let sent =
             ["first", "last"].map(|who| (0..20).map(move |index| format!("{who} {index} x")));
         assert!(answers.into_iter().eq(sent.into_iter().flatten()));
+    }
+}
+
+/// The last server's answers come back through the first one, to an initiator that takes few at a time.
+async fn answers_behind_those_that_wait_take_no_credit_from_them(net: Net) {
+    let last = |request: Request<Many<Bytes>, _>, (_,): (Bytes,)| async move {
+        for index in 3..60_u8 {
+            request.reply(Bytes::from(vec![index; 2000])).await?;
+        }
+        Ok::<_, Status>(())
+    };
+    let last = net.serve(service().method(&heap::MANY, last)).await;
+    let to = at(&last);
+    let first = move |request: Request<Many<Bytes>, _>, (_,): (Bytes,)| {
+        let to = to.clone();
+        async move {
+            for index in 0..3_u8 {
+                request.reply(Bytes::from(vec![index; 2000])).await?;
+            }
+            Ok::<_, Status>(request.forward(to, heap::many(Bytes::new())).await?)
+        }
+    };
+    let first = net.serve(service().method(&heap::MANY, first)).await;
+    let mut limits = Limits::default();
+    limits.call = 2500;
+    let client = Endpoint::builder().limits(limits).bind().await;
+    let client = client.expect("there is a runtime");
+    let heap = heap::at(&client, at(&first)).in_order();
+    for _ in 0..10 {
+        let mut call = heap.many(Bytes::new());
+        for index in 0..60_u8 {
+            let answer = call.next().await.expect("an answer").expect("no status");
+            assert_eq!(answer[0], index);
+        }
+        assert!(call.next().await.is_none());
     }
 }
 

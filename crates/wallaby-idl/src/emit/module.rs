@@ -5,10 +5,10 @@ use std::fmt;
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 
-use super::{answer_type, at, handling, local, of_method};
+use super::{answer_type, at, handling, local, of_method, stream_type};
 use crate::names;
 use crate::nesting::{self, IntoModule};
-use crate::tree::{Attributes, Interface, Method, RESERVED_METHODS};
+use crate::tree::{Attributes, Interface, Method, RESERVED_METHODS, Stream, Type};
 
 /// Types that the module defines or that are parameters there, as far as they are no method's.
 const OWN_TYPES: [&str; 3] = ["Client", "Requests", "Server"];
@@ -35,6 +35,10 @@ pub(super) fn emit(interface: &Interface, name: &Ident) -> TokenStream {
             .map(|argument| nesting.moved(argument.kind.syntax()))
             .collect(),
         answer: nesting.moved(&answer_type(&method.answer)),
+        stream: method
+            .stream
+            .as_ref()
+            .map(|stream| ModuleStream::new(stream, interface.codec.as_ref(), &mut nesting)),
         codec: codec.as_ref(),
     });
     let methods = methods.collect();
@@ -84,7 +88,37 @@ struct ModuleMethod<'a> {
     names: Vec<&'a Ident>,
     types: Vec<syn::Type>,
     answer: syn::Type,
+    stream: Option<ModuleStream<'a>>,
     codec: Option<&'a syn::Type>,
+}
+
+/// A stream with its types as they are written in the module.
+struct ModuleStream<'a> {
+    name: &'a Ident,
+    /// What the handler gets.
+    received: syn::Type,
+    /// What a caller gives.
+    given: TokenStream,
+}
+
+impl<'a> ModuleStream<'a> {
+    fn new(stream: &'a Stream, codec: Option<&Type>, nesting: &mut IntoModule) -> Self {
+        let codec = codec.map(Type::syntax);
+        let given = match &stream.item {
+            None => quote!(impl ::core::convert::Into<::wallaby::Body>),
+            Some(item) => {
+                let item = nesting.moved(item.syntax());
+                let codec = codec.map(|codec| nesting.moved(codec));
+                let codec = codec.map(|codec| quote!(, #codec));
+                quote!(impl ::wallaby::IntoStreaming<#item #codec>)
+            }
+        };
+        Self {
+            name: &stream.name,
+            received: nesting.moved(&stream_type(stream, codec)),
+            given,
+        }
+    }
 }
 
 impl Module<'_> {
@@ -164,12 +198,22 @@ impl Module<'_> {
             let conditions = &method.method.attributes.conditions;
             let wire = &method.method.name.wire;
             let docs = doc(format!("The method `{wire}` of the service."));
-            let codec = codec.map(|codec| quote!(, #codec));
+            let parameters = match (codec, &method.stream) {
+                (codec, None) => codec.map(|codec| quote!(, #codec)),
+                (None, Some(stream)) => {
+                    let received = &stream.received;
+                    Some(quote!(, ::wallaby::codec::Postcard, #received))
+                }
+                (Some(codec), Some(stream)) => {
+                    let received = &stream.received;
+                    Some(quote!(, #codec, #received))
+                }
+            };
             let full = self.full_name(format_args!("/{wire}"));
             quote! {
                 #(#conditions)*
                 #docs
-                #visibility static #constant: ::wallaby::Method<(#(#types,)*), #answer #codec> =
+                #visibility static #constant: ::wallaby::Method<(#(#types,)*), #answer #parameters> =
                     ::wallaby::Method::new(#full);
             }
         });
@@ -231,6 +275,19 @@ impl Module<'_> {
         let visibility = &self.visibility;
         let attributes = self.function_attributes("Calls", method);
         let call = method.with_types(quote!(::wallaby::Call));
+        if let Some(ModuleStream {
+            name: stream,
+            given,
+            ..
+        }) = &method.stream
+        {
+            return quote_spanned! {at(name)=>
+                #attributes
+                #visibility fn #name(&self, #(#names: #types,)* #stream: #given) -> #call {
+                    self.client.call_target(#constant.target((#(#names,)*), #stream))
+                }
+            };
+        }
         quote_spanned! {at(name)=>
             #attributes
             #visibility fn #name(&self, #(#names: #types),*) -> #call {
@@ -311,6 +368,19 @@ impl Module<'_> {
         let visibility = &self.visibility;
         let attributes = self.function_attributes("The delegation target", method);
         let target = method.with_types(quote!(::wallaby::Target));
+        if let Some(ModuleStream {
+            name: stream,
+            given,
+            ..
+        }) = &method.stream
+        {
+            return quote_spanned! {at(name)=>
+                #attributes
+                #visibility fn #name(#(#names: #types,)* #stream: #given) -> #target {
+                    #constant.target((#(#names,)*), #stream)
+                }
+            };
+        }
         quote_spanned! {at(name)=>
             #attributes
             #visibility fn #name(#(#names: #types),*) -> #target {
@@ -337,8 +407,22 @@ impl Module<'_> {
         let visibility = &self.visibility;
         let interface = &self.interface.name.rust;
         let (server, service, request) = (local("server"), local("service"), local("request"));
-        let registrations = self.methods.iter().map(|ModuleMethod { method, name, constant, names, .. }| {
+        let registrations = self.methods.iter().map(|ModuleMethod { method, name, constant, names, stream, .. }| {
             let conditions = &method.attributes.conditions;
+            if let Some(ModuleStream { name: stream, .. }) = stream {
+                return quote_spanned! {at(name)=>
+                    #(#conditions)*
+                    let #service = {
+                        let #server = ::std::sync::Arc::clone(&#server);
+                        #service.streaming_method(&#constant, move |#request, (#(#names,)*), #stream| {
+                            let #server = ::std::sync::Arc::clone(&#server);
+                            async move {
+                                super::#interface::#name(&#server, #request, #(#names,)* #stream).await
+                            }
+                        })
+                    };
+                };
+            }
             quote_spanned! {at(name)=>
                 #(#conditions)*
                 let #service = {
@@ -369,8 +453,13 @@ impl Module<'_> {
         let interface = &self.interface.name.rust;
         let request = local("request");
         let handling = handling(Span::call_site());
-        let methods = self.methods.iter().map(|ModuleMethod { method, name, names, types, .. }| {
+        let methods = self.methods.iter().map(|ModuleMethod { method, name, names, types, stream, .. }| {
             let conditions = &method.attributes.conditions;
+            let stream = stream.iter();
+            let (last_names, last_types): (Vec<_>, Vec<_>) =
+                stream.map(|stream| (stream.name, &stream.received)).unzip();
+            let names: Vec<_> = names.iter().copied().chain(last_names).collect();
+            let types: Vec<_> = types.iter().chain(last_types).collect();
             quote_spanned! {at(name)=>
                 #(#conditions)*
                 fn #name(self: &::std::sync::Arc<Self>, #request: Self::#name, #(#names: #types,)*) -> #handling {

@@ -5,6 +5,7 @@
 //! | `vectors`, `sizes`, `doc` | the bytes of every message and frame, how many they are, and that `docs/protocol.md` says so |
 //! | `roundtrip`, `hostile`, `limits` | what is written is read again; what nobody would write is refused |
 //! | `handshake`, `credit`, `parts`, `bodies` | what a connection does besides carrying messages |
+//! | `items` | items in a body, cut anywhere |
 //! | `transcript` | what the halves of a call say to each other, scenario by scenario |
 //! | `tree` | completion against an independent oracle |
 //! | `initiator` | contradictions and budgets |
@@ -28,6 +29,7 @@ mod golden;
 mod handshake;
 mod hostile;
 mod initiator;
+mod items;
 mod keep_alive;
 mod layout;
 mod limits;

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The client starts servers as processes of their own. *Up*: it sends a body, which each server passes on to the next one
-//! while it arrives; the last one says what it got. *Down*: it asks the first server, the request is forwarded to the last
+//! while it arrives; the last one says what it got. *Items*: the same with a stream of values of one type. *Down*: it asks the first server, the request is forwarded to the last
 //! one, and that one's answers, in order, are the stream. At the end it prints how fast both were, and the most memory
 //! that any process had; more than 32 MiB is an error.
 
@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_core::Stream;
 use wallaby::codec::Raw;
-use wallaby::{Address, Body, Client, Code, Endpoint, Many, Method, One, Request, Service, Status};
+use wallaby::{
+    Address, Body, Client, Code, Endpoint, Many, Method, One, Request, Service, Status, Streaming,
+};
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -26,6 +28,12 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 static UP: Method<(Vec<String>,), One<Sum>> = Method::new("example.Stream/up");
 /// Answers with chunks; the last server named makes them.
 static DOWN: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("example.Stream/down");
+
+/// The first again, of items of one type.
+#[wallaby::service(package = "example")]
+trait Items {
+    async fn sum(onward: Vec<String>, chunks: Streaming<Vec<u8>>) -> Sum;
+}
 
 /// Bytes of a chunk.
 const CHUNK: usize = 64 * 1024;
@@ -104,6 +112,29 @@ async fn up(request: Request<One<Sum>>, mut onward: Vec<String>) -> Result<(), S
     Ok(request.respond(sum).await?)
 }
 
+struct Summing;
+
+#[wallaby::serve]
+impl Items for Summing {
+    async fn sum(
+        &self,
+        request: Request<One<Sum>>,
+        mut onward: Vec<String>,
+        mut chunks: Streaming<Vec<u8>>,
+    ) -> Result<(), Status> {
+        if !onward.is_empty() {
+            let next = address(&onward.remove(0))?;
+            request.forward(next, items::sum(onward, chunks)).await?;
+            return Ok(());
+        }
+        let mut sum = (0, 0);
+        while let Some(chunk) = chunks.next().await {
+            add(&mut sum, &chunk?);
+        }
+        Ok(request.respond(sum).await?)
+    }
+}
+
 async fn down(request: Request<Many<Bytes>, Raw>, what: Bytes) -> Result<(), Status> {
     let invalid = || Status::new(Code::InvalidArgument, "not a count and addresses");
     let text = std::str::from_utf8(&what).map_err(|_| invalid())?;
@@ -136,6 +167,7 @@ async fn serve() -> Result<(), Failed> {
     let endpoint = Endpoint::builder()
         .listen("tcp://127.0.0.1:0")
         .serve(service)
+        .serve(items::service(Summing))
         .bind()
         .await?;
     println!("{}", endpoint.address().ok_or("it does not listen")?);
@@ -181,6 +213,7 @@ fn peak_memory(process: u32) -> Option<u64> {
 /// What one run found.
 struct Report {
     up: Duration,
+    items: Duration,
     down: Duration,
     /// Of the client and of each server.
     memory: Vec<Option<u64>>,
@@ -211,6 +244,17 @@ async fn run(servers: &[Server], chunks: u64) -> Result<Report, Failed> {
     }
 
     let begun = Instant::now();
+    let values = wallaby::items((0..chunks).scan(Chunks::new(chunks), |chunks, _| {
+        chunks.make().map(Vec::from)
+    }));
+    let summing = items::within(client.clone());
+    let sum = summing.sum(names.clone().collect(), values).await?;
+    let items = begun.elapsed();
+    if sum != expected.sum {
+        return Err(format!("{sum:?} arrived as items, not {:?}", expected.sum).into());
+    }
+
+    let begun = Instant::now();
     let what = names.fold(chunks.to_string(), |what, name| what + " " + &name);
     let mut answers = client.traced().call(&DOWN, (what.into(),));
     let mut sum = (0, 0);
@@ -229,6 +273,7 @@ async fn run(servers: &[Server], chunks: u64) -> Result<Report, Failed> {
     let memory = [std::process::id()].into_iter().chain(processes);
     Ok(Report {
         up,
+        items,
         down,
         memory: memory.map(peak_memory).collect(),
     })
@@ -266,7 +311,11 @@ fn stream(arguments: &[String]) -> Result<bool, Failed> {
     println!("{size} MiB up and down through {hops} servers...");
     let chunks = size << 20 >> 16;
     let report = runtime.block_on(run(&servers?, chunks))?;
-    for (name, time) in [("up", report.up), ("down", report.down)] {
+    for (name, time) in [
+        ("up", report.up),
+        ("items", report.items),
+        ("down", report.down),
+    ] {
         println!("{name:5} {:7.0} MiB/s", size as f64 / time.as_secs_f64());
     }
     let most = report.memory.iter().flatten().max();

@@ -82,6 +82,19 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
         self.raw.settled().await;
     }
 
+    /// Whether the answers of each branch are delivered in order.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.raw.shared().options.in_order
+    }
+
+    /// The next answer as it came.
+    pub(crate) fn poll_raw(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<RawAnswer, CallError>>> {
+        self.raw.poll_answer(cx)
+    }
+
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<A::Item, CallError>>> {
         self.raw.poll_answer(cx).map(|next| {
             next.map(|answer| {

@@ -237,7 +237,9 @@ impl Handling {
             }
         };
         let sent = match (peer, &mut parcel) {
-            (Some(peer), Parcel::Request(to, request)) if !self.has_waiting(true) => {
+            (Some(peer), Parcel::Request(to, request))
+                if !self.has_waiting(true) && !self.must_follow(request) =>
+            {
                 self.attempt_request(&peer, to, request)
             }
             _ => false,
@@ -565,10 +567,22 @@ impl Handling {
         }
     }
 
+    /// Whether a request has to wait for answers before it: one that goes on with this branch, whose answers come behind them.
+    /// If those passed this server first they could take all credit, and an initiator that wants them in order would wait for
+    /// the others.
+    fn must_follow(&self, request: &Request) -> bool {
+        self.has_waiting(false) && request.id.path == self.id.path
+    }
+
     /// Sends, and waits for a connection and for credit.
     async fn deliver(self: &Arc<Self>, mut parcel: Parcel) {
         if self.is_own_call() && !parcel.is_onward() {
             return self.deliver_own(parcel).await;
+        }
+        if let Parcel::Request(_, request) = &parcel
+            && self.must_follow(request)
+        {
+            Arc::clone(self).ready(false).await;
         }
         for _ in 0..MOVES {
             let peer = match &parcel {

@@ -95,9 +95,13 @@ measure() {
         hot_path "$transport: 50 at a time" "$transport" 1 50
     done
     for servers in 1 2; do
-        row "udp polling: $servers in a row" "$examples/polling_path" CALLS "$servers"
+        row "udp polling: $servers in a row" "$examples/polling_path" CALLS udp "$servers"
     done
-    row "udp polling: 50 at a time" "$examples/polling_path" CALLS 1 50
+    row "udp polling: 50 at a time" "$examples/polling_path" CALLS udp 1 50
+    for servers in 1 2; do
+        row "shm polling: $servers in a row" "$examples/polling_path" CALLS shm "$servers"
+    done
+    row "shm polling: 50 at a time" "$examples/polling_path" CALLS shm 1 50
 }
 
 if [ "$1" = record ]; then

@@ -27,6 +27,9 @@ pub struct RunOptions {
     pub only: Vec<String>,
     /// The processor for the client and all servers; none: the operating system places them.
     pub pin: Option<u32>,
+    /// The processor for all servers; none: where `pin` says. Stacks that keep their processors busy are only measured where
+    /// the client has one and the only server has another.
+    pub server_pin: Option<u32>,
     /// Emulated one-way delay of each message.
     pub link: Duration,
     /// Bytes of payload in each message.
@@ -52,6 +55,7 @@ impl Default for RunOptions {
             stacks: Own::ALL.to_vec(),
             only: Vec::new(),
             pin: None,
+            server_pin: None,
             link: Duration::ZERO,
             payload: 100,
             servers: None,
@@ -85,7 +89,8 @@ pub(crate) fn compare(
     for &transport in &options.transports {
         let folder = Folder::create()?;
         for &stack in &options.stacks {
-            if !options.link.is_zero() && !stack.emulates_links(transport) {
+            let crowded = stack.keeps_busy() && !are_apart(options, servers);
+            if crowded || !options.link.is_zero() && !stack.emulates_links(transport) {
                 continue;
             }
             let named = patterns.iter().filter_map(|&pattern| {
@@ -107,7 +112,10 @@ pub(crate) fn compare(
             };
             let client = stack
                 .prepare(&config)
-                .and_then(|()| Fleet::start(&launcher, servers, &config))
+                .and_then(|()| {
+                    let _elsewhere = options.server_pin.map(Pinned::to).transpose()?;
+                    Fleet::start(&launcher, servers, &config)
+                })
                 .and_then(|fleet| stack.connect(fleet, &config, options.payload))
                 .with_context(|| {
                     format!(
@@ -151,6 +159,12 @@ pub(crate) fn compare(
     let mut rows: Vec<Row> = rows.collect();
     rows.sort_by_key(|row| row.n); // stable: within one n as they were asked for
     Ok(rows)
+}
+
+/// Whether the client and the server each have a processor of their own.
+fn are_apart(options: &RunOptions, servers: usize) -> bool {
+    let placed = options.pin.zip(options.server_pin);
+    servers == 1 && placed.is_some_and(|(client, server)| client != server)
 }
 
 /// Refuses what can't be measured; yields how many servers there are to be.
@@ -229,7 +243,7 @@ fn row(
         link_us: u64::try_from(options.link.as_micros()).unwrap_or(u64::MAX),
         pin: options.pin,
         link_mbit: None,
-        server_pin: None,
+        server_pin: options.server_pin,
         rounds: u64::from(result.rounds),
         p50_us: micros(result.latencies.quantile(0.5)),
         p99_us: micros(result.latencies.quantile(0.99)),

@@ -54,7 +54,7 @@ pub enum Transport {
     Tcp,
     /// UDP on the loopback interface.
     Udp,
-    /// Shared memory. Bare loops on sockets do not speak it.
+    /// Shared memory.
     Shm,
 }
 

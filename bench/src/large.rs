@@ -20,8 +20,6 @@ use std::time::Duration;
 pub struct LargeOptions {
     /// The size of the large messages, in KiB.
     pub large: usize,
-    /// The processor for the server; none: where `run.pin` says.
-    pub server_pin: Option<u32>,
     /// How. The stacks and the number of servers are not asked for here: one Wallaby server does.
     pub run: RunOptions,
 }
@@ -30,7 +28,6 @@ impl Default for LargeOptions {
     fn default() -> Self {
         Self {
             large: 16 * 1024,
-            server_pin: None,
             run: RunOptions {
                 // Long enough for a dozen large messages.
                 turn: Duration::from_millis(200),
@@ -146,7 +143,7 @@ pub fn large(options: &LargeOptions, progress: impl FnMut(Progress<'_>)) -> Resu
 fn start(launcher: &Launcher, config: &ServerConfig, options: &LargeOptions) -> Result<Caller> {
     let payload = options.run.payload;
     let fleet = {
-        let _elsewhere = options.server_pin.map(Pinned::to).transpose()?;
+        let _elsewhere = options.run.server_pin.map(Pinned::to).transpose()?;
         Fleet::start(launcher, 1, config)?
     };
     Caller::connect(fleet, config, payload)
@@ -237,7 +234,7 @@ fn row(transport: Transport, beside: Beside, options: &LargeOptions, result: &Me
         link_us: u64::try_from(run.link.as_micros()).unwrap_or(u64::MAX),
         link_mbit: None,
         pin: run.pin,
-        server_pin: options.server_pin,
+        server_pin: run.server_pin,
         rounds: u64::from(result.rounds),
         p50_us: micros(result.latencies.quantile(0.5)),
         p99_us: micros(result.latencies.quantile(0.99)),

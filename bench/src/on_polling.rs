@@ -30,13 +30,24 @@ pub(crate) struct Delayed {
     waiting: VecDeque<(Duration, SocketAddr, Vec<u8>)>,
 }
 
-/// How an endpoint over UDP waits.
+/// How an endpoint waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
-    /// In its receive.
+    /// As it does by itself: over UDP in its receive, otherwise by an epoll.
     Own,
-    /// By an epoll, since it listens elsewhere as well.
+    /// Over UDP by an epoll, since it listens elsewhere as well.
     Epoll,
+    /// Not at all: it is turned again and again.
+    Busy,
+}
+
+impl Waiting {
+    fn wait(self) -> Wait {
+        match self {
+            Self::Own | Self::Epoll => LOOK,
+            Self::Busy => Wait::Not,
+        }
+    }
 }
 
 impl Delayed {
@@ -48,7 +59,7 @@ impl Delayed {
         };
         let builder = Endpoint::builder();
         let builder = match waiting {
-            Waiting::Own => builder,
+            Waiting::Own | Waiting::Busy => builder,
             Waiting::Epoll => builder.listen("tcp://127.0.0.1:0"),
         };
         Ok(builder.bind_to(delayed)?)
@@ -117,13 +128,11 @@ impl Datagrams for Delayed {
 fn bind_stream(config: &ServerConfig, who: &str) -> Result<Endpoint> {
     let address = match config.transport {
         Transport::Tcp => "tcp://127.0.0.1:0".to_owned(),
-        Transport::Unix => {
+        transport @ (Transport::Unix | Transport::Shm) => {
             let path = config.folder.join(format!("{}-{who}", config.stack));
-            format!("unix://{}", path.display())
+            format!("{transport}://{}", path.display())
         }
-        transport @ (Transport::Udp | Transport::Shm) => {
-            bail!("the polling driver has no streams over {transport}")
-        }
+        Transport::Udp => bail!("there are no streams over udp"),
     };
     Ok(Endpoint::bind(&address)?)
 }
@@ -131,12 +140,15 @@ fn bind_stream(config: &ServerConfig, who: &str) -> Result<Endpoint> {
 /// Runs a server until its client has gone.
 pub(crate) fn serve(config: &ServerConfig, waiting: Waiting) -> Result<()> {
     match config.transport {
-        Transport::Udp => turn(Delayed::bind(config.link, waiting)?),
-        _ => turn(bind_stream(config, &config.index.to_string())?),
+        Transport::Udp => turn(Delayed::bind(config.link, waiting)?, waiting.wait()),
+        _ => turn(
+            bind_stream(config, &config.index.to_string())?,
+            waiting.wait(),
+        ),
     }
 }
 
-fn turn<D: Datagrams>(mut endpoint: Endpoint<D>) -> Result<()> {
+fn turn<D: Datagrams>(mut endpoint: Endpoint<D>, wait: Wait) -> Result<()> {
     let directory: Arc<OnceLock<Vec<Address>>> = Arc::default();
     let known = Arc::clone(&directory);
     endpoint.serve(&PASS, move |request, (message,)| {
@@ -181,7 +193,7 @@ fn turn<D: Datagrams>(mut endpoint: Endpoint<D>) -> Result<()> {
         attended
     })?;
     while !over.load(Ordering::Relaxed) {
-        endpoint.turn(LOOK)?;
+        endpoint.turn(wait)?;
         while endpoint.next_event().is_some() {}
     }
     control
@@ -214,11 +226,11 @@ pub(crate) fn connect(
     Ok(match config.transport {
         Transport::Udp => {
             let endpoint = Delayed::bind(config.link, waiting)?;
-            Box::new(Caller::connect(fleet, endpoint, payload)?)
+            Box::new(Caller::connect(fleet, endpoint, payload, waiting.wait())?)
         }
         _ => {
             let endpoint = bind_stream(config, "client")?;
-            Box::new(Caller::connect(fleet, endpoint, payload)?)
+            Box::new(Caller::connect(fleet, endpoint, payload, waiting.wait())?)
         }
     })
 }
@@ -231,10 +243,16 @@ struct Caller<D: Datagrams> {
     plan: Plan,
     operation: u64,
     options: CallOptions,
+    wait: Wait,
 }
 
 impl<D: Datagrams> Caller<D> {
-    fn connect(mut fleet: Fleet, endpoint: Endpoint<D>, payload: usize) -> Result<Self> {
+    fn connect(
+        mut fleet: Fleet,
+        endpoint: Endpoint<D>,
+        payload: usize,
+        wait: Wait,
+    ) -> Result<Self> {
         fleet.connect(None)?;
         Ok(Self {
             endpoint,
@@ -243,6 +261,7 @@ impl<D: Datagrams> Caller<D> {
             plan: Plan::new(payload),
             operation: 0,
             options: CallOptions::default(),
+            wait,
         })
     }
 
@@ -266,7 +285,7 @@ impl<D: Datagrams> Caller<D> {
                 return Ok(event);
             }
             ensure!(Instant::now() < end, "no answer came in time");
-            self.endpoint.turn(LOOK)?;
+            self.endpoint.turn(self.wait)?;
         }
     }
 

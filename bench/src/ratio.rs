@@ -3,8 +3,8 @@
 use crate::row::Row;
 
 /// The floor a row is compared with: the same pattern of messages on tokio's sockets, or for the polling driver on those that
-/// wait as it does, measured in the same run: blocking ones over UDP, else an epoll. The other floors are compared with those
-/// on blocking sockets, and these with nothing.
+/// wait as it does, measured in the same run: blocking ones over UDP, else an epoll; over shared memory a futex, or nothing
+/// where it never waits. The other floors are compared with those on blocking sockets, and these with nothing.
 pub fn floor<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
     let names: &[&str] = match row.system.as_str() {
         "floor-forward" | "floor-sequential" | "floor-parallel" | "simulated-dpc"
@@ -12,6 +12,12 @@ pub fn floor<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
         "floor-forward-tokio" | "floor-forward-epoll" => &["floor-forward"],
         "floor-sequential-tokio" | "floor-sequential-epoll" => &["floor-sequential"],
         "floor-parallel-tokio" | "floor-parallel-epoll" => &["floor-parallel"],
+        "wallaby-polling-busy-dpc" => &["floor-forward-spinning"],
+        "wallaby-polling-busy-rpc" => &["floor-sequential-spinning", "floor-parallel-spinning"],
+        name if name.ends_with("-dpc") && row.transport == "shm" => &["floor-forward-futex"],
+        name if name.ends_with("-rpc") && row.transport == "shm" => {
+            &["floor-sequential-futex", "floor-parallel-futex"]
+        }
         "wallaby-dpc" => &["floor-forward-tokio"],
         // These wait in a blocking receive over datagrams, and for several sockets otherwise, as their floors do.
         "wallaby-polling-dpc" if row.transport == "udp" => &["floor-forward"],
@@ -33,6 +39,7 @@ pub fn calls<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
         "wallaby-dpc" => "wallaby-rpc",
         "wallaby-polling-dpc" => "wallaby-polling-rpc",
         "wallaby-polling-epoll-dpc" => "wallaby-polling-epoll-rpc",
+        "wallaby-polling-busy-dpc" => "wallaby-polling-busy-rpc",
         "simulated-dpc" => "simulated-rpc",
         _ => return None,
     };

@@ -211,8 +211,10 @@ impl Job {
             Bench::Large => {
                 let defaults = LargeOptions::default();
                 let options = LargeOptions {
-                    server_pin: self.server_pin,
-                    run: options(defaults.run.clone()),
+                    run: RunOptions {
+                        server_pin: self.server_pin,
+                        ..options(defaults.run.clone())
+                    },
                     ..defaults
                 };
                 large(&options, progress)

@@ -29,6 +29,11 @@ pub trait Stack: fmt::Debug + Sync {
         true
     }
 
+    /// Whether its processes keep their processors busy while they wait: it is only measured where each has one.
+    fn keeps_busy(&self) -> bool {
+        false
+    }
+
     /// Connects the servers, and a client with them. All its messages will have payloads of this size.
     ///
     /// # Errors
@@ -97,26 +102,51 @@ pub enum Own {
     FloorEpoll,
     /// Bare loops on tokio's sockets, on its current-thread runtime.
     FloorTokio,
+    /// Bare loops on shared memory that wait by a futex.
+    FloorFutex,
+    /// Bare loops on shared memory that look again and again.
+    FloorSpinning,
     /// Wallaby.
     Wallaby,
     /// Wallaby's polling driver: over UDP it waits in its receive, over streams by an epoll.
     WallabyPolling,
     /// The same over UDP, but it waits by an epoll, as an endpoint with further sockets does.
     WallabyPollingEpoll,
+    /// Wallaby's polling driver, turned again and again without a wait.
+    WallabyPollingBusy,
     /// Wallaby, with its processor time split into parts by a [`meter`] that takes some itself.
     WallabySplit,
 }
 
 impl Own {
     /// All of them that latencies are compared of.
-    pub const ALL: [&'static dyn Stack; 6] = [
+    pub const ALL: [&'static dyn Stack; 9] = [
         &Self::FloorBlocking,
         &Self::FloorEpoll,
         &Self::FloorTokio,
+        &Self::FloorFutex,
+        &Self::FloorSpinning,
         &Self::Wallaby,
         &Self::WallabyPolling,
         &Self::WallabyPollingEpoll,
+        &Self::WallabyPollingBusy,
     ];
+
+    /// Whether it carries messages by this at all.
+    fn speaks(self, transport: Transport) -> bool {
+        match self {
+            Self::FloorBlocking | Self::FloorEpoll | Self::FloorTokio => {
+                transport != Transport::Shm
+            }
+            Self::FloorFutex | Self::FloorSpinning => transport == Transport::Shm,
+            // Over streams the other waits so, too.
+            Self::WallabyPollingEpoll => transport == Transport::Udp,
+            Self::Wallaby
+            | Self::WallabyPolling
+            | Self::WallabyPollingBusy
+            | Self::WallabySplit => true,
+        }
+    }
 }
 
 impl Stack for Own {
@@ -125,9 +155,12 @@ impl Stack for Own {
             Self::FloorBlocking => "floor-blocking",
             Self::FloorEpoll => "floor-epoll",
             Self::FloorTokio => "floor-tokio",
+            Self::FloorFutex => "floor-futex",
+            Self::FloorSpinning => "floor-spinning",
             Self::Wallaby => "wallaby",
             Self::WallabyPolling => "wallaby-polling",
             Self::WallabyPollingEpoll => "wallaby-polling-epoll",
+            Self::WallabyPollingBusy => "wallaby-polling-busy",
             Self::WallabySplit => "wallaby-split",
         }
     }
@@ -139,9 +172,8 @@ impl Stack for Own {
         payload: usize,
     ) -> Option<&'static str> {
         let largest = match transport {
+            _ if !self.speaks(transport) => return None,
             Transport::Udp => LARGEST_DATAGRAM,
-            _ if *self == Self::WallabyPollingEpoll => return None, // there the other waits so, too
-            Transport::Shm if !matches!(self, Self::Wallaby | Self::WallabySplit) => return None, // the loops are on sockets
             Transport::Tcp | Transport::Unix | Transport::Shm => LARGEST_PAYLOAD,
         };
         if payload > largest {
@@ -157,8 +189,13 @@ impl Stack for Own {
             (Self::WallabyPolling, _) => "wallaby-polling-rpc",
             (Self::WallabyPollingEpoll, Pattern::Multihop(_)) => "wallaby-polling-epoll-dpc",
             (Self::WallabyPollingEpoll, _) => "wallaby-polling-epoll-rpc",
+            (Self::WallabyPollingBusy, Pattern::Multihop(_)) => "wallaby-polling-busy-dpc",
+            (Self::WallabyPollingBusy, _) => "wallaby-polling-busy-rpc",
             // One loop sends one message at a time; over UDP nobody would repeat what gets lost.
-            (Self::FloorBlocking | Self::FloorEpoll, Pattern::Concurrent { .. }) => return None,
+            (
+                Self::FloorBlocking | Self::FloorEpoll | Self::FloorFutex | Self::FloorSpinning,
+                Pattern::Concurrent { .. },
+            ) => return None,
             (Self::FloorTokio, Pattern::Concurrent { .. }) if transport == Transport::Udp => {
                 return None;
             }
@@ -169,6 +206,12 @@ impl Stack for Own {
             (Self::FloorEpoll, Pattern::Multihop(_)) => "floor-forward-epoll",
             (Self::FloorEpoll, Pattern::Calls(_)) if fan => "floor-parallel-epoll",
             (Self::FloorEpoll, Pattern::Calls(_)) => "floor-sequential-epoll",
+            (Self::FloorFutex, Pattern::Multihop(_)) => "floor-forward-futex",
+            (Self::FloorFutex, Pattern::Calls(_)) if fan => "floor-parallel-futex",
+            (Self::FloorFutex, Pattern::Calls(_)) => "floor-sequential-futex",
+            (Self::FloorSpinning, Pattern::Multihop(_)) => "floor-forward-spinning",
+            (Self::FloorSpinning, Pattern::Calls(_)) if fan => "floor-parallel-spinning",
+            (Self::FloorSpinning, Pattern::Calls(_)) => "floor-sequential-spinning",
             (Self::FloorBlocking, Pattern::Multihop(_)) => "floor-forward",
             (Self::FloorBlocking, Pattern::Calls(_)) if fan => "floor-parallel",
             (Self::FloorBlocking, Pattern::Calls(_)) => "floor-sequential",
@@ -178,9 +221,13 @@ impl Stack for Own {
     fn emulates_links(&self, transport: Transport) -> bool {
         match self {
             Self::WallabyPolling => transport == Transport::Udp,
-            Self::WallabyPollingEpoll => false,
+            Self::WallabyPollingEpoll | Self::WallabyPollingBusy => false,
             _ => true,
         }
+    }
+
+    fn keeps_busy(&self) -> bool {
+        matches!(self, Self::FloorSpinning | Self::WallabyPollingBusy)
     }
 
     fn connect(
@@ -194,6 +241,8 @@ impl Stack for Own {
             Self::FloorBlocking => Box::new(floor(fleet, Loops::Blocking)?),
             Self::FloorEpoll => Box::new(floor(fleet, Loops::Epoll)?),
             Self::FloorTokio => Box::new(floor(fleet, Loops::Tokio)?),
+            Self::FloorFutex => Box::new(floor(fleet, Loops::Memory(floor::Waiting::Sleeping))?),
+            Self::FloorSpinning => Box::new(floor(fleet, Loops::Memory(floor::Waiting::Spinning))?),
             Self::Wallaby | Self::WallabySplit => {
                 Box::new(on_wallaby::Caller::connect(fleet, config, payload)?)
             }
@@ -201,6 +250,7 @@ impl Stack for Own {
             Self::WallabyPollingEpoll => {
                 on_polling::connect(fleet, config, payload, Waiting::Epoll)?
             }
+            Self::WallabyPollingBusy => on_polling::connect(fleet, config, payload, Waiting::Busy)?,
         })
     }
 
@@ -209,6 +259,8 @@ impl Stack for Own {
             Self::FloorBlocking => floor::serve(Loops::Blocking, config),
             Self::FloorEpoll => floor::serve(Loops::Epoll, config),
             Self::FloorTokio => floor::serve(Loops::Tokio, config),
+            Self::FloorFutex => floor::serve(Loops::Memory(floor::Waiting::Sleeping), config),
+            Self::FloorSpinning => floor::serve(Loops::Memory(floor::Waiting::Spinning), config),
             Self::Wallaby => on_wallaby::serve(config),
             Self::WallabySplit => {
                 let _measuring = meter::begin();
@@ -216,6 +268,7 @@ impl Stack for Own {
             }
             Self::WallabyPolling => on_polling::serve(config, Waiting::Own),
             Self::WallabyPollingEpoll => on_polling::serve(config, Waiting::Epoll),
+            Self::WallabyPollingBusy => on_polling::serve(config, Waiting::Busy),
         }
     }
 }

@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     a_link_delays_every_message()?;
     wallaby_carries_out_every_pattern()?;
     the_polling_driver_carries_out_every_pattern()?;
+    shared_memory_is_measured_beside_its_floors()?;
     small_calls_pass_large_messages()?;
     many_calls_are_under_way()?;
     many_of_something_are_measured()?;
@@ -192,17 +193,53 @@ fn the_polling_driver_carries_out_every_pattern() -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
+fn shared_memory_is_measured_beside_its_floors() -> Result<(), Box<dyn Error>> {
+    let run = RunOptions {
+        transports: vec![Transport::Shm],
+        ..brief(&Own::ALL)
+    };
+    let hop_options = |hops, run| HopsOptions { hops, run };
+    let fanout_options = FanoutOptions {
+        fanout: vec![1, 4],
+        run: run.clone(),
+    };
+    let mut rows = hops(&hop_options(vec![1, 3], run.clone()), |_| ())?;
+    rows.extend(fanout(&fanout_options, |_| ())?);
+    assert_eq!(
+        rows.len(),
+        3 * 2 * 2 * 2,
+        "a floor and two drivers, forms, numbers, benchmarks: {rows:?}"
+    );
+    for row in &rows {
+        let floor = wallaby_bench::ratio::floor(row, &rows);
+        assert_eq!(floor.is_none(), row.system.starts_with("floor"), "{row:?}");
+    }
+    if std::thread::available_parallelism()?.get() < 2 {
+        println!("not measured: what keeps a processor busy needs one for each side");
+        return Ok(());
+    }
+    let apart = RunOptions {
+        pin: Some(0),
+        server_pin: Some(1),
+        servers: Some(1),
+        ..run
+    };
+    let rows = hops(&hop_options(vec![1], apart), |_| ())?;
+    let names: Vec<&str> = rows.iter().map(|row| &*row.system).collect();
+    for busy in ["floor-forward-spinning", "wallaby-polling-busy-dpc"] {
+        assert!(names.contains(&busy), "{names:?}");
+    }
+    assert!(rows.iter().all(|row| row.server_pin == Some(1)));
+    Ok(())
+}
+
 fn small_calls_pass_large_messages() -> Result<(), Box<dyn Error>> {
     let large = 256;
     let run = RunOptions {
         transports: vec![Transport::Unix, Transport::Tcp, Transport::Shm],
         ..brief(&[])
     };
-    let options = LargeOptions {
-        large,
-        run,
-        ..LargeOptions::default()
-    };
+    let options = LargeOptions { large, run };
     let rows = wallaby_bench::large(&options, |_| ())?;
     assert_eq!(rows.len(), 3 * 5, "transports, what goes on beside");
     for row in rows {

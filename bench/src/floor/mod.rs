@@ -4,10 +4,12 @@
 //! connections are made before anything is measured. [`blocking`] has a thread for each connection, so that receiving
 //! a message costs one system call and nothing has to be polled; [`epoll`] has one thread that waits for all of them;
 //! [`on_tokio`] has one thread and tokio. What they share is in [`server`] and [`caller`], and here what all clients do.
+//! [`memory`] is on no sockets at all.
 
 pub(crate) mod blocking;
 mod caller;
 pub(crate) mod epoll;
+mod memory;
 mod message;
 pub(crate) mod on_tokio;
 mod server;
@@ -20,26 +22,41 @@ use crate::pattern::{Pattern, Routes, Shape};
 use crate::plan::{CLIENT, PREFIX, Plan, operation};
 use crate::stack::Client;
 use anyhow::{Context, Result, bail, ensure};
+pub(crate) use memory::Waiting;
 use message::Frames;
 use socket::{Listener, Stream};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use wallaby::link::sleep_until;
 
-/// On which sockets the loops are.
+/// On which sockets the loops are, or how they wait for shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Loops {
     Blocking,
     Epoll,
     Tokio,
+    Memory(memory::Waiting),
 }
 
 /// Runs a server until its client has gone.
 pub(crate) fn serve(loops: Loops, config: &ServerConfig) -> Result<()> {
+    if let Loops::Memory(waiting) = loops {
+        return serve_memory(waiting, config);
+    }
     match config.transport {
         Transport::Udp => serve_datagrams(loops, config),
         Transport::Tcp | Transport::Unix | Transport::Shm => serve_streams(loops, config),
     }
+}
+
+fn serve_memory(waiting: memory::Waiting, config: &ServerConfig) -> Result<()> {
+    let mut control = Control;
+    let peers = control.exchange_addresses(&config.index.to_string())?;
+    let path = peers
+        .client
+        .context("the client does not say where the memory is")?;
+    memory::serve(&path, config.index, waiting, config.link)?;
+    control.attend(Traffic::default)
 }
 
 fn serve_streams(loops: Loops, config: &ServerConfig) -> Result<()> {
@@ -51,6 +68,7 @@ fn serve_streams(loops: Loops, config: &ServerConfig) -> Result<()> {
         Loops::Tokio => on_tokio::serve_streams(listener, outlets, config.link)?,
         Loops::Blocking => blocking::serve_streams(listener, outlets, config.link)?,
         Loops::Epoll => epoll::serve_streams(listener, outlets, config.link)?,
+        Loops::Memory(_) => bail!("these loops are on no sockets"),
     }
     control.attend(Traffic::default)
 }
@@ -64,6 +82,7 @@ fn serve_datagrams(loops: Loops, config: &ServerConfig) -> Result<()> {
         Loops::Tokio => on_tokio::serve_datagrams(socket, directory, config.link)?,
         Loops::Blocking => blocking::serve_datagrams(socket, directory, config.link)?,
         Loops::Epoll => epoll::serve_datagrams(socket, directory, config.link)?,
+        Loops::Memory(_) => bail!("these loops are on no sockets"),
     }
     control.attend(Traffic::default)
 }
@@ -138,6 +157,7 @@ enum Side {
     Blocking(blocking::Caller),
     Epoll(epoll::Caller),
     Tokio(on_tokio::Caller),
+    Memory(memory::Caller),
 }
 
 impl Floor {
@@ -147,7 +167,12 @@ impl Floor {
         config: &ServerConfig,
         payload: usize,
     ) -> Result<Self> {
-        let side = if config.transport == Transport::Udp {
+        let servers = fleet.addresses().len();
+        let side = if let Loops::Memory(waiting) = loops {
+            let (caller, path) = memory::Caller::new(servers, payload, waiting, config.link)?;
+            fleet.connect(Some(path))?;
+            Side::Memory(caller)
+        } else if config.transport == Transport::Udp {
             let socket = UdpSocket::bind("127.0.0.1:0")?;
             let peers = Peers {
                 servers: fleet.addresses().to_vec(),
@@ -162,14 +187,14 @@ impl Floor {
             Side::with_streams(loops, config, streams?, payload)?
         };
         Ok(Self {
-            pool: u8::try_from(fleet.addresses().len())?,
+            pool: u8::try_from(servers)?,
             fleet,
             side,
             plan: Plan::new(payload),
             operation: 0,
             size: match config.transport {
-                Transport::Udp => payload,
-                Transport::Tcp | Transport::Unix | Transport::Shm => PREFIX + payload,
+                Transport::Udp | Transport::Shm => payload,
+                Transport::Tcp | Transport::Unix => PREFIX + payload,
             },
             sent: Traffic::default(),
         })
@@ -197,6 +222,7 @@ impl Side {
             Loops::Epoll => {
                 Self::Epoll(epoll::Caller::with_streams(streams, payload, config.link)?)
             }
+            Loops::Memory(_) => bail!("these loops are on no sockets"),
         })
     }
 
@@ -222,6 +248,7 @@ impl Side {
                 directory,
                 config.link,
             )?),
+            Loops::Memory(_) => bail!("these loops are on no sockets"),
         })
     }
 
@@ -230,6 +257,7 @@ impl Side {
             Self::Blocking(caller) => caller.run(limit, lost, job),
             Self::Epoll(caller) => caller.run(limit, lost, job),
             Self::Tokio(caller) => caller.run(limit, lost, job),
+            Self::Memory(caller) => caller.run(limit, lost, job),
         }
     }
 }

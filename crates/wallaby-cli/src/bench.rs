@@ -34,6 +34,8 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "NUMBER")]
         servers: Option<usize>,
         #[command(flatten)]
+        apart: Apart,
+        #[command(flatten)]
         common: Common,
         #[command(flatten)]
         drawing: Drawing,
@@ -61,9 +63,8 @@ pub(crate) enum Bench {
         /// KiB of each large message
         #[arg(long, value_name = "KIB", default_value_t = 16 * 1024)]
         large: usize,
-        /// Put the server on this processor, to have it apart from a client that --pin puts on another
-        #[arg(long, value_name = "CPU")]
-        server_pin: Option<u32>,
+        #[command(flatten)]
+        apart: Apart,
         #[command(flatten)]
         common: Common,
     },
@@ -77,6 +78,8 @@ pub(crate) enum Bench {
             default_value = "1,8,64,512"
         )]
         calls: Vec<usize>,
+        #[command(flatten)]
+        apart: Apart,
         #[command(flatten)]
         common: Common,
     },
@@ -191,6 +194,15 @@ pub(crate) struct Common {
     json: bool,
 }
 
+/// What those take that may have a processor for each side.
+#[derive(Debug, Args)]
+pub(crate) struct Apart {
+    /// Put servers on this processor, apart from a client that --pin puts on another. What keeps its processor busy is only
+    /// measured with one server
+    #[arg(long, value_name = "CPU")]
+    server_pin: Option<u32>,
+}
+
 /// What those take that have a chart.
 #[derive(Debug, Args)]
 pub(crate) struct Drawing {
@@ -207,11 +219,13 @@ impl Bench {
             Self::Hops {
                 hops,
                 servers,
+                apart,
                 common,
                 drawing,
             } => {
                 let run = common.options(RunOptions {
                     servers,
+                    server_pin: apart.server_pin,
                     ..RunOptions::default()
                 });
                 let rows = wallaby_bench::hops(&HopsOptions { hops, run }, &mut show)?;
@@ -236,20 +250,27 @@ impl Bench {
             }
             Self::Large {
                 large,
-                server_pin,
+                apart,
                 common,
             } => {
-                let options = LargeOptions {
-                    large,
-                    server_pin,
-                    run: common.options(LargeOptions::default().run),
+                let run = RunOptions {
+                    server_pin: apart.server_pin,
+                    ..common.options(LargeOptions::default().run)
                 };
+                let options = LargeOptions { large, run };
                 let rows = wallaby_bench::large(&options, &mut show)?;
                 drop(progress);
                 common.show(&rows)
             }
-            Self::Throughput { calls, common } => {
-                let run = common.options(ThroughputOptions::default().run);
+            Self::Throughput {
+                calls,
+                apart,
+                common,
+            } => {
+                let run = RunOptions {
+                    server_pin: apart.server_pin,
+                    ..common.options(ThroughputOptions::default().run)
+                };
                 let options = ThroughputOptions { calls, run };
                 let rows = wallaby_bench::throughput(&options, &mut show)?;
                 drop(progress);

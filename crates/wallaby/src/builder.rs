@@ -375,8 +375,7 @@ impl Builder {
     /// between 4 KiB and 16 MiB. Default 256 KiB. The memory is taken when the connection is opened, twice this and 4 KiB;
     /// larger messages pass, a piece at a time. Who is dialled takes what its dialler says.
     pub fn shared_memory(mut self, ring_bytes: usize) -> Self {
-        let (least, most) = transport::RING.into_inner();
-        self.config.ring = ring_bytes.clamp(least, most).next_power_of_two();
+        self.config.ring = transport::ring_capacity(ring_bytes);
         self
     }
 

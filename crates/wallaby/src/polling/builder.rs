@@ -21,7 +21,7 @@ use super::streams::Streams;
 use crate::dial::DialPolicy;
 use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::error::BindError;
-use crate::random;
+use crate::{random, transport};
 
 /// Sessions that a socket has room for, each way, however few connections an endpoint may have.
 const MIN_SESSIONS: usize = 64;
@@ -81,6 +81,8 @@ pub(super) struct Config {
     /// The first seals, all verify.
     pub(super) cluster_keys: Vec<ClusterKey>,
     pub(super) require_seals: bool,
+    /// Bytes of a ring in shared memory.
+    pub(super) ring: usize,
 }
 
 impl Default for Config {
@@ -102,6 +104,7 @@ impl Default for Config {
             max_budgets: None,
             cluster_keys: Vec::new(),
             require_seals: false,
+            ring: transport::DEFAULT_RING,
         }
     }
 }
@@ -218,15 +221,22 @@ impl Builder {
         self
     }
 
-    /// Also listens at this address: `tcp://HOST:PORT`, `unix:///PATH`, or one `udp://HOST:PORT` in all.
+    /// How many bytes each direction holds of a connection that this endpoint dials over `shm:`: see
+    /// [`crate::Builder::shared_memory`]. Default 256 KiB.
+    pub fn shared_memory(mut self, ring_bytes: usize) -> Self {
+        self.config.ring = transport::ring_capacity(ring_bytes);
+        self
+    }
+
+    /// Also listens at this address: `tcp://HOST:PORT`, `unix:///PATH`, `shm:///PATH`, or one `udp://HOST:PORT` in all.
     pub fn listen(mut self, address: &str) -> Self {
         self.listen.push(address.to_owned());
         self
     }
 
     /// An endpoint that listens at this address, and at those of [`listen`](Self::listen): `udp://HOST:PORT`,
-    /// `tcp://HOST:PORT`, port 0 for any, or `unix:///PATH`. It tells this address to others, and dials whatever transports
-    /// addresses name.
+    /// `tcp://HOST:PORT`, port 0 for any, `unix:///PATH` or `shm:///PATH`. It tells this address to others, and dials whatever
+    /// transports addresses name.
     ///
     /// # Errors
     ///

@@ -62,11 +62,22 @@ impl Epoll {
     }
 
     pub(super) fn add(&self, socket: RawFd, token: u64, interest: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, socket, token, interest)
+        self.control(libc::EPOLL_CTL_ADD, socket, token, interest.bits())
+    }
+
+    /// A descriptor that is told of once each time that somebody writes to it, and need not be read.
+    pub(super) fn add_bell(&self, bell: RawFd, token: u64) -> io::Result<()> {
+        let each = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        self.control(libc::EPOLL_CTL_ADD, bell, token, each)
     }
 
     pub(super) fn change(&self, socket: RawFd, token: u64, interest: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, socket, token, interest)
+        self.control(libc::EPOLL_CTL_MOD, socket, token, interest.bits())
+    }
+
+    /// To be called before a descriptor is closed that another process has, too: it would be told of even then.
+    pub(super) fn remove(&self, descriptor: RawFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, descriptor, 0, 0)
     }
 
     fn control(
@@ -74,12 +85,9 @@ impl Epoll {
         operation: libc::c_int,
         socket: RawFd,
         token: u64,
-        interest: Interest,
+        events: u32,
     ) -> io::Result<()> {
-        let mut event = libc::epoll_event {
-            events: interest.bits(),
-            u64: token,
-        };
+        let mut event = libc::epoll_event { events, u64: token };
         // SAFETY: the structure outlives the call, which only reads it.
         let done =
             unsafe { libc::epoll_ctl(self.list.as_raw_fd(), operation, socket, &raw mut event) };
@@ -221,5 +229,29 @@ mod tests {
             };
             assert_eq!(found(&epoll), [ready], "an end is both");
         }
+    }
+
+    #[test]
+    fn each_ring_of_a_bell_is_told_once_until_it_is_removed() {
+        let mut epoll = Epoll::new().expect("the system has it");
+        let flags = rustix::event::EventfdFlags::NONBLOCK;
+        let bell = rustix::event::eventfd(0, flags).expect("a descriptor");
+        // As if another process had it.
+        let ringer = bell.try_clone().expect("a second one");
+        let ring = || rustix::io::write(&ringer, &1u64.to_ne_bytes()).expect("there is room");
+        epoll.add_bell(bell.as_raw_fd(), 7).expect("it is added");
+        for _ in 0..10 {
+            ring();
+            epoll.wait(Duration::from_secs(3600)).expect("it waits");
+            let tokens: Vec<u64> = found(&epoll).iter().map(|ready| ready.token).collect();
+            assert_eq!(tokens, [7]);
+            epoll.wait(Duration::ZERO).expect("it looks");
+            assert_eq!(found(&epoll), []);
+        }
+        epoll.remove(bell.as_raw_fd()).expect("it is known");
+        drop(bell);
+        ring();
+        epoll.wait(Duration::ZERO).expect("it looks");
+        assert_eq!(found(&epoll), []);
     }
 }

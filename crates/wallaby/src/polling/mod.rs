@@ -47,6 +47,7 @@ mod peer;
 mod peers;
 mod request;
 mod requests;
+mod rings;
 mod sending;
 mod sockets;
 mod stream;
@@ -128,7 +129,7 @@ pub struct Endpoint<D: Datagrams = Udp> {
 }
 
 impl Endpoint {
-    /// An endpoint that listens at this address, `udp:`, `tcp:` or `unix:`, with all settings as they are by default.
+    /// An endpoint that listens at this address, `udp:`, `tcp:`, `unix:` or `shm:`, with all settings as they are by default.
     ///
     /// # Errors
     ///
@@ -428,13 +429,22 @@ impl<D: Datagrams> Endpoint<D> {
             Wait::For(most) => left.min(most),
             Wait::Forever => left,
         };
-        let (received, ready) = self.wait(wait)?;
+        let wait = self.core.rest_rings(wait);
+        // Before something that is due is done, all that has arrived is to be handled.
+        let spared = wait.is_zero() && !left.is_zero() && self.do_rings_come_first();
+        if spared && !self.core.have_rings_something() {
+            return Ok(());
+        }
+        let (received, ready) = match spared {
+            true => (0, 0),
+            false => self.wait(wait)?,
+        };
         if received + ready > 0 || !wait.is_zero() {
             self.core.set_time(self.datagrams.now());
         }
         self.core.used += 1;
         self.take_datagrams(received);
-        let all = self.serve_streams(ready);
+        let all = self.serve_streams(ready) & self.serve_rings();
         self.handle_events();
         let empty = all && received < self.datagrams.batch();
         self.full_batches = if empty { 0 } else { self.full_batches + 1 };
@@ -447,14 +457,23 @@ impl<D: Datagrams> Endpoint<D> {
         Ok(())
     }
 
+    fn do_rings_come_first(&mut self) -> bool {
+        let alone = self.is_silent() && self.core.has_rings_alone();
+        self.core.streams.rings.come_first(self.core.raw, alone)
+    }
+
+    /// Nobody sends datagrams to who neither listens for them nor has a session.
+    fn is_silent(&self) -> bool {
+        !self.takes_datagrams && self.core.gate.is_empty()
+    }
+
     /// Waits until something arrives: how many datagrams have, and how many sockets are ready.
     fn wait(&mut self, wait: Duration) -> io::Result<(usize, usize)> {
         if !self.core.has_streams() {
             let received = self.datagrams.receive(wait, self.refused.is_some())?;
             return Ok((received, 0));
         }
-        // Nobody sends datagrams to who neither listens for them nor has a session.
-        let silent = !self.takes_datagrams && self.core.gate.is_empty();
+        let silent = self.is_silent();
         let watched = match (silent, self.datagrams.descriptor()) {
             (false, Some(socket)) => {
                 let socket = socket.as_raw_fd();
@@ -508,8 +527,20 @@ impl<D: Datagrams> Endpoint<D> {
                     }
                     all &= !what.readable || self.read_stream(id);
                 }
+                Some((Whom::Life(id), _)) => self.core.attend_life(id),
+                Some((Whom::Bell(id), _)) => self.core.wake_rings(id),
                 Some((Whom::Datagrams, _)) | None => {}
             }
+        }
+        all
+    }
+
+    /// Does what can be done with rings that are awake; whether that is all there is to do.
+    fn serve_rings(&mut self) -> bool {
+        let (mut all, mut index) = (true, 0);
+        while let Some(id) = self.core.streams.rings.awake(index) {
+            all &= !self.core.look_at_rings(id) || self.read_stream(id);
+            index += 1;
         }
         all
     }

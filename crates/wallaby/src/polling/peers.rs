@@ -24,7 +24,7 @@ const MIN_FOUND: usize = 64;
 /// The address, if a transport here leads there.
 pub(super) fn reachable(address: &Address) -> Result<&Address, ConnectError> {
     match address {
-        Address::Udp(_) | Address::Tcp(_) | Address::Unix(_) => Ok(address),
+        Address::Udp(_) | Address::Tcp(_) | Address::Unix(_) | Address::Shm(_) => Ok(address),
         other => Err(ConnectError::NoTransport {
             server: other.clone(),
         }),

@@ -1,4 +1,4 @@
-//! The operating system's stream sockets, nonblocking: connections, and where they come in.
+//! What streams go through: the operating system's sockets, nonblocking, or shared memory; and where they come in.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -10,26 +10,71 @@ use bytes::BytesMut;
 use wallaby_proto::Address;
 
 use crate::error::BindError;
+use crate::transport::shm::turned::{self, Connection};
 use crate::transport::{SocketFile, bare, connecting, listen_unix, receive};
 
-/// A connection.
+/// What the bytes of a stream go through.
 #[derive(Debug)]
-pub(super) struct Socket(OwnedFd);
+pub(super) enum Channel {
+    Socket(Socket),
+    Memory(Box<Connection>),
+}
 
-impl Socket {
-    /// Begins a connection to an address; whether it is there already. `None` if no transport here has its scheme.
-    pub(super) fn dial(to: &Address) -> Option<io::Result<(Self, bool)>> {
+impl Channel {
+    /// Begins a connection to an address, whose rings hold so many bytes if it is one over shared memory; whether it is there
+    /// already. `None` if no transport here has its scheme.
+    pub(super) fn dial(to: &Address, ring: usize) -> Option<io::Result<(Self, bool)>> {
+        let socket = |(socket, connected)| (Self::Socket(Socket(socket)), connected);
+        let memory = |connection| (Self::Memory(Box::new(connection)), false);
         Some(match to {
-            Address::Tcp(to) => connecting::tcp(*to).and_then(|(socket, connected)| {
-                hurry(&socket)?;
-                Ok((Self(socket), connected))
+            Address::Tcp(to) => connecting::tcp(*to).and_then(|begun| {
+                hurry(&begun.0)?;
+                Ok(socket(begun))
             }),
-            Address::Unix(path) => connecting::unix(Path::new(&**path))
-                .map(|(socket, connected)| (Self(socket), connected)),
+            Address::Unix(path) => connecting::unix(Path::new(&**path)).map(socket),
+            Address::Shm(path) => Connection::dial(Path::new(&**path), ring).map(memory),
             _ => return None,
         })
     }
 
+    /// What becomes ready as the connection does, or ends; over a socket, whenever there is something to do.
+    pub(super) fn descriptor(&self) -> RawFd {
+        match self {
+            Self::Socket(socket) => socket.descriptor(),
+            Self::Memory(connection) => connection.life(),
+        }
+    }
+
+    /// Appends what is there, as far as it fits the spare room of `input`; zero bytes mean that nothing more comes.
+    pub(super) fn read(&mut self, input: &mut BytesMut) -> io::Result<usize> {
+        match self {
+            Self::Socket(socket) => socket.read(input),
+            Self::Memory(connection) => connection.read(input),
+        }
+    }
+
+    /// Writes as much as fits now.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Socket(socket) => socket.write(bytes),
+            Self::Memory(connection) => connection.write(bytes),
+        }
+    }
+
+    /// Ends the connection in both directions; what was written still arrives.
+    pub(super) fn shut_down(&mut self) {
+        match self {
+            Self::Socket(socket) => socket.shut_down(),
+            Self::Memory(connection) => connection.shut_down(),
+        }
+    }
+}
+
+/// A connection of the system's.
+#[derive(Debug)]
+pub(super) struct Socket(OwnedFd);
+
+impl Socket {
     /// What has become of a connection that was begun: an error, or none.
     pub(super) fn take_error(&self) -> io::Result<()> {
         match bare::take_error(self.descriptor())? {
@@ -38,13 +83,11 @@ impl Socket {
         }
     }
 
-    /// Appends what is there, as far as it fits the spare room of `input`; zero bytes mean that nothing more comes.
-    pub(super) fn read(&self, input: &mut BytesMut) -> io::Result<usize> {
+    fn read(&self, input: &mut BytesMut) -> io::Result<usize> {
         receive(self.descriptor(), input)
     }
 
-    /// Writes as much as fits now.
-    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         // SAFETY: the bytes are read during the call only, and there are so many.
         let written =
@@ -52,13 +95,12 @@ impl Socket {
         usize::try_from(written).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Ends the connection in both directions; what was written still arrives.
-    pub(super) fn shut_down(&self) {
+    fn shut_down(&self) {
         // SAFETY: the call takes numbers only. An error means that the peer was faster.
         let _ = unsafe { libc::shutdown(self.descriptor(), libc::SHUT_RDWR) };
     }
 
-    pub(super) fn descriptor(&self) -> RawFd {
+    fn descriptor(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 }
@@ -80,6 +122,8 @@ pub(super) enum Listener {
         // Removed first: once nobody listens, another endpoint may put its own there.
         _file: SocketFile,
         listener: UnixListener,
+        /// Who connects is to offer memory.
+        memory: bool,
     },
 }
 
@@ -95,14 +139,20 @@ impl Listener {
                 let (listener, socket) = bind_tcp(*socket).map_err(failed)?;
                 Ok((Self::Tcp(listener), Address::Tcp(socket)))
             }
-            Address::Unix(path) => {
+            Address::Unix(path) | Address::Shm(path) => {
                 let path = Path::new(&**path);
-                let listener = listen_unix(path, UnixListener::bind).map_err(failed)?;
+                let memory = matches!(address, Address::Shm(_));
+                let listener = match memory {
+                    true => listen_unix(path, turned::listen).map(UnixListener::from),
+                    false => listen_unix(path, UnixListener::bind),
+                };
+                let listener = listener.map_err(failed)?;
                 let file = SocketFile::new(path);
                 listener.set_nonblocking(true).map_err(failed)?;
                 let listener = Self::Unix {
                     listener,
                     _file: file,
+                    memory,
                 };
                 Ok((listener, address.clone()))
             }
@@ -113,19 +163,24 @@ impl Listener {
     }
 
     /// The next connection; `WouldBlock` if there is none.
-    pub(super) fn accept(&self) -> io::Result<Socket> {
+    pub(super) fn accept(&self) -> io::Result<Channel> {
         match self {
             Self::Tcp(listener) => {
                 let stream = listener.accept()?.0;
                 stream.set_nonblocking(true)?;
                 let socket = OwnedFd::from(stream);
                 hurry(&socket)?;
-                Ok(Socket(socket))
+                Ok(Channel::Socket(Socket(socket)))
             }
-            Self::Unix { listener, .. } => {
+            Self::Unix {
+                listener, memory, ..
+            } => {
                 let stream = listener.accept()?.0;
                 stream.set_nonblocking(true)?;
-                Ok(Socket(stream.into()))
+                Ok(match memory {
+                    true => Channel::Memory(Box::new(Connection::accepted(stream.into()))),
+                    false => Channel::Socket(Socket(stream.into())),
+                })
             }
         }
     }

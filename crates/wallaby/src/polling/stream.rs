@@ -1,4 +1,4 @@
-//! One stream: a connection of the protocol on a socket.
+//! One stream: a connection of the protocol on a socket, or on rings in shared memory.
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use wallaby_proto::call::records::{Sent, Ticket};
 use wallaby_proto::connection::{Connection, KeepAlive};
 
 use super::epoll::Interest;
-use super::sockets::Socket;
+use super::sockets::Channel;
+use crate::transport::shm::turned::{self, Found};
 
 /// Least and most room for one read. A small room is used over and over and stays in the cache.
 const READ: (usize, usize) = (2 * 1024, 64 * 1024);
@@ -18,10 +19,12 @@ const READ: (usize, usize) = (2 * 1024, 64 * 1024);
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) connection: Connection,
-    pub(super) socket: Socket,
+    pub(super) channel: Channel,
     stage: Stage,
-    /// What is awaited of the socket.
+    /// What is awaited of the socket, or of the rings.
     pub(super) interest: Interest,
+    /// It is among those whose rings are looked at in each turn.
+    pub(super) awake: bool,
     /// It is among those that may have something to write.
     pub(super) queued: bool,
     /// What has arrived of a frame that is not whole; while input is handled, what was lent for it.
@@ -68,16 +71,17 @@ pub(super) enum Read {
 }
 
 impl Stream {
-    pub(super) fn new(connection: Connection, socket: Socket, connected: bool) -> Self {
+    pub(super) fn new(connection: Connection, channel: Channel, connected: bool) -> Self {
         Self {
             connection,
-            socket,
+            channel,
             stage: if connected {
                 Stage::Open
             } else {
                 Stage::Connecting
             },
             interest: Interest::default(),
+            awake: false,
             queued: false,
             input: BytesMut::new(),
             lent: false,
@@ -92,6 +96,8 @@ impl Stream {
     pub(super) fn wanted(&self, most: usize) -> Interest {
         let waits = self.connection.waiting() > most;
         match self.stage {
+            // The other side speaks first where shared memory is agreed on.
+            Stage::Connecting if self.rings().is_some() => Interest::READABLE,
             Stage::Connecting => Interest {
                 readable: false,
                 writable: true,
@@ -111,12 +117,55 @@ impl Stream {
     /// If it is not.
     pub(super) fn writable(&mut self) -> io::Result<()> {
         match self.stage {
-            Stage::Connecting => self.socket.take_error()?,
+            Stage::Connecting => {
+                if let Channel::Socket(socket) = &self.channel {
+                    socket.take_error()?;
+                }
+            }
             Stage::Full => {}
             Stage::Open | Stage::Broken => return Ok(()),
         }
         self.stage = Stage::Open;
         Ok(())
+    }
+
+    /// The connection over shared memory, if it goes through that.
+    pub(super) fn rings(&self) -> Option<&turned::Connection> {
+        match &self.channel {
+            Channel::Socket(_) => None,
+            Channel::Memory(rings) => Some(rings),
+        }
+    }
+
+    pub(super) fn rings_mut(&mut self) -> Option<&mut turned::Connection> {
+        match &mut self.channel {
+            Channel::Socket(_) => None,
+            Channel::Memory(rings) => Some(rings),
+        }
+    }
+
+    /// What there is to do with its rings.
+    pub(super) fn look(&mut self) -> Found {
+        let awaited = self.awaited();
+        match self.rings_mut() {
+            Some(rings) => rings.look(awaited),
+            None => Found::default(),
+        }
+    }
+
+    /// Before a wait: whether nothing is to be done with its rings, so that the peer has to ring.
+    pub(super) fn rest(&mut self) -> bool {
+        let awaited = self.awaited();
+        let rests = self.rings_mut().is_none_or(|rings| rings.rest(awaited));
+        self.awake = !rests;
+        rests
+    }
+
+    fn awaited(&self) -> Found {
+        Found {
+            readable: self.interest.readable,
+            writable: self.interest.writable,
+        }
     }
 
     pub(super) fn is_connecting(&self) -> bool {
@@ -145,7 +194,7 @@ impl Stream {
             if output.is_empty() {
                 return Ok(());
             }
-            match self.socket.write(output) {
+            match self.channel.write(output) {
                 Ok(written) => self.connection.advance(written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.stage = Stage::Full;
@@ -178,7 +227,7 @@ impl Stream {
             input.reserve(2 * self.room);
         }
         let room = input.spare_capacity_mut().len();
-        let read = match self.socket.read(input) {
+        let read = match self.channel.read(input) {
             Ok(0) => return Ok(Read::End),
             Ok(read) => read,
             Err(error)

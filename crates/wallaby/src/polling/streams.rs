@@ -14,8 +14,9 @@ use super::carrier::Carrier;
 use super::core::Core;
 use super::epoll::{Epoll, Interest, Ready};
 use super::peer::{Peer, PeerId, Way, nobody};
+use super::rings::Rings;
 use super::sending::output;
-use super::sockets::{Listener, Socket};
+use super::sockets::{Channel, Listener};
 use super::stream::{Place, Read, Stream};
 use crate::error::{BindError, ConnectError};
 
@@ -26,6 +27,9 @@ const ACCEPTED: usize = 16;
 /// the processor.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// How long it is not told again that nothing is accepted, for the same reason.
+const TOLD: Duration = Duration::from_secs(10);
+
 /// How often it is looked whether messages in parts grow.
 const STALL_CHECK: Duration = Duration::from_secs(15);
 
@@ -35,6 +39,11 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// What the socket of datagrams is called among those that are waited for. No peer's number is so small.
 const DATAGRAMS: u64 = u32::MAX as u64;
 
+/// What a peer's number has besides where it shares memory: its socket is a sign of life, its bell is another descriptor.
+/// There are never so many peers that one has these bits in its own number.
+const LIFE: u64 = 1 << 31;
+const BELL: u64 = 1 << 30;
+
 /// All streams have in common.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
@@ -43,6 +52,8 @@ pub(super) struct Streams {
     listeners: Vec<Listener>,
     /// Where datagrams arrive, and what of that is waited for.
     datagrams: Option<(RawFd, Interest)>,
+    /// Those that share memory.
+    pub(super) rings: Rings,
     /// Those that may have something to write.
     pub(super) unwritten: Vec<PeerId>,
     /// Dials that have failed at once.
@@ -53,6 +64,24 @@ pub(super) struct Streams {
     stall_check: Option<Duration>,
     /// When listeners are listened to again.
     accept_again: Option<Duration>,
+    refusals: Refusals,
+}
+
+/// What was told of connections that could not be accepted: it may happen fifty times a second.
+#[derive(Debug, Default)]
+struct Refusals(Option<(io::ErrorKind, Duration)>);
+
+impl Refusals {
+    /// Whether it is worth telling: it is for another reason than the one before, or that was long ago.
+    fn is_news(&mut self, why: io::ErrorKind, now: Duration) -> bool {
+        let known = self
+            .0
+            .is_some_and(|(known, at)| known == why && now < at.saturating_add(TOLD));
+        if !known {
+            self.0 = Some((why, now));
+        }
+        !known
+    }
 }
 
 /// What is ready.
@@ -61,6 +90,9 @@ pub(super) enum Whom {
     Datagrams,
     Listener(usize),
     Peer(PeerId),
+    /// The socket of a peer that shares memory.
+    Life(PeerId),
+    Bell(PeerId),
 }
 
 impl Streams {
@@ -123,6 +155,8 @@ impl Streams {
         let whom = match ready.token {
             DATAGRAMS => Whom::Datagrams,
             token if token < DATAGRAMS => Whom::Listener(token as usize),
+            token if token & LIFE != 0 => Whom::Life(PeerId::from_number(token & !LIFE)),
+            token if token & BELL != 0 => Whom::Bell(PeerId::from_number(token & !BELL)),
             token => Whom::Peer(PeerId::from_number(token)),
         };
         Some((whom, ready))
@@ -156,6 +190,11 @@ impl Core {
         self.peers.streams() > 0 || !self.streams.listeners.is_empty()
     }
 
+    /// Whether all streams go through shared memory.
+    pub(super) fn has_rings_alone(&self) -> bool {
+        self.peers.streams() == self.streams.rings.len()
+    }
+
     // How streams begin.
 
     /// Begins a stream to a server. That nobody is there is told later, by an end like any other.
@@ -164,14 +203,14 @@ impl Core {
         to: &Address,
         expected: Option<NodeId>,
     ) -> Result<Way, ConnectError> {
-        let Some(dialled) = Socket::dial(to) else {
+        let Some(dialled) = Channel::dial(to, self.config.ring) else {
             let server = to.clone();
             return Err(ConnectError::NoTransport { server });
         };
         match dialled {
-            Ok((socket, connected)) => {
+            Ok((channel, connected)) => {
                 let connection = Connection::dial(Arc::clone(&self.hello), expected);
-                let stream = Stream::new(connection, socket, connected);
+                let stream = Stream::new(connection, channel, connected);
                 Ok(Way::Stream(Box::new(stream)))
             }
             Err(error) => Ok(Way::Failed(ConnectError::from_dial(to, &error))),
@@ -188,19 +227,38 @@ impl Core {
             Some(Way::Session(_)) | None => return,
         };
         stream.interest = stream.wanted(usize::MAX);
-        let added = self
-            .streams
-            .epoll()
-            .and_then(|epoll| epoll.add(stream.socket.descriptor(), id.number(), stream.interest));
+        let token = match stream.rings() {
+            Some(_) => {
+                self.streams.rings.begin();
+                id.number() | LIFE
+            }
+            None => id.number(),
+        };
+        let (descriptor, interest) = (stream.channel.descriptor(), stream.interest);
+        let epoll = self.streams.epoll();
+        let added = epoll.and_then(|epoll| epoll.add(descriptor, token, interest));
         stream.queued = true;
         self.streams.unwritten.push(id);
         let first = self.now.saturating_add(STALL_CHECK);
         self.streams.stall_check.get_or_insert(first);
         if let Err(error) = added {
-            let server = self.peers.get(id).map_or_else(nobody, Peer::server);
-            let reason = format!("cannot wait for it: {error}");
-            let error = ConnectError::Closed { server, reason };
-            self.streams.failed.push_back((id, error));
+            self.cannot_wait(id, &error);
+        }
+    }
+
+    fn cannot_wait(&mut self, id: PeerId, error: &io::Error) {
+        let server = self.peers.get(id).map_or_else(nobody, Peer::server);
+        let reason = format!("cannot wait for it: {error}");
+        let error = ConnectError::Closed { server, reason };
+        self.streams.failed.push_back((id, error));
+    }
+
+    /// The memory that a stream goes through is there: its bell is waited for.
+    pub(super) fn await_bell(&mut self, id: PeerId, bell: RawFd) {
+        let epoll = self.streams.epoll();
+        let added = epoll.and_then(|epoll| epoll.add_bell(bell, id.number() | BELL));
+        if let Err(error) = added {
+            self.cannot_wait(id, &error);
         }
     }
 
@@ -211,12 +269,14 @@ impl Core {
                 return;
             };
             match listener.accept() {
-                Ok(socket) => self.welcome(socket),
+                Ok(channel) => self.welcome(channel),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                    _ => {
-                        tracing::error!(%error, "cannot accept a connection");
+                    why => {
+                        if self.streams.refusals.is_news(why, self.now) {
+                            tracing::error!(%error, "cannot accept a connection");
+                        }
                         self.streams.attend(index, Interest::default());
                         self.streams.accept_again = Some(self.now.saturating_add(PAUSE));
                         return;
@@ -227,9 +287,10 @@ impl Core {
     }
 
     /// Somebody has connected, and must say who they are soon.
-    fn welcome(&mut self, socket: Socket) {
+    fn welcome(&mut self, channel: Channel) {
         let connection = Connection::accept(Arc::clone(&self.hello));
-        let mut stream = Box::new(Stream::new(connection, socket, true));
+        let connected = matches!(channel, Channel::Socket(_));
+        let mut stream = Box::new(Stream::new(connection, channel, connected));
         if let Err(limit) = self.make_room() {
             self.counters.connections_refused += 1;
             let reason = format!("all {limit} connections are in use");
@@ -274,7 +335,11 @@ impl Core {
             Ok(Read::All) => return Some(false),
             Ok(Read::Some) => return Some(true),
             Ok(Read::End) => "the peer closed it".to_owned(),
-            Err(error) => format!("cannot read: {error}"),
+            Err(error) => {
+                let broken = error.kind() == io::ErrorKind::InvalidData;
+                self.counters.connections_broken += u64::from(broken);
+                format!("cannot read: {error}")
+            }
         };
         stream.keep(input);
         let server = peer.server();
@@ -327,8 +392,10 @@ impl Core {
         let wanted = stream.wanted(most);
         if wanted != stream.interest {
             stream.interest = wanted;
-            let socket = stream.socket.descriptor();
-            if let Some(epoll) = &self.streams.epoll
+            let socket = stream.channel.descriptor();
+            if stream.rings().is_some() {
+                self.streams.rings.wake(id, stream);
+            } else if let Some(epoll) = &self.streams.epoll
                 && let Err(error) = epoll.change(socket, id.number(), wanted)
             {
                 tracing::error!(%error, "cannot wait for a connection");
@@ -428,7 +495,13 @@ impl Core {
                 self.records.dropped(ticket, sent);
             }
         }
-        stream.socket.shut_down();
+        stream.channel.shut_down();
+        if let Some(rings) = stream.rings() {
+            self.streams.rings.end();
+            if let (Some(bell), Some(epoll)) = (rings.bell(), &self.streams.epoll) {
+                let _ = epoll.remove(bell); // it was never added if there was no memory for that
+            }
+        }
         if self.peers.streams() == 0 {
             (self.streams.look, self.streams.stall_check) = (None, None);
         }
@@ -505,5 +578,27 @@ impl Core {
         if self.peers.streams() > 0 {
             self.streams.stall_check = Some(self.now.saturating_add(STALL_CHECK));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_once_for_each_reason_and_while() {
+        let mut refusals = Refusals::default();
+        let (full, denied) = (io::ErrorKind::Other, io::ErrorKind::PermissionDenied);
+        let mut now = Duration::ZERO;
+        let mut told = |why, later| {
+            now += later;
+            refusals.is_news(why, now)
+        };
+        assert!(told(full, PAUSE));
+        assert!(!told(full, PAUSE));
+        assert!(told(denied, PAUSE));
+        assert!(told(full, PAUSE));
+        assert!(!told(full, TOLD - PAUSE));
+        assert!(told(full, PAUSE));
     }
 }

@@ -9,7 +9,7 @@ pub(crate) mod inbox;
 mod mem;
 pub(crate) mod outbox;
 #[cfg(target_os = "linux")]
-mod shm;
+pub(crate) mod shm;
 #[cfg(feature = "turmoil")]
 mod simulated;
 mod socket;
@@ -34,6 +34,12 @@ pub(crate) const RING: RangeInclusive<usize> = 4 << 10..=16 << 20;
 
 /// How many it holds if nobody says.
 pub(crate) const DEFAULT_RING: usize = 256 << 10;
+
+/// The capacity that is meant by so many bytes.
+pub(crate) fn ring_capacity(bytes: usize) -> usize {
+    let (least, most) = RING.into_inner();
+    bytes.clamp(least, most).next_power_of_two()
+}
 
 /// The receiving end of a stream; one task owns it.
 #[derive(Debug)]

@@ -17,6 +17,7 @@ enum Over {
     Udp,
     Tcp,
     Unix,
+    Shm,
     /// Each server by another.
     All,
 }
@@ -27,11 +28,15 @@ fn somewhere(over: Over, number: usize) -> String {
         Over::Udp => UDP.to_owned(),
         Over::Tcp => "tcp://127.0.0.1:0".to_owned(),
         Over::Unix => Path::new().text(), // who listens there removes it
-        Over::All => somewhere([Over::Unix, Over::Udp, Over::Tcp][number % 3], number),
+        Over::Shm => Path::new().shared(),
+        Over::All => {
+            let all = [Over::Unix, Over::Udp, Over::Tcp, Over::Shm];
+            somewhere(all[number % all.len()], number)
+        }
     }
 }
 
-const ALL: [Over; 4] = [Over::Udp, Over::Tcp, Over::Unix, Over::All];
+const ALL: [Over; 5] = [Over::Udp, Over::Tcp, Over::Unix, Over::Shm, Over::All];
 
 /// A polling server on a thread of its own, until it is dropped.
 struct Server {
@@ -375,7 +380,7 @@ async fn long_calls_are_watched_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_messages_pass_between_the_drivers() {
     patience(async {
-        for over in [Over::Tcp, Over::Unix] {
+        for over in [Over::Tcp, Over::Unix, Over::Shm] {
             let large = "a".repeat(3 << 20);
             let polling = Server::start(None, somewhere(over, 0));
             let tokio = tokio_server(None, &somewhere(over, 0)).await;
@@ -400,7 +405,7 @@ async fn large_messages_pass_between_the_drivers() {
 /// Its sockets are closed by the system: over a stream that is noticed at once, and who dials is refused.
 #[test]
 fn a_server_that_is_gone_is_noticed() {
-    for over in [Over::Tcp, Over::Unix] {
+    for over in [Over::Tcp, Over::Unix, Over::Shm] {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

@@ -1,6 +1,6 @@
 //! Polling endpoints: among themselves over links that lose, double and delay datagrams, and over streams that are slow,
 //! damaged or silent, in virtual time; and with
-//! endpoints on tokio over real sockets.
+//! endpoints on tokio over real sockets and shared memory.
 
 mod alone;
 mod failures;
@@ -9,6 +9,7 @@ mod interop;
 mod proxy;
 #[path = "../common/random.rs"]
 mod random;
+mod rings;
 mod streams;
 mod trees;
 mod world;

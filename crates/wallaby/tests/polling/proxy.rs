@@ -33,6 +33,11 @@ impl Path {
         format!("unix://{}", self.0.display())
     }
 
+    /// Where shared memory is agreed on.
+    pub(crate) fn shared(&self) -> String {
+        format!("shm://{}", self.0.display())
+    }
+
     pub(crate) fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(&self.0).expect("somebody listens");
         stream.set_nonblocking(true).expect("it can");

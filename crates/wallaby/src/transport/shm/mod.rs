@@ -5,14 +5,16 @@
 //!
 //! - [`memory`] is the shared memory, [`ring`] the rings in it, [`setup`] how two processes come to share them;
 //! - here the rings wait by means of tokio. It waits for descriptors: so a bell is an eventfd and no futex, for which a thread
-//!   would have to sleep. A driver that spins would look at the rings in place of announcing itself, and announce itself
-//!   before it sleeps at last.
+//!   would have to sleep;
+//! - [`turned`] is a connection of the polling driver: it looks at the rings while it is awake, and announces itself before it
+//!   sleeps at last.
 
 mod memory;
 mod ring;
 mod setup;
 #[cfg(test)]
 mod tests;
+pub(crate) mod turned;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,12 +27,13 @@ use std::time::Duration;
 use bytes::BytesMut;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
 use self::ring::{Consumer, Producer};
-use self::setup::{Agreed, SetupError};
+use self::setup::{Agreed, Offer, SetupError};
 use crate::timer::{self, Instant};
 
 /// How long a stranger may take to say what it has to say at once.
@@ -72,18 +75,38 @@ pub(crate) struct Listener {
 
 /// Opens a connection to who listens at this path, with rings of this capacity.
 pub(super) async fn dial(path: &str, capacity: usize) -> io::Result<Ends> {
-    let agreed = setup::dial(path, capacity).await;
-    agreed.and_then(Link::open).map_err(|error| match error {
-        SetupError::System(error) => error,
-        other => io::Error::other(other),
-    })
+    let (agreed, stream) = offer(path, capacity).await?;
+    Ok(Link::open(agreed, stream)?)
+}
+
+async fn offer(path: &str, capacity: usize) -> Result<(Agreed, UnixStream), SetupError> {
+    let stream = UnixStream::connect(path).await?;
+    let mut offer = Offer::send(&stream, capacity)?;
+    let agreed = when_readable(&stream, || offer.answered(&stream)).await?;
+    Ok((agreed, stream))
+}
+
+/// Does a step of a set-up, again whenever the peer has said something.
+async fn when_readable<T>(
+    stream: &UnixStream,
+    mut step: impl FnMut() -> Result<Option<T>, SetupError>,
+) -> Result<T, SetupError> {
+    if let Some(done) = step()? {
+        return Ok(done);
+    }
+    let again = || match step() {
+        Ok(None) => Err(io::ErrorKind::WouldBlock.into()),
+        Ok(Some(done)) => Ok(Ok(done)),
+        Err(error) => Ok(Err(error)),
+    };
+    stream.async_io(Interest::READABLE, again).await?
 }
 
 impl Listener {
     /// Listens at a path, to which only this user may connect.
     pub(super) fn bind(path: &Path) -> io::Result<Self> {
         Ok(Self {
-            listener: setup::listen(path)?,
+            listener: UnixListener::from_std(setup::listen(path)?.into())?,
             setups: JoinSet::new(),
         })
     }
@@ -111,14 +134,15 @@ impl Listener {
 
 /// `None` if it takes too long.
 async fn set_up(stream: UnixStream, limit: Duration) -> Option<Result<Ends, SetupError>> {
-    let accepted = timer::timeout_at(Instant::now() + limit, setup::accept(stream)).await;
-    accepted.map(|agreed| agreed.and_then(Link::open))
+    let accepting = when_readable(&stream, || setup::accept(&stream));
+    let accepted = timer::timeout_at(Instant::now() + limit, accepting).await;
+    accepted.map(|agreed| agreed.and_then(|agreed| Link::open(agreed, stream)))
 }
 
 impl Link {
     /// The ends of a connection whose set-up is done.
-    fn open(agreed: Agreed) -> Result<Ends, SetupError> {
-        let life = agreed.life.into_std()?;
+    fn open(agreed: Agreed, stream: UnixStream) -> Result<Ends, SetupError> {
+        let life = stream.into_std()?;
         let link = Arc::new(Self {
             life: memory::register(life.into())?,
             bell: memory::register(agreed.bell)?,

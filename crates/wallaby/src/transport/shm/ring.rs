@@ -186,6 +186,12 @@ impl Consumer {
         Ok(len)
     }
 
+    /// Whether nothing is there.
+    pub(super) fn is_empty(&self) -> Result<bool, Broken> {
+        let tail = self.ring.tail().load(Ordering::Acquire);
+        Ok(self.ring.used(tail, self.head)? == 0)
+    }
+
     /// Whether the writer waits and must be woken; it is taken to be awake from now on.
     pub(super) fn wakes_writer(&self) -> bool {
         take(self.ring.writer_waits())

@@ -11,6 +11,8 @@
 //!
 //! Both processes must be the same user's. Descriptors are more than bytes: who gets one can be made to wait by it, and a
 //! bell that somebody else has filled makes who rings it wait. Processes of one user can stop each other anyway.
+//!
+//! Nothing here waits: whoever drives a set-up calls again when the socket can be read.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,18 +21,17 @@ use std::path::Path;
 
 use rustix::event::EventfdFlags;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use thiserror::Error;
-use tokio::io::Interest;
-use tokio::net::{UnixListener, UnixStream};
 
 use super::memory::{Memory, MemoryError};
 use super::ring::{self, Side};
 
-/// What both sides have when they agree.
+/// What both sides have when they agree, besides the socket: it says nothing more, but ends when the peer does.
 #[derive(Debug)]
 pub(super) struct Agreed {
     pub(super) side: Side,
@@ -40,8 +41,18 @@ pub(super) struct Agreed {
     pub(super) bell: OwnedFd,
     /// Rings at the peer.
     pub(super) peer_bell: OwnedFd,
-    /// It says nothing more, but ends when the peer does.
-    pub(super) life: UnixStream,
+}
+
+/// What a dialler has offered, until it is answered.
+#[derive(Debug)]
+pub(super) struct Offer {
+    /// Until it is known whether they agree.
+    agreed: Option<Agreed>,
+    /// The memory's.
+    file: OwnedFd,
+    answer: [u8; ANSWER],
+    /// Bytes of the answer that have come.
+    filled: usize,
 }
 
 /// Why two processes do not share memory.
@@ -101,8 +112,8 @@ const EVENTFD: &str = "anon_inode:[eventfd]";
 /// Strangers that wait until they are accepted; the system may take fewer.
 const BACKLOG: i32 = 1024;
 
-/// Listens at a path that only this user may connect to, whatever the umask is.
-pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
+/// Listens at a path that only this user may connect to, whatever the umask is; nonblocking.
+pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -110,64 +121,74 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
-    UnixListener::from_std(socket.into())
+    Ok(socket)
 }
 
-/// Opens a connection whose rings have this capacity each.
-pub(super) async fn dial(path: &str, capacity: usize) -> Result<Agreed, SetupError> {
-    let stream = UnixStream::connect(path).await?;
-    check_user(&stream)?;
-    let (memory, file) = Memory::create(ring::size(capacity))?;
-    let (bell, peer_bell) = (new_bell()?, new_bell()?);
-    let descriptors = [file.as_fd(), bell.as_fd(), peer_bell.as_fd()];
-    let send = || send_hello(&stream, &hello(capacity), &descriptors);
-    match stream
-        .async_io(Interest::WRITABLE, send)
-        .await
-        .map_err(SetupError::from)
-    {
-        Ok(()) | Err(SetupError::Ended) => {} // who has ended it already may have said why
-        Err(error) => return Err(error),
+impl Offer {
+    /// Offers rings of this capacity each over a new connection.
+    pub(super) fn send(socket: impl AsFd, capacity: usize) -> Result<Self, SetupError> {
+        check_user(&socket)?;
+        let (memory, file) = Memory::create(ring::size(capacity))?;
+        let (bell, peer_bell) = (new_bell()?, new_bell()?);
+        let descriptors = [file.as_fd(), bell.as_fd(), peer_bell.as_fd()];
+        match send_hello(&socket, &hello(capacity), &descriptors).map_err(SetupError::from) {
+            Ok(()) | Err(SetupError::Ended) => {} // who has ended it already may have said why
+            Err(error) => return Err(error),
+        }
+        Ok(Self {
+            agreed: Some(Agreed {
+                side: Side::Dialler,
+                memory,
+                capacity,
+                bell,
+                peer_bell,
+            }),
+            file,
+            answer: [0; ANSWER],
+            filled: 0,
+        })
     }
-    let mut answer = [0; ANSWER];
-    read_exact(&stream, &mut answer).await?;
-    check_answer(&answer)?;
-    Memory::fix(&file)?;
-    Ok(Agreed {
-        side: Side::Dialler,
-        memory,
-        capacity,
-        bell,
-        peer_bell,
-        life: stream,
-    })
+
+    /// What they agree on, once; `None` while the answer is not there.
+    pub(super) fn answered(&mut self, socket: impl AsFd) -> Result<Option<Agreed>, SetupError> {
+        while self.filled < ANSWER {
+            let rest = &mut self.answer[self.filled..];
+            match rustix::net::recv(&socket, rest, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(SetupError::Ended),
+                Ok((_, read)) => self.filled += read,
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+        check_answer(&self.answer)?;
+        Memory::fix(&self.file)?;
+        Ok(self.agreed.take())
+    }
 }
 
-/// Takes a connection that somebody else opens.
-pub(super) async fn accept(stream: UnixStream) -> Result<Agreed, SetupError> {
-    let result = take_hello(&stream).await;
+/// Takes what somebody offers who has connected; `None` while nothing has come.
+pub(super) fn accept(socket: impl AsFd) -> Result<Option<Agreed>, SetupError> {
+    let result = take_hello(&socket);
     let verdict = match &result {
-        Ok(_) => Verdict::Accepted,
+        Ok(Some(_)) => Verdict::Accepted,
+        Ok(None) => return Ok(None),
         Err(error) => error.verdict(),
     };
     // There is room for so little; an error means that the dialler has gone.
-    let sent = stream.try_write(&answer(verdict));
-    let (memory, capacity, peer_bell, bell) = result?;
-    sent?;
-    Ok(Agreed {
-        side: Side::Acceptor,
-        memory,
-        capacity,
-        bell,
-        peer_bell,
-        life: stream,
-    })
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = rustix::net::send(&socket, &answer(verdict), flags);
+    let agreed = result?;
+    sent.map_err(io::Error::from)?;
+    Ok(agreed)
 }
 
-async fn take_hello(stream: &UnixStream) -> Result<(Memory, usize, OwnedFd, OwnedFd), SetupError> {
-    check_user(stream)?;
-    let receive = || receive_hello(stream);
-    let (bytes, descriptors) = stream.async_io(Interest::READABLE, receive).await?;
+fn take_hello(socket: impl AsFd) -> Result<Option<Agreed>, SetupError> {
+    check_user(&socket)?;
+    let (bytes, descriptors) = match receive_hello(&socket) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        received => received?,
+    };
     let capacity = read_hello(&bytes)?;
     let Ok([file, dialler_bell, acceptor_bell]) = <[OwnedFd; DESCRIPTORS]>::try_from(descriptors)
     else {
@@ -180,11 +201,18 @@ async fn take_hello(stream: &UnixStream) -> Result<(Memory, usize, OwnedFd, Owne
     }
     let memory = Memory::adopt(&file, ring::size(capacity))?;
     Memory::fix(&file)?;
-    Ok((memory, capacity, dialler_bell, acceptor_bell))
+    Ok(Some(Agreed {
+        side: Side::Acceptor,
+        memory,
+        capacity,
+        bell: acceptor_bell,
+        peer_bell: dialler_bell,
+    }))
 }
 
-fn check_user(stream: &UnixStream) -> Result<(), SetupError> {
-    let theirs = stream.peer_cred()?.uid();
+fn check_user(socket: impl AsFd) -> Result<(), SetupError> {
+    let peer = rustix::net::sockopt::socket_peercred(socket).map_err(io::Error::from)?;
+    let theirs = peer.uid.as_raw();
     let ours = rustix::process::geteuid().as_raw();
     if theirs != ours {
         return Err(SetupError::OtherUser { theirs, ours });
@@ -282,6 +310,20 @@ impl From<io::Error> for SetupError {
     }
 }
 
+impl From<SetupError> for io::Error {
+    fn from(error: SetupError) -> Self {
+        let kind = match &error {
+            SetupError::System(_) | SetupError::Refused(_) => io::ErrorKind::Other,
+            SetupError::Ended => io::ErrorKind::UnexpectedEof,
+            _ => io::ErrorKind::InvalidData,
+        };
+        match error {
+            SetupError::System(error) => error,
+            other => Self::new(kind, other),
+        }
+    }
+}
+
 impl SetupError {
     fn verdict(&self) -> Verdict {
         match self {
@@ -308,7 +350,8 @@ pub(super) fn send_hello(
     }
     let hello = [IoSlice::new(hello)];
     // A new socket has room for so little.
-    rustix::net::sendmsg(socket, &hello, &mut control, SendFlags::NOSIGNAL)?;
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(socket, &hello, &mut control, flags)?;
     Ok(())
 }
 
@@ -321,7 +364,7 @@ fn receive_hello(socket: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         socket,
         &mut [IoSliceMut::new(&mut bytes)],
         &mut control,
-        RecvFlags::CMSG_CLOEXEC,
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
     )?;
     let descriptors = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
@@ -332,19 +375,4 @@ fn receive_hello(socket: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         descriptors.clear(); // there were more than belong to a hello, so none are known for what they are
     }
     Ok((bytes[..received.bytes].to_vec(), descriptors))
-}
-
-async fn read_exact(stream: &UnixStream, bytes: &mut [u8]) -> Result<(), SetupError> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        let read = || {
-            let (_, read) = rustix::net::recv(stream, &mut bytes[filled..], RecvFlags::empty())?;
-            Ok(read)
-        };
-        match stream.async_io(Interest::READABLE, read).await? {
-            0 => return Err(SetupError::Ended),
-            read => filled += read,
-        }
-    }
-    Ok(())
 }

@@ -400,18 +400,25 @@ async fn an_acceptor_that_answers_otherwise_is_an_error() {
 }
 
 /// Who dials does all as it should until the connection is open.
-async fn liar() -> (Agreed, Ends) {
+async fn liar() -> (Liar, Ends) {
     let folder = Folder::new();
     let mut listener = folder.listen();
     let path = folder.path();
-    let (agreed, accepted) = tokio::join!(setup::dial(&path, LEAST), accept(&mut listener));
-    (agreed.expect("it listens"), accepted)
+    let (agreed, accepted) = tokio::join!(offer(&path, LEAST), accept(&mut listener));
+    let (agreed, life) = agreed.expect("it listens");
+    (Liar { agreed, life }, accepted)
 }
 
-impl Agreed {
+/// What somebody has who may write anything anywhere.
+struct Liar {
+    agreed: Agreed,
+    life: UnixStream,
+}
+
+impl Liar {
     fn lie(&self, word: usize, number: u64) {
-        self.memory[word].store(number, Ordering::Release);
-        rustix::io::write(&self.peer_bell, &1u64.to_ne_bytes()).expect("a bell");
+        self.agreed.memory[word].store(number, Ordering::Release);
+        rustix::io::write(&self.agreed.peer_bell, &1u64.to_ne_bytes()).expect("a bell");
     }
 }
 
@@ -489,11 +496,11 @@ async fn a_bell_that_cannot_be_rung_is_its_owners_affair() {
     let (mut liar, (mut reader, writer)) = liar().await;
     // Full: whoever rings it once more would have to wait, were it not for its mode.
     let full = (u64::MAX - 1).to_ne_bytes();
-    rustix::io::write(&liar.bell, &full).expect("a bell");
-    liar.memory[4 * 16 + 2 * 16].store(1, Ordering::Relaxed);
+    rustix::io::write(&liar.agreed.bell, &full).expect("a bell");
+    liar.agreed.memory[4 * 16 + 2 * 16].store(1, Ordering::Relaxed);
     writer.try_write(b"are you there?").expect("room");
-    assert_eq!(liar.memory[4 * 16].load(Ordering::Acquire), 14);
-    liar.peer_bell = setup::new_bell().expect("another one");
+    assert_eq!(liar.agreed.memory[4 * 16].load(Ordering::Acquire), 14);
+    liar.agreed.peer_bell = setup::new_bell().expect("another one");
     drop(liar);
     assert_eq!(reader.read_all().await.expect("the end"), b"");
 }

@@ -1,4 +1,4 @@
-//! The facts of a partition in a file, one after the other: [`record`] has their bytes.
+//! The facts of a partition in a file, one after the other: `log/record.rs` has their bytes.
 //!
 //! What was loaded is written first, and the store knows how long that is and its checksum. Facts that are inserted follow,
 //! each by one call of the operating system before it is acknowledged: so it outlives the process, but not always the

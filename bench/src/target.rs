@@ -38,7 +38,8 @@ pub fn of(rows: &[Row]) -> Vec<Target> {
 
 /// A call costs little more than its messages.
 fn near_the_floor(row: &Row, rows: &[Row]) -> Option<Target> {
-    let wanted = row.bench == "hops" && row.pin.is_some() && row.link_us == 0;
+    let is_stream = row.transport == "unix" || row.transport == "tcp";
+    let wanted = row.bench == "hops" && row.pin.is_some() && row.link_us == 0 && is_stream;
     let ratio = of_medians(row, floor(row, rows)?)?;
     (wanted && row.system == "wallaby-dpc").then(|| Target {
         what: format!("p50 of DPC at most {MOST_OF_FLOOR} × tokio floor"),
@@ -56,6 +57,7 @@ fn below_calls(row: &Row, rows: &[Row]) -> Option<Target> {
         && row.pin.is_some()
         && row.link_us == 0
         && row.transport == "unix"
+        && row.system == "wallaby-dpc"
         && row.n > 1;
     let ratio = of_medians(row, calls(row, rows)?)?;
     wanted.then(|| Target {

@@ -221,7 +221,10 @@ enum Stream {
 impl Stream {
     async fn connect(transport: Transport, address: &str) -> Result<Self> {
         if transport == Transport::Unix {
-            return Ok(Self::Unix(UnixStream::connect(address).await?));
+            // One that does not wait is refused while the server has not accepted those before.
+            let stream = std::os::unix::net::UnixStream::connect(address)?;
+            stream.set_nonblocking(true)?;
+            return Ok(Self::Unix(UnixStream::from_std(stream)?));
         }
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;

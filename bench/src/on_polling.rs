@@ -7,6 +7,7 @@ use crate::on_wallaby::{PASS, SPREAD, TAKE, addresses, next, step};
 use crate::pattern::{Form, Pattern, Routes, Shape};
 use crate::plan::{CLIENT, Plan, check, is_line};
 use crate::stack;
+use crate::throughput::MOST_BYTES;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
@@ -17,7 +18,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{io, panic};
-use wallaby::polling::{CallKey, CallOptions, Datagrams, Endpoint, Event, Udp, Wait};
+use wallaby::polling::{
+    Builder, CallKey, CallOptions, Datagrams, Endpoint, Event, Limits, Udp, Wait,
+};
 use wallaby::{Address, Code, Status};
 
 /// How long a turn waits at most: then it is looked whether the other side is gone.
@@ -57,7 +60,7 @@ impl Delayed {
             link,
             waiting: VecDeque::new(),
         };
-        let builder = Endpoint::builder();
+        let builder = builder();
         let builder = match waiting {
             Waiting::Own | Waiting::Busy => builder,
             Waiting::Epoll => builder.listen("tcp://127.0.0.1:0"),
@@ -124,6 +127,13 @@ impl Datagrams for Delayed {
     }
 }
 
+/// As many messages may wait as benchmarks ever have under way: the other driver waits by itself, this one refuses.
+fn builder() -> Builder {
+    let mut limits = Limits::default();
+    limits.waiting = 2 * MOST_BYTES;
+    Endpoint::builder().limits(limits)
+}
+
 /// An endpoint on a stream transport; a client's has its own place in the folder.
 fn bind_stream(config: &ServerConfig, who: &str) -> Result<Endpoint> {
     let address = match config.transport {
@@ -134,7 +144,7 @@ fn bind_stream(config: &ServerConfig, who: &str) -> Result<Endpoint> {
         }
         Transport::Udp => bail!("there are no streams over udp"),
     };
-    Ok(Endpoint::bind(&address)?)
+    Ok(builder().bind(&address)?)
 }
 
 /// Runs a server until its client has gone.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{Gate, Net, at, client, patience, service, until, work};
-use tokio::sync::mpsc;
+use tokio::sync::{Barrier, mpsc};
 use wallaby::{Code, Endpoint, ExecutorConfig, Many, One, Request, Schedule, Service};
 
 over_every_transport!(
@@ -156,12 +156,18 @@ async fn the_oldest_call_runs_first(net: Net) {
 async fn no_more_handlers_run_than_allowed(net: Net) {
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (now, peak) = (Arc::clone(&running), Arc::clone(&most));
+    // The first three go on when all of them run.
+    let (begun, met) = (Arc::new(AtomicUsize::new(0)), Arc::new(Barrier::new(3)));
     let server = service().method(
         &work::ONE,
         move |request: Request<One<_>>, (what,): (String,)| {
             let (now, peak) = (Arc::clone(&now), Arc::clone(&peak));
+            let (begun, met) = (Arc::clone(&begun), Arc::clone(&met));
             async move {
                 peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                if begun.fetch_add(1, Ordering::SeqCst) < 3 {
+                    met.wait().await;
+                }
                 for _ in 0..3 {
                     tokio::task::yield_now().await;
                 }

@@ -108,6 +108,15 @@ impl BodyError {
             Self::WouldBlock => Code::Internal,
         }
     }
+
+    /// What the receiver of a body is told that ends so. It says itself that the body is broken: a reason that came over
+    /// several hops is the one of the first.
+    fn into_reason(self) -> String {
+        match self {
+            Self::Broken(reason) => reason,
+            error => error.to_string(),
+        }
+    }
 }
 
 impl From<BodyError> for Status {
@@ -592,7 +601,7 @@ async fn go_on(body: &mut Body, peer: &Arc<Peer>, number: u64) {
     while let Some(chunk) = next_while_wanted(body, peer, number).await {
         let mut chunk = match chunk {
             Ok(chunk) => chunk,
-            Err(error) => return break_off(peer, number, &error.to_string()).await,
+            Err(error) => return break_off(peer, number, &error.into_reason()).await,
         };
         while !chunk.is_empty() {
             let room = peer.room();

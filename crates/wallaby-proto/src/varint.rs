@@ -274,4 +274,34 @@ mod tests {
         put_duration(&mut out, Duration::MAX);
         assert_eq!(out, [0xff, 0xff]);
     }
+
+    #[test]
+    fn an_integer_has_64_bits_and_no_more() {
+        let read = |last: u8| {
+            let mut bytes = [0xff; 10];
+            bytes[9] = last;
+            Reader::new(&bytes).varint("test")
+        };
+        assert_eq!(read(1), Ok(u64::MAX));
+        let error = DecodeError::Malformed {
+            what: "test",
+            why: "a varint above 64 bits",
+        };
+        assert!(
+            [2, 3, 0x7f]
+                .map(read)
+                .iter()
+                .all(|read| *read == Err(error.clone()))
+        );
+    }
+
+    #[test]
+    fn the_longest_durations_are_no_less_exact() {
+        for micros in [1024u64 << 31, 1500 << 31, 2047 << 31] {
+            let mut out = Vec::new();
+            put_duration(&mut out, Duration::from_micros(micros));
+            let read = Reader::new(&out).duration("test");
+            assert_eq!(read, Ok(Duration::from_micros(micros)));
+        }
+    }
 }

@@ -111,11 +111,11 @@ mod tests {
         }
     }
 
-    fn response(path: Path, index: u32) -> Response {
+    fn response(path: Path, hop: u32, index: u32) -> Response {
         Response {
             call: call(),
             relays: 0,
-            request: RequestId { path, hop: 0 },
+            request: RequestId { path, hop },
             token: None,
             index,
             last: false,
@@ -173,14 +173,17 @@ mod tests {
                 let known = initiator.find(&path);
                 let number = random.below(2) as u32;
                 match (random.below(6), known) {
-                    (0, _) => drop(initiator.handle_response(&response(path, number))),
+                    (0, _) => {
+                        let hop = u32::from(random.below(20) == 0);
+                        let _ = initiator.handle_response(&response(path, hop, number));
+                    }
                     (1, Some(_)) => drop(initiator.handle_end(&End {
                         call: call(),
                         relays: 0,
                         token: None,
                         request: RequestId { path, hop: 0 },
                         facts: Facts {
-                            requests: 2,
+                            requests: random.below(3) as u32,
                             responses: 2,
                         },
                         manifest: None,

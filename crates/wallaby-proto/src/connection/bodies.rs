@@ -336,3 +336,49 @@ impl Wish {
         Ok((number, wish))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: u64 = 1000;
+
+    #[test]
+    fn bodies_whose_requests_are_still_to_come_count_like_those_that_are_open() {
+        let mut receiving = Receiving::default();
+        let last = MAX_BODIES as u64 - 1;
+        // Request 9 overtakes those from 0 to 8, and the last one all others.
+        receiving.open(9, WINDOW).expect("room");
+        receiving.open(3, WINDOW).expect("it was overtaken");
+        receiving
+            .open(last, WINDOW)
+            .expect("as many as there may be");
+        let error = receiving.open(last + 1, WINDOW).expect_err("one more");
+        let expected = DecodeError::TooLong {
+            what: "bodies of a connection",
+            len: MAX_BODIES as u64 + 1,
+            limit: MAX_BODIES,
+        };
+        assert_eq!(error, expected);
+        // One that has ended makes room.
+        let frame = Bytes::copy_from_slice(&[3, LAST]);
+        assert_eq!(receiving.read(frame), Ok((0, Some((3, BodyEvent::Whole)))));
+        receiving.open(last + 1, WINDOW).expect("room");
+    }
+
+    #[test]
+    fn a_number_is_used_once_be_it_overtaken_or_not() {
+        let mut receiving = Receiving::default();
+        for number in [5, 2, 7] {
+            receiving.open(number, WINDOW).expect("new");
+        }
+        for number in [5, 2, 7] {
+            let error = receiving.open(number, WINDOW).expect_err("used");
+            let why = "a number that was used before";
+            assert_eq!(error, DecodeError::Malformed { what: "body", why });
+        }
+        for number in [0, 1, 3, 4, 6] {
+            receiving.open(number, WINDOW).expect("overtaken");
+        }
+    }
+}

@@ -195,4 +195,16 @@ mod tests {
         let ids: BTreeSet<u64> = (0..1000).map(|_| cookies.next_client()).collect();
         assert_eq!(ids.len(), 1000);
     }
+
+    #[test]
+    fn as_many_ended_sessions_as_are_remembered_cost_nobody_his_cookie() {
+        let mut cookies = Cookies::new([1; 16]);
+        let asked_before = cookies.issue(7, from(1), 0);
+        for n in 1..=MAX_ENDED as u64 {
+            cookies.end(LIFETIME, n, n);
+        }
+        assert!(cookies.is_good(LIFETIME, asked_before, 7, from(1), 0));
+        cookies.end(LIFETIME, 0, MAX_ENDED as u64 + 1);
+        assert!(!cookies.is_good(LIFETIME, asked_before, 7, from(1), 0));
+    }
 }

@@ -475,10 +475,10 @@ mod tests {
             bytes: 3000,
         };
         for number in 0..5 {
-            assert_eq!(push(&mut outgoing, 1500, None), number);
+            assert_eq!(push(&mut outgoing, 1490, None), number);
         }
         let first = all(&mut outgoing, streams);
-        assert!(first.iter().all(|chunk| chunk.number < 2), "3,000 bytes");
+        assert!(first.iter().all(|chunk| chunk.number < 2), "2,980 bytes");
         for number in [0, 1] {
             let of_it: Vec<Chunk> = (first.iter().copied())
                 .filter(|chunk| chunk.number == number)
@@ -496,7 +496,7 @@ mod tests {
             );
             assert!(!next.is_empty());
         }
-        assert_eq!((outgoing.first(), outgoing.bytes()), (2, 4500));
+        assert_eq!((outgoing.first(), outgoing.bytes()), (2, 3 * 1490));
         assert_eq!(outgoing.numbers(), 3);
     }
 
@@ -587,5 +587,18 @@ mod tests {
         }
         assert_eq!(outgoing.spare.len(), 1, "the longer one is not kept");
         assert_eq!(outgoing.buffer().capacity(), SPARE.1);
+    }
+
+    #[test]
+    fn of_many_buffers_only_some_are_kept() {
+        let mut outgoing = Outgoing::default();
+        let count = 2 * SPARE.0 as u64;
+        for number in 0..count {
+            assert_eq!(push(&mut outgoing, 1, None), number);
+        }
+        for number in 0..count {
+            outgoing.settle(Chunk { number, piece: 0 });
+        }
+        assert_eq!(outgoing.spare.len(), SPARE.0);
     }
 }

@@ -534,4 +534,39 @@ mod tests {
             "of a message that is too long"
         );
     }
+
+    #[test]
+    fn an_acknowledgement_takes_the_room_it_is_given_wherever_it_stands() {
+        let mut received = Received::default();
+        (0..100).for_each(|number| received.insert(1000 * number));
+        let written = |before: usize, room: usize| {
+            let mut out = vec![0; before];
+            put_ack(&mut out, &received, Duration::ZERO, room);
+            let len = out.len() - before;
+            assert!(len <= room, "{len} bytes for {room}");
+            len
+        };
+        for room in ACK_ROOM..100 {
+            assert!(written(0, room) + 2 * varint::MAX_LEN + 3 > room);
+            assert_eq!(written(0, room), written(1000, room), "{room}");
+        }
+    }
+
+    /// An ask is as long as its answer may be, and says what it is: else anybody could make this side send.
+    #[test]
+    fn an_ask_is_no_ask_if_it_is_short_or_says_something_else() {
+        let mut ask = Vec::new();
+        put_ask(&mut ask, (1, 1), 7);
+        ask.truncate(ask.len() - CHECKSUM);
+        let read_sealed = |mut bytes: Vec<u8>| {
+            seal(&mut bytes, 0);
+            read(&bytes).map(|(kind, _)| kind == Datagram::Ask { client: 7 })
+        };
+        assert_eq!(read_sealed(ask.clone()), Ok(true));
+        let mut short = ask.clone();
+        short.pop();
+        assert_eq!(read_sealed(short), Err(Unreadable::Malformed));
+        ask[1] ^= 1;
+        assert_eq!(read_sealed(ask), Err(Unreadable::Malformed));
+    }
 }

@@ -231,4 +231,24 @@ mod tests {
         assert_eq!(until_due(600), 15, "half as long, twice as many");
         assert_eq!([140, 30].map(until_due), [64, 64]);
     }
+
+    #[test]
+    fn what_was_forgotten_once_is_never_taken_again() {
+        let mut received = Received::default();
+        (0..30).for_each(|number| received.insert(number));
+        received.forget_up_to(20);
+        received.forget_up_to(5);
+        assert_eq!(received.ranges().collect::<Vec<_>>(), [(21, 29)]);
+        assert!((0..30).all(|number| received.contains(number)));
+    }
+
+    #[test]
+    fn the_very_first_packet_is_forgotten_too() {
+        let mut received = Received::default();
+        received.insert(0);
+        received.insert(2);
+        received.forget_up_to(0);
+        assert_eq!(received.ranges().collect::<Vec<_>>(), [(2, 2)]);
+        assert!(received.contains(0) && !received.contains(1));
+    }
 }

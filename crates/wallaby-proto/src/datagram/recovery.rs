@@ -802,8 +802,9 @@ mod tests {
     fn what_is_remembered_of_a_peer_that_acknowledges_nothing_is_bounded() {
         let mut side = Side::new();
         side.send(ms(0), 1);
-        for _ in 1..2 * MAX_PACKETS {
+        for sent in 1..2 * MAX_PACKETS {
             assert!(side.recovery.may_acknowledge());
+            assert_eq!(side.recovery.has_room(), sent < MAX_PACKETS, "{sent}");
             side.recovery.handle_sent(ms(1), 20, false, None);
         }
         assert!(!side.recovery.may_acknowledge() && !side.recovery.has_room());
@@ -817,5 +818,77 @@ mod tests {
         side.send(ms(0), 1);
         let never = (side.recovery).handle_ack(ms(1), &ack([1]), |_| (), |_| ());
         assert_eq!(never, Err(NeverSent));
+    }
+
+    #[test]
+    fn two_of_the_longest_datagrams_may_always_be_under_way() {
+        let settings = Settings {
+            datagram: DATAGRAM,
+            unacknowledged: DATAGRAM,
+            ..Settings::default()
+        };
+        let mut window = Window::new(&settings);
+        window.set_datagram(30 * DATAGRAM);
+        assert_eq!(window.size, 60 * DATAGRAM);
+        window.handle_acknowledged(1, ms(1), true);
+        assert_eq!(window.size, 60 * DATAGRAM, "whatever may be unacknowledged");
+        window.handle_lost(ms(1), ms(2));
+        assert_eq!(window.size, 60 * DATAGRAM, "whatever is lost");
+    }
+
+    #[test]
+    fn what_is_acknowledged_beyond_a_window_counts_for_the_next_datagram() {
+        let mut window = Window::new(&Settings {
+            datagram: DATAGRAM,
+            ..Settings::default()
+        });
+        window.handle_lost(ms(0), ms(0));
+        let mut sizes = vec![window.size / DATAGRAM];
+        for _ in 0..3 {
+            window.handle_acknowledged(4 * DATAGRAM as u32, ms(1), true);
+            sizes.push(window.size / DATAGRAM);
+        }
+        assert_eq!(
+            sizes,
+            [5, 5, 6, 7],
+            "8 datagrams for the first, 3 of them over"
+        );
+    }
+
+    #[test]
+    fn of_long_silence_the_first_notice_says_how_large_the_window_was() {
+        let mut window = Window::new(&Settings {
+            datagram: DATAGRAM,
+            ..Settings::default()
+        });
+        (0..3).for_each(|turn| window.collapse(ms(turn)));
+        assert_eq!(window.size, 2 * DATAGRAM);
+        for _ in 0..3 {
+            window.handle_acknowledged(DATAGRAM as u32, ms(10), true);
+        }
+        assert_eq!(window.size, 5 * DATAGRAM, "it doubles up to half of that");
+    }
+
+    #[test]
+    fn what_was_lost_long_ago_is_forgotten() {
+        let mut side = Side::new();
+        side.send(ms(0), 10);
+        side.acknowledge(ms(10), [9]);
+        assert_eq!(side.lost, Vec::from_iter(0..7));
+        side.acknowledge(ms(11), [7, 8]);
+        side.send(ms(12), 1);
+        assert_eq!(side.recovery.packets.len(), 11, "they may come late");
+        side.send(ms(10_000), 1);
+        assert_eq!(side.recovery.packets.len(), 2);
+    }
+
+    #[test]
+    fn where_nothing_overtakes_a_packet_is_missed_after_little_more_than_a_round_trip() {
+        let mut side = Side::new();
+        side.send(ms(0), 2);
+        side.acknowledge(ms(100), [1]);
+        assert_eq!(side.recovery.timeout(), Some(us(112_500)));
+        assert_eq!(side.time_out(us(112_500)), Timeout::Nothing);
+        assert_eq!(side.lost, [0]);
     }
 }

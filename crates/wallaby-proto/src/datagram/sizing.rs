@@ -85,3 +85,28 @@ impl Sizing {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_probe_that_may_be_lost_is_not_repeated_at_once() {
+        let settings = Settings {
+            loopback: 9000,
+            ..Settings::default()
+        };
+        let mut sizing = Sizing::new(&settings, (Ipv4Addr::LOCALHOST, 1).into());
+        let now = Duration::from_secs(1);
+        assert_eq!(sizing.due(now), None, "no message needs it");
+        sizing.want_more();
+        assert_eq!(sizing.due(now), Some(9000));
+        sizing.handle_sent(now, 7);
+        sizing.want_more();
+        let later = [Duration::ZERO, AGAIN / 2, AGAIN - Duration::from_nanos(1)];
+        assert_eq!(later.map(|after| sizing.due(now + after)), [None; 3]);
+        assert_eq!(sizing.due(now + AGAIN), Some(9000));
+    }
+}

@@ -442,3 +442,44 @@ fn read_count(
     }
     Ok(len as usize)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::id::NodeId;
+
+    #[test]
+    fn a_branch_has_ended_with_a_status_if_nothing_else_is_said_of_its_end() {
+        let place = Child {
+            server: Address::Mem("m".into()),
+            node: NodeId::new(1),
+        };
+        let facts = Facts {
+            requests: 0,
+            responses: 3,
+        };
+        let status = |finished, facts, continuation| {
+            let progress = Progress {
+                finished,
+                aborted: false,
+                base: 0,
+                count: 3,
+                children_from: 0,
+                children: vec![],
+                continuation,
+                facts,
+                manifest: None,
+                idle: None,
+                lost: vec![],
+            };
+            progress.status()
+        };
+        assert_eq!(status(true, None, None), Some(2), "the last response");
+        assert_eq!(status(false, None, None), None, "it runs");
+        assert_eq!(status(true, Some(facts), None), None, "with an answer");
+        assert_eq!(status(true, None, Some(place.clone())), None, "elsewhere");
+        assert_eq!(status(false, Some(facts), None), None);
+        assert_eq!(status(false, None, Some(place)), None);
+    }
+}

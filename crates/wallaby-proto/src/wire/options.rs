@@ -514,4 +514,24 @@ mod tests {
             .expect("exactly the limit");
         assert!(metadata.insert("other", "").is_err());
     }
+
+    #[test]
+    fn all_metadata_together_are_bounded() {
+        let read = |each: usize| {
+            let pairs = ["a", "b", "c"].map(|key| (key.to_owned(), "x".repeat(each)));
+            let written = Metadata {
+                pairs: pairs.into(),
+            };
+            let mut out = Vec::new();
+            written.put(&mut out);
+            Metadata::read(&mut Reader::new(&out)).map(|read| read == written)
+        };
+        let most = MAX_METADATA / 3 - 1;
+        assert_eq!(read(most), Ok(true));
+        let error = DecodeError::Malformed {
+            what: "metadata",
+            why: "an empty key or too many bytes",
+        };
+        assert_eq!(read(most + 1), Err(error));
+    }
 }

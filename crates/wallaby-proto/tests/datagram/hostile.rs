@@ -33,7 +33,7 @@ pub(crate) fn checksum(bytes: &[u8]) -> u32 {
 }
 
 /// Makes the checksum of a changed datagram fit again.
-fn reseal(bytes: &mut [u8]) {
+pub(crate) fn reseal(bytes: &mut [u8]) {
     let body = bytes.len() - 4;
     let sum = checksum(&bytes[..body]);
     bytes[body..].copy_from_slice(&sum.to_be_bytes());

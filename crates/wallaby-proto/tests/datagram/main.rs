@@ -8,6 +8,8 @@
 //! | `loss` | repair, congestion, giving up, closing, on networks that lose in known ways |
 //! | `random` | many sides on networks that lose, duplicate, delay and damage, with crashes |
 //! | `hostile` | bytes that nobody would send, and strangers |
+//! | `refused` | that each datagram that is refused is counted, and costs nothing else |
+//! | `full` | what is sent where nothing is acknowledged, and who has his turn |
 //! | `sizing` | longer datagrams to peers on the same host |
 //! | `told` | what a gate and its sessions tell their driver |
 //! | `allocations` | that an exchange allocates nothing |
@@ -18,6 +20,7 @@
 mod allocations;
 #[path = "../common/chance.rs"]
 mod chance;
+mod full;
 #[path = "../protocol/golden.rs"]
 mod golden;
 mod handshake;
@@ -27,6 +30,7 @@ mod loss;
 mod messages;
 mod presence;
 mod random;
+mod refused;
 mod session;
 mod sizing;
 mod told;

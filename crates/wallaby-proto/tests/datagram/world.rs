@@ -121,10 +121,14 @@ impl World {
     pub(crate) fn transmit(&mut self) {
         let mut sent = Vec::new();
         for (&from, gate) in &mut self.gates {
-            let mut bytes = Vec::new();
-            while let Some(transmit) = gate.poll_transmit(self.now, &mut bytes) {
+            // One behind the other, as a driver hands them to the system.
+            let mut all = Vec::new();
+            let mut start = 0;
+            while let Some(transmit) = gate.poll_transmit(self.now, &mut all) {
+                let bytes = all[start..].to_vec();
                 assert_eq!(transmit.len, bytes.len(), "one datagram");
-                let (to, bytes) = (transmit.to, std::mem::take(&mut bytes));
+                start = all.len();
+                let to = transmit.to;
                 sent.push(Flying { to, from, bytes });
             }
         }

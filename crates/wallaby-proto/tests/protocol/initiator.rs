@@ -338,3 +338,107 @@ fn an_answer_that_comes_again_as_a_status_is_told_from_a_duplicate() {
         assert_eq!(initiator.handle_response(&after), Ok(expected));
     }
 }
+
+#[test]
+fn bytes_are_counted_to_the_last_one_and_statuses_cost_none() {
+    let limit = 10;
+    let budgets = Budgets {
+        bytes: limit,
+        ..Budgets::default()
+    };
+    let of = |index, len: usize, status| Response {
+        payload: vec![7; len].into(),
+        status,
+        ..response(&[0], index)
+    };
+    let mut initiator = initiator(budgets);
+    for message in [of(0, 4, false), of(1, 100, true), of(2, 6, false)] {
+        assert_eq!(initiator.handle_response(&message), Ok(Arrival::New));
+    }
+    let again = initiator.handle_response(&of(2, 6, false));
+    assert_eq!(again, Ok(Arrival::Duplicate), "it counts once");
+    let exceeded = Violation::TooManyBytes { limit };
+    assert_eq!(initiator.handle_response(&of(3, 1, false)), Err(exceeded));
+}
+
+#[test]
+fn only_a_status_stands_behind_as_many_responses_as_a_branch_may_have() {
+    let limit = 2;
+    let arrives = |index, status| {
+        let mut initiator = initiator(Budgets {
+            responses: limit,
+            ..Budgets::default()
+        });
+        let message = Response {
+            status,
+            ..response(&[0], index)
+        };
+        initiator.handle_response(&message)
+    };
+    let exceeded = Err(Violation::TooManyResponses { limit });
+    assert_eq!(
+        [0, 1].map(|index| arrives(index, false)),
+        [Ok(Arrival::New); 2]
+    );
+    assert_eq!(arrives(2, true), Ok(Arrival::New));
+    assert_eq!(arrives(2, false), exceeded);
+    assert_eq!([3, 4].map(|index| arrives(index, true)), [exceeded; 2]);
+}
+
+#[test]
+fn a_branch_is_undelivered_if_a_status_has_said_so() {
+    let with = |index, status, undelivered| {
+        let options = Options {
+            undelivered,
+            trace: vec![samples::record(0)],
+            ..Options::default()
+        };
+        Response {
+            status,
+            options: Some(Box::new(options)),
+            ..response(&[0], index)
+        }
+    };
+    let mut initiator = initiator(Budgets::default());
+    let undelivered = |initiator: &Initiator| {
+        let view = initiator.branch_view(&path(&[0])).expect("it was sent");
+        view.undelivered
+    };
+    assert_eq!(initiator.branch_view(&path(&[5])), None);
+    for message in [with(0, true, false), with(1, false, true)] {
+        initiator.handle_response(&message).expect("new");
+        assert!(!undelivered(&initiator), "{message:?}");
+    }
+    initiator
+        .handle_response(&with(2, true, true))
+        .expect("new");
+    assert!(undelivered(&initiator));
+    initiator
+        .handle_response(&with(3, true, false))
+        .expect("new");
+    assert!(undelivered(&initiator), "it stays so");
+}
+
+#[test]
+fn branches_whose_parents_become_known_are_told_once_if_that_is_wanted() {
+    let mut initiator = Initiator::new(call(), token(), Budgets::default());
+    initiator.note_adopted(true);
+    initiator.send().expect("within the budget");
+    initiator.close();
+    initiator
+        .handle_response(&response(&[0, 1], 0))
+        .expect("it overtook its parent");
+    assert!(!initiator.has_adopted());
+    assert_eq!(initiator.take_adopted(), []);
+    initiator.handle_end(&end(&[0], 2, 0)).expect("its parent");
+    assert!(initiator.has_adopted());
+    let mut adopted = initiator.take_adopted();
+    adopted.sort_unstable();
+    assert_eq!(adopted, [path(&[0, 0]), path(&[0, 1])]);
+    assert!(!initiator.has_adopted());
+    assert_eq!(initiator.take_adopted(), []);
+    // Nobody wants to know.
+    initiator.note_adopted(false);
+    initiator.handle_end(&end(&[0, 1], 1, 1)).expect("a parent");
+    assert!(!initiator.has_adopted());
+}

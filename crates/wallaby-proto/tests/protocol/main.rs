@@ -9,6 +9,7 @@
 //! | `transcript` | what the halves of a call say to each other, scenario by scenario |
 //! | `tree` | completion against an independent oracle |
 //! | `initiator` | contradictions and budgets |
+//! | `exactly` | limits to the byte, unknown flags, what a server and a status tell |
 //! | `budgets` | trees that grow without end |
 //! | `seal` | what a seal covers |
 //! | `keep_alive` | half-open connections |
@@ -24,6 +25,7 @@ mod chance;
 mod credit;
 mod doc;
 mod driven;
+mod exactly;
 mod frames;
 mod golden;
 mod handshake;

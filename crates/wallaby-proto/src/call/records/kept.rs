@@ -497,4 +497,45 @@ mod tests {
         assert_eq!(kept.keep(&larger, None), None, "more than all of it");
         assert_eq!(kept.bytes(), HALF + 4 * (ENTRY + COPIED as u64));
     }
+
+    #[test]
+    fn a_half_is_filled_to_its_last_byte() {
+        let mut kept = Kept::new(2 * HALF);
+        let full = ENTRY + COPIED as u64;
+        let count = HALF / full - 1;
+        let rest = HALF - count * full;
+        let mut lens = vec![COPIED; count as usize];
+        lens.extend([rest / 2, rest - rest / 2].map(|cost| (cost - ENTRY) as usize));
+        let all: Vec<Option<u64>> = (lens.iter())
+            .map(|&len| kept.keep(&response(0, vec![1; len]), None))
+            .collect();
+        assert_eq!(kept.bytes(), HALF);
+        let mut restored = response(9, Vec::new());
+        for last in &all {
+            assert!(kept.restore(*last, 0, &mut restored), "{last:?}");
+        }
+        kept.keep(&response(0, Vec::new()), None);
+        assert!(!kept.restore(all[0], 0, &mut restored), "it made room");
+        assert!(kept.restore(all[1], 0, &mut restored));
+    }
+
+    #[test]
+    fn a_status_takes_the_room_of_what_it_stands_for() {
+        let mut kept = Kept::new(2 * HALF);
+        let mut restored = response(9, Vec::new());
+        let large = kept.keep(&response(0, vec![1; (HALF - ENTRY) as usize]), None);
+        kept.replace(large, &response(0, vec![2; 10]));
+        let rest = HALF - (ENTRY + 10);
+        let other = kept.keep(&response(0, vec![3; (rest - ENTRY) as usize]), None);
+        assert_eq!(kept.bytes(), HALF);
+        for last in [large, other] {
+            assert!(kept.restore(last, 0, &mut restored), "both fit");
+        }
+        // One that fills its half on its own.
+        let mut kept = Kept::new(2 * HALF);
+        let small = kept.keep(&response(0, vec![1; 3]), None);
+        kept.replace(small, &response(0, vec![2; (HALF - ENTRY) as usize]));
+        assert!(kept.restore(small, 0, &mut restored));
+        assert_eq!(restored.payload.len() as u64, HALF - ENTRY);
+    }
 }

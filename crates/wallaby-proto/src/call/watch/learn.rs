@@ -322,3 +322,145 @@ impl Watch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::call::watch::{MAX_UNNAMED, WatchSettings};
+    use crate::id::{CallId, NodeId, Path, RequestId, Token};
+    use crate::wire::Budgets;
+
+    const NOW: Duration = Duration::from_secs(1);
+
+    fn node(number: u64) -> NodeId {
+        NodeId::new(number).expect("not zero")
+    }
+
+    fn at(number: u64) -> Location {
+        Location {
+            address: None,
+            node: Some(node(number)),
+        }
+    }
+
+    fn watched(budgets: Budgets) -> (Initiator, Watch) {
+        let call = CallId {
+            initiator: node(1),
+            sequence: 1,
+        };
+        let mut initiator = Initiator::new(call, Token::new(5), budgets);
+        initiator.send().expect("within the budget");
+        initiator.close();
+        let settings = WatchSettings::default();
+        let watch = Watch::new(&mut initiator, settings, [at(1)], NOW);
+        (initiator, watch)
+    }
+
+    /// Somebody at this node says that he runs this request; each hop before has sent a response, which is missing.
+    fn hear(initiator: &mut Initiator, watch: &mut Watch, path: Path, hop: u32, from: u64) {
+        let pong = Pong {
+            call: initiator.call(),
+            relays: 0,
+            token: None,
+            request: RequestId { path, hop },
+            attempt: 0,
+            announced: true,
+            writing: false,
+            evicted: false,
+            progress: Some(Progress {
+                finished: false,
+                aborted: false,
+                base: hop,
+                count: hop,
+                children_from: 0,
+                children: vec![],
+                continuation: None,
+                facts: None,
+                manifest: None,
+                idle: Some(Duration::ZERO),
+                lost: vec![],
+            }),
+        };
+        let source = Source {
+            location: at(from),
+            alone: true,
+        };
+        watch.handle_pong(initiator, &pong, &source, NOW);
+    }
+
+    fn hops(watch: &Watch) -> Vec<Vec<u32>> {
+        let lines = watch.lines.iter();
+        let hops: Vec<Vec<u32>> = lines
+            .map(|line| line.hops.iter().map(|hop| hop.hop).collect())
+            .collect();
+        assert_eq!(watch.hops, hops.iter().map(Vec::len).sum::<usize>());
+        hops
+    }
+
+    #[test]
+    fn a_line_remembers_its_latest_hops_and_no_more_than_it_may() {
+        let (mut initiator, mut watch) = watched(Budgets::default());
+        let path = initiator.initial(0).expect("sent").path;
+        let most = MAX_HOPS as u32;
+        for hop in 0..most {
+            hear(&mut initiator, &mut watch, path, hop, 7);
+        }
+        assert_eq!(hops(&watch), [Vec::from_iter(0..most)]);
+        for hop in most..most + 5 {
+            hear(&mut initiator, &mut watch, path, hop, 7);
+        }
+        assert_eq!(hops(&watch), [Vec::from_iter(5..most + 5)]);
+    }
+
+    #[test]
+    fn all_lines_together_remember_as_many_hops_as_there_may_be_requests() {
+        let (mut initiator, mut watch) = watched(Budgets {
+            requests: 4,
+            ..Budgets::default()
+        });
+        let root = initiator.initial(0).expect("sent").path;
+        for hop in 0..4 {
+            hear(&mut initiator, &mut watch, root, hop, 7);
+        }
+        assert_eq!(hops(&watch), [[0, 1, 2, 3]]);
+        hear(&mut initiator, &mut watch, root, 4, 7);
+        assert_eq!(hops(&watch), [[1, 2, 3, 4]]);
+        // Each line keeps one, whatever others have.
+        let child = root.child(0, initiator.call(), initiator.token());
+        hear(&mut initiator, &mut watch, child, 0, 8);
+        assert_eq!(hops(&watch), [&[1, 2, 3, 4][..], &[0]]);
+        hear(&mut initiator, &mut watch, child, 1, 8);
+        assert_eq!(hops(&watch), [&[1, 2, 3, 4][..], &[1]]);
+        hear(&mut initiator, &mut watch, root, 5, 7);
+        assert_eq!(hops(&watch), [&[2, 3, 4, 5][..], &[1]]);
+    }
+
+    /// A server that says each time that it is another node.
+    #[test]
+    fn nodes_that_are_gone_are_remembered_while_they_are_few() {
+        let (mut initiator, mut watch) = watched(Budgets::default());
+        let path = initiator.initial(0).expect("sent").path;
+        for number in 1..=3 * MAX_UNNAMED as u64 {
+            hear(&mut initiator, &mut watch, path, 0, 100 + number);
+            watch.handle_gone(&initiator, node(100 + number), NOW);
+            let known = watch.gone.len();
+            assert!(known <= MAX_UNNAMED + 1, "{known}");
+            if number <= MAX_UNNAMED as u64 {
+                assert_eq!(known as u64, number);
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_that_nothing_is_at_is_of_no_importance() {
+        let (initiator, mut watch) = watched(Budgets::default());
+        while watch.poll().is_some() {}
+        watch.handle_disconnect(&initiator, node(99), NOW);
+        watch.handle_last_disconnect(&initiator, node(99), NOW);
+        watch.handle_gone(&initiator, node(99), NOW);
+        assert!(watch.poll().is_none() && watch.gone.is_empty());
+        watch.handle_disconnect(&initiator, node(1), NOW);
+        assert!(watch.poll().is_some(), "the request is there");
+    }
+}

@@ -46,3 +46,55 @@ impl Located {
         positions.filter(is_there).copied().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::call::watch::Location;
+
+    fn node(number: usize) -> NodeId {
+        NodeId::new(number as u64).expect("not zero")
+    }
+
+    #[test]
+    fn what_it_holds_is_old_when_it_is_much_more_than_there_are_hops() {
+        for hops in [0, 1, 10, 100] {
+            let mut located = Located::default();
+            let most = 2 * hops + MORE;
+            for number in 1..=most {
+                located.note(node(number), 0);
+                located.note(node(number), 0);
+                assert!(!located.is_old(hops), "{number} for {hops}");
+            }
+            located.note(node(1), 1);
+            assert!(located.is_old(hops), "{hops}");
+        }
+    }
+
+    #[test]
+    fn lines_are_found_at_the_nodes_of_their_hops_as_long_as_they_are_there() {
+        let line = |nodes: &[usize]| {
+            let hop = |(number, at): (u32, &usize)| {
+                let mut hop = Hop::new(number);
+                hop.at = Location {
+                    address: None,
+                    node: Some(node(*at)),
+                };
+                hop
+            };
+            Line {
+                hops: (0..).zip(nodes).map(hop).collect(),
+                ..Line::default()
+            }
+        };
+        let mut lines = [line(&[1, 2]), line(&[2]), line(&[])];
+        let located = Located::new(&lines);
+        let at = |located: &Located, number, lines: &[Line]| located.at(node(number), lines);
+        assert_eq!(at(&located, 1, &lines), [0]);
+        assert_eq!(at(&located, 2, &lines), [0, 1]);
+        assert_eq!(at(&located, 3, &lines), []);
+        lines[0] = line(&[1]);
+        assert_eq!(at(&located, 2, &lines), [1], "the other has moved");
+    }
+}

@@ -84,7 +84,7 @@ pub(super) fn manifest(owner: Path, requests: u32, responses: u32) -> Option<Man
     })
 }
 
-pub(super) fn record(hop: u32) -> TraceRecord {
+pub(crate) fn record(hop: u32) -> TraceRecord {
     TraceRecord {
         request: RequestId {
             path: path(&[0]),

@@ -154,3 +154,51 @@ impl Pace {
             .min(self.window)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(window: u64) -> Pace {
+        let mut pace = Pace::default();
+        pace.open(window);
+        pace
+    }
+
+    #[test]
+    fn parts_are_short_until_much_has_moved_since_the_last_small_message() {
+        let mut pace = open(1 << 30);
+        assert_eq!(pace.next_part(0), Some(PART), "nothing small is about");
+        pace.small_sent();
+        assert_eq!(pace.next_part(0), Some(SHORT_PART));
+        pace.part_arrived(QUIET - 1);
+        assert_eq!(pace.next_part(0), Some(SHORT_PART));
+        pace.part_arrived(1);
+        assert_eq!(pace.next_part(0), Some(PART));
+    }
+
+    #[test]
+    fn no_part_leaves_when_as_many_bytes_are_under_way_as_are_granted() {
+        let mut pace = open(1000);
+        pace.part_sent(999);
+        assert!(pace.next_part(0).is_some());
+        pace.part_sent(1);
+        assert_eq!(pace.next_part(0), None);
+        pace.granted(1).expect("a window holds it");
+        assert!(pace.next_part(0).is_some());
+    }
+
+    #[test]
+    fn a_round_trip_is_timed_until_its_part_is_granted_anew() {
+        let mut pace = open(1000);
+        pace.part_sent(10);
+        assert!(!pace.is_timing(), "the time was not told");
+        pace.set_time(Duration::from_secs(1));
+        pace.part_sent(10);
+        assert!(pace.is_timing());
+        pace.granted(19).expect("a window holds it");
+        assert!(pace.is_timing(), "a byte is missing");
+        pace.granted(1).expect("a window holds it");
+        assert!(!pace.is_timing());
+    }
+}

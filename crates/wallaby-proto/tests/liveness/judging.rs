@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use wallaby_proto::call::clock::Clock;
-use wallaby_proto::call::initiator::Violation;
-use wallaby_proto::call::watch::{Executed, FailureKind, Source, WatchSettings};
-use wallaby_proto::wire::{End, PingSettings, Progress, Response};
+use wallaby_proto::call::initiator::{Initiator, Violation};
+use wallaby_proto::call::watch::{Action, Executed, FailureKind, Source, Watch, WatchSettings};
+use wallaby_proto::wire::{Budgets, End, PingSettings, Progress, Response};
 use wallaby_proto::{Address, Status};
 
 use crate::desk::{
-    Desk, NOWHERE, at, call, child, continued, ended, facts, location, node, pong, response,
-    running, token,
+    Desk, NOWHERE, PERIOD, at, call, child, continued, ended, facts, location, node, pong,
+    response, running, token,
 };
 
 fn settings() -> WatchSettings {
@@ -875,4 +875,50 @@ fn a_second_execution_has_the_same_children() {
     assert!(!desk.initiator.is_complete());
     desk.response(5, "0", 0, false, None);
     assert!(desk.initiator.is_complete());
+}
+
+/// Nothing else says so: no manifest, no pong, no end.
+#[test]
+fn an_answer_alone_and_an_end_alone_tell_of_execution() {
+    let mut desk = Desk::after(|initiator| {
+        let arrived = initiator.handle_response(&response("0", 0, false, None));
+        arrived.expect("as the protocol says");
+    });
+    desk.until(600);
+    let failure = desk.failure.expect("it is silent");
+    assert_eq!(failure.executed, Executed::Executed);
+    let mut desk = Desk::after(|initiator| {
+        let end = End {
+            call: call(),
+            relays: 0,
+            token: None,
+            request: at("0"),
+            facts: facts(0, 2),
+            manifest: None,
+            options: None,
+        };
+        initiator.handle_end(&end).expect("as the protocol says");
+    });
+    desk.until(600);
+    let failure = desk.failure.expect("two responses are lost");
+    assert_eq!(failure.executed, Executed::Executed);
+}
+
+/// That one request of several was not delivered says nothing of the others.
+#[test]
+fn what_was_sent_besides_may_have_been_executed() {
+    let mut initiator = Initiator::new(call(), token(), Budgets::default());
+    for _ in 0..2 {
+        initiator.send().expect("within the budget");
+    }
+    initiator.close();
+    let now = Duration::from_millis(PERIOD);
+    let servers = [location(1), location(2)];
+    let mut watch = Watch::new(&mut initiator, settings(), servers, now);
+    watch.fail(&mut initiator, at("1"), FailureKind::Undelivered, now);
+    let failure = std::iter::from_fn(|| watch.poll()).find_map(|action| match action {
+        Action::Failed(failure) => Some(failure),
+        _ => None,
+    });
+    assert_eq!(failure.expect("it failed").executed, Executed::Unknown);
 }

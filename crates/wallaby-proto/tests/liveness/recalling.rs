@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Action, Session};
-use wallaby_proto::wire::Request;
+use wallaby_proto::call::records::{Action, RecordLimits, Session};
+use wallaby_proto::wire::{PingSettings, Request};
 use wallaby_proto::{Facts, Manifest};
 
 use crate::desk::{at, child, node, token};
@@ -159,4 +159,32 @@ fn a_time_that_comes_nearer_is_told_once() {
     let forgotten = limits().ping.gc_timeout();
     assert_eq!(shelf.records.take_sooner(), Some(forgotten));
     assert_eq!(shelf.records.take_sooner(), None, "it was told");
+}
+
+/// Short times are left out: up to an eighth of a ping period, and less the deeper the hop.
+#[test]
+fn a_delegation_carries_how_long_the_initiator_was_not_heard_unless_that_is_short() {
+    let period = 80;
+    let mut shelf = Shelf::with(RecordLimits {
+        ping: PingSettings {
+            period: Duration::from_millis(period),
+            timeout: Duration::from_millis(5 * period),
+        },
+        ..RecordLimits::default()
+    });
+    let deep = Request {
+        depth: 1,
+        ..request(2, "0.0")
+    };
+    let (first, deeper) = (shelf.accept(request(1, "0")), shelf.accept(deep));
+    let mut quiet = |after: u64| {
+        shelf.now = after;
+        let now = shelf.time();
+        [&first, &deeper].map(|handled| shelf.records.quiet(handled.ticket, now))
+    };
+    let ms = |time| Some(Duration::from_millis(time));
+    assert_eq!(quiet(5), [None, None]);
+    assert_eq!(quiet(6), [None, ms(6)]);
+    assert_eq!(quiet(10), [None, ms(10)]);
+    assert_eq!(quiet(11), [ms(11), ms(11)]);
 }

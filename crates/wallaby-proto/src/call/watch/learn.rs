@@ -463,4 +463,150 @@ mod tests {
         watch.handle_disconnect(&initiator, node(1), NOW);
         assert!(watch.poll().is_some(), "the request is there");
     }
+
+    fn pong(initiator: &Initiator, number: u32, progress: Progress) -> Pong {
+        let path = initiator.initial(0).expect("sent").path;
+        Pong {
+            call: initiator.call(),
+            relays: 0,
+            token: None,
+            request: RequestId { path, hop: number },
+            attempt: 0,
+            announced: false,
+            writing: false,
+            evicted: false,
+            progress: Some(progress),
+        }
+    }
+
+    /// What a request that runs and has sent nothing says, with children from this number on.
+    fn listing(children_from: u32, children: usize) -> Progress {
+        let child = Child {
+            server: crate::Address::Mem("m".into()),
+            node: Some(node(9)),
+        };
+        Progress {
+            finished: false,
+            aborted: false,
+            base: 0,
+            count: 0,
+            children_from,
+            children: vec![child; children],
+            continuation: None,
+            facts: None,
+            manifest: None,
+            idle: Some(Duration::ZERO),
+            lost: vec![],
+        }
+    }
+
+    fn at_first() -> Source {
+        Source {
+            location: at(1),
+            alone: true,
+        }
+    }
+
+    #[test]
+    fn a_page_that_comes_late_does_not_end_the_list() {
+        let finished = |from, children| Progress {
+            finished: true,
+            facts: None,
+            ..listing(from, children)
+        };
+        let after_a_page = |then: &[Progress]| {
+            let (mut initiator, mut watch) = watched(Budgets::default());
+            for progress in [&[listing(0, MAX_CHILDREN)], then].concat() {
+                let pong = pong(&initiator, 0, progress);
+                watch.handle_pong(&mut initiator, &pong, &at_first(), NOW);
+            }
+            let line = &watch.lines[0];
+            (line.hops[0].more, line.listed as usize - MAX_CHILDREN)
+        };
+        assert_eq!(after_a_page(&[]), (true, 0), "a full page");
+        assert_eq!(after_a_page(&[listing(0, 10)]), (true, 0), "an earlier one");
+        assert_eq!(after_a_page(&[finished(0, 10)]), (true, 0), "that too");
+        assert_eq!(after_a_page(&[listing(0, 0)]), (true, 0), "one of nothing");
+        assert_eq!(
+            after_a_page(&[finished(0, 0)]),
+            (false, 0),
+            "there are no more"
+        );
+        let next = listing(MAX_CHILDREN as u32, 5);
+        assert_eq!(after_a_page(&[next]), (false, 5), "the last");
+    }
+
+    #[test]
+    fn a_child_that_is_looked_for_is_until_a_list_must_have_named_it() {
+        let wanted_after = |progress: Progress| {
+            let (mut initiator, mut watch) = watched(Budgets::default());
+            watch.lines[0].wanted = Some(3);
+            let pong = pong(&initiator, 0, progress);
+            watch.handle_pong(&mut initiator, &pong, &at_first(), NOW);
+            watch.lines[0].wanted
+        };
+        assert_eq!(wanted_after(listing(0, 0)), Some(3), "it names nobody yet");
+        assert_eq!(wanted_after(listing(5, 2)), Some(3), "others");
+        assert_eq!(wanted_after(listing(0, 5)), None);
+        let finished = Progress {
+            finished: true,
+            ..listing(0, 0)
+        };
+        assert_eq!(wanted_after(finished), None, "it never will");
+    }
+
+    #[test]
+    fn a_branch_that_went_on_elsewhere_did_whatever_comes_late() {
+        let (mut initiator, mut watch) = watched(Budgets::default());
+        let child = listing(0, 1).children.pop();
+        let went_on = Progress {
+            finished: true,
+            aborted: true,
+            count: 1,
+            continuation: child,
+            idle: None,
+            ..listing(0, 0)
+        };
+        for progress in [went_on, listing(0, 0)] {
+            let pong = pong(&initiator, 0, progress);
+            watch.handle_pong(&mut initiator, &pong, &at_first(), NOW);
+            let hop = &watch.lines[0].hops[0];
+            assert!(hop.continued && hop.aborted && hop.state == State::Ended);
+        }
+    }
+
+    #[test]
+    fn hops_that_have_nothing_to_tell_any_more_do_not_count() {
+        let (mut initiator, mut watch) = watched(Budgets::default());
+        for number in [0, 1, 5] {
+            let pong = pong(&initiator, number, listing(0, 0));
+            watch.handle_pong(&mut initiator, &pong, &at_first(), NOW);
+            assert_eq!(hops(&watch), [[number]]);
+        }
+        // Two more, each of which has sent a response that is missing.
+        let path = initiator.initial(0).expect("sent").path;
+        for hop in [6, 7] {
+            hear(&mut initiator, &mut watch, path, hop, 7);
+        }
+        assert_eq!(hops(&watch), [[5, 6, 7]]);
+        watch.begin_attempt(&mut initiator, 0, 1, NOW);
+        assert_eq!(hops(&watch), [[]; 1], "nothing is known of another attempt");
+    }
+
+    /// It may have said so before its end; one that was never reached may be beyond this endpoint's reach.
+    #[test]
+    fn what_others_pass_on_of_a_node_that_was_met_does_not_bring_it_back() {
+        for (was_met, is_gone) in [(false, false), (true, true)] {
+            let (mut initiator, mut watch) = watched(Budgets::default());
+            watch.handle_not_found(&initiator, node(1), NOW);
+            if was_met {
+                watch.handle_gone(&initiator, node(1), NOW);
+            }
+            assert!(watch.gone.contains_key(&node(1)));
+            let passed_on = pong(&initiator, 0, listing(0, 0));
+            watch.handle_pong(&mut initiator, &passed_on, &Source::default(), NOW);
+            assert_eq!(watch.gone.contains_key(&node(1)), is_gone);
+            assert_eq!(watch.beyond.contains(&node(1)), !is_gone);
+        }
+    }
 }

@@ -139,4 +139,17 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn who_is_as_late_as_that_is_punctual() {
+        let due = Duration::from_secs(1);
+        let mut clock = Clock::default();
+        clock.arm(Some(due));
+        assert_eq!(clock.turn(due + PUNCTUAL), due + PUNCTUAL);
+        let later = due + PUNCTUAL + Duration::from_nanos(1);
+        let mut clock = Clock::default();
+        clock.arm(Some(due));
+        assert_eq!(clock.turn(later), due, "it stood still");
+        assert_eq!(clock.raw(due), later);
+    }
 }

@@ -143,12 +143,15 @@ fn a_session_counts_every_byte_that_it_sends() {
         ..Settings::default()
     };
     let mut world = World::new(1, Network::default());
-    for end in [101, 102] {
+    for end in [101, 102, 103] {
         world.start(end, end, Limits::default(), settings);
     }
     let now = world.now;
     world.start_log();
-    let dialled = world.gate(101).dial(now, address(102), None).expect("room");
+    let [first, dialled] = [103, 102].map(|to| {
+        let gate = world.gate(101);
+        gate.dial(now, address(to), None).expect("room")
+    });
     // The first two asks are lost.
     let until = now + Duration::from_millis(150);
     world.cut.insert((address(101), address(102)), until);
@@ -156,14 +159,18 @@ fn a_session_counts_every_byte_that_it_sends() {
         let until = world.now + LATER;
         while world.step(until) {}
         world.now = until;
-        let session = world.gate(101).session(dialled).expect("open");
-        let mut message = request(node(101), sequence, vec![7; 20_000].into());
-        session.send_request(&mut message, &method()).expect("room");
+        // The other session's datagrams stand before those of this one.
+        for id in [first, dialled] {
+            let session = world.gate(101).session(id).expect("open");
+            let mut message = request(node(101), sequence, vec![7; 20_000].into());
+            session.send_request(&mut message, &method()).expect("room");
+        }
     }
     let until = world.now + LATER;
     while world.step(until) {}
     let log = world.take_log();
-    let sent = log.iter().filter(|sent| sent.from == address(101));
+    let ends = (address(101), address(102));
+    let sent = (log.iter()).filter(|sent| (sent.from, sent.to) == ends);
     assert!(sent.clone().any(|sent| sent.bytes.len() > 20_000));
     let bytes: usize = sent.map(|sent| sent.bytes.len()).sum();
     let counters = world.gate(101).session(dialled).expect("open").counters();
@@ -242,4 +249,94 @@ fn sessions_are_spread_over_a_table_by_their_ids() {
     let hashes = [of(&[1, 2]), of(&[2, 1]), of(&[3, 1]), of(&[1, 3]), of(&[])];
     let different: std::collections::BTreeSet<u64> = hashes.into();
     assert_eq!(different.len(), hashes.len());
+}
+
+/// What is in a datagram does not depend on what stands before it.
+#[test]
+fn a_datagram_is_the_same_wherever_it_is_written() {
+    let sent = |before: usize| {
+        let (mut world, at_1, _) = pair();
+        for sequence in 1..=3 {
+            send(&mut world, at_1, sequence, 7000).expect("room");
+        }
+        let now = world.now;
+        std::iter::from_fn(|| {
+            let mut out = vec![0; before];
+            let transmit = world.gate(1).poll_transmit(now, &mut out)?;
+            let datagram = out.split_off(before);
+            assert_eq!(transmit.len, datagram.len());
+            Some(datagram)
+        })
+        .collect::<Vec<_>>()
+    };
+    let fresh = sent(0);
+    assert!(fresh.len() > 5);
+    for before in [1, 1000, 9000] {
+        assert!(sent(before) == fresh, "behind {before} bytes");
+    }
+}
+
+#[test]
+fn who_was_congested_hears_once_that_he_may_go_on() {
+    let settings = Settings {
+        unacknowledged: 1000,
+        ..Settings::default()
+    };
+    let mut world = World::pair(Network::default(), settings);
+    let (at_1, _) = world.open();
+    let session = world.gate(1).session(at_1).expect("open");
+    let message = response(node(3), 1, vec![7; 1000].into());
+    session.send_response(&message, false).expect("room");
+    assert!(!session.takes_output());
+    let (events, _) = world.pass(LATER);
+    assert!(
+        matches!(events[..], [(id, Ok(Event::Credit))] if id == at_1),
+        "{events:?}"
+    );
+    assert!(world.gate(1).session(at_1).expect("open").takes_output());
+}
+
+/// A client that has just learnt who the server is, and what it sends then: all of it says once more who asks.
+fn opening(loopback: usize, len: usize) -> (World, Vec<Vec<u8>>) {
+    let settings = Settings {
+        loopback,
+        ..Settings::default()
+    };
+    let mut world = World::new(1, Network::default());
+    for end in [101, 102] {
+        world.start(end, end, Limits::default(), settings);
+    }
+    let now = world.now;
+    let gate = world.gate(101);
+    let dialled = gate.dial(now, address(102), None).expect("room");
+    while world.events(101).is_empty() {
+        assert!(world.step(now + LATER), "a challenge comes");
+    }
+    world.start_log();
+    let session = world.gate(101).session(dialled).expect("it is known");
+    let mut message = request(node(101), 1, vec![7; len].into());
+    session.send_request(&mut message, &method()).expect("room");
+    let log = world.take_log();
+    let sent = log.into_iter().map(|sent| sent.bytes).collect();
+    (world, sent)
+}
+
+#[test]
+fn a_first_message_leaves_in_pieces_beside_the_hello_unless_they_were_too_many() {
+    const OPEN: u8 = 3;
+    for (len, at_once) in [(100, true), (5000, true), (60_000, false)] {
+        for loopback in [Settings::default().datagram, LOOPBACK_DATAGRAM] {
+            let (mut world, sent) = opening(loopback, len);
+            assert!(
+                sent.iter()
+                    .all(|bytes| bytes[0] == OPEN && bytes.len() <= 1200)
+            );
+            let bytes: usize = sent.iter().map(Vec::len).sum();
+            assert_eq!(bytes > len, at_once, "{bytes} bytes for {len}");
+            let until = world.now + LATER;
+            while world.step(until) {}
+            let is_message = |event: &_| matches!(event, (_, Ok(Event::Message(_))));
+            assert!(world.events(102).iter().any(is_message), "{len}");
+        }
+    }
 }

@@ -65,7 +65,8 @@ fn each_packet_that_is_refused_counts_once_for_its_reason() {
         let now = world.now;
         let damaged = Bytes::copy_from_slice(&numbered(99, &[0; 8]));
         world.gate(2).handle_datagram(now, address(1), damaged);
-        // A message that ends before its length.
+        // A kind of datagram that there is not, and a message that ends before its length.
+        give(&mut world, address(1), &[0x77; 20]);
         give(&mut world, address(1), &numbered(50 + count, &[0x10, 9]));
         // The first packet once more.
         give(&mut world, address(1), &numbered(0, &[0]));
@@ -77,7 +78,8 @@ fn each_packet_that_is_refused_counts_once_for_its_reason() {
         unknown[5] ^= 0xff;
         give(&mut world, address(1), &unknown);
         let count = u64::from(count);
-        assert_eq!(counted(&mut world, before), [count; 6]);
+        let expected = [count, 2 * count, count, count, count, count];
+        assert_eq!(counted(&mut world, before), expected);
     }
     world.pass(LATER);
     send(&mut world, at_1, 2);
@@ -121,6 +123,7 @@ fn a_challenge_counts_only_from_where_it_was_asked_for_and_who_asked() {
     let (mut world, dialled, challenge) = challenged();
     let now = world.now;
     let bytes = Bytes::from(challenge.bytes);
+    assert_eq!(world.gate(2).counters().sent, 1, "the challenge");
     for count in 1..=2 {
         let client = world.gate(1);
         client.handle_datagram(now, address(77), bytes.clone());

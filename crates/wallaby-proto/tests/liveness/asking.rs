@@ -4,7 +4,7 @@ use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::wire::{MAX_CHILDREN, Progress};
 
 use crate::desk::{
-    Desk, NOWHERE, at, child, continued, ended, facts, node, pong, response, running,
+    Desk, NOWHERE, PERIOD, at, child, continued, ended, facts, node, pong, response, running,
 };
 
 #[test]
@@ -429,4 +429,20 @@ fn hops_are_bounded() {
     }
     desk.pong(1, "0+4294967295", continued(0, 1));
     assert!(desk.failure.is_none());
+}
+
+/// The next hint is believed when a period has passed, not before.
+#[test]
+fn a_hint_is_believed_once_a_period() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", ended(0, 2));
+    let mut hint = |time: u64| {
+        desk.now = time;
+        let now = desk.time();
+        desk.watch.handle_disconnect(&desk.initiator, node(10), now);
+        desk.actions().len()
+    };
+    assert_eq!(hint(110), 1);
+    assert_eq!([111, 209].map(&mut hint), [0, 0]);
+    assert_eq!(hint(110 + PERIOD), 1);
 }

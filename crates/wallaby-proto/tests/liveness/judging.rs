@@ -922,3 +922,24 @@ fn what_was_sent_besides_may_have_been_executed() {
     });
     assert_eq!(failure.expect("it failed").executed, Executed::Unknown);
 }
+
+/// The status of a later execution contradicts an answer only where there was one.
+#[test]
+fn a_status_where_nothing_was_answered_before_is_no_violation() {
+    let mut desk = retrying();
+    desk.response(1, "0", 0, false, None);
+    desk.until(700);
+    let now = desk.time();
+    desk.watch
+        .sent(&mut desk.initiator, at("0"), location(5), now);
+    desk.actions();
+    let mut refused = pong(
+        at("0"),
+        Some(Progress {
+            facts: None,
+            ..ended(0, 2)
+        }),
+    );
+    refused.attempt = 1;
+    assert_eq!(failed(&desk.hear(5, refused)), None);
+}

@@ -5,7 +5,7 @@ use wallaby_proto::call::records::{Admission, Session};
 use wallaby_proto::call::server::Outbound;
 use wallaby_proto::wire::{Child, Ping, Pong, Progress};
 
-use crate::desk::{child, node, running, token};
+use crate::desk::{call, child, node, running, token};
 use crate::shelf::{Shelf, abort, origin, ping, request};
 
 /// A server that handled request 0 of call 1: it delegated to server 3, then to 4.
@@ -148,4 +148,24 @@ fn answers_leave_by_the_way_that_is_nearest_to_the_initiator() {
     assert_eq!(shelf.records.way_back(call, token()), Some(Session(6)));
     let forged = Token::new(666);
     assert_eq!(shelf.records.way_back(call, forged), None, "another call");
+}
+
+/// Of a place that is a digest only its own parent can tell whose child it is.
+#[test]
+fn a_ping_goes_on_to_a_child_whose_place_is_a_digest() {
+    let deep = vec!["0"; 20].join(".");
+    let mut shelf = Shelf::new();
+    let sequence = call().sequence;
+    let mut handled = shelf.accept(request(sequence, &deep));
+    let mut sent: Vec<Outbound<u64>> = Vec::new();
+    sent.extend(handled.server.delegate(3, "three".into()));
+    sent.extend(handled.server.delegate(4, "four".into()));
+    sent.extend(handled.server.flush());
+    sent.push(handled.server.finish(None));
+    shelf.release(handled.ticket, sent, 0);
+    let mut towards = |below: &str| onward(&mut shelf, &ping(sequence, &(deep.clone() + below)));
+    assert_eq!(towards(".0"), Some(child(3)));
+    assert_eq!(towards(".1"), Some(child(4)));
+    assert_eq!(towards(".2"), None, "no such child");
+    assert_eq!(towards(".1.0"), None, "nobody can tell");
 }

@@ -23,6 +23,7 @@ fn answers_leave_in_order_when_there_is_a_way_to_their_initiator() {
         let put = waiting.put(node(initiator), 10, what, at(second));
         put.expect("there is room");
     }
+    assert!(!waiting.is_empty());
     assert_eq!(waiting.take(node(3)), None);
     assert_eq!(waiting.take(node(1)), Some("a"));
     assert_eq!(waiting.take(node(1)), Some("c"));

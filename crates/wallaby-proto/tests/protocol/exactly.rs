@@ -12,7 +12,7 @@ use wallaby_proto::{Code, RequestId, Status};
 use crate::frames::with_body;
 use crate::limits::request;
 use crate::pair::{Pair, hello, method, written};
-use crate::samples::{alice, all, bob};
+use crate::samples::{self, alice, all, bob};
 use crate::vectors;
 
 /// How many bytes may wait in a connection's output.
@@ -278,8 +278,8 @@ fn flags_that_are_not_known_are_refused() {
             // The flags come first, as an integer of one or two bytes.
             let body = &frame[4..];
             let two = body[0] >= 0x80;
-            let known = u64::from(body[0] & 0x7f)
-                | u64::from(body[usize::from(two)]) * 128 * u64::from(two);
+            let high = if two { u64::from(body[1]) << 7 } else { 0 };
+            let known = u64::from(body[0] & 0x7f) | high;
             let mut flags = known | 1 << bit;
             let mut changed = Vec::new();
             while flags >= 0x80 {
@@ -384,4 +384,19 @@ fn where_nothing_is_stated_a_branch_answers_as_often_as_the_default_says() {
         server.flush();
     }
     assert!(server.afford_answer(1).is_err());
+}
+
+#[test]
+fn the_end_of_a_traced_branch_brings_its_record() {
+    let mut traced = wallaby_proto::wire::Request {
+        traced: true,
+        ..request(0)
+    };
+    let mut server: Server<u64> = Server::new(&mut traced);
+    let record = samples::record(0);
+    let Outbound::End(end) = server.finish(Some(record.clone())) else {
+        panic!("nothing was sent before")
+    };
+    let options = end.options.expect("a trace");
+    assert_eq!(options.trace, [record]);
 }

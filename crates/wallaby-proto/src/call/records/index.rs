@@ -236,4 +236,19 @@ mod tests {
         }
         assert_eq!(index.buckets.len + index.before.len, kept.len());
     }
+
+    #[test]
+    fn what_was_there_before_it_grew_is_moved_soon() {
+        let mut index = Index::default();
+        let (mut len, mut since) = (0, 0);
+        for slot in 0..2_000 {
+            index.insert(u64::from(slot) << 3, slot);
+            since += 1;
+            if index.buckets.all.len() != len {
+                (len, since) = (index.buckets.all.len(), 1);
+            }
+            let moved = since * MOVED;
+            assert!(index.before.all.is_empty() || moved < index.before.all.len());
+        }
+    }
 }

@@ -5,7 +5,7 @@ mod way;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub(crate) use way::{Way, ask_for_ways, receive, send};
+pub(crate) use way::{Bound, Way};
 
 /// How long a receiver waits after an error: one that stays must not keep a core busy.
 pub(crate) const AFTER_ERROR: Duration = Duration::from_millis(1);

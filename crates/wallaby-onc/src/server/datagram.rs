@@ -152,7 +152,7 @@ impl Port {
         }
         let mut seen = self.seen();
         let key = seen.key(way.peer, xid, call);
-        match seen.begin(key, Instant::now()) {
+        match seen.begin(key, Instant::now) {
             Verdict::New => Ok(Some(key)),
             known => Err(known),
         }

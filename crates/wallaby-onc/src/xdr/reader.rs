@@ -105,9 +105,12 @@ impl Reader {
     /// # Errors
     /// The bytes end.
     pub fn u32(&mut self) -> Result<u32, DecodeError> {
-        self.need(4)?;
+        let Some(value) = self.bytes.first_chunk().copied() else {
+            return Err(self.ended(4));
+        };
+        self.bytes.advance(4);
         self.offset += 4;
-        Ok(self.bytes.get_u32())
+        Ok(u32::from_be_bytes(value))
     }
 
     /// Eight bytes: `unsigned hyper`.
@@ -275,10 +278,14 @@ impl Reader {
     }
 
     fn need(&self, needed: usize) -> Result<(), DecodeError> {
-        let left = self.left();
-        if left < needed {
-            return Err(self.error(Malformed::Ended { needed, left }));
+        match self.left() < needed {
+            true => Err(self.ended(needed)),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    fn ended(&self, needed: usize) -> DecodeError {
+        let left = self.left();
+        self.error(Malformed::Ended { needed, left })
     }
 }

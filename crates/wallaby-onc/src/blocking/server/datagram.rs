@@ -19,13 +19,13 @@ use crate::message::{AcceptError, BadMessage, Body, Call, Denial, Message, Reply
 use crate::peer::{Origin, Peer};
 use crate::server::counters::count;
 use crate::server::seen::{Key, Limits, Seen, Verdict};
-use crate::udp::{self, Way};
+use crate::udp::{self, Bound, Way};
 
 /// A socket, and the calls that came over it of late.
 #[derive(Debug)]
 pub(super) struct Port {
     socket: UdpSocket,
-    local: SocketAddr,
+    bound: Bound,
     seen: Mutex<Seen>,
     /// Threads that wait for a datagram, or are about to.
     receiving: AtomicUsize,
@@ -45,10 +45,9 @@ struct Patience {
 impl Port {
     pub(super) fn bind(address: SocketAddr, options: &ServerOptions) -> io::Result<Arc<Self>> {
         let socket = UdpSocket::bind(address)?;
-        udp::ask_for_ways(&socket, address)?;
         socket.set_read_timeout(Some(settable(options.keep_workers)))?;
         Ok(Arc::new(Self {
-            local: socket.local_addr()?,
+            bound: Bound::new(&socket, address, socket.local_addr()?)?,
             socket,
             seen: Mutex::new(Seen::new(Limits {
                 replies: options.max_kept_replies,
@@ -65,7 +64,7 @@ impl Port {
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.bound.local_addr()
     }
 
     /// Wakes all who wait for a datagram.
@@ -132,7 +131,7 @@ fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
     let _runtime = shared.runtime.as_ref().map(|runtime| runtime.enter());
     BUFFER.with_borrow_mut(|buffer| {
         while !shared.is_over() {
-            match udp::receive(&port.socket, port.local, room(buffer)) {
+            match port.bound.receive(&port.socket, room(buffer)) {
                 Ok((length, way)) => {
                     pause(shared, port, || {
                         handle(shared, port, received(buffer, length), way);
@@ -229,14 +228,14 @@ fn recognize(
     }
     let mut seen = port.seen();
     let key = seen.key(way.peer, xid, call);
-    match seen.begin(key, Instant::now()) {
+    match seen.begin(key, Instant::now) {
         Verdict::New => Ok(Some(key)),
         known => Err(known),
     }
 }
 
 fn send(shared: &Shared, port: &Port, reply: &[u8], way: Way) {
-    if udp::send(&port.socket, reply, way).is_err() {
+    if port.bound.send(&port.socket, reply, way).is_err() {
         count(&shared.counters.unsent_replies);
     }
 }

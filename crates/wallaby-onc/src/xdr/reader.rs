@@ -104,6 +104,7 @@ impl Reader {
     ///
     /// # Errors
     /// The bytes end.
+    #[inline]
     pub fn u32(&mut self) -> Result<u32, DecodeError> {
         let Some(value) = self.bytes.first_chunk().copied() else {
             return Err(self.ended(4));

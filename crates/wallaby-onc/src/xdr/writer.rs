@@ -34,6 +34,7 @@ impl Writer {
     }
 
     /// Four bytes: `unsigned int`.
+    #[inline]
     pub fn u32(&mut self, value: u32) {
         self.put(&value.to_be_bytes());
     }
@@ -148,6 +149,7 @@ impl Writer {
         written
     }
 
+    #[inline]
     fn put(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -157,6 +159,7 @@ impl Writer {
     }
 
     /// Room for so many bytes more.
+    #[inline]
     fn make_room(&mut self, more: usize) {
         // It would begin with a few bytes and double them, which costs more than to write most messages.
         let more = match self.bytes.capacity() {

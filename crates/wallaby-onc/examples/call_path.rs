@@ -85,8 +85,22 @@ async fn run_on_tokio(transport: &str, argument: Vec<u8>, times: u32, to: Socket
     let options = client::Options::default();
     // In tasks, as programs mostly call: what a runtime waits for itself costs more.
     match transport {
-        "udp" => spawn(call(UdpChannel::connect(to, options).await?, argument, times)).await?,
-        _ => spawn(call(TcpChannel::connect(to, options).await?, argument, times)).await?,
+        "udp" => {
+            spawn(call(
+                UdpChannel::connect(to, options).await?,
+                argument,
+                times,
+            ))
+            .await?
+        }
+        _ => {
+            spawn(call(
+                TcpChannel::connect(to, options).await?,
+                argument,
+                times,
+            ))
+            .await?
+        }
     }
 }
 
@@ -109,7 +123,9 @@ fn main() -> Result {
     let (times, bytes) = (calls.parse()?, vec![7; argument(4)?.parse()?]);
     let (serving, to) = match args().nth(5) {
         Some(address) => (None, address.parse()?),
-        None => runtime.block_on(serve(&form, &transport)).map(|(server, address)| (Some(server), address))?,
+        None => runtime
+            .block_on(serve(&form, &transport))
+            .map(|(server, address)| (Some(server), address))?,
     };
     match form.as_str() {
         "tokio" => runtime.block_on(run_on_tokio(&transport, bytes, times, to))?,

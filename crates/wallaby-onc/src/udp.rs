@@ -1,10 +1,14 @@
 //! What fits into a datagram, and what receivers of them have in common.
 
+mod buffer;
+mod socket;
 mod way;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub(crate) use buffer::Buffer;
+pub(crate) use socket::Socket;
 pub(crate) use way::{Bound, Way};
 
 /// How long a receiver waits after an error: one that stays must not keep a core busy.

@@ -201,7 +201,9 @@ fn checksum(bytes: &[u8], secret: u64) -> u64 {
 
 /// Written out: this runs over all that arrives over UDP.
 fn mix(lanes: &mut [u64; 4], block: &[u8; BLOCK]) {
-    let ([a, b, c, d], []) = block.as_chunks() else { return };
+    let ([a, b, c, d], []) = block.as_chunks() else {
+        return;
+    };
     lanes[0] = mixed(lanes[0], a);
     lanes[1] = mixed(lanes[1], b);
     lanes[2] = mixed(lanes[2], c);

@@ -29,7 +29,11 @@ pub(crate) struct Bound {
 
 impl Bound {
     /// Of a socket that was bound to `asked`, a port that is free included.
-    pub(crate) fn new(socket: &impl AsFd, asked: SocketAddr, local: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn new(
+        socket: &impl AsFd,
+        asked: SocketAddr,
+        local: SocketAddr,
+    ) -> io::Result<Self> {
         let is_told = is_several(asked.ip());
         match asked {
             _ if !is_told => {}

@@ -57,6 +57,7 @@ impl Reader {
 
     /// How many bytes are left.
     #[must_use]
+    #[inline]
     pub fn left(&self) -> usize {
         self.bytes.len()
     }
@@ -129,8 +130,12 @@ impl Reader {
     ///
     /// # Errors
     /// The data is longer, or the bytes end.
+    #[inline]
     pub fn opaque(&mut self, limit: Option<u32>) -> Result<Bytes, DecodeError> {
         let length = self.length(limit)? as usize;
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
         self.need(length.saturating_add(padding(length)))?;
         let data = self.bytes.split_to(length);
         self.bytes.advance(padding(length));
@@ -269,6 +274,7 @@ impl Reader {
         value
     }
 
+    #[inline]
     fn length(&mut self, limit: Option<u32>) -> Result<u32, DecodeError> {
         let limit = limit.unwrap_or(self.limits.length);
         let found = self.u32()?;
@@ -278,6 +284,7 @@ impl Reader {
         Ok(found)
     }
 
+    #[inline]
     fn need(&self, needed: usize) -> Result<(), DecodeError> {
         match self.left() < needed {
             true => Err(self.ended(needed)),

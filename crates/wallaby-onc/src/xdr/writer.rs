@@ -45,6 +45,7 @@ impl Writer {
     }
 
     /// Bytes that are XDR already, as they are.
+    #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
         self.put(bytes);
     }
@@ -53,6 +54,7 @@ impl Writer {
     ///
     /// # Errors
     /// The data is longer.
+    #[inline]
     pub fn opaque(&mut self, data: &[u8], limit: Option<u32>) -> Result<(), EncodeError> {
         let length = length(data.len(), limit)?;
         self.make_room(4 + data.len() + padding(data.len()));
@@ -62,6 +64,7 @@ impl Writer {
     }
 
     /// Opaque data of fixed length: the length is not written.
+    #[inline]
     pub fn fixed_opaque(&mut self, data: &[u8]) {
         self.put(data);
         self.put(&[0; 3][..padding(data.len())]);

@@ -19,7 +19,7 @@ use crate::message::{AcceptError, BadMessage, Body, Call, Denial, Message, Reply
 use crate::peer::{Origin, Peer};
 use crate::server::counters::count;
 use crate::server::seen::{Key, Limits, Seen, Verdict};
-use crate::udp::{self, Bound, Way};
+use crate::udp::{self, Bound, Buffer, Way};
 
 /// A socket, and the calls that came over it of late.
 #[derive(Debug)]
@@ -131,10 +131,10 @@ fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
     let _runtime = shared.runtime.as_ref().map(|runtime| runtime.enter());
     BUFFER.with_borrow_mut(|buffer| {
         while !shared.is_over() {
-            match port.bound.receive(&port.socket, room(buffer)) {
+            match port.bound.receive(&port.socket, buffer.room()) {
                 Ok((length, way)) => {
                     pause(shared, port, || {
-                        handle(shared, port, received(buffer, length), way);
+                        handle(shared, port, buffer.received(length), way);
                     });
                     // Connections wait for a thread.
                     if shared.workers.is_short() && port.leave() {
@@ -240,51 +240,7 @@ fn send(shared: &Shared, port: &Port, reply: &[u8], way: Way) {
     }
 }
 
-/// What was received. A handler may keep some bytes of it, which are not to cost the whole buffer: only what is large stays
-/// where it is.
-fn received(buffer: &Arc<[u8]>, length: usize) -> Bytes {
-    match buffer.get(..length) {
-        Some(datagram) if length <= COPIED => Bytes::copy_from_slice(datagram),
-        _ => Bytes::from_owner(Received(Arc::clone(buffer), length)),
-    }
-}
-
-/// Most bytes of a datagram that is copied out of the buffer.
-const COPIED: usize = 8 << 10;
-
-/// What was received, where it was: arguments may be large, and are mostly gone when the next datagram comes.
-struct Received(Arc<[u8]>, usize);
-
-impl AsRef<[u8]> for Received {
-    fn as_ref(&self) -> &[u8] {
-        self.0.get(..self.1).unwrap_or_default()
-    }
-}
-
-/// The buffer, or another one if a handler has kept something of it.
-fn room(buffer: &mut Arc<[u8]>) -> &mut [u8] {
-    if buffer.len() != udp::LARGEST || Arc::get_mut(buffer).is_none() {
-        *buffer = Arc::from(vec![0; udp::LARGEST]);
-    }
-    Arc::get_mut(buffer).unwrap_or_default()
-}
-
 thread_local! {
     /// What a thread receives into.
-    static BUFFER: RefCell<Arc<[u8]>> = RefCell::new(Arc::from([]));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_kept_of_a_small_datagram_does_not_keep_the_buffer() {
-        let mut buffer: Arc<[u8]> = Arc::from([]);
-        room(&mut buffer)[..4].copy_from_slice(b"abcd");
-        let small = received(&buffer, 4);
-        assert_eq!((&small[..], Arc::strong_count(&buffer)), (&b"abcd"[..], 1));
-        let large = received(&buffer, COPIED + 1);
-        assert_eq!((large.len(), Arc::strong_count(&buffer)), (COPIED + 1, 2));
-    }
+    static BUFFER: RefCell<Buffer> = RefCell::default();
 }

@@ -1,22 +1,20 @@
 //! A UDP socket that knows to which of the machine's addresses a datagram came, and answers from there.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 
-use tokio::io::Interest;
-use tokio::net::UdpSocket;
-
-use crate::udp::{Bound, Way};
+use crate::udp::{self, Bound, Way};
 
 pub(in crate::server) struct Socket {
-    socket: UdpSocket,
+    socket: udp::Socket,
     bound: Bound,
 }
 
 impl Socket {
-    pub(in crate::server) async fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = UdpSocket::bind(address).await?;
+    pub(in crate::server) fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = UdpSocket::bind(address)?;
         let bound = Bound::new(&socket, address, socket.local_addr()?)?;
+        let socket = udp::Socket::new(socket)?;
         Ok(Self { socket, bound })
     }
 
@@ -25,12 +23,12 @@ impl Socket {
     }
 
     pub(super) async fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, Way)> {
-        let receive = || self.bound.receive(&self.socket, buffer);
-        self.socket.async_io(Interest::READABLE, receive).await
+        let receive = |socket: &UdpSocket| self.bound.receive(socket, buffer);
+        self.socket.receive(receive).await
     }
 
     pub(super) async fn send(&self, datagram: &[u8], way: Way) -> io::Result<()> {
-        let send = || self.bound.send(&self.socket, datagram, way);
-        self.socket.async_io(Interest::WRITABLE, send).await
+        let send = |socket: &UdpSocket| self.bound.send(socket, datagram, way);
+        self.socket.send(send).await
     }
 }

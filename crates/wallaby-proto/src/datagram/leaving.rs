@@ -101,6 +101,9 @@ impl Session {
         if let Some(streams) = streams {
             let room = limit.saturating_sub(before);
             (self.outgoing).fill(out, room, streams, self.recovery.chunks());
+            if self.outgoing.is_waiting() {
+                self.sizing.want_more();
+            }
         }
         if out.len() == before && (self.probe || self.probes > 0) {
             packet::put_probe(out);

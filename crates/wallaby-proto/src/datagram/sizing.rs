@@ -24,7 +24,7 @@ pub(super) struct Sizing {
     datagram: usize,
     /// What is hoped for.
     longest: usize,
-    /// A message was longer than what comes through.
+    /// A message was longer than what comes through, or several did not fit into one.
     wanted: bool,
     tries: u8,
     /// The latest probe: its packet's number, and when it was sent.
@@ -52,7 +52,7 @@ impl Sizing {
         self.datagram
     }
 
-    /// A message does not fit into a datagram.
+    /// A message does not fit into a datagram, or not beside those that are sent with it.
     pub(super) fn want_more(&mut self) {
         self.wanted |= self.datagram < self.longest && self.tries < TRIES;
     }

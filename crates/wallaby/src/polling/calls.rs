@@ -459,13 +459,13 @@ impl Core {
     // What arrives.
 
     /// A response, an end, a trace report or a pong arrived, over a session or from this endpoint itself.
-    pub(super) fn handle_answer(&mut self, from: Option<PeerId>, message: Message) {
+    pub(super) fn handle_answer(&mut self, from: Option<PeerId>, message: &mut Message) {
         let id = message.call();
         if id.initiator != self.node {
             self.counters.undeliverable += 1; // nothing is passed on here
             return;
         }
-        if let Message::Pong(pong) = &message {
+        if let Message::Pong(pong) = message {
             return self.handle_pong(from, pong);
         }
         let shown = message.token();
@@ -479,22 +479,22 @@ impl Core {
         }
         if call.ended {
             self.counters.late_dropped += 1;
-            return self.handle_late(from, &message);
+            return self.handle_late(from, message);
         }
         // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
-        if matches!(&message, Message::Response(response) if response.status)
+        if matches!(message, Message::Response(response) if response.status)
             && self.raw >= call.deadline
         {
             return self.call_deadline(id.sequence);
         }
-        let request = match &message {
+        let request = match message {
             Message::Response(response) => response.request,
             Message::End(end) => end.request,
             _ => RequestId::FIRST,
         };
         let handled = match message {
             Message::Response(response) => self.handle_response(from, response),
-            Message::End(end) => call.initiator.handle_end(&end).map_err(Failure::from),
+            Message::End(end) => call.initiator.handle_end(end).map_err(Failure::from),
             Message::Trace(report) => {
                 call.initiator.handle_trace(&report.records);
                 Ok(())
@@ -512,12 +512,16 @@ impl Core {
         }
     }
 
-    fn handle_response(&mut self, from: Option<PeerId>, response: Response) -> Result<(), Failure> {
+    fn handle_response(
+        &mut self,
+        from: Option<PeerId>,
+        response: &mut Response,
+    ) -> Result<(), Failure> {
         let sequence = response.call.sequence;
         let Some(call) = self.calls.get_mut(sequence) else {
             return Ok(());
         };
-        match call.initiator.handle_response(&response)? {
+        match call.initiator.handle_response(response)? {
             Arrival::Duplicate | Arrival::Contradiction => {
                 // One that was sent again has cost the call's credit like any other.
                 if let Some(from) = from {
@@ -535,7 +539,7 @@ impl Core {
                     request: response.request,
                     index: response.index,
                     status: response.status,
-                    payload: response.payload,
+                    payload: std::mem::take(&mut response.payload),
                 };
                 self.events.push_back(Queued {
                     event: Event::Answer(answer),

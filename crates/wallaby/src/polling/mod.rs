@@ -439,7 +439,7 @@ impl<D: Datagrams> Endpoint<D> {
             true => (0, 0),
             false => self.wait(wait)?,
         };
-        if received + ready > 0 || !wait.is_zero() {
+        if !wait.is_zero() {
             self.core.set_time(self.datagrams.now());
         }
         self.core.used += 1;
@@ -550,8 +550,8 @@ impl<D: Datagrams> Endpoint<D> {
         let mut input = std::mem::take(&mut self.input);
         let more = self.core.read_stream(id, &mut input);
         if more.is_some() {
-            while let Some(news) = self.core.stream_news(id, &mut input) {
-                self.handle_news(id, news);
+            while let Some(mut news) = self.core.stream_news(id, &mut input) {
+                self.handle_news(id, &mut news);
             }
             self.core.keep_input(id, &mut input);
         }
@@ -582,39 +582,40 @@ impl<D: Datagrams> Endpoint<D> {
     /// Handles what the sessions have to tell.
     fn handle_events(&mut self) {
         loop {
-            while let Some(event) = self.core.gate.poll_event() {
-                self.handle_event(event);
+            while let Some(mut event) = self.core.gate.poll_event() {
+                self.handle_event(&mut event);
             }
             self.core.tell_failed();
             self.core.act();
             // What was done may have ended sessions.
             match self.core.gate.poll_event() {
-                Some(event) => self.handle_event(event),
+                Some(mut event) => self.handle_event(&mut event),
                 None => return,
             }
         }
     }
 
-    fn handle_event(&mut self, (session, event): SessionEvent) {
+    // What has arrived is long: it is handled where it lies.
+    fn handle_event(&mut self, (session, event): &mut SessionEvent) {
         match event {
-            Ok(News::Opened(hello)) => self.core.session_opened(session, &hello),
+            Ok(News::Opened(hello)) => self.core.session_opened(*session, hello),
             Ok(news) => {
-                if let Some(id) = self.core.peers.over(session) {
+                if let Some(id) = self.core.peers.over(*session) {
                     self.handle_news(id, news);
                 }
             }
-            Err(ended) => self.core.session_ended(session, &ended),
+            Err(ended) => self.core.session_ended(*session, ended),
         }
     }
 
-    fn handle_news(&mut self, id: PeerId, news: News) {
+    fn handle_news(&mut self, id: PeerId, news: &mut News) {
         match news {
             News::Message(Message::Request(request)) => self.handle_request(id, request),
             news => self.core.handle_news(id, news),
         }
     }
 
-    fn handle_request(&mut self, from: PeerId, request: WireRequest) {
+    fn handle_request(&mut self, from: PeerId, request: &mut WireRequest) {
         let Some((job, payload)) = self.core.admit(from, request) else {
             return;
         };

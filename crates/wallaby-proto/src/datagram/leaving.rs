@@ -60,10 +60,23 @@ impl Session {
         let ack = self.ack_due().is_some_and(|due| due <= now);
         let probes = self.probe || self.probes > 0;
         if !messages && !ack && !probes {
-            self.length_before = 0;
+            self.rest();
             return false;
         }
         self.write_packet(now, out, messages.then_some(streams))
+    }
+
+    /// Whether the packet that was just sent was certainly the last one for now.
+    pub(super) fn has_sent_all(&self) -> bool {
+        matches!(self.stage, Stage::Open { .. })
+            && !(self.probe || self.sizing.is_wanted() || self.outgoing.is_sending())
+            && self.probes == 0
+            && self.received.due().is_none()
+    }
+
+    /// Nothing is sent for now.
+    pub(super) fn rest(&mut self) {
+        self.length_before = 0;
     }
 
     /// Appends a packet with what fits; with messages if they may be sent, so many of them in pieces at a time.

@@ -57,6 +57,11 @@ impl Sizing {
         self.wanted |= self.datagram < self.longest && self.tries < TRIES;
     }
 
+    /// Whether a probe is to be sent, now or later.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
     /// How long a probe is to be, if one should be sent now.
     pub(super) fn due(&self, now: Duration) -> Option<usize> {
         let waits = self.probe.is_some_and(|(_, at)| now < at + AGAIN);

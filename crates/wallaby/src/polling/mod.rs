@@ -54,6 +54,7 @@ mod stream;
 mod streams;
 mod watching;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -120,6 +121,8 @@ pub struct Endpoint<D: Datagrams = Udp> {
     refused: Option<SocketAddr>,
     /// Datagrams are copied here, so that payloads can be slices of it.
     arrived: BytesMut,
+    /// What sessions have to tell, while it is handled: it lies here, since it is long.
+    news: VecDeque<SessionEvent>,
     full_batches: u32,
     /// It may be sent datagrams that it did not ask for.
     takes_datagrams: bool,
@@ -155,6 +158,7 @@ impl<D: Datagrams> Endpoint<D> {
             datagram: Vec::new(),
             refused: None,
             arrived: BytesMut::new(),
+            news: VecDeque::new(),
             full_batches: 0,
             takes_datagrams,
             addresses,
@@ -582,20 +586,20 @@ impl<D: Datagrams> Endpoint<D> {
     /// Handles what the sessions have to tell.
     fn handle_events(&mut self) {
         loop {
-            while let Some(mut event) = self.core.gate.poll_event() {
-                self.handle_event(&mut event);
-            }
+            self.core.gate.take_events(&mut self.news);
+            let mut news = std::mem::take(&mut self.news);
+            news.iter_mut().for_each(|event| self.handle_event(event));
+            news.clear();
+            self.news = news;
             self.core.tell_failed();
             self.core.act();
             // What was done may have ended sessions.
-            match self.core.gate.poll_event() {
-                Some(mut event) => self.handle_event(&mut event),
-                None => return,
+            if !self.core.gate.has_events() {
+                return;
             }
         }
     }
 
-    // What has arrived is long: it is handled where it lies.
     fn handle_event(&mut self, (session, event): &mut SessionEvent) {
         match event {
             Ok(News::Opened(hello)) => self.core.session_opened(*session, hello),
@@ -630,12 +634,10 @@ impl<D: Datagrams> Endpoint<D> {
     /// Sends what may be sent now.
     fn flush(&mut self) {
         self.core.write_streams();
-        if !self.core.gate.has_output() && self.refused.is_none() {
-            return;
-        }
         loop {
             let to = match self.refused.take() {
                 Some(to) => to,
+                None if !self.core.gate.has_output() => return,
                 None => {
                     self.datagram.clear();
                     match self

@@ -387,24 +387,20 @@ impl Core {
         let sending = self
             .check(job, sending)
             .inspect_err(|error| note_refused(job, error, true))?;
+        let afforded = match &sending {
+            Checked::Answer(payload) => job.server.afford_answer(payload.len()),
+            Checked::Onward(..) => job.server.afford_request(),
+        };
+        if let Err(exhausted) = afforded {
+            return Err(self.exhaust(job, exhausted));
+        }
         let record = self.record(job);
         let released = match sending {
-            Checked::Answer(payload) => {
-                let afforded = job.server.afford_answer(payload.len());
-                afforded.map(|()| job.server.respond(payload, record))
-            }
-            Checked::Onward(to, payload) => {
-                let afforded = job.server.afford_request();
-                afforded.map(|()| job.server.forward(to, payload, record))
-            }
+            Checked::Answer(payload) => job.server.respond(payload, record),
+            Checked::Onward(to, payload) => job.server.forward(to, payload, record),
         };
-        match released {
-            Ok(released) => {
-                self.leave(job, released);
-                Ok(())
-            }
-            Err(exhausted) => Err(self.exhaust(job, exhausted)),
-        }
+        self.leave(job, released);
+        Ok(())
     }
 
     /// The message held back leaves now.

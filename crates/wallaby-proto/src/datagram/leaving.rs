@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::call::clock::earliest;
 use crate::datagram::Cause;
 use crate::datagram::outgoing::Streams;
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, Flags};
@@ -260,11 +261,4 @@ impl Session {
 fn ask_again(tries: u32) -> Duration {
     let doubled = ASK_AGAIN.0 * 2u32.saturating_pow(tries.saturating_sub(1).min(16));
     doubled.min(ASK_AGAIN.1)
-}
-
-fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
 }

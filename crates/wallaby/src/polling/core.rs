@@ -196,11 +196,14 @@ impl Core {
         let fresh = self.fresh.front();
         let fresh = fresh.map(|(begun, _)| begun.saturating_add(self.fresh_for()));
         let watched = self.watched.first().map(|first| first.0);
-        let opening = self.opening_until();
-        let machines = earliest(self.gate.next_timeout(), self.records.next_timeout());
-        let calls = earliest(fresh, watched);
-        let connections = earliest(opening, self.streams.due());
-        earliest(machines, earliest(calls, connections))
+        let mut due = earliest(self.gate.next_timeout(), self.records.next_timeout());
+        if fresh.is_some() || watched.is_some() {
+            due = earliest(due, earliest(fresh, watched));
+        }
+        if !self.opening.is_empty() {
+            due = earliest(due, self.opening_until());
+        }
+        earliest(due, self.streams.due())
     }
 
     /// How long until something has to be done; `None` is for ever.
@@ -358,7 +361,9 @@ impl Core {
     }
 }
 
-fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+/// The earlier of two times, of which each may be never.
+#[inline]
+pub(super) fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),

@@ -119,6 +119,8 @@ pub struct Endpoint<D: Datagrams = Udp> {
     /// The datagram that is being sent, and where to, if there was no room for it.
     datagram: Vec<u8>,
     refused: Option<SocketAddr>,
+    /// Datagrams that were gathered may not have been sent.
+    keeps: bool,
     /// Datagrams are copied here, so that payloads can be slices of it.
     arrived: BytesMut,
     /// What sessions have to tell, while it is handled: it lies here, since it is long.
@@ -157,6 +159,7 @@ impl<D: Datagrams> Endpoint<D> {
             handlers: Vec::new(),
             datagram: Vec::new(),
             refused: None,
+            keeps: false,
             arrived: BytesMut::new(),
             news: VecDeque::new(),
             full_batches: 0,
@@ -474,16 +477,14 @@ impl<D: Datagrams> Endpoint<D> {
     /// Waits until something arrives: how many datagrams have, and how many sockets are ready.
     fn wait(&mut self, wait: Duration) -> io::Result<(usize, usize)> {
         if !self.core.has_streams() {
-            let received = self.datagrams.receive(wait, self.refused.is_some())?;
+            let received = self.datagrams.receive(wait, self.is_full())?;
             return Ok((received, 0));
         }
-        let silent = self.is_silent();
+        let (silent, full) = (self.is_silent(), self.is_full());
         let watched = match (silent, self.datagrams.descriptor()) {
             (false, Some(socket)) => {
                 let socket = socket.as_raw_fd();
-                self.core
-                    .streams
-                    .watch_datagrams(socket, self.refused.is_some())?;
+                self.core.streams.watch_datagrams(socket, full)?;
                 true
             }
             _ => false,
@@ -577,10 +578,15 @@ impl<D: Datagrams> Endpoint<D> {
     /// applications that wait for other things as well.
     pub fn next_timeout(&mut self) -> Option<Duration> {
         self.core.set_time(self.datagrams.now());
-        if self.core.gate.has_output() || self.core.streams.has_output() {
+        let full = self.is_full();
+        if self.core.gate.has_output() && !full || self.core.streams.has_output() {
             return Some(Duration::ZERO);
         }
-        self.core.time_left()
+        let left = self.core.time_left();
+        if full {
+            return Some(left.map_or(DEAR, |left| left.min(DEAR)));
+        }
+        left
     }
 
     /// Handles what the sessions have to tell.
@@ -634,31 +640,62 @@ impl<D: Datagrams> Endpoint<D> {
     /// Sends what may be sent now.
     fn flush(&mut self) {
         self.core.write_streams();
-        loop {
-            let to = match self.refused.take() {
-                Some(to) => to,
-                None if !self.core.gate.has_output() => return,
-                None => {
-                    self.datagram.clear();
-                    match self
-                        .core
-                        .gate
-                        .poll_transmit(self.core.now, &mut self.datagram)
-                    {
-                        Some(transmit) => transmit.to,
-                        None => return,
-                    }
-                }
+        if self.core.gate.has_output() || self.is_full() {
+            self.send_datagrams();
+        }
+    }
+
+    #[inline(never)]
+    fn send_datagrams(&mut self) {
+        if self.keeps && !self.send_gathered() {
+            return;
+        }
+        while let Some(to) = self.next_datagram() {
+            // Mostly it is the only one.
+            let sent = if self.core.gate.has_output() {
+                self.keeps = true;
+                self.datagrams.gather(&self.datagram, to)
+            } else {
+                self.datagrams.send(&self.datagram, to)
             };
-            match self.datagrams.send(&self.datagram, to) {
+            match sent {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.refused = Some(to);
-                    return;
+                    break;
                 }
                 Err(error) => tracing::debug!(%to, %error, "a datagram was not sent"), // as if lost
                 Ok(()) => {}
             }
         }
+        if self.keeps {
+            self.send_gathered();
+        }
+    }
+
+    /// The one that was refused, or the next one of the sessions.
+    fn next_datagram(&mut self) -> Option<SocketAddr> {
+        if let Some(to) = self.refused.take() {
+            return Some(to);
+        }
+        if !self.core.gate.has_output() {
+            return None;
+        }
+        self.datagram.clear();
+        let (gate, now) = (&mut self.core.gate, self.core.now);
+        let transmit = gate.poll_transmit(now, &mut self.datagram)?;
+        Some(transmit.to)
+    }
+
+    /// Sends what was gathered; whether nothing of it is left.
+    fn send_gathered(&mut self) -> bool {
+        let flushed = self.datagrams.flush();
+        self.keeps = flushed.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        !self.keeps
+    }
+
+    /// Whether something waits for room.
+    fn is_full(&self) -> bool {
+        self.refused.is_some() || self.keeps
     }
 }
 

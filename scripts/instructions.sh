@@ -40,7 +40,8 @@ if ! scripts/setup.sh callgrind; then
     exit 0
 fi
 
-cargo build --release --locked -q -p wallaby-proto --example cost -p wallaby --example hot_path --example polling_path
+cargo build --release --locked -q -p wallaby-proto --example cost -p wallaby --example hot_path --example fan_out_path \
+    --example polling_path
 examples=${CARGO_TARGET_DIR:-target}/release/examples
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -94,6 +95,8 @@ measure() {
         done
         hot_path "$transport: 50 at a time" "$transport" 1 50
     done
+    row "unix: fan-out to ten" "$examples/fan_out_path" CALLS dpc 10 "unix://$folder/fan-out"
+    row "unix: ten calls instead" "$examples/fan_out_path" CALLS rpc 10 "unix://$folder/calls"
     for servers in 1 2; do
         row "udp polling: $servers in a row" "$examples/polling_path" CALLS udp "$servers"
     done

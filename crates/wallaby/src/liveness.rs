@@ -177,8 +177,9 @@ impl Liveness {
         ticket: Ticket,
         delegated: &Delegated<T>,
         to: Child,
+        moment: Instant,
     ) -> Result<Carried, Frozen> {
-        let raw = self.epoch.elapsed();
+        let raw = moment.saturating_duration_since(self.epoch);
         let mut state = self.lock();
         let now = state.clock.turn(raw);
         let records = &mut state.records;

@@ -1,5 +1,7 @@
 //! Connections: one per server, cached, bounded; found by address for requests and by life for answers.
 
+mod recent;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use wallaby_proto::{Address, NodeId};
 
+use self::recent::Recent;
 use crate::driver::peer::Peer;
 use crate::error::ConnectError;
 use crate::timer::Instant;
@@ -37,8 +40,8 @@ pub(crate) struct Pool {
 struct State {
     /// Those dialled, by the address dialled.
     dialled: HashMap<Address, Slot>,
-    /// The one used last: most endpoints send to the same server many times.
-    last: Option<(Address, Arc<Peer>)>,
+    /// Those of them that were used lately.
+    recent: Recent,
     /// The life that was last found at an address.
     lives: HashMap<Address, NodeId>,
     /// All that are open, whoever dialled.
@@ -94,8 +97,7 @@ impl Pool {
     /// The open connection to a server, if there is one.
     pub(crate) fn ready(&self, server: &Address) -> Option<Arc<Peer>> {
         let mut state = self.lock();
-        if let Some((last, peer)) = &state.last
-            && last == server
+        if let Some(peer) = state.recent.get(server)
             && peer.is_usable()
         {
             self.use_now(peer);
@@ -107,7 +109,7 @@ impl Pool {
         }
         self.use_now(peer);
         let peer = Arc::clone(peer);
-        state.last = Some((server.clone(), Arc::clone(&peer)));
+        state.recent.keep(server.clone(), Arc::clone(&peer));
         Some(peer)
     }
 
@@ -253,7 +255,7 @@ impl Pool {
         state
             .dialled
             .retain(|_, slot| !matches!(slot.get(), Some(Ok(other)) if other.id == peer.id));
-        state.last.take_if(|(_, last)| last.id == peer.id);
+        state.recent.forget(peer);
         state.last_by_node.take_if(|(_, last)| last.id == peer.id);
         state.open.remove(&peer.id).is_some()
     }

@@ -293,8 +293,9 @@ async fn a_line_that_breaks_while_bytes_pass(net: Net) {
             match outcome {
                 TargetOutcome::Answered => assert!(target < victim, "{outcomes:?}"),
                 TargetOutcome::Unknown(_) => assert_eq!(target, victim, "{outcomes:?}"),
+                // The victim too, if its handler can still say that the body has ended.
                 failed => {
-                    assert!(target > victim, "{outcomes:?}");
+                    assert!(target >= victim, "{outcomes:?}");
                     assert_eq!(code(failed), Some(Code::Aborted), "{outcomes:?}");
                 }
             }

@@ -8,7 +8,7 @@ use crate::manifest::Facts;
 use crate::wire::Response;
 
 /// Below this many branches a scan beats a map.
-const SCANNED: usize = 8;
+const SCANNED: usize = 16;
 
 /// One branch, as far as the initiator knows it.
 #[derive(Debug, Clone)]

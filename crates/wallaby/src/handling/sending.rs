@@ -320,13 +320,14 @@ impl Handling {
         peer: Option<&Arc<Peer>>,
     ) -> Result<(Destination, Request), (Destination, Request)> {
         let to = child(&delegated.to.server, peer);
+        let (liveness, now) = (&self.endpoint.liveness, Instant::now());
         let noted = match self.ticket {
-            Some(ticket) => self.endpoint.liveness.delegated(ticket, &delegated, to),
+            Some(ticket) => liveness.delegated(ticket, &delegated, to, now),
             None => Err(Frozen),
         };
         let mut inherited = Inherited {
             reply_to: self.onward_reply_to(),
-            deadline: Some(self.deadline.saturating_duration_since(Instant::now())),
+            deadline: Some(self.deadline.saturating_duration_since(now)),
             oldest: self.oldest,
             options: self.options.clone(),
         };

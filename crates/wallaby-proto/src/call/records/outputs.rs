@@ -75,6 +75,9 @@ struct Apart {
 /// Most responses of one request that are remembered to have gone another way than their neighbours.
 const MAX_APART: usize = 256;
 
+/// Room for the delegations of most requests.
+const FEW_ONWARD: usize = 8;
+
 /// What became of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -145,7 +148,11 @@ impl Outputs {
         match onward.iter_mut().find(|other| other.session == session) {
             Some(other) => other.mark = other.mark.max(output.mark),
             None => {
-                onward.retain(|other| !is_written(*other, sessions));
+                // Not each time: a wide fan-out would look at all its delegations for each of them.
+                if onward.len() == onward.capacity() {
+                    onward.retain(|other| !is_written(*other, sessions));
+                    onward.reserve(onward.len().max(FEW_ONWARD));
+                }
                 onward.push(output);
             }
         }

@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn short_and_long_ones_are_the_same_wherever_they_lie() {
         let bytes: Vec<u8> = (0..2 * SHORT as u32)
-            .map(|index| (index * 167 >> 3) as u8)
+            .map(|index| ((index * 167) >> 3) as u8)
             .collect();
         for len in 0..=SHORT + 1 {
             let start = len % 9;

@@ -102,6 +102,7 @@ struct Taken {
 pub(super) struct Calls {
     places: Vec<Option<(u64, Box<Option<Call>>)>>,
     /// Boxes of calls that are over, for the next ones.
+    #[allow(clippy::vec_box, reason = "they go into `places` as they are")]
     spare: Vec<Box<Option<Call>>>,
     live: usize,
     last: u64,

@@ -100,6 +100,17 @@ impl Datagrams for Delayed {
         Ok(())
     }
 
+    fn gather(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        if self.link.is_zero() {
+            return self.socket.gather(datagram, to);
+        }
+        self.send(datagram, to)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.socket.flush()
+    }
+
     fn receive(&mut self, wait: Duration, full: bool) -> io::Result<usize> {
         if self.link.is_zero() {
             return self.socket.receive(wait, full);

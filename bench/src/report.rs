@@ -31,6 +31,8 @@ struct Job {
 #[derive(Clone, Copy)]
 enum Bench {
     Hops,
+    /// One hop to the one server that there is.
+    OneHop,
     Fanout,
     Large,
     Throughput,
@@ -51,7 +53,7 @@ const PINNED: Job = Job {
 const NO_LINK: Duration = Duration::ZERO;
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-const JOBS: [Job; 12] = [
+const JOBS: [Job; 13] = [
     Job {
         name: "hops-pinned",
         command: "hops --pin 0",
@@ -66,6 +68,14 @@ const JOBS: [Job; 12] = [
     Job {
         name: "hops-shm",
         command: "hops --pin 0 --transport shm",
+        transports: &[Transport::Shm],
+        ..PINNED
+    },
+    Job {
+        name: "hops-busy",
+        command: "hops --hops 1 --servers 1 --transport shm --pin 0 --server-pin 1",
+        bench: Bench::OneHop,
+        server_pin: Some(1),
         transports: &[Transport::Shm],
         ..PINNED
     },
@@ -182,7 +192,7 @@ impl Job {
             chart: match self.bench {
                 Bench::Hops => Some(Chart::hops().into()),
                 Bench::Fanout => Some(Chart::fanout().into()),
-                Bench::Large => None, // two sizes make no line
+                Bench::OneHop | Bench::Large => None, // one number or two make no line
                 Bench::Throughput | Bench::Scale => None,
             },
             table: table::markdown,
@@ -192,6 +202,7 @@ impl Job {
     fn measure(&self, rounds: u32, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Vec<Row>> {
         let options = |defaults: RunOptions| RunOptions {
             pin: self.pin,
+            server_pin: self.server_pin,
             link: self.link,
             transports: self.transports.to_vec(),
             rounds,
@@ -203,6 +214,13 @@ impl Job {
                 let run = options(defaults.run);
                 hops(&HopsOptions { run, ..defaults }, progress)
             }
+            Bench::OneHop => {
+                let run = options(RunOptions {
+                    servers: Some(1),
+                    ..RunOptions::default()
+                });
+                hops(&HopsOptions { hops: vec![1], run }, progress)
+            }
             Bench::Fanout => {
                 let defaults = FanoutOptions::default();
                 let run = options(defaults.run);
@@ -210,14 +228,8 @@ impl Job {
             }
             Bench::Large => {
                 let defaults = LargeOptions::default();
-                let options = LargeOptions {
-                    run: RunOptions {
-                        server_pin: self.server_pin,
-                        ..options(defaults.run.clone())
-                    },
-                    ..defaults
-                };
-                large(&options, progress)
+                let run = options(defaults.run.clone());
+                large(&LargeOptions { run, ..defaults }, progress)
             }
             Bench::Throughput => {
                 let defaults = ThroughputOptions::default();

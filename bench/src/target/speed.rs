@@ -12,6 +12,7 @@ pub fn of(rows: &[Row]) -> Vec<Target> {
         forwarded,
         fewer_messages,
         in_shared_memory,
+        while_busy,
         spread,
         many_under_way,
         many_of_something,
@@ -106,6 +107,16 @@ fn in_shared_memory(row: &Row, _: &[Row]) -> Option<Target> {
     };
     let what = format!("p50 of {} at most {most} µs", row.system);
     wanted.then(|| at_most(row, what, row.p50_us, most))
+}
+
+/// Where neither side ever sleeps.
+fn while_busy(row: &Row, _: &[Row]) -> Option<Target> {
+    let wanted = row.bench == "hops"
+        && row.n == 1
+        && row.transport == "shm"
+        && row.system == "wallaby-polling-busy-dpc";
+    let what = format!("p50 of {} at most 1 µs", row.system);
+    wanted.then(|| at_most(row, what, row.p50_us, 1.0))
 }
 
 fn spread(row: &Row, rows: &[Row]) -> Option<Target> {

@@ -37,6 +37,13 @@ impl OpaqueAuth {
     }
 }
 
+impl OpaqueAuth {
+    /// How many bytes it has in a message.
+    pub(crate) fn length(&self) -> usize {
+        8 + self.body.len().next_multiple_of(4)
+    }
+}
+
 impl Xdr for OpaqueAuth {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         writer.u32(self.flavor);

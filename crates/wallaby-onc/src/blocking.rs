@@ -29,7 +29,6 @@ mod server;
 mod socket;
 mod workers;
 
-use std::cell::RefCell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -43,19 +42,20 @@ pub use workers::WorkerCounters;
 /// Waits for a future on this thread.
 pub fn wait<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    let waker = WAKER.with_borrow(Waker::clone);
-    let mut context = Context::from_waker(&waker);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            // Whoever wakes another future of this thread too early only makes this one look again.
-            Poll::Pending => thread::park(),
+    WAKER.with(|waker| {
+        let mut context = Context::from_waker(waker);
+        loop {
+            match future.as_mut().poll(&mut context) {
+                Poll::Ready(output) => return output,
+                // Whoever wakes another future of this thread too early only makes this one look again.
+                Poll::Pending => thread::park(),
+            }
         }
-    }
+    })
 }
 
 thread_local! {
-    static WAKER: RefCell<Waker> = RefCell::new(Waker::from(Arc::new(Unpark(thread::current()))));
+    static WAKER: Waker = Waker::from(Arc::new(Unpark(thread::current())));
 }
 
 struct Unpark(Thread);

@@ -112,13 +112,13 @@ impl Calling {
         }
     }
 
-    /// The message of a call.
-    fn message(&self, xid: u32, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
+    /// The message of a call up to its arguments.
+    fn head(&self, xid: u32, procedure: Procedure) -> Result<Bytes, Reason> {
         let call = Call {
             procedure,
             credential: self.credential.clone(),
             verifier: OpaqueAuth::none(),
-            arguments,
+            arguments: Bytes::new(),
         };
         let body = Body::Call(call);
         Ok(Message { xid, body }.encode()?)

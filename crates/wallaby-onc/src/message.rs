@@ -238,13 +238,29 @@ impl Message {
     /// # Errors
     /// A credential or verifier is longer than [`MAX_AUTH_BYTES`](crate::auth::MAX_AUTH_BYTES).
     pub fn encode(&self) -> Result<Bytes, EncodeError> {
-        let mut writer = Writer::new();
+        let mut writer = Writer::with_capacity(self.length());
         writer.u32(self.xid);
         match &self.body {
             Body::Call(call) => call.encode(&mut writer)?,
             Body::Reply(reply) => reply.encode(&mut writer)?,
         }
         Ok(writer.into_bytes())
+    }
+
+    /// How many bytes it has; those of a refusal may be a few less.
+    fn length(&self) -> usize {
+        let (auth, rest) = match &self.body {
+            Body::Call(call) => (
+                call.credential.length() + call.verifier.length(),
+                24 + call.arguments.len(),
+            ),
+            Body::Reply(Reply::Accepted { verifier, outcome }) => (
+                verifier.length(),
+                16 + outcome.as_ref().map_or(8, Bytes::len),
+            ),
+            Body::Reply(Reply::Denied(_)) => (0, 24),
+        };
+        auth + rest
     }
 }
 

@@ -120,6 +120,13 @@ impl Records {
     }
 }
 
+/// What stands before a message that is one fragment.
+#[cfg(feature = "net")]
+pub(crate) fn mark(length: usize) -> [u8; HEADER] {
+    debug_assert!(length <= MAX_FRAGMENT, "its sender has looked at that");
+    (length as u32 | LAST).to_be_bytes()
+}
+
 /// Appends a message as a record of fragments that have at most `fragment` bytes (at least 1, at most
 /// [`MAX_FRAGMENT`]).
 pub fn write(message: &[u8], fragment: usize, out: &mut BytesMut) {

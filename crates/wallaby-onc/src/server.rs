@@ -152,7 +152,7 @@ impl Server {
     /// # Errors
     /// The system does not give it.
     pub async fn listen_udp(&self, address: SocketAddr) -> io::Result<SocketAddr> {
-        let socket = datagram::Socket::bind(address).await?;
+        let socket = datagram::Socket::bind(address)?;
         let address = socket.local_addr();
         self.listening().push(Peer::Udp(address));
         datagram::spawn(&self.shared, socket);

@@ -1,11 +1,15 @@
 //! What fits into a datagram, and what receivers of them have in common.
 
+mod buffer;
+mod socket;
 mod way;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub(crate) use way::{Way, ask_for_ways, receive, send};
+pub(crate) use buffer::Buffer;
+pub(crate) use socket::Socket;
+pub(crate) use way::{Bound, Way};
 
 /// How long a receiver waits after an error: one that stays must not keep a core busy.
 pub(crate) const AFTER_ERROR: Duration = Duration::from_millis(1);

@@ -3,6 +3,8 @@
 #[macro_use]
 mod common;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use common::{Net, at, client, heap, service, work};
 use tokio::io::AsyncReadExt;
@@ -15,7 +17,10 @@ over_every_transport!(
     an_answer_is_read_like_a_file,
 );
 
-over_every_stream!(answers_that_are_overtaken_come_in_order);
+over_every_stream!(
+    answers_that_are_overtaken_come_in_order,
+    a_large_answer_that_is_overtaken_on_its_way_gets_its_credit,
+);
 
 async fn answers_come_in_order(net: Net) {
     in_order(net, 60_000).await;
@@ -110,6 +115,44 @@ async fn answers_behind_those_that_wait_take_no_credit_from_them(net: Net) {
         }
         assert!(call.next().await.is_none());
     }
+}
+
+/// The first answer travels in parts to the server that passes it on, and those behind it are there before it.
+async fn a_large_answer_that_is_overtaken_on_its_way_gets_its_credit(net: Net) {
+    const COUNT: u8 = 100;
+    let last = |request: Request<Many<Bytes>, _>, (_,): (Bytes,)| async move {
+        for index in 0..COUNT {
+            let size = if index == 0 { 400_000 } else { 4_000 };
+            request.reply(Bytes::from(vec![index; size])).await?;
+        }
+        Ok::<_, Status>(())
+    };
+    let last = net.serve(service().method(&heap::MANY, last)).await;
+    let to = at(&last);
+    let first = move |request: Request<Many<Bytes>, _>, (_,): (Bytes,)| {
+        let to = to.clone();
+        async move { Ok::<_, Status>(request.forward(to, heap::many(Bytes::new())).await?) }
+    };
+    let mut limits = Limits::default();
+    limits.parts = 8_000;
+    let first = Endpoint::builder()
+        .limits(limits)
+        .serve(service().method(&heap::MANY, first));
+    let first = net.bind(first).await;
+    let mut limits = Limits::default();
+    limits.call = 50_000;
+    // What does not arrive is sent again when the servers are asked: not so soon.
+    let hour = Duration::from_secs(3600);
+    let client = Endpoint::builder().limits(limits).ping(hour, hour);
+    let client = client.bind().await;
+    let client = client.expect("there is a runtime");
+    let heap = heap::at(&client, at(&first)).in_order();
+    let mut call = heap.many(Bytes::new());
+    for index in 0..COUNT {
+        let answer = call.next().await.expect("an answer").expect("no status");
+        assert_eq!(answer[0], index);
+    }
+    assert!(call.next().await.is_none());
 }
 
 async fn an_answer_is_read_like_a_file(net: Net) {

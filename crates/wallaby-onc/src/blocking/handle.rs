@@ -83,21 +83,42 @@ pub(super) struct Calling<'call> {
     /// The message up to the arguments.
     pub(super) head: &'call [u8],
     pub(super) arguments: &'call [u8],
-    pub(super) timeout: Duration,
+    pub(super) time: Time,
+    /// When it is sent: at once if no connection has to be made.
+    pub(super) now: Instant,
+}
+
+/// The time that a call has. The clock is read when it begins, and then only if something does not go well at once.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Time {
+    pub(super) begin: Instant,
+    pub(super) limit: Duration,
     pub(super) end: Instant,
 }
+
+impl Time {
+    /// The time of a call that begins now.
+    pub(super) fn new(limit: Duration) -> Self {
+        let begin = Instant::now();
+        let end = begin.checked_add(limit).unwrap_or(begin + LONGEST);
+        Self { begin, limit, end }
+    }
+
+    pub(super) fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+}
+
+/// As good as never.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 impl Calling<'_> {
     fn length(&self) -> usize {
         self.head.len() + self.arguments.len()
     }
 
-    fn left(&self) -> Duration {
-        self.end.saturating_duration_since(Instant::now())
-    }
-
     fn timed_out(&self, sent: u32) -> NoReply {
-        let after = self.timeout;
+        let after = self.time.limit;
         NoReply::TimedOut { after, sent }
     }
 }
@@ -156,7 +177,7 @@ impl Handle {
     }
 
     fn call_over_stream(&mut self, call: &Calling<'_>) -> Done {
-        if let Err(error) = self.limit_reads(call.left()) {
+        if let Err(error) = self.limit_reads(call.time.end.saturating_duration_since(call.now)) {
             return Done::gone(NoReply::NotSent {
                 why: Lost::from(&error),
             });
@@ -165,7 +186,7 @@ impl Handle {
             return Done::new(Err(NoReply::Send(io::ErrorKind::Unsupported.into())));
         };
         let wait = &mut self.wait;
-        let again = |_| match call.left() {
+        let again = |_| match call.time.left() {
             left if left.is_zero() => Err(io::ErrorKind::TimedOut.into()),
             left => limit_reads(wait, stream, left),
         };
@@ -206,14 +227,14 @@ impl Handle {
             }
             // The socket would wait as long again for each part of an answer.
             if !std::mem::take(&mut is_first) {
-                limit_reads(&mut self.wait, stream, call.left())
+                limit_reads(&mut self.wait, stream, call.time.left())
                     .map_err(|error| lost(Lost::from(&error)))?;
             }
             match stream.read(&mut self.buffer) {
                 Ok(0) => return Err(lost(Lost::Closed)),
                 Ok(length) => records.handle_input(self.buffer.get(..length).unwrap_or_default()),
                 Err(error) if is_timeout(&error) => {
-                    if call.left().is_zero() {
+                    if call.time.left().is_zero() {
                         return Err(Done::new(Err(call.timed_out(1))));
                     }
                 }
@@ -224,7 +245,7 @@ impl Handle {
 
     fn call_over_datagrams(&mut self, call: &Calling<'_>, options: &Options) -> Done {
         let mut again = options.retransmit_after.max(SHORTEST_WAIT);
-        let (mut sent, mut strangers) = (0, 0);
+        let (mut sent, mut strangers, mut now) = (0, 0, call.now);
         let outcome = loop {
             let Way::Datagrams { socket, .. } = &self.way else {
                 break Err(NoReply::Send(io::ErrorKind::Unsupported.into()));
@@ -233,13 +254,17 @@ impl Handle {
                 break Err(unreachable(error, sent));
             }
             sent += 1;
-            let next = Instant::now()
+            let next = now
                 .checked_add(again)
-                .map_or(call.end, |next| next.min(call.end));
-            match self.await_reply(call, next, sent, &mut strangers) {
+                .map_or(call.time.end, |next| next.min(call.time.end));
+            let wait = next.saturating_duration_since(now);
+            match self.await_reply(call, (wait, next), sent, &mut strangers) {
                 Ok(Some(reply)) => break Ok(reply),
-                Ok(None) if next >= call.end => break Err(call.timed_out(sent)),
-                Ok(None) => again = again.saturating_mul(2).min(options.retransmit_at_most),
+                Ok(None) if next >= call.time.end => break Err(call.timed_out(sent)),
+                Ok(None) => {
+                    again = again.saturating_mul(2).min(options.retransmit_at_most);
+                    now = Instant::now();
+                }
                 Err(error) => break Err(error),
             }
         };
@@ -252,15 +277,14 @@ impl Handle {
         }
     }
 
-    /// The reply, if it comes until then.
+    /// The reply, if it comes within that time, which ends then.
     fn await_reply(
         &mut self,
         call: &Calling<'_>,
-        until: Instant,
+        (mut wait, until): (Duration, Instant),
         sent: u32,
         strangers: &mut u64,
     ) -> Result<Option<Reply>, NoReply> {
-        let mut wait = until.saturating_duration_since(Instant::now());
         loop {
             self.limit_reads(wait).map_err(NoReply::Send)?;
             let Way::Datagrams { socket, .. } = &self.way else {

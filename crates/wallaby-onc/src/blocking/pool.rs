@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::handle::{Calling, Done, Handle};
+use super::handle::{Calling, Done, Handle, Time};
 use crate::auth::OpaqueAuth;
 use crate::failure::{NoReply, Reason};
 use crate::message::{Body, Call, Message, Procedure, Reply};
@@ -222,6 +222,7 @@ struct CheckedOut<'a> {
     shared: &'a Shared,
     handle: Option<Handle>,
     generation: u64,
+    is_new: bool,
 }
 
 impl Drop for CheckedOut<'_> {
@@ -235,7 +236,7 @@ impl Shared {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn check_out(&self, server: &Server, end: Instant) -> Result<CheckedOut<'_>, NoReply> {
+    fn check_out(&self, server: &Server, time: &Time) -> Result<CheckedOut<'_>, NoReply> {
         loop {
             let (taken, generation) = {
                 let mut kept = server.kept();
@@ -243,15 +244,16 @@ impl Shared {
             };
             let Some(Idle { handle, since, .. }) = taken else {
                 add(&self.counters.misses, 1);
-                return self.open(server, generation, end);
+                return self.open(server, generation, time);
             };
             let found = CheckedOut {
                 shared: self,
                 handle: Some(handle),
                 generation,
+                is_new: false,
             };
-            let is_stale =
-                |handle: &Handle| since.elapsed() >= self.options.look_after && handle.is_stale();
+            let idle = time.begin.saturating_duration_since(since);
+            let is_stale = |handle: &Handle| idle >= self.options.look_after && handle.is_stale();
             if found.handle.as_ref().is_some_and(is_stale) {
                 add(&self.counters.invalidated, 1);
                 self.invalidate(server);
@@ -266,7 +268,7 @@ impl Shared {
         &self,
         server: &Server,
         generation: u64,
-        end: Instant,
+        time: &Time,
     ) -> Result<CheckedOut<'_>, NoReply> {
         let limit = self.options.max_handles;
         // Counted before it is looked at: two that come at once don't take the same place.
@@ -275,12 +277,12 @@ impl Shared {
             shared: self,
             handle: None,
             generation,
+            is_new: true,
         };
         if others >= limit && !self.evict() {
             return Err(NoReply::TooManyCalls { limit });
         }
-        let within = end.saturating_duration_since(Instant::now());
-        let handle = Handle::open(&server.peer, &self.options, within);
+        let handle = Handle::open(&server.peer, &self.options, time.left());
         opened.handle = Some(handle.map_err(NoReply::Connect)?);
         Ok(opened)
     }
@@ -309,7 +311,7 @@ impl Shared {
     }
 
     /// The call that used a handle is over.
-    fn give_back(&self, server: &Server, mut used: CheckedOut<'_>, done: &Done) {
+    fn give_back(&self, server: &Server, mut used: CheckedOut<'_>, begin: Instant, done: &Done) {
         add(&self.counters.strangers, done.strangers);
         add(
             &self.counters.retransmissions,
@@ -323,7 +325,7 @@ impl Shared {
         };
         let idle = Idle {
             handle,
-            since: Instant::now(),
+            since: begin,
             used: self.uses.fetch_add(1, Ordering::Relaxed),
         };
         let mut kept = server.kept();
@@ -401,17 +403,19 @@ impl PooledChannel {
     fn call_now(&self, procedure: Procedure, arguments: &[u8]) -> Result<Reply, Reason> {
         let shared = &*self.pool.0;
         add(&shared.counters.calls, 1);
-        let begin = Instant::now();
-        let end = begin.checked_add(self.timeout).unwrap_or(begin + LONGEST);
+        let time = Time::new(self.timeout);
         let xid = shared.xid.fetch_add(1, Ordering::Relaxed);
         let head = self.head(xid, procedure)?;
-        let mut used = shared.check_out(&self.server, end)?;
+        let mut used = shared.check_out(&self.server, &time)?;
         let call = Calling {
             xid,
             head: &head,
             arguments,
-            timeout: self.timeout,
-            end,
+            time,
+            now: match used.is_new {
+                true => Instant::now(),
+                false => time.begin,
+            },
         };
         let Some(handle) = &mut used.handle else {
             return Err(NoReply::TimedOut {
@@ -421,7 +425,7 @@ impl PooledChannel {
             .into());
         };
         let done = handle.call(&call, &shared.options);
-        shared.give_back(&self.server, used, &done);
+        shared.give_back(&self.server, used, time.begin, &done);
         Ok(done.outcome?)
     }
 }
@@ -435,9 +439,6 @@ impl Channel for PooledChannel {
         Some(self.server.peer.clone())
     }
 }
-
-/// As good as never.
-const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 #[cfg(test)]
 mod tests {

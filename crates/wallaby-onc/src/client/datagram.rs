@@ -1,12 +1,13 @@
 //! Calls over UDP: each is sent again, with the same number, until its reply is there or its time is over.
 
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::{self, IoSlice};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::net::UdpSocket;
+use nix::sys::socket::{MsgFlags, SockaddrStorage, sendmsg};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -46,7 +47,7 @@ impl Drop for Shared {
 
 #[derive(Debug)]
 struct Inner {
-    socket: UdpSocket,
+    socket: udp::Socket,
     server: SocketAddr,
     options: Options,
     waiting: Mutex<Waiting<Waiter>>,
@@ -59,6 +60,14 @@ struct Waiter {
     reply: oneshot::Sender<Result<Reply>>,
 }
 
+/// What may be at a socket after a datagram.
+enum Left {
+    /// No call waits, and the last one was sent once.
+    Nothing,
+    /// Another reply, or a second one to a call that was sent more than once.
+    Perhaps,
+}
+
 impl UdpChannel {
     /// Calls to this server, from a port of our own. Nothing is sent yet.
     ///
@@ -69,12 +78,12 @@ impl UdpChannel {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
-        let socket = UdpSocket::bind(any).await?;
+        let socket = UdpSocket::bind(any)?;
         // The system drops what comes from elsewhere, and tells us when nobody is there.
-        socket.connect(server).await?;
+        socket.connect(server)?;
         let calling = Calling::new(&options);
         let inner = Arc::new(Inner {
-            socket,
+            socket: udp::Socket::new(socket)?,
             server,
             options,
             waiting: Mutex::new(Waiting::new()?),
@@ -112,7 +121,7 @@ impl UdpChannel {
     /// # Errors
     /// The system does not say.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.shared.inner.socket.local_addr()
+        self.shared.inner.socket.get_ref().local_addr()
     }
 }
 
@@ -121,15 +130,16 @@ impl Channel for UdpChannel {
         let inner = &*self.shared.inner;
         count(&inner.counters.calls);
         let (call, reply) = Outstanding::begin(inner, self.calling.timeout)?;
-        let message = self.calling.message(call.xid, procedure, arguments)?;
+        let head = self.calling.head(call.xid, procedure)?;
+        let message = [&head[..], &arguments[..]];
+        let found = head.len() + arguments.len();
         let limit = udp::max_payload(inner.server);
-        if message.len() > limit {
-            let found = message.len();
+        if found > limit {
             return Err(NoReply::TooLong { limit, found }.into());
         }
         let reply = tokio::select! {
             reply = reply => reply.unwrap_or(Err(NoReply::Send(io::ErrorKind::NotConnected.into())))?,
-            error = call.transmit(&message) => return Err(error.into()),
+            error = call.transmit(message) => return Err(error.into()),
         };
         Ok(reply.results()?)
     }
@@ -144,21 +154,56 @@ impl Inner {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn handle_datagram(&self, datagram: Bytes) {
+    /// Sends a message, which is not put together for that.
+    async fn send(&self, message: [&[u8]; 2]) -> io::Result<()> {
+        let parts = message.map(IoSlice::new);
+        let send = |socket: &UdpSocket| {
+            let (descriptor, none) = (socket.as_raw_fd(), MsgFlags::empty());
+            sendmsg::<SockaddrStorage>(descriptor, &parts, &[], none, None)?;
+            Ok(())
+        };
+        self.socket.send(send).await
+    }
+
+    /// Handles a datagram, if there is one. After the only reply that can come it is as if there were no other: the system
+    /// tells of what the next call is answered with, and to look would be a call of the system for nothing.
+    fn receive(&self, socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<()> {
+        let (length, from) = socket.recv_from(buffer)?;
+        if from != self.server {
+            // What came before the socket was connected may be anybody's.
+            count(&self.counters.foreign);
+            return Ok(());
+        }
+        let datagram = buffer.get(..length).unwrap_or_default();
+        match self.handle_datagram(Bytes::copy_from_slice(datagram)) {
+            Left::Nothing => Err(io::ErrorKind::WouldBlock.into()),
+            Left::Perhaps => Ok(()),
+        }
+    }
+
+    fn handle_datagram(&self, datagram: Bytes) -> Left {
         let (xid, reply) = match arrived(datagram) {
             Arrived::Reply(xid, reply) => (xid, Ok(reply)),
             Arrived::Malformed(..) | Arrived::Other => {
                 // Anybody who can fake an address can send this: the call waits for a better reply.
-                return count(&self.counters.malformed);
+                count(&self.counters.malformed);
+                return Left::Perhaps;
             }
         };
-        match self.waiting().remove(xid) {
-            Some(waiter) => {
-                count(&self.counters.replies);
-                // Who dropped the call does not wait.
-                let _ = waiter.reply.send(reply);
-            }
-            None => count(&self.counters.late_replies),
+        let (waiter, others) = {
+            let mut waiting = self.waiting();
+            (waiting.remove(xid), waiting.len())
+        };
+        let Some(waiter) = waiter else {
+            count(&self.counters.late_replies);
+            return Left::Perhaps;
+        };
+        count(&self.counters.replies);
+        // Who dropped the call does not wait.
+        let _ = waiter.reply.send(reply);
+        match (others, waiter.sent) {
+            (0, 1) => Left::Nothing,
+            _ => Left::Perhaps,
         }
     }
 
@@ -180,17 +225,10 @@ impl Inner {
 async fn receive(inner: Arc<Inner>) {
     let mut buffer = vec![0; udp::LARGEST];
     loop {
-        match inner.socket.recv_from(&mut buffer).await {
-            // What came before the socket was connected may be anybody's.
-            Ok((_, from)) if from != inner.server => count(&inner.counters.foreign),
-            Ok((length, _)) => {
-                let datagram = buffer.get(..length).unwrap_or_default();
-                inner.handle_datagram(Bytes::copy_from_slice(datagram));
-            }
-            Err(error) => {
-                inner.handle_unreachable(&error, None);
-                sleep(udp::AFTER_ERROR).await;
-            }
+        let receive = |socket: &UdpSocket| inner.receive(socket, &mut buffer);
+        if let Err(error) = inner.socket.receive(receive).await {
+            inner.handle_unreachable(&error, None);
+            sleep(udp::AFTER_ERROR).await;
         }
     }
 }
@@ -226,7 +264,7 @@ impl<'a> Outstanding<'a> {
     }
 
     /// Sends the call until there is no time left. Why it cannot be sent any more.
-    async fn transmit(&self, message: &[u8]) -> NoReply {
+    async fn transmit(&self, message: [&[u8]; 2]) -> NoReply {
         let Options {
             retransmit_after,
             retransmit_at_most,
@@ -251,12 +289,12 @@ impl<'a> Outstanding<'a> {
         }
     }
 
-    async fn send(&self, message: &[u8]) -> io::Result<()> {
+    async fn send(&self, message: [&[u8]; 2]) -> io::Result<()> {
         if let Some(waiter) = self.inner.waiting().get_mut(self.xid) {
             waiter.sent += 1;
         }
-        match self.inner.socket.send(message).await {
-            Ok(_) => Ok(()),
+        match self.inner.send(message).await {
+            Ok(()) => Ok(()),
             // The answer to an earlier datagram, in place of sending this one.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 let is_first = self
@@ -266,7 +304,7 @@ impl<'a> Outstanding<'a> {
                     .is_some_and(|w| w.sent == 1);
                 self.inner
                     .handle_unreachable(&error, is_first.then_some(self.xid));
-                self.inner.socket.send(message).await.map(drop)
+                self.inner.send(message).await
             }
             Err(error) => Err(error),
         }

@@ -184,8 +184,8 @@ impl Shared {
             .await
             .unwrap_or_else(|_| Err(in_vain(calling.timeout)))
             .map_err(NoReply::Connect)?;
-        let message = |xid| calling.message(xid, procedure, arguments);
-        let call = connection.begin(message, &self.options)?;
+        let head = |xid| calling.head(xid, procedure);
+        let call = connection.begin(head, &arguments, &self.options)?;
         let reply = timeout_at(end, call.reply()).await.unwrap_or_else(|_| {
             let after = calling.timeout;
             Err(NoReply::TimedOut { after, sent: 1 })

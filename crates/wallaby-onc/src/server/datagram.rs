@@ -15,7 +15,7 @@ use super::seen::{Key, Limits, Seen, Verdict};
 use super::{Phase, Shared, ends, job};
 use crate::message::{AcceptError, BadMessage, Body, Call, Denial, Message, Reply};
 use crate::peer::{Origin, Peer};
-use crate::udp::{self, Way};
+use crate::udp::{self, Buffer, Way};
 
 pub(super) use socket::Socket;
 
@@ -49,17 +49,16 @@ pub(super) fn spawn(shared: &Arc<Shared>, socket: Socket) {
     });
     let mut phase = shared.phase.subscribe();
     tokio::spawn(async move {
-        let mut buffer = vec![0; udp::LARGEST];
+        let mut buffer = Buffer::default();
         loop {
             tokio::select! {
-                received = port.socket.receive(&mut buffer) => {
+                received = port.socket.receive(buffer.room()) => {
                     let Ok((length, way)) = received else {
                         // The system tells of datagrams that did not arrive: their receivers ask again, or do not.
                         tokio::time::sleep(udp::AFTER_ERROR).await;
                         continue;
                     };
-                    let datagram = buffer.get(..length).unwrap_or_default();
-                    port.handle(Bytes::copy_from_slice(datagram), way).await;
+                    port.handle(buffer.received(length), way).await;
                 }
                 () = ends(&mut phase, Phase::Draining) => return,
             }
@@ -152,7 +151,7 @@ impl Port {
         }
         let mut seen = self.seen();
         let key = seen.key(way.peer, xid, call);
-        match seen.begin(key, Instant::now()) {
+        match seen.begin(key, Instant::now) {
             Verdict::New => Ok(Some(key)),
             known => Err(known),
         }

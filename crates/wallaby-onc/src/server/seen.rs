@@ -1,9 +1,10 @@
 //! Calls over UDP that were seen before: those that are executed are not executed again, those that are answered get the
 //! same answer.
 
+use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
-use std::net::SocketAddr;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,13 +23,35 @@ pub(crate) struct Key {
     procedure: Procedure,
     /// Of the arguments: a client that was restarted may use a number again.
     checksum: u64,
+    /// Of all that is above.
+    hash: u64,
 }
 
-/// The checksum is the same for all who send the same: the peer, which they don't choose as freely, tells them apart.
+/// It is hashed when it is made: a table asks for that several times.
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.peer.hash(state);
-        state.write_u64(self.checksum ^ u64::from(self.xid));
+        state.write_u64(self.hash);
+    }
+}
+
+/// What a key has, as it is.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Keys write a number; whatever else may not be lost.
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
     }
 }
 
@@ -46,7 +69,7 @@ pub(crate) enum Verdict {
 /// The calls of late.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    calls: HashMap<Key, State>,
+    calls: HashMap<Key, State, BuildHasherDefault<AsItIs>>,
     /// Those that are answered, oldest first.
     answered: VecDeque<(Instant, Key)>,
     bytes: usize,
@@ -70,7 +93,7 @@ enum State {
 impl Seen {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
-            calls: HashMap::new(),
+            calls: HashMap::default(),
             answered: VecDeque::new(),
             bytes: 0,
             limits,
@@ -79,34 +102,58 @@ impl Seen {
     }
 
     pub(crate) fn key(&self, peer: SocketAddr, xid: u32, call: &Call) -> Key {
+        let procedure = call.procedure;
+        let checksum = checksum(&call.arguments, self.secret);
+        let numbers = u64::from(xid) << 32 | u64::from(procedure.number);
+        // Who knows no secret does not know either which calls would meet in a table.
+        let hash = fold(self.mixed(peer) ^ checksum, numbers ^ self.secret);
         Key {
             peer,
             xid,
-            procedure: call.procedure,
-            checksum: checksum(&call.arguments, self.secret),
+            procedure,
+            checksum,
+            hash: fold(hash ^ self.secret, MULTIPLIER),
         }
     }
 
-    /// A call arrived.
-    pub(crate) fn begin(&mut self, key: Key, now: Instant) -> Verdict {
-        self.forget_old(now);
-        match self.calls.get(&key) {
-            Some(State::Running) => Verdict::Running,
-            Some(State::Answered(reply)) => Verdict::Answered(reply.clone()),
-            None => {
-                self.calls.insert(key, State::Running);
-                Verdict::New
+    /// A checksum of an address.
+    fn mixed(&self, peer: SocketAddr) -> u64 {
+        let address = match peer.ip() {
+            IpAddr::V4(address) => u128::from(address.to_bits()),
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        let (high, low) = ((address >> 64) as u64, address as u64);
+        let high = fold(high ^ self.secret, LANES[0] ^ u64::from(peer.port()));
+        fold(low ^ self.secret, high ^ LANES[1])
+    }
+
+    /// A call arrived. The clock is read only if it was seen before.
+    pub(crate) fn begin(&mut self, key: Key, now: impl FnOnce() -> Instant) -> Verdict {
+        match self.calls.entry(key) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(State::Running);
+                return Verdict::New;
             }
+            Entry::Occupied(known) if matches!(known.get(), State::Running) => {
+                return Verdict::Running;
+            }
+            Entry::Occupied(_) => {}
+        }
+        self.forget_old(now());
+        match self.calls.entry(key).or_insert(State::Running) {
+            State::Running => Verdict::New,
+            State::Answered(reply) => Verdict::Answered(reply.clone()),
         }
     }
 
     /// A call was executed; without an answer it is forgotten.
     pub(crate) fn finish(&mut self, key: Key, reply: Option<Bytes>, now: Instant) {
-        self.calls.remove(&key);
-        let Some(reply) = reply else { return };
-        if self.limits.replies == 0 || cost(&reply) > self.limits.bytes {
+        self.forget_old(now);
+        let kept = |reply: &Bytes| self.limits.replies > 0 && cost(reply) <= self.limits.bytes;
+        let Some(reply) = reply.filter(kept) else {
+            self.calls.remove(&key);
             return;
-        }
+        };
         while self.answered.len() >= self.limits.replies
             || self.bytes + cost(&reply) > self.limits.bytes
         {
@@ -134,14 +181,13 @@ impl Seen {
     }
 }
 
-/// A checksum of arguments, four lanes of eight bytes at a time. It is to tell a client's mistakes apart, not its tricks: who
-/// finds two arguments with the same checksum gets its own answers mixed up.
+/// A checksum of arguments, four lanes of sixteen bytes at a time. It is to tell a client's mistakes apart, not its tricks:
+/// who finds two arguments with the same checksum gets its own answers mixed up.
 fn checksum(bytes: &[u8], secret: u64) -> u64 {
     let mut lanes = LANES.map(|lane| lane ^ secret);
-    let mut rest = bytes;
-    while let Some((block, after)) = rest.split_first_chunk::<BLOCK>() {
+    let (blocks, rest) = bytes.as_chunks::<BLOCK>();
+    for block in blocks {
         mix(&mut lanes, block);
-        rest = after;
     }
     if !rest.is_empty() {
         let mut block = [0; BLOCK];
@@ -155,22 +201,21 @@ fn checksum(bytes: &[u8], secret: u64) -> u64 {
 
 /// Written out: this runs over all that arrives over UDP.
 fn mix(lanes: &mut [u64; 4], block: &[u8; BLOCK]) {
-    let word = |at: usize| {
-        u64::from_le_bytes([
-            block[at],
-            block[at + 1],
-            block[at + 2],
-            block[at + 3],
-            block[at + 4],
-            block[at + 5],
-            block[at + 6],
-            block[at + 7],
-        ])
+    let ([a, b, c, d], []) = block.as_chunks() else {
+        return;
     };
-    lanes[0] = fold(lanes[0] ^ word(0), MULTIPLIER);
-    lanes[1] = fold(lanes[1] ^ word(8), MULTIPLIER);
-    lanes[2] = fold(lanes[2] ^ word(16), MULTIPLIER);
-    lanes[3] = fold(lanes[3] ^ word(24), MULTIPLIER);
+    lanes[0] = mixed(lanes[0], a);
+    lanes[1] = mixed(lanes[1], b);
+    lanes[2] = mixed(lanes[2], c);
+    lanes[3] = mixed(lanes[3], d);
+}
+
+/// One product for two words. Nobody knows the lane, so nobody can make a factor 0, which would hide the other.
+#[inline]
+fn mixed(lane: u64, part: &[u8; 16]) -> u64 {
+    let both = u128::from_le_bytes(*part);
+    let (low, high) = (both as u64, (both >> 64) as u64);
+    fold(low ^ lane, high ^ lane.rotate_left(32) ^ MULTIPLIER)
 }
 
 /// Both halves of a product: each bit of what goes in shows in many of what comes out.
@@ -180,8 +225,8 @@ fn fold(a: u64, b: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// Four lanes of eight bytes.
-const BLOCK: usize = 32;
+/// Four lanes of sixteen bytes.
+const BLOCK: usize = 64;
 /// Numbers with about as many ones as zeros.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 const LANES: [u64; 4] = [
@@ -251,13 +296,13 @@ mod tests {
         let now = Instant::now();
         let mut seen = seen(10, 10_000);
         let key = seen.key(peer(1), 5, &call(b"a"));
-        assert_eq!(seen.begin(key, now), Verdict::New);
-        assert_eq!(seen.begin(key, now), Verdict::Running);
+        assert_eq!(seen.begin(key, || now), Verdict::New);
+        assert_eq!(seen.begin(key, || now), Verdict::Running);
         seen.finish(key, Some(answer(4)), now);
-        assert_eq!(seen.begin(key, now), Verdict::Answered(answer(4)));
+        assert_eq!(seen.begin(key, || now), Verdict::Answered(answer(4)));
         let another = Duration::from_secs(10);
         assert_eq!(
-            seen.begin(key, now + another),
+            seen.begin(key, || now + another),
             Verdict::New,
             "it was kept for 10 s"
         );
@@ -277,7 +322,7 @@ mod tests {
             (1, 5, other),
         ] {
             let key = seen.key(peer(port), xid, &call);
-            assert_eq!(seen.begin(key, now), Verdict::New, "{key:?}");
+            assert_eq!(seen.begin(key, || now), Verdict::New, "{key:?}");
         }
     }
 
@@ -297,14 +342,14 @@ mod tests {
             let mut seen = seen(replies, bytes);
             let keys = [1, 2, 3].map(|xid| seen.key(peer(1), xid, &call(b"")));
             for key in keys {
-                assert_eq!(seen.begin(key, now), Verdict::New);
+                assert_eq!(seen.begin(key, || now), Verdict::New);
             }
             for key in keys {
                 seen.finish(key, Some(answer(100)), now);
             }
-            assert_eq!(seen.begin(keys[2], now), Verdict::Answered(answer(100)));
-            assert_eq!(seen.begin(keys[1], now), Verdict::Answered(answer(100)));
-            assert_eq!(seen.begin(keys[0], now), Verdict::New);
+            assert_eq!(seen.begin(keys[2], || now), Verdict::Answered(answer(100)));
+            assert_eq!(seen.begin(keys[1], || now), Verdict::Answered(answer(100)));
+            assert_eq!(seen.begin(keys[0], || now), Verdict::New);
         }
     }
 
@@ -314,10 +359,10 @@ mod tests {
         let mut seen = seen(10, 1000);
         let key = seen.key(peer(1), 5, &call(b"a"));
         for reply in [None, Some(answer(1000))] {
-            assert_eq!(seen.begin(key, now), Verdict::New);
+            assert_eq!(seen.begin(key, || now), Verdict::New);
             seen.finish(key, reply, now);
         }
-        assert_eq!(seen.begin(key, now), Verdict::New);
+        assert_eq!(seen.begin(key, || now), Verdict::New);
         assert_eq!((seen.bytes, seen.answered.len()), (0, 0));
     }
 }

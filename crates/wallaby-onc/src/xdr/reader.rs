@@ -57,6 +57,7 @@ impl Reader {
 
     /// How many bytes are left.
     #[must_use]
+    #[inline]
     pub fn left(&self) -> usize {
         self.bytes.len()
     }
@@ -104,10 +105,14 @@ impl Reader {
     ///
     /// # Errors
     /// The bytes end.
+    #[inline]
     pub fn u32(&mut self) -> Result<u32, DecodeError> {
-        self.need(4)?;
+        let Some(value) = self.bytes.first_chunk().copied() else {
+            return Err(self.ended(4));
+        };
+        self.bytes.advance(4);
         self.offset += 4;
-        Ok(self.bytes.get_u32())
+        Ok(u32::from_be_bytes(value))
     }
 
     /// Eight bytes: `unsigned hyper`.
@@ -125,8 +130,12 @@ impl Reader {
     ///
     /// # Errors
     /// The data is longer, or the bytes end.
+    #[inline]
     pub fn opaque(&mut self, limit: Option<u32>) -> Result<Bytes, DecodeError> {
         let length = self.length(limit)? as usize;
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
         self.need(length.saturating_add(padding(length)))?;
         let data = self.bytes.split_to(length);
         self.bytes.advance(padding(length));
@@ -265,6 +274,7 @@ impl Reader {
         value
     }
 
+    #[inline]
     fn length(&mut self, limit: Option<u32>) -> Result<u32, DecodeError> {
         let limit = limit.unwrap_or(self.limits.length);
         let found = self.u32()?;
@@ -274,11 +284,16 @@ impl Reader {
         Ok(found)
     }
 
+    #[inline]
     fn need(&self, needed: usize) -> Result<(), DecodeError> {
-        let left = self.left();
-        if left < needed {
-            return Err(self.error(Malformed::Ended { needed, left }));
+        match self.left() < needed {
+            true => Err(self.ended(needed)),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    fn ended(&self, needed: usize) -> DecodeError {
+        let left = self.left();
+        self.error(Malformed::Ended { needed, left })
     }
 }

@@ -1,13 +1,13 @@
 //! Values as bytes.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::{EncodeError, MAX_DEPTH, Text, padding};
 
 /// Appends values to bytes, one after another.
 #[derive(Debug, Default)]
 pub struct Writer {
-    bytes: BytesMut,
+    bytes: Vec<u8>,
     depth: u32,
 }
 
@@ -18,41 +18,56 @@ impl Writer {
         Self::default()
     }
 
+    /// Begins with room for so many bytes: one that gets exactly these allocates nothing else.
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(capacity),
+            depth: 0,
+        }
+    }
+
     /// What was written.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
-        self.bytes.freeze()
+        self.bytes.into()
     }
 
     /// Four bytes: `unsigned int`.
+    #[inline]
     pub fn u32(&mut self, value: u32) {
-        self.bytes.put_u32(value);
+        self.put(&value.to_be_bytes());
     }
 
     /// Eight bytes: `unsigned hyper`.
     pub fn u64(&mut self, value: u64) {
-        self.bytes.put_u64(value);
+        self.put(&value.to_be_bytes());
     }
 
     /// Bytes that are XDR already, as they are.
+    #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
-        self.bytes.put_slice(bytes);
+        self.put(bytes);
     }
 
     /// Opaque data of variable length, at most `limit` bytes.
     ///
     /// # Errors
     /// The data is longer.
+    #[inline]
     pub fn opaque(&mut self, data: &[u8], limit: Option<u32>) -> Result<(), EncodeError> {
-        self.length(data.len(), limit)?;
+        let length = length(data.len(), limit)?;
+        self.make_room(4 + data.len() + padding(data.len()));
+        self.u32(length);
         self.fixed_opaque(data);
         Ok(())
     }
 
     /// Opaque data of fixed length: the length is not written.
+    #[inline]
     pub fn fixed_opaque(&mut self, data: &[u8]) {
-        self.bytes.put_slice(data);
-        self.bytes.put_bytes(0, padding(data.len()));
+        self.put(data);
+        self.put(&[0; 3][..padding(data.len())]);
     }
 
     /// A string of at most `limit` bytes.
@@ -73,7 +88,7 @@ impl Writer {
         limit: Option<u32>,
         element: impl FnMut(&mut Self, &T) -> Result<(), EncodeError>,
     ) -> Result<(), EncodeError> {
-        self.length(elements.len(), limit)?;
+        self.u32(length(elements.len(), limit)?);
         self.fixed_array(elements, element)
     }
 
@@ -137,14 +152,35 @@ impl Writer {
         written
     }
 
-    fn length(&mut self, found: usize, limit: Option<u32>) -> Result<(), EncodeError> {
-        let limit = limit.unwrap_or(u32::MAX);
-        match u32::try_from(found) {
-            Ok(length) if length <= limit => {
-                self.u32(length);
-                Ok(())
-            }
-            _ => Err(EncodeError::TooLong { limit, found }),
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
         }
+        self.make_room(bytes.len());
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Room for so many bytes more.
+    #[inline]
+    fn make_room(&mut self, more: usize) {
+        // It would begin with a few bytes and double them, which costs more than to write most messages.
+        let more = match self.bytes.capacity() {
+            0 => more.max(FIRST_ROOM),
+            _ => more,
+        };
+        self.bytes.reserve(more);
     }
 }
+
+/// The length of what has no fixed one, if it may be so long.
+fn length(found: usize, limit: Option<u32>) -> Result<u32, EncodeError> {
+    let limit = limit.unwrap_or(u32::MAX);
+    match u32::try_from(found) {
+        Ok(length) if length <= limit => Ok(length),
+        _ => Err(EncodeError::TooLong { limit, found }),
+    }
+}
+
+/// Room that is made when the first byte is written.
+const FIRST_ROOM: usize = 64;

@@ -71,6 +71,15 @@ impl Clock {
     }
 }
 
+/// The earlier of two times, of which each may be never.
+#[inline]
+pub(crate) fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 /// A ping period of half a second and a timeout of ten periods.
 impl Default for PingSettings {
     fn default() -> Self {

@@ -96,6 +96,8 @@ pub struct Connection {
     last_mark: Mark,
     /// Messages in parts that have left the outbox: their streams, and how far the output must be written for them.
     left: VecDeque<(u64, u64)>,
+    /// Answers in parts that the peer is to pass on, by their streams; some have left.
+    large_relayed: Vec<(CallId, u64)>,
 }
 
 /// Where a message stands in a connection's output.
@@ -269,6 +271,7 @@ impl Connection {
             probes: 0,
             last_mark: Mark::Written(0),
             left: VecDeque::new(),
+            large_relayed: Vec::new(),
         }
     }
 
@@ -285,6 +288,11 @@ impl Connection {
     /// Whether nothing waits to be written, not even parts that need credit.
     pub fn is_idle(&self) -> bool {
         self.output.is_empty() && self.outbox.is_empty()
+    }
+
+    /// Whether parts of messages or of bodies wait to be added to the output.
+    pub fn has_parts(&self) -> bool {
+        !self.outbox.is_empty()
     }
 
     /// Sends a request by this method; its method number is filled in here, and the number of its body if its options say
@@ -425,11 +433,17 @@ impl Connection {
     /// Sends a response. Only what is `counted` needs the call's credit: a server need not count the one small answer
     /// to a request that came over this very connection.
     ///
+    /// None overtakes a large one of its call that the peer is to pass on: it would take the credit of the next connection
+    /// from it, and an initiator that wants answers in order would wait for the large one, and that for credit.
+    ///
     /// # Errors
     ///
     /// If it is not accepted now or not at all; nothing was sent then.
     pub fn send_response(&mut self, response: &Response, counted: bool) -> Result<(), Refusal> {
         self.check_size(response.payload.len())?;
+        if self.is_behind_large(response.call) {
+            return Err(self.blocked());
+        }
         if counted {
             let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.call);
             let cost = response.payload.len() as u64 + MESSAGE_COST;
@@ -439,10 +453,29 @@ impl Connection {
                 return Err(self.blocked());
             }
         }
-        self.send(kind::RESPONSE, &response.payload, |out, link| {
+        let in_parts = self.send(kind::RESPONSE, &response.payload, |out, link| {
             response.put_header(out, link)
         });
+        if in_parts {
+            self.note_large(response.call);
+        }
         Ok(())
+    }
+
+    fn is_behind_large(&self, call: CallId) -> bool {
+        let mut large = self.large_relayed.iter();
+        large.any(|(of, stream)| *of == call && self.outbox.has_message(*stream))
+    }
+
+    #[cold]
+    fn note_large(&mut self, call: CallId) {
+        let to_initiator = self.peer.as_ref().map(|peer| peer.node) == Some(call.initiator);
+        if let (false, Mark::Parts(stream)) = (to_initiator, self.last_mark) {
+            let outbox = &self.outbox;
+            self.large_relayed
+                .retain(|(_, stream)| outbox.has_message(*stream));
+            self.large_relayed.push((call, stream));
+        }
     }
 
     #[cold]
@@ -464,7 +497,9 @@ impl Connection {
     /// Whether a small response of this call would be accepted now.
     pub fn takes_responses(&self, call: CallId) -> bool {
         let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.call);
-        self.call_windows.has_room(call, limit) && !self.is_congested(0)
+        self.call_windows.has_room(call, limit)
+            && !self.is_congested(0)
+            && !self.is_behind_large(call)
     }
 
     /// Sends a message that needs no credit: anything but requests and responses.

@@ -238,16 +238,17 @@ impl Session {
         Ok(None)
     }
 
+    // Called for requests and for responses: there the message is made where it goes.
+    #[inline]
     fn deliver(&mut self, message: Message, size: usize, events: &mut impl FnMut(Event)) {
         self.counters.messages_received += 1;
-        events(if message.payload().len() as u64 > self.me.limits.message {
-            Event::TooLarge {
+        if message.payload().len() as u64 > self.me.limits.message {
+            return events(Event::TooLarge {
                 message: message.without_payload(),
                 size: size as u64,
-            }
-        } else {
-            Event::Message(message)
-        });
+            });
+        }
+        events(Event::Message(message));
     }
 
     /// The number of a method that the peer names by its hash.

@@ -196,6 +196,11 @@ impl Gate {
         self.events.pop_front()
     }
 
+    /// Whether [`Gate::poll_event`] has anything to tell.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// All that [`Gate::poll_event`] would return, appended to `events`: at the cost of a swap if that is empty.
     pub fn take_events(&mut self, events: &mut VecDeque<SessionEvent>) {
         if events.is_empty() {
@@ -227,13 +232,21 @@ impl Gate {
             let start = out.len();
             if session.poll_transmit(now, out) {
                 let to = session.remote;
-                self.burst += 1;
-                if self.burst >= BURST {
-                    self.burst = 0;
-                    self.ready.rotate_left(1);
-                }
                 self.counters.sent += 1;
                 let len = out.len() - start;
+                if session.has_sent_all() {
+                    session.rest(); // mostly: it need not be asked again
+                    session.queued = false;
+                    self.burst = 0;
+                    self.ready.pop_front();
+                    arm(&mut self.timers, session);
+                } else {
+                    self.burst += 1;
+                    if self.burst >= BURST {
+                        self.burst = 0;
+                        self.ready.rotate_left(1);
+                    }
+                }
                 return Some(Transmit { to, len });
             }
             session.queued = false;

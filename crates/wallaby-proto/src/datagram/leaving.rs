@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::call::clock::earliest;
 use crate::datagram::Cause;
 use crate::datagram::outgoing::Streams;
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, Flags};
@@ -60,10 +61,23 @@ impl Session {
         let ack = self.ack_due().is_some_and(|due| due <= now);
         let probes = self.probe || self.probes > 0;
         if !messages && !ack && !probes {
-            self.length_before = 0;
+            self.rest();
             return false;
         }
         self.write_packet(now, out, messages.then_some(streams))
+    }
+
+    /// Whether the packet that was just sent was certainly the last one for now.
+    pub(super) fn has_sent_all(&self) -> bool {
+        matches!(self.stage, Stage::Open { .. })
+            && !(self.probe || self.sizing.is_wanted() || self.outgoing.is_sending())
+            && self.probes == 0
+            && self.received.due().is_none()
+    }
+
+    /// Nothing is sent for now.
+    pub(super) fn rest(&mut self) {
+        self.length_before = 0;
     }
 
     /// Appends a packet with what fits; with messages if they may be sent, so many of them in pieces at a time.
@@ -101,6 +115,9 @@ impl Session {
         if let Some(streams) = streams {
             let room = limit.saturating_sub(before);
             (self.outgoing).fill(out, room, streams, self.recovery.chunks());
+            if self.outgoing.is_waiting() {
+                self.sizing.want_more();
+            }
         }
         if out.len() == before && (self.probe || self.probes > 0) {
             packet::put_probe(out);
@@ -244,11 +261,4 @@ impl Session {
 fn ask_again(tries: u32) -> Duration {
     let doubled = ASK_AGAIN.0 * 2u32.saturating_pow(tries.saturating_sub(1).min(16));
     doubled.min(ASK_AGAIN.1)
-}
-
-fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
 }

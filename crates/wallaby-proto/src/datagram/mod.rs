@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `gate` | the sessions of a socket: who is it for, may it be opened, whose turn is it, what is the time |
 //! | `session` | one session: what the driver may ask of it; `arriving` and `leaving`: its packets |
-//! | `packet` | the bytes |
+//! | `packet`, `checksum` | the bytes |
 //! | `cookies` | addresses are proven without state; no session is opened twice |
 //! | `methods` | names and hashes of methods |
 //! | `window`, `received`, `assembly` | which messages, packets and pieces have arrived |
@@ -74,6 +74,7 @@
 
 mod arriving;
 mod assembly;
+mod checksum;
 mod cookies;
 mod gate;
 mod leaving;

@@ -308,7 +308,7 @@ impl Outgoing {
 
     /// Whether something waits to be sent, where so many `streams` may be under way.
     pub(super) fn has_work(&mut self, streams: Streams) -> bool {
-        if self.lost.is_empty() && !self.is_waiting() {
+        if !self.is_sending() {
             return false; // the common case
         }
         while let Some(&chunk) = self.lost.front()
@@ -320,6 +320,11 @@ impl Outgoing {
             || [CONTROL, SMALL, LARGE]
                 .into_iter()
                 .any(|lane| self.next(lane, streams).is_some())
+    }
+
+    /// Whether something may wait to be sent.
+    pub(super) fn is_sending(&self) -> bool {
+        !self.lost.is_empty() || self.is_waiting()
     }
 
     /// Whether something waits that was never sent.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::BufMut;
 
+use crate::datagram::checksum::crc32c;
 use crate::datagram::received::Received;
 use crate::id::NodeId;
 use crate::varint::{self, Reader};
@@ -117,7 +118,7 @@ pub(super) fn read(datagram: &[u8]) -> Result<(Datagram<'_>, Reader<'_>), Unread
     let Some((body, checksum)) = datagram.split_last_chunk::<CHECKSUM>() else {
         return Err(Unreadable::Corrupt);
     };
-    if crc32c::crc32c(body) != u32::from_be_bytes(*checksum) {
+    if crc32c(body) != u32::from_be_bytes(*checksum) {
         return Err(Unreadable::Corrupt);
     }
     let mut reader = Reader::new(body);
@@ -236,7 +237,7 @@ pub(super) fn put_gone(out: &mut Vec<u8>, session: u64, node: NodeId) {
 
 /// Ends the datagram that begins at `start`.
 pub(super) fn seal(out: &mut Vec<u8>, start: usize) {
-    let checksum = crc32c::crc32c(&out[start..]);
+    let checksum = crc32c(&out[start..]);
     out.put_u32(checksum);
 }
 

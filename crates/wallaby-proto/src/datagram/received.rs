@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::datagram::packet::MAX_RANGES;
+use crate::datagram::recovery::nanoseconds;
 
 /// How long an acknowledgement waits for a message that takes it along.
 pub(super) const ACK_DELAY: Duration = Duration::from_millis(10);
@@ -20,9 +21,8 @@ const ACK_AT_MOST_EVERY: u32 = 64;
 
 /// When something that arrives now is acknowledged at the latest.
 fn latest(now: Duration) -> Duration {
-    let due = now + ACK_DELAY;
-    let past = due.as_nanos() % ACK_TICK.as_nanos();
-    due - Duration::from_nanos(past as u64)
+    let due = nanoseconds(now + ACK_DELAY);
+    Duration::from_nanos(due - due % nanoseconds(ACK_TICK))
 }
 
 /// The numbers of packets that have arrived, as ranges; the oldest are forgotten.

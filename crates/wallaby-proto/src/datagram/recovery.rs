@@ -231,7 +231,7 @@ impl Recovery {
             if last < self.first {
                 break;
             }
-            for number in (first.max(self.first)..=last).rev() {
+            for number in (first.max(self.first)..last + 1).rev() {
                 let index = (number - self.first) as usize;
                 let sent = &mut self.packets[index];
                 news.acknowledged_up_to = news.acknowledged_up_to.max(sent.acknowledges.take());
@@ -252,11 +252,9 @@ impl Recovery {
                 }
                 progress = true;
                 let begin = (sent.first_chunk - self.first_chunk) as usize;
-                let end = begin + sent.chunks as usize;
-                self.chunks
-                    .range(begin..end)
-                    .copied()
-                    .for_each(&mut settled);
+                for index in begin..begin + sent.chunks as usize {
+                    settled(self.chunks[index]);
+                }
             }
         }
         if progress {
@@ -307,7 +305,8 @@ impl Recovery {
             return Timeout::Nothing;
         }
         self.probes += 1;
-        if silent >= self.rtt.probe_after * PAUSES_TO_COLLAPSE {
+        let pause = Duration::from_nanos(self.rtt.probe_after);
+        if silent >= pause.saturating_mul(PAUSES_TO_COLLAPSE) {
             self.window.collapse(now);
         }
         // The oldest packet's chunks are worth more than an empty probe: if it was lost, this repairs it.
@@ -329,7 +328,7 @@ impl Recovery {
     /// What the round trip and the window are now, and how many packets were lost.
     pub(super) fn path(&self) -> PathStats {
         PathStats {
-            round_trip: self.rtt.smoothed,
+            round_trip: self.rtt.smoothed.map(Duration::from_nanos),
             window: self.window.size,
             under_way: self.bytes,
             lost: self.lost,
@@ -343,12 +342,12 @@ impl Recovery {
 
     /// The round trip as it mostly is.
     pub(super) fn round_trip(&self) -> Duration {
-        self.rtt.smoothed.unwrap_or(FIRST_RTT)
+        self.rtt.smoothed.map_or(FIRST_RTT, Duration::from_nanos)
     }
 
     fn between_probes(&self) -> Duration {
-        let backed_off = self.rtt.probe_after * (1 << self.probes.min(16));
-        backed_off.min(self.rtt.most)
+        let backed_off = (self.rtt.probe_after).saturating_mul(1 << self.probes.min(16));
+        Duration::from_nanos(backed_off.min(self.rtt.most))
     }
 
     fn find_losses(&mut self, now: Duration, mut lost: impl FnMut(Chunk)) {
@@ -394,15 +393,19 @@ impl Recovery {
             let over = match sent.state {
                 State::UnderWay => false,
                 State::Lost => {
-                    let late = 2 * self.rtt.probe_after;
-                    sent.at + late <= now || self.packets.len() >= MAX_PACKETS
+                    let late = Duration::from_nanos(self.rtt.probe_after.saturating_mul(2));
+                    sent.at.saturating_add(late) <= now || self.packets.len() >= MAX_PACKETS
                 }
                 State::Settled => true,
             };
             if !over {
                 return;
             }
-            self.chunks.drain(..sent.chunks as usize);
+            match sent.chunks {
+                0 => {}
+                1 => drop(self.chunks.pop_front()), // mostly
+                chunks => drop(self.chunks.drain(..chunks as usize)),
+            }
             self.first_chunk += u64::from(sent.chunks);
             self.packets.pop_front();
             self.first += 1;
@@ -423,28 +426,29 @@ pub struct PathStats {
     pub lost: u64,
 }
 
-/// The round-trip time (RFC 6298, RFC 9002 section 5), and what follows from it until the next one is measured.
+/// The round-trip time (RFC 6298, RFC 9002 section 5), and what follows from it until the next one is measured; in
+/// nanoseconds, since each acknowledgement computes with all of it.
 #[derive(Debug)]
 struct Rtt {
-    smoothed: Option<Duration>,
-    variation: Duration,
-    least: Duration,
-    latest: Duration,
+    smoothed: Option<u64>,
+    variation: u64,
+    least: u64,
+    latest: u64,
     /// After so long without an acknowledgement the other side is asked for one.
-    probe_after: Duration,
+    probe_after: u64,
     /// However long round trips seem to be, silence for longer than this is worth asking.
-    most: Duration,
+    most: u64,
 }
 
 impl Default for Rtt {
     fn default() -> Self {
         Self {
             smoothed: None,
-            variation: Duration::ZERO,
-            least: Duration::ZERO,
-            latest: Duration::ZERO,
-            probe_after: 3 * FIRST_RTT,
-            most: MOST_BETWEEN_PROBES,
+            variation: 0,
+            least: 0,
+            latest: 0,
+            probe_after: nanoseconds(3 * FIRST_RTT),
+            most: nanoseconds(MOST_BETWEEN_PROBES),
         }
     }
 }
@@ -452,6 +456,7 @@ impl Default for Rtt {
 impl Rtt {
     /// `delay` is how long the other side waited before it acknowledged.
     fn measure(&mut self, latest: Duration, delay: Duration) {
+        let latest = nanoseconds(latest);
         self.latest = latest;
         let (smoothed, variation) = match self.smoothed {
             None => {
@@ -460,8 +465,8 @@ impl Rtt {
             }
             Some(smoothed) => {
                 self.least = self.least.min(latest);
-                let delay = delay.min(ACK_DELAY);
-                let adjusted = if latest >= self.least + delay {
+                let delay = nanoseconds(delay.min(ACK_DELAY));
+                let adjusted = if latest >= self.least.saturating_add(delay) {
                     latest - delay
                 } else {
                     latest
@@ -474,28 +479,29 @@ impl Rtt {
         };
         self.smoothed = Some(smoothed);
         self.variation = variation;
-        self.probe_after = smoothed + (4 * variation).max(GRANULARITY) + ACK_DELAY;
-        self.most = MOST_BETWEEN_PROBES.max(2 * self.least);
+        let spread = variation.saturating_mul(4).max(nanoseconds(GRANULARITY));
+        self.probe_after = (smoothed.saturating_add(spread)).saturating_add(nanoseconds(ACK_DELAY));
+        self.most = nanoseconds(MOST_BETWEEN_PROBES).max(self.least.saturating_mul(2));
     }
 
     /// How long after a packet that was acknowledged an earlier one may still be under way.
     fn loss_after(&self, reordered: bool) -> Duration {
-        let rtt = self.smoothed.unwrap_or(FIRST_RTT).max(self.latest);
-        let rtt = if reordered { rtt * 2 } else { rtt * 9 / 8 };
-        rtt.clamp(GRANULARITY, self.most)
+        let rtt = self.smoothed.unwrap_or(nanoseconds(FIRST_RTT));
+        let rtt = rtt.max(self.latest);
+        let rtt = rtt.saturating_add(if reordered { rtt } else { rtt / 8 });
+        Duration::from_nanos(rtt.clamp(nanoseconds(GRANULARITY), self.most))
     }
 }
 
-/// A running mean, into which the new value goes by one part in two to the power of `shift`. Above the 584 years that
-/// 64 bits of nanoseconds hold, it is that.
-fn weighted(mean: Duration, new: Duration, shift: u32) -> Duration {
-    let (mean, new) = (nanoseconds(mean), nanoseconds(new));
-    Duration::from_nanos(mean - (mean >> shift) + (new >> shift))
+/// A running mean, into which the new value goes by one part in two to the power of `shift`.
+fn weighted(mean: u64, new: u64, shift: u32) -> u64 {
+    mean - (mean >> shift) + (new >> shift)
 }
 
-fn nanoseconds(duration: Duration) -> u64 {
+/// A duration in nanoseconds; above the 584 years that 64 bits of them hold, it is that.
+pub(super) const fn nanoseconds(duration: Duration) -> u64 {
     (duration.as_secs().saturating_mul(1_000_000_000))
-        .saturating_add(duration.subsec_nanos().into())
+        .saturating_add(duration.subsec_nanos() as u64)
 }
 
 /// How many bytes may be under way.
@@ -652,17 +658,26 @@ mod tests {
         }
     }
 
+    fn averages(rtt: &Rtt) -> (Duration, Duration) {
+        let smoothed = rtt.smoothed.expect("one was measured");
+        let [smoothed, variation] = [smoothed, rtt.variation].map(Duration::from_nanos);
+        (smoothed, variation)
+    }
+
     #[test]
     fn round_trips_are_averaged_as_the_standard_says() {
         let mut rtt = Rtt::default();
         assert_eq!(rtt.loss_after(false), us(112_500), "nothing is known yet");
         rtt.measure(ms(40), Duration::ZERO);
-        assert_eq!((rtt.smoothed, rtt.variation), (Some(ms(40)), ms(20)));
-        assert_eq!(rtt.probe_after, ms(40 + 4 * 20 + 10));
+        assert_eq!(averages(&rtt), (ms(40), ms(20)));
+        assert_eq!(Duration::from_nanos(rtt.probe_after), ms(40 + 4 * 20 + 10));
         // The delay is the other side's doing: 52 ms it was.
         rtt.measure(ms(56), ms(4));
-        assert_eq!((rtt.smoothed, rtt.variation), (Some(us(41_500)), ms(18)));
-        assert_eq!(rtt.probe_after, us(41_500) + ms(4 * 18 + 10));
+        assert_eq!(averages(&rtt), (us(41_500), ms(18)));
+        assert_eq!(
+            Duration::from_nanos(rtt.probe_after),
+            us(41_500) + ms(4 * 18 + 10)
+        );
         assert_eq!(rtt.loss_after(false), ms(63), "9/8 of the latest");
         assert_eq!(
             rtt.loss_after(true),
@@ -671,9 +686,9 @@ mod tests {
         );
         // It may not make a round trip shorter than any was, nor be longer than it may be.
         rtt.measure(us(41_500), ms(4));
-        assert_eq!(rtt.smoothed, Some(us(41_500)));
+        assert_eq!(averages(&rtt).0, us(41_500));
         rtt.measure(us(51_500), ms(11));
-        assert_eq!(rtt.smoothed, Some(us(41_500)));
+        assert_eq!(averages(&rtt).0, us(41_500));
         assert_eq!(rtt.loss_after(false), us(51_500) * 9 / 8);
     }
 
@@ -681,12 +696,19 @@ mod tests {
     fn of_a_steady_round_trip_only_timers_remain_to_be_waited_for() {
         let mut rtt = Rtt::default();
         (0..100).for_each(|_| rtt.measure(us(200), Duration::ZERO));
-        assert_eq!(rtt.probe_after, us(200) + GRANULARITY + ACK_DELAY);
+        assert_eq!(
+            Duration::from_nanos(rtt.probe_after),
+            us(200) + GRANULARITY + ACK_DELAY
+        );
         assert_eq!(rtt.loss_after(false), GRANULARITY);
-        assert_eq!(rtt.most, MOST_BETWEEN_PROBES);
+        assert_eq!(Duration::from_nanos(rtt.most), MOST_BETWEEN_PROBES);
         let mut far = Rtt::default();
         (0..100).for_each(|_| far.measure(ms(600), Duration::ZERO));
-        assert_eq!(far.most, ms(1200), "two of the shortest round trips");
+        assert_eq!(
+            Duration::from_nanos(far.most),
+            ms(1200),
+            "two of the shortest round trips"
+        );
         assert_eq!(far.loss_after(false), ms(675));
     }
 

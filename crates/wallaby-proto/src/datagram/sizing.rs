@@ -24,7 +24,7 @@ pub(super) struct Sizing {
     datagram: usize,
     /// What is hoped for.
     longest: usize,
-    /// A message was longer than what comes through.
+    /// A message was longer than what comes through, or several did not fit into one.
     wanted: bool,
     tries: u8,
     /// The latest probe: its packet's number, and when it was sent.
@@ -52,9 +52,14 @@ impl Sizing {
         self.datagram
     }
 
-    /// A message does not fit into a datagram.
+    /// A message does not fit into a datagram, or not beside those that are sent with it.
     pub(super) fn want_more(&mut self) {
         self.wanted |= self.datagram < self.longest && self.tries < TRIES;
+    }
+
+    /// Whether a probe is to be sent, now or later.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted
     }
 
     /// How long a probe is to be, if one should be sent now.

@@ -95,6 +95,31 @@ fn they_are_longer_once_one_of_that_length_has_come_through() {
     assert_eq!(third.len(), 2, "{third:?}");
 }
 
+/// Sixty-four small requests at a time.
+fn batch(world: &mut World, ends: [u64; 2], session: SessionId, first: u64) -> Vec<usize> {
+    world.start_log();
+    for sequence in first..first + 64 {
+        send(world, ends[0], session, sequence, 100);
+    }
+    pass(world, Duration::from_secs(2));
+    let expected: Vec<_> = (first..first + 64)
+        .map(|sequence| (sequence, 100))
+        .collect();
+    assert_eq!(arrived(world, ends[1]), expected);
+    lengths(&world.take_log(), ends[0])
+}
+
+#[test]
+fn many_small_messages_at_a_time_share_one() {
+    let ends = [101, 102];
+    let (mut world, [session, _]) = pair(ends, Network::default());
+    let first = batch(&mut world, ends, session, 1);
+    let probes = first.iter().filter(|len| **len == LONG);
+    assert_eq!(probes.count(), 1, "{first:?}: one finds out");
+    let second = batch(&mut world, ends, session, 65);
+    assert_eq!(second.len(), 1, "{second:?}");
+}
+
 #[test]
 fn elsewhere_they_stay_as_every_path_carries_them() {
     let ends = [1, 2];

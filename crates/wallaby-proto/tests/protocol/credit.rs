@@ -1,8 +1,8 @@
 //! Credit: how much may be sent before the other side has processed something.
 
-use wallaby_proto::CallId;
 use wallaby_proto::connection::{Connection, Event, Limits, Refusal};
 use wallaby_proto::wire::Response;
+use wallaby_proto::{CallId, NodeId};
 
 use crate::limits::request;
 use crate::pair::{Pair, messages, method};
@@ -267,4 +267,33 @@ fn small_requests_are_not_kept_back_by_large_ones() {
         let _ = send(&mut pair.alice, 1 << 20);
     }
     assert_eq!(send(&mut pair.alice, 10), Ok(()));
+}
+
+/// Bob passes on what is not his: in the order in which it was sent.
+#[test]
+fn answers_to_be_passed_on_wait_for_a_large_one_of_their_call() {
+    let mut pair = Pair::open(Limits::default());
+    let mine = |sequence| CallId {
+        initiator: alice(),
+        sequence,
+    };
+    let others = |sequence| CallId {
+        initiator: NodeId::new(77).expect("not zero"),
+        sequence,
+    };
+    for call in [others(1), mine(1)] {
+        assert_eq!(respond(&mut pair.bob, call, 500_000), Ok(()));
+    }
+    assert!(!pair.bob.takes_responses(others(1)));
+    assert_eq!(respond(&mut pair.bob, others(1), 10), Err(Refusal::Blocked));
+    for call in [others(2), mine(1)] {
+        assert!(pair.bob.takes_responses(call));
+        assert_eq!(respond(&mut pair.bob, call, 10), Ok(()));
+    }
+    while pair.bob.has_parts() {
+        pair.carry_to_alice(usize::MAX).expect("legal bytes");
+        pair.carry_to_bob(usize::MAX).expect("legal bytes");
+    }
+    assert!(pair.bob.takes_responses(others(1)));
+    assert_eq!(respond(&mut pair.bob, others(1), 10), Ok(()));
 }

@@ -103,6 +103,14 @@ impl Carrier {
         either!(self, way => way.close(reason));
     }
 
+    /// Whether parts of large messages or of bodies wait to leave.
+    pub(crate) fn has_parts(&self) -> bool {
+        match self {
+            Self::Stream(connection, _) => connection.has_parts(),
+            Self::Session(_) => false,
+        }
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         either!(self, way => way.is_idle())
     }

@@ -145,8 +145,8 @@ struct State {
     own: VecDeque<(u64, u64)>,
     /// Bodies that arrive and that somebody reads, by number.
     bodies: Vec<(u64, Arc<Inbound>)>,
-    /// Somebody waits until more of a body may be sent.
-    body_waits: bool,
+    /// Somebody waits until parts have left: of a body, or of a large answer before others.
+    parts_awaited: bool,
     /// The driver, while it waits.
     driver: Option<Waker>,
     /// Why the connection ends.
@@ -183,7 +183,7 @@ impl Peer {
                 large: Vec::new(),
                 own: VecDeque::new(),
                 bodies: Vec::new(),
-                body_waits: false,
+                parts_awaited: false,
                 driver: None,
                 ended: None,
                 broken: false,
@@ -293,7 +293,10 @@ impl Peer {
                 ..response.call
             });
         }
-        state.carrier.send_response(response, counted)?;
+        if let Err(refusal) = state.carrier.send_response(response, counted) {
+            state.parts_awaited |= refusal == Refusal::Blocked && state.carrier.has_parts();
+            return Err(refusal.into());
+        }
         Ok(self.sent(&mut state, place))
     }
 
@@ -474,7 +477,7 @@ impl Peer {
         let done = act(connection);
         match done {
             Ok(()) => self.written(&mut state),
-            Err(BodyRefusal::Blocked) => state.body_waits = true,
+            Err(BodyRefusal::Blocked) => state.parts_awaited = true,
             Err(BodyRefusal::Stopped) => {}
         }
         done
@@ -587,7 +590,7 @@ impl Peer {
         if !state.large.is_empty() {
             self.note_left(state);
         }
-        if std::mem::take(&mut state.body_waits) {
+        if std::mem::take(&mut state.parts_awaited) {
             self.room.tell();
         }
         if let Err(error) = result {

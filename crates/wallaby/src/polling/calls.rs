@@ -28,6 +28,9 @@ const ANSWER_COST: u64 = 64;
 /// Longer times than this are as good as none.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
+/// Calls that are over whose memory is kept, at most.
+const SPARE: usize = 64;
+
 /// Fewest places in the table of calls.
 const PLACES: usize = 16;
 
@@ -97,7 +100,10 @@ struct Taken {
 /// hashed or searched.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    places: Vec<Option<(u64, Box<Call>)>>,
+    places: Vec<Option<(u64, Box<Option<Call>>)>>,
+    /// Boxes of calls that are over, for the next ones.
+    #[allow(clippy::vec_box, reason = "they go into `places` as they are")]
+    spare: Vec<Box<Option<Call>>>,
     live: usize,
     last: u64,
     /// No call before this one is live.
@@ -139,17 +145,20 @@ impl Calls {
         }
     }
 
-    fn add(&mut self, sequence: u64, call: Box<Call>) {
+    #[inline]
+    fn add(&mut self, sequence: u64, call: Call) {
         let place = self.place(sequence);
         if let Some(free) = self.places.get_mut(place) {
-            *free = Some((sequence, call));
+            let mut kept = self.spare.pop().unwrap_or_default();
+            *kept = Some(call);
+            *free = Some((sequence, kept));
             self.live += 1;
         }
     }
 
     pub(super) fn get(&self, sequence: u64) -> Option<&Call> {
         match self.places.get(self.place(sequence))? {
-            Some((found, call)) if *found == sequence => Some(call),
+            Some((found, call)) if *found == sequence => call.as_ref().as_ref(),
             _ => None,
         }
     }
@@ -157,7 +166,7 @@ impl Calls {
     pub(super) fn get_mut(&mut self, sequence: u64) -> Option<&mut Call> {
         let place = self.place(sequence);
         match self.places.get_mut(place)? {
-            Some((found, call)) if *found == sequence => Some(call),
+            Some((found, call)) if *found == sequence => call.as_mut().as_mut(),
             _ => None,
         }
     }
@@ -165,8 +174,12 @@ impl Calls {
     fn remove(&mut self, sequence: u64) {
         let place = self.place(sequence);
         if let Some(found) = self.places.get_mut(place)
-            && found.take_if(|(found, _)| *found == sequence).is_some()
+            && let Some((_, mut call)) = found.take_if(|(found, _)| *found == sequence)
         {
+            *call = None;
+            if self.spare.len() < SPARE {
+                self.spare.push(call);
+            }
             self.live -= 1;
             while self.oldest <= self.last && self.get(self.oldest).is_none() {
                 self.oldest += 1;
@@ -284,22 +297,24 @@ impl Core {
         let deadline = self.raw.saturating_add(time);
         let allowance = options.budgets.map(|all| Box::new(Allowance::new(all)));
         let special = *options != CallOptions::default();
-        let call = Call {
-            initiator: Initiator::new(id, token, budgets),
-            token,
-            time,
-            deadline,
-            options: special.then(|| Box::new(options.clone())),
-            roots: Line::default(),
-            ended: false,
-            taken: Vec::new(),
-            watch: None,
-            watch_due: None,
-            pinged: Vec::new(),
-            allowance,
-        };
-        let ping = call.ping(self.config.ping);
-        self.calls.add(sequence, Box::new(call));
+        self.calls.add(
+            sequence,
+            Call {
+                initiator: Initiator::new(id, token, budgets),
+                token,
+                time,
+                deadline,
+                options: special.then(|| Box::new(options.clone())),
+                roots: Line::default(),
+                ended: false,
+                taken: Vec::new(),
+                watch: None,
+                watch_due: None,
+                pinged: Vec::new(),
+                allowance,
+            },
+        );
+        let ping = options.ping.unwrap_or(self.config.ping);
         // Calls that are over sooner cost no place among the alarms.
         if time <= self.config.ping.period.saturating_mul(2) {
             self.alarms.insert((deadline, Alarm::Call(sequence)));
@@ -459,13 +474,13 @@ impl Core {
     // What arrives.
 
     /// A response, an end, a trace report or a pong arrived, over a session or from this endpoint itself.
-    pub(super) fn handle_answer(&mut self, from: Option<PeerId>, message: Message) {
+    pub(super) fn handle_answer(&mut self, from: Option<PeerId>, message: &mut Message) {
         let id = message.call();
         if id.initiator != self.node {
             self.counters.undeliverable += 1; // nothing is passed on here
             return;
         }
-        if let Message::Pong(pong) = &message {
+        if let Message::Pong(pong) = message {
             return self.handle_pong(from, pong);
         }
         let shown = message.token();
@@ -479,22 +494,22 @@ impl Core {
         }
         if call.ended {
             self.counters.late_dropped += 1;
-            return self.handle_late(from, &message);
+            return self.handle_late(from, message);
         }
         // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
-        if matches!(&message, Message::Response(response) if response.status)
+        if matches!(message, Message::Response(response) if response.status)
             && self.raw >= call.deadline
         {
             return self.call_deadline(id.sequence);
         }
-        let request = match &message {
+        let request = match message {
             Message::Response(response) => response.request,
             Message::End(end) => end.request,
             _ => RequestId::FIRST,
         };
         let handled = match message {
             Message::Response(response) => self.handle_response(from, response),
-            Message::End(end) => call.initiator.handle_end(&end).map_err(Failure::from),
+            Message::End(end) => call.initiator.handle_end(end).map_err(Failure::from),
             Message::Trace(report) => {
                 call.initiator.handle_trace(&report.records);
                 Ok(())
@@ -512,12 +527,16 @@ impl Core {
         }
     }
 
-    fn handle_response(&mut self, from: Option<PeerId>, response: Response) -> Result<(), Failure> {
+    fn handle_response(
+        &mut self,
+        from: Option<PeerId>,
+        response: &mut Response,
+    ) -> Result<(), Failure> {
         let sequence = response.call.sequence;
         let Some(call) = self.calls.get_mut(sequence) else {
             return Ok(());
         };
-        match call.initiator.handle_response(&response)? {
+        match call.initiator.handle_response(response)? {
             Arrival::Duplicate | Arrival::Contradiction => {
                 // One that was sent again has cost the call's credit like any other.
                 if let Some(from) = from {
@@ -535,7 +554,7 @@ impl Core {
                     request: response.request,
                     index: response.index,
                     status: response.status,
-                    payload: response.payload,
+                    payload: std::mem::take(&mut response.payload),
                 };
                 self.events.push_back(Queued {
                     event: Event::Answer(answer),
@@ -752,7 +771,7 @@ pub(super) fn most_to(to: &Address, limit: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn call(sequence: u64) -> Box<Call> {
+    fn call(sequence: u64) -> Call {
         let initiator = NodeId::new(1).expect("not zero");
         let (id, token) = (
             CallId {
@@ -761,7 +780,7 @@ mod tests {
             },
             Token::new(sequence),
         );
-        Box::new(Call {
+        Call {
             initiator: Initiator::new(id, token, Budgets::default()),
             token,
             time: Duration::ZERO,
@@ -774,7 +793,7 @@ mod tests {
             watch_due: None,
             pinged: Vec::new(),
             allowance: None,
-        })
+        }
     }
 
     /// A call that lives long beside very many short ones keeps its place, and costs them none.
@@ -810,6 +829,8 @@ mod tests {
         many.iter()
             .rev()
             .for_each(|sequence| calls.remove(*sequence));
+        assert_eq!(calls.spare.len(), SPARE, "of a thousand that were live");
+        assert!(calls.spare.iter().all(|spare| spare.is_none()));
         let next = calls.next();
         assert_eq!((calls.len(), calls.oldest), (0, next));
     }

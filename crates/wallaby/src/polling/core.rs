@@ -196,19 +196,14 @@ impl Core {
         let fresh = self.fresh.front();
         let fresh = fresh.map(|(begun, _)| begun.saturating_add(self.fresh_for()));
         let watched = self.watched.first().map(|first| first.0);
-        let opening = self.opening_until();
-        let machines = self
-            .gate
-            .next_timeout()
-            .into_iter()
-            .chain(self.records.next_timeout());
-        let streams = self.streams.due();
-        machines
-            .chain(fresh)
-            .chain(watched)
-            .chain(opening)
-            .chain(streams)
-            .min()
+        let mut due = earliest(self.gate.next_timeout(), self.records.next_timeout());
+        if fresh.is_some() || watched.is_some() {
+            due = earliest(due, earliest(fresh, watched));
+        }
+        if !self.opening.is_empty() {
+            due = earliest(due, self.opening_until());
+        }
+        earliest(due, self.streams.due())
     }
 
     /// How long until something has to be done; `None` is for ever.
@@ -267,23 +262,23 @@ impl Core {
     // Connections.
 
     /// Anything about a connection but a request.
-    pub(super) fn handle_news(&mut self, id: PeerId, news: News) {
+    pub(super) fn handle_news(&mut self, id: PeerId, news: &mut News) {
         match news {
-            News::Message(Message::Ping(ping)) => self.handle_ping(id, &ping),
+            News::Message(Message::Ping(ping)) => self.handle_ping(id, ping),
             News::Message(message) => self.handle_answer(Some(id), message),
-            News::Opened(hello) => self.opened(id, &hello),
+            News::Opened(hello) => self.opened(id, hello),
             News::Method(_, definition) => self.learn_method(id, definition),
             News::Credit => self.pump(id),
             News::GoingAway { .. } => self.going_away(id),
-            News::TooLarge { message, size } => self.handle_too_large(id, message, size),
-            News::Closed(reason) => self.closed_by_peer(id, reason),
-            News::Body(number, _) => self.stop_body(id, number),
+            News::TooLarge { message, size } => self.handle_too_large(id, message, *size),
+            News::Closed(reason) => self.closed_by_peer(id, std::mem::take(reason)),
+            News::Body(number, _) => self.stop_body(id, *number),
         }
     }
 
     /// The peer names a method.
-    fn learn_method(&mut self, id: PeerId, definition: MethodDefinition) {
-        let served = self.find_method(&definition);
+    fn learn_method(&mut self, id: PeerId, definition: &MethodDefinition) {
+        let served = self.find_method(definition);
         if let Some(peer) = self.peers.get_mut(id) {
             peer.methods.push(served);
         }
@@ -353,15 +348,24 @@ impl Core {
             while let Some(action) = self.records.poll() {
                 self.act_on_records(action);
             }
-            let Some(message) = self.local.pop_front() else {
+            let Some(mut message) = self.local.pop_front() else {
                 return;
             };
-            self.handle_answer(None, message);
+            self.handle_answer(None, &mut message);
         }
     }
 
     /// The status, as one of this endpoint.
     pub(super) fn own(&self, status: Status) -> Status {
         status.by(self.address.as_ref())
+    }
+}
+
+/// The earlier of two times, of which each may be never.
+#[inline]
+pub(super) fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }

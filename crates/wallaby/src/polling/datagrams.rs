@@ -4,10 +4,11 @@ use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::transport::bare;
 use crate::transport::inbox::Inbox;
+use crate::transport::outbox::Outbox;
 
 /// Something that carries datagrams and tells the time: a UDP socket ([`Udp`]), or in its place a network stack in user
 /// space, or a network that is only simulated, with a clock to fit.
@@ -27,6 +28,26 @@ pub trait Datagrams {
     /// `WouldBlock` if there is no room now: it is handed over again later. Any other error counts as a datagram that was
     /// lost.
     fn send(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()>;
+
+    /// As [`send`](Self::send), but more is most likely sent at once: it may be kept until [`flush`](Self::flush), so that several
+    /// leave together. Nothing is kept by default.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    fn gather(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        self.send(datagram, to)
+    }
+
+    /// Sends what was kept.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is no room now: what is left is still kept, and nothing is sent or gathered before this is called
+    /// again. Any other error counts as datagrams that were lost.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Receives as many datagrams as are there, but may stop at a [`batch`](Self::batch); if there are none, waits for the first
     /// one for at most `wait`, and may return earlier. If something was not sent for want of room (`full`), it need not wait
@@ -70,7 +91,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 pub struct Udp {
     socket: Option<UdpSocket>,
     local: SocketAddr,
-    epoch: Instant,
+    /// What `now` counts from.
+    epoch: u64,
     tick: Duration,
     /// How long the socket waits at the moment; zero is for ever.
     timeout: Duration,
@@ -79,6 +101,8 @@ pub struct Udp {
     /// There may be news of datagrams that were sent.
     news: bool,
     inbox: Inbox,
+    /// What was gathered; there is none before anything was.
+    outbox: Option<Outbox>,
 }
 
 impl Udp {
@@ -99,11 +123,12 @@ impl Udp {
             local: (Ipv4Addr::UNSPECIFIED, 0).into(),
             inbox: Inbox::new(),
             socket: None,
-            epoch: Instant::now(),
+            epoch: monotonic(),
             tick: tick(),
             timeout: Duration::ZERO,
             busy: false,
             news: false,
+            outbox: None,
         }
     }
 
@@ -111,6 +136,21 @@ impl Udp {
         let socket = bare::bind(address)?;
         self.local = socket.local_addr()?;
         Ok(self.socket.insert(socket))
+    }
+
+    /// The socket of an endpoint that listens elsewhere.
+    #[cold]
+    fn open_for(&mut self, to: SocketAddr) -> io::Result<&UdpSocket> {
+        self.open(match to {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        })
+    }
+
+    fn has_gathered(&self) -> bool {
+        self.outbox
+            .as_ref()
+            .is_some_and(|outbox| !outbox.is_empty())
     }
 
     /// One system call: `Ok(0)` if nothing came.
@@ -197,7 +237,7 @@ impl Udp {
 
 impl Datagrams for Udp {
     fn now(&self) -> Duration {
-        self.epoch.elapsed()
+        Duration::from_nanos(monotonic().saturating_sub(self.epoch))
     }
 
     fn local(&self) -> SocketAddr {
@@ -205,12 +245,12 @@ impl Datagrams for Udp {
     }
 
     fn send(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        if self.has_gathered() {
+            return self.gather(datagram, to); // behind those
+        }
         let socket = match &self.socket {
             Some(socket) => socket,
-            None => self.open(match to {
-                SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-                SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-            })?,
+            None => self.open_for(to)?,
         };
         match socket.send_to(datagram, to) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
@@ -221,6 +261,34 @@ impl Datagrams for Udp {
             }
             result => result.map(drop),
         }
+    }
+
+    fn gather(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        if self.socket.is_none() {
+            self.open_for(to)?;
+        }
+        let Some(socket) = &self.socket else {
+            return Ok(());
+        };
+        let outbox = match &mut self.outbox {
+            Some(outbox) => outbox,
+            none => none.insert(Outbox::new(socket)),
+        };
+        if outbox.is_full() {
+            outbox.send(socket)?;
+        }
+        outbox.buffer().extend_from_slice(datagram);
+        outbox.push(to, datagram.len());
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let (Some(outbox), Some(socket)) = (&mut self.outbox, &self.socket) else {
+            return Ok(());
+        };
+        let sent = outbox.send(socket);
+        self.news |= outbox.take_trouble();
+        sent
     }
 
     fn receive(&mut self, wait: Duration, full: bool) -> io::Result<usize> {
@@ -264,6 +332,18 @@ impl fmt::Debug for Udp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Udp({})", self.local)
     }
+}
+
+/// The system's monotonic clock, in nanoseconds: an `Instant` does the same at several times the cost, and this is asked for in
+/// each turn.
+fn monotonic() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure outlives the call, which fills it in; this clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 /// What the kernel's timeouts of sockets are counted in: 1 to 10 ms.
@@ -331,6 +411,32 @@ mod tests {
             1
         );
         assert_eq!(there.received(0), Some(([1].as_slice(), here.local())));
+    }
+
+    #[test]
+    fn what_is_gathered_leaves_in_order_and_not_before_it_is_to() {
+        let (mut here, mut there) = pair();
+        let mut other = Udp::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
+        for number in 0..5 {
+            here.gather(&[number; 100], there.local()).expect("kept");
+        }
+        here.gather(&[5; 100], other.local()).expect("kept");
+        assert_eq!(there.receive(Duration::ZERO, false).expect("receives"), 0);
+        here.send(&[6; 50], there.local()).expect("behind those");
+        here.flush().expect("sent");
+        let mut found = Vec::new();
+        while found.len() < 6 {
+            let wait = Duration::from_secs(5);
+            let received = there.receive(wait, false).expect("receives");
+            assert_ne!(received, 0, "{found:?}");
+            let datagrams = (0..received).filter_map(|index| there.received(index));
+            found.extend(datagrams.map(|(bytes, _)| (bytes[0], bytes.len())));
+        }
+        let expected = [(0, 100), (1, 100), (2, 100), (3, 100), (4, 100), (6, 50)];
+        assert_eq!(found, expected);
+        let received = other.receive(Duration::from_secs(5), false);
+        assert_eq!(received.expect("receives"), 1);
+        assert!(!here.has_gathered());
     }
 
     #[test]

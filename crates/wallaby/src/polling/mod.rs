@@ -54,6 +54,7 @@ mod stream;
 mod streams;
 mod watching;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -118,8 +119,12 @@ pub struct Endpoint<D: Datagrams = Udp> {
     /// The datagram that is being sent, and where to, if there was no room for it.
     datagram: Vec<u8>,
     refused: Option<SocketAddr>,
+    /// Datagrams that were gathered may not have been sent.
+    keeps: bool,
     /// Datagrams are copied here, so that payloads can be slices of it.
     arrived: BytesMut,
+    /// What sessions have to tell, while it is handled: it lies here, since it is long.
+    news: VecDeque<SessionEvent>,
     full_batches: u32,
     /// It may be sent datagrams that it did not ask for.
     takes_datagrams: bool,
@@ -154,7 +159,9 @@ impl<D: Datagrams> Endpoint<D> {
             handlers: Vec::new(),
             datagram: Vec::new(),
             refused: None,
+            keeps: false,
             arrived: BytesMut::new(),
+            news: VecDeque::new(),
             full_batches: 0,
             takes_datagrams,
             addresses,
@@ -439,7 +446,7 @@ impl<D: Datagrams> Endpoint<D> {
             true => (0, 0),
             false => self.wait(wait)?,
         };
-        if received + ready > 0 || !wait.is_zero() {
+        if !wait.is_zero() {
             self.core.set_time(self.datagrams.now());
         }
         self.core.used += 1;
@@ -470,16 +477,14 @@ impl<D: Datagrams> Endpoint<D> {
     /// Waits until something arrives: how many datagrams have, and how many sockets are ready.
     fn wait(&mut self, wait: Duration) -> io::Result<(usize, usize)> {
         if !self.core.has_streams() {
-            let received = self.datagrams.receive(wait, self.refused.is_some())?;
+            let received = self.datagrams.receive(wait, self.is_full())?;
             return Ok((received, 0));
         }
-        let silent = self.is_silent();
+        let (silent, full) = (self.is_silent(), self.is_full());
         let watched = match (silent, self.datagrams.descriptor()) {
             (false, Some(socket)) => {
                 let socket = socket.as_raw_fd();
-                self.core
-                    .streams
-                    .watch_datagrams(socket, self.refused.is_some())?;
+                self.core.streams.watch_datagrams(socket, full)?;
                 true
             }
             _ => false,
@@ -550,8 +555,8 @@ impl<D: Datagrams> Endpoint<D> {
         let mut input = std::mem::take(&mut self.input);
         let more = self.core.read_stream(id, &mut input);
         if more.is_some() {
-            while let Some(news) = self.core.stream_news(id, &mut input) {
-                self.handle_news(id, news);
+            while let Some(mut news) = self.core.stream_news(id, &mut input) {
+                self.handle_news(id, &mut news);
             }
             self.core.keep_input(id, &mut input);
         }
@@ -573,48 +578,54 @@ impl<D: Datagrams> Endpoint<D> {
     /// applications that wait for other things as well.
     pub fn next_timeout(&mut self) -> Option<Duration> {
         self.core.set_time(self.datagrams.now());
-        if self.core.gate.has_output() || self.core.streams.has_output() {
+        let full = self.is_full();
+        if self.core.gate.has_output() && !full || self.core.streams.has_output() {
             return Some(Duration::ZERO);
         }
-        self.core.time_left()
+        let left = self.core.time_left();
+        if full {
+            return Some(left.map_or(DEAR, |left| left.min(DEAR)));
+        }
+        left
     }
 
     /// Handles what the sessions have to tell.
     fn handle_events(&mut self) {
         loop {
-            while let Some(event) = self.core.gate.poll_event() {
-                self.handle_event(event);
-            }
+            self.core.gate.take_events(&mut self.news);
+            let mut news = std::mem::take(&mut self.news);
+            news.iter_mut().for_each(|event| self.handle_event(event));
+            news.clear();
+            self.news = news;
             self.core.tell_failed();
             self.core.act();
             // What was done may have ended sessions.
-            match self.core.gate.poll_event() {
-                Some(event) => self.handle_event(event),
-                None => return,
+            if !self.core.gate.has_events() {
+                return;
             }
         }
     }
 
-    fn handle_event(&mut self, (session, event): SessionEvent) {
+    fn handle_event(&mut self, (session, event): &mut SessionEvent) {
         match event {
-            Ok(News::Opened(hello)) => self.core.session_opened(session, &hello),
+            Ok(News::Opened(hello)) => self.core.session_opened(*session, hello),
             Ok(news) => {
-                if let Some(id) = self.core.peers.over(session) {
+                if let Some(id) = self.core.peers.over(*session) {
                     self.handle_news(id, news);
                 }
             }
-            Err(ended) => self.core.session_ended(session, &ended),
+            Err(ended) => self.core.session_ended(*session, ended),
         }
     }
 
-    fn handle_news(&mut self, id: PeerId, news: News) {
+    fn handle_news(&mut self, id: PeerId, news: &mut News) {
         match news {
             News::Message(Message::Request(request)) => self.handle_request(id, request),
             news => self.core.handle_news(id, news),
         }
     }
 
-    fn handle_request(&mut self, from: PeerId, request: WireRequest) {
+    fn handle_request(&mut self, from: PeerId, request: &mut WireRequest) {
         let Some((job, payload)) = self.core.admit(from, request) else {
             return;
         };
@@ -629,33 +640,62 @@ impl<D: Datagrams> Endpoint<D> {
     /// Sends what may be sent now.
     fn flush(&mut self) {
         self.core.write_streams();
-        if !self.core.gate.has_output() && self.refused.is_none() {
+        if self.core.gate.has_output() || self.is_full() {
+            self.send_datagrams();
+        }
+    }
+
+    #[inline(never)]
+    fn send_datagrams(&mut self) {
+        if self.keeps && !self.send_gathered() {
             return;
         }
-        loop {
-            let to = match self.refused.take() {
-                Some(to) => to,
-                None => {
-                    self.datagram.clear();
-                    match self
-                        .core
-                        .gate
-                        .poll_transmit(self.core.now, &mut self.datagram)
-                    {
-                        Some(transmit) => transmit.to,
-                        None => return,
-                    }
-                }
+        while let Some(to) = self.next_datagram() {
+            // Mostly it is the only one.
+            let sent = if self.core.gate.has_output() {
+                self.keeps = true;
+                self.datagrams.gather(&self.datagram, to)
+            } else {
+                self.datagrams.send(&self.datagram, to)
             };
-            match self.datagrams.send(&self.datagram, to) {
+            match sent {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.refused = Some(to);
-                    return;
+                    break;
                 }
                 Err(error) => tracing::debug!(%to, %error, "a datagram was not sent"), // as if lost
                 Ok(()) => {}
             }
         }
+        if self.keeps {
+            self.send_gathered();
+        }
+    }
+
+    /// The one that was refused, or the next one of the sessions.
+    fn next_datagram(&mut self) -> Option<SocketAddr> {
+        if let Some(to) = self.refused.take() {
+            return Some(to);
+        }
+        if !self.core.gate.has_output() {
+            return None;
+        }
+        self.datagram.clear();
+        let (gate, now) = (&mut self.core.gate, self.core.now);
+        let transmit = gate.poll_transmit(now, &mut self.datagram)?;
+        Some(transmit.to)
+    }
+
+    /// Sends what was gathered; whether nothing of it is left.
+    fn send_gathered(&mut self) -> bool {
+        let flushed = self.datagrams.flush();
+        self.keeps = flushed.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        !self.keeps
+    }
+
+    /// Whether something waits for room.
+    fn is_full(&self) -> bool {
+        self.refused.is_some() || self.keeps
     }
 }
 

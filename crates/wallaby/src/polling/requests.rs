@@ -139,7 +139,7 @@ impl Core {
     pub(super) fn admit(
         &mut self,
         from: PeerId,
-        mut request: Request,
+        request: &mut Request,
     ) -> Option<(Box<Job>, Bytes)> {
         let MethodRef::Number(number) = request.method else {
             return None;
@@ -148,7 +148,7 @@ impl Core {
         self.carrier(from)?.grant_request(payload.len());
         self.use_peer(from);
         let node = self.peers.get(from)?.node()?;
-        if self.config.require_seals && !self.takes(from, &mut request) {
+        if self.config.require_seals && !self.takes(from, request) {
             return None;
         }
         let peer = self.peers.get(from)?;
@@ -157,7 +157,7 @@ impl Core {
             peer: node,
             transit: Duration::ZERO,
         };
-        let (ticket, refusal) = match self.records.admit(&request, origin, self.now) {
+        let (ticket, refusal) = match self.records.admit(request, origin, self.now) {
             Admission::Accepted(ticket) => (Some(ticket), None),
             Admission::Refused(status) => (None, Some(status)),
             Admission::Duplicate | Admission::BelowOldest => {
@@ -189,18 +189,18 @@ impl Core {
     fn job(
         &self,
         from: PeerId,
-        mut request: Request,
+        request: &mut Request,
         ticket: Option<Ticket>,
         served: usize,
     ) -> Box<Job> {
         let time = request.deadline.unwrap_or(DEFAULT_DEADLINE);
         Box::new(Job {
-            server: Server::bounded(&mut request, self.config.max_budgets.as_ref()),
+            server: Server::bounded(request, self.config.max_budgets.as_ref()),
             ticket,
             from,
-            reply_to: request.reply_to,
+            reply_to: std::mem::replace(&mut request.reply_to, ReplyTo::Peer),
             oldest: request.oldest,
-            options: request.options,
+            options: request.options.take(),
             deadline: self.raw.saturating_add(time.min(LONGEST)),
             arrived: self.raw,
             served,
@@ -238,25 +238,25 @@ impl Core {
 
     /// A message above the limit came: a request gets a status, of an answer the application gets one in its place.
     #[cold]
-    pub(super) fn handle_too_large(&mut self, from: PeerId, message: Message, size: u64) {
+    pub(super) fn handle_too_large(&mut self, from: PeerId, message: &mut Message, size: u64) {
         let limit = self.config.limits.message;
         let status = |what: &str| {
             let text = format!("{what} of {size} bytes: at most {limit} are taken");
             self.own(Status::new(Code::ResourceExhausted, text))
         };
         match message {
-            Message::Request(mut request) => {
+            Message::Request(request) => {
                 let status = status("a request");
-                self.answer_stranger(from, &mut request, &status);
+                self.answer_stranger(from, request, &status);
             }
             Message::Response(response) => {
                 let payload = status("an answer").to_payload();
                 let response = Response {
                     status: true,
                     payload,
-                    ..response
+                    ..response.clone()
                 };
-                self.handle_answer(Some(from), Message::Response(response));
+                self.handle_answer(Some(from), &mut Message::Response(response));
             }
             _ => {}
         }
@@ -387,24 +387,20 @@ impl Core {
         let sending = self
             .check(job, sending)
             .inspect_err(|error| note_refused(job, error, true))?;
+        let afforded = match &sending {
+            Checked::Answer(payload) => job.server.afford_answer(payload.len()),
+            Checked::Onward(..) => job.server.afford_request(),
+        };
+        if let Err(exhausted) = afforded {
+            return Err(self.exhaust(job, exhausted));
+        }
         let record = self.record(job);
         let released = match sending {
-            Checked::Answer(payload) => {
-                let afforded = job.server.afford_answer(payload.len());
-                afforded.map(|()| job.server.respond(payload, record))
-            }
-            Checked::Onward(to, payload) => {
-                let afforded = job.server.afford_request();
-                afforded.map(|()| job.server.forward(to, payload, record))
-            }
+            Checked::Answer(payload) => job.server.respond(payload, record),
+            Checked::Onward(to, payload) => job.server.forward(to, payload, record),
         };
-        match released {
-            Ok(released) => {
-                self.leave(job, released);
-                Ok(())
-            }
-            Err(exhausted) => Err(self.exhaust(job, exhausted)),
-        }
+        self.leave(job, released);
+        Ok(())
     }
 
     /// The message held back leaves now.
@@ -544,16 +540,23 @@ impl Core {
     // How it leaves.
 
     pub(super) fn leave(&mut self, job: &Job, released: Released<Destination>) {
-        for outbound in released.into_iter().flatten() {
-            match outbound {
-                Outbound::Response(response) => {
-                    let small =
-                        response.last && response.index == 0 && response.payload.len() <= SMALL;
-                    self.send_answer(job, Message::Response(response), small);
-                }
-                Outbound::End(end) => self.send_answer(job, Message::End(end), true),
-                Outbound::Request(delegated) => self.send_onward(job, delegated),
+        let [before, last] = released;
+        if let Some(before) = before {
+            self.leave_one(job, before);
+        }
+        if let Some(last) = last {
+            self.leave_one(job, last);
+        }
+    }
+
+    fn leave_one(&mut self, job: &Job, outbound: Outbound<Destination>) {
+        match outbound {
+            Outbound::Response(response) => {
+                let small = response.last && response.index == 0 && response.payload.len() <= SMALL;
+                self.send_answer(job, Message::Response(response), small);
             }
+            Outbound::End(end) => self.send_answer(job, Message::End(end), true),
+            Outbound::Request(delegated) => self.send_onward(job, delegated),
         }
     }
 

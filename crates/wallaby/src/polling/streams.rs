@@ -11,7 +11,7 @@ use wallaby_proto::connection::{Connection, ConnectionError, Event as News};
 use wallaby_proto::{Address, NodeId};
 
 use super::carrier::Carrier;
-use super::core::Core;
+use super::core::{Core, earliest};
 use super::epoll::{Epoll, Interest, Ready};
 use super::peer::{Peer, PeerId, Way, nobody};
 use super::rings::Rings;
@@ -165,8 +165,7 @@ impl Streams {
     /// When something has to be done next.
     pub(super) fn due(&self) -> Option<Duration> {
         self.epoll.as_ref()?;
-        let all = [self.look, self.stall_check, self.accept_again];
-        all.into_iter().flatten().min()
+        earliest(earliest(self.look, self.stall_check), self.accept_again)
     }
 
     /// Whether something is to be written or told before a wait.

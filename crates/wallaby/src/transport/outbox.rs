@@ -39,6 +39,8 @@ pub(crate) struct Outbox {
     sent: usize,
     /// Datagrams up to this length are joined: longer ones were refused.
     longest_joined: usize,
+    /// Something was not sent, or there was news of what was sent before.
+    trouble: bool,
 }
 
 /// What sends datagrams.
@@ -71,6 +73,7 @@ impl Outbox {
             runs: Vec::new(),
             sent: 0,
             longest_joined,
+            trouble: false,
         }
     }
 
@@ -124,6 +127,11 @@ impl Outbox {
         self.send_by(&mut Each(send))
     }
 
+    /// Whether the system has told an error since this was last asked: there may be news of datagrams.
+    pub(crate) fn take_trouble(&mut self) -> bool {
+        std::mem::take(&mut self.trouble)
+    }
+
     fn send_by(&mut self, system: &mut impl System) -> io::Result<()> {
         while self.sent < self.runs.len() {
             let runs = &self.runs[self.sent..];
@@ -136,6 +144,7 @@ impl Outbox {
             match system.send_runs(runs, &self.bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
                 Err(error) => {
+                    self.trouble = true;
                     self.note_refusal(&error);
                     self.send_apart(system)?;
                 }

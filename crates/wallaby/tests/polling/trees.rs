@@ -286,6 +286,21 @@ fn trees_complete_though_datagrams_are_lost_doubled_damaged_and_late() {
                 doubled: 50,
                 damaged: 20,
                 jitter: 3000,
+                full: 100,
+            },
+        );
+    }
+}
+
+#[test]
+fn trees_complete_though_sockets_have_no_room() {
+    for seed in 0..60 {
+        let full = 200 + seed * 10;
+        run(
+            seed,
+            Faults {
+                full,
+                ..Faults::default()
             },
         );
     }

@@ -1,7 +1,7 @@
 //! Datagrams in memory and time that only passes when the test says so.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -17,6 +17,8 @@ pub(crate) struct Faults {
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
     pub(crate) damaged: u64,
+    /// Sockets have no room for so many.
+    pub(crate) full: u64,
     /// Up to how many microseconds a datagram takes longer than another.
     pub(crate) jitter: u64,
 }
@@ -46,6 +48,10 @@ pub(crate) struct Link {
     world: World,
     local: SocketAddr,
     arrived: Vec<(SocketAddr, Vec<u8>)>,
+    /// What was gathered.
+    kept: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// Not all of it could be sent: it has to be flushed first.
+    blocked: bool,
 }
 
 const LATENCY: Duration = Duration::from_micros(50);
@@ -106,6 +112,8 @@ impl World {
             world: self.clone(),
             local,
             arrived: Vec::new(),
+            kept: VecDeque::new(),
+            blocked: false,
         };
         builder.bind_to(link).expect("nothing can go wrong")
     }
@@ -153,21 +161,22 @@ impl World {
     }
 }
 
-impl Datagrams for Link {
-    fn now(&self) -> Duration {
-        self.world.now()
+impl Link {
+    fn room(&self) -> io::Result<()> {
+        let mut state = self.world.0.borrow_mut();
+        let full = state.faults.full;
+        match state.chance(full) {
+            true => Err(io::ErrorKind::WouldBlock.into()),
+            false => Ok(()),
+        }
     }
 
-    fn local(&self) -> SocketAddr {
-        self.local
-    }
-
-    fn send(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+    fn transmit(&mut self, datagram: &[u8], to: SocketAddr) {
         let mut state = self.world.0.borrow_mut();
         let faults = state.faults;
         let cut = state.cut.contains(&to) || state.cut.contains(&self.local);
         if state.chance(faults.lost) || cut || !state.bound.contains(&to) {
-            return Ok(());
+            return;
         }
         for _ in 0..1 + u32::from(state.chance(faults.doubled)) {
             let mut datagram = datagram.to_vec();
@@ -182,6 +191,42 @@ impl Datagrams for Link {
                 state.sent,
             );
             state.under_way.insert(key, (to, self.local, datagram));
+        }
+    }
+}
+
+impl Datagrams for Link {
+    fn now(&self) -> Duration {
+        self.world.now()
+    }
+
+    fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn send(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        if !self.kept.is_empty() {
+            return self.gather(datagram, to);
+        }
+        self.room()?;
+        self.transmit(datagram, to);
+        Ok(())
+    }
+
+    fn gather(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        assert!(!self.blocked, "what is left is flushed first");
+        self.room()?;
+        self.kept.push_back((to, datagram.to_vec()));
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.blocked = false;
+        while !self.kept.is_empty() {
+            self.room().inspect_err(|_| self.blocked = true)?;
+            if let Some((to, datagram)) = self.kept.pop_front() {
+                self.transmit(&datagram, to);
+            }
         }
         Ok(())
     }

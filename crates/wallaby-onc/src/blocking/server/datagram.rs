@@ -19,13 +19,13 @@ use crate::message::{AcceptError, BadMessage, Body, Call, Denial, Message, Reply
 use crate::peer::{Origin, Peer};
 use crate::server::counters::count;
 use crate::server::seen::{Key, Limits, Seen, Verdict};
-use crate::udp::{self, Way};
+use crate::udp::{self, Bound, Buffer, Way};
 
 /// A socket, and the calls that came over it of late.
 #[derive(Debug)]
 pub(super) struct Port {
     socket: UdpSocket,
-    local: SocketAddr,
+    bound: Bound,
     seen: Mutex<Seen>,
     /// Threads that wait for a datagram, or are about to.
     receiving: AtomicUsize,
@@ -45,10 +45,9 @@ struct Patience {
 impl Port {
     pub(super) fn bind(address: SocketAddr, options: &ServerOptions) -> io::Result<Arc<Self>> {
         let socket = UdpSocket::bind(address)?;
-        udp::ask_for_ways(&socket, address)?;
         socket.set_read_timeout(Some(settable(options.keep_workers)))?;
         Ok(Arc::new(Self {
-            local: socket.local_addr()?,
+            bound: Bound::new(&socket, address, socket.local_addr()?)?,
             socket,
             seen: Mutex::new(Seen::new(Limits {
                 replies: options.max_kept_replies,
@@ -65,7 +64,7 @@ impl Port {
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.bound.local_addr()
     }
 
     /// Wakes all who wait for a datagram.
@@ -132,10 +131,10 @@ fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
     let _runtime = shared.runtime.as_ref().map(|runtime| runtime.enter());
     BUFFER.with_borrow_mut(|buffer| {
         while !shared.is_over() {
-            match udp::receive(&port.socket, port.local, room(buffer)) {
+            match port.bound.receive(&port.socket, buffer.room()) {
                 Ok((length, way)) => {
                     pause(shared, port, || {
-                        handle(shared, port, received(buffer, length), way);
+                        handle(shared, port, buffer.received(length), way);
                     });
                     // Connections wait for a thread.
                     if shared.workers.is_short() && port.leave() {
@@ -229,63 +228,19 @@ fn recognize(
     }
     let mut seen = port.seen();
     let key = seen.key(way.peer, xid, call);
-    match seen.begin(key, Instant::now()) {
+    match seen.begin(key, Instant::now) {
         Verdict::New => Ok(Some(key)),
         known => Err(known),
     }
 }
 
 fn send(shared: &Shared, port: &Port, reply: &[u8], way: Way) {
-    if udp::send(&port.socket, reply, way).is_err() {
+    if port.bound.send(&port.socket, reply, way).is_err() {
         count(&shared.counters.unsent_replies);
     }
 }
 
-/// What was received. A handler may keep some bytes of it, which are not to cost the whole buffer: only what is large stays
-/// where it is.
-fn received(buffer: &Arc<[u8]>, length: usize) -> Bytes {
-    match buffer.get(..length) {
-        Some(datagram) if length <= COPIED => Bytes::copy_from_slice(datagram),
-        _ => Bytes::from_owner(Received(Arc::clone(buffer), length)),
-    }
-}
-
-/// Most bytes of a datagram that is copied out of the buffer.
-const COPIED: usize = 8 << 10;
-
-/// What was received, where it was: arguments may be large, and are mostly gone when the next datagram comes.
-struct Received(Arc<[u8]>, usize);
-
-impl AsRef<[u8]> for Received {
-    fn as_ref(&self) -> &[u8] {
-        self.0.get(..self.1).unwrap_or_default()
-    }
-}
-
-/// The buffer, or another one if a handler has kept something of it.
-fn room(buffer: &mut Arc<[u8]>) -> &mut [u8] {
-    if buffer.len() != udp::LARGEST || Arc::get_mut(buffer).is_none() {
-        *buffer = Arc::from(vec![0; udp::LARGEST]);
-    }
-    Arc::get_mut(buffer).unwrap_or_default()
-}
-
 thread_local! {
     /// What a thread receives into.
-    static BUFFER: RefCell<Arc<[u8]>> = RefCell::new(Arc::from([]));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_kept_of_a_small_datagram_does_not_keep_the_buffer() {
-        let mut buffer: Arc<[u8]> = Arc::from([]);
-        room(&mut buffer)[..4].copy_from_slice(b"abcd");
-        let small = received(&buffer, 4);
-        assert_eq!((&small[..], Arc::strong_count(&buffer)), (&b"abcd"[..], 1));
-        let large = received(&buffer, COPIED + 1);
-        assert_eq!((large.len(), Arc::strong_count(&buffer)), (COPIED + 1, 2));
-    }
+    static BUFFER: RefCell<Buffer> = RefCell::default();
 }

@@ -1,6 +1,6 @@
 //! One connection of a channel: records out, records in, and which calls of it wait.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -91,7 +91,8 @@ impl Connection {
     /// Sends a call, as far as the system takes it now. The rest follows by itself.
     pub(super) fn begin(
         &self,
-        message: impl FnOnce(u32) -> Result<Bytes, Reason>,
+        head: impl FnOnce(u32) -> Result<Bytes, Reason>,
+        arguments: &[u8],
         options: &Options,
     ) -> Result<Outstanding<'_>, Reason> {
         let mut state = self.state();
@@ -108,11 +109,11 @@ impl Connection {
             begins,
             reply: tell,
         });
-        let message = checked(message(xid), options).inspect_err(|_| {
+        let head = checked(head(xid), arguments, options).inspect_err(|_| {
             state.waiting.remove(xid);
         })?;
-        record::write(&message, MAX_FRAGMENT, &mut state.unsent);
-        self.send(&mut state);
+        let mark = record::mark(head.len() + arguments.len());
+        self.write(&mut state, [&mark, &head, arguments]);
         if !state.unsent.is_empty() {
             self.changed.notify_one();
         }
@@ -125,6 +126,28 @@ impl Connection {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a message, as far as the system takes it. Only the rest is copied.
+    fn write(&self, state: &mut State, parts: [&[u8]; 3]) {
+        let mut sent = 0;
+        if state.unsent.is_empty() {
+            match self.stream.try_write_parts(&parts.map(IoSlice::new)) {
+                Ok(length) => sent = length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    self.changed.notify_one();
+                    return state.end((&error).into());
+                }
+            }
+        }
+        state.sent += sent as u64;
+        for part in parts {
+            let now = sent.min(part.len());
+            state.unsent.extend_from_slice(&part[now..]);
+            sent -= now;
+        }
+        self.send(state);
     }
 
     /// Writes what waits, as far as the system takes it.
@@ -186,12 +209,16 @@ impl State {
     }
 }
 
-fn checked(message: Result<Bytes, Reason>, options: &Options) -> Result<Bytes, Reason> {
-    let message = message?;
+fn checked(
+    head: Result<Bytes, Reason>,
+    arguments: &[u8],
+    options: &Options,
+) -> Result<Bytes, Reason> {
+    let head = head?;
     let limit = options.max_record.min(MAX_FRAGMENT);
-    match message.len() {
+    match head.len() + arguments.len() {
         found if found > limit => Err(NoReply::TooLong { limit, found }.into()),
-        _ => Ok(message),
+        _ => Ok(head),
     }
 }
 

@@ -66,6 +66,7 @@ use self::outputs::{SessionState, Sessions};
 pub use self::passing::Passage;
 use self::passing::Passages;
 use self::table::Table;
+use crate::call::clock::earliest;
 use crate::id::{CallId, NodeId, RequestId};
 use crate::status::Status;
 use crate::wire::{PingSettings, Pong, ReplyTo, Response};
@@ -303,8 +304,7 @@ impl Records {
         let queued = self.queue.first().map(|first| first.0);
         let collection = self.collections.first().map(|first| first.0);
         let passage = self.passages.next_due();
-        let others = queued.into_iter().chain(collection).chain(passage);
-        fresh.into_iter().chain(others).min()
+        earliest(earliest(fresh, queued), earliest(collection, passage))
     }
 
     /// What [`Self::next_timeout`] may have become since this was asked last, for drivers that do not ask for it each time:

@@ -1,0 +1,65 @@
+//! What datagrams are received into.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// Room for the largest datagram, used over and over.
+#[derive(Debug)]
+pub(crate) struct Buffer(Arc<[u8]>);
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self(Arc::from([]))
+    }
+}
+
+impl Buffer {
+    /// The room, or another one if somebody has kept something of it.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        if self.0.len() != super::LARGEST || Arc::get_mut(&mut self.0).is_none() {
+            self.0 = Arc::from(vec![0; super::LARGEST]);
+        }
+        Arc::get_mut(&mut self.0).unwrap_or_default()
+    }
+
+    /// What was received. Who keeps some bytes of it is not to keep the whole buffer: only what is large stays where it is.
+    pub(crate) fn received(&self, length: usize) -> Bytes {
+        match self.0.get(..length) {
+            Some(datagram) if length <= COPIED => Bytes::copy_from_slice(datagram),
+            _ => Bytes::from_owner(Received(Arc::clone(&self.0), length)),
+        }
+    }
+}
+
+/// Most bytes of a datagram that is copied out of the buffer.
+const COPIED: usize = 8 << 10;
+
+/// What was received, where it was: arguments may be large, and are mostly gone when the next datagram comes.
+struct Received(Arc<[u8]>, usize);
+
+impl AsRef<[u8]> for Received {
+    fn as_ref(&self) -> &[u8] {
+        self.0.get(..self.1).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_a_small_datagram_does_not_keep_the_buffer() {
+        let mut buffer = Buffer::default();
+        buffer.room()[..4].copy_from_slice(b"abcd");
+        let small = buffer.received(4);
+        assert_eq!(
+            (&small[..], Arc::strong_count(&buffer.0)),
+            (&b"abcd"[..], 1)
+        );
+        let large = buffer.received(COPIED + 1);
+        assert_eq!((large.len(), Arc::strong_count(&buffer.0)), (COPIED + 1, 2));
+        buffer.room()[0] = b'z';
+        assert_eq!(large[0], b'a', "it has its own room now");
+    }
+}

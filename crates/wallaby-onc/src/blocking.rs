@@ -41,6 +41,12 @@ pub use workers::WorkerCounters;
 
 /// Waits for a future on this thread.
 pub fn wait<F: Future>(future: F) -> F::Output {
+    wait_after(future, || {})
+}
+
+/// Waits for a future on this thread, and calls this before, unless the future is ready at once.
+fn wait_after<F: Future>(future: F, before: impl FnOnce()) -> F::Output {
+    let mut before = Some(before);
     let mut future = pin!(future);
     WAKER.with(|waker| {
         let mut context = Context::from_waker(waker);
@@ -48,7 +54,12 @@ pub fn wait<F: Future>(future: F) -> F::Output {
             match future.as_mut().poll(&mut context) {
                 Poll::Ready(output) => return output,
                 // Whoever wakes another future of this thread too early only makes this one look again.
-                Poll::Pending => thread::park(),
+                Poll::Pending => {
+                    if let Some(before) = before.take() {
+                        before();
+                    }
+                    thread::park();
+                }
             }
         }
     })

@@ -2,6 +2,8 @@
 
 mod connection;
 mod datagram;
+mod relief;
+mod turns;
 mod watcher;
 
 use std::collections::HashMap;
@@ -12,12 +14,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
 
-use super::wait;
+use super::wait_after;
 use super::workers::{WorkerCounters, Workers};
 use crate::message::{AcceptError, Call, Reply};
 use crate::peer::{Origin, Peer};
@@ -25,6 +28,7 @@ use crate::server::counters::{Counters, Counting, count};
 use crate::service::Programs;
 use connection::Connection;
 use datagram::Port;
+use relief::Relief;
 use watcher::{Listener, Watcher};
 
 /// What a server may take up, and how long it waits.
@@ -101,6 +105,9 @@ struct Shared {
     options: ServerOptions,
     workers: Arc<Workers>,
     watcher: Watcher,
+    relief: Relief,
+    /// Threads can run at the same time.
+    is_parallel: bool,
     counters: Counting,
     executing: AtomicU64,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
@@ -124,11 +131,11 @@ impl Shared {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The reply to a call, if there is one: also if the handler panics.
-    fn reply(&self, xid: u32, call: Call, origin: Origin) -> Option<Bytes> {
+    /// The reply to a call, if there is one: also if the handler panics. It is told before the handler waits for something.
+    fn reply(&self, xid: u32, call: Call, origin: Origin, waits: impl FnOnce()) -> Option<Bytes> {
         count(&self.counters.calls);
         self.executing.fetch_add(1, Ordering::Relaxed);
-        let answer = || wait(self.programs.answer_call(xid, call, Some(origin)));
+        let answer = || wait_after(self.programs.answer_call(xid, call, Some(origin)), waits);
         // After a panic, what the handler borrows is the application's to keep in order.
         let reply = catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {
             count(&self.counters.panics);
@@ -142,6 +149,7 @@ impl Shared {
     fn end(&self) {
         self.is_over.store(true, Ordering::Release);
         self.watcher.wake();
+        self.relief.wake();
         let connections: Vec<_> = self.connections().values().cloned().collect();
         for connection in connections {
             connection.stream.shut_down(Shutdown::Read);
@@ -165,6 +173,8 @@ impl Server {
             workers: Workers::new(options.max_workers, options.keep_workers),
             options,
             watcher,
+            relief: Relief::default(),
+            is_parallel: thread::available_parallelism().is_ok_and(|threads| threads.get() > 1),
             counters: Counting::default(),
             executing: AtomicU64::new(0),
             connections: Mutex::default(),
@@ -201,6 +211,8 @@ impl Server {
         datagram::serve(&self.shared, &port)?;
         self.listening().push(Peer::Udp(address));
         self.shared.ports().push(port);
+        // Calls may have come before it was known.
+        self.shared.relief.wake();
         Ok(address)
     }
 

@@ -89,7 +89,7 @@ impl Connection {
             Ok(Message {
                 xid,
                 body: Body::Call(call),
-            }) => shared.reply(xid, call, self.origin.clone()),
+            }) => shared.reply(xid, call, self.origin.clone(), || {}),
             Err(BadMessage::OtherVersion { xid, .. }) => {
                 Reply::Denied(Denial::other_version()).message(xid)
             }

@@ -1,18 +1,21 @@
-//! One UDP socket: as many threads receive on it as calls are executed at a time, and one more.
+//! One UDP socket: one thread receives and executes what it got, others when it takes long ([`relief`](super::relief)).
 
 use std::cell::RefCell;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, shutdown};
-use std::os::fd::AsRawFd;
 use tokio::time::Instant;
 
+use super::relief::{Relief, TICK};
+use super::turns::{Moment, Turns};
 use super::{ServerOptions, Shared};
 use crate::blocking::socket::{is_timeout, settable};
 use crate::message::{AcceptError, BadMessage, Body, Call, Denial, Message, Reply};
@@ -21,31 +24,37 @@ use crate::server::counters::count;
 use crate::server::seen::{Key, Limits, Seen, Verdict};
 use crate::udp::{self, Bound, Buffer, Way};
 
+/// A call that has taken so many ticks is a long one.
+const LONG: u64 = 2;
+/// If calls wait while others are executed, this many looks in a row, one thread is too few.
+const BUSY: u32 = 4;
+
 /// A socket, and the calls that came over it of late.
 #[derive(Debug)]
 pub(super) struct Port {
     socket: UdpSocket,
     bound: Bound,
     seen: Mutex<Seen>,
-    /// Threads that wait for a datagram, or are about to.
-    receiving: AtomicUsize,
-    patience: Mutex<Patience>,
+    turns: Turns,
+    /// Threads that receive, or execute what they received.
+    threads: Mutex<usize>,
+    /// How long a read waits if there are several: others may need the thread.
+    linger: Duration,
+    /// Until when, in ticks, another thread is to receive as soon as one has got something.
+    eager_until: AtomicU64,
+    looked: Mutex<Looked>,
 }
 
-/// How long the socket's reads wait.
-#[derive(Debug)]
-struct Patience {
-    /// If one thread receives.
-    alone: Duration,
-    /// If more do: others may need them.
-    among_others: Duration,
-    is_alone: bool,
+/// What was seen when it was looked last.
+#[derive(Debug, Default)]
+struct Looked {
+    moment: Moment,
+    busy: u32,
 }
 
 impl Port {
     pub(super) fn bind(address: SocketAddr, options: &ServerOptions) -> io::Result<Arc<Self>> {
         let socket = UdpSocket::bind(address)?;
-        socket.set_read_timeout(Some(settable(options.keep_workers)))?;
         Ok(Arc::new(Self {
             bound: Bound::new(&socket, address, socket.local_addr()?)?,
             socket,
@@ -54,12 +63,11 @@ impl Port {
                 bytes: options.max_kept_bytes,
                 age: options.keep_replies,
             })),
-            receiving: AtomicUsize::new(0),
-            patience: Mutex::new(Patience {
-                alone: options.keep_workers,
-                among_others: options.linger,
-                is_alone: true,
-            }),
+            turns: Turns::default(),
+            threads: Mutex::default(),
+            linger: settable(options.linger),
+            eager_until: AtomicU64::new(0),
+            looked: Mutex::default(),
         }))
     }
 
@@ -77,35 +85,50 @@ impl Port {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads wait as long as they are to with as many threads as receive now. The last one that comes here knows of all.
-    fn limit_reads(&self) {
-        let mut patience = self.patience.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_alone = self.receiving.load(Ordering::Acquire) <= 1;
-        if is_alone == patience.is_alone {
-            return;
-        }
-        let limit = match is_alone {
-            true => patience.alone,
-            false => patience.among_others,
-        };
-        if self.socket.set_read_timeout(Some(settable(limit))).is_ok() {
-            patience.is_alone = is_alone;
+    /// More threads are at this socket, or less. One that is alone has no reason to stop waiting.
+    fn change_threads(&self, change: impl FnOnce(&mut usize)) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let were_several = *threads > 1;
+        change(&mut threads);
+        let are_several = *threads > 1;
+        if were_several != are_several {
+            // A thread that waits too long, or not long enough, is no harm to calls.
+            let _ = self
+                .socket
+                .set_read_timeout(are_several.then_some(self.linger));
         }
     }
 
     /// One thread less receives, if others do: whether it is so.
     fn leave(&self) -> bool {
-        let less = |receiving: usize| (receiving > 1).then(|| receiving - 1);
-        let left = self
-            .receiving
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
-        self.limit_reads();
-        left.is_ok()
+        let is_left = self.turns.leave();
+        if is_left {
+            self.change_threads(|threads| *threads -= 1);
+        }
+        is_left
+    }
+
+    fn is_eager(&self, now: u64) -> bool {
+        now < self.eager_until.load(Ordering::Relaxed)
+    }
+
+    /// A call takes long, or calls wait: the next ones may be like that.
+    fn be_eager(&self, now: u64) {
+        let ticks = self.linger.as_nanos() / TICK.as_nanos();
+        let until = now.saturating_add(u64::try_from(ticks).unwrap_or(u64::MAX).max(1));
+        self.eager_until.store(until, Ordering::Relaxed);
+    }
+
+    /// Whether a datagram waits.
+    fn is_readable(&self) -> bool {
+        let mut socket = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        matches!(poll(&mut socket, PollTimeout::ZERO), Ok(1..))
     }
 }
 
 /// Serves a socket until the server ends; an error if there is no thread for it.
 pub(super) fn serve(shared: &Arc<Shared>, port: &Arc<Port>) -> io::Result<()> {
+    Relief::start(shared)?;
     shared.workers.allow_one_more();
     if start(shared, port) {
         return Ok(());
@@ -117,14 +140,36 @@ pub(super) fn serve(shared: &Arc<Shared>, port: &Arc<Port>) -> io::Result<()> {
 /// One more thread receives, if there may be one: whether it does.
 fn start(shared: &Arc<Shared>, port: &Arc<Port>) -> bool {
     let (for_job, port_of_job) = (Arc::clone(shared), Arc::clone(port));
-    port.receiving.fetch_add(1, Ordering::AcqRel);
+    port.turns.enter();
+    port.change_threads(|threads| *threads += 1);
     let is_started = shared
         .workers
         .try_submit(move || receive(&for_job, &port_of_job));
     if !is_started {
-        port.receiving.fetch_sub(1, Ordering::AcqRel);
+        port.change_threads(|threads| *threads -= 1);
+        port.turns.withdraw();
     }
     is_started
+}
+
+/// Looks whether the threads of a socket come back, and has another one receive if they don't; whether nothing goes on.
+pub(super) fn look(shared: &Arc<Shared>, port: &Arc<Port>) -> bool {
+    let mut looked = port.looked.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = port.turns.now();
+    let is_same = std::mem::replace(&mut looked.moment, now).turn == now.turn;
+    if now.receiving > 0 {
+        looked.busy = 0;
+        return is_same;
+    }
+    looked.busy = match !is_same && shared.is_parallel && port.is_readable() {
+        true => looked.busy + 1,
+        false => 0,
+    };
+    if is_same || looked.busy >= BUSY {
+        port.be_eager(shared.relief.now());
+        start(shared, port);
+    }
+    false
 }
 
 fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
@@ -133,11 +178,9 @@ fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
         while !shared.is_over() {
             match port.bound.receive(&port.socket, buffer.room()) {
                 Ok((length, way)) => {
-                    pause(shared, port, || {
-                        handle(shared, port, buffer.received(length), way);
-                    });
-                    // Connections wait for a thread.
-                    if shared.workers.is_short() && port.leave() {
+                    let began = begin(shared, port);
+                    handle(shared, port, buffer.received(length), way);
+                    if end(shared, port, began) {
                         return;
                     }
                 }
@@ -155,17 +198,36 @@ fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
     });
 }
 
-/// While this thread executes a call, another one is to receive.
-fn pause(shared: &Arc<Shared>, port: &Arc<Port>, execute: impl FnOnce()) {
-    if port.receiving.fetch_sub(1, Ordering::AcqRel) == 1 {
+/// This thread has got a datagram; when that was, in ticks.
+fn begin(shared: &Arc<Shared>, port: &Arc<Port>) -> u64 {
+    let is_last = port.turns.begin().receiving == 0;
+    let now = shared.relief.now();
+    if is_last && port.is_eager(now) {
         start(shared, port);
     }
-    execute();
-    port.receiving.fetch_add(1, Ordering::AcqRel);
-    port.limit_reads();
+    shared.relief.notice();
+    now
 }
 
-fn handle(shared: &Shared, port: &Port, datagram: Bytes, way: Way) {
+/// This thread has done what the datagram asked for; whether it leaves the socket to others.
+fn end(shared: &Shared, port: &Port, began: u64) -> bool {
+    let now = shared.relief.now();
+    if now.saturating_sub(began) >= LONG {
+        port.be_eager(now);
+    }
+    let others = port.turns.enter().receiving > 1;
+    // Connections may wait for a thread.
+    others && (!port.is_eager(now) || shared.workers.is_short()) && port.leave()
+}
+
+/// This thread waits for something within a call.
+fn pause(shared: &Arc<Shared>, port: &Arc<Port>) {
+    if port.turns.now().receiving == 0 {
+        start(shared, port);
+    }
+}
+
+fn handle(shared: &Arc<Shared>, port: &Arc<Port>, datagram: Bytes, way: Way) {
     let length = datagram.len();
     match Message::decode(datagram) {
         Ok(Message {
@@ -184,7 +246,7 @@ fn handle(shared: &Shared, port: &Port, datagram: Bytes, way: Way) {
     }
 }
 
-fn handle_call(shared: &Shared, port: &Port, xid: u32, call: Call, way: Way) {
+fn handle_call(shared: &Arc<Shared>, port: &Arc<Port>, xid: u32, call: Call, way: Way) {
     let counters = &shared.counters;
     let key = match recognize(shared, port, xid, &call, way) {
         Ok(key) => key,
@@ -199,7 +261,7 @@ fn handle_call(shared: &Shared, port: &Port, xid: u32, call: Call, way: Way) {
         local: Peer::Udp(way.local),
         uid: None,
     };
-    let reply = match shared.reply(xid, call, origin) {
+    let reply = match shared.reply(xid, call, origin, || pause(shared, port)) {
         Some(reply) if reply.len() > udp::max_payload(way.peer) => {
             count(&counters.too_long_replies);
             Reply::accepted(Err(AcceptError::SystemError)).message(xid)

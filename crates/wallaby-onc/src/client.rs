@@ -31,7 +31,7 @@ use bytes::Bytes;
 pub use counters::Counters;
 pub use datagram::UdpChannel;
 pub use stream::{TcpChannel, UnixChannel};
-pub(crate) use xid::{Arrived, arrived};
+pub(crate) use xid::{Arrived, arrived, arrived_in};
 
 use crate::auth::OpaqueAuth;
 use crate::failure::{NoReply, Reason};

@@ -36,6 +36,8 @@ pub mod record;
 #[cfg(feature = "net")]
 pub mod rpcbind;
 #[cfg(feature = "net")]
+mod scratch;
+#[cfg(feature = "net")]
 pub mod server;
 pub mod service;
 #[cfg(feature = "net")]

@@ -24,6 +24,10 @@ const PROC_UNAVAIL: u32 = 3;
 const GARBAGE_ARGS: u32 = 4;
 const SYSTEM_ERR: u32 = 5;
 
+/// A reply that was accepted, flavor and length of no verifier, and success.
+#[cfg(feature = "net")]
+const PLAIN_REPLY: [u8; 20] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
 const RPC_MISMATCH: u32 = 0;
 const AUTH_ERROR: u32 = 1;
 
@@ -70,6 +74,17 @@ impl fmt::Display for Procedure {
     }
 }
 
+impl Procedure {
+    /// That it is called.
+    fn encode(self, writer: &mut Writer) {
+        writer.u32(CALL);
+        writer.u32(RPC_VERSION);
+        writer.u32(self.program);
+        writer.u32(self.version);
+        writer.u32(self.number);
+    }
+}
+
 /// A call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
@@ -108,9 +123,34 @@ impl Reply {
     }
 
     /// The bytes of the message with this reply. `None`: a verifier is too long.
-    pub(crate) fn message(self, xid: u32) -> Option<Bytes> {
-        let body = Body::Reply(self);
-        Message { xid, body }.encode().ok()
+    pub(crate) fn message(&self, xid: u32) -> Option<Bytes> {
+        let mut writer = Writer::with_capacity(self.length());
+        self.write(xid, &mut writer).ok()?;
+        Some(writer.into_bytes())
+    }
+
+    /// Writes the message with this reply.
+    pub(crate) fn write(&self, xid: u32, writer: &mut Writer) -> Result<(), EncodeError> {
+        writer.u32(xid);
+        self.encode(writer)
+    }
+
+    /// How many bytes its message has; those of a refusal may be a few less.
+    pub(crate) fn length(&self) -> usize {
+        match self {
+            Self::Accepted { verifier, outcome } => {
+                verifier.length() + 16 + outcome.as_ref().map_or(8, Bytes::len)
+            }
+            Self::Denied(_) => 24,
+        }
+    }
+
+    /// The number of the call, and where the results begin, in a reply with results and no verifier, as most are.
+    #[cfg(feature = "net")]
+    pub(crate) fn plain(message: &[u8]) -> Option<(u32, usize)> {
+        let (xid, rest) = message.split_first_chunk()?;
+        let head: &[u8; 20] = rest.first_chunk()?;
+        (*head == PLAIN_REPLY).then(|| (u32::from_be_bytes(*xid), 4 + head.len()))
     }
 
     /// The results in XDR, whoever proved to be the server.
@@ -249,22 +289,48 @@ impl Message {
 
     /// How many bytes it has; those of a refusal may be a few less.
     fn length(&self) -> usize {
-        let (auth, rest) = match &self.body {
-            Body::Call(call) => (
-                call.credential.length() + call.verifier.length(),
-                24 + call.arguments.len(),
-            ),
-            Body::Reply(Reply::Accepted { verifier, outcome }) => (
-                verifier.length(),
-                16 + outcome.as_ref().map_or(8, Bytes::len),
-            ),
-            Body::Reply(Reply::Denied(_)) => (0, 24),
-        };
-        auth + rest
+        match &self.body {
+            Body::Call(call) => {
+                call.credential.length() + call.verifier.length() + 24 + call.arguments.len()
+            }
+            Body::Reply(reply) => reply.length(),
+        }
     }
 }
 
 impl Call {
+    /// The number and the procedure of a call by nobody in particular, as many are, and where its arguments begin.
+    #[cfg(feature = "net")]
+    pub(crate) fn plain(message: &[u8]) -> Option<(u32, Procedure, usize)> {
+        let head: &[u8; 40] = message.first_chunk()?;
+        let ([xid, kind, version, program, of_program, number, auth @ ..], []) = head.as_chunks()
+        else {
+            return None;
+        };
+        let is_plain = (*kind, *version) == (CALL.to_be_bytes(), RPC_VERSION.to_be_bytes())
+            && auth.iter().all(|word| *word == [0; 4]);
+        let procedure = Procedure {
+            program: u32::from_be_bytes(*program),
+            version: u32::from_be_bytes(*of_program),
+            number: u32::from_be_bytes(*number),
+        };
+        is_plain.then(|| (u32::from_be_bytes(*xid), procedure, head.len()))
+    }
+
+    /// Writes a message with a call up to its arguments, without a verifier.
+    #[cfg(feature = "net")]
+    pub(crate) fn write_head(
+        xid: u32,
+        procedure: Procedure,
+        credential: &OpaqueAuth,
+        writer: &mut Writer,
+    ) -> Result<(), EncodeError> {
+        writer.u32(xid);
+        procedure.encode(writer);
+        credential.encode(writer)?;
+        OpaqueAuth::none().encode(writer)
+    }
+
     /// Reads what follows the version of ONC RPC.
     fn decode(mut reader: Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -280,11 +346,7 @@ impl Call {
     }
 
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.u32(CALL);
-        writer.u32(RPC_VERSION);
-        writer.u32(self.procedure.program);
-        writer.u32(self.procedure.version);
-        writer.u32(self.procedure.number);
+        self.procedure.encode(writer);
         self.credential.encode(writer)?;
         self.verifier.encode(writer)?;
         writer.raw(&self.arguments);

@@ -11,7 +11,8 @@ pub const MAX_FRAGMENT: usize = LENGTH as usize;
 
 const LAST: u32 = 1 << 31;
 const LENGTH: u32 = LAST - 1;
-const HEADER: usize = 4;
+/// Bytes before a fragment.
+pub(crate) const HEADER: usize = 4;
 
 /// A record is longer than the reader takes. What follows in the stream cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -125,6 +126,16 @@ impl Records {
 pub(crate) fn mark(length: usize) -> [u8; HEADER] {
     debug_assert!(length <= MAX_FRAGMENT, "its sender has looked at that");
     (length as u32 | LAST).to_be_bytes()
+}
+
+/// Fills in what stands before a message that is one fragment, if it can be one. There has to be room for that, and some of
+/// the message may be elsewhere.
+#[cfg(feature = "net")]
+pub(crate) fn set_mark(record: &mut [u8], elsewhere: usize) {
+    let length = record.len().saturating_sub(HEADER) + elsewhere;
+    if let (Some(first), true) = (record.first_chunk_mut(), length <= MAX_FRAGMENT) {
+        *first = mark(length);
+    }
 }
 
 /// Appends a message as a record of fragments that have at most `fragment` bytes (at least 1, at most

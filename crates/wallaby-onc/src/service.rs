@@ -30,6 +30,21 @@ pub trait Channel {
         arguments: Bytes,
     ) -> impl Future<Output = Result<Bytes, Reason>> + Send;
 
+    /// The same with arguments that are written for that: a channel can have them written where they are sent from.
+    ///
+    /// # Errors
+    /// As for [`call`](Self::call), or there are no bytes for the arguments.
+    fn call_with(
+        &self,
+        procedure: Procedure,
+        arguments: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
+    ) -> impl Future<Output = Result<Bytes, Reason>> + Send {
+        let mut writer = Writer::new();
+        let written = arguments(&mut writer);
+        let called = written.map(|()| self.call(procedure, writer.into_bytes()));
+        async move { called?.await }
+    }
+
     /// Who is called, for errors to say.
     fn peer(&self) -> Option<Peer> {
         None
@@ -42,6 +57,14 @@ impl<C: Channel + Sync> Channel for &C {
         C::call(self, procedure, arguments).await
     }
 
+    fn call_with(
+        &self,
+        procedure: Procedure,
+        arguments: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
+    ) -> impl Future<Output = Result<Bytes, Reason>> + Send {
+        C::call_with(self, procedure, arguments)
+    }
+
     fn peer(&self) -> Option<Peer> {
         C::peer(self)
     }
@@ -51,6 +74,14 @@ impl<C: Channel + Sync> Channel for &C {
 impl<C: Channel + Sync + Send> Channel for Arc<C> {
     async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
         C::call(self, procedure, arguments).await
+    }
+
+    fn call_with(
+        &self,
+        procedure: Procedure,
+        arguments: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
+    ) -> impl Future<Output = Result<Bytes, Reason>> + Send {
+        C::call_with(self, procedure, arguments)
     }
 
     fn peer(&self) -> Option<Peer> {
@@ -163,13 +194,17 @@ impl Programs {
 
     /// What to send back for a call. `None`: nothing, as the service wants it.
     pub async fn answer_call(&self, xid: u32, call: Call, origin: Option<Origin>) -> Option<Bytes> {
+        self.reply(call, origin).await?.message(xid)
+    }
+
+    /// The reply to a call, if there is one.
+    pub(crate) async fn reply(&self, call: Call, origin: Option<Origin>) -> Option<Reply> {
         match self.results(call, origin).await {
-            Ok(results) => Reply::accepted(Ok(results)),
-            Err(Refusal::Accept(error)) => Reply::accepted(Err(error)),
-            Err(Refusal::Denied(denial)) => Reply::Denied(denial),
-            Err(Refusal::Silent) => return None,
+            Ok(results) => Some(Reply::accepted(Ok(results))),
+            Err(Refusal::Accept(error)) => Some(Reply::accepted(Err(error))),
+            Err(Refusal::Denied(denial)) => Some(Reply::Denied(denial)),
+            Err(Refusal::Silent) => None,
         }
-        .message(xid)
     }
 
     async fn results(&self, call: Call, origin: Option<Origin>) -> Result<Bytes, Refusal> {
@@ -217,9 +252,7 @@ pub async fn call<C: Channel, T>(
     results: impl FnOnce(&mut Reader) -> Result<T, DecodeError>,
 ) -> Result<T, CallError> {
     let answer = async {
-        let mut writer = Writer::new();
-        arguments(&mut writer)?;
-        let bytes = channel.call(procedure, writer.into_bytes()).await?;
+        let bytes = channel.call_with(procedure, arguments).await?;
         Ok(whole(bytes, results)?)
     };
     answer.await.map_err(|reason| CallError {

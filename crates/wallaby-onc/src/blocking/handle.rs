@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, UnixAddr, connect, recv, sendmsg,
-    socket,
+    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, UnixAddr, connect, recv,
+    send as sys_send, sendmsg, socket,
 };
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::pool::Options;
 use super::socket::{Stream, is_timeout, settable};
-use crate::client::{Arrived, arrived};
+use crate::client::{Arrived, arrived, arrived_in};
 use crate::failure::{Lost, NoReply};
 use crate::message::Reply;
 use crate::peer::Peer;
-use crate::record::{MAX_FRAGMENT, Records};
+use crate::record::{HEADER, MAX_FRAGMENT, Records};
 use crate::udp;
 
 /// How much is read at a time.
@@ -80,8 +80,9 @@ impl Done {
 #[derive(Debug)]
 pub(super) struct Calling<'call> {
     pub(super) xid: u32,
-    /// The message up to the arguments.
-    pub(super) head: &'call [u8],
+    /// The message as a record, at least up to the arguments.
+    pub(super) record: &'call [u8],
+    /// Those of its arguments that are elsewhere.
     pub(super) arguments: &'call [u8],
     pub(super) time: Time,
     /// When it is sent: at once if no connection has to be made.
@@ -113,8 +114,13 @@ impl Time {
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 impl Calling<'_> {
+    /// The message, at least up to the arguments.
+    fn message(&self) -> &[u8] {
+        self.record.get(HEADER..).unwrap_or_default()
+    }
+
     fn length(&self) -> usize {
-        self.head.len() + self.arguments.len()
+        self.message().len() + self.arguments.len()
     }
 
     fn timed_out(&self, sent: u32) -> NoReply {
@@ -190,7 +196,7 @@ impl Handle {
             left if left.is_zero() => Err(io::ErrorKind::TimedOut.into()),
             left => limit_reads(wait, stream, left),
         };
-        if let Err((sent, error)) = stream.write_record(&[call.head, call.arguments], again) {
+        if let Err((sent, error)) = stream.write_record(call.record, call.arguments, again) {
             let why = Lost::from(&error);
             return match sent {
                 _ if is_timeout(&error) => Done::new(Err(call.timed_out(1))),
@@ -293,7 +299,7 @@ impl Handle {
             match socket.recv(&mut self.buffer) {
                 Ok(length) => {
                     let datagram = self.buffer.get(..length).unwrap_or_default();
-                    match arrived(Bytes::copy_from_slice(datagram)) {
+                    match arrived_in(datagram) {
                         Arrived::Reply(xid, reply) if xid == call.xid => return Ok(Some(reply)),
                         _ => *strangers += 1,
                     }
@@ -391,9 +397,13 @@ fn fits(now: Duration, limit: Duration) -> bool {
 }
 
 fn send(socket: &UdpSocket, call: &Calling<'_>) -> io::Result<()> {
-    let parts = [IoSlice::new(call.head), IoSlice::new(call.arguments)];
-    let send =
-        || sendmsg::<SockaddrStorage>(socket.as_raw_fd(), &parts, &[], MsgFlags::empty(), None);
+    let (socket, flags) = (socket.as_raw_fd(), MsgFlags::empty());
+    let parts = [call.message(), call.arguments].map(IoSlice::new);
+    let in_parts = || sendmsg::<SockaddrStorage>(socket, &parts, &[], flags, None);
+    let send = || match call.arguments {
+        [] => sys_send(socket, call.message(), flags),
+        _ => in_parts(),
+    };
     match send() {
         Ok(_) => Ok(()),
         // The answer to an earlier datagram, in place of sending this one.

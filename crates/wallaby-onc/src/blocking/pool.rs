@@ -14,9 +14,12 @@ use bytes::Bytes;
 use super::handle::{Calling, Done, Handle, Time};
 use crate::auth::OpaqueAuth;
 use crate::failure::{NoReply, Reason};
-use crate::message::{Body, Call, Message, Procedure, Reply};
+use crate::message::{Call, Procedure, Reply};
 use crate::peer::Peer;
+use crate::record;
+use crate::scratch::Scratch;
 use crate::service::Channel;
+use crate::xdr::{EncodeError, Writer};
 
 /// How calls of a pool are made, and what it may take up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,7 +124,7 @@ struct Kept {
 
 #[derive(Debug)]
 struct Idle {
-    handle: Handle,
+    handle: Box<Handle>,
     since: Instant,
     /// Its place in the order of uses.
     used: u64,
@@ -220,7 +223,7 @@ impl Pool {
 /// A handle that a call uses; it counts as open until this is dropped without being kept.
 struct CheckedOut<'a> {
     shared: &'a Shared,
-    handle: Option<Handle>,
+    handle: Option<Box<Handle>>,
     generation: u64,
     is_new: bool,
 }
@@ -253,7 +256,8 @@ impl Shared {
                 is_new: false,
             };
             let idle = time.begin.saturating_duration_since(since);
-            let is_stale = |handle: &Handle| idle >= self.options.look_after && handle.is_stale();
+            let is_stale =
+                |handle: &Box<Handle>| idle >= self.options.look_after && handle.is_stale();
             if found.handle.as_ref().is_some_and(is_stale) {
                 add(&self.counters.invalidated, 1);
                 self.invalidate(server);
@@ -283,7 +287,7 @@ impl Shared {
             return Err(NoReply::TooManyCalls { limit });
         }
         let handle = Handle::open(&server.peer, &self.options, time.left());
-        opened.handle = Some(handle.map_err(NoReply::Connect)?);
+        opened.handle = Some(handle.map(Box::new).map_err(NoReply::Connect)?);
         Ok(opened)
     }
 
@@ -388,28 +392,31 @@ impl PooledChannel {
         &self.pool
     }
 
-    /// The bytes of a call up to its arguments.
-    fn head(&self, xid: u32, procedure: Procedure) -> Result<Bytes, Reason> {
-        let call = Call {
-            procedure,
-            credential: self.credential.clone(),
-            verifier: OpaqueAuth::none(),
-            arguments: Bytes::new(),
-        };
-        let body = Body::Call(call);
-        Ok(Message { xid, body }.encode()?)
+    /// A call with arguments that are written here, if they are; `elsewhere` is how many bytes are not.
+    fn written(
+        &self,
+        procedure: Procedure,
+        arguments: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
+        elsewhere: usize,
+    ) -> Result<Written, Reason> {
+        let xid = self.pool.0.xid.fetch_add(1, Ordering::Relaxed);
+        let mut record = Scratch::write(|writer| {
+            writer.u32(0); // the mark's place
+            Call::write_head(xid, procedure, &self.credential, writer)?;
+            arguments(writer)
+        })?;
+        record::set_mark(&mut record, elsewhere);
+        Ok(Written { xid, record })
     }
 
-    fn call_now(&self, procedure: Procedure, arguments: &[u8]) -> Result<Reply, Reason> {
+    fn call_now(&self, written: &Written, arguments: &[u8]) -> Result<Reply, Reason> {
         let shared = &*self.pool.0;
         add(&shared.counters.calls, 1);
         let time = Time::new(self.timeout);
-        let xid = shared.xid.fetch_add(1, Ordering::Relaxed);
-        let head = self.head(xid, procedure)?;
         let mut used = shared.check_out(&self.server, &time)?;
         let call = Calling {
-            xid,
-            head: &head,
+            xid: written.xid,
+            record: &written.record,
             arguments,
             time,
             now: match used.is_new {
@@ -430,9 +437,26 @@ impl PooledChannel {
     }
 }
 
+/// A call that is written.
+#[derive(Debug)]
+struct Written {
+    xid: u32,
+    record: Scratch,
+}
+
 impl Channel for PooledChannel {
     async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
-        Ok(self.call_now(procedure, &arguments)?.results()?)
+        let written = self.written(procedure, |_| Ok(()), arguments.len())?;
+        Ok(self.call_now(&written, &arguments)?.results()?)
+    }
+
+    fn call_with(
+        &self,
+        procedure: Procedure,
+        arguments: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
+    ) -> impl Future<Output = Result<Bytes, Reason>> + Send {
+        let written = self.written(procedure, arguments, 0);
+        async move { Ok(self.call_now(&written?, &[])?.results()?) }
     }
 
     fn peer(&self) -> Option<Peer> {

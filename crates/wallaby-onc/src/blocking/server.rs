@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::runtime::Handle;
 
 use super::wait_after;
@@ -132,14 +131,14 @@ impl Shared {
     }
 
     /// The reply to a call, if there is one: also if the handler panics. It is told before the handler waits for something.
-    fn reply(&self, xid: u32, call: Call, origin: Origin, waits: impl FnOnce()) -> Option<Bytes> {
+    fn reply(&self, call: Call, origin: Origin, waits: impl FnOnce()) -> Option<Reply> {
         count(&self.counters.calls);
         self.executing.fetch_add(1, Ordering::Relaxed);
-        let answer = || wait_after(self.programs.answer_call(xid, call, Some(origin)), waits);
+        let answer = || wait_after(self.programs.reply(call, Some(origin)), waits);
         // After a panic, what the handler borrows is the application's to keep in order.
         let reply = catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {
             count(&self.counters.panics);
-            Reply::accepted(Err(AcceptError::SystemError)).message(xid)
+            Some(Reply::accepted(Err(AcceptError::SystemError)))
         });
         self.executing.fetch_sub(1, Ordering::Relaxed);
         reply

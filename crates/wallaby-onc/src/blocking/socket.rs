@@ -6,8 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::record::MAX_FRAGMENT;
-
 /// A connected socket.
 #[derive(Debug)]
 pub(super) enum Stream {
@@ -30,23 +28,23 @@ impl Stream {
         }
     }
 
-    /// Writes a message as a record, in one call of the system if it takes it. How many bytes it took comes with the error.
+    /// Writes a record, and what it has elsewhere, in one call of the system if it takes it. How many bytes it took comes
+    /// with the error.
     ///
     /// `again` is asked before each other call, and told if the one before took too long: an error of it is the end.
     pub(super) fn write_record(
         &self,
-        message: &[&[u8]],
+        record: &[u8],
+        elsewhere: &[u8],
         again: impl FnMut(Option<io::Error>) -> io::Result<()>,
     ) -> Result<(), (usize, io::Error)> {
-        let length: usize = message.iter().map(|part| part.len()).sum();
-        debug_assert!(length <= MAX_FRAGMENT, "its sender has looked at that");
-        let mark = (LAST | u32::try_from(length).unwrap_or(u32::MAX)).to_be_bytes();
-        let mut slices = [IoSlice::new(&mark), IoSlice::new(&[]), IoSlice::new(&[])];
-        for (slice, part) in slices[1..].iter_mut().zip(message) {
-            *slice = IoSlice::new(part);
-        }
+        let mut parts = [record, elsewhere].map(IoSlice::new);
+        let parts = match elsewhere {
+            [] => &mut parts[..1],
+            _ => &mut parts[..],
+        };
         let mut sent = 0;
-        self.write_all(&mut slices, &mut sent, again)
+        self.write_all(parts, &mut sent, again)
             .map_err(|error| (sent, error))
     }
 
@@ -75,9 +73,11 @@ impl Stream {
     }
 
     fn write_some(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => { stream }.write_vectored(parts),
-            Self::Unix(stream) => { stream }.write_vectored(parts),
+        match (self, parts) {
+            (Self::Tcp(stream), [part]) => { stream }.write(part),
+            (Self::Unix(stream), [part]) => { stream }.write(part),
+            (Self::Tcp(stream), _) => { stream }.write_vectored(parts),
+            (Self::Unix(stream), _) => { stream }.write_vectored(parts),
         }
     }
 
@@ -129,8 +129,6 @@ pub(super) fn is_timeout(error: &io::Error) -> bool {
     )
 }
 
-/// The mark of a record's last fragment.
-const LAST: u32 = 1 << 31;
 /// More than any system counts is refused.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
@@ -146,7 +144,7 @@ mod tests {
         let message = vec![7; 4 << 20];
         let late = || io::Error::from(io::ErrorKind::TimedOut);
         let (sent, error) = stream
-            .write_record(&[&message], |_| Err(late()))
+            .write_record(&message, &message, |_| Err(late()))
             .unwrap_err();
         assert!(0 < sent && sent < message.len());
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -156,7 +154,9 @@ mod tests {
             asked += 1;
             (&peer).read(&mut vec![0; 1 << 20]).map(drop)
         };
-        stream.write_record(&[&message], &mut read_some).unwrap();
+        stream
+            .write_record(&message, &message, &mut read_some)
+            .unwrap();
         assert!(asked > 1);
     }
 }

@@ -73,6 +73,18 @@ pub(crate) enum Arrived {
     Other,
 }
 
+/// Looks at a datagram from a server. Of most, only the results are copied.
+pub(crate) fn arrived_in(datagram: &[u8]) -> Arrived {
+    match Reply::plain(datagram) {
+        Some((xid, results)) => {
+            let results = datagram.get(results..).unwrap_or_default();
+            let results = Bytes::copy_from_slice(results);
+            Arrived::Reply(xid, Reply::accepted(Ok(results)))
+        }
+        None => arrived(Bytes::copy_from_slice(datagram)),
+    }
+}
+
 /// Looks at a message from a server.
 pub(crate) fn arrived(message: Bytes) -> Arrived {
     let xid = message.first_chunk().copied().map(u32::from_be_bytes);

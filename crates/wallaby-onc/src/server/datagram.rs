@@ -6,7 +6,6 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -58,7 +57,7 @@ pub(super) fn spawn(shared: &Arc<Shared>, socket: Socket) {
                         tokio::time::sleep(udp::AFTER_ERROR).await;
                         continue;
                     };
-                    port.handle(buffer.received(length), way).await;
+                    port.handle(buffer.message(length), length, way).await;
                 }
                 () = ends(&mut phase, Phase::Draining) => return,
             }
@@ -67,10 +66,14 @@ pub(super) fn spawn(shared: &Arc<Shared>, socket: Socket) {
 }
 
 impl Port {
-    async fn handle(self: &Arc<Self>, datagram: Bytes, way: Way) {
-        let length = datagram.len();
+    async fn handle(
+        self: &Arc<Self>,
+        message: Result<Message, BadMessage>,
+        length: usize,
+        way: Way,
+    ) {
         let counters = &self.shared.counters;
-        match Message::decode(datagram) {
+        match message {
             Ok(Message {
                 xid,
                 body: Body::Call(call),

@@ -184,15 +184,16 @@ impl Seen {
 /// A checksum of arguments, four lanes of sixteen bytes at a time. It is to tell a client's mistakes apart, not its tricks:
 /// who finds two arguments with the same checksum gets its own answers mixed up.
 fn checksum(bytes: &[u8], secret: u64) -> u64 {
-    let mut lanes = LANES.map(|lane| lane ^ secret);
+    let keys = LANES.map(|lane| lane ^ secret);
+    let mut lanes = keys.map(|key| key.rotate_left(32) ^ MULTIPLIER);
     let (blocks, rest) = bytes.as_chunks::<BLOCK>();
     for block in blocks {
-        mix(&mut lanes, block);
+        mix(&mut lanes, &keys, block);
     }
     if !rest.is_empty() {
         let mut block = [0; BLOCK];
         block[..rest.len()].copy_from_slice(rest);
-        mix(&mut lanes, &block);
+        mix(&mut lanes, &keys, &block);
     }
     let [a, b, c, d] = lanes;
     let sum = fold(bytes.len() as u64 ^ a, MULTIPLIER) ^ fold(b ^ secret, c | 1);
@@ -200,22 +201,22 @@ fn checksum(bytes: &[u8], secret: u64) -> u64 {
 }
 
 /// Written out: this runs over all that arrives over UDP.
-fn mix(lanes: &mut [u64; 4], block: &[u8; BLOCK]) {
+fn mix(lanes: &mut [u64; 4], keys: &[u64; 4], block: &[u8; BLOCK]) {
     let ([a, b, c, d], []) = block.as_chunks() else {
         return;
     };
-    lanes[0] = mixed(lanes[0], a);
-    lanes[1] = mixed(lanes[1], b);
-    lanes[2] = mixed(lanes[2], c);
-    lanes[3] = mixed(lanes[3], d);
+    lanes[0] = mixed(lanes[0], keys[0], a);
+    lanes[1] = mixed(lanes[1], keys[1], b);
+    lanes[2] = mixed(lanes[2], keys[2], c);
+    lanes[3] = mixed(lanes[3], keys[3], d);
 }
 
-/// One product for two words. Nobody knows the lane, so nobody can make a factor 0, which would hide the other.
+/// One product for two words. Nobody knows the key or the lane, so nobody can make a factor 0, which would hide the other.
 #[inline]
-fn mixed(lane: u64, part: &[u8; 16]) -> u64 {
+fn mixed(lane: u64, key: u64, part: &[u8; 16]) -> u64 {
     let both = u128::from_le_bytes(*part);
     let (low, high) = (both as u64, (both >> 64) as u64);
-    fold(low ^ lane, high ^ lane.rotate_left(32) ^ MULTIPLIER)
+    fold(low ^ key, high ^ lane)
 }
 
 /// Both halves of a product: each bit of what goes in shows in many of what comes out.

@@ -1,8 +1,12 @@
 //! What datagrams are received into.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+
+use crate::auth::OpaqueAuth;
+use crate::message::{BadMessage, Body, Call, Message};
 
 /// Room for the largest datagram, used over and over.
 #[derive(Debug)]
@@ -23,11 +27,26 @@ impl Buffer {
         Arc::get_mut(&mut self.0).unwrap_or_default()
     }
 
+    /// The message in so many bytes that were received.
+    pub(crate) fn message(&self, length: usize) -> Result<Message, BadMessage> {
+        let plain = self.0.get(..length).and_then(Call::plain);
+        let Some((xid, procedure, arguments)) = plain else {
+            return Message::decode(self.received(0..length));
+        };
+        let body = Body::Call(Call {
+            procedure,
+            credential: OpaqueAuth::none(),
+            verifier: OpaqueAuth::none(),
+            arguments: self.received(arguments..length),
+        });
+        Ok(Message { xid, body })
+    }
+
     /// What was received. Who keeps some bytes of it is not to keep the whole buffer: only what is large stays where it is.
-    pub(crate) fn received(&self, length: usize) -> Bytes {
-        match self.0.get(..length) {
-            Some(datagram) if length <= COPIED => Bytes::copy_from_slice(datagram),
-            _ => Bytes::from_owner(Received(Arc::clone(&self.0), length)),
+    fn received(&self, part: Range<usize>) -> Bytes {
+        match self.0.get(part.clone()) {
+            Some(bytes) if bytes.len() <= COPIED => Bytes::copy_from_slice(bytes),
+            _ => Bytes::from_owner(Received(Arc::clone(&self.0), part)),
         }
     }
 }
@@ -36,11 +55,11 @@ impl Buffer {
 const COPIED: usize = 8 << 10;
 
 /// What was received, where it was: arguments may be large, and are mostly gone when the next datagram comes.
-struct Received(Arc<[u8]>, usize);
+struct Received(Arc<[u8]>, Range<usize>);
 
 impl AsRef<[u8]> for Received {
     fn as_ref(&self) -> &[u8] {
-        self.0.get(..self.1).unwrap_or_default()
+        self.0.get(self.1.clone()).unwrap_or_default()
     }
 }
 
@@ -52,14 +71,14 @@ mod tests {
     fn what_is_kept_of_a_small_datagram_does_not_keep_the_buffer() {
         let mut buffer = Buffer::default();
         buffer.room()[..4].copy_from_slice(b"abcd");
-        let small = buffer.received(4);
+        let small = buffer.received(0..4);
         assert_eq!(
             (&small[..], Arc::strong_count(&buffer.0)),
             (&b"abcd"[..], 1)
         );
-        let large = buffer.received(COPIED + 1);
+        let large = buffer.received(3..COPIED + 4);
         assert_eq!((large.len(), Arc::strong_count(&buffer.0)), (COPIED + 1, 2));
-        buffer.room()[0] = b'z';
-        assert_eq!(large[0], b'a', "it has its own room now");
+        buffer.room()[3] = b'z';
+        assert_eq!(large[0], b'd', "it has its own room now");
     }
 }

@@ -27,6 +27,18 @@ impl Writer {
         }
     }
 
+    /// Begins after these bytes, in the same memory.
+    #[cfg(feature = "net")]
+    pub(crate) fn onto(bytes: Vec<u8>) -> Self {
+        Self { bytes, depth: 0 }
+    }
+
+    /// What was written, in the memory that it was written to.
+    #[cfg(feature = "net")]
+    pub(crate) fn into_vec(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// What was written.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {

@@ -11,7 +11,8 @@ use super::Shared;
 use crate::blocking::socket::{Stream, is_timeout};
 use crate::message::{BadMessage, Body, Denial, Message, Reply};
 use crate::peer::Origin;
-use crate::record::{MAX_FRAGMENT, Records};
+use crate::record::{self, MAX_FRAGMENT, Records};
+use crate::scratch::Scratch;
 use crate::server::counters::count;
 
 /// How much is read at a time.
@@ -85,29 +86,39 @@ impl Connection {
     }
 
     fn handle_record(&self, shared: &Shared, record: Bytes) -> ControlFlow<()> {
-        let reply = match Message::decode(record) {
+        let (xid, reply) = match Message::decode(record) {
             Ok(Message {
                 xid,
                 body: Body::Call(call),
-            }) => shared.reply(xid, call, self.origin.clone(), || {}),
+            }) => (xid, shared.reply(call, self.origin.clone(), || {})),
             Err(BadMessage::OtherVersion { xid, .. }) => {
-                Reply::Denied(Denial::other_version()).message(xid)
+                (xid, Some(Reply::Denied(Denial::other_version())))
             }
             Ok(_) | Err(BadMessage::Malformed(_)) => {
                 count(&shared.counters.malformed);
                 return ControlFlow::Break(());
             }
         };
-        match reply {
-            Some(reply) if reply.len() <= MAX_FRAGMENT => self.write(shared, &reply),
-            _ => ControlFlow::Continue(()),
+        let Some(reply) = reply.filter(|reply| reply.length() <= MAX_FRAGMENT) else {
+            return ControlFlow::Continue(());
+        };
+        let written = Scratch::write(|writer| {
+            writer.u32(0); // the mark's place
+            reply.write(xid, writer)
+        });
+        match written {
+            Ok(mut record) => {
+                record::set_mark(&mut record, 0);
+                self.write(shared, &record)
+            }
+            Err(_) => ControlFlow::Continue(()),
         }
     }
 
-    fn write(&self, shared: &Shared, reply: &[u8]) -> ControlFlow<()> {
+    fn write(&self, shared: &Shared, record: &[u8]) -> ControlFlow<()> {
         // The limit is for each part that is taken.
         let again = |late: Option<_>| late.map_or(Ok(()), Err);
-        match self.stream.write_record(&[reply], again) {
+        match self.stream.write_record(record, &[], again) {
             Ok(()) => ControlFlow::Continue(()),
             Err((_, error)) => {
                 if is_timeout(&error) {

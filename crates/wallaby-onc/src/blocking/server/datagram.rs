@@ -20,10 +20,13 @@ use super::{ServerOptions, Shared};
 use crate::blocking::socket::{is_timeout, settable};
 use crate::message::{AcceptError, BadMessage, Body, Call, Denial, Message, Reply};
 use crate::peer::{Origin, Peer};
+use crate::scratch::Scratch;
 use crate::server::counters::count;
 use crate::server::seen::{Key, Limits, Seen, Verdict};
 use crate::udp::{self, Bound, Buffer, Way};
 
+/// Most bytes of a reply that is copied.
+const COPIED: usize = 1 << 10;
 /// A call that has taken so many ticks is a long one.
 const LONG: u64 = 2;
 /// If calls wait while others are executed, this many looks in a row, one thread is too few.
@@ -179,7 +182,7 @@ fn receive(shared: &Arc<Shared>, port: &Arc<Port>) {
             match port.bound.receive(&port.socket, buffer.room()) {
                 Ok((length, way)) => {
                     let began = begin(shared, port);
-                    handle(shared, port, buffer.received(length), way);
+                    handle(shared, port, buffer.message(length), length, way);
                     if end(shared, port, began) {
                         return;
                     }
@@ -227,9 +230,14 @@ fn pause(shared: &Arc<Shared>, port: &Arc<Port>) {
     }
 }
 
-fn handle(shared: &Arc<Shared>, port: &Arc<Port>, datagram: Bytes, way: Way) {
-    let length = datagram.len();
-    match Message::decode(datagram) {
+fn handle(
+    shared: &Arc<Shared>,
+    port: &Arc<Port>,
+    message: Result<Message, BadMessage>,
+    length: usize,
+    way: Way,
+) {
+    match message {
         Ok(Message {
             xid,
             body: Body::Call(call),
@@ -261,18 +269,39 @@ fn handle_call(shared: &Arc<Shared>, port: &Arc<Port>, xid: u32, call: Call, way
         local: Peer::Udp(way.local),
         uid: None,
     };
-    let reply = match shared.reply(xid, call, origin, || pause(shared, port)) {
-        Some(reply) if reply.len() > udp::max_payload(way.peer) => {
+    let reply = match shared.reply(call, origin, || pause(shared, port)) {
+        Some(reply) if reply.length() > udp::max_payload(way.peer) => {
             count(&counters.too_long_replies);
-            Reply::accepted(Err(AcceptError::SystemError)).message(xid)
+            Some(Reply::accepted(Err(AcceptError::SystemError)))
         }
         other => other,
     };
-    if let Some(key) = key {
-        port.seen().finish(key, reply.clone(), Instant::now());
+    match reply {
+        Some(reply) if reply.length() <= COPIED => answer(shared, port, (xid, &reply), key, way),
+        other => {
+            let reply = other.and_then(|reply| reply.message(xid));
+            keep(port, key, reply.clone());
+            if let Some(reply) = reply {
+                send(shared, port, &reply, way);
+            }
+        }
     }
-    if let Some(reply) = reply {
-        send(shared, port, &reply, way);
+}
+
+/// Sends a reply that is copied to be kept, which costs less than to share it.
+fn answer(shared: &Shared, port: &Port, (xid, reply): (u32, &Reply), key: Option<Key>, way: Way) {
+    let Ok(reply) = Scratch::write(|writer| reply.write(xid, writer)) else {
+        return keep(port, key, None);
+    };
+    if key.is_some() {
+        keep(port, key, Some(Bytes::copy_from_slice(&reply)));
+    }
+    send(shared, port, &reply, way);
+}
+
+fn keep(port: &Port, key: Option<Key>, reply: Option<Bytes>) {
+    if let Some(key) = key {
+        port.seen().finish(key, reply, Instant::now());
     }
 }
 

@@ -61,6 +61,21 @@ impl Records {
         self.input.extend_from_slice(bytes);
     }
 
+    /// Where what comes next belongs, and how many bytes of it, if that is much: to read it elsewhere would be to copy it. What
+    /// is read there has arrived.
+    #[cfg(feature = "net")]
+    pub(crate) fn room(&mut self) -> Option<(&mut BytesMut, usize)> {
+        let fragment = self.fragment.filter(|fragment| fragment.is_last)?;
+        let arrived = self.input.len();
+        let missing = fragment.left.checked_sub(arrived)?;
+        if missing < MUCH || arrived < MUCH || !self.record.is_empty() {
+            return None;
+        }
+        // Who claims much gets no more room than there was for what arrived.
+        self.input.reserve(missing.min(arrived));
+        Some((&mut self.input, missing))
+    }
+
     /// The next record that is complete.
     ///
     /// # Errors
@@ -120,6 +135,10 @@ impl Records {
         Ok(self.fragment)
     }
 }
+
+/// About as much as is read at a time elsewhere.
+#[cfg(feature = "net")]
+const MUCH: usize = 32 << 10;
 
 /// What stands before a message that is one fragment.
 #[cfg(feature = "net")]

@@ -1,11 +1,16 @@
 //! A connected socket, TCP or unix.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
+use bytes::{BufMut, BytesMut};
 use nix::sys::socket::MsgFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
+
+use crate::record::Records;
 
 /// A connected socket.
 #[derive(Debug)]
@@ -15,30 +20,42 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Reads what is there. `Ok(0)`: the peer ended.
+    /// Reads what is there, for records; elsewhere at first if it is not much. `Ok(0)`: the peer ended.
     ///
     /// If that is less than there is room for, it was all: [`Stream::ready`] waits for more without another look, which would
     /// be a call of the system for nothing.
-    pub(crate) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn try_read(&self, records: &mut Records, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some((room, most)) = records.room() {
+            let most = most.min(room.spare_capacity_mut().len());
+            return self.try_receive(most, || receive_into(self, room, most));
+        }
+        let most = buffer.len();
+        let length = self.try_receive(most, || {
+            Ok(nix::sys::socket::recv(
+                self.as_raw_fd(),
+                buffer,
+                MsgFlags::empty(),
+            )?)
+        })?;
+        records.handle_input(buffer.get(..length).unwrap_or_default());
+        Ok(length)
+    }
+
+    fn try_receive(
+        &self,
+        most: usize,
+        receive: impl FnOnce() -> io::Result<usize>,
+    ) -> io::Result<usize> {
         let mut all = None;
-        let room = buffer.len();
         // What the system tells while this reads is not forgotten: tokio compares with what it knew before.
-        let read = self.try_io(Interest::READABLE, || match self.read(buffer)? {
-            length if IS_TOLD_ONCE && 0 < length && length < room => {
+        let read = self.try_io(Interest::READABLE, || match receive()? {
+            length if IS_TOLD_ONCE && 0 < length && length < most => {
                 all = Some(length);
                 Err(io::ErrorKind::WouldBlock.into())
             }
             length => Ok(length),
         });
         all.map_or(read, Ok)
-    }
-
-    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        Ok(nix::sys::socket::recv(
-            self.as_raw_fd(),
-            buffer,
-            MsgFlags::empty(),
-        )?)
     }
 
     fn try_io<T>(
@@ -74,6 +91,15 @@ impl Stream {
     }
 }
 
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
 impl AsRawFd for Stream {
     fn as_raw_fd(&self) -> RawFd {
         match self {
@@ -81,6 +107,26 @@ impl AsRawFd for Stream {
             Self::Unix(stream) => stream.as_raw_fd(),
         }
     }
+}
+
+/// Receives at most so many bytes behind those that are there, as far as there is room.
+pub(crate) fn receive_into(
+    socket: &impl AsFd,
+    bytes: &mut BytesMut,
+    most: usize,
+) -> io::Result<usize> {
+    let room = bytes.spare_capacity_mut();
+    let most = most.min(room.len());
+    let length = loop {
+        match recv(socket, &mut room[..most], RecvFlags::empty()) {
+            Err(Errno::INTR) => {}
+            received => break received?.1,
+        }
+    };
+    let length = length.min(most);
+    // SAFETY: the system has written so many bytes there.
+    unsafe { bytes.advance_mut(length) };
+    Ok(length)
 }
 
 /// The system tells of what arrives whenever something does, not as long as something is there (epoll, as tokio uses it).

@@ -236,9 +236,9 @@ impl Handle {
                 limit_reads(&mut self.wait, stream, call.time.left())
                     .map_err(|error| lost(Lost::from(&error)))?;
             }
-            match stream.read(&mut self.buffer) {
+            match stream.read_records(records, &mut self.buffer) {
                 Ok(0) => return Err(lost(Lost::Closed)),
-                Ok(length) => records.handle_input(self.buffer.get(..length).unwrap_or_default()),
+                Ok(_) => {}
                 Err(error) if is_timeout(&error) => {
                     if call.time.left().is_zero() {
                         return Err(Done::new(Err(call.timed_out(1))));

@@ -6,6 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use crate::record::Records;
+use crate::stream::receive_into;
+
 /// A connected socket.
 #[derive(Debug)]
 pub(super) enum Stream {
@@ -26,6 +29,20 @@ impl Stream {
                 other => return other,
             }
         }
+    }
+
+    /// Reads what is there, for records; elsewhere at first if it is not much.
+    pub(super) fn read_records(
+        &self,
+        records: &mut Records,
+        buffer: &mut [u8],
+    ) -> io::Result<usize> {
+        let Some((room, most)) = records.room() else {
+            let length = self.read(buffer)?;
+            records.handle_input(buffer.get(..length).unwrap_or_default());
+            return Ok(length);
+        };
+        receive_into(self, room, most)
     }
 
     /// Writes a record, and what it has elsewhere, in one call of the system if it takes it. How many bytes it took comes

@@ -257,13 +257,11 @@ impl<'a> Task<'a> {
     }
 
     fn read(&mut self) -> Result<(), Over> {
-        match self.connection.stream.try_read(&mut self.buffer) {
+        let stream = &self.connection.stream;
+        match stream.try_read(&mut self.records, &mut self.buffer) {
             // It may want its replies nevertheless.
             Ok(0) => self.is_closing = true,
-            Ok(length) => {
-                let bytes = self.buffer.get(..length).unwrap_or_default();
-                self.records.handle_input(bytes);
-            }
+            Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => return Err(Over),
         }

@@ -63,9 +63,9 @@ impl Connection {
             if shared.workers.is_short() {
                 return Left::Idle;
             }
-            match self.stream.read(buffer) {
+            match self.stream.read_records(&mut records, buffer) {
                 Ok(0) => return Left::Over,
-                Ok(length) => records.handle_input(buffer.get(..length).unwrap_or_default()),
+                Ok(_) => {}
                 Err(error) if is_timeout(&error) => return Left::Idle,
                 Err(_) => return Left::Over,
             }

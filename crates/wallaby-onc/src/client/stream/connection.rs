@@ -255,9 +255,9 @@ async fn drive(connection: Arc<Connection>, max_record: usize) {
 
 impl Connection {
     fn receive(&self, records: &mut Records, buffer: &mut [u8]) -> Result<(), Lost> {
-        match self.stream.try_read(buffer) {
+        match self.stream.try_read(records, buffer) {
             Ok(0) => return Err(Lost::Closed),
-            Ok(length) => records.handle_input(buffer.get(..length).unwrap_or_default()),
+            Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err((&error).into()),
         }

@@ -140,14 +140,19 @@ impl fmt::Debug for Programs {
 
 /// [`Service`], with a future that can be a trait object's.
 trait Handle: Send + Sync {
-    fn handle<'a>(&'a self, caller: &'a Caller, procedure: u32, arguments: Bytes) -> Handling<'a>;
+    fn begin(&self, caller: Caller, procedure: u32, arguments: Bytes) -> Handling;
 }
 
-type Handling<'a> = Pin<Box<dyn Future<Output = Result<Bytes, Refusal>> + Send + 'a>>;
+/// A procedure that is executed.
+pub(crate) type Handling = Pin<Box<dyn Future<Output = Result<Bytes, Refusal>> + Send>>;
 
-impl<S: Service> Handle for S {
-    fn handle<'a>(&'a self, caller: &'a Caller, procedure: u32, arguments: Bytes) -> Handling<'a> {
-        Box::pin(Service::handle(self, caller, procedure, arguments))
+/// A service that calls share.
+struct Shared<S>(Arc<S>);
+
+impl<S: Service + 'static> Handle for Shared<S> {
+    fn begin(&self, caller: Caller, procedure: u32, arguments: Bytes) -> Handling {
+        let service = Arc::clone(&self.0);
+        Box::pin(async move { S::handle(&service, &caller, procedure, arguments).await })
     }
 }
 
@@ -162,7 +167,8 @@ impl Programs {
     #[must_use]
     pub fn with<S: Service + 'static>(mut self, service: S) -> Self {
         let key = (S::PROGRAM, S::VERSION);
-        self.services.insert(key, Box::new(service));
+        self.services
+            .insert(key, Box::new(Shared(Arc::new(service))));
         self
     }
 
@@ -194,20 +200,15 @@ impl Programs {
 
     /// What to send back for a call. `None`: nothing, as the service wants it.
     pub async fn answer_call(&self, xid: u32, call: Call, origin: Option<Origin>) -> Option<Bytes> {
-        self.reply(call, origin).await?.message(xid)
+        let results = match self.begin(call, origin) {
+            Ok(handling) => handling.await,
+            Err(refusal) => Err(refusal),
+        };
+        reply(results)?.message(xid)
     }
 
-    /// The reply to a call, if there is one.
-    pub(crate) async fn reply(&self, call: Call, origin: Option<Origin>) -> Option<Reply> {
-        match self.results(call, origin).await {
-            Ok(results) => Some(Reply::accepted(Ok(results))),
-            Err(Refusal::Accept(error)) => Some(Reply::accepted(Err(error))),
-            Err(Refusal::Denied(denial)) => Some(Reply::Denied(denial)),
-            Err(Refusal::Silent) => None,
-        }
-    }
-
-    async fn results(&self, call: Call, origin: Option<Origin>) -> Result<Bytes, Refusal> {
+    /// The procedure that is called, executed as far as it is polled.
+    pub(crate) fn begin(&self, call: Call, origin: Option<Origin>) -> Result<Handling, Refusal> {
         let caller = Caller {
             identity: Identity::from_credential(call.credential)?,
             origin,
@@ -218,7 +219,7 @@ impl Programs {
             number,
         } = call.procedure;
         match self.services.get(&(program, version)) {
-            Some(service) => service.handle(&caller, number, call.arguments).await,
+            Some(service) => Ok(service.begin(caller, number, call.arguments)),
             None => Err(self.no_version_of(program).into()),
         }
     }
@@ -232,6 +233,16 @@ impl Programs {
                 AcceptError::ProgramMismatch { low, high }
             }
         }
+    }
+}
+
+/// The reply that says what became of a procedure, if there is one.
+pub(crate) fn reply(results: Result<Bytes, Refusal>) -> Option<Reply> {
+    match results {
+        Ok(results) => Some(Reply::accepted(Ok(results))),
+        Err(Refusal::Accept(error)) => Some(Reply::accepted(Err(error))),
+        Err(Refusal::Denied(denial)) => Some(Reply::Denied(denial)),
+        Err(Refusal::Silent) => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What fits into a datagram, and what receivers of them have in common.
 
 mod buffer;
+mod reply;
 mod socket;
 mod way;
 
@@ -8,6 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub(crate) use buffer::Buffer;
+pub(crate) use reply::Written;
 pub(crate) use socket::Socket;
 pub(crate) use way::{Bound, Way};
 

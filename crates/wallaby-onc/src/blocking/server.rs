@@ -24,7 +24,7 @@ use super::workers::{WorkerCounters, Workers};
 use crate::message::{AcceptError, Call, Reply};
 use crate::peer::{Origin, Peer};
 use crate::server::counters::{Counters, Counting, count};
-use crate::service::Programs;
+use crate::service::{self, Programs};
 use connection::Connection;
 use datagram::Port;
 use relief::Relief;
@@ -134,7 +134,10 @@ impl Shared {
     fn reply(&self, call: Call, origin: Origin, waits: impl FnOnce()) -> Option<Reply> {
         count(&self.counters.calls);
         self.executing.fetch_add(1, Ordering::Relaxed);
-        let answer = || wait_after(self.programs.reply(call, Some(origin)), waits);
+        let answer = || {
+            let begun = self.programs.begin(call, Some(origin));
+            service::reply(begun.and_then(|handling| wait_after(handling, waits)))
+        };
         // After a panic, what the handler borrows is the application's to keep in order.
         let reply = catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {
             count(&self.counters.panics);

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::future::{Future, pending, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::Interest;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::counters::count;
@@ -19,6 +19,7 @@ use crate::deadline::after;
 use crate::message::{BadMessage, Body, Call, Denial, Message, Reply};
 use crate::peer::Origin;
 use crate::record::{self, MAX_FRAGMENT, Records};
+use crate::scratch::Scratch;
 use crate::stream::Stream;
 
 /// How much is read at a time.
@@ -99,21 +100,39 @@ impl Connection {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a reply, as far as the system takes it now; the task does the rest.
-    fn reply(&self, reply: Option<Bytes>, places: Places) {
-        let Some(reply) = reply else {
-            drop(places);
-            return self.changed.notify_one();
+    /// Writes a reply, as far as the system takes it now; the task does the rest, and looks whether there is one.
+    fn reply(&self, xid: u32, reply: Option<Reply>, places: Places) {
+        // Nobody has memory for one that is longer.
+        let reply = reply.filter(|reply| reply.length() <= MAX_FRAGMENT);
+        let written = reply.map(|reply| {
+            Scratch::write(|writer| {
+                writer.u32(0); // the mark's place
+                reply.write(xid, writer)
+            })
+        });
+        let Some(Ok(mut record)) = written else {
+            return;
         };
+        record::set_mark(&mut record, 0);
         let mut output = self.output();
-        record::write(&reply, MAX_FRAGMENT, &mut output.unsent);
+        let sent = match output.unsent.is_empty() {
+            true => self.stream.try_write(&record),
+            false => Ok(0),
+        };
+        let sent = match sent {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                return self.is_over.store(true, Ordering::Relaxed);
+            }
+            sent => sent.unwrap_or(0),
+        };
+        output.sent += sent as u64;
+        let rest = record.get(sent..).unwrap_or_default();
+        if rest.is_empty() {
+            return;
+        }
+        output.unsent.extend_from_slice(rest);
         let end = output.sent + output.unsent.len() as u64;
         output.replies.push_back((end, places));
-        if self.write(&mut output).is_err() {
-            self.is_over.store(true, Ordering::Relaxed);
-        }
-        drop(output);
-        self.changed.notify_one();
     }
 
     /// Writes what waits, as far as the system takes it. Whether anything was written.
@@ -180,12 +199,19 @@ impl<'a> Task<'a> {
     }
 
     async fn run(mut self) {
-        let mut phase = self.shared.phase.subscribe();
-        while self.turn(&mut phase).await.is_ok() {}
+        let phase = self.shared.phase.subscribe();
+        let mut ended = pin!(ended_at(phase.clone(), Phase::Draining));
+        loop {
+            match self.turn(ended.as_mut()).await {
+                Ok(true) => {}
+                Ok(false) => ended.set(ended_at(phase.clone(), Phase::Stopped)),
+                Err(Over) => return,
+            }
+        }
     }
 
-    /// Waits until there is something to do, and does it.
-    async fn turn(&mut self, phase: &mut tokio::sync::watch::Receiver<Phase>) -> Result<(), Over> {
+    /// Waits until there is something to do, and does it; whether the server's phase is as it was.
+    async fn turn(&mut self, ended: impl Future<Output = ()>) -> Result<bool, Over> {
         let connection = self.connection;
         let has_unsent = !connection.output().unsent.is_empty();
         let is_idle = connection.is_idle() && !has_unsent;
@@ -206,10 +232,6 @@ impl<'a> Task<'a> {
             }
         };
         let stalled = after(self.progress, self.shared.options.write_timeout);
-        let next_phase = match self.is_draining {
-            true => Phase::Stopped,
-            false => Phase::Draining,
-        };
         tokio::select! {
             ready = ready => {
                 let ready = ready.map_err(|_| Over)?;
@@ -237,15 +259,16 @@ impl<'a> Task<'a> {
                 count(&self.shared.counters.stalled);
                 return Err(Over);
             }
-            () = ends(phase, next_phase) => {
-                if next_phase == Phase::Stopped {
+            () = ended => {
+                if self.is_draining {
                     return Err(Over);
                 }
                 (self.is_closing, self.is_draining) = (true, true);
                 self.waiting = None;
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn write(&mut self) -> Result<(), Over> {
@@ -318,8 +341,8 @@ impl<'a> Task<'a> {
                 body: Body::Call(call),
             }) => self.handle_call(xid, call, places).await,
             Err(BadMessage::OtherVersion { xid, .. }) => {
-                let denied = Reply::Denied(Denial::other_version()).message(xid);
-                self.connection.reply(denied, places);
+                let denied = Reply::Denied(Denial::other_version());
+                self.connection.reply(xid, Some(denied), places);
             }
             Ok(_) | Err(BadMessage::Malformed(_)) => {
                 count(&self.shared.counters.malformed);
@@ -330,26 +353,31 @@ impl<'a> Task<'a> {
     }
 
     async fn handle_call(&mut self, xid: u32, call: Call, places: Places) {
-        let connection = Arc::clone(self.connection);
-        let reply = job::reply(
-            Arc::clone(self.shared),
-            xid,
-            call,
-            connection.origin.clone(),
-        );
-        let job = async move {
-            let reply = reply.await;
-            connection.reply(reply, places);
-        };
-        let mut job = Some((self.shared.phase.subscribe(), job));
-        poll_fn(|context| {
-            if let Some((phase, job)) = job.take() {
-                job::run(context, phase, job);
+        let origin = self.connection.origin.clone();
+        let mut call = Some((call, origin));
+        let begun = poll_fn(|context| {
+            let begun = call
+                .take()
+                .map(|(call, origin)| job::run(self.shared, call, origin, context));
+            Poll::Ready(begun)
+        });
+        match begun.await {
+            Some(Ok(reply)) => self.connection.reply(xid, reply, places),
+            Some(Err(handling)) => {
+                let connection = Arc::clone(self.connection);
+                job::finish(self.shared, handling, move |reply| async move {
+                    connection.reply(xid, reply, places);
+                    connection.changed.notify_one();
+                });
             }
-            Poll::Ready(())
-        })
-        .await;
+            None => {}
+        }
     }
+}
+
+/// When a server is at least this far with its end.
+async fn ended_at(mut phase: watch::Receiver<Phase>, at_least: Phase) {
+    ends(&mut phase, at_least).await;
 }
 
 /// The places for the call that waits; never, if none does.

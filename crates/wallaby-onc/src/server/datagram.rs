@@ -3,39 +3,56 @@
 mod socket;
 
 use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::counters::count;
 use super::seen::{Key, Limits, Seen, Verdict};
 use super::{Phase, Shared, ends, job};
-use crate::message::{AcceptError, BadMessage, Body, Call, Denial, Message, Reply};
+use crate::message::{BadMessage, Body, Call, Denial, Message, Reply};
 use crate::peer::{Origin, Peer};
-use crate::udp::{self, Buffer, Way};
+use crate::udp::{self, Buffer, Way, Written};
 
 pub(super) use socket::Socket;
-
-/// The places that a request takes, in its socket and in the server.
-struct Places {
-    _own: OwnedSemaphorePermit,
-    _shared: OwnedSemaphorePermit,
-}
 
 /// What the requests of a socket share.
 struct Port {
     shared: Arc<Shared>,
     socket: Socket,
     seen: Mutex<Seen>,
-    places: Arc<Semaphore>,
+    /// Requests that are handled now.
+    handled: AtomicUsize,
+}
+
+/// A request that is handled, in its socket and in the server.
+struct Place {
+    port: Arc<Port>,
+    _shared: OwnedSemaphorePermit,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.port.handled.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What is to be known of a call when it is over.
+#[derive(Clone, Copy)]
+struct Asked {
+    xid: u32,
+    way: Way,
+    key: Option<Key>,
 }
 
 /// Serves a socket until the server ends.
 pub(super) fn spawn(shared: &Arc<Shared>, socket: Socket) {
     let options = &shared.options;
-    let places = options.max_requests_over_udp;
     let port = Arc::new(Port {
         shared: Arc::clone(shared),
         socket,
@@ -44,45 +61,54 @@ pub(super) fn spawn(shared: &Arc<Shared>, socket: Socket) {
             bytes: options.max_kept_bytes,
             age: options.keep_replies,
         })),
-        places: Arc::new(Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS))),
+        handled: AtomicUsize::new(0),
     });
     let mut phase = shared.phase.subscribe();
     tokio::spawn(async move {
+        let mut ended = pin!(ends(&mut phase, Phase::Draining));
         let mut buffer = Buffer::default();
         loop {
-            tokio::select! {
-                received = port.socket.receive(buffer.room()) => {
-                    let Ok((length, way)) = received else {
-                        // The system tells of datagrams that did not arrive: their receivers ask again, or do not.
-                        tokio::time::sleep(udp::AFTER_ERROR).await;
-                        continue;
-                    };
-                    port.handle(buffer.message(length), length, way).await;
+            let received = tokio::select! {
+                biased;
+                () = &mut ended => return,
+                received = port.socket.receive(buffer.room()) => received,
+            };
+            let Ok((length, way)) = received else {
+                // The system tells of datagrams that did not arrive: their receivers ask again, or do not.
+                tokio::time::sleep(udp::AFTER_ERROR).await;
+                continue;
+            };
+            let mut message = Some(buffer.message(length));
+            poll_fn(|context| {
+                if let Some(message) = message.take() {
+                    port.handle(message, length, way, context);
                 }
-                () = ends(&mut phase, Phase::Draining) => return,
-            }
+                Poll::Ready(())
+            })
+            .await;
         }
     });
 }
 
 impl Port {
-    async fn handle(
+    fn handle(
         self: &Arc<Self>,
         message: Result<Message, BadMessage>,
         length: usize,
         way: Way,
+        context: &mut Context<'_>,
     ) {
         let counters = &self.shared.counters;
         match message {
             Ok(Message {
                 xid,
                 body: Body::Call(call),
-            }) => self.handle_call(xid, call, way).await,
+            }) => self.handle_call(xid, call, way, context),
             Err(BadMessage::OtherVersion { xid, .. }) => {
                 let denied = Reply::Denied(Denial::other_version()).message(xid);
                 // Nobody gets more than they sent: the address may be somebody else's.
                 match denied.filter(|reply| reply.len() <= length) {
-                    Some(reply) => self.send(&reply, way).await,
+                    Some(reply) => self.send(Written::Large(reply), way, None),
                     None => count(&counters.malformed),
                 }
             }
@@ -90,60 +116,52 @@ impl Port {
         }
     }
 
-    async fn handle_call(self: &Arc<Self>, xid: u32, call: Call, way: Way) {
+    fn handle_call(self: &Arc<Self>, xid: u32, call: Call, way: Way, context: &mut Context<'_>) {
         let counters = &self.shared.counters;
         let key = match self.recognize(xid, &call, way) {
             Ok(key) => key,
             Err(Verdict::Answered(reply)) => {
                 count(&counters.duplicates_answered);
-                return self.send(&reply, way).await;
+                return self.send(Written::Large(reply), way, None);
             }
             Err(_) => return count(&counters.duplicates_dropped),
         };
-        let Some(places) = self.places() else {
+        let Some(place) = self.place() else {
             // It was never here: the client will ask again.
-            if let Some(key) = key {
-                self.seen().finish(key, None, Instant::now());
-            }
+            self.keep(key, None);
             return count(&counters.overloaded);
         };
-        let job = Arc::clone(self).execute(xid, call, way, key, places);
-        let mut job = Some((self.shared.phase.subscribe(), job));
-        poll_fn(|context| {
-            if let Some((phase, job)) = job.take() {
-                job::run(context, phase, job);
-            }
-            Poll::Ready(())
-        })
-        .await;
-    }
-
-    async fn execute(
-        self: Arc<Self>,
-        xid: u32,
-        call: Call,
-        way: Way,
-        key: Option<Key>,
-        _places: Places,
-    ) {
         let origin = Origin {
             peer: Peer::Udp(way.peer),
             local: Peer::Udp(way.local),
             uid: None,
         };
-        let reply = job::reply(Arc::clone(&self.shared), xid, call, origin).await;
-        let reply = match reply {
-            Some(reply) if reply.len() > udp::max_payload(way.peer) => {
-                count(&self.shared.counters.too_long_replies);
-                Reply::accepted(Err(AcceptError::SystemError)).message(xid)
+        let asked = Asked { xid, way, key };
+        match job::run(&self.shared, call, origin, context) {
+            Ok(reply) => self.answer(asked, reply, place),
+            Err(handling) => {
+                let port = Arc::clone(self);
+                job::finish(&self.shared, handling, move |reply| async move {
+                    port.answer(asked, reply, place);
+                });
             }
-            other => other,
-        };
-        if let Some(key) = key {
-            self.seen().finish(key, reply.clone(), Instant::now());
         }
+    }
+
+    /// A call was executed.
+    fn answer(self: &Arc<Self>, asked: Asked, reply: Option<Reply>, place: Place) {
+        let too_long = || count(&self.shared.counters.too_long_replies);
+        let reply = Written::new(reply, asked.xid, asked.way.peer, too_long);
+        self.keep(asked.key, reply.as_ref());
         if let Some(reply) = reply {
-            self.send(&reply, way).await;
+            self.send(reply, asked.way, Some(place));
+        }
+    }
+
+    fn keep(&self, key: Option<Key>, reply: Option<&Written>) {
+        if let Some(key) = key {
+            let kept = reply.map(Written::kept);
+            self.seen().finish(key, kept, Instant::now());
         }
     }
 
@@ -166,20 +184,36 @@ impl Port {
         call.procedure.number != 0 && self.shared.programs.serves(call.procedure)
     }
 
-    fn places(&self) -> Option<Places> {
-        Some(Places {
-            _own: Arc::clone(&self.places).try_acquire_owned().ok()?,
-            _shared: Arc::clone(&self.shared.requests).try_acquire_owned().ok()?,
-        })
+    /// A place for one request more, if there is one.
+    fn place(self: &Arc<Self>) -> Option<Place> {
+        let shared = Arc::clone(&self.shared.requests).try_acquire_owned().ok()?;
+        let others = self.handled.fetch_add(1, Ordering::Relaxed);
+        // It is given back with this if it is one too many.
+        let place = Place {
+            port: Arc::clone(self),
+            _shared: shared,
+        };
+        (others < self.shared.options.max_requests_over_udp.max(1)).then_some(place)
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn send(&self, reply: &[u8], way: Way) {
-        if self.socket.send(reply, way).await.is_err() {
-            count(&self.shared.counters.unsent_replies);
+    /// Sends a reply at once, or in a task of its own as soon as there is room for it. The place is taken until then.
+    fn send(self: &Arc<Self>, reply: Written, way: Way, place: Option<Place>) {
+        match self.socket.try_send(&reply, way) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let port = Arc::clone(self);
+                job::spawn(&self.shared, async move {
+                    if port.socket.send(&reply, way).await.is_err() {
+                        count(&port.shared.counters.unsent_replies);
+                    }
+                    drop(place);
+                });
+            }
+            Err(_) => count(&self.shared.counters.unsent_replies),
         }
     }
 }

@@ -1,66 +1,72 @@
 //! One call, executed.
 
-use std::any::Any;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-
-use bytes::Bytes;
-use tokio::sync::watch;
 
 use super::counters::count;
 use super::{Phase, Shared, ends};
 use crate::message::{AcceptError, Call, Reply};
 use crate::peer::Origin;
+use crate::service::{self, Handling};
 
-/// The reply to a call, if there is one: also if the handler panics.
-pub(super) async fn reply(
-    shared: Arc<Shared>,
-    xid: u32,
+/// Executes a call as far as it does not wait, which spares most of them a task: its reply, if there is one, or what is left
+/// to do.
+pub(super) fn run(
+    shared: &Shared,
     call: Call,
     origin: Origin,
-) -> Option<Bytes> {
-    count(&shared.counters.calls);
-    match caught(shared.programs.answer_call(xid, call, Some(origin))).await {
-        Ok(reply) => reply,
-        Err(_) => {
-            count(&shared.counters.panics);
-            Reply::accepted(Err(AcceptError::SystemError)).message(xid)
-        }
-    }
-}
-
-/// A future's output, or its panic.
-async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
-    let mut future = pin!(future);
-    poll_fn(|context| {
-        // After a panic it is not polled again, and what it borrows is the application's to keep in order.
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
-        match polled {
-            Ok(poll) => poll.map(Ok),
-            Err(panic) => Poll::Ready(Err(panic)),
-        }
-    })
-    .await
-}
-
-/// Runs a job: at once as far as it does not wait, which spares most of them a task, then in a task of its own. It is
-/// dropped only if the server is.
-pub(super) fn run<F: Future<Output = ()> + Send + 'static>(
     context: &mut Context<'_>,
-    mut phase: watch::Receiver<Phase>,
-    job: F,
-) {
-    let mut job: Pin<Box<F>> = Box::pin(job);
-    if job.as_mut().poll(context).is_ready() {
-        return;
+) -> Result<Option<Reply>, Handling> {
+    count(&shared.counters.calls);
+    let mut handling = match shared.programs.begin(call, Some(origin)) {
+        Ok(handling) => handling,
+        Err(refusal) => return Ok(service::reply(Err(refusal))),
+    };
+    match poll(shared, &mut handling, context) {
+        Poll::Ready(reply) => Ok(reply),
+        Poll::Pending => Err(handling),
     }
+}
+
+/// Executes the rest of a call in a task of its own, and what follows from its reply.
+pub(super) fn finish<F: Future<Output = ()> + Send>(
+    shared: &Arc<Shared>,
+    mut handling: Handling,
+    then: impl FnOnce(Option<Reply>) -> F + Send + 'static,
+) {
+    let for_job = Arc::clone(shared);
+    spawn(shared, async move {
+        let reply = poll_fn(|context| poll(&for_job, &mut handling, context)).await;
+        then(reply).await;
+    });
+}
+
+/// Runs a job in a task of its own. It is dropped only if the server is.
+pub(super) fn spawn(shared: &Shared, job: impl Future<Output = ()> + Send + 'static) {
+    let mut phase = shared.phase.subscribe();
     tokio::spawn(async move {
         tokio::select! {
             () = job => {}
             () = ends(&mut phase, Phase::Stopped) => {}
         }
     });
+}
+
+/// Polls a procedure. One that panics is a failure of the server, and not polled again.
+fn poll(
+    shared: &Shared,
+    handling: &mut Handling,
+    context: &mut Context<'_>,
+) -> Poll<Option<Reply>> {
+    // After a panic, what it borrows is the application's to keep in order.
+    match catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(context))) {
+        Ok(results) => results.map(service::reply),
+        Err(_) => {
+            count(&shared.counters.panics);
+            let failed = Reply::accepted(Err(AcceptError::SystemError));
+            Poll::Ready(Some(failed))
+        }
+    }
 }

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, shutdown};
 use tokio::time::Instant;
@@ -18,15 +17,12 @@ use super::relief::{Relief, TICK};
 use super::turns::{Moment, Turns};
 use super::{ServerOptions, Shared};
 use crate::blocking::socket::{is_timeout, settable};
-use crate::message::{AcceptError, BadMessage, Body, Call, Denial, Message, Reply};
+use crate::message::{BadMessage, Body, Call, Denial, Message, Reply};
 use crate::peer::{Origin, Peer};
-use crate::scratch::Scratch;
 use crate::server::counters::count;
 use crate::server::seen::{Key, Limits, Seen, Verdict};
-use crate::udp::{self, Bound, Buffer, Way};
+use crate::udp::{self, Bound, Buffer, Way, Written};
 
-/// Most bytes of a reply that is copied.
-const COPIED: usize = 1 << 10;
 /// A call that has taken so many ticks is a long one.
 const LONG: u64 = 2;
 /// If calls wait while others are executed, this many looks in a row, one thread is too few.
@@ -269,39 +265,15 @@ fn handle_call(shared: &Arc<Shared>, port: &Arc<Port>, xid: u32, call: Call, way
         local: Peer::Udp(way.local),
         uid: None,
     };
-    let reply = match shared.reply(call, origin, || pause(shared, port)) {
-        Some(reply) if reply.length() > udp::max_payload(way.peer) => {
-            count(&counters.too_long_replies);
-            Some(Reply::accepted(Err(AcceptError::SystemError)))
-        }
-        other => other,
-    };
-    match reply {
-        Some(reply) if reply.length() <= COPIED => answer(shared, port, (xid, &reply), key, way),
-        other => {
-            let reply = other.and_then(|reply| reply.message(xid));
-            keep(port, key, reply.clone());
-            if let Some(reply) = reply {
-                send(shared, port, &reply, way);
-            }
-        }
-    }
-}
-
-/// Sends a reply that is copied to be kept, which costs less than to share it.
-fn answer(shared: &Shared, port: &Port, (xid, reply): (u32, &Reply), key: Option<Key>, way: Way) {
-    let Ok(reply) = Scratch::write(|writer| reply.write(xid, writer)) else {
-        return keep(port, key, None);
-    };
-    if key.is_some() {
-        keep(port, key, Some(Bytes::copy_from_slice(&reply)));
-    }
-    send(shared, port, &reply, way);
-}
-
-fn keep(port: &Port, key: Option<Key>, reply: Option<Bytes>) {
+    let reply = shared.reply(call, origin, || pause(shared, port));
+    let too_long = || count(&counters.too_long_replies);
+    let reply = Written::new(reply, xid, way.peer, too_long);
     if let Some(key) = key {
-        port.seen().finish(key, reply, Instant::now());
+        let kept = reply.as_ref().map(Written::kept);
+        port.seen().finish(key, kept, Instant::now());
+    }
+    if let Some(reply) = reply {
+        send(shared, port, &reply, way);
     }
 }
 

@@ -27,6 +27,11 @@ impl Socket {
         self.socket.receive(receive).await
     }
 
+    /// Sends at once, if there is room.
+    pub(super) fn try_send(&self, datagram: &[u8], way: Way) -> io::Result<()> {
+        self.bound.send(self.socket.get_ref(), datagram, way)
+    }
+
     pub(super) async fn send(&self, datagram: &[u8], way: Way) -> io::Result<()> {
         let send = |socket: &UdpSocket| self.bound.send(socket, datagram, way);
         self.socket.send(send).await

@@ -26,8 +26,6 @@ mod xid;
 use std::result;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 pub use counters::Counters;
 pub use datagram::UdpChannel;
 pub use stream::{TcpChannel, UnixChannel};
@@ -35,7 +33,10 @@ pub(crate) use xid::{Arrived, arrived, arrived_in};
 
 use crate::auth::OpaqueAuth;
 use crate::failure::{NoReply, Reason};
-use crate::message::{Body, Call, Message, Procedure};
+use crate::message::{Call, Procedure};
+use crate::record::HEADER;
+use crate::scratch::Scratch;
+use crate::xdr::{EncodeError, Writer};
 
 /// What channels have mostly to say when something fails.
 type Result<T, E = NoReply> = result::Result<T, E>;
@@ -112,15 +113,25 @@ impl Calling {
         }
     }
 
-    /// The message of a call up to its arguments.
-    fn head(&self, xid: u32, procedure: Procedure) -> Result<Bytes, Reason> {
-        let call = Call {
-            procedure,
-            credential: self.credential.clone(),
-            verifier: OpaqueAuth::none(),
-            arguments: Bytes::new(),
-        };
-        let body = Body::Call(call);
-        Ok(Message { xid, body }.encode()?)
+    /// A call as a record, with arguments that are written here, if they are; its number is not known yet.
+    fn written(
+        &self,
+        procedure: Procedure,
+        arguments: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
+    ) -> Result<Scratch, Reason> {
+        let written = Scratch::write(|writer| {
+            writer.u32(0); // the mark's place
+            Call::write_head(0, procedure, &self.credential, writer)?;
+            arguments(writer)
+        });
+        Ok(written?)
+    }
+}
+
+/// Fills in the number of a call that is written.
+fn set_xid(record: &mut [u8], xid: u32) {
+    let message = record.get_mut(HEADER..).unwrap_or_default();
+    if let Some(place) = message.first_chunk_mut() {
+        *place = xid.to_be_bytes();
     }
 }

@@ -488,6 +488,7 @@ fn over_udp_a_call_is_sent_again_and_late_replies_are_dropped() {
                 .send_to(&Message { xid, body }.encode().unwrap(), again)
                 .unwrap();
         }
+        socket // a call that was sent a third time finds it open
     });
     echoes(&channel);
     server.join().unwrap();

@@ -1,27 +1,32 @@
 //! Calls over UDP: each is sent again, with the same number, until its reply is there or its time is over.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
 use nix::sys::socket::{MsgFlags, SockaddrStorage, sendmsg};
-use tokio::sync::oneshot;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use super::counters::{Counters, Counting, count};
-use super::xid::{Arrived, Waiting, arrived};
-use super::{Calling, Options, Result};
+use super::xid::{Arrived, Event, Waiting, arrived_in};
+use super::{Calling, Options, Result, set_xid};
 use crate::auth::OpaqueAuth;
-use crate::deadline::end_of;
+use crate::deadline::{after as end_after, end_of, rings};
 use crate::failure::{NoReply, Reason};
 use crate::message::{Procedure, Reply};
 use crate::peer::Peer;
+use crate::record::HEADER;
+use crate::scratch::Scratch;
 use crate::service::Channel;
 use crate::udp;
+use crate::xdr::{EncodeError, Writer};
 
 /// A way to a server over UDP. A clone is the same channel.
 ///
@@ -50,14 +55,11 @@ struct Inner {
     socket: udp::Socket,
     server: SocketAddr,
     options: Options,
-    waiting: Mutex<Waiting<Waiter>>,
+    /// Calls that wait, and how often each was sent.
+    waiting: Mutex<Waiting<u32>>,
+    /// There is another alarm.
+    alarmed: Notify,
     counters: Counting,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    sent: u32,
-    reply: oneshot::Sender<Result<Reply>>,
 }
 
 /// What may be at a socket after a datagram.
@@ -87,6 +89,7 @@ impl UdpChannel {
             server,
             options,
             waiting: Mutex::new(Waiting::new()?),
+            alarmed: Notify::new(),
             counters: Counting::default(),
         });
         let receiver = tokio::spawn(receive(Arc::clone(&inner))).abort_handle();
@@ -125,23 +128,35 @@ impl UdpChannel {
     }
 }
 
-impl Channel for UdpChannel {
-    async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
+impl UdpChannel {
+    async fn call_written(&self, mut written: Scratch, arguments: &[u8]) -> Result<Bytes, Reason> {
         let inner = &*self.shared.inner;
         count(&inner.counters.calls);
-        let (call, reply) = Outstanding::begin(inner, self.calling.timeout)?;
-        let head = self.calling.head(call.xid, procedure)?;
-        let message = [&head[..], &arguments[..]];
+        let mut call = Outstanding::begin(inner, self.calling.timeout)?;
+        set_xid(&mut written, call.xid);
+        let head = written.get(HEADER..).unwrap_or_default();
         let found = head.len() + arguments.len();
         let limit = udp::max_payload(inner.server);
         if found > limit {
             return Err(NoReply::TooLong { limit, found }.into());
         }
-        let reply = tokio::select! {
-            reply = reply => reply.unwrap_or(Err(NoReply::Send(io::ErrorKind::NotConnected.into())))?,
-            error = call.transmit(message) => return Err(error.into()),
-        };
-        Ok(reply.results()?)
+        Ok(call.reply([head, arguments]).await?.results()?)
+    }
+}
+
+impl Channel for UdpChannel {
+    async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
+        let written = self.calling.written(procedure, |_| Ok(()))?;
+        self.call_written(written, &arguments).await
+    }
+
+    fn call_with(
+        &self,
+        procedure: Procedure,
+        arguments: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
+    ) -> impl Future<Output = Result<Bytes, Reason>> + Send {
+        let written = self.calling.written(procedure, arguments);
+        async move { self.call_written(written?, &[]).await }
     }
 
     fn peer(&self) -> Option<Peer> {
@@ -150,15 +165,18 @@ impl Channel for UdpChannel {
 }
 
 impl Inner {
-    fn waiting(&self) -> MutexGuard<'_, Waiting<Waiter>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting<u32>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a message, which is not put together for that.
     async fn send(&self, message: [&[u8]; 2]) -> io::Result<()> {
-        let parts = message.map(IoSlice::new);
         let send = |socket: &UdpSocket| {
+            if let [head, []] = message {
+                return socket.send(head).map(drop);
+            }
             let (descriptor, none) = (socket.as_raw_fd(), MsgFlags::empty());
+            let parts = message.map(IoSlice::new);
             sendmsg::<SockaddrStorage>(descriptor, &parts, &[], none, None)?;
             Ok(())
         };
@@ -174,15 +192,14 @@ impl Inner {
             count(&self.counters.foreign);
             return Ok(());
         }
-        let datagram = buffer.get(..length).unwrap_or_default();
-        match self.handle_datagram(Bytes::copy_from_slice(datagram)) {
+        match self.handle_datagram(buffer.get(..length).unwrap_or_default()) {
             Left::Nothing => Err(io::ErrorKind::WouldBlock.into()),
             Left::Perhaps => Ok(()),
         }
     }
 
-    fn handle_datagram(&self, datagram: Bytes) -> Left {
-        let (xid, reply) = match arrived(datagram) {
+    fn handle_datagram(&self, datagram: &[u8]) -> Left {
+        let (xid, reply) = match arrived_in(datagram) {
             Arrived::Reply(xid, reply) => (xid, Ok(reply)),
             Arrived::Malformed(..) | Arrived::Other => {
                 // Anybody who can fake an address can send this: the call waits for a better reply.
@@ -190,45 +207,46 @@ impl Inner {
                 return Left::Perhaps;
             }
         };
-        let (waiter, others) = {
-            let mut waiting = self.waiting();
-            (waiting.remove(xid), waiting.len())
-        };
-        let Some(waiter) = waiter else {
+        let mut waiting = self.waiting();
+        let Some((waker, sent)) = waiting.answer(xid, reply) else {
+            drop(waiting);
             count(&self.counters.late_replies);
             return Left::Perhaps;
         };
+        let is_last = *sent == 1 && waiting.unanswered() == 0;
+        drop(waiting);
         count(&self.counters.replies);
-        // Who dropped the call does not wait.
-        let _ = waiter.reply.send(reply);
-        match (others, waiter.sent) {
-            (0, 1) => Left::Nothing,
-            _ => Left::Perhaps,
+        waker.into_iter().for_each(Waker::wake);
+        match is_last {
+            true => Left::Nothing,
+            false => Left::Perhaps,
         }
     }
 
     /// The system says that a datagram of ours did not arrive, not which: all that wait have nobody who answers.
     fn handle_unreachable(&self, error: &io::Error, except: Option<u32>) {
-        let mut waiting = self.waiting();
-        let spared = except.and_then(|xid| Some((xid, waiting.remove(xid)?)));
-        for waiter in waiting.drain() {
+        self.waiting().answer_all(except, |sent| {
             let error = io::Error::new(error.kind(), error.to_string());
-            let sent = waiter.sent;
-            let _ = waiter.reply.send(Err(NoReply::Unreachable { sent, error }));
-        }
-        if let Some((xid, waiter)) = spared {
-            waiting.restore(xid, waiter);
-        }
+            Err(NoReply::Unreachable { sent: *sent, error })
+        });
     }
 }
 
+/// Receives for all calls, and tells them when their time has come.
 async fn receive(inner: Arc<Inner>) {
     let mut buffer = vec![0; udp::LARGEST];
     loop {
+        let alarm = inner.waiting().alarm();
         let receive = |socket: &UdpSocket| inner.receive(socket, &mut buffer);
-        if let Err(error) = inner.socket.receive(receive).await {
-            inner.handle_unreachable(&error, None);
-            sleep(udp::AFTER_ERROR).await;
+        tokio::select! {
+            received = inner.socket.receive(receive) => {
+                if let Err(error) = received {
+                    inner.handle_unreachable(&error, None);
+                    sleep(udp::AFTER_ERROR).await;
+                }
+            }
+            () = inner.alarmed.notified() => {}
+            () = rings(alarm) => inner.waiting().ring(Instant::now()),
         }
     }
 }
@@ -239,76 +257,82 @@ struct Outstanding<'a> {
     xid: u32,
     timeout: Duration,
     end: Instant,
+    /// When it is sent again.
+    next: Instant,
 }
 
 impl<'a> Outstanding<'a> {
-    fn begin(
-        inner: &'a Inner,
-        timeout: Duration,
-    ) -> Result<(Self, oneshot::Receiver<Result<Reply>>)> {
-        let end = end_of(timeout);
+    fn begin(inner: &'a Inner, timeout: Duration) -> Result<Self> {
         let limit = inner.options.max_calls;
+        let now = Instant::now();
+        let end = end_after(now, timeout);
+        let next = end_after(now, shortest(inner.options.retransmit_after)).min(end);
         let mut waiting = inner.waiting();
         if waiting.len() >= limit {
             return Err(NoReply::TooManyCalls { limit });
         }
-        let (reply, receiver) = oneshot::channel();
-        let xid = waiting.insert(Waiter { sent: 0, reply });
-        let call = Self {
+        let (xid, is_set) = waiting.insert(0, next);
+        drop(waiting);
+        if is_set {
+            inner.alarmed.notify_one();
+        }
+        Ok(Self {
             inner,
             xid,
             timeout,
             end,
-        };
-        Ok((call, receiver))
+            next,
+        })
     }
 
-    /// Sends the call until there is no time left. Why it cannot be sent any more.
-    async fn transmit(&self, message: [&[u8]; 2]) -> NoReply {
-        let Options {
-            retransmit_after,
-            retransmit_at_most,
-            ..
-        } = self.inner.options;
-        let (mut wait, mut sent) = (retransmit_after, 0);
+    /// Sends the call until there is a reply, or no time left.
+    async fn reply(&mut self, message: [&[u8]; 2]) -> Result<Reply> {
+        let options = &self.inner.options;
+        let (mut wait, mut sent) = (options.retransmit_after, 0);
         loop {
-            if let Err(error) = self.send(message).await {
-                return NoReply::Send(error);
-            }
+            self.send(message).await.map_err(NoReply::Send)?;
             sent += 1;
             if sent > 1 {
                 count(&self.inner.counters.retransmissions);
             }
-            let next = end_of(wait.max(Duration::from_millis(1)));
-            sleep_until(next.min(self.end)).await;
-            if next >= self.end {
-                let after = self.timeout;
-                return NoReply::TimedOut { after, sent };
+            match poll_fn(|context| self.inner.waiting().poll(self.xid, context)).await {
+                Some(Event::Over(outcome)) => return outcome,
+                Some(Event::Due) if self.next < self.end => {}
+                Some(Event::Due) => {
+                    let after = self.timeout;
+                    return Err(NoReply::TimedOut { after, sent });
+                }
+                None => return Err(NoReply::Send(io::ErrorKind::NotConnected.into())),
             }
-            wait = wait.saturating_mul(2).min(retransmit_at_most);
+            wait = wait.saturating_mul(2).min(options.retransmit_at_most);
+            self.next = end_of(shortest(wait)).min(self.end);
+            if self.inner.waiting().set_due(self.xid, self.next) {
+                self.inner.alarmed.notify_one();
+            }
         }
     }
 
     async fn send(&self, message: [&[u8]; 2]) -> io::Result<()> {
-        if let Some(waiter) = self.inner.waiting().get_mut(self.xid) {
-            waiter.sent += 1;
-        }
+        let sent = self.inner.waiting().get_mut(self.xid).map(|sent| {
+            *sent += 1;
+            *sent
+        });
         match self.inner.send(message).await {
             Ok(()) => Ok(()),
             // The answer to an earlier datagram, in place of sending this one.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                let is_first = self
-                    .inner
-                    .waiting()
-                    .get(self.xid)
-                    .is_some_and(|w| w.sent == 1);
-                self.inner
-                    .handle_unreachable(&error, is_first.then_some(self.xid));
+                let spared = (sent == Some(1)).then_some(self.xid);
+                self.inner.handle_unreachable(&error, spared);
                 self.inner.send(message).await
             }
             Err(error) => Err(error),
         }
     }
+}
+
+/// A wait that does not keep a core busy.
+fn shortest(wait: Duration) -> Duration {
+    wait.max(Duration::from_millis(1))
 }
 
 impl Drop for Outstanding<'_> {

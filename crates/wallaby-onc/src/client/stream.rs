@@ -21,7 +21,9 @@ use crate::deadline::end_of;
 use crate::failure::{Lost, NoReply, Reason};
 use crate::message::Procedure;
 use crate::peer::Peer;
+use crate::scratch::Scratch;
 use crate::service::Channel;
+use crate::xdr::{EncodeError, Writer};
 
 /// A way to a server over TCP. A clone is the same channel.
 ///
@@ -116,7 +118,17 @@ impl UnixChannel {
 
 impl Channel for TcpChannel {
     async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
-        self.shared.call(&self.calling, procedure, arguments).await
+        let written = self.calling.written(procedure, |_| Ok(()))?;
+        self.shared.call(&self.calling, written, &arguments).await
+    }
+
+    fn call_with(
+        &self,
+        procedure: Procedure,
+        arguments: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
+    ) -> impl Future<Output = Result<Bytes, Reason>> + Send {
+        let written = self.calling.written(procedure, arguments);
+        async move { self.shared.call(&self.calling, written?, &[]).await }
     }
 
     fn peer(&self) -> Option<Peer> {
@@ -126,7 +138,17 @@ impl Channel for TcpChannel {
 
 impl Channel for UnixChannel {
     async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
-        self.shared.call(&self.calling, procedure, arguments).await
+        let written = self.calling.written(procedure, |_| Ok(()))?;
+        self.shared.call(&self.calling, written, &arguments).await
+    }
+
+    fn call_with(
+        &self,
+        procedure: Procedure,
+        arguments: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
+    ) -> impl Future<Output = Result<Bytes, Reason>> + Send {
+        let written = self.calling.written(procedure, arguments);
+        async move { self.shared.call(&self.calling, written?, &[]).await }
     }
 
     fn peer(&self) -> Option<Peer> {
@@ -174,26 +196,32 @@ impl Shared {
     async fn call(
         &self,
         calling: &Calling,
-        procedure: Procedure,
-        arguments: Bytes,
+        mut written: Scratch,
+        arguments: &[u8],
     ) -> Result<Bytes, Reason> {
         count(&self.counters.calls);
         let end = end_of(calling.timeout);
         let _outstanding = Outstanding::begin(self)?;
-        let connection = timeout_at(end, self.connection())
-            .await
-            .unwrap_or_else(|_| Err(in_vain(calling.timeout)))
-            .map_err(NoReply::Connect)?;
-        let head = |xid| calling.head(xid, procedure);
-        let call = connection.begin(head, &arguments, &self.options)?;
-        let reply = timeout_at(end, call.reply()).await.unwrap_or_else(|_| {
-            let after = calling.timeout;
-            Err(NoReply::TimedOut { after, sent: 1 })
-        })?;
-        Ok(reply.results()?)
+        let connection = match self.connection_now() {
+            Some(connection) => connection,
+            None => timeout_at(end, self.connection())
+                .await
+                .unwrap_or_else(|_| Err(in_vain(calling.timeout)))
+                .map_err(NoReply::Connect)?,
+        };
+        let call = connection.begin(&mut written, arguments, &self.options, end)?;
+        let after = calling.timeout;
+        let late = NoReply::TimedOut { after, sent: 1 };
+        Ok(call.reply().await.unwrap_or(Err(late))?.results()?)
     }
 
-    /// A connection that has not ended, as far as we know.
+    /// A connection that has not ended, as far as we know, if there is one.
+    fn connection_now(&self) -> Option<Arc<Connection>> {
+        let connection = self.connection.try_lock().ok()?;
+        (!connection.has_ended()).then(|| Arc::clone(&connection))
+    }
+
+    /// The same, or one that is made for that.
     async fn connection(&self) -> io::Result<Arc<Connection>> {
         let mut connection = self.connection.lock().await;
         if connection.has_ended() {

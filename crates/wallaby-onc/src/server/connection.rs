@@ -255,7 +255,7 @@ impl<'a> Task<'a> {
                     self.progress = Instant::now();
                 }
             }
-            () = sleep_until(stalled), if has_unsent => {
+            () = async { sleep_until(stalled).await }, if has_unsent => {
                 count(&self.shared.counters.stalled);
                 return Err(Over);
             }

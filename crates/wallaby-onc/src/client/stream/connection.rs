@@ -1,20 +1,25 @@
 //! One connection of a channel: records out, records in, and which calls of it wait.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::client::counters::{Counting, count};
-use crate::client::xid::{Arrived, Waiting, arrived};
-use crate::client::{Options, Result};
-use crate::failure::{Lost, NoReply, Reason};
+use crate::client::xid::{Arrived, Event, Waiting, arrived};
+use crate::client::{Options, Result, set_xid};
+use crate::deadline::rings;
+use crate::failure::{Lost, NoReply};
 use crate::message::Reply;
 use crate::peer::Peer;
-use crate::record::{self, MAX_FRAGMENT, Records};
+use crate::record::{self, HEADER, MAX_FRAGMENT, Records};
 use crate::stream::Stream;
 
 /// How much is read at a time.
@@ -31,18 +36,12 @@ pub(super) struct Connection {
 
 #[derive(Debug)]
 struct State {
-    waiting: Waiting<Waiter>,
+    /// Calls that wait, and how many bytes of the stream come before each.
+    waiting: Waiting<u64>,
     unsent: BytesMut,
     /// How many bytes the system took so far.
     sent: u64,
     ended: Option<Lost>,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    /// How many bytes of the stream come before this call.
-    begins: u64,
-    reply: oneshot::Sender<Result<Reply>>,
 }
 
 impl Connection {
@@ -91,36 +90,35 @@ impl Connection {
     /// Sends a call, as far as the system takes it now. The rest follows by itself.
     pub(super) fn begin(
         &self,
-        head: impl FnOnce(u32) -> Result<Bytes, Reason>,
+        written: &mut [u8],
         arguments: &[u8],
         options: &Options,
-    ) -> Result<Outstanding<'_>, Reason> {
+        end: Instant,
+    ) -> Result<Outstanding<'_>> {
+        let limit = options.max_record.min(MAX_FRAGMENT);
+        let found = written.len().saturating_sub(HEADER) + arguments.len();
+        if found > limit {
+            return Err(NoReply::TooLong { limit, found });
+        }
         let mut state = self.state();
         if let Some(why) = &state.ended {
-            return Err(NoReply::NotSent { why: why.clone() }.into());
+            return Err(NoReply::NotSent { why: why.clone() });
         }
         if state.unsent.len() >= options.max_unsent {
             let limit = options.max_unsent;
-            return Err(NoReply::TooMuchUnsent { limit }.into());
+            return Err(NoReply::TooMuchUnsent { limit });
         }
-        let (tell, reply) = oneshot::channel();
         let begins = state.sent + state.unsent.len() as u64;
-        let xid = state.waiting.insert(Waiter {
-            begins,
-            reply: tell,
-        });
-        let head = checked(head(xid), arguments, options).inspect_err(|_| {
-            state.waiting.remove(xid);
-        })?;
-        let mark = record::mark(head.len() + arguments.len());
-        self.write(&mut state, [&mark, &head, arguments]);
-        if !state.unsent.is_empty() {
+        let (xid, is_set) = state.waiting.insert(begins, end);
+        record::set_mark(written, arguments.len());
+        set_xid(written, xid);
+        self.write(&mut state, [written, arguments]);
+        if is_set || !state.unsent.is_empty() {
             self.changed.notify_one();
         }
         Ok(Outstanding {
             connection: self,
             xid,
-            reply,
         })
     }
 
@@ -129,10 +127,14 @@ impl Connection {
     }
 
     /// Writes a message, as far as the system takes it. Only the rest is copied.
-    fn write(&self, state: &mut State, parts: [&[u8]; 3]) {
+    fn write(&self, state: &mut State, parts: [&[u8]; 2]) {
         let mut sent = 0;
         if state.unsent.is_empty() {
-            match self.stream.try_write_parts(&parts.map(IoSlice::new)) {
+            let written = match parts {
+                [whole, []] => self.stream.try_write(whole),
+                _ => self.stream.try_write_parts(&parts.map(IoSlice::new)),
+            };
+            match written {
                 Ok(length) => sent = length,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
@@ -177,13 +179,17 @@ impl Connection {
             Arrived::Other => return count(&self.counters.malformed),
         };
         let is_reply = reply.is_ok();
-        match self.state().waiting.remove(xid) {
-            Some(waiter) => {
+        let answered = self
+            .state()
+            .waiting
+            .answer(xid, reply)
+            .map(|(waker, _)| waker);
+        match answered {
+            Some(waker) => {
                 if is_reply {
                     count(&self.counters.replies);
                 }
-                // Who dropped the call does not wait.
-                let _ = waiter.reply.send(reply);
+                waker.into_iter().for_each(Waker::wake);
             }
             None if is_reply => count(&self.counters.late_replies),
             None => {}
@@ -196,29 +202,16 @@ impl State {
         if self.ended.is_some() {
             return;
         }
-        for waiter in self.waiting.drain() {
+        let sent = self.sent;
+        self.waiting.answer_all(None, |begins| {
             let why = why.clone();
-            let error = match waiter.begins >= self.sent {
+            Err(match *begins >= sent {
                 true => NoReply::NotSent { why },
                 false => NoReply::Unknown { why },
-            };
-            let _ = waiter.reply.send(Err(error));
-        }
+            })
+        });
         self.unsent = BytesMut::new();
         self.ended = Some(why);
-    }
-}
-
-fn checked(
-    head: Result<Bytes, Reason>,
-    arguments: &[u8],
-    options: &Options,
-) -> Result<Bytes, Reason> {
-    let head = head?;
-    let limit = options.max_record.min(MAX_FRAGMENT);
-    match head.len() + arguments.len() {
-        found if found > limit => Err(NoReply::TooLong { limit, found }.into()),
-        _ => Ok(head),
     }
 }
 
@@ -226,20 +219,34 @@ fn checked(
 async fn drive(connection: Arc<Connection>, max_record: usize) {
     let mut records = Records::new(max_record);
     let mut buffer = vec![0; READ];
+    let mut alarmed = None;
+    let mut rung = pin!(rings(None));
     let why = loop {
-        let interest = {
+        let (interest, alarm) = {
             let state = connection.state();
             if state.ended.is_some() {
                 return;
             }
-            match state.unsent.is_empty() {
+            let interest = match state.unsent.is_empty() {
                 true => Interest::READABLE,
                 false => Interest::READABLE | Interest::WRITABLE,
-            }
+            };
+            (interest, state.waiting.alarm())
         };
+        // It is mostly the same one as before.
+        if alarm != alarmed {
+            rung.set(rings(alarm));
+            alarmed = alarm;
+        }
         let ready = tokio::select! {
             ready = connection.stream.ready(interest) => ready,
             () = connection.changed.notified() => continue,
+            () = &mut rung => {
+                connection.state().waiting.ring(Instant::now());
+                alarmed = None;
+                rung.set(rings(None));
+                continue;
+            }
         };
         match ready {
             Ok(ready) if ready.is_writable() => connection.send(&mut connection.state()),
@@ -272,13 +279,17 @@ impl Connection {
 pub(super) struct Outstanding<'a> {
     connection: &'a Connection,
     xid: u32,
-    reply: oneshot::Receiver<Result<Reply>>,
 }
 
 impl Outstanding<'_> {
-    pub(super) async fn reply(mut self) -> Result<Reply> {
-        let ended = NoReply::Unknown { why: Lost::Here };
-        (&mut self.reply).await.unwrap_or(Err(ended))
+    /// What became of it; nothing within its time, if it is none.
+    pub(super) async fn reply(self) -> Option<Result<Reply>> {
+        let event = poll_fn(|context| self.connection.state().waiting.poll(self.xid, context));
+        match event.await {
+            Some(Event::Over(outcome)) => Some(outcome),
+            Some(Event::Due) => None,
+            None => Some(Err(NoReply::Unknown { why: Lost::Here })),
+        }
     }
 }
 

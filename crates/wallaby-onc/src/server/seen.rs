@@ -1,6 +1,8 @@
 //! Calls over UDP that were seen before: those that are executed are not executed again, those that are answered get the
 //! same answer.
 
+mod checksum;
+
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -11,6 +13,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::message::{Call, Procedure};
+use checksum::{LANES, MULTIPLIER, checksum, fold};
 
 /// What an answer takes up besides its bytes.
 const OVERHEAD: usize = 256;
@@ -181,62 +184,6 @@ impl Seen {
     }
 }
 
-/// A checksum of arguments, four lanes of sixteen bytes at a time. It is to tell a client's mistakes apart, not its tricks:
-/// who finds two arguments with the same checksum gets its own answers mixed up.
-fn checksum(bytes: &[u8], secret: u64) -> u64 {
-    let keys = LANES.map(|lane| lane ^ secret);
-    let mut lanes = keys.map(|key| key.rotate_left(32) ^ MULTIPLIER);
-    let (blocks, rest) = bytes.as_chunks::<BLOCK>();
-    for block in blocks {
-        mix(&mut lanes, &keys, block);
-    }
-    if !rest.is_empty() {
-        let mut block = [0; BLOCK];
-        block[..rest.len()].copy_from_slice(rest);
-        mix(&mut lanes, &keys, &block);
-    }
-    let [a, b, c, d] = lanes;
-    let sum = fold(bytes.len() as u64 ^ a, MULTIPLIER) ^ fold(b ^ secret, c | 1);
-    fold(sum ^ d, MULTIPLIER)
-}
-
-/// Written out: this runs over all that arrives over UDP.
-fn mix(lanes: &mut [u64; 4], keys: &[u64; 4], block: &[u8; BLOCK]) {
-    let ([a, b, c, d], []) = block.as_chunks() else {
-        return;
-    };
-    lanes[0] = mixed(lanes[0], keys[0], a);
-    lanes[1] = mixed(lanes[1], keys[1], b);
-    lanes[2] = mixed(lanes[2], keys[2], c);
-    lanes[3] = mixed(lanes[3], keys[3], d);
-}
-
-/// One product for two words. Nobody knows the key or the lane, so nobody can make a factor 0, which would hide the other.
-#[inline]
-fn mixed(lane: u64, key: u64, part: &[u8; 16]) -> u64 {
-    let both = u128::from_le_bytes(*part);
-    let (low, high) = (both as u64, (both >> 64) as u64);
-    fold(low ^ key, high ^ lane)
-}
-
-/// Both halves of a product: each bit of what goes in shows in many of what comes out.
-#[inline]
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    (product >> 64) as u64 ^ product as u64
-}
-
-/// Four lanes of sixteen bytes.
-const BLOCK: usize = 64;
-/// Numbers with about as many ones as zeros.
-const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-const LANES: [u64; 4] = [
-    0xd6e8_feb8_6659_fd93,
-    0xa076_1d64_78bd_642f,
-    0xe703_7ed1_a0b4_28db,
-    0x8ebc_6af0_9c88_c6e3,
-];
-
 fn cost(reply: &Bytes) -> usize {
     reply.len().saturating_add(OVERHEAD)
 }
@@ -273,23 +220,6 @@ mod tests {
 
     fn answer(length: usize) -> Bytes {
         vec![7; length].into()
-    }
-
-    #[test]
-    fn a_checksum_notices_each_byte_and_the_length() {
-        for length in [0, 1, 7, 8, 31, 32, 33, 100, 1_000] {
-            let mut bytes = vec![0; length];
-            let sum = checksum(&bytes, 7);
-            bytes.push(0);
-            assert_ne!(checksum(&bytes, 7), sum, "{length} and one more");
-            bytes.pop();
-            for place in 0..length {
-                bytes[place] = 1;
-                assert_ne!(checksum(&bytes, 7), sum, "byte {place} of {length}");
-                bytes[place] = 0;
-            }
-        }
-        assert_ne!(checksum(b"a", 1), checksum(b"a", 2), "a secret of its own");
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub struct ServerOptions {
     pub max_workers: usize,
     /// How long a thread without work is kept; 10 s.
     pub keep_workers: Duration,
-    /// How long a thread waits for the next call of a connection before it leaves it to the one that watches all; 100 ms.
+    /// How long a thread waits for the next call of a connection before it leaves it to the one that watches all; 100 ms. Over
+    /// UDP, how long after a call that took long another thread receives as soon as one executes a call.
     pub linger: Duration,
     /// Connections at a time; 1,024. When one more comes, the one that has been idle for longest is ended; if a thread is at
     /// each of them, the new one is refused.

@@ -307,3 +307,93 @@ thread_local! {
     /// What a thread receives into.
     static BUFFER: RefCell<Buffer> = RefCell::default();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocking::Server;
+    use crate::service::Programs;
+
+    /// A socket that only the test looks at, and one thread that receives, as if there were one.
+    fn port(server: &Server) -> Arc<Port> {
+        let port = Port::bind(([127, 0, 0, 1], 0).into(), &server.shared.options).unwrap();
+        port.turns.enter();
+        assert!(look(&server.shared, &port), "nothing goes on");
+        port
+    }
+
+    fn server() -> Server {
+        Server::new(Programs::new(), ServerOptions::default()).unwrap()
+    }
+
+    fn started(server: &Server) -> u64 {
+        server.shared.workers.counters().started
+    }
+
+    #[test]
+    fn a_thread_that_comes_back_stays_alone() {
+        let server = server();
+        let port = port(&server);
+        for _ in 0..100 {
+            begin(&server.shared, &port);
+            assert!(!look(&server.shared, &port));
+            assert!(!end(&server.shared, &port, 0));
+            assert!(look(&server.shared, &port));
+        }
+        assert_eq!(started(&server), 0);
+    }
+
+    #[test]
+    fn a_thread_that_does_not_come_back_gets_company() {
+        let server = server();
+        let port = port(&server);
+        let began = begin(&server.shared, &port);
+        look(&server.shared, &port);
+        assert_eq!(started(&server), 0);
+        look(&server.shared, &port);
+        assert_eq!((started(&server), port.turns.now().receiving), (1, 1));
+        begin(&server.shared, &port);
+        assert_eq!(started(&server), 2, "at once while calls take long");
+        assert!(!end(&server.shared, &port, began), "and nobody leaves");
+        port.eager_until.store(0, Ordering::Relaxed);
+        begin(&server.shared, &port);
+        assert!(end(&server.shared, &port, began), "now one is enough");
+        drop(server);
+        port.end();
+    }
+
+    #[test]
+    fn a_thread_that_always_leaves_calls_waiting_gets_company() {
+        let server = server();
+        if !server.shared.is_parallel {
+            return;
+        }
+        let port = port(&server);
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.send_to(b"no call", port.local_addr()).unwrap();
+        for turn in 0..BUSY {
+            assert_eq!(started(&server), 0, "turn {turn}");
+            begin(&server.shared, &port);
+            look(&server.shared, &port);
+            end(&server.shared, &port, 0);
+        }
+        assert_eq!(started(&server), 1);
+        drop(server);
+        port.end();
+    }
+
+    #[test]
+    fn a_thread_that_waits_within_a_call_gets_company_at_once() {
+        let server = server();
+        let port = port(&server);
+        begin(&server.shared, &port);
+        let shared = &server.shared;
+        let ready = crate::blocking::wait_after(std::future::ready(7), || pause(shared, &port));
+        assert_eq!((ready, started(&server)), (7, 0));
+        let yielding = tokio::task::yield_now();
+        crate::blocking::wait_after(yielding, || pause(shared, &port));
+        assert_eq!(started(&server), 1);
+        drop(server);
+        port.end();
+    }
+}

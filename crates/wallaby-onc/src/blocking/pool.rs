@@ -256,9 +256,8 @@ impl Shared {
                 is_new: false,
             };
             let idle = time.begin.saturating_duration_since(since);
-            let is_stale =
-                |handle: &Box<Handle>| idle >= self.options.look_after && handle.is_stale();
-            if found.handle.as_ref().is_some_and(is_stale) {
+            let is_stale = |handle: &Handle| idle >= self.options.look_after && handle.is_stale();
+            if found.handle.as_deref().is_some_and(is_stale) {
                 add(&self.counters.invalidated, 1);
                 self.invalidate(server);
                 continue;

@@ -73,7 +73,7 @@ impl Clock {
 
 /// The earlier of two times, of which each may be never.
 #[inline]
-pub(crate) fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+pub fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),

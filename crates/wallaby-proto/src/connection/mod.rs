@@ -15,6 +15,7 @@ mod pace;
 mod parts;
 
 use std::collections::VecDeque;
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,6 +130,15 @@ pub struct Counters {
     pub bytes_sent: u64,
     /// Bytes taken from the transport.
     pub bytes_received: u64,
+}
+
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        self.messages_sent += other.messages_sent;
+        self.messages_received += other.messages_received;
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_received += other.bytes_received;
+    }
 }
 
 /// What arrived.

@@ -15,6 +15,8 @@
 //! Where the call's budgets are stated, they are split here (see [`crate::call::allowance`]): the driver asks before each
 //! answer and each delegation whether it is within them, and ends a request that is not with a status.
 
+use std::iter::{self, Chain, Once};
+use std::option;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -105,8 +107,25 @@ pub struct Inherited {
     pub options: Option<Box<Options>>,
 }
 
-/// The messages of an operation, in order: at most the one held back before and the new one.
-pub type Released<T> = [Option<Outbound<T>>; 2];
+/// The messages of an operation that ends a request.
+#[derive(Debug, PartialEq)]
+pub struct Released<T> {
+    /// The one held back before; it leaves first. Boxed, since messages are large and most requests send a single one.
+    pub before: Option<Box<Outbound<T>>>,
+    /// The last one.
+    pub last: Outbound<T>,
+}
+
+/// In the order in which they leave.
+impl<T> IntoIterator for Released<T> {
+    type Item = Outbound<T>;
+    type IntoIter = Chain<option::IntoIter<Outbound<T>>, Once<Outbound<T>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        let before = self.before.map(|before| *before);
+        before.into_iter().chain(iter::once(self.last))
+    }
+}
 
 impl<T> Delegated<T> {
     /// The complete message for a server where the method has this name.
@@ -267,8 +286,10 @@ impl<T> Server<T> {
     /// A budget is used up: what the handler has sent so far leaves, and a status ends the branch.
     #[cold]
     pub fn exhaust(&mut self, status: &Status, record: Option<TraceRecord>) -> Released<T> {
-        let before = self.flush();
-        [before, Some(self.fail(status, record))]
+        Released {
+            before: self.flush_before(),
+            last: self.fail(status, record),
+        }
     }
 
     // What a handler sends.
@@ -296,15 +317,21 @@ impl<T> Server<T> {
     }
 
     /// The last response. `record` is this hop's, in a traced call.
+    #[inline]
     pub fn respond(&mut self, payload: Bytes, record: Option<TraceRecord>) -> Released<T> {
-        let before = self.flush();
-        [before, Some(self.last_response(false, payload, record))]
+        Released {
+            before: self.flush_before(),
+            last: self.last_response(false, payload, record),
+        }
     }
 
     /// A request onward as the last act: a tail call.
+    #[inline]
     pub fn forward(&mut self, to: T, payload: Bytes, record: Option<TraceRecord>) -> Released<T> {
-        let before = self.flush();
-        [before, Some(self.last_request(to, payload, record))]
+        Released {
+            before: self.flush_before(),
+            last: self.last_request(to, payload, record),
+        }
     }
 
     /// The handler ended without a last message of its own.
@@ -318,8 +345,7 @@ impl<T> Server<T> {
             requests: self.requests,
             responses: self.responses,
         };
-        let (manifest, trace) = self.luggage(record);
-        let options = with_trace(trace);
+        let (manifest, options) = (self.manifest.take(), self.trace_options(record));
         Outbound::End(End {
             call: self.call,
             relays: 0,
@@ -338,6 +364,14 @@ impl<T> Server<T> {
         self.last_response(true, status.to_payload(), record)
     }
 
+    #[inline]
+    fn flush_before(&mut self) -> Option<Box<Outbound<T>>> {
+        match self.held {
+            None => None,
+            Some(_) => self.flush().map(Box::new),
+        }
+    }
+
     fn hold(&mut self, message: Held<T>) -> Option<Outbound<T>> {
         self.assert_open();
         if self.repeatable {
@@ -350,12 +384,12 @@ impl<T> Server<T> {
 
     /// Sends a message of which it is not known that it is the last.
     fn release(&mut self, message: Held<T>) -> Outbound<T> {
-        let (manifest, trace) = self.luggage(None);
+        let manifest = self.manifest.take();
         match message {
             Held::Response { status, payload } => {
-                self.response(status, payload, false, manifest, trace)
+                self.response(status, payload, false, manifest, None)
             }
-            Held::Request { to, payload } => self.child(to, payload, manifest, trace),
+            Held::Request { to, payload } => self.child(to, payload, manifest, None),
         }
     }
 
@@ -376,26 +410,31 @@ impl<T> Server<T> {
     ) -> Outbound<T> {
         self.assert_open();
         self.ended = true;
-        let (carried, trace) = self.luggage(record);
-        if self.requests == 0 {
-            return self.response(status, payload, true, carried, trace);
-        }
-        debug_assert!(carried.is_none(), "the first of two messages took it along");
-        let own = self.own_manifest(0, 1);
-        self.response(status, payload, false, Some(own), trace)
+        let last = self.requests == 0;
+        let carried = self.manifest.take();
+        debug_assert!(
+            last || carried.is_none(),
+            "the first of two messages took it along"
+        );
+        let manifest = if last {
+            carried
+        } else {
+            Some(self.own_manifest(0, 1))
+        };
+        self.response(status, payload, last, manifest, record)
     }
 
     #[inline]
     fn last_request(&mut self, to: T, payload: Bytes, record: Option<TraceRecord>) -> Outbound<T> {
         self.assert_open();
         self.ended = true;
-        let (carried, trace) = self.luggage(record);
+        let carried = self.manifest.take();
         if self.requests == 0 {
-            return self.continuation(to, payload, carried, trace);
+            return self.continuation(to, payload, carried, record);
         }
         debug_assert!(carried.is_none(), "the first of two messages took it along");
         let own = self.own_manifest(1, 0);
-        self.child(to, payload, Some(own), trace)
+        self.child(to, payload, Some(own), record)
     }
 
     /// The share of the budgets that a request takes along: all that is left if it is the last message.
@@ -409,20 +448,22 @@ impl<T> Server<T> {
         }))
     }
 
-    /// What the next message takes along: the carried manifest and trace records, once, and this hop's record.
-    fn luggage(&mut self, record: Option<TraceRecord>) -> (Option<Manifest>, Vec<TraceRecord>) {
-        let trace = match &mut self.traced {
-            Some(records) => {
-                let mut trace = std::mem::take(records);
-                trace.extend(record);
-                // The newest records are worth most: they are what a slow tail of a long chain consists of.
-                let excess = trace.len().saturating_sub(MAX_TRACE_RECORDS);
-                trace.drain(..excess);
-                trace
-            }
+    /// What the next message of a traced call takes along: the records that were carried here, once, and this hop's.
+    #[inline]
+    fn take_trace(&mut self, record: Option<TraceRecord>) -> Vec<TraceRecord> {
+        match &mut self.traced {
             None => Vec::new(),
-        };
-        (self.manifest.take(), trace)
+            Some(carried) => with_record(std::mem::take(carried), record),
+        }
+    }
+
+    /// The same as the options of a message that has no others.
+    #[inline]
+    fn trace_options(&mut self, record: Option<TraceRecord>) -> Option<Box<Options>> {
+        match &mut self.traced {
+            None => None,
+            Some(carried) => only_trace(with_record(std::mem::take(carried), record)),
+        }
     }
 
     fn own_manifest(&self, more_requests: u32, more_responses: u32) -> Manifest {
@@ -436,13 +477,14 @@ impl<T> Server<T> {
         }
     }
 
+    #[inline]
     fn response(
         &mut self,
         status: bool,
         payload: Bytes,
         last: bool,
         manifest: Option<Manifest>,
-        trace: Vec<TraceRecord>,
+        record: Option<TraceRecord>,
     ) -> Outbound<T> {
         let index = self.responses;
         self.responses += 1;
@@ -456,7 +498,7 @@ impl<T> Server<T> {
             manifest,
             status,
             compressed: false,
-            options: with_trace(trace),
+            options: self.trace_options(record),
             payload,
         })
     }
@@ -466,12 +508,12 @@ impl<T> Server<T> {
         to: T,
         payload: Bytes,
         manifest: Option<Manifest>,
-        trace: Vec<TraceRecord>,
+        record: Option<TraceRecord>,
     ) -> Outbound<T> {
         let path = self.id.path.child(self.requests, self.call, self.token);
         self.requests += 1;
         let id = RequestId { path, hop: 0 };
-        self.delegated(to, id, 0, payload, manifest, trace)
+        self.delegated(to, id, 0, payload, manifest, record)
     }
 
     /// The only delegation, as the last message: the branch goes on, one hop further (PROTOCOL-NOTES 1).
@@ -480,14 +522,14 @@ impl<T> Server<T> {
         to: T,
         payload: Bytes,
         manifest: Option<Manifest>,
-        trace: Vec<TraceRecord>,
+        record: Option<TraceRecord>,
     ) -> Outbound<T> {
         let id = RequestId {
             path: self.id.path,
             hop: self.id.hop.saturating_add(1),
         };
         let base = self.responses;
-        self.delegated(to, id, base, payload, manifest, trace)
+        self.delegated(to, id, base, payload, manifest, record)
     }
 
     fn delegated(
@@ -497,7 +539,7 @@ impl<T> Server<T> {
         base: u32,
         payload: Bytes,
         manifest: Option<Manifest>,
-        trace: Vec<TraceRecord>,
+        record: Option<TraceRecord>,
     ) -> Outbound<T> {
         let (depth, traced) = (self.depth.saturating_add(1), self.is_traced());
         let budgets = match &self.allowance {
@@ -511,7 +553,7 @@ impl<T> Server<T> {
             base,
             manifest,
             traced,
-            trace,
+            trace: self.take_trace(record),
             budgets,
             payload,
         })
@@ -553,7 +595,17 @@ impl From<Exhausted> for Status {
     }
 }
 
-fn with_trace(trace: Vec<TraceRecord>) -> Option<Box<Options>> {
+#[cold]
+fn with_record(mut carried: Vec<TraceRecord>, record: Option<TraceRecord>) -> Vec<TraceRecord> {
+    carried.extend(record);
+    // The newest records are worth most: they are what a slow tail of a long chain consists of.
+    let excess = carried.len().saturating_sub(MAX_TRACE_RECORDS);
+    carried.drain(..excess);
+    carried
+}
+
+#[cold]
+fn only_trace(trace: Vec<TraceRecord>) -> Option<Box<Options>> {
     (!trace.is_empty()).then(|| {
         Box::new(Options {
             trace,

@@ -735,7 +735,8 @@ impl Connection {
                     previous: self.last_received,
                     ..link
                 };
-                let mut request = Request::read_header(&mut reader, link)?;
+                let mut request = Request::blank(link.sender);
+                request.read_header(&mut reader, link)?;
                 self.check_method(request.method)?;
                 if request.reply_to == ReplyTo::Peer {
                     self.last_received = request.call.sequence;
@@ -751,7 +752,8 @@ impl Connection {
                 Ok(Some(Event::Message(Message::Request(request))))
             }
             kind::RESPONSE => {
-                let mut response = Response::read_header(&mut reader, link)?;
+                let mut response = Response::blank(link.receiver);
+                response.read_header(&mut reader, link)?;
                 response.payload = take_payload(input, reader.position(), len);
                 self.counters.messages_received += 1;
                 if response.payload.len() as u64 > self.me.limits.message {

@@ -197,7 +197,8 @@ impl Session {
                         events(Event::Method(number, method));
                     }
                 }
-                let mut request = Request::read_header(&mut reader, link)?;
+                let mut request = Request::blank(link.sender);
+                request.read_header(&mut reader, link)?;
                 if request.body().is_some() {
                     return Err(DecodeError::Malformed {
                         what: "request",
@@ -209,7 +210,8 @@ impl Session {
                 self.deliver(Message::Request(request), end - start, events);
             }
             kind::RESPONSE => {
-                let mut response = Response::read_header(&mut reader, link)?;
+                let mut response = Response::blank(link.receiver);
+                response.read_header(&mut reader, link)?;
                 response.payload = bytes.slice(start + reader.position()..end);
                 self.deliver(Message::Response(response), end - start, events);
             }

@@ -239,12 +239,14 @@ impl Message {
         let mut reader = Reader::new(&body);
         match kind {
             kind::REQUEST => {
-                let mut request = Request::read_header(&mut reader, link)?;
+                let mut request = Request::blank(link.sender);
+                request.read_header(&mut reader, link)?;
                 request.payload = body.slice(reader.position()..);
                 Ok(Self::Request(request))
             }
             kind::RESPONSE => {
-                let mut response = Response::read_header(&mut reader, link)?;
+                let mut response = Response::blank(link.receiver);
+                response.read_header(&mut reader, link)?;
                 response.payload = body.slice(reader.position()..);
                 Ok(Self::Response(response))
             }

@@ -173,11 +173,7 @@ impl<T> Server<T> {
     /// The same at a server that lets no request use up more than `most`, whatever it states.
     #[inline]
     pub fn bounded(request: &mut Request, most: Option<&Budgets>) -> Self {
-        let (carried, allowance) = match (&mut request.options, most) {
-            (None, None) => (None, None),
-            (options, most) => stated(options.as_deref_mut(), most),
-        };
-        Self {
+        let mut server = Self {
             call: request.call,
             token: request.token,
             id: request.id,
@@ -186,14 +182,34 @@ impl<T> Server<T> {
             requests: 0,
             manifest: request.manifest,
             held: None,
-            traced: request.traced.then(|| carried.unwrap_or_default()),
-            allowance,
-            repeatable: request
-                .options
-                .as_ref()
-                .is_some_and(|options| options.repeatable),
+            traced: request.traced.then(Vec::new),
+            allowance: None,
+            repeatable: false,
             ended: false,
+        };
+        if request.options.is_some() || most.is_some() {
+            server.take_stated(request.options.as_deref_mut(), most);
         }
+        server
+    }
+
+    /// What the optional fields of its request bring along: trace records, and what it may use up, but no more than this
+    /// server's maximum.
+    #[inline(never)]
+    fn take_stated(&mut self, options: Option<&mut Options>, most: Option<&Budgets>) {
+        let mut given = most.copied();
+        if let Some(options) = options {
+            let carried = std::mem::take(&mut options.trace);
+            if let Some(traced) = &mut self.traced {
+                *traced = carried;
+            }
+            self.repeatable = options.repeatable;
+            given = match (options.budgets, given) {
+                (Some(stated), Some(most)) => Some(stated.at_most(&most)),
+                (stated, most) => stated.or(most),
+            };
+        }
+        self.allowance = given.map(|given| Box::new(Allowance::new(given)));
     }
 
     /// The call.
@@ -401,7 +417,7 @@ impl<T> Server<T> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn last_response(
         &mut self,
         status: bool,
@@ -424,7 +440,7 @@ impl<T> Server<T> {
         self.response(status, payload, last, manifest, record)
     }
 
-    #[inline]
+    #[inline(always)]
     fn last_request(&mut self, to: T, payload: Bytes, record: Option<TraceRecord>) -> Outbound<T> {
         self.assert_open();
         self.ended = true;
@@ -562,22 +578,6 @@ impl<T> Server<T> {
     fn assert_open(&self) {
         assert!(!self.ended, "a request that has ended sends nothing");
     }
-}
-
-/// What the optional fields of a request bring along: trace records, and what it may use up, but no more than this server's
-/// maximum.
-#[inline(never)]
-fn stated(
-    options: Option<&mut Options>,
-    most: Option<&Budgets>,
-) -> (Option<Vec<TraceRecord>>, Option<Box<Allowance>>) {
-    let given = match (options.as_ref().and_then(|options| options.budgets), most) {
-        (None, most) => most.copied(),
-        (Some(given), None) => Some(given),
-        (Some(given), Some(most)) => Some(given.at_most(most)),
-    };
-    let carried = options.map(|options| std::mem::take(&mut options.trace));
-    (carried, given.map(|given| Box::new(Allowance::new(given))))
 }
 
 #[cold]

@@ -1101,6 +1101,7 @@ fn take_body(input: &mut BytesMut, len: usize) -> Bytes {
 }
 
 /// Takes the next frame off `input`: a header of this length and a payload, which stays where it is in memory.
+#[inline(always)]
 fn take_payload(input: &mut BytesMut, header: usize, len: usize) -> Bytes {
     if header == len {
         input.advance(FRAME_HEADER + len);

@@ -165,7 +165,7 @@ impl Request {
             id: RequestId::FIRST,
             depth: 0,
             base: 0,
-            reply_to: ReplyTo::Relay,
+            reply_to: ReplyTo::Peer,
             manifest: None,
             deadline: None,
             oldest: 0,
@@ -191,10 +191,10 @@ impl Request {
             return Err(malformed("a reply address besides the sender's own"));
         }
         if flags & DIRECT != 0 {
-            self.reply_to = ReplyTo::Peer;
             let ahead = reader.signed("call")?;
             self.call.sequence = link.previous.wrapping_add_signed(ahead);
         } else {
+            self.reply_to = ReplyTo::Relay;
             self.call.initiator = NodeId::read(reader)?;
             self.call.sequence = reader.varint("call")?;
         }

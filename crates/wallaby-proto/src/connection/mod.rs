@@ -758,8 +758,7 @@ impl Connection {
                 Ok(Some(Event::Message(Message::Request(request))))
             }
             kind::RESPONSE => {
-                let mut response = Response::blank(link.receiver);
-                response.read_header(&mut reader, link)?;
+                let mut response = Response::read_header(&mut reader, link)?;
                 response.payload = take_payload(input, reader.position(), len);
                 self.counters.messages_received += 1;
                 if response.payload.len() as u64 > self.me.limits.message {

@@ -210,8 +210,7 @@ impl Session {
                 self.deliver(Message::Request(request), end - start, events);
             }
             kind::RESPONSE => {
-                let mut response = Response::blank(link.receiver);
-                response.read_header(&mut reader, link)?;
+                let mut response = Response::read_header(&mut reader, link)?;
                 response.payload = bytes.slice(start + reader.position()..end);
                 self.deliver(Message::Response(response), end - start, events);
             }

@@ -245,8 +245,7 @@ impl Message {
                 Ok(Self::Request(request))
             }
             kind::RESPONSE => {
-                let mut response = Response::blank(link.receiver);
-                response.read_header(&mut reader, link)?;
+                let mut response = Response::read_header(&mut reader, link)?;
                 response.payload = body.slice(reader.position()..);
                 Ok(Self::Response(response))
             }

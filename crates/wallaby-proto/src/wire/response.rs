@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::id::{CallId, NodeId, Path, RequestId, Token};
+use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::varint::{self, Reader};
 use crate::wire::options::Options;
@@ -66,12 +66,9 @@ const HOP: u64 = 1 << 7;
 const OPTIONS: u64 = 1 << 8;
 const COMPRESSED: u64 = 1 << 9;
 const KNOWN: u64 = (1 << 10) - 1;
-/// Those of fields that most responses do without.
-const RARE: u64 = PLACE | INDEX | MANIFEST | HOP | OPTIONS;
+/// Those of fields behind the token.
+const BEHIND: u64 = PLACE | INDEX | MANIFEST | HOP | OPTIONS;
 const KNOWN_OF_END: u64 = KNOWN & !(INDEX | LAST | STATUS | COMPRESSED);
-
-/// What errors call it.
-const RESPONSE: &str = "response";
 
 fn when(condition: bool, flag: u64) -> u64 {
     if condition { flag } else { 0 }
@@ -94,23 +91,37 @@ fn put_place(out: &mut Vec<u8>, request: RequestId) {
     }
 }
 
-fn read_place(reader: &mut Reader<'_>, flags: u64) -> Result<RequestId, DecodeError> {
-    let mut request = RequestId::FIRST;
-    if flags & PLACE != 0 {
-        request.path = Path::read(reader)?;
-        if request.path.is_root() {
-            return Err(malformed("the initiator's own place"));
-        }
+/// Inlined, since its result is large: each answer would be copied once more.
+#[inline(always)]
+fn read_place(
+    reader: &mut Reader<'_>,
+    flags: u64,
+    link: Link,
+) -> Result<(CallId, u8, Option<Token>, RequestId), DecodeError> {
+    let what = "response";
+    let (call, relays) = read_destination(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
+    let token = if flags & TOKEN != 0 {
+        Some(Token::read(reader)?)
+    } else {
+        None
+    };
+    let path = if flags & PLACE != 0 {
+        Path::read(reader)?
+    } else {
+        Path::FIRST
+    };
+    if path.is_root() {
+        return Err(DecodeError::Malformed {
+            what,
+            why: "the initiator's own place",
+        });
     }
-    if flags & HOP != 0 {
-        request.hop = reader.u32(RESPONSE)?;
-    }
-    Ok(request)
-}
-
-fn malformed(why: &'static str) -> DecodeError {
-    let what = RESPONSE;
-    DecodeError::Malformed { what, why }
+    let hop = if flags & HOP != 0 {
+        reader.u32(what)?
+    } else {
+        0
+    };
+    Ok((call, relays, token, RequestId { path, hop }))
 }
 
 impl Response {
@@ -127,13 +138,13 @@ impl Response {
         if let Some(token) = self.token {
             token.put(out);
         }
-        if flags & RARE != 0 {
-            self.put_rare(out);
+        if flags & BEHIND != 0 {
+            self.put_behind(out);
         }
     }
 
     #[inline(never)]
-    fn put_rare(&self, out: &mut Vec<u8>) {
+    fn put_behind(&self, out: &mut Vec<u8>) {
         put_place(out, self.request);
         if self.index > 0 {
             varint::put(out, u64::from(self.index));
@@ -146,67 +157,44 @@ impl Response {
         }
     }
 
-    /// A response to this initiator that says nothing yet.
-    #[inline]
-    pub(crate) fn blank(initiator: NodeId) -> Self {
-        let call = CallId {
-            initiator,
-            sequence: 0,
-        };
-        Self {
-            call,
-            relays: 0,
-            token: None,
-            request: RequestId::FIRST,
-            index: 0,
-            last: false,
-            manifest: None,
-            status: false,
-            compressed: false,
-            options: None,
-            payload: Bytes::new(),
-        }
-    }
-
-    /// Reads everything but the payload into a blank response: a large value, which is filled where it is.
+    /// Reads everything but the payload. Inlined, so that the large value is built where it goes.
     #[inline(always)]
-    pub(crate) fn read_header(
-        &mut self,
-        reader: &mut Reader<'_>,
-        link: Link,
-    ) -> Result<(), DecodeError> {
-        let flags = reader.varint(RESPONSE)?;
-        check_flags(RESPONSE, flags, KNOWN)?;
-        let receiver = (flags & DIRECT != 0).then_some(link.receiver);
-        (self.call, self.relays) = read_destination(reader, receiver)?;
-        if flags & TOKEN != 0 {
-            self.token = Some(Token::read(reader)?);
+    pub(crate) fn read_header(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+        let what = "response";
+        let flags = reader.varint(what)?;
+        check_flags(what, flags, KNOWN)?;
+        let has = |flag: u64| flags & flag != 0;
+        let (call, relays, token, request) = read_place(reader, flags, link)?;
+        let index = if has(INDEX) { reader.u32(what)? } else { 0 };
+        if index == u32::MAX {
+            return Err(DecodeError::Malformed {
+                what,
+                why: "a number that leaves no room for a count",
+            });
         }
-        self.last = flags & LAST != 0;
-        self.status = flags & STATUS != 0;
-        self.compressed = flags & COMPRESSED != 0;
-        if flags & RARE != 0 {
-            self.read_rare(reader, flags)?;
-        }
-        Ok(())
-    }
-
-    #[inline(never)]
-    fn read_rare(&mut self, reader: &mut Reader<'_>, flags: u64) -> Result<(), DecodeError> {
-        self.request = read_place(reader, flags)?;
-        if flags & INDEX != 0 {
-            self.index = reader.u32(RESPONSE)?;
-            if self.index == u32::MAX {
-                return Err(malformed("a number that leaves no room for a count"));
-            }
-        }
-        if flags & MANIFEST != 0 {
-            self.manifest = Some(Manifest::read(reader, &self.request.path)?);
-        }
-        if flags & OPTIONS != 0 {
-            self.options = Some(Options::read_boxed(reader)?);
-        }
-        Ok(())
+        let manifest = if has(MANIFEST) {
+            Some(Manifest::read(reader, &request.path)?)
+        } else {
+            None
+        };
+        let options = if has(OPTIONS) {
+            Some(Options::read_boxed(reader)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            call,
+            relays,
+            token,
+            request,
+            index,
+            last: has(LAST),
+            manifest,
+            status: has(STATUS),
+            compressed: has(COMPRESSED),
+            options,
+            payload: Bytes::new(),
+        })
     }
 
     /// The facts that this response states of its own branch, if it does.
@@ -247,14 +235,7 @@ impl End {
         let what = "end";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN_OF_END)?;
-        let receiver = (flags & DIRECT != 0).then_some(link.receiver);
-        let (call, relays) = read_destination(reader, receiver)?;
-        let token = if flags & TOKEN != 0 {
-            Some(Token::read(reader)?)
-        } else {
-            None
-        };
-        let request = read_place(reader, flags)?;
+        let (call, relays, token, request) = read_place(reader, flags, link)?;
         let facts = Facts::read(reader)?;
         let manifest = if flags & MANIFEST != 0 {
             Some(Manifest::read(reader, &request.path)?)

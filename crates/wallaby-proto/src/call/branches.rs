@@ -225,6 +225,11 @@ impl Branches {
             self.first = Some(Branch::new(path));
             return 0;
         }
+        self.add_further(path, token)
+    }
+
+    #[inline(never)]
+    fn add_further(&mut self, path: Path, token: Token) -> u32 {
         self.rest.get_or_insert_default().add(path, token)
     }
 
@@ -293,7 +298,6 @@ impl Rest {
         &mut self.branches[position as usize - 1]
     }
 
-    #[inline(never)]
     fn add(&mut self, path: Path, token: Token) -> u32 {
         self.branches.push(Branch::new(path));
         let position = self.branches.len() as u32;

@@ -327,13 +327,10 @@ fn respond_deep(cluster: &mut Cluster, initiator: &mut Initiator, message: Outbo
 }
 
 fn only_response(released: Released<()>) -> Response {
-    match released {
-        Released {
-            before: None,
-            last: Outbound::Response(response),
-        } => response,
-        other => unreachable!("{other:?}"),
-    }
+    let Outbound::Response(response) = released.last else {
+        unreachable!("it responds")
+    };
+    response
 }
 
 fn finish(initiator: &mut Initiator, response: &Response) {

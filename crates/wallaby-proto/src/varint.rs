@@ -27,6 +27,11 @@ fn put_long(out: &mut impl BufMut, value: u64) {
     if value < 1 << 14 {
         return out.put_slice(&[value as u8 | 0x80, (value >> 7) as u8]);
     }
+    put_longer(out, value);
+}
+
+#[inline(never)]
+fn put_longer(out: &mut impl BufMut, value: u64) {
     let (bytes, len) = encode(value);
     out.put_slice(&bytes[..len]);
 }

@@ -405,7 +405,10 @@ impl<T> Server<T> {
             Held::Response { status, payload } => {
                 self.response(status, payload, false, manifest, None)
             }
-            Held::Request { to, payload } => self.child(to, payload, manifest, None),
+            Held::Request { to, payload } => {
+                let id = self.child();
+                self.delegated(to, id, 0, payload, manifest, None)
+            }
         }
     }
 
@@ -445,12 +448,14 @@ impl<T> Server<T> {
         self.assert_open();
         self.ended = true;
         let carried = self.manifest.take();
-        if self.requests == 0 {
-            return self.continuation(to, payload, carried, record);
-        }
-        debug_assert!(carried.is_none(), "the first of two messages took it along");
-        let own = self.own_manifest(1, 0);
-        self.child(to, payload, Some(own), record)
+        let (id, base, manifest) = if self.requests == 0 {
+            (self.continuation(), self.responses, carried)
+        } else {
+            debug_assert!(carried.is_none(), "the first of two messages took it along");
+            let own = self.own_manifest(1, 0);
+            (self.child(), 0, Some(own))
+        };
+        self.delegated(to, id, base, payload, manifest, record)
     }
 
     /// The share of the budgets that a request takes along: all that is left if it is the last message.
@@ -519,35 +524,22 @@ impl<T> Server<T> {
         })
     }
 
-    fn child(
-        &mut self,
-        to: T,
-        payload: Bytes,
-        manifest: Option<Manifest>,
-        record: Option<TraceRecord>,
-    ) -> Outbound<T> {
+    /// The next delegation that begins a branch of its own.
+    fn child(&mut self) -> RequestId {
         let path = self.id.path.child(self.requests, self.call, self.token);
         self.requests += 1;
-        let id = RequestId { path, hop: 0 };
-        self.delegated(to, id, 0, payload, manifest, record)
+        RequestId { path, hop: 0 }
     }
 
     /// The only delegation, as the last message: the branch goes on, one hop further (PROTOCOL-NOTES 1).
-    fn continuation(
-        &mut self,
-        to: T,
-        payload: Bytes,
-        manifest: Option<Manifest>,
-        record: Option<TraceRecord>,
-    ) -> Outbound<T> {
-        let id = RequestId {
+    fn continuation(&self) -> RequestId {
+        RequestId {
             path: self.id.path,
             hop: self.id.hop.saturating_add(1),
-        };
-        let base = self.responses;
-        self.delegated(to, id, base, payload, manifest, record)
+        }
     }
 
+    #[inline(always)]
     fn delegated(
         &mut self,
         to: T,

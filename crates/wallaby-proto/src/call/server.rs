@@ -173,7 +173,15 @@ impl<T> Server<T> {
     /// The same at a server that lets no request use up more than `most`, whatever it states.
     #[inline]
     pub fn bounded(request: &mut Request, most: Option<&Budgets>) -> Self {
-        let mut server = Self {
+        match (&request.options, most) {
+            (None, None) => Self::begin(request),
+            _ => Self::with_options(request, most),
+        }
+    }
+
+    #[inline]
+    fn begin(request: &Request) -> Self {
+        Self {
             call: request.call,
             token: request.token,
             id: request.id,
@@ -186,30 +194,28 @@ impl<T> Server<T> {
             allowance: None,
             repeatable: false,
             ended: false,
-        };
-        if request.options.is_some() || most.is_some() {
-            server.take_stated(request.options.as_deref_mut(), most);
         }
-        server
     }
 
-    /// What the optional fields of its request bring along: trace records, and what it may use up, but no more than this
+    /// Takes what the optional fields bring along: trace records, and what the request may use up, but no more than this
     /// server's maximum.
     #[inline(never)]
-    fn take_stated(&mut self, options: Option<&mut Options>, most: Option<&Budgets>) {
+    fn with_options(request: &mut Request, most: Option<&Budgets>) -> Self {
+        let mut server = Self::begin(request);
         let mut given = most.copied();
-        if let Some(options) = options {
+        if let Some(options) = &mut request.options {
             let carried = std::mem::take(&mut options.trace);
-            if let Some(traced) = &mut self.traced {
+            if let Some(traced) = &mut server.traced {
                 *traced = carried;
             }
-            self.repeatable = options.repeatable;
+            server.repeatable = options.repeatable;
             given = match (options.budgets, given) {
                 (Some(stated), Some(most)) => Some(stated.at_most(&most)),
                 (stated, most) => stated.or(most),
             };
         }
-        self.allowance = given.map(|given| Box::new(Allowance::new(given)));
+        server.allowance = given.map(|given| Box::new(Allowance::new(given)));
+        server
     }
 
     /// The call.

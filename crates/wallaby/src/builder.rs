@@ -257,7 +257,8 @@ impl Builder {
     }
 
     /// Over UDP nobody tells that a server's process has ended, and a request that was sent to it is not sent to the next one:
-    /// before a request goes to a peer that was silent for `silence`, it is asked whether it is still there. So the first
+    /// before a request goes to a peer that has acknowledged nothing newer than `silence`, it is asked whether it is still
+    /// there. So the first
     /// request after a longer pause costs a round trip more, and a server that was restarted in the pause is found; in a
     /// shorter one, the first call fails that went to its former life. Default 5 s.
     pub fn confirm_after(mut self, silence: Duration) -> Self {

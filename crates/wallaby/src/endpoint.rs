@@ -241,11 +241,8 @@ impl Endpoint {
 
     /// What the endpoint has counted since its start.
     pub fn metrics(&self) -> Metrics {
-        let open = self.inner.pool.open();
-        self.inner.meters.snapshot(
-            open.iter().map(|peer| peer.counters()),
-            self.inner.pool.uses(),
-        )
+        let pool = &self.inner.pool;
+        self.inner.meters.snapshot(pool.carried(), pool.uses())
     }
 
     /// How many handlers run and how many requests wait for one.

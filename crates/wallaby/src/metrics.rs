@@ -1,7 +1,5 @@
 //! What an endpoint counts.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wallaby_proto::connection::Counters;
@@ -29,20 +27,12 @@ macro_rules! metrics {
         /// The counters behind [`Metrics`].
         #[derive(Debug, Default)]
         pub(crate) struct Meters {
-            /// What connections that have ended carried.
-            ended: Mutex<Counters>,
             $(pub(crate) $name: Meter,)+
         }
 
         impl Meters {
-            /// A snapshot; `open` are the counters of connections that are open, `used` is how often one was taken.
-            pub(crate) fn snapshot(
-                &self,
-                open: impl Iterator<Item = Counters>,
-                used: u64,
-            ) -> Metrics {
-                let ended = *self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-                let carried = open.fold(ended, add);
+            /// A snapshot; `carried` is what all connections have, `used` is how often one was taken.
+            pub(crate) fn snapshot(&self, carried: Counters, used: u64) -> Metrics {
                 Metrics {
                     messages_sent: carried.messages_sent,
                     messages_received: carried.messages_received,
@@ -140,23 +130,5 @@ impl Meter {
 
     fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl Meters {
-    /// A connection has ended after it carried this.
-    pub(crate) fn connection_ended(&self, carried: Counters) {
-        self.connections_ended.add();
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        *ended = add(*ended, carried);
-    }
-}
-
-fn add(a: Counters, b: Counters) -> Counters {
-    Counters {
-        messages_sent: a.messages_sent + b.messages_sent,
-        messages_received: a.messages_received + b.messages_received,
-        bytes_sent: a.bytes_sent + b.bytes_sent,
-        bytes_received: a.bytes_received + b.bytes_received,
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
+use wallaby_proto::connection::Counters;
 use wallaby_proto::{Address, NodeId};
 
 use self::recent::Recent;
@@ -46,6 +47,8 @@ struct State {
     lives: HashMap<Address, NodeId>,
     /// All that are open, whoever dialled.
     open: HashMap<u64, Arc<Peer>>,
+    /// What those have carried that were open and have ended.
+    carried: Counters,
     by_node: HashMap<NodeId, Vec<Arc<Peer>>>,
     /// The one of these used last: many answers go to the same initiator.
     last_by_node: Option<(NodeId, Arc<Peer>)>,
@@ -171,16 +174,17 @@ impl Pool {
         })
     }
 
-    /// Makes room for one more connection: the least recently used one that nobody needs is closed, and returned.
+    /// Makes room for one more connection: the least recently used one that nobody needs is closed. Returns
+    /// whether one was.
     ///
     /// # Errors
     ///
     /// The limit, if all connections are needed.
-    pub(crate) fn make_room(&self) -> Result<(Opening, Option<Arc<Peer>>), usize> {
+    pub(crate) fn make_room(&self) -> Result<(Opening, bool), usize> {
         let candidates = {
             let state = self.lock();
             if state.open.len() + self.opening.load(Ordering::Acquire) < self.limit {
-                return Ok((Opening::new(&self.opening), None));
+                return Ok((Opening::new(&self.opening), false));
             }
             let mut candidates: Vec<_> = state.open.values().cloned().collect();
             candidates.sort_by_key(|peer| peer.used.load(Ordering::Relaxed));
@@ -190,7 +194,7 @@ impl Pool {
             let opening = Opening::new(&self.opening);
             idle.end("least recently used of too many connections");
             if self.remove(&idle) {
-                return Ok((opening, Some(idle)));
+                return Ok((opening, true));
             }
         }
         Err(self.limit)
@@ -243,6 +247,7 @@ impl Pool {
     /// A connection has ended. Returns whether it was open.
     pub(crate) fn remove(&self, peer: &Arc<Peer>) -> bool {
         self.ended.fetch_add(1, Ordering::AcqRel);
+        let carried = peer.counters();
         let mut state = self.lock();
         if let Some(node) = peer.node()
             && let Some(peers) = state.by_node.get_mut(&node)
@@ -257,7 +262,24 @@ impl Pool {
             .retain(|_, slot| !matches!(slot.get(), Some(Ok(other)) if other.id == peer.id));
         state.recent.forget(peer);
         state.last_by_node.take_if(|(_, last)| last.id == peer.id);
-        state.open.remove(&peer.id).is_some()
+        let was_open = state.open.remove(&peer.id).is_some();
+        if was_open {
+            state.carried += carried;
+        }
+        was_open
+    }
+
+    /// What all connections have carried, open or not: each is counted as one or the other.
+    pub(crate) fn carried(&self) -> Counters {
+        let (mut carried, open) = {
+            let state = self.lock();
+            let open: Vec<_> = state.open.values().cloned().collect();
+            (state.carried, open)
+        };
+        for peer in open {
+            carried += peer.counters();
+        }
+        carried
     }
 
     /// All open connections.

@@ -15,7 +15,8 @@ const PUNCTUAL: Duration = Duration::from_millis(5);
 /// cookies, answers and pings come from the future.
 ///
 /// `raw` is the time since any fixed moment by a clock that never goes backwards; what comes out never does either, and
-/// is what [`crate::call::watch`] and [`crate::call::records`] call `now`. One clock serves a whole endpoint:
+/// is what [`crate::call::watch`] and [`crate::call::records`] call `now`. A [`crate::datagram::Gate`] gets the raw time: how
+/// long this process was stopped is what decides whether peers still have its sessions. One clock serves a whole endpoint:
 ///
 /// ```
 /// # use std::time::Duration;
@@ -73,7 +74,7 @@ impl Clock {
 
 /// The earlier of two times, of which each may be never.
 #[inline]
-pub(crate) fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+pub fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),

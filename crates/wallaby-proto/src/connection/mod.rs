@@ -15,6 +15,7 @@ mod pace;
 mod parts;
 
 use std::collections::VecDeque;
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,7 +103,7 @@ pub struct Connection {
     last_mark: Mark,
     /// Messages in parts that have left the outbox: their streams, and how far the output must be written for them.
     left: VecDeque<(u64, u64)>,
-    /// Answers in parts that the peer is to pass on, by their streams; some have left.
+    /// Answers in parts that the peer is to pass on, by their streams; some may have left since the last answer.
     large_relayed: Vec<(CallId, u64)>,
 }
 
@@ -135,6 +136,15 @@ pub struct Counters {
     pub bytes_sent: u64,
     /// Bytes taken from the transport.
     pub bytes_received: u64,
+}
+
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        self.messages_sent += other.messages_sent;
+        self.messages_received += other.messages_received;
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_received += other.bytes_received;
+    }
 }
 
 /// What arrived.
@@ -449,6 +459,9 @@ impl Connection {
     /// If it is not accepted now or not at all; nothing was sent then.
     pub fn send_response(&mut self, response: &Response, counted: bool) -> Result<(), Refusal> {
         self.check_size(response.payload.len())?;
+        if !self.large_relayed.is_empty() {
+            self.forget_left();
+        }
         if self.is_behind_large(response.call) {
             return Err(self.blocked());
         }
@@ -479,11 +492,15 @@ impl Connection {
     fn note_large(&mut self, call: CallId) {
         let to_initiator = self.peer.as_ref().map(|peer| peer.node) == Some(call.initiator);
         if let (false, Mark::Parts(stream)) = (to_initiator, self.last_mark) {
-            let outbox = &self.outbox;
-            self.large_relayed
-                .retain(|(_, stream)| outbox.has_message(*stream));
             self.large_relayed.push((call, stream));
         }
+    }
+
+    #[cold]
+    fn forget_left(&mut self) {
+        let outbox = &self.outbox;
+        self.large_relayed
+            .retain(|(_, stream)| outbox.has_message(*stream));
     }
 
     #[cold]

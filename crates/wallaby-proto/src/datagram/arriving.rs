@@ -73,12 +73,10 @@ impl Session {
         }
         if flags.contains(Flags::ACK) {
             let ack = Ack::read(&mut reader)?;
-            if self.handle_ack(now, &ack)? {
+            let goes_on = self.handle_ack(now, &ack)?;
+            if self.note_alive() || goes_on {
                 events(Event::Credit);
             }
-        }
-        if self.note_heard(now) {
-            events(Event::Credit);
         }
         self.counters.bytes_received += datagram.len() as u64;
         match self.stage {

@@ -456,11 +456,11 @@ impl Gate {
         if *tries == 1 {
             session.recovery.measure(now.saturating_sub(*asked));
         }
+        session.recovery.lived(*asked);
         let (hello, asked_first) = (own.clone(), *since);
         session.stage = Stage::Opening { hello, issued };
         session.remote_id = server;
         session.since = now;
-        session.heard = now;
         session.probe = true;
         session.set_peer(Arc::clone(&peer));
         let node = peer.node;
@@ -509,7 +509,9 @@ impl Gate {
         let mut session = Session::new(me, from, (server, client), stage, now, &self.settings);
         session.since = since;
         session.set_peer(Arc::clone(&peer));
-        session.recovery.measure(now.saturating_sub(since)); // the challenge went there, and this came back
+        // The challenge went there, and this came back.
+        session.recovery.measure(now.saturating_sub(since));
+        session.recovery.lived(since);
         self.accepted += 1;
         self.insert(session);
         self.events

@@ -6,7 +6,7 @@ use crate::call::clock::earliest;
 use crate::datagram::Cause;
 use crate::datagram::outgoing::Streams;
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, Flags};
-use crate::datagram::recovery::Timeout;
+use crate::datagram::recovery::{ASLEEP, Timeout};
 use crate::datagram::session::{Session, Stage};
 use crate::varint;
 
@@ -198,8 +198,12 @@ impl Session {
 
     /// It is `now`.
     pub(super) fn handle_timeout(&mut self, now: Duration) -> Fate {
-        match &self.stage {
+        let late = (self.timeout()).map_or(Duration::ZERO, |due| now.saturating_sub(due));
+        match &mut self.stage {
             Stage::Asking { since, .. } => {
+                if late > ASLEEP {
+                    *since += late; // silence counts only while this side listens
+                }
                 let waited = now.saturating_sub(*since);
                 if waited >= self.settings.patience {
                     return Fate::Ends(Cause::NoAnswer(waited));
@@ -236,9 +240,9 @@ impl Session {
             || streams.is_some_and(|streams| waits && !self.outgoing.has_work(streams))
     }
 
-    /// When it has carried nothing for so long that its peer is asked whether it is still there.
+    /// When its peer has shown no life for so long that it is asked whether it is still there.
     fn idle_at(&self) -> Duration {
-        (self.heard.max(self.since)).saturating_add(self.settings.idle)
+        self.recovery.alive().saturating_add(self.settings.idle)
     }
 
     /// When an acknowledgement must leave that nothing has taken along.

@@ -128,10 +128,10 @@ pub struct Settings {
     pub patience: Duration,
     /// It ends too after so many datagrams in a row that asked for an acknowledgement in vain.
     pub probes: u32,
-    /// A session that carried nothing for so long asks whether its peer is still there.
+    /// A session asks whether its peer is still there if that has acknowledged nothing that was sent later than so long ago.
     pub idle: Duration,
-    /// A request waits until its peer has said that it is still there if nothing was heard of it for so long, and for eight
-    /// round trips ([`Session::confirm`]).
+    /// A request waits until its peer has said that it is still there if that has acknowledged nothing that was sent later than
+    /// so long ago, and than eight round trips ago ([`Session::confirm`]).
     pub confirm_after: Duration,
 }
 

@@ -34,7 +34,7 @@ const PAUSES_TO_COLLAPSE: u32 = 3;
 const MAX_PACKETS: usize = 4096;
 
 /// A timer that comes later than this says that this process, not the other side, was asleep (PROTOCOL-NOTES 20).
-const ASLEEP: Duration = Duration::from_millis(100);
+pub(super) const ASLEEP: Duration = Duration::from_millis(100);
 
 /// A piece of a message, by the message's number and the piece's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +87,8 @@ pub(super) struct Recovery {
     last_sent: Duration,
     /// When the other side last acknowledged something, or had everything.
     progress: Duration,
+    /// When the newest packet was sent that the other side has acknowledged: it lived after that.
+    alive: Duration,
     /// Probes since then.
     probes: u32,
     lost: u64,
@@ -131,6 +133,7 @@ impl Recovery {
             loss_at: None,
             last_sent: Duration::ZERO,
             progress: Duration::ZERO,
+            alive: Duration::ZERO,
             probes: 0,
             lost: 0,
             patience: (settings.patience, settings.probes),
@@ -251,6 +254,7 @@ impl Recovery {
                     }
                 }
                 progress = true;
+                self.alive = self.alive.max(sent.at);
                 let begin = (sent.first_chunk - self.first_chunk) as usize;
                 for index in begin..begin + sent.chunks as usize {
                     settled(self.chunks[index]);
@@ -340,9 +344,23 @@ impl Recovery {
         self.rtt.measure(round_trip, Duration::ZERO);
     }
 
-    /// The round trip as it mostly is.
+    /// The handshake has shown that the other side lived after this.
+    pub(super) fn lived(&mut self, after: Duration) {
+        self.alive = after;
+    }
+
+    /// The other side has shown that it lived after this: it has answered what was sent then. That something arrives says less,
+    /// as it may have waited for this side in the socket's buffer, while this process was stopped.
+    pub(super) fn alive(&self) -> Duration {
+        self.alive
+    }
+
+    /// The shortest round trip: no stop of this process has made it longer.
     pub(super) fn round_trip(&self) -> Duration {
-        self.rtt.smoothed.map_or(FIRST_RTT, Duration::from_nanos)
+        match self.rtt.smoothed {
+            Some(_) => Duration::from_nanos(self.rtt.least),
+            None => FIRST_RTT,
+        }
     }
 
     fn between_probes(&self) -> Duration {

@@ -13,7 +13,7 @@ use crate::datagram::methods::{self, Calls, Introduced};
 use crate::datagram::outgoing::{MessageNumber, Outbound, Outgoing};
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, INTRODUCTION, PIECE_OVERHEAD};
 use crate::datagram::received::Received;
-use crate::datagram::recovery::{PathStats, Recovery};
+use crate::datagram::recovery::{ASLEEP, PathStats, Recovery};
 use crate::datagram::sizing::Sizing;
 use crate::datagram::window::{WINDOW, Window};
 use crate::datagram::{MAX_MESSAGE, Pending, Refusal, Settings};
@@ -72,8 +72,6 @@ pub struct Session {
     pub(super) length_before: usize,
     /// When it was opened, by this side's clock.
     pub(super) since: Duration,
-    /// When something last arrived.
-    pub(super) heard: Duration,
     presence: Presence,
     pub(super) settings: Settings,
     pub(super) counters: Counters,
@@ -109,12 +107,12 @@ pub(super) enum Stage {
 /// Whether the peer's life goes on, as far as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
-    /// It does, unless it has been silent for long.
+    /// It does, unless it has shown no life for long.
     Assumed,
     /// It was asked then, and requests wait.
     Asked(Duration),
-    /// It was asked in vain: requests are sent, and their calls find out what becomes of them.
-    Unknown,
+    /// It was asked then, in vain: requests are sent, and their calls find out what becomes of them.
+    Unknown(Duration),
 }
 
 impl Session {
@@ -149,7 +147,6 @@ impl Session {
             probes: 0,
             length_before: 0,
             since: now,
-            heard: now,
             presence: Presence::Assumed,
             settings: *settings,
             counters: Counters::default(),
@@ -207,13 +204,15 @@ impl Session {
         })
     }
 
-    /// Whether a request should be sent now. A peer that was silent for long is asked first whether it is still there, so
-    /// that a request is not spent on a life that is over: nobody could tell whether that had executed it. When it has
-    /// answered, or has not in half a second, [`crate::connection::Event::Credit`] says that requests may go on.
+    /// Whether a request should be sent now. A peer that has shown no life for long is asked first whether it is still there,
+    /// so that a request is not spent on a life or a session that is over: nobody could tell whether that had executed it.
+    /// When it has answered, or has not in half a second, [`crate::connection::Event::Credit`] says that requests may go on.
+    ///
+    /// A sign of life is that it has acknowledged something, as old as what it has acknowledged.
     pub fn confirm(&mut self, now: Duration) -> bool {
-        let silent = now.saturating_sub(self.heard);
+        let silent = now.saturating_sub(self.recovery.alive());
         match self.presence {
-            Presence::Unknown => true,
+            Presence::Unknown(_) => true,
             Presence::Asked(_) => false,
             Presence::Assumed if self.is_established() && silent > self.confirm_after() => {
                 self.presence = Presence::Asked(now);
@@ -235,9 +234,14 @@ impl Session {
         matches!(self.stage, Stage::Opening { .. } | Stage::Open { .. })
     }
 
-    /// The peer was heard; whether requests waited for that.
-    pub(super) fn note_heard(&mut self, now: Duration) -> bool {
-        self.heard = now;
+    /// The peer has acknowledged something; whether requests waited for that.
+    pub(super) fn note_alive(&mut self) -> bool {
+        let (Presence::Asked(asked) | Presence::Unknown(asked)) = self.presence else {
+            return false;
+        };
+        if self.recovery.alive() < asked {
+            return false; // that it has acknowledged before, or while nobody listened here
+        }
         let before = std::mem::replace(&mut self.presence, Presence::Assumed);
         matches!(before, Presence::Asked(_))
     }
@@ -246,17 +250,24 @@ impl Session {
     pub(super) fn asked_until(&self) -> Option<Duration> {
         match self.presence {
             Presence::Asked(since) => Some(since.saturating_add(ASKING)),
-            Presence::Assumed | Presence::Unknown => None,
+            Presence::Assumed | Presence::Unknown(_) => None,
         }
     }
 
     /// It is `now`; whether requests have waited long enough.
     pub(super) fn stop_asking(&mut self, now: Duration) -> bool {
-        let over = self.asked_until().is_some_and(|until| until <= now);
-        if over {
-            self.presence = Presence::Unknown;
+        let Presence::Asked(asked) = self.presence else {
+            return false;
+        };
+        let waited = now.saturating_sub(asked);
+        let over = waited >= ASKING;
+        if waited > ASKING + ASLEEP {
+            self.presence = Presence::Asked(now); // nobody listened for the answer
+            self.probes = self.probes.max(1);
+        } else if over {
+            self.presence = Presence::Unknown(asked);
         }
-        over
+        over && matches!(self.presence, Presence::Unknown(_))
     }
 
     /// Sends a request by this method; how it is named is filled in here. See [`Session::confirm`] first.

@@ -26,7 +26,7 @@ fn confirm(world: &mut World, session: SessionId) -> bool {
     session.confirm(now)
 }
 
-/// So long after something was heard for the last time.
+/// So long after the peer was asked for the last time, and has answered.
 fn silent_for(silence: Duration, network: Network) -> (World, SessionId) {
     let settings = Settings {
         confirm_after: FRESH,
@@ -35,15 +35,11 @@ fn silent_for(silence: Duration, network: Network) -> (World, SessionId) {
     let mut world = World::pair(network, settings);
     let (at_1, _) = world.open();
     world.pass(Duration::from_secs(1));
+    let asked = world.now;
     assert!(!confirm(&mut world, at_1), "it was silent for a second");
-    let heard = loop {
-        assert!(world.step(world.now + Duration::from_secs(1)));
-        if !world.events(1).is_empty() {
-            break world.now;
-        }
-    };
-    while world.step(heard + silence) {}
-    world.now = heard + silence;
+    while world.step(asked + silence) {}
+    assert!(is_credit(&world.events(1)));
+    world.now = asked + silence;
     (world, at_1)
 }
 
@@ -133,6 +129,73 @@ fn the_question_is_repeated_if_it_is_lost() {
     assert!(!confirm(&mut world, at_1));
     let (events, _) = world.pass(ASKING / 4);
     assert!(is_credit(&events), "{events:?}");
+}
+
+/// What waited in the socket's buffer while this process was stopped does not say that the peer still has the session: it has
+/// given it up, as nothing that it sent was acknowledged.
+#[test]
+fn what_has_arrived_while_the_process_was_stopped_is_no_sign_of_life() {
+    let (mut world, at_1, at_2) = pair();
+    let wakes = world.now + Duration::from_secs(20);
+    world.stopped.insert(address(1), wakes);
+    let session = world.gate(2).session(at_2).expect("open");
+    let mut request = request(node(2), 1, Bytes::from_static(b"work"));
+    session.send_request(&mut request, &method()).expect("room");
+    while world.step(wakes) {}
+    let arrived = world.events(1);
+    assert_eq!(arrived.len(), 2, "the method and the request: {arrived:?}");
+    let given_up = world.events(2);
+    let [(_, Err(ended))] = &given_up[..] else {
+        panic!("{given_up:?}")
+    };
+    assert!(matches!(ended.cause, Cause::Silent { .. }), "{ended:?}");
+
+    assert!(!confirm(&mut world, at_1));
+    let (events, others) = world.pass(SHORT);
+    let [(_, Err(ended))] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(ended.cause, Cause::Forgotten(node(2)));
+    assert!(ended.pending.is_empty() && others.is_empty());
+}
+
+/// The time in which this process was stopped is none in which the peer did not answer.
+#[test]
+fn a_question_is_asked_again_by_a_process_that_was_stopped() {
+    let (mut world, at_1) = silent_for(STALE, Network::default());
+    assert!(!confirm(&mut world, at_1));
+    world.start(2, 20, Limits::default(), Settings::default());
+    world
+        .cut
+        .insert((address(1), address(2)), world.now + SHORT);
+    while world.step(world.now + SHORT) {}
+    let wakes = world.now + 4 * ASKING;
+    world.stopped.insert(address(1), wakes);
+    while world.step(wakes) {}
+    assert!(!confirm(&mut world, at_1));
+    let (events, _) = world.pass(SHORT);
+    let [(_, Err(ended))] = &events[..] else {
+        panic!("{events:?}")
+    };
+    let (was, now) = (node(2), node(20));
+    assert_eq!(ended.cause, Cause::Restarted { was, now });
+}
+
+#[test]
+fn a_session_is_asked_for_again_by_a_process_that_was_stopped() {
+    let mut world = World::pair(Network::default(), Settings::default());
+    let begun = world.now;
+    world.cut.insert((address(1), address(2)), begun + SHORT);
+    let dialled = world.gate(1).dial(begun, address(2), None).expect("room");
+    while world.step(begun + SHORT) {}
+    let wakes = begun + 2 * Settings::default().patience;
+    world.stopped.insert(address(1), wakes);
+    while world.step(wakes) {}
+    let (events, _) = world.pass(SHORT);
+    assert!(
+        matches!(events[..], [(id, Ok(Event::Opened(_)))] if id == dialled),
+        "{events:?}"
+    );
 }
 
 /// A session that was closed tells nothing any more.

@@ -65,6 +65,8 @@ pub(crate) struct World {
     busy: BTreeMap<(SocketAddr, SocketAddr), Duration>,
     /// Directions that carry nothing until then.
     pub(crate) cut: BTreeMap<(SocketAddr, SocketAddr), Duration>,
+    /// Processes that are stopped until then: what arrives waits for them.
+    pub(crate) stopped: BTreeMap<SocketAddr, Duration>,
     /// All that was sent, if somebody wants to know.
     pub(crate) log: Option<Vec<Flying>>,
     /// What the bandwidth had no room for.
@@ -88,6 +90,7 @@ impl World {
             count: 0,
             busy: BTreeMap::new(),
             cut: BTreeMap::new(),
+            stopped: BTreeMap::new(),
             log: None,
             dropped: 0,
         }
@@ -121,6 +124,9 @@ impl World {
     pub(crate) fn transmit(&mut self) {
         let mut sent = Vec::new();
         for (&from, gate) in &mut self.gates {
+            if self.stopped.contains_key(&from) {
+                continue;
+            }
             // One behind the other, as a driver hands them to the system.
             let mut all = Vec::new();
             let mut start = 0;
@@ -193,7 +199,9 @@ impl World {
     pub(crate) fn step(&mut self, until: Duration) -> bool {
         self.transmit();
         let lands = self.flying.peek().map(|Reverse((at, ..))| *at);
-        let timer = self.gates.values().filter_map(Gate::next_timeout).min();
+        let timer = (self.gates.iter())
+            .filter_map(|(at, gate)| gate.next_timeout().max(self.stopped.get(at).copied()))
+            .min();
         let Some(next) = lands.into_iter().chain(timer).min() else {
             return false;
         };
@@ -201,18 +209,25 @@ impl World {
             return false;
         }
         self.now = self.now.max(next);
+        let now = self.now;
+        self.stopped.retain(|_, until| *until > now);
         while let Some(Reverse((at, ..))) = self.flying.peek()
             && *at <= self.now
         {
             let Some(Reverse((.., datagram))) = self.flying.pop() else {
                 break;
             };
-            if let Some(gate) = self.gates.get_mut(&datagram.to) {
+            if let Some(until) = self.stopped.get(&datagram.to) {
+                self.count += 1;
+                self.flying.push(Reverse((*until, self.count, datagram)));
+            } else if let Some(gate) = self.gates.get_mut(&datagram.to) {
                 gate.handle_datagram(self.now, datagram.from, Bytes::from(datagram.bytes));
             }
         }
-        for gate in self.gates.values_mut() {
-            gate.handle_timeout(self.now);
+        for (at, gate) in &mut self.gates {
+            if !self.stopped.contains_key(at) {
+                gate.handle_timeout(self.now);
+            }
         }
         true
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::call::clock::earliest;
 use wallaby_proto::call::records::{Action as RecordAction, Origin, Sent};
 use wallaby_proto::call::watch::{
     self, Action, Executed, FailureKind, Location, Source, Watch, WatchSettings,
@@ -33,13 +34,9 @@ impl Node {
 
     /// The node begins a turn: something happened.
     pub(super) fn turn(&mut self, context: &Context<'_>) {
-        self.now = self.clock.turn(self.raw(context));
-    }
-
-    /// The time of this node's own clock.
-    fn raw(&self, context: &Context<'_>) -> Duration {
         let nanos = context.now().as_nanos() * (1_000_000 + self.plan.drift) as u128 / 1_000_000;
-        Duration::from_nanos(nanos as u64)
+        self.raw = Duration::from_nanos(nanos as u64);
+        self.now = self.clock.turn(self.raw);
     }
 
     /// Sees to it that the node is woken when its machines have something to do.
@@ -59,18 +56,17 @@ impl Node {
                 self.look_at_peers
                     .filter(|_| !context.is(Broken::NoKeepAlive)),
             )
-            .chain(self.gate.next_timeout())
             .chain(self.waiting.next_timeout())
             .min();
         self.clock
             .arm(due.filter(|_| !context.is(Broken::TimersFirst)));
+        let due = earliest(due.map(|due| self.clock.raw(due)), self.gate.next_timeout());
         if due == self.due {
             return;
         }
         self.due = due;
         if let Some(due) = due {
-            let nanos =
-                self.clock.raw(due).as_nanos() * 1_000_000 / (1_000_000 + self.plan.drift) as u128;
+            let nanos = due.as_nanos() * 1_000_000 / (1_000_000 + self.plan.drift) as u128;
             let at = Duration::from_nanos(nanos as u64 + 2);
             let (node, life) = (self.index, self.life);
             context.queue.at(
@@ -89,7 +85,7 @@ impl Node {
             return;
         }
         self.due = None;
-        self.gate.handle_timeout(self.now());
+        self.gate.handle_timeout(self.raw);
         self.handle_sessions(context);
         self.end_dials(context);
         self.end_silent_peers(context);
@@ -142,7 +138,7 @@ impl Node {
     /// Sends the datagrams that are due.
     pub(super) fn transmit(&mut self, context: &mut Context<'_>) {
         let mut bytes = Vec::new();
-        while let Some(transmit) = self.gate.poll_transmit(self.now(), &mut bytes) {
+        while let Some(transmit) = self.gate.poll_transmit(self.raw, &mut bytes) {
             let datagram = Bytes::from(std::mem::take(&mut bytes));
             if let Some(to) = super::node_of(transmit.to) {
                 let Context {

@@ -70,9 +70,11 @@ pub(crate) struct Node {
     /// Answers to which no way leads.
     waiting: Waiting<Parcel>,
     clock: Clock,
-    /// The time of this turn.
+    /// The time of this turn, by the node's own clock: that of its sessions.
+    raw: Duration,
+    /// The same, but it stood still while nobody listened: that of all other machines.
     now: Duration,
-    /// When the machines have something to do next.
+    /// When the machines have something to do next, by the node's own clock.
     due: Option<Duration>,
     /// When connections on which something may wait are looked at.
     look_at_peers: Option<Duration>,
@@ -187,6 +189,7 @@ impl Node {
             records: Records::new(record_limits(plan), random_secret(context)),
             waiting: Waiting::new(WaitingLimits::default()),
             clock: Clock::default(),
+            raw: Duration::ZERO,
             now: Duration::ZERO,
             due: None,
             look_at_peers: None,
@@ -220,11 +223,11 @@ impl Node {
             Input::Ended(socket) => self.handle_ended(socket, context),
             Input::Datagram(from, bytes) => {
                 self.gate
-                    .handle_datagram(self.now, socket_address(from), bytes);
+                    .handle_datagram(self.raw, socket_address(from), bytes);
                 self.handle_sessions(context);
             }
             Input::Unreachable(node) => {
-                self.gate.handle_unreachable(self.now, socket_address(node));
+                self.gate.handle_unreachable(self.raw, socket_address(node));
                 self.handle_sessions(context);
             }
             Input::Writable(socket) => self.pump(socket, context),

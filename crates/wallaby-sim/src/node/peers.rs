@@ -322,7 +322,7 @@ impl Node {
         let session = match by_datagrams {
             true => self
                 .gate
-                .dial(self.now(), socket_address(server), expected)
+                .dial(self.raw, socket_address(server), expected)
                 .ok(),
             false => None,
         };
@@ -736,13 +736,13 @@ impl Node {
         };
         let flight = self.flight(socket);
         let sending = oracle::sending(&message);
-        let now = self.now();
+        let raw = self.raw;
         let peer = self.peers.get_mut(&socket)?;
         let refused = match message {
             Message::Request(mut request) => {
                 let refused =
                     peer.wire
-                        .send_request(&mut self.gate, now, &mut request, &self.method);
+                        .send_request(&mut self.gate, raw, &mut request, &self.method);
                 refused.map_err(|refusal| (refusal, Message::Request(request)))
             }
             Message::Response(response) => {

@@ -185,9 +185,9 @@ impl Inner {
     /// Room for one more connection; the one that is closed for it, if any, is counted as ended.
     pub(super) fn make_room(&self) -> Result<Opening, usize> {
         let (opening, closed) = self.pool.make_room()?;
-        if let Some(closed) = closed {
+        if closed {
             self.meters.connections_evicted.add();
-            self.meters.connection_ended(closed.counters());
+            self.meters.connections_ended.add();
         }
         Ok(opening)
     }
@@ -284,7 +284,7 @@ impl Inner {
     #[inline(never)]
     pub(crate) fn connection_ended(self: &Arc<Self>, peer: &Arc<Peer>, reason: &str) {
         if self.pool.remove(peer) {
-            self.meters.connection_ended(peer.counters());
+            self.meters.connections_ended.add();
         }
         tracing::debug!(?peer, reason, "connection ended");
         if self.closed.load(Ordering::Acquire) {

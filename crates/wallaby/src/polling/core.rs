@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::call::clock::Clock;
+use wallaby_proto::call::clock::{Clock, earliest};
 use wallaby_proto::call::records::{RecordLimits, Records, Ticket};
 use wallaby_proto::connection::{Event as News, Hello, MethodDefinition};
 use wallaby_proto::datagram::{Gate, Settings};
@@ -84,9 +84,10 @@ pub(super) struct Core {
     pub(super) gate: Gate,
     pub(super) streams: Streams,
     clock: Clock,
-    /// The time, since the moment that the sockets' clock counts from: deadlines are kept by it.
+    /// The time, since the moment that the sockets' clock counts from: deadlines are kept by it, and the gate, since what it
+    /// waits for are peers for whom time has not stood still.
     pub(super) raw: Duration,
-    /// The same, but it stood still while nobody listened: all state machines keep to it.
+    /// The same, but it stood still while nobody listened: all other state machines keep to it.
     pub(super) now: Duration,
     pub(super) counters: Counters,
 
@@ -191,19 +192,19 @@ impl Core {
         self.now = self.clock.turn(self.raw);
     }
 
-    /// When something has to be done next, by the state machines' clock.
+    /// When something has to be done next, by the state machines' clock. The gate has its own.
     fn due(&self) -> Option<Duration> {
         let fresh = self.fresh.front();
         let fresh = fresh.map(|(begun, _)| begun.saturating_add(self.fresh_for()));
         let watched = self.watched.first().map(|first| first.0);
-        let mut due = earliest(self.gate.next_timeout(), self.records.next_timeout());
+        let mut due = earliest(self.records.next_timeout(), self.streams.due());
         if fresh.is_some() || watched.is_some() {
             due = earliest(due, earliest(fresh, watched));
         }
         if !self.opening.is_empty() {
             due = earliest(due, self.opening_until());
         }
-        earliest(due, self.streams.due())
+        due
     }
 
     /// How long until something has to be done; `None` is for ever.
@@ -212,7 +213,7 @@ impl Core {
         self.clock.arm(due);
         let machines = due.map(|due| self.clock.raw(due));
         let alarm = self.alarms.first().map(|first| first.0);
-        let next = machines.into_iter().chain(alarm).min()?;
+        let next = earliest(earliest(machines, self.gate.next_timeout()), alarm)?;
         Some(next.saturating_sub(self.raw))
     }
 
@@ -223,9 +224,9 @@ impl Core {
 
     /// Does what is due. All that has arrived must have been handled.
     pub(super) fn handle_timeouts(&mut self) {
+        self.gate.handle_timeout(self.raw);
         let now = self.now;
         if self.due().is_some_and(|due| due <= now) {
-            self.gate.handle_timeout(now);
             self.look_at_streams();
             self.end_dials();
             self.note_written();
@@ -358,14 +359,5 @@ impl Core {
     /// The status, as one of this endpoint.
     pub(super) fn own(&self, status: Status) -> Status {
         status.by(self.address.as_ref())
-    }
-}
-
-/// The earlier of two times, of which each may be never.
-#[inline]
-pub(super) fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
     }
 }

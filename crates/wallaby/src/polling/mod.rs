@@ -509,13 +509,13 @@ impl<D: Datagrams> Endpoint<D> {
         if received == 0 {
             // Perhaps since the network said what became of a datagram.
             while let Some(at) = self.datagrams.take_unreachable() {
-                self.core.gate.handle_unreachable(self.core.now, at);
+                self.core.gate.handle_unreachable(self.core.raw, at);
             }
         }
         for index in 0..received {
             if let Some((datagram, from)) = self.datagrams.received(index) {
                 let kept = keep(&mut self.arrived, datagram);
-                self.core.gate.handle_datagram(self.core.now, from, kept);
+                self.core.gate.handle_datagram(self.core.raw, from, kept);
             }
         }
     }
@@ -568,7 +568,7 @@ impl<D: Datagrams> Endpoint<D> {
     fn time_left(&mut self) -> Duration {
         let left = self.core.time_left().unwrap_or(Duration::MAX);
         if left < DEAR {
-            self.core.gate.put_off_timers(self.core.now + DEAR);
+            self.core.gate.put_off_timers(self.core.raw + DEAR);
             return self.core.time_left().unwrap_or(Duration::MAX);
         }
         left
@@ -681,7 +681,7 @@ impl<D: Datagrams> Endpoint<D> {
             return None;
         }
         self.datagram.clear();
-        let (gate, now) = (&mut self.core.gate, self.core.now);
+        let (gate, now) = (&mut self.core.gate, self.core.raw);
         let transmit = gate.poll_transmit(now, &mut self.datagram)?;
         Some(transmit.to)
     }

@@ -102,7 +102,7 @@ impl Core {
         })?;
         let way = match to {
             Address::Udp(socket) => {
-                let dialled = self.gate.dial(self.now, *socket, expected);
+                let dialled = self.gate.dial(self.raw, *socket, expected);
                 Way::Session(
                     dialled.map_err(|TooManySessions(limit)| ConnectError::TooMany {
                         server: to.clone(),

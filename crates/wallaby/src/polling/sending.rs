@@ -371,9 +371,9 @@ impl Core {
         if let Some(key) = self.config.cluster_keys.first() {
             key.seal(request, hello.node, self.address.as_ref());
         }
-        let now = self.now;
+        let raw = self.raw;
         let mut carrier = self.carrier(id).ok_or(Refusal::NotOpen)?;
-        if !carrier.confirm(now) {
+        if !carrier.confirm(raw) {
             return Err(Refusal::Blocked);
         }
         let mark = carrier.send_request(request, method)?;

@@ -123,8 +123,8 @@ struct Record {
 pub(crate) struct Oracle {
     calls: BTreeMap<CallId, Record>,
     lives: Lives,
-    /// Nodes that were told to abort a call.
-    told: BTreeSet<(NodeId, CallId)>,
+    /// Nodes that were told to abort a call, and until when each knows that at least.
+    told: BTreeMap<(NodeId, CallId), Duration>,
     violations: Vec<Violation>,
     /// Calls whose requests may be sent again have rules of their own.
     pub(crate) reruns: Reruns,
@@ -283,14 +283,21 @@ impl Oracle {
         }
     }
 
-    /// A node was told that nothing of a call may start there any more.
-    pub(crate) fn told_to_abort(&mut self, node: NodeId, call: CallId) {
-        self.told.insert((node, call));
+    /// A node was told that nothing of a call may start there any more. It forgets that after the call's gc timeout
+    /// (PROTOCOL-NOTES 36); a fast clock forgets a little earlier.
+    pub(crate) fn told_to_abort(&mut self, now: Duration, node: NodeId, call: CallId, plan: &Plan) {
+        let Some(record) = self.calls.get(&call) else {
+            return;
+        };
+        let planned = &plan.calls[record.index];
+        let gc_timeout = planned.ping_period + planned.timeout * 2;
+        self.told.insert((node, call), now + gc_timeout * 9 / 10);
     }
 
     /// A node lets a handler run.
     pub(crate) fn runs(&mut self, now: Duration, node: NodeId, call: CallId, id: RequestId) {
-        if self.told.contains(&(node, call)) {
+        let told = self.told.get(&(node, call));
+        if told.is_some_and(|until| now < *until) {
             self.violate(
                 now,
                 Rule::StartedAfterAbort,

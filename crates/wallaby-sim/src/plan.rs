@@ -226,7 +226,7 @@ impl Plan {
             ..call
         };
         let long = || Hop::waiting(far, Duration::from_secs(5));
-        let scene = random.below(4).min(2);
+        let scene = random.below(4);
         if scene == 0 {
             // A session ends while its other end cannot be told, and learns of it when it goes on.
             self.nodes[far as usize].udp = true;
@@ -258,6 +258,20 @@ impl Plan {
                 at: begin + 290 * MS,
                 lasts: random.millis(850, 1500),
             });
+        } else if scene == 2 {
+            // A process is stopped for so long that its peer gives their session up, for want of an acknowledgement of the
+            // answer; the next call begins when it has read that, and nothing has told it yet. No other fault excuses it.
+            self.nodes[far as usize].udp = true;
+            let (node, at) = (home, begin + 500 * MS);
+            let lasts = random.millis(15_000, 20_000);
+            self.calls.extend([
+                call(0, Hop::waiting(far, Duration::from_secs(1))),
+                CallPlan {
+                    at: at + lasts + Duration::from_micros(1),
+                    ..call(0, Hop::waiting(far, MS))
+                },
+            ]);
+            self.faults = vec![Fault::Stall { node, at, lasts }];
         } else {
             // A handler runs on whose initiator could not tell it that its call is over.
             self.calls.extend([

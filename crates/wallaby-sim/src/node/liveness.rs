@@ -375,7 +375,10 @@ impl Node {
 
     pub(super) fn handle_ping(&mut self, from: Socket, ping: &Ping, context: &mut Context<'_>) {
         if ping.abort {
-            context.oracle.told_to_abort(self.id, ping.call);
+            let now = context.queue.now();
+            context
+                .oracle
+                .told_to_abort(now, self.id, ping.call, context.plan);
             if context.is(Broken::NoTombstone) && !self.runs(ping.call) {
                 return;
             }

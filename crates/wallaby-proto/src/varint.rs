@@ -318,6 +318,19 @@ mod tests {
     }
 
     #[test]
+    fn a_number_of_32_bits_has_no_more() {
+        for value in [0, 0x7f, 0x80, 0x3fff, 0x4000, u64::from(u32::MAX), 1 << 32] {
+            let mut out = Vec::new();
+            put(&mut out, value);
+            out.push(9);
+            let mut reader = Reader::new(&out);
+            let read = reader.u32("test");
+            assert_eq!(read.ok(), u32::try_from(value).ok());
+            assert_eq!(reader.position(), out.len() - 1);
+        }
+    }
+
+    #[test]
     fn the_longest_durations_are_no_less_exact() {
         for micros in [1024u64 << 31, 1500 << 31, 2047 << 31] {
             let mut out = Vec::new();

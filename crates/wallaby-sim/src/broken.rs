@@ -45,6 +45,8 @@ pub enum Broken {
     TimersFirst,
     /// Nobody asks whether a silent peer still lives.
     NoKeepAlive,
+    /// A request goes into a session though its peer has shown no life for long.
+    NoQuestion,
 }
 
 impl Broken {

@@ -7,7 +7,7 @@
 //! | a response delivered twice, to another call, to another life | `ResponseTwice`, `AnyCall`, `AnyLife` |
 //! | a call that neither completes nor fails | `NoWatch` |
 //! | a terminal status that changes | `OutcomeChanges` |
-//! | a failure without a cause, or one that says what is not true | `UnknownFails`, `TimersFirst`, `PongListsHeld`, `GcFromArrival`, `Watermark`; `NothingSent` |
+//! | a failure without a cause, or one that says what is not true | `UnknownFails`, `TimersFirst`, `PongListsHeld`, `GcFromArrival`, `Watermark`, `NoQuestion`; `NothingSent` |
 //! | a status lost | `LostStatus` |
 //! | memory that grows | `NeverForgets`, `NoKeepAlive` |
 //! | something starts after an abort | `NoTombstone` |
@@ -133,6 +133,11 @@ fn unknown_taken_for_a_verdict() {
 #[test]
 fn timers_before_input() {
     check(Broken::TimersFirst, &[Rule::FalseFailure]);
+}
+
+#[test]
+fn requests_into_a_session_that_its_peer_has_given_up() {
+    check(Broken::NoQuestion, &[Rule::FalseFailure]);
 }
 
 /// Rare: of twenty-five thousand worlds one needs it. If plans are made otherwise, `--seeds 100000 --broken no-keep-alive` finds

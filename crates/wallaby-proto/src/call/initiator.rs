@@ -621,6 +621,9 @@ impl Initiator {
 
     #[inline(never)]
     fn add_branch(&mut self, path: Path) -> Result<u32, Violation> {
+        if path.is_root() {
+            return Err(Violation::NotSent { path }); // that is the initiator's own place
+        }
         if self.branches.len() >= self.budgets().requests {
             return Err(Violation::TooManyRequests {
                 limit: self.budgets().requests,

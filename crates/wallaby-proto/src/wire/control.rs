@@ -210,8 +210,7 @@ impl Pong {
         let what = "pong";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN_OF_PONG)?;
-        let (call, relays) =
-            read_destination(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
+        let (call, relays) = read_destination(reader, flags & DIRECT != 0, link.receiver)?;
         let token = if flags & TOKEN != 0 {
             Some(Token::read(reader)?)
         } else {
@@ -378,8 +377,7 @@ impl TraceReport {
         let what = "trace report";
         let flags = reader.varint(what)?;
         check_flags(what, flags, DIRECT | TOKEN)?;
-        let (call, relays) =
-            read_destination(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
+        let (call, relays) = read_destination(reader, flags & DIRECT != 0, link.receiver)?;
         let token = if flags & TOKEN != 0 {
             Some(Token::read(reader)?)
         } else {

@@ -310,16 +310,18 @@ fn put_destination(out: &mut Vec<u8>, call: CallId, relays: u8, receiver: NodeId
     varint::put(out, call.sequence);
 }
 
-/// Reads what [`put_destination`] writes; the receiver is given if it is the initiator. Nobody passed on what goes
-/// directly, as far as is told.
+/// Reads what [`put_destination`] writes: the receiver is not named if the message goes to it `directly`. The initiator is
+/// not told who passed it on, even if it is named.
 fn read_destination(
     reader: &mut Reader<'_>,
-    receiver: Option<NodeId>,
+    directly: bool,
+    receiver: NodeId,
 ) -> Result<(CallId, u8), DecodeError> {
-    let (initiator, relays) = match receiver {
-        Some(node) => (node, 0),
-        None => (NodeId::read(reader)?, reader.u8("relays")?),
+    let (initiator, relays) = match directly {
+        true => (receiver, 0),
+        false => (NodeId::read(reader)?, reader.u8("relays")?),
     };
+    let relays = if initiator == receiver { 0 } else { relays };
     let sequence = reader.varint("call")?;
     let call = CallId {
         initiator,

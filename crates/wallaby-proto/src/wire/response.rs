@@ -99,7 +99,7 @@ fn read_place(
     link: Link,
 ) -> Result<(CallId, u8, Option<Token>, RequestId), DecodeError> {
     let what = "response";
-    let (call, relays) = read_destination(reader, (flags & DIRECT != 0).then_some(link.receiver))?;
+    let (call, relays) = read_destination(reader, flags & DIRECT != 0, link.receiver)?;
     let token = if flags & TOKEN != 0 {
         Some(Token::read(reader)?)
     } else {

@@ -132,6 +132,18 @@ fn what_was_not_sent_has_no_facts() {
     assert_eq!(initiator.handle_end(&end(&[1], 0, 1)), Ok(()));
 }
 
+/// Its facts would be those of the initial requests, which the initiator counts itself.
+#[test]
+fn the_initiators_own_place_has_no_facts() {
+    let not_sent = Violation::NotSent { path: Path::ROOT };
+    let mut initiator = Initiator::new(call(), token(), Budgets::default());
+    initiator.send().expect("within the budget");
+    assert_eq!(initiator.handle_end(&end(&[], 2, 0)), Err(not_sent));
+    assert_eq!(initiator.handle_response(&last(&[], 0)), Err(not_sent));
+    let carried = with_manifest(response(&[0], 0), Path::ROOT, 2, 0);
+    assert_eq!(initiator.handle_response(&carried), Err(not_sent));
+}
+
 #[test]
 fn an_initial_request_beyond_the_budget_changes_nothing() {
     let budgets = Budgets {

@@ -736,13 +736,13 @@ impl Node {
         };
         let flight = self.flight(socket);
         let sending = oracle::sending(&message);
-        let raw = self.raw;
+        let asks = (!context.is(Broken::NoQuestion)).then_some(self.raw);
         let peer = self.peers.get_mut(&socket)?;
         let refused = match message {
             Message::Request(mut request) => {
                 let refused =
                     peer.wire
-                        .send_request(&mut self.gate, raw, &mut request, &self.method);
+                        .send_request(&mut self.gate, asks, &mut request, &self.method);
                 refused.map_err(|refusal| (refusal, Message::Request(request)))
             }
             Message::Response(response) => {

@@ -76,11 +76,11 @@ impl Wire {
         }
     }
 
-    /// Sends a request; returns its mark.
+    /// Sends a request; returns its mark. The time is given if a peer that has shown no life for long is asked first.
     pub(super) fn send_request(
         &mut self,
         gate: &mut Gate,
-        now: Duration,
+        now: Option<Duration>,
         request: &mut Request,
         method: &MethodDefinition,
     ) -> Result<u64, Refusal> {
@@ -91,7 +91,7 @@ impl Wire {
             }
             Self::Session(session) => {
                 let state = gate.session(session.id).ok_or(Refusal::NotOpen)?;
-                if !state.confirm(now) {
+                if now.is_some_and(|now| !state.confirm(now)) {
                     return Err(Refusal::Blocked);
                 }
                 let number = state.send_request(request, method)?;

@@ -135,8 +135,8 @@ impl Host {
             0 | 1 => released.extend(server.reply(payload)),
             2 | 3 => released.extend(server.delegate(to, payload)),
             4 => released.extend(server.flush()),
-            5 => released.extend(server.respond(payload, None).into_iter().flatten()),
-            6 => released.extend(server.forward(to, payload, None).into_iter().flatten()),
+            5 => released.extend(server.respond(payload, None)),
+            6 => released.extend(server.forward(to, payload, None)),
             _ => released.push(server.finish(None)),
         }
         let place = choices.once_in(2).then(|| {

@@ -13,7 +13,7 @@ use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::records::{
     Admission, Origin, Output, RecordLimits, Records, Session, Ticket,
 };
-use wallaby_proto::call::server::{Inherited, Outbound, Server};
+use wallaby_proto::call::server::{Inherited, Outbound, Released, Server};
 use wallaby_proto::connection::{
     Connection, Event, Features, Hello, Limits, MethodDefinition, VERSION,
 };
@@ -275,15 +275,9 @@ fn one_hop(cluster: &mut Cluster, sequence: u64) {
     cluster.first.send_request(request, &cluster.method);
     let mut request = cluster.first.receive_request();
     let mut server: Server<()> = Server::new(&mut request);
-    for message in server.respond(request.payload, None).into_iter().flatten() {
-        let Outbound::Response(response) = message else {
-            unreachable!("it responds")
-        };
-        finish(
-            &mut initiator,
-            &answer_directly(&mut cluster.first, response),
-        );
-    }
+    let response = only_response(server.respond(request.payload, None));
+    let response = answer_directly(&mut cluster.first, response);
+    finish(&mut initiator, &response);
     assert!(initiator.is_complete());
 }
 
@@ -294,13 +288,8 @@ fn two_hops(cluster: &mut Cluster, sequence: u64) {
     cluster.first.send_request(request, &cluster.method);
     let mut request = cluster.first.receive_request();
     let mut server: Server<()> = Server::new(&mut request);
-    for message in server
-        .forward((), request.payload, None)
-        .into_iter()
-        .flatten()
-    {
-        respond_deep(cluster, &mut initiator, message);
-    }
+    let released = server.forward((), request.payload, None);
+    respond_deep(cluster, &mut initiator, released.last);
     assert!(initiator.is_complete());
 }
 
@@ -333,12 +322,15 @@ fn respond_deep(cluster: &mut Cluster, initiator: &mut Initiator, message: Outbo
     cluster.onward.send_request(request, &cluster.method);
     let mut request = cluster.onward.receive_request();
     let mut server: Server<()> = Server::new(&mut request);
-    for message in server.respond(request.payload, None).into_iter().flatten() {
-        let Outbound::Response(response) = message else {
-            unreachable!("it responds")
-        };
-        finish(initiator, &answer_from_afar(&mut cluster.back, response));
-    }
+    let response = only_response(server.respond(request.payload, None));
+    finish(initiator, &answer_from_afar(&mut cluster.back, response));
+}
+
+fn only_response(released: Released<()>) -> Response {
+    let Outbound::Response(response) = released.last else {
+        unreachable!("it responds")
+    };
+    response
 }
 
 fn finish(initiator: &mut Initiator, response: &Response) {
@@ -381,12 +373,8 @@ fn halves_alone(cluster: &mut Cluster, sequence: u64) {
     let mut request = cluster.request(&mut initiator);
     initiator.close();
     let mut server: Server<()> = Server::new(&mut request);
-    for message in server.respond(request.payload, None).into_iter().flatten() {
-        let Outbound::Response(response) = message else {
-            unreachable!("it responds")
-        };
-        finish(&mut initiator, &response);
-    }
+    let response = only_response(server.respond(request.payload, None));
+    finish(&mut initiator, &response);
     assert!(initiator.is_complete());
 }
 
@@ -425,8 +413,6 @@ fn request_remembered(cluster: &mut Cluster, sequence: u64) {
 fn one_answered(cluster: &Cluster, sequence: u64) -> (Request, Response) {
     let mut request = cluster.request(&mut cluster.call(sequence));
     let mut server: Server<()> = Server::new(&mut request);
-    match server.respond(request.payload.clone(), None) {
-        [None, Some(Outbound::Response(response))] => (request, response),
-        other => unreachable!("{other:?}"),
-    }
+    let response = only_response(server.respond(request.payload.clone(), None));
+    (request, response)
 }

@@ -110,9 +110,9 @@ impl Address {
 }
 
 fn put_v4(out: &mut impl BufMut, tag: u8, address: &SocketAddrV4) {
-    out.put_u8(tag);
-    out.put_slice(&address.ip().octets());
-    out.put_u16(address.port());
+    let [a, b, c, d] = address.ip().octets();
+    let [high, low] = address.port().to_be_bytes();
+    out.put_slice(&[tag, a, b, c, d, high, low]);
 }
 
 fn put_v6(out: &mut impl BufMut, tag: u8, address: &SocketAddrV6) {
@@ -127,8 +127,8 @@ fn put_name(out: &mut impl BufMut, tag: u8, name: &str) {
 }
 
 fn read_v4(reader: &mut Reader<'_>) -> Result<SocketAddr, DecodeError> {
-    let ip = Ipv4Addr::from(reader.array::<4>("address")?);
-    Ok((ip, u16::from_be_bytes(reader.array("address")?)).into())
+    let [a, b, c, d, high, low] = reader.array("address")?;
+    Ok((Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low])).into())
 }
 
 fn read_v6(reader: &mut Reader<'_>) -> Result<SocketAddr, DecodeError> {

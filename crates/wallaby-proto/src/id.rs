@@ -145,12 +145,18 @@ impl Path {
     };
 
     /// The place of the initial request with this number.
+    #[inline]
     pub fn initial(index: u32) -> Self {
         if index < 0x80 {
             let mut initial = Self::FIRST;
             initial.bytes[0] = index as u8;
             return initial;
         }
+        Self::high_initial(index)
+    }
+
+    #[cold]
+    fn high_initial(index: u32) -> Self {
         let (varint, len) = varint::encode(u64::from(index));
         let mut initial = Self::ROOT;
         initial.bytes[..len].copy_from_slice(&varint[..len]);

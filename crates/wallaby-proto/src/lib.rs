@@ -62,7 +62,7 @@
 //! let mut events = carry(&mut at_alice, &mut at_bob);
 //! let Some(Event::Message(Message::Request(mut request))) = events.pop() else { panic!() };
 //! let mut server: Server<()> = Server::new(&mut request);
-//! for message in server.respond("come in".into(), None).into_iter().flatten() {
+//! for message in server.respond("come in".into(), None) {
 //!     let Outbound::Response(mut response) = message else { panic!() };
 //!     response.token = None; // it goes back over the connection that the request came on
 //!     at_bob.send_response(&response, false).unwrap();
@@ -86,6 +86,7 @@ pub mod seal;
 pub mod wire;
 
 mod address;
+mod rare;
 mod status;
 mod varint;
 

@@ -23,12 +23,17 @@ pub(crate) fn put(out: &mut impl BufMut, value: u64) {
 }
 
 #[inline(never)]
-fn put_long(out: &mut impl BufMut, mut value: u64) {
-    while value >= 0x80 {
-        out.put_u8(value as u8 | 0x80);
-        value >>= 7;
+fn put_long(out: &mut impl BufMut, value: u64) {
+    if value < 1 << 14 {
+        return out.put_slice(&[value as u8 | 0x80, (value >> 7) as u8]);
     }
-    out.put_u8(value as u8);
+    put_longer(out, value);
+}
+
+#[inline(never)]
+fn put_longer(out: &mut impl BufMut, value: u64) {
+    let (bytes, len) = encode(value);
+    out.put_slice(&bytes[..len]);
 }
 
 /// Appends a signed integer that is mostly near 0 as a varint (1 to 10 bytes): 0, -1, 1, -2 and so on are 0, 1, 2, 3.
@@ -145,6 +150,11 @@ impl<'a> Reader<'a> {
             self.rest = rest;
             return Ok(u64::from(first & 0x7f) | u64::from(*second) << 7);
         }
+        self.longer_varint(what)
+    }
+
+    #[inline(never)]
+    fn longer_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         let malformed = |why| Err(DecodeError::Malformed { what, why });
         let mut value = 0u64;
         for (index, &byte) in self.rest.iter().enumerate() {
@@ -163,7 +173,19 @@ impl<'a> Reader<'a> {
         Err(DecodeError::Truncated { what })
     }
 
+    #[inline]
     pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
+        match self.rest {
+            [first, rest @ ..] if *first < 0x80 => {
+                self.rest = rest;
+                Ok(u32::from(*first))
+            }
+            _ => self.long_u32(what),
+        }
+    }
+
+    #[inline(never)]
+    fn long_u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
         u32::try_from(self.varint(what)?).map_err(|_| DecodeError::Malformed {
             what,
             why: "a number above 32 bits",
@@ -293,6 +315,19 @@ mod tests {
                 .iter()
                 .all(|read| *read == Err(error.clone()))
         );
+    }
+
+    #[test]
+    fn a_number_of_32_bits_has_no_more() {
+        for value in [0, 0x7f, 0x80, 0x3fff, 0x4000, u64::from(u32::MAX), 1 << 32] {
+            let mut out = Vec::new();
+            put(&mut out, value);
+            out.push(9);
+            let mut reader = Reader::new(&out);
+            let read = reader.u32("test");
+            assert_eq!(read.ok(), u32::try_from(value).ok());
+            assert_eq!(reader.position(), out.len() - 1);
+        }
     }
 
     #[test]

@@ -117,7 +117,7 @@ fn a_call_of_one_hop_allocates_nothing() {
         };
         let mut half: Server<()> = Server::new(&mut request);
         server.grant_request(request.payload.len());
-        for message in half.respond(request.payload, None).into_iter().flatten() {
+        for message in half.respond(request.payload, None) {
             let Outbound::Response(mut response) = message else {
                 panic!("a response")
             };

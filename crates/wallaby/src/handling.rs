@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use wallaby_proto::call::allowance::Exhausted;
 use wallaby_proto::call::records::Ticket;
-use wallaby_proto::call::server::{Released, Server};
+use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::wire::{Budgets, Options, ReplyTo, Request, TraceRecord};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
@@ -292,7 +292,7 @@ impl Handling {
     /// The handler sends a message after which more may follow. What has to wait is returned.
     pub(crate) fn send(self: &Arc<Self>, message: Sending) -> Result<Option<Delivery>, SendError> {
         let released = self.release(message)?;
-        Ok(self.dispatch(released))
+        Ok(self.dispatch_both(released))
     }
 
     /// Like `send`, but fails where that would wait.
@@ -301,7 +301,7 @@ impl Handling {
             return Err(SendError::Full);
         }
         let released = self.release(message)?;
-        self.dispatch_later(released);
+        drop(self.dispatch_both(released));
         Ok(())
     }
 
@@ -321,9 +321,9 @@ impl Handling {
         let released = match message {
             Sending::Answer(payload) => state.server.respond(payload, record),
             Sending::Onward(to, payload) if self.gathered => {
-                let before = [state.server.delegate(to, payload), None];
+                let before = state.server.delegate(to, payload);
                 drop(state);
-                let before = self.dispatch(before);
+                let before = before.and_then(|outbound| self.dispatch_one(outbound));
                 let last = self.finish_gathered(self.lock(), record);
                 return Ok(before.or(last));
             }
@@ -346,8 +346,8 @@ impl Handling {
 
     /// The message held back leaves now. What has to wait is returned.
     pub(crate) fn flush(self: &Arc<Self>) -> Option<Delivery> {
-        let released = [self.lock().server.flush(), None];
-        self.dispatch(released)
+        let released = self.lock().server.flush();
+        self.dispatch_one(released?)
     }
 
     /// The handler ends the request with a status.
@@ -372,7 +372,7 @@ impl Handling {
         drop(state);
         self.endpoint.meters.statuses_sent.add();
         tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
-        self.dispatch_later([Some(released), None]);
+        drop(self.dispatch_one(released));
     }
 
     /// A budget is used up: the request ends here and now, with a status (PROTOCOL-NOTES 11). Its handler is not cancelled:
@@ -393,7 +393,7 @@ impl Handling {
         meters.statuses_sent.add();
         meters.budgets_exhausted.add();
         tracing::debug!(call = %self.call, request = %self.id, %status, "a budget is used up");
-        self.dispatch_later(released);
+        drop(self.dispatch(released));
         SendError::Exhausted(exhausted)
     }
 
@@ -501,7 +501,7 @@ impl Handling {
         }
         let released = state.server.finish(record);
         drop(state);
-        self.dispatch_later([Some(released), None]);
+        drop(self.dispatch_one(released));
     }
 
     /// The handler has let the request end after a refusal that it should not have ignored; what it sent before stays sent.
@@ -514,10 +514,13 @@ impl Handling {
         drop(state);
         self.endpoint.meters.statuses_sent.add();
         tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a refusal");
-        self.dispatch_later(released);
+        drop(self.dispatch(released));
     }
 
-    fn release(self: &Arc<Self>, message: Sending) -> Result<Released<Destination>, SendError> {
+    fn release(
+        self: &Arc<Self>,
+        message: Sending,
+    ) -> Result<[Option<Outbound<Destination>>; 2], SendError> {
         message
             .check(self)
             .inspect_err(|error| self.note_refused(error, false))?;
@@ -774,9 +777,7 @@ impl Handling {
             _ => {
                 let released = state.server.flush();
                 drop(state);
-                if released.is_some() {
-                    self.dispatch_later([released, None]);
-                }
+                drop(released.and_then(|outbound| self.dispatch_one(outbound)));
             }
         }
     }

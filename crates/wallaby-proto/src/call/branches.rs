@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::call::initiator::Arrival;
 use crate::id::{Path, PathHasher, Token};
 use crate::manifest::Facts;
+use crate::rare::Rare;
 use crate::wire::Response;
 
 /// Below this many branches a scan beats a map.
@@ -25,7 +26,7 @@ pub(super) struct Branch {
     /// The highest hop that was heard of.
     pub(super) hop: u32,
     /// Responses that are statuses: its last, and those in place of answers that were too large.
-    statuses: Option<Box<Received>>,
+    statuses: Rare<Received>,
     /// It has changed since the call's watch last looked at it.
     pub(super) changed: bool,
     /// Its request certainly did not reach its server.
@@ -44,7 +45,7 @@ impl Branch {
             facts: None,
             received: Received::default(),
             hop: 0,
-            statuses: None,
+            statuses: Rare::NONE,
             changed: false,
             undelivered: false,
             lost: false,
@@ -71,7 +72,7 @@ impl Branch {
 
     /// Whether this response has arrived and is a status.
     pub(super) fn has_status(&self, index: u32) -> bool {
-        let statuses = self.statuses.as_ref();
+        let statuses = self.statuses.get();
         statuses.is_some_and(|statuses| statuses.has(index))
     }
 
@@ -96,19 +97,29 @@ type Runs = BTreeMap<u32, u32>;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Received {
     below: u32,
-    /// Boxed, as it is small where there is none, as almost always.
-    ahead: Option<Box<Runs>>,
+    ahead: Rare<Runs>,
     pub(super) count: u32,
 }
 
 impl Received {
     /// Notes response `index`, which is less than `u32::MAX`; `false` if it had arrived before.
+    #[inline]
     pub(super) fn insert(&mut self, index: u32) -> bool {
+        let in_order = index == self.below && !self.ahead.is_some();
+        if in_order {
+            self.count += 1;
+            self.below += 1;
+        }
+        in_order || self.insert_out_of_order(index)
+    }
+
+    #[inline(never)]
+    fn insert_out_of_order(&mut self, index: u32) -> bool {
         if self.has(index) {
             return false;
         }
         self.count += 1;
-        let ahead = self.ahead.as_mut();
+        let ahead = self.ahead.get_mut();
         let end = ahead.and_then(|ahead| ahead.remove(&(index + 1)));
         let end = end.unwrap_or(index + 1);
         if index == self.below {
@@ -150,23 +161,30 @@ impl Received {
 
     /// The end of the run that has this number, if it has arrived ahead of others.
     fn end_of_run(&self, index: u32) -> Option<u32> {
-        let (_, &end) = self.ahead.as_ref()?.range(..=index).next_back()?;
+        let (_, &end) = self.ahead.get()?.range(..=index).next_back()?;
         (index < end).then_some(end)
     }
 
     /// One more than the highest index that has arrived.
+    #[inline]
     pub(super) fn bound(&self) -> u32 {
-        let ahead = self.ahead.as_ref();
-        let last = ahead.and_then(|ahead| ahead.last_key_value());
-        last.map_or(self.below, |run| *run.1)
+        match self.ahead.get() {
+            None => self.below,
+            Some(ahead) => last_end(ahead).unwrap_or(self.below),
+        }
     }
+}
+
+#[inline(never)]
+fn last_end(runs: &Runs) -> Option<u32> {
+    runs.last_key_value().map(|(_, end)| *end)
 }
 
 /// All branches of a call. The first is kept inline: most calls have no other.
 #[derive(Debug, Default)]
 pub(super) struct Branches {
     first: Option<Branch>,
-    rest: Option<Box<Rest>>,
+    rest: Rare<Rest>,
 }
 
 /// All but the first.
@@ -187,35 +205,40 @@ impl std::fmt::Debug for PathHasher {
 
 impl Branches {
     pub(super) fn len(&self) -> u32 {
-        let more = self.rest.as_ref().map_or(0, |rest| rest.branches.len());
+        let more = self.rest.get().map_or(0, |rest| rest.branches.len());
         u32::from(self.first.is_some()) + more as u32
     }
 
+    #[inline]
     pub(super) fn find(&self, path: &Path) -> Option<u32> {
         if self.first.as_ref().is_some_and(|first| first.path == *path) {
             return Some(0);
         }
-        self.rest.as_ref()?.find(path)
+        self.rest.get()?.find(path)
     }
 
     /// Adds a branch that is not there yet and returns its position. Paths are hashed under the call's token, so that no
     /// peer can make them collide.
+    #[inline]
     pub(super) fn add(&mut self, path: Path, token: Token) -> u32 {
         if self.first.is_none() {
             self.first = Some(Branch::new(path));
             return 0;
         }
+        self.add_further(path, token)
+    }
+
+    #[inline(never)]
+    fn add_further(&mut self, path: Path, token: Token) -> u32 {
         self.rest.get_or_insert_default().add(path, token)
     }
 
     /// The branch at a position that [`Self::find`] or [`Self::add`] returned.
+    #[inline]
     pub(super) fn at(&mut self, position: u32) -> &mut Branch {
         match (position, &mut self.first) {
             (0, Some(first)) => first,
-            _ => {
-                let rest = self.rest.get_or_insert_default();
-                &mut rest.branches[position as usize - 1]
-            }
+            _ => self.rest.get_or_insert_default().at(position),
         }
     }
 
@@ -227,38 +250,39 @@ impl Branches {
     }
 
     /// The parent of a branch has become known.
-    #[inline]
+    #[inline(never)]
     pub(super) fn adopt(&mut self, position: u32) {
-        if let Some(adopted) = self.rest.as_mut().and_then(|rest| rest.adopted.as_mut()) {
+        if let Some(adopted) = self.rest.get_mut().and_then(|rest| rest.adopted.as_mut()) {
             adopted.push(position);
         }
     }
 
     pub(super) fn has_adopted(&self) -> bool {
-        let adopted = self.rest.as_ref().and_then(|rest| rest.adopted.as_ref());
+        let adopted = self.rest.get().and_then(|rest| rest.adopted.as_ref());
         adopted.is_some_and(|adopted| !adopted.is_empty())
     }
 
     /// Branches whose parents have become known since this was asked last.
     pub(super) fn take_adopted(&mut self) -> Vec<u32> {
-        let adopted = self.rest.as_mut().and_then(|rest| rest.adopted.as_mut());
+        let adopted = self.rest.get_mut().and_then(|rest| rest.adopted.as_mut());
         adopted.map(std::mem::take).unwrap_or_default()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Branch> {
-        let rest = self.rest.iter().flat_map(|rest| &rest.branches);
+        let rest = self.rest.get().into_iter().flat_map(|rest| &rest.branches);
         self.first.iter().chain(rest)
     }
 
     pub(super) fn get(&self, position: u32) -> Option<&Branch> {
         match position {
             0 => self.first.as_ref(),
-            _ => self.rest.as_ref()?.branches.get(position as usize - 1),
+            _ => self.rest.get()?.branches.get(position as usize - 1),
         }
     }
 }
 
 impl Rest {
+    #[inline(never)]
     fn find(&self, path: &Path) -> Option<u32> {
         match &self.index {
             Some(index) => index.get(path).copied(),
@@ -270,7 +294,10 @@ impl Rest {
         }
     }
 
-    #[inline(never)]
+    fn at(&mut self, position: u32) -> &mut Branch {
+        &mut self.branches[position as usize - 1]
+    }
+
     fn add(&mut self, path: Path, token: Token) -> u32 {
         self.branches.push(Branch::new(path));
         let position = self.branches.len() as u32;

@@ -10,6 +10,7 @@ use crate::call::branches::{Branch, Branches};
 use crate::call::census::{Census, Counts};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
+use crate::rare::Rare;
 use crate::wire::{Budgets, End, Progress, Response, TraceRecord};
 
 /// Most trace records that an initiator keeps of one call.
@@ -53,13 +54,9 @@ pub struct Initiator {
     received: u64,
     bytes: u64,
     statuses: u64,
-    #[expect(
-        clippy::box_collection,
-        reason = "small where there is none, as almost always"
-    )]
-    trace: Option<Box<Vec<TraceRecord>>>,
+    trace: Rare<Vec<TraceRecord>>,
     /// Branches that have changed, while somebody watches over the call.
-    changes: Option<Box<Changes>>,
+    changes: Rare<Changes>,
     /// Initial requests of it were sent again.
     executed_again: bool,
 }
@@ -177,8 +174,8 @@ impl Initiator {
             received: 0,
             bytes: 0,
             statuses: 0,
-            trace: None,
-            changes: None,
+            trace: Rare::NONE,
+            changes: Rare::NONE,
             executed_again: false,
         }
     }
@@ -264,7 +261,7 @@ impl Initiator {
 
     /// What the requests of a traced call reported.
     pub fn trace(&self) -> &[TraceRecord] {
-        self.trace.as_ref().map_or(&[], |trace| trace)
+        self.trace.get().map_or(&[], |trace| trace)
     }
 
     /// The next initial request's id; the caller sends it.
@@ -281,9 +278,10 @@ impl Initiator {
             !self.closed,
             "a closed call sends no further initial request"
         );
-        let path = Path::ROOT.child(self.roots, self.call, self.token);
+        let path = Path::initial(self.roots);
+        let position = self.find_or_add(path)?;
         // It has no facts yet (`Violation::NotSent`), so nothing else is expected with it.
-        self.expect_one(path, None, self.roots)?;
+        self.expect(position, None, self.roots);
         self.roots += 1;
         Ok(RequestId { path, hop: 0 })
     }
@@ -305,12 +303,7 @@ impl Initiator {
         if let Some(facts) = branch.facts
             && response.index >= facts.responses
         {
-            let (path, index, responses) = (branch.path, response.index, facts.responses);
-            return Err(Violation::UnexpectedResponse {
-                path,
-                index,
-                responses,
-            });
+            return Err(unexpected(branch, response.index, facts));
         }
         // A status ends a branch that may have used up all.
         if response.index >= limit && !(response.status && response.index == limit) {
@@ -345,7 +338,9 @@ impl Initiator {
             };
             self.learn(position, facts)?;
         }
-        self.handle_manifest(response.manifest)?;
+        if let Some(manifest) = &response.manifest {
+            self.handle_manifest(manifest)?;
+        }
         if let Some(options) = &response.options {
             self.branches.at(position).undelivered |= options.undelivered && response.status;
             self.handle_trace(&options.trace);
@@ -361,7 +356,9 @@ impl Initiator {
     pub fn handle_end(&mut self, end: &End) -> Result<(), Violation> {
         let position = self.branch(end.request)?;
         self.learn(position, end.facts)?;
-        self.handle_manifest(end.manifest)?;
+        if let Some(manifest) = &end.manifest {
+            self.handle_manifest(manifest)?;
+        }
         if let Some(options) = &end.options {
             self.handle_trace(&options.trace);
         }
@@ -385,7 +382,7 @@ impl Initiator {
         if self.changes.is_some() {
             return;
         }
-        self.changes = Some(Box::default());
+        self.changes.get_or_insert_default();
         let known = 0..self.branches.len();
         known.clone().for_each(|position| self.changed(position));
         for position in known {
@@ -397,7 +394,7 @@ impl Initiator {
 
     /// The position of a branch that has changed.
     pub(super) fn next_change(&mut self) -> Option<u32> {
-        let position = self.changes.as_mut()?.positions.pop()?;
+        let position = self.changes.get_mut()?.positions.pop()?;
         self.branches.at(position).changed = false;
         self.count(position);
         Some(position)
@@ -455,7 +452,9 @@ impl Initiator {
             if let Some(facts) = progress.facts {
                 self.learn(position, facts)?;
             }
-            self.handle_manifest(progress.manifest)?;
+            if let Some(manifest) = &progress.manifest {
+                self.handle_manifest(manifest)?;
+            }
         }
         Ok(position)
     }
@@ -501,7 +500,7 @@ impl Initiator {
             return Ok(());
         }
         self.count_all();
-        let census = self.changes.as_mut().and_then(|all| all.census.as_mut());
+        let census = self.changes.get_mut().and_then(|all| all.census.as_mut());
         let orphans = census.map(|census| census.take_orphans(&path));
         for child in orphans.into_iter().flatten() {
             let branch = self.branches.at(child);
@@ -518,10 +517,7 @@ impl Initiator {
     pub(super) fn discover(&mut self, parent: u32, index: u32) -> Result<u32, Violation> {
         let above = self.branches.at(parent).path;
         let path = above.child(index, self.call, self.token);
-        let position = match self.branches.find(&path) {
-            Some(position) => position,
-            None => self.add_branch(path)?,
-        };
+        let position = self.find_or_add(path)?;
         let branch = self.branches.at(position);
         branch.index = index;
         if branch.parent.replace(parent).is_none() {
@@ -541,12 +537,12 @@ impl Initiator {
     }
 
     fn census_mut(&mut self) -> Option<&mut Census> {
-        self.changes.as_mut()?.census.as_deref_mut()
+        self.changes.get_mut()?.census.as_deref_mut()
     }
 
     /// Counts what has changed; the first time, all there is.
     fn count_all(&mut self) {
-        let Some(changes) = &mut self.changes else {
+        let Some(changes) = self.changes.get_mut() else {
             return;
         };
         if changes.census.is_none() {
@@ -555,13 +551,13 @@ impl Initiator {
         }
         let positions = std::mem::take(&mut changes.positions);
         positions.iter().for_each(|position| self.count(*position));
-        if let Some(changes) = &mut self.changes {
+        if let Some(changes) = self.changes.get_mut() {
             changes.positions = positions;
         }
     }
 
     fn count(&mut self, position: u32) {
-        let census = self.changes.as_mut().and_then(|all| all.census.as_mut());
+        let census = self.changes.get_mut().and_then(|all| all.census.as_mut());
         let (Some(census), Some(branch)) = (census, self.branches.get(position)) else {
             return;
         };
@@ -570,10 +566,8 @@ impl Initiator {
         census.count(position, branch, parent.or_else(|| branch.path.parent()));
     }
 
-    fn handle_manifest(&mut self, manifest: Option<Manifest>) -> Result<(), Violation> {
-        let Some(manifest) = manifest else {
-            return Ok(());
-        };
+    #[inline(never)]
+    fn handle_manifest(&mut self, manifest: &Manifest) -> Result<(), Violation> {
         let position = self.branch(RequestId {
             path: manifest.owner,
             hop: 0,
@@ -581,6 +575,7 @@ impl Initiator {
         self.learn(position, manifest.facts)
     }
 
+    #[inline]
     fn count_response(&mut self, response: &Response) -> Result<(), Violation> {
         self.received += 1;
         self.statuses += u64::from(response.status);
@@ -605,11 +600,9 @@ impl Initiator {
     }
 
     /// The branch of this request, which may be heard of for the first time.
+    #[inline(always)]
     fn branch(&mut self, request: RequestId) -> Result<u32, Violation> {
-        let position = match self.branches.find(&request.path) {
-            Some(position) => position,
-            None => self.add_branch(request.path)?,
-        };
+        let position = self.find_or_add(request.path)?;
         let branch = self.branches.at(position);
         if request.hop > branch.hop {
             branch.hop = request.hop;
@@ -618,6 +611,15 @@ impl Initiator {
         Ok(position)
     }
 
+    #[inline]
+    fn find_or_add(&mut self, path: Path) -> Result<u32, Violation> {
+        match self.branches.find(&path) {
+            Some(position) => Ok(position),
+            None => self.add_branch(path),
+        }
+    }
+
+    #[inline(never)]
     fn add_branch(&mut self, path: Path) -> Result<u32, Violation> {
         if path.is_root() {
             return Err(Violation::NotSent { path }); // that is the initiator's own place
@@ -635,7 +637,14 @@ impl Initiator {
     /// Notes a change for the call's watch.
     #[inline]
     fn changed(&mut self, position: u32) {
-        if let Some(changes) = &mut self.changes {
+        if self.changes.is_some() {
+            self.note_changed(position);
+        }
+    }
+
+    #[inline(never)]
+    fn note_changed(&mut self, position: u32) {
+        if let Some(changes) = self.changes.get_mut() {
             let branch = self.branches.at(position);
             if !branch.changed {
                 branch.changed = true;
@@ -645,32 +654,18 @@ impl Initiator {
     }
 
     /// The facts of a branch became known, perhaps again.
+    #[inline(always)]
     fn learn(&mut self, position: u32, facts: Facts) -> Result<(), Violation> {
         let limit = self.budgets().requests;
         let branch = self.branches.at(position);
         if let Some(before) = branch.facts {
-            let path = branch.path;
-            return if before == facts {
-                Ok(())
-            } else {
-                Err(Violation::ConflictingFacts {
-                    path,
-                    before,
-                    now: facts,
-                })
-            };
+            return told_again(branch, before, facts);
         }
         if !branch.expected && branch.path.parent() == Some(Path::ROOT) {
             return Err(Violation::NotSent { path: branch.path });
         }
         if branch.received.bound() > facts.responses {
-            let (path, index, responses) =
-                (branch.path, branch.received.bound() - 1, facts.responses);
-            return Err(Violation::UnexpectedResponse {
-                path,
-                index,
-                responses,
-            });
+            return Err(unexpected(branch, branch.received.bound() - 1, facts));
         }
         if facts.requests >= limit {
             return Err(Violation::TooManyRequests { limit });
@@ -695,6 +690,7 @@ impl Initiator {
 
     /// A branch of a watched call has ended, though nothing says yet that it is expected: a branch above it still runs. Its
     /// children exist all the same, and may run for long: they must be found.
+    #[inline(never)]
     fn discover_children(&mut self, position: u32) -> Result<(), Violation> {
         let branch = self.branches.at(position);
         let requests = match branch.facts {
@@ -708,6 +704,7 @@ impl Initiator {
     }
 
     /// Walks down from a branch that is expected, as far as facts are known.
+    #[inline(never)]
     fn expect_children(&mut self, position: u32) -> Result<(), Violation> {
         if self
             .branches
@@ -746,13 +743,16 @@ impl Initiator {
         parent: Option<u32>,
         index: u32,
     ) -> Result<u32, Violation> {
-        let position = match self.branches.find(&path) {
-            Some(position) => position,
-            None => self.add_branch(path)?,
-        };
+        let position = self.find_or_add(path)?;
+        self.expect(position, parent, index);
+        Ok(position)
+    }
+
+    #[inline(always)]
+    fn expect(&mut self, position: u32, parent: Option<u32>, index: u32) {
         let branch = self.branches.at(position);
         if branch.expected && branch.parent == parent {
-            return Ok(position); // its parent was executed again
+            return; // its parent was executed again
         }
         debug_assert!(
             !branch.expected,
@@ -771,6 +771,24 @@ impl Initiator {
             self.branches.adopt(position);
         }
         self.changed(position);
-        Ok(position)
     }
+}
+
+#[cold]
+fn unexpected(branch: &Branch, index: u32, facts: Facts) -> Violation {
+    Violation::UnexpectedResponse {
+        path: branch.path,
+        index,
+        responses: facts.responses,
+    }
+}
+
+/// The facts of a branch are stated twice: they must not differ.
+#[cold]
+fn told_again(branch: &Branch, before: Facts, now: Facts) -> Result<(), Violation> {
+    if before == now {
+        return Ok(());
+    }
+    let path = branch.path;
+    Err(Violation::ConflictingFacts { path, before, now })
 }

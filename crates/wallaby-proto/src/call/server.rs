@@ -15,6 +15,8 @@
 //! Where the call's budgets are stated, they are split here (see [`crate::call::allowance`]): the driver asks before each
 //! answer and each delegation whether it is within them, and ends a request that is not with a status.
 
+use std::iter::{self, Chain, Once};
+use std::option;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -105,8 +107,25 @@ pub struct Inherited {
     pub options: Option<Box<Options>>,
 }
 
-/// The messages of an operation, in order: at most the one held back before and the new one.
-pub type Released<T> = [Option<Outbound<T>>; 2];
+/// The messages of an operation that ends a request.
+#[derive(Debug, PartialEq)]
+pub struct Released<T> {
+    /// The one held back before; it leaves first. Boxed, since messages are large and most requests send a single one.
+    pub before: Option<Box<Outbound<T>>>,
+    /// The last one.
+    pub last: Outbound<T>,
+}
+
+/// In the order in which they leave.
+impl<T> IntoIterator for Released<T> {
+    type Item = Outbound<T>;
+    type IntoIter = Chain<option::IntoIter<Outbound<T>>, Once<Outbound<T>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        let before = self.before.map(|before| *before);
+        before.into_iter().chain(iter::once(self.last))
+    }
+}
 
 impl<T> Delegated<T> {
     /// The complete message for a server where the method has this name.
@@ -154,10 +173,14 @@ impl<T> Server<T> {
     /// The same at a server that lets no request use up more than `most`, whatever it states.
     #[inline]
     pub fn bounded(request: &mut Request, most: Option<&Budgets>) -> Self {
-        let (carried, allowance) = match (&mut request.options, most) {
-            (None, None) => (None, None),
-            (options, most) => stated(options.as_deref_mut(), most),
-        };
+        match (&request.options, most) {
+            (None, None) => Self::begin(request),
+            _ => Self::with_options(request, most),
+        }
+    }
+
+    #[inline]
+    fn begin(request: &Request) -> Self {
         Self {
             call: request.call,
             token: request.token,
@@ -167,14 +190,32 @@ impl<T> Server<T> {
             requests: 0,
             manifest: request.manifest,
             held: None,
-            traced: request.traced.then(|| carried.unwrap_or_default()),
-            allowance,
-            repeatable: request
-                .options
-                .as_ref()
-                .is_some_and(|options| options.repeatable),
+            traced: request.traced.then(Vec::new),
+            allowance: None,
+            repeatable: false,
             ended: false,
         }
+    }
+
+    /// Takes what the optional fields bring along: trace records, and what the request may use up, but no more than this
+    /// server's maximum.
+    #[inline(never)]
+    fn with_options(request: &mut Request, most: Option<&Budgets>) -> Self {
+        let mut server = Self::begin(request);
+        let mut given = most.copied();
+        if let Some(options) = &mut request.options {
+            let carried = std::mem::take(&mut options.trace);
+            if let Some(traced) = &mut server.traced {
+                *traced = carried;
+            }
+            server.repeatable = options.repeatable;
+            given = match (options.budgets, given) {
+                (Some(stated), Some(most)) => Some(stated.at_most(&most)),
+                (stated, most) => stated.or(most),
+            };
+        }
+        server.allowance = given.map(|given| Box::new(Allowance::new(given)));
+        server
     }
 
     /// The call.
@@ -267,8 +308,10 @@ impl<T> Server<T> {
     /// A budget is used up: what the handler has sent so far leaves, and a status ends the branch.
     #[cold]
     pub fn exhaust(&mut self, status: &Status, record: Option<TraceRecord>) -> Released<T> {
-        let before = self.flush();
-        [before, Some(self.fail(status, record))]
+        Released {
+            before: self.flush_before(),
+            last: self.fail(status, record),
+        }
     }
 
     // What a handler sends.
@@ -296,15 +339,21 @@ impl<T> Server<T> {
     }
 
     /// The last response. `record` is this hop's, in a traced call.
+    #[inline]
     pub fn respond(&mut self, payload: Bytes, record: Option<TraceRecord>) -> Released<T> {
-        let before = self.flush();
-        [before, Some(self.last_response(false, payload, record))]
+        Released {
+            before: self.flush_before(),
+            last: self.last_response(false, payload, record),
+        }
     }
 
     /// A request onward as the last act: a tail call.
+    #[inline]
     pub fn forward(&mut self, to: T, payload: Bytes, record: Option<TraceRecord>) -> Released<T> {
-        let before = self.flush();
-        [before, Some(self.last_request(to, payload, record))]
+        Released {
+            before: self.flush_before(),
+            last: self.last_request(to, payload, record),
+        }
     }
 
     /// The handler ended without a last message of its own.
@@ -318,8 +367,7 @@ impl<T> Server<T> {
             requests: self.requests,
             responses: self.responses,
         };
-        let (manifest, trace) = self.luggage(record);
-        let options = with_trace(trace);
+        let (manifest, options) = (self.manifest.take(), self.trace_options(record));
         Outbound::End(End {
             call: self.call,
             relays: 0,
@@ -338,6 +386,14 @@ impl<T> Server<T> {
         self.last_response(true, status.to_payload(), record)
     }
 
+    #[inline]
+    fn flush_before(&mut self) -> Option<Box<Outbound<T>>> {
+        match self.held {
+            None => None,
+            Some(_) => self.flush().map(Box::new),
+        }
+    }
+
     fn hold(&mut self, message: Held<T>) -> Option<Outbound<T>> {
         self.assert_open();
         if self.repeatable {
@@ -350,12 +406,15 @@ impl<T> Server<T> {
 
     /// Sends a message of which it is not known that it is the last.
     fn release(&mut self, message: Held<T>) -> Outbound<T> {
-        let (manifest, trace) = self.luggage(None);
+        let manifest = self.manifest.take();
         match message {
             Held::Response { status, payload } => {
-                self.response(status, payload, false, manifest, trace)
+                self.response(status, payload, false, manifest, None)
             }
-            Held::Request { to, payload } => self.child(to, payload, manifest, trace),
+            Held::Request { to, payload } => {
+                let id = self.child();
+                self.delegated(to, id, 0, payload, manifest, None)
+            }
         }
     }
 
@@ -367,7 +426,7 @@ impl<T> Server<T> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn last_response(
         &mut self,
         status: bool,
@@ -376,26 +435,33 @@ impl<T> Server<T> {
     ) -> Outbound<T> {
         self.assert_open();
         self.ended = true;
-        let (carried, trace) = self.luggage(record);
-        if self.requests == 0 {
-            return self.response(status, payload, true, carried, trace);
-        }
-        debug_assert!(carried.is_none(), "the first of two messages took it along");
-        let own = self.own_manifest(0, 1);
-        self.response(status, payload, false, Some(own), trace)
+        let last = self.requests == 0;
+        let carried = self.manifest.take();
+        debug_assert!(
+            last || carried.is_none(),
+            "the first of two messages took it along"
+        );
+        let manifest = if last {
+            carried
+        } else {
+            Some(self.own_manifest(0, 1))
+        };
+        self.response(status, payload, last, manifest, record)
     }
 
-    #[inline]
+    #[inline(always)]
     fn last_request(&mut self, to: T, payload: Bytes, record: Option<TraceRecord>) -> Outbound<T> {
         self.assert_open();
         self.ended = true;
-        let (carried, trace) = self.luggage(record);
-        if self.requests == 0 {
-            return self.continuation(to, payload, carried, trace);
-        }
-        debug_assert!(carried.is_none(), "the first of two messages took it along");
-        let own = self.own_manifest(1, 0);
-        self.child(to, payload, Some(own), trace)
+        let carried = self.manifest.take();
+        let (id, base, manifest) = if self.requests == 0 {
+            (self.continuation(), self.responses, carried)
+        } else {
+            debug_assert!(carried.is_none(), "the first of two messages took it along");
+            let own = self.own_manifest(1, 0);
+            (self.child(), 0, Some(own))
+        };
+        self.delegated(to, id, base, payload, manifest, record)
     }
 
     /// The share of the budgets that a request takes along: all that is left if it is the last message.
@@ -409,20 +475,22 @@ impl<T> Server<T> {
         }))
     }
 
-    /// What the next message takes along: the carried manifest and trace records, once, and this hop's record.
-    fn luggage(&mut self, record: Option<TraceRecord>) -> (Option<Manifest>, Vec<TraceRecord>) {
-        let trace = match &mut self.traced {
-            Some(records) => {
-                let mut trace = std::mem::take(records);
-                trace.extend(record);
-                // The newest records are worth most: they are what a slow tail of a long chain consists of.
-                let excess = trace.len().saturating_sub(MAX_TRACE_RECORDS);
-                trace.drain(..excess);
-                trace
-            }
+    /// What the next message of a traced call takes along: the records that were carried here, once, and this hop's.
+    #[inline]
+    fn take_trace(&mut self, record: Option<TraceRecord>) -> Vec<TraceRecord> {
+        match &mut self.traced {
             None => Vec::new(),
-        };
-        (self.manifest.take(), trace)
+            Some(carried) => with_record(std::mem::take(carried), record),
+        }
+    }
+
+    /// The same as the options of a message that has no others.
+    #[inline]
+    fn trace_options(&mut self, record: Option<TraceRecord>) -> Option<Box<Options>> {
+        match &mut self.traced {
+            None => None,
+            Some(carried) => only_trace(with_record(std::mem::take(carried), record)),
+        }
     }
 
     fn own_manifest(&self, more_requests: u32, more_responses: u32) -> Manifest {
@@ -436,13 +504,14 @@ impl<T> Server<T> {
         }
     }
 
+    #[inline]
     fn response(
         &mut self,
         status: bool,
         payload: Bytes,
         last: bool,
         manifest: Option<Manifest>,
-        trace: Vec<TraceRecord>,
+        record: Option<TraceRecord>,
     ) -> Outbound<T> {
         let index = self.responses;
         self.responses += 1;
@@ -456,40 +525,27 @@ impl<T> Server<T> {
             manifest,
             status,
             compressed: false,
-            options: with_trace(trace),
+            options: self.trace_options(record),
             payload,
         })
     }
 
-    fn child(
-        &mut self,
-        to: T,
-        payload: Bytes,
-        manifest: Option<Manifest>,
-        trace: Vec<TraceRecord>,
-    ) -> Outbound<T> {
+    /// The next delegation that begins a branch of its own.
+    fn child(&mut self) -> RequestId {
         let path = self.id.path.child(self.requests, self.call, self.token);
         self.requests += 1;
-        let id = RequestId { path, hop: 0 };
-        self.delegated(to, id, 0, payload, manifest, trace)
+        RequestId { path, hop: 0 }
     }
 
     /// The only delegation, as the last message: the branch goes on, one hop further (PROTOCOL-NOTES 1).
-    fn continuation(
-        &mut self,
-        to: T,
-        payload: Bytes,
-        manifest: Option<Manifest>,
-        trace: Vec<TraceRecord>,
-    ) -> Outbound<T> {
-        let id = RequestId {
+    fn continuation(&self) -> RequestId {
+        RequestId {
             path: self.id.path,
             hop: self.id.hop.saturating_add(1),
-        };
-        let base = self.responses;
-        self.delegated(to, id, base, payload, manifest, trace)
+        }
     }
 
+    #[inline(always)]
     fn delegated(
         &mut self,
         to: T,
@@ -497,7 +553,7 @@ impl<T> Server<T> {
         base: u32,
         payload: Bytes,
         manifest: Option<Manifest>,
-        trace: Vec<TraceRecord>,
+        record: Option<TraceRecord>,
     ) -> Outbound<T> {
         let (depth, traced) = (self.depth.saturating_add(1), self.is_traced());
         let budgets = match &self.allowance {
@@ -511,7 +567,7 @@ impl<T> Server<T> {
             base,
             manifest,
             traced,
-            trace,
+            trace: self.take_trace(record),
             budgets,
             payload,
         })
@@ -520,22 +576,6 @@ impl<T> Server<T> {
     fn assert_open(&self) {
         assert!(!self.ended, "a request that has ended sends nothing");
     }
-}
-
-/// What the optional fields of a request bring along: trace records, and what it may use up, but no more than this server's
-/// maximum.
-#[inline(never)]
-fn stated(
-    options: Option<&mut Options>,
-    most: Option<&Budgets>,
-) -> (Option<Vec<TraceRecord>>, Option<Box<Allowance>>) {
-    let given = match (options.as_ref().and_then(|options| options.budgets), most) {
-        (None, most) => most.copied(),
-        (Some(given), None) => Some(given),
-        (Some(given), Some(most)) => Some(given.at_most(most)),
-    };
-    let carried = options.map(|options| std::mem::take(&mut options.trace));
-    (carried, given.map(|given| Box::new(Allowance::new(given))))
 }
 
 #[cold]
@@ -553,7 +593,17 @@ impl From<Exhausted> for Status {
     }
 }
 
-fn with_trace(trace: Vec<TraceRecord>) -> Option<Box<Options>> {
+#[cold]
+fn with_record(mut carried: Vec<TraceRecord>, record: Option<TraceRecord>) -> Vec<TraceRecord> {
+    carried.extend(record);
+    // The newest records are worth most: they are what a slow tail of a long chain consists of.
+    let excess = carried.len().saturating_sub(MAX_TRACE_RECORDS);
+    carried.drain(..excess);
+    carried
+}
+
+#[cold]
+fn only_trace(trace: Vec<TraceRecord>) -> Option<Box<Options>> {
     (!trace.is_empty()).then(|| {
         Box::new(Options {
             trace,

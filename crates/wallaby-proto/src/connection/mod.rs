@@ -84,6 +84,12 @@ pub struct Connection {
     /// The same of the peer's, as it arrived.
     last_received: u64,
     request_window: i64,
+    /// Most that a request costs of the peer's window.
+    highest_cost: u64,
+    /// The same of this side's.
+    highest_own_cost: u64,
+    /// Longest payload that both sides take.
+    longest: u64,
     call_windows: CallWindows,
     request_grants: Grants,
     parts_grants: Grants,
@@ -272,6 +278,9 @@ impl Connection {
             last_sent: 0,
             last_received: 0,
             request_window: 0,
+            highest_cost: 0,
+            highest_own_cost: highest_cost(limits.requests),
+            longest: 0,
             call_windows: CallWindows::default(),
             request_grants: Grants::new(limits.requests / 2),
             parts_grants: Grants::new(PARTS_GRANT.min(limits.parts)),
@@ -319,8 +328,7 @@ impl Connection {
         let number = self.check_request(request, method)?;
         let has_body = request.options.is_some() && self.name_body(request)?;
         request.method = MethodRef::Number(number);
-        let window = self.peer.as_ref().map_or(0, |peer| peer.limits.requests);
-        let cost = request_cost(request.payload.len(), window);
+        let cost = request_cost(request.payload.len(), self.highest_cost);
         self.request_window -= cost as i64;
         let quiet = self.pace.quiet();
         let in_parts = self.send(kind::REQUEST, &request.payload, |out, link| {
@@ -536,10 +544,8 @@ impl Connection {
 
     /// A request that came over this connection has left the queue for its handler, or was refused.
     pub fn grant_request(&mut self, payload: usize) {
-        if let Some(bytes) = self
-            .request_grants
-            .add(request_cost(payload, self.me.limits.requests))
-        {
+        let cost = request_cost(payload, self.highest_own_cost);
+        if let Some(bytes) = self.request_grants.add(cost) {
             put_credit(&mut self.output, REQUESTS, bytes);
         }
     }
@@ -752,7 +758,8 @@ impl Connection {
                     previous: self.last_received,
                     ..link
                 };
-                let mut request = Request::read_header(&mut reader, link)?;
+                let mut request = Request::blank(link.sender);
+                request.read_header(&mut reader, link)?;
                 self.check_method(request.method)?;
                 if request.reply_to == ReplyTo::Peer {
                     self.last_received = request.call.sequence;
@@ -857,6 +864,8 @@ impl Connection {
             return Err(ConnectionError::WrongNode { expected, found });
         }
         self.request_window = peer.limits.requests.min(i64::MAX as u64) as i64;
+        self.highest_cost = highest_cost(peer.limits.requests);
+        self.longest = peer.limits.message.min(self.me.limits.message);
         self.pace.open(peer.limits.parts);
         let peer = Arc::new(peer);
         self.peer = Some(Arc::clone(&peer));
@@ -1031,11 +1040,10 @@ impl Connection {
     }
 
     fn check_size(&self, payload: usize) -> Result<(), Refusal> {
-        let Some(peer) = &self.peer else {
+        if self.peer.is_none() {
             return Err(Refusal::NotOpen);
-        };
-        let size = payload as u64;
-        let limit = peer.limits.message.min(self.me.limits.message);
+        }
+        let (size, limit) = (payload as u64, self.longest);
         if size > limit {
             Err(Refusal::TooLarge { size, limit })
         } else {
@@ -1086,10 +1094,15 @@ impl Connection {
 const REQUESTS: u8 = 0;
 const PARTS: u8 = 1;
 
-/// What a request costs of a window of this size. One that travels in parts costs at most an eighth of it, so that small
-/// requests are not kept back while large ones are under way. Both sides reckon so.
-fn request_cost(payload: usize, window: u64) -> u64 {
-    (payload as u64).min((window / 8).max(MAX_FRAME as u64)) + MESSAGE_COST
+/// What a request costs of a window of which none costs more than `highest`. Both sides reckon so.
+fn request_cost(payload: usize, highest: u64) -> u64 {
+    (payload as u64).min(highest) + MESSAGE_COST
+}
+
+/// Most that the payload of a request costs of a window of this size. One that travels in parts costs at most an eighth of
+/// it, so that small requests are not kept back while large ones are under way.
+fn highest_cost(window: u64) -> u64 {
+    (window / 8).max(MAX_FRAME as u64)
 }
 
 const ASK: u8 = 0;
@@ -1116,6 +1129,7 @@ fn take_body(input: &mut BytesMut, len: usize) -> Bytes {
 }
 
 /// Takes the next frame off `input`: a header of this length and a payload, which stays where it is in memory.
+#[inline(always)]
 fn take_payload(input: &mut BytesMut, header: usize, len: usize) -> Bytes {
     if header == len {
         input.advance(FRAME_HEADER + len);

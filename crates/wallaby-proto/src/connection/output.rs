@@ -46,9 +46,10 @@ impl Output {
     #[inline]
     pub(super) fn put_frame(&mut self, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len();
-        self.bytes.extend_from_slice(&[0, 0, 0, kind]);
+        self.bytes.extend_from_slice(&[0; FRAME_HEADER]);
         body(&mut self.bytes);
-        let [a, b, c, ..] = ((self.bytes.len() - start - FRAME_HEADER) as u32).to_le_bytes();
-        self.bytes[start..start + 3].copy_from_slice(&[a, b, c]);
+        let len = (self.bytes.len() - start - FRAME_HEADER) as u32;
+        let header = len | u32::from(kind) << 24;
+        self.bytes[start..start + FRAME_HEADER].copy_from_slice(&header.to_le_bytes());
     }
 }

@@ -195,7 +195,8 @@ impl Session {
                         events(Event::Method(number, method));
                     }
                 }
-                let mut request = Request::read_header(&mut reader, link)?;
+                let mut request = Request::blank(link.sender);
+                request.read_header(&mut reader, link)?;
                 if request.body().is_some() {
                     return Err(DecodeError::Malformed {
                         what: "request",

@@ -239,7 +239,8 @@ impl Message {
         let mut reader = Reader::new(&body);
         match kind {
             kind::REQUEST => {
-                let mut request = Request::read_header(&mut reader, link)?;
+                let mut request = Request::blank(link.sender);
+                request.read_header(&mut reader, link)?;
                 request.payload = body.slice(reader.position()..);
                 Ok(Self::Request(request))
             }

@@ -79,6 +79,8 @@ const HASHED: u64 = 1 << 8;
 const TRACED: u64 = 1 << 9;
 const COMPRESSED: u64 = 1 << 10;
 const KNOWN: u64 = (1 << 11) - 1;
+/// Those of fields that stand between token and method.
+const RARE: u64 = PLACE | BASE | MANIFEST | DEADLINE | OLDEST | OPTIONS | ADDRESS;
 
 impl Request {
     /// The number of the body that follows it.
@@ -113,6 +115,18 @@ impl Request {
             varint::put(out, self.call.sequence);
         }
         self.token.put(out);
+        if flags & RARE != 0 {
+            self.put_rare(out, flags);
+        }
+        match self.method {
+            MethodRef::Number(number) => varint::put(out, u64::from(number)),
+            MethodRef::Hash(hash) => out.put_u64(hash),
+        }
+    }
+
+    /// Appends what stands between token and method.
+    #[inline(never)]
+    fn put_rare(&self, out: &mut Vec<u8>, flags: u64) {
         if let ReplyTo::At(address) = &self.reply_to {
             address.put(out);
         }
@@ -136,111 +150,114 @@ impl Request {
         if let Some(options) = &self.options {
             options.put(out);
         }
-        match self.method {
-            MethodRef::Number(number) => varint::put(out, u64::from(number)),
-            MethodRef::Hash(hash) => out.put_u64(hash),
+    }
+
+    /// A request of this sender that says nothing yet.
+    #[inline]
+    pub(crate) fn blank(sender: NodeId) -> Self {
+        let call = CallId {
+            initiator: sender,
+            sequence: 0,
+        };
+        Self {
+            call,
+            token: Token::new(0),
+            id: RequestId::FIRST,
+            depth: 0,
+            base: 0,
+            reply_to: ReplyTo::Peer,
+            manifest: None,
+            deadline: None,
+            oldest: 0,
+            traced: false,
+            compressed: false,
+            options: None,
+            method: MethodRef::Number(0),
+            payload: Bytes::new(),
         }
     }
 
-    /// Reads everything but the payload. Inlined, so that the large value is built where it goes.
+    /// Reads everything but the payload into a blank request: a large value, which is filled where it is.
     #[inline(always)]
-    pub(crate) fn read_header(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+    pub(crate) fn read_header(
+        &mut self,
+        reader: &mut Reader<'_>,
+        link: Link,
+    ) -> Result<(), DecodeError> {
         let what = "request";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN)?;
-        let has = |flag: u64| flags & flag != 0;
-        if has(DIRECT) && has(ADDRESS) {
-            return Err(DecodeError::Malformed {
-                what,
-                why: "a reply address besides the sender's own",
-            });
+        if flags & (DIRECT | ADDRESS) == DIRECT | ADDRESS {
+            return Err(malformed("a reply address besides the sender's own"));
         }
-        let call = if has(DIRECT) {
+        if flags & DIRECT != 0 {
             let ahead = reader.signed("call")?;
-            CallId {
-                initiator: link.sender,
-                sequence: link.previous.wrapping_add_signed(ahead),
-            }
+            self.call.sequence = link.previous.wrapping_add_signed(ahead);
         } else {
-            CallId {
-                initiator: NodeId::read(reader)?,
-                sequence: reader.varint("call")?,
-            }
-        };
-        let token = Token::read(reader)?;
-        let reply_to = match (has(DIRECT), has(ADDRESS)) {
-            (true, _) => ReplyTo::Peer,
-            (false, true) => ReplyTo::At(Address::read(reader)?),
-            (false, false) => ReplyTo::Relay,
-        };
-        let (id, depth) = if has(PLACE) {
-            let path = Path::read(reader)?;
-            if path.is_root() {
-                return Err(DecodeError::Malformed {
-                    what,
-                    why: "the initiator's own place",
-                });
-            }
-            (
-                RequestId {
-                    path,
-                    hop: reader.u32(what)?,
-                },
-                reader.u32(what)?,
-            )
-        } else {
-            (RequestId::FIRST, 0)
-        };
-        let base = if has(BASE) { reader.u32(what)? } else { 0 };
-        if base > MAX_BASE {
-            return Err(DecodeError::Malformed {
-                what,
-                why: "a base that leaves no room for responses",
-            });
+            self.reply_to = ReplyTo::Relay;
+            self.call.initiator = NodeId::read(reader)?;
+            self.call.sequence = reader.varint("call")?;
         }
-        let manifest = if has(MANIFEST) {
-            Some(Manifest::read(reader, &id.path)?)
-        } else {
-            None
-        };
-        let deadline = if has(DEADLINE) {
-            Some(reader.duration(what)?)
-        } else {
-            None
-        };
-        let behind = if has(OLDEST) { reader.varint(what)? } else { 0 };
-        let oldest = call
-            .sequence
-            .checked_sub(behind)
-            .ok_or(DecodeError::Malformed {
-                what,
-                why: "an oldest call before the first",
-            })?;
-        let options = if has(OPTIONS) {
-            Some(Options::read_boxed(reader)?)
-        } else {
-            None
-        };
-        let method = if has(HASHED) {
+        self.token = Token::read(reader)?;
+        self.oldest = self.call.sequence;
+        self.traced = flags & TRACED != 0;
+        self.compressed = flags & COMPRESSED != 0;
+        if flags & RARE != 0 {
+            self.read_rare(reader, flags)?;
+        }
+        self.method = if flags & HASHED != 0 {
             MethodRef::Hash(u64::from_be_bytes(reader.array(what)?))
         } else {
             MethodRef::Number(reader.u32(what)?)
         };
-        Ok(Self {
-            call,
-            token,
-            id,
-            depth,
-            base,
-            reply_to,
-            manifest,
-            deadline,
-            oldest,
-            traced: has(TRACED),
-            compressed: has(COMPRESSED),
-            options,
-            method,
-            payload: Bytes::new(),
-        })
+        Ok(())
     }
+
+    /// Reads what stands between token and method.
+    #[inline(never)]
+    fn read_rare(&mut self, reader: &mut Reader<'_>, flags: u64) -> Result<(), DecodeError> {
+        let has = |flag: u64| flags & flag != 0;
+        if has(ADDRESS) {
+            self.reply_to = ReplyTo::At(Address::read(reader)?);
+        }
+        if has(PLACE) {
+            self.read_place(reader)?;
+        }
+        if has(BASE) {
+            self.base = reader.u32("request")?;
+            if self.base > MAX_BASE {
+                return Err(malformed("a base that leaves no room for responses"));
+            }
+        }
+        if has(MANIFEST) {
+            self.manifest = Some(Manifest::read(reader, &self.id.path)?);
+        }
+        if has(DEADLINE) {
+            self.deadline = Some(reader.duration("request")?);
+        }
+        if has(OLDEST) {
+            let oldest = self.oldest.checked_sub(reader.varint("request")?);
+            self.oldest = oldest.ok_or(malformed("an oldest call before the first"))?;
+        }
+        if has(OPTIONS) {
+            self.options = Some(Options::read_boxed(reader)?);
+        }
+        Ok(())
+    }
+
+    fn read_place(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        let path = Path::read(reader)?;
+        if path.is_root() {
+            return Err(malformed("the initiator's own place"));
+        }
+        let hop = reader.u32("request")?;
+        self.id = RequestId { path, hop };
+        self.depth = reader.u32("request")?;
+        Ok(())
+    }
+}
+
+fn malformed(why: &'static str) -> DecodeError {
+    let what = "request";
+    DecodeError::Malformed { what, why }
 }

@@ -66,6 +66,8 @@ const HOP: u64 = 1 << 7;
 const OPTIONS: u64 = 1 << 8;
 const COMPRESSED: u64 = 1 << 9;
 const KNOWN: u64 = (1 << 10) - 1;
+/// Those of fields behind the token.
+const BEHIND: u64 = PLACE | INDEX | MANIFEST | HOP | OPTIONS;
 const KNOWN_OF_END: u64 = KNOWN & !(INDEX | LAST | STATUS | COMPRESSED);
 
 fn when(condition: bool, flag: u64) -> u64 {
@@ -80,18 +82,7 @@ fn place_flags(call: CallId, token: Option<Token>, request: RequestId, link: Lin
         | when(request.hop > 0, HOP)
 }
 
-fn put_place(
-    out: &mut Vec<u8>,
-    call: CallId,
-    relays: u8,
-    token: Option<Token>,
-    request: RequestId,
-    link: Link,
-) {
-    put_destination(out, call, relays, link.receiver);
-    if let Some(token) = token {
-        token.put(out);
-    }
+fn put_place(out: &mut Vec<u8>, request: RequestId) {
     if request.path != Path::FIRST {
         request.path.put(out);
     }
@@ -143,7 +134,18 @@ impl Response {
             | when(self.options.is_some(), OPTIONS)
             | when(self.compressed, COMPRESSED);
         varint::put(out, flags);
-        put_place(out, self.call, self.relays, self.token, self.request, link);
+        put_destination(out, self.call, self.relays, link.receiver);
+        if let Some(token) = self.token {
+            token.put(out);
+        }
+        if flags & BEHIND != 0 {
+            self.put_behind(out);
+        }
+    }
+
+    #[inline(never)]
+    fn put_behind(&self, out: &mut Vec<u8>) {
+        put_place(out, self.request);
         if self.index > 0 {
             varint::put(out, u64::from(self.index));
         }
@@ -215,7 +217,11 @@ impl End {
             | when(self.manifest.is_some(), MANIFEST)
             | when(self.options.is_some(), OPTIONS);
         varint::put(out, flags);
-        put_place(out, self.call, self.relays, self.token, self.request, link);
+        put_destination(out, self.call, self.relays, link.receiver);
+        if let Some(token) = self.token {
+            token.put(out);
+        }
+        put_place(out, self.request);
         self.facts.put(out);
         if let Some(manifest) = &self.manifest {
             manifest.put(out, &self.request.path);

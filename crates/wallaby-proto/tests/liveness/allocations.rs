@@ -52,7 +52,7 @@ fn remembering_a_request_of_one_hop_allocates_nothing() {
             panic!("it is new")
         };
         let mut server: Server<()> = Server::new(&mut request);
-        for message in server.respond("hop".into(), None).into_iter().flatten() {
+        for message in server.respond("hop".into(), None) {
             let Outbound::Response(response) = message else {
                 panic!("a response")
             };

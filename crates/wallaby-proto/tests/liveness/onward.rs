@@ -27,7 +27,7 @@ fn forwarder() -> Shelf {
     let mut shelf = Shelf::new();
     let mut handled = shelf.accept(request(1, "0.2"));
     let sent = handled.server.forward(5, "five".into(), None);
-    shelf.release(handled.ticket, sent.into_iter().flatten(), 0);
+    shelf.release(handled.ticket, sent, 0);
     shelf.actions();
     shelf
 }

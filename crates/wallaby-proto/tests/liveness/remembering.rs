@@ -81,7 +81,7 @@ fn a_pong_tells_what_was_released() {
     );
     assert_eq!(told.idle, Some(Duration::ZERO));
     let sent = handled.server.respond("done".into(), None);
-    shelf.release(handled.ticket, sent.into_iter().flatten(), 0);
+    shelf.release(handled.ticket, sent, 0);
     let told = shelf.known(1, "0.1");
     assert!(told.finished && told.idle.is_none());
     assert_eq!(
@@ -107,15 +107,15 @@ fn a_pong_does_not_tell_that_a_branch_ended_with_a_status() {
     assert_eq!((told.facts, told.count, told.finished), (None, 1, true));
     // The same if one took the place of its last answer.
     let mut handled = shelf.accept(request(2, "0"));
-    let sent: Vec<_> = handled.server.respond("large".into(), None).into();
-    let status = sent.iter().flatten().find_map(|outbound| match outbound {
+    let sent = handled.server.respond("large".into(), None);
+    let status = match &sent.last {
         Outbound::Response(response) => Some(Response {
             status: true,
             ..response.clone()
         }),
         _ => None,
-    });
-    shelf.release(handled.ticket, sent.into_iter().flatten(), 0);
+    };
+    shelf.release(handled.ticket, sent, 0);
     assert!(shelf.known(2, "0").facts.is_some());
     let status = status.expect("it answers");
     shelf.records.response_replaced(handled.ticket, &status);
@@ -132,13 +132,7 @@ fn a_pong_tells_where_a_branch_went_on() {
     ]
     .into_iter()
     .flatten()
-    .chain(
-        handled
-            .server
-            .forward(3, Bytes::new(), None)
-            .into_iter()
-            .flatten(),
-    )
+    .chain(handled.server.forward(3, Bytes::new(), None))
     .collect();
     shelf.release(handled.ticket, sent, 0);
     let told = shelf.known(1, "0");
@@ -195,12 +189,7 @@ fn output_is_being_written_until_its_mark() {
 fn output_without_a_place_is_being_written() {
     let mut shelf = Shelf::new();
     let mut handled = shelf.accept(request(1, "0"));
-    for message in handled
-        .server
-        .respond("late".into(), None)
-        .into_iter()
-        .flatten()
-    {
+    for message in handled.server.respond("late".into(), None) {
         let Outbound::Response(response) = message else {
             panic!("a response")
         };
@@ -434,13 +423,7 @@ fn missing_responses_are_sent_again() {
         .into_iter()
         .chain(handled.server.flush());
     let sent: Vec<_> = sent
-        .chain(
-            handled
-                .server
-                .respond("two".into(), None)
-                .into_iter()
-                .flatten(),
-        )
+        .chain(handled.server.respond("two".into(), None))
         .collect();
     shelf.release(handled.ticket, sent, 1);
     let missing = |indexes: &[u32]| Ping {
@@ -657,12 +640,12 @@ fn a_status_in_place_of_a_response_is_what_is_sent_again() {
     for len in [0, 100, 100_000] {
         let mut shelf = Shelf::new();
         let mut handled = shelf.accept(request(1, "0"));
-        let sent: Vec<_> = handled.server.respond(vec![7; len].into(), None).into();
-        let released = sent.iter().flatten().find_map(|outbound| match outbound {
+        let sent = handled.server.respond(vec![7; len].into(), None);
+        let released = match &sent.last {
             Outbound::Response(response) => Some(response.clone()),
             _ => None,
-        });
-        shelf.release(handled.ticket, sent.into_iter().flatten(), 1);
+        };
+        shelf.release(handled.ticket, sent, 1);
         let status = Response {
             status: true,
             payload: Status::new(Code::ResourceExhausted, "too large").to_payload(),
@@ -740,7 +723,7 @@ fn delegations_of_calls_that_are_over_are_not_sent() {
         let mut shelf = Shelf::new();
         let mut handled = shelf.accept(request(1, "0"));
         let sent = handled.server.forward(2, Bytes::new(), None);
-        for message in sent.into_iter().flatten() {
+        for message in sent {
             let Outbound::Request(delegated) = message else {
                 panic!("a delegation")
             };

@@ -161,7 +161,7 @@ impl Shelf {
     pub(crate) fn answer(&mut self, request: Request, mark: u64) -> Handled {
         let mut handled = self.accept(request);
         let sent = handled.server.respond("answer".into(), None);
-        self.release(handled.ticket, sent.into_iter().flatten(), mark);
+        self.release(handled.ticket, sent, mark);
         handled
     }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use wallaby_proto::call::allowance::{Budget, Exhausted};
 use wallaby_proto::call::initiator::Initiator;
-use wallaby_proto::call::server::{Inherited, Outbound, Released, Server};
+use wallaby_proto::call::server::{Inherited, Outbound, Server};
 use wallaby_proto::wire::{Budgets, MethodRef, Options, ReplyTo, Request};
 use wallaby_proto::{Code, RequestId, Status};
 
@@ -110,24 +110,24 @@ fn handle(
             Act::Delegate | Act::Forward => server.afford_request(),
             Act::Flush | Act::Announce(_) => Ok(()),
         };
-        let released: Released<()> = match (afforded, act) {
+        match (afforded, act) {
             (Err(error), _) => {
                 exhausted.push(error);
-                server.exhaust(&error.into(), None)
+                sent.extend(server.exhaust(&error.into(), None));
             }
-            (Ok(()), Act::Reply(size)) => [server.reply(vec![0; size].into()), None],
-            (Ok(()), Act::Delegate) => [server.delegate((), Bytes::new()), None],
-            (Ok(()), Act::Flush) => [server.flush(), None],
+            (Ok(()), Act::Reply(size)) => sent.extend(server.reply(vec![0; size].into())),
+            (Ok(()), Act::Delegate) => sent.extend(server.delegate((), Bytes::new())),
+            (Ok(()), Act::Flush) => sent.extend(server.flush()),
             (Ok(()), Act::Announce(times)) => {
                 if let Some(allowance) = server.allowance_mut() {
                     allowance.announce(times);
                 }
-                [None, None]
             }
-            (Ok(()), Act::Respond(size)) => server.respond(vec![0; size].into(), None),
-            (Ok(()), Act::Forward) => server.forward((), Bytes::new(), None),
-        };
-        sent.extend(released.into_iter().flatten());
+            (Ok(()), Act::Respond(size)) => {
+                sent.extend(server.respond(vec![0; size].into(), None));
+            }
+            (Ok(()), Act::Forward) => sent.extend(server.forward((), Bytes::new(), None)),
+        }
         if server.has_ended() {
             return sent;
         }
@@ -276,7 +276,7 @@ fn a_request_without_budgets_hands_none_on() {
     let mut first = request(0);
     let mut server: Server<()> = Server::new(&mut first);
     server.afford_request().expect("nothing is stated");
-    let [None, Some(Outbound::Request(delegated))] = server.forward((), Bytes::new(), None) else {
+    let Outbound::Request(delegated) = server.forward((), Bytes::new(), None).last else {
         panic!("a tail call is one message")
     };
     assert_eq!(delegated.budgets, None);

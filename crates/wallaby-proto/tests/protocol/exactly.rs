@@ -358,6 +358,19 @@ fn only_a_request_that_is_held_back_is_flushed_before_the_end() {
 }
 
 #[test]
+fn what_was_held_back_leaves_before_the_last_message() {
+    let mut server = server(None);
+    assert!(server.reply("first".into()).is_none());
+    let released = server.respond("last".into(), None);
+    let sent = released.into_iter().map(|message| match message {
+        Outbound::Response(response) => (response.index, response.payload),
+        other => panic!("{other:?}"),
+    });
+    let expected = [(0, "first".into()), (1, "last".into())];
+    assert_eq!(sent.collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn a_server_tells_what_is_left_and_what_was_announced() {
     assert!(server(None).allowance().is_none());
     let budgets = Budgets {

@@ -160,12 +160,12 @@ pub(super) fn serve(
         (_, [child]) if !node.answers => sent.extend(server.forward(*child, payload, None)),
         (_, children) => {
             if node.answers {
-                sent.push(server.reply(payload.clone()));
+                sent.extend(server.reply(payload.clone()));
             }
             for &child in children {
-                sent.push(server.delegate(child, payload.clone()));
+                sent.extend(server.delegate(child, payload.clone()));
             }
-            sent.push(Some(server.finish(None)));
+            sent.push(server.finish(None));
         }
     }
     let letter = |outbound| {
@@ -197,7 +197,7 @@ pub(super) fn serve(
             }
         })
     };
-    sent.into_iter().flatten().map(letter).collect()
+    sent.into_iter().map(letter).collect()
 }
 
 /// The bytes that a message takes up on a wire, all headers included.

@@ -547,8 +547,11 @@ impl Node {
 
     fn end(&mut self, job: &mut Job, context: &mut Context<'_>) {
         let call = mark_of(job.server.call());
-        let [before, last] = match job.finale.take() {
-            None | Some(Finale::Return) => [None, Some(job.server.finish(None))],
+        let released = match job.finale.take() {
+            None | Some(Finale::Return) => {
+                let last = Some(job.server.finish(None));
+                return self.release(job, last, true, context);
+            }
             Some(Finale::Respond(answer)) => job.server.respond(answer.to_payload(call), None),
             Some(Finale::Forward(hop)) => {
                 let to = (hop.server, hop.task.number);
@@ -563,8 +566,9 @@ impl Node {
                 return self.fail(job, &Status::new(Code::Panicked, "as planned"), context);
             }
         };
+        let before = released.before.map(|before| *before);
         self.release(job, before, false, context);
-        self.release(job, last, true, context);
+        self.release(job, Some(released.last), true, context);
     }
 
     fn fail(&mut self, job: &mut Job, status: &Status, context: &mut Context<'_>) {

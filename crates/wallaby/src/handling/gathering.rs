@@ -30,7 +30,7 @@ impl Handling {
         let before = state.server.flush_request();
         let released = [before, Some(state.server.finish(record))];
         drop(state);
-        self.dispatch(released)
+        self.dispatch_both(released)
     }
 
     /// It was stopped: nobody waits for more.

@@ -39,7 +39,8 @@ impl Handling {
         drop(state);
         match (refused, released) {
             (Some(why), Some(Outbound::Request(delegated))) => self.refuse_onward(delegated, why),
-            (_, released) => self.dispatch_later([released, None]),
+            (_, Some(released)) => drop(self.dispatch_one(released)),
+            (_, None) => {}
         }
     }
 

@@ -135,6 +135,17 @@ fn is_counted(response: &Response) -> bool {
     !response.last || response.index > 0 || response.payload.len() > SMALL
 }
 
+/// Ready when both are.
+fn in_order(before: Option<Delivery>, last: Option<Delivery>) -> Option<Delivery> {
+    match (before, last) {
+        (Some(before), Some(last)) => Some(Box::pin(async {
+            before.await;
+            last.await;
+        })),
+        (before, last) => before.or(last),
+    }
+}
+
 impl Handling {
     /// Waits until no earlier message of the same kind waits, or the request is stopped. So little waits and order is
     /// kept; and a handler that gives up waiting does so before its message has a number.
@@ -163,19 +174,27 @@ impl Handling {
 
     /// Sends at once what can be sent; the rest leaves in order, and can be waited for.
     pub(super) fn dispatch(self: &Arc<Self>, released: Released<Destination>) -> Option<Delivery> {
+        let before = released.before;
+        let before = before.and_then(|outbound| self.dispatch_one(*outbound));
+        in_order(before, self.dispatch_one(released.last))
+    }
+
+    /// The same with messages of which each may be missing.
+    pub(super) fn dispatch_both(
+        self: &Arc<Self>,
+        released: [Option<Outbound<Destination>>; 2],
+    ) -> Option<Delivery> {
         let [before, last] = released;
         let before = before.and_then(|outbound| self.dispatch_one(outbound));
         let last = last.and_then(|outbound| self.dispatch_one(outbound));
-        match (before, last) {
-            (Some(before), Some(last)) => Some(Box::pin(async {
-                before.await;
-                last.await;
-            })),
-            (before, last) => before.or(last),
-        }
+        in_order(before, last)
     }
 
-    fn dispatch_one(self: &Arc<Self>, outbound: Outbound<Destination>) -> Option<Delivery> {
+    /// The same with a single message.
+    pub(super) fn dispatch_one(
+        self: &Arc<Self>,
+        outbound: Outbound<Destination>,
+    ) -> Option<Delivery> {
         match outbound {
             Outbound::Response(response) => self.dispatch_answer(Message::Response(response)),
             Outbound::End(end) => self.dispatch_answer(Message::End(end)),
@@ -286,11 +305,6 @@ impl Handling {
         if let Some(place) = self.place(parcel) {
             self.endpoint.liveness.dropped(place);
         }
-    }
-
-    /// Sends without waiting; what has to wait goes on by itself.
-    pub(super) fn dispatch_later(self: &Arc<Self>, released: Released<Destination>) {
-        drop(self.dispatch(released));
     }
 
     /// Leaves a parcel to a task, one for each direction: it has its number, so the call cannot complete without it,

@@ -289,8 +289,7 @@ impl Core {
 
     /// A request waits for something of the application's.
     pub(super) fn hold(&mut self, mut job: Box<Job>) -> RequestKey {
-        let released = job.server.flush();
-        self.leave(&job, [released, None]);
+        self.flush_request(&mut job);
         let key = match job.key {
             Some(key) => key,
             None => {
@@ -374,10 +373,11 @@ impl Core {
             }
         };
         match released {
-            Ok(released) => {
-                self.leave(job, [released, None]);
+            Ok(Some(released)) => {
+                self.leave_one(job, released);
                 Ok(())
             }
+            Ok(None) => Ok(()),
             Err(exhausted) => Err(self.exhaust(job, exhausted)),
         }
     }
@@ -405,8 +405,9 @@ impl Core {
 
     /// The message held back leaves now.
     pub(super) fn flush_request(&mut self, job: &mut Job) {
-        let released = job.server.flush();
-        self.leave(job, [released, None]);
+        if let Some(released) = job.server.flush() {
+            self.leave_one(job, released);
+        }
     }
 
     fn check(&mut self, job: &Job, sending: Sending) -> Result<Checked, SendError> {
@@ -518,7 +519,7 @@ impl Core {
         } else {
             job.server.finish(record)
         };
-        self.leave(job, [Some(last), None]);
+        self.leave_one(job, last);
     }
 
     /// A request ends with a status.
@@ -532,7 +533,7 @@ impl Core {
         } else {
             let record = self.record(&job);
             let last = job.server.fail(&self.own(status.clone()), record);
-            self.leave(&job, [Some(last), None]);
+            self.leave_one(&job, last);
         }
         self.release_key(&job);
     }
@@ -540,13 +541,10 @@ impl Core {
     // How it leaves.
 
     pub(super) fn leave(&mut self, job: &Job, released: Released<Destination>) {
-        let [before, last] = released;
-        if let Some(before) = before {
-            self.leave_one(job, before);
+        if let Some(before) = released.before {
+            self.leave_one(job, *before);
         }
-        if let Some(last) = last {
-            self.leave_one(job, last);
-        }
+        self.leave_one(job, released.last);
     }
 
     fn leave_one(&mut self, job: &Job, outbound: Outbound<Destination>) {

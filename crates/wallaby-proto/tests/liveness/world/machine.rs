@@ -512,11 +512,10 @@ impl World {
             None => match std::mem::take(&mut handler.ending) {
                 Ending::Finish => sent.push(server.finish(None)),
                 Ending::Respond(time) => {
-                    sent.extend(server.respond(payload_of(time), None).into_iter().flatten());
+                    sent.extend(server.respond(payload_of(time), None));
                 }
                 Ending::Forward(to, plan) => {
-                    let released = server.forward((to, *plan), empty(), None);
-                    sent.extend(released.into_iter().flatten());
+                    sent.extend(server.forward((to, *plan), empty(), None));
                 }
                 Ending::Fail => {
                     sent.push(server.fail(&Status::new(Code::Internal, "planned"), None));

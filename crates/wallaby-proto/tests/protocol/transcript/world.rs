@@ -106,16 +106,9 @@ impl World {
             }
             ["flush"] => sent.extend(server.flush()),
             ["finish"] => sent.push(server.finish(None)),
-            ["respond", word] => {
-                sent.extend(server.respond(bytes(word), None).into_iter().flatten())
-            }
+            ["respond", word] => sent.extend(server.respond(bytes(word), None)),
             ["forward", server_name, word] => {
-                sent.extend(
-                    server
-                        .forward(to(server_name), bytes(word), None)
-                        .into_iter()
-                        .flatten(),
-                );
+                sent.extend(server.forward(to(server_name), bytes(word), None));
             }
             ["fail"] => sent.push(server.fail(&Status::new(Code::NotFound, "none"), None)),
             _ => panic!("no such act: {act:?}"),

@@ -179,13 +179,8 @@ fn handle<'a>(request: &mut Request, plan: &'a Plan) -> Vec<Outbound<&'a Plan>> 
     }
     match &plan.finale {
         Finale::Finish => outputs.push(server.finish(None)),
-        Finale::Respond => outputs.extend(server.respond(Bytes::new(), None).into_iter().flatten()),
-        Finale::Forward(plan) => outputs.extend(
-            server
-                .forward(plan, Bytes::new(), None)
-                .into_iter()
-                .flatten(),
-        ),
+        Finale::Respond => outputs.extend(server.respond(Bytes::new(), None)),
+        Finale::Forward(plan) => outputs.extend(server.forward(plan, Bytes::new(), None)),
         Finale::Fail => outputs.push(server.fail(&Status::new(Code::Internal, "planned"), None)),
     }
     assert!(server.has_ended() && !server.holds_back());

@@ -348,7 +348,8 @@ impl Client {
     }
 
     /// The answers of each server are delivered in the order in which it sent them, and after those of the server that
-    /// delegated to it alone. Without it large answers are overtaken by small ones, and over `udp:` any by any.
+    /// delegated to it alone. Without it large answers are overtaken by small ones, over `udp:` any by any, and those that other
+    /// servers pass on by those that come directly, once there is a connection.
     ///
     /// So answers may be the chunks of something long: they come no faster than they are taken, and [`Call::into_body`] reads
     /// them like a file.

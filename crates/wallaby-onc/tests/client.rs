@@ -551,6 +551,30 @@ async fn the_reply_to_a_dropped_call_is_counted() {
     assert_eq!(channel.counters().late_replies, 1);
 }
 
+/// A channel belongs to the runtime that it was made in: nobody receives when that is gone, or tells that time is up.
+#[test]
+fn a_channel_ends_with_its_runtime() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    };
+    let servers = runtime();
+    let ((listener, over_tcp), (_socket, over_udp)) =
+        servers.block_on(async { (tcp().await, udp().await) });
+    let (gone, other) = (runtime(), runtime());
+    let (tcp, udp) = gone.block_on(async {
+        let tcp = TcpChannel::connect(over_tcp, patient()).await.unwrap();
+        let udp = UdpChannel::connect(over_udp, patient()).await.unwrap();
+        (tcp, udp)
+    });
+    drop(gone);
+    drop(listener); // a call would connect again
+    other.block_on(async {
+        no_reply(soon(echo(&tcp, 1)).await);
+        no_reply(soon(echo(&udp, 1)).await);
+    });
+}
+
 #[tokio::test]
 async fn calls_say_who_calls() {
     let (listener, address) = tcp().await;

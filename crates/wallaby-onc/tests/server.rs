@@ -521,6 +521,21 @@ async fn who_does_not_take_its_replies_is_ended() {
     until(|| server.counters().open == 0).await;
 }
 
+/// How long it has taken nothing counts from when there was something to take.
+#[tokio::test]
+async fn who_was_idle_for_long_has_time_to_take_its_reply() {
+    let (server, _) = serve(Options::default());
+    for _ in 0..8 {
+        let channel = over_tcp(&server).await;
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(100)).await;
+        tokio::time::resume();
+        let answer = soon(call(&channel, LARGE, b"\x00\x80\0\0")).await; // 8 MiB
+        assert_eq!(answer.unwrap().len(), 8 << 20);
+    }
+    assert_eq!(server.counters().stalled, 0);
+}
+
 #[tokio::test]
 async fn replies_come_from_the_address_that_was_called() {
     let (server, _) = serve(Options::default());

@@ -247,7 +247,6 @@ impl Pool {
     /// A connection has ended. Returns whether it was open.
     pub(crate) fn remove(&self, peer: &Arc<Peer>) -> bool {
         self.ended.fetch_add(1, Ordering::AcqRel);
-        let carried = peer.counters();
         let mut state = self.lock();
         if let Some(node) = peer.node()
             && let Some(peers) = state.by_node.get_mut(&node)
@@ -264,7 +263,7 @@ impl Pool {
         state.last_by_node.take_if(|(_, last)| last.id == peer.id);
         let was_open = state.open.remove(&peer.id).is_some();
         if was_open {
-            state.carried += carried;
+            state.carried += peer.counters();
         }
         was_open
     }

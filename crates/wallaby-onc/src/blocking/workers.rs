@@ -81,20 +81,26 @@ impl Workers {
 
     /// A thread does this: a dormant one, a new one, or the first that has time. Nobody does after [`Workers::close`].
     pub(super) fn submit(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
-        self.push(Box::new(job), true);
+        self.push(Box::new(job), true, || {});
     }
 
-    /// A thread does this at once, a dormant or a new one, if there may be one: whether it does.
-    pub(super) fn try_submit(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
-        self.push(Box::new(job), false)
+    /// A thread does this at once, a dormant or a new one, if there may be one: whether it does. If so, it is `accepted`
+    /// before it begins.
+    pub(super) fn try_submit(
+        self: &Arc<Self>,
+        job: impl FnOnce() + Send + 'static,
+        accepted: impl FnOnce(),
+    ) -> bool {
+        self.push(Box::new(job), false, accepted)
     }
 
-    fn push(self: &Arc<Self>, job: Job, may_wait: bool) -> bool {
+    fn push(self: &Arc<Self>, job: Job, may_wait: bool, accepted: impl FnOnce()) -> bool {
         let mut queue = self.queue();
         if queue.is_closed {
             return false;
         }
         if queue.dormant > queue.jobs.len() {
+            accepted();
             queue.jobs.push_back(job);
             drop(queue);
             self.changed.notify_one();
@@ -109,6 +115,7 @@ impl Workers {
         if !is_started && !may_wait {
             return false;
         }
+        accepted();
         queue.jobs.push_back(job);
         if !is_started {
             self.is_short.store(true, Ordering::Relaxed);

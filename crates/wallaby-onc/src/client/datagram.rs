@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -59,6 +60,8 @@ struct Inner {
     waiting: Mutex<Waiting<u32>>,
     /// There is another alarm.
     alarmed: Notify,
+    /// Nobody receives any more.
+    is_over: AtomicBool,
     counters: Counting,
 }
 
@@ -90,9 +93,10 @@ impl UdpChannel {
             options,
             waiting: Mutex::new(Waiting::new()?),
             alarmed: Notify::new(),
+            is_over: AtomicBool::new(false),
             counters: Counting::default(),
         });
-        let receiver = tokio::spawn(receive(Arc::clone(&inner))).abort_handle();
+        let receiver = tokio::spawn(receive(Receiving(Arc::clone(&inner)))).abort_handle();
         let shared = Arc::new(Shared { inner, receiver });
         Ok(Self { shared, calling })
     }
@@ -232,8 +236,23 @@ impl Inner {
     }
 }
 
+/// No call waits for what nobody receives: the task ends with the channel, or with the runtime that the channel was made in.
+struct Receiving(Arc<Inner>);
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::SeqCst);
+        self.0.waiting().answer_all(None, |_| Err(not_connected()));
+    }
+}
+
+fn not_connected() -> NoReply {
+    NoReply::Send(io::ErrorKind::NotConnected.into())
+}
+
 /// Receives for all calls, and tells them when their time has come.
-async fn receive(inner: Arc<Inner>) {
+async fn receive(receiving: Receiving) {
+    let inner = &receiving.0;
     let mut buffer = vec![0; udp::LARGEST];
     loop {
         let alarm = inner.waiting().alarm();
@@ -276,13 +295,17 @@ impl<'a> Outstanding<'a> {
         if is_set {
             inner.alarmed.notify_one();
         }
-        Ok(Self {
+        let outstanding = Self {
             inner,
             xid,
             timeout,
             end,
             next,
-        })
+        };
+        match inner.is_over.load(Ordering::SeqCst) {
+            true => Err(not_connected()),
+            false => Ok(outstanding),
+        }
     }
 
     /// Sends the call until there is a reply, or no time left.
@@ -302,7 +325,7 @@ impl<'a> Outstanding<'a> {
                     let after = self.timeout;
                     return Err(NoReply::TimedOut { after, sent });
                 }
-                None => return Err(NoReply::Send(io::ErrorKind::NotConnected.into())),
+                None => return Err(not_connected()),
             }
             wait = wait.saturating_mul(2).min(options.retransmit_at_most);
             self.next = end_of(shortest(wait)).min(self.end);

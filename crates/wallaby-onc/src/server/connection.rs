@@ -180,8 +180,10 @@ struct Task<'a> {
     /// Nothing more is read: the peer has ended its half, or the server drains.
     is_closing: bool,
     is_draining: bool,
-    /// When the peer took something last.
+    /// When the peer took something last, or began to be waited for.
     progress: Instant,
+    /// Something waited for it when it was looked last.
+    had_unsent: bool,
 }
 
 impl<'a> Task<'a> {
@@ -195,6 +197,7 @@ impl<'a> Task<'a> {
             is_closing: false,
             is_draining: false,
             progress: Instant::now(),
+            had_unsent: false,
         }
     }
 
@@ -214,6 +217,10 @@ impl<'a> Task<'a> {
     async fn turn(&mut self, ended: impl Future<Output = ()>) -> Result<bool, Over> {
         let connection = self.connection;
         let has_unsent = !connection.output().unsent.is_empty();
+        if has_unsent && !self.had_unsent {
+            self.progress = Instant::now();
+        }
+        self.had_unsent = has_unsent;
         let is_idle = connection.is_idle() && !has_unsent;
         if connection.is_over.load(Ordering::Relaxed) || self.is_closing && is_idle {
             return Err(Over);
@@ -249,12 +256,7 @@ impl<'a> Task<'a> {
                 }
                 self.handle_records().await?;
             }
-            () = connection.changed.notified() => {
-                if !has_unsent {
-                    // What waits now began to wait only now.
-                    self.progress = Instant::now();
-                }
-            }
+            () = connection.changed.notified() => {}
             () = async { sleep_until(stalled).await }, if has_unsent => {
                 count(&self.shared.counters.stalled);
                 return Err(Over);

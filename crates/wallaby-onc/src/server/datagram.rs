@@ -200,11 +200,12 @@ impl Port {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a reply at once, or in a task of its own as soon as there is room for it. The place is taken until then.
+    /// Sends a reply at once. If it has a place, it waits in a task of its own for room, and the place is taken until then;
+    /// others are dropped where there is none: as many could wait as somebody asks for, and who needs one asks again.
     fn send(self: &Arc<Self>, reply: Written, way: Way, place: Option<Place>) {
         match self.socket.try_send(&reply, way) {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && place.is_some() => {
                 let port = Arc::clone(self);
                 job::spawn(&self.shared, async move {
                     if port.socket.send(&reply, way).await.is_err() {

@@ -329,6 +329,7 @@ impl<D: Datagrams> Endpoint<D> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<RequestId, Failure> {
+        self.core.set_time(self.datagrams.now());
         self.core
             .send_initial(call, &server.into(), method, payload)
     }

@@ -136,19 +136,15 @@ pub(super) fn serve(shared: &Arc<Shared>, port: &Arc<Port>) -> io::Result<()> {
     Err(io::Error::other("there is no thread to receive"))
 }
 
-/// One more thread receives, if there may be one: whether it does.
+/// One more thread receives, if there may be one: whether it does. It is counted once that is certain, or another one might
+/// leave the socket to it in vain.
 fn start(shared: &Arc<Shared>, port: &Arc<Port>) -> bool {
     let (for_job, port_of_job) = (Arc::clone(shared), Arc::clone(port));
-    port.turns.enter();
-    port.change_threads(|threads| *threads += 1);
-    let is_started = shared
-        .workers
-        .try_submit(move || receive(&for_job, &port_of_job));
-    if !is_started {
-        port.change_threads(|threads| *threads -= 1);
-        port.turns.withdraw();
-    }
-    is_started
+    let receive = move || receive(&for_job, &port_of_job);
+    shared.workers.try_submit(receive, || {
+        port.turns.enter();
+        port.change_threads(|threads| *threads += 1);
+    })
 }
 
 /// Looks whether the threads of a socket come back, and has another one receive if they don't; whether nothing goes on.

@@ -36,11 +36,6 @@ impl Turns {
         self.0.fetch_add(1, Ordering::SeqCst).wrapping_add(1).into()
     }
 
-    /// One that entered never came.
-    pub(super) fn withdraw(&self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-
     /// One of them has got something, and receives no more; what is so then.
     pub(super) fn begin(&self) -> Moment {
         let more = TURN - 1;

@@ -73,7 +73,7 @@ impl Connection {
             changed: Notify::new(),
             counters: Arc::clone(counters),
         });
-        tokio::spawn(drive(Arc::clone(&connection), options.max_record));
+        tokio::spawn(drive(Driving(Arc::clone(&connection)), options.max_record));
         Ok(connection)
     }
 
@@ -215,8 +215,18 @@ impl State {
     }
 }
 
+/// No call waits for what nobody reads: the task ends with the connection, or with the runtime that this was made in.
+struct Driving(Arc<Connection>);
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        self.0.close(Lost::Here);
+    }
+}
+
 /// The task of a connection: reads until it ends, and writes what the system did not take at once.
-async fn drive(connection: Arc<Connection>, max_record: usize) {
+async fn drive(driving: Driving, max_record: usize) {
+    let connection = &driving.0;
     let mut records = Records::new(max_record);
     let mut buffer = vec![0; READ];
     let mut alarmed = None;

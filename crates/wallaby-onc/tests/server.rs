@@ -527,6 +527,7 @@ async fn who_was_idle_for_long_has_time_to_take_its_reply() {
     let (server, _) = serve(Options::default());
     for _ in 0..8 {
         let channel = over_tcp(&server).await;
+        call(&channel, WHO, b"").await.unwrap();
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(100)).await;
         tokio::time::resume();

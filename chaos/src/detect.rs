@@ -331,10 +331,13 @@ impl Lane {
         }
     }
 
+    /// What the server sends is lost first, all at once: the rest may take as long as programs do that are started for it.
     async fn set_links(&self, up: bool) -> Result<()> {
-        for other in RELAYS.into_iter().chain([CLIENT]) {
-            self.cluster.network.set_link(VICTIM, other, up).await?;
-            self.cluster.network.set_link(other, VICTIM, up).await?;
+        let network = &self.cluster.network;
+        let others: Vec<usize> = RELAYS.into_iter().chain([CLIENT]).collect();
+        network.set_links(VICTIM, &others, up).await?;
+        for other in others {
+            network.set_link(other, VICTIM, up).await?;
         }
         Ok(())
     }

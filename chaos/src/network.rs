@@ -147,10 +147,16 @@ impl Network {
 
     /// Lets what `from` sends to `to` arrive, or be lost.
     pub(crate) async fn set_link(&self, from: usize, to: usize, up: bool) -> Result<()> {
+        self.set_links(from, &[to], up).await
+    }
+
+    /// The same of several links from one host, at once.
+    pub(crate) async fn set_links(&self, from: usize, to: &[usize], up: bool) -> Result<()> {
         let Some(space) = self.spaces.get(from + 1) else {
             bail!("there are no links to be cut");
         };
-        ip(space, &self.neighbour(to, up)).await
+        let neighbours: String = to.iter().map(|to| self.neighbour(*to, up)).collect();
+        ip(space, &neighbours).await
     }
 
     fn neighbour(&self, host: usize, up: bool) -> String {

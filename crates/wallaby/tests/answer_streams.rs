@@ -187,8 +187,8 @@ async fn a_failed_call_breaks_the_bytes(net: Net) {
     assert_eq!(error.status().map(Status::code), Some(Code::DataLoss));
     assert_eq!(body.next().await, None);
 
-    let to = to.deadline(std::time::Duration::from_millis(100));
-    let mut body = to.call(&heap::MANY, ("wait".into(),)).into_body();
+    let hurried = to.clone().deadline(std::time::Duration::from_secs(2));
+    let mut body = (hurried.call(&heap::MANY, ("wait".into(),))).into_body();
     assert_eq!(body.next().await, Some(Ok("begun".into())));
     let Some(Err(BodyError::Call(error))) = body.next().await else {
         panic!("an error of the call");

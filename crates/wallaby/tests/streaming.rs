@@ -395,7 +395,7 @@ async fn a_deadline_ends_the_stream_at_both_ends(net: Net) {
     let (send, entries) = piped();
     send.send(entry(0)).expect("it is there");
     let call = ledger::at(&client, at(&server))
-        .deadline(Duration::from_millis(100))
+        .deadline(Duration::from_secs(1))
         .add(0, entries);
     assert!(matches!(failure(call.await), Failure::Deadline { .. }));
     send.closed().await;

@@ -198,9 +198,10 @@ impl Session {
 
     /// It is `now`.
     pub(super) fn handle_timeout(&mut self, now: Duration) -> Fate {
-        let late = (self.timeout()).map_or(Duration::ZERO, |due| now.saturating_sub(due));
+        let due = self.timeout();
         match &mut self.stage {
             Stage::Asking { since, .. } => {
+                let late = due.map_or(Duration::ZERO, |due| now.saturating_sub(due));
                 if late > ASLEEP {
                     *since += late; // silence counts only while this side listens
                 }

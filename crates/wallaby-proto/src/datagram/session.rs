@@ -215,8 +215,7 @@ impl Session {
             Presence::Unknown(_) => true,
             Presence::Asked(_) => false,
             Presence::Assumed if self.is_established() && silent > self.confirm_after() => {
-                self.presence = Presence::Asked(now);
-                self.probes = self.probes.max(1);
+                self.ask(now);
                 false
             }
             Presence::Assumed => true,
@@ -260,14 +259,20 @@ impl Session {
             return false;
         };
         let waited = now.saturating_sub(asked);
-        let over = waited >= ASKING;
-        if waited > ASKING + ASLEEP {
-            self.presence = Presence::Asked(now); // nobody listened for the answer
-            self.probes = self.probes.max(1);
-        } else if over {
-            self.presence = Presence::Unknown(asked);
+        if waited < ASKING {
+            return false;
         }
-        over && matches!(self.presence, Presence::Unknown(_))
+        if waited > ASKING + ASLEEP {
+            self.ask(now); // nobody listened for the answer
+            return false;
+        }
+        self.presence = Presence::Unknown(asked);
+        true
+    }
+
+    fn ask(&mut self, now: Duration) {
+        self.presence = Presence::Asked(now);
+        self.probes = self.probes.max(1);
     }
 
     /// Sends a request by this method; how it is named is filled in here. See [`Session::confirm`] first.

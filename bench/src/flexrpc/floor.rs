@@ -193,10 +193,11 @@ impl Outlet {
             }
             return Ok(());
         };
-        for piece in bytes.chunks(line.piece()) {
+        for piece in line.pieces(bytes.len()) {
             for stream in streams {
-                let (to, bytes) = (Arc::clone(stream), Bytes::copy_from_slice(piece));
-                let sent = line.send_bytes(Piece { to, bytes }, piece.len());
+                let (to, size) = (Arc::clone(stream), piece.len());
+                let bytes = Bytes::copy_from_slice(&bytes[piece.clone()]);
+                let sent = line.send_bytes(Piece { to, bytes }, size);
                 ensure!(sent.is_ok(), "the emulated link is full");
             }
         }

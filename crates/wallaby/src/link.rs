@@ -14,10 +14,13 @@ mod span;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
+
+use pacer::PACKET;
 
 pub use pacer::Pacer;
 pub use span::{LONGEST_DELAY, SpanError, parse_delay, parse_span};
@@ -147,6 +150,22 @@ impl<T: Send + 'static> DelayLine<T> {
     /// The most bytes that are sensibly one item, where the bandwidth is limited: see [`Pacer::piece`].
     pub fn piece(&self) -> usize {
         self.piece
+    }
+
+    /// So many bytes in items of sensible length: an end that is shorter than a packet goes with what is before it.
+    pub fn pieces(&self, bytes: usize) -> impl Iterator<Item = Range<usize>> + use<T> {
+        let (most, mut start) = (self.piece, 0);
+        std::iter::from_fn(move || {
+            let left = bytes - start;
+            let len = if left < most.saturating_add(PACKET) {
+                left
+            } else {
+                most
+            };
+            let piece = start..start + len;
+            start = piece.end;
+            (len > 0).then_some(piece)
+        })
     }
 
     /// Sends an item that takes no bandwidth. Never waits, so it may be called from asynchronous code.
@@ -455,6 +474,10 @@ mod tests {
         });
         let line = line.unwrap();
         assert_eq!(line.piece(), 1_500);
+        let pieces = |bytes| line.pieces(bytes).collect::<Vec<_>>();
+        assert_eq!(pieces(0), []);
+        assert_eq!(pieces(2_999), [0..2_999]);
+        assert_eq!(pieces(4_499), [0..1_500, 1_500..4_499]);
         for number in 0..100 {
             line.send_bytes(number, 100).unwrap();
         }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::{BufMut, Bytes};
+use bytes::{BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
 use crate::connection::MAX_REASON;
@@ -156,15 +156,30 @@ impl Sending {
     }
 }
 
+/// So many bytes of a frame are told before the rest of it has come, unless fewer than these are still to come: often
+/// enough that who passes them on hardly waits, seldom enough that none costs more than it brings forward.
+const EARLY: usize = 4 * 1024;
+
 /// The bodies that come.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
+    /// The frame whose beginning was told, while its rest arrives.
+    begun: Option<Begun>,
     /// Above all numbers that have come.
     next: u64,
     /// Numbers below that whose requests travel in parts and were overtaken.
     overtaken: BTreeSet<u64>,
     /// How many bytes may still come, of each that has not ended.
     open: BTreeMap<u64, Wanted>,
+}
+
+#[derive(Debug)]
+struct Begun {
+    number: u64,
+    /// Bytes that are still to come.
+    left: usize,
+    /// Bytes that have come.
+    told: u64,
 }
 
 #[derive(Debug)]
@@ -205,6 +220,51 @@ impl Receiving {
         Ok(())
     }
 
+    /// A frame of this length has come as far as `arrived`: returns how much of that is to be read now, as if the frame
+    /// ended there. The rest of it is for [`read_on`](Self::read_on).
+    pub(super) fn begin(&mut self, arrived: &[u8], len: usize) -> Option<usize> {
+        let left = len - arrived.len();
+        let mut reader = Reader::new(arrived);
+        let number = reader.varint("body").ok()?;
+        let more = reader.u8("body").ok()? == MORE;
+        let told = arrived.len() - reader.position();
+        if !more || told < EARLY || left < EARLY {
+            return None;
+        }
+        let told = told as u64;
+        self.begun = Some(Begun { number, left, told });
+        Some(arrived.len())
+    }
+
+    /// Whether the rest of a frame is still to come.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.is_some()
+    }
+
+    /// Takes more of the frame whose beginning was told, if enough has come; returns how many bytes of the body it has if
+    /// it is whole now, and what is to be told.
+    pub(super) fn read_on(
+        &mut self,
+        input: &mut BytesMut,
+    ) -> Result<(u64, Option<(u64, BodyEvent)>), DecodeError> {
+        let Some(begun) = &mut self.begun else {
+            return Ok((0, None));
+        };
+        let len = begun.left.min(input.len());
+        let left = begun.left - len;
+        if left > 0 && (len < EARLY || left < EARLY) {
+            return Ok((0, None));
+        }
+        begun.left = left;
+        begun.told += len as u64;
+        let (number, told) = (begun.number, begun.told);
+        if left == 0 {
+            self.begun = None;
+        }
+        let event = self.take(number, input.split_to(len).freeze())?;
+        Ok((if left == 0 { told } else { 0 }, event))
+    }
+
     /// Reads a frame; returns how many bytes of the body it has, and what is to be told.
     pub(super) fn read(
         &mut self,
@@ -215,27 +275,15 @@ impl Receiving {
         let number = reader.varint(what)?;
         let state = reader.u8(what)?;
         let bytes = frame.split_off(reader.position());
-        let len = bytes.len() as u64;
-        let wanted = self.open.get_mut(&number).ok_or_else(|| unknown(what))?;
-        let stopped = wanted.stopped;
+        if state == MORE {
+            let whole = self.begun.is_none();
+            let len = if whole { bytes.len() as u64 } else { 0 };
+            return Ok((len, self.take(number, bytes)?));
+        }
+        let stopped = self.wanted(number)?.stopped;
         let event = match state {
-            MORE => {
-                wanted.left = wanted.left.checked_sub(len).ok_or(DecodeError::Malformed {
-                    what,
-                    why: "more than was granted",
-                })?;
-                if bytes.is_empty() {
-                    let why = "nothing in it";
-                    return Err(DecodeError::Malformed { what, why });
-                }
-                BodyEvent::Bytes(bytes)
-            }
-            LAST if bytes.is_empty() => {
-                self.open.remove(&number);
-                BodyEvent::Whole
-            }
+            LAST if bytes.is_empty() => BodyEvent::Whole,
             BROKEN => {
-                self.open.remove(&number);
                 let reason = &bytes[..bytes.len().min(MAX_REASON)];
                 BodyEvent::Broken(String::from_utf8_lossy(reason).into_owned())
             }
@@ -244,8 +292,30 @@ impl Receiving {
                 return Err(DecodeError::Malformed { what, why });
             }
         };
-        let len = if state == MORE { len } else { 0 };
-        Ok((len, (!stopped).then_some((number, event))))
+        self.open.remove(&number);
+        Ok((0, (!stopped).then_some((number, event))))
+    }
+
+    /// Bytes of a body have come; what is to be told.
+    fn take(&mut self, number: u64, bytes: Bytes) -> Result<Option<(u64, BodyEvent)>, DecodeError> {
+        let what = "body";
+        let wanted = self.wanted(number)?;
+        let left = wanted.left.checked_sub(bytes.len() as u64);
+        wanted.left = left.ok_or(DecodeError::Malformed {
+            what,
+            why: "more than was granted",
+        })?;
+        if bytes.is_empty() {
+            let why = "nothing in it";
+            return Err(DecodeError::Malformed { what, why });
+        }
+        let event = (number, BodyEvent::Bytes(bytes));
+        Ok((!wanted.stopped).then_some(event))
+    }
+
+    fn wanted(&mut self, number: u64) -> Result<&mut Wanted, DecodeError> {
+        let wanted = self.open.get_mut(&number);
+        wanted.ok_or_else(|| unknown("body"))
     }
 
     /// The application took so many bytes; whether more of it can come.

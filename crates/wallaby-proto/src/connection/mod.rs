@@ -678,13 +678,19 @@ impl Connection {
     }
 
     /// Takes the next frame off `input`; `None` if it holds no complete frame. Frames that only concern the connection
-    /// are dealt with on the way.
+    /// are dealt with on the way. Much of a body is told before its frame is complete.
     ///
     /// # Errors
     ///
     /// If the connection must be closed.
     pub fn handle_input(&mut self, input: &mut BytesMut) -> Result<Option<Event>, ConnectionError> {
         loop {
+            if self.bodies_in.has_begun() {
+                let event = self.go_on_with_body(input)?;
+                if event.is_some() || self.bodies_in.has_begun() {
+                    return Ok(event);
+                }
+            }
             let Some((kind, len)) = self.next_frame(input)? else {
                 return Ok(None);
             };
@@ -733,12 +739,39 @@ impl Connection {
             }
             .into());
         }
+        let mut len = len;
         if input.len() < FRAME_HEADER + len {
-            self.arriving = input.len();
-            return Ok(None);
+            let Some(begun) = self.begin_frame(kind, &input[FRAME_HEADER..], len) else {
+                self.arriving = input.len();
+                return Ok(None);
+            };
+            len = begun;
         }
         self.counters.bytes_received += (FRAME_HEADER + len) as u64;
         Ok(Some((kind, len)))
+    }
+
+    /// How much of a frame that has arrived so far is handled now; `None` if it has to wait for the rest.
+    #[cold]
+    #[inline(never)]
+    fn begin_frame(&mut self, kind: u8, arrived: &[u8], len: usize) -> Option<usize> {
+        let is_body = kind == kind::BODY && self.peer.is_some();
+        is_body.then(|| self.bodies_in.begin(arrived, len))?
+    }
+
+    /// More may have come of a frame whose beginning was handled.
+    #[cold]
+    #[inline(never)]
+    fn go_on_with_body(&mut self, input: &mut BytesMut) -> Result<Option<Event>, ConnectionError> {
+        let before = input.len();
+        let read = self.bodies_in.read_on(input)?;
+        self.counters.bytes_received += (before - input.len()) as u64;
+        self.arriving = if self.bodies_in.has_begun() {
+            input.len()
+        } else {
+            0
+        };
+        Ok(self.note_body(read))
     }
 
     /// The next frame is a message: takes it off `input`. Requests and responses come first and are built in place: they
@@ -903,12 +936,16 @@ impl Connection {
     }
 
     fn handle_body(&mut self, body: Bytes) -> Result<Option<Event>, ConnectionError> {
-        let (bytes, event) = self.bodies_in.read(body)?;
+        let read = self.bodies_in.read(body)?;
+        Ok(self.note_body(read))
+    }
+
+    fn note_body(&mut self, (bytes, event): (u64, Option<(u64, BodyEvent)>)) -> Option<Event> {
         self.pace.part_arrived(bytes as usize);
         if let Some(bytes) = self.parts_grants.add(bytes) {
             put_credit(&mut self.output, PARTS, bytes);
         }
-        Ok(event.map(|(number, event)| Event::Body(number, event)))
+        event.map(|(number, event)| Event::Body(number, event))
     }
 
     fn handle_body_credit(&mut self, body: &[u8]) -> Result<Event, ConnectionError> {

@@ -555,8 +555,18 @@ impl Peer {
     /// Bytes of an emulated link have reached its end.
     pub(crate) fn arrive_late(self: &Arc<Self>, bytes: &[u8]) {
         let mut state = self.lock();
-        state.late.put_slice(bytes);
-        self.flush(&mut state);
+        if state.ended.is_some() {
+            return;
+        }
+        // As a network does: what the connection has to say meanwhile is none of its business.
+        let written = match state.late.is_empty() {
+            true => state.write_late(bytes),
+            false => Ok(0),
+        };
+        match written {
+            Ok(written) => state.late.put_slice(&bytes[written..]),
+            Err(error) => self.mark_broken(&mut state, &error),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -654,7 +664,7 @@ impl Peer {
         state: &mut State,
         delay: &DelayLine<Delayed>,
     ) -> io::Result<()> {
-        let Carrier::Stream(connection, writer) = &mut state.carrier else {
+        let Carrier::Stream(connection, _) = &mut state.carrier else {
             return Ok(()); // a session's port has its own
         };
         loop {
@@ -663,29 +673,22 @@ impl Peer {
                 break;
             }
             let len = bytes.len();
-            for start in (0..len).step_by(delay.piece()) {
-                let end = len.min(start.saturating_add(delay.piece()));
+            for piece in delay.pieces(len) {
+                let size = piece.len();
                 let piece = Delayed::Bytes {
                     peer: Arc::clone(self),
-                    bytes: bytes.slice(start..end),
+                    bytes: bytes.slice(piece),
                 };
-                if delay.send_bytes(piece, end - start).is_err() {
+                if delay.send_bytes(piece, size).is_err() {
                     return Err(io::Error::other("the emulated link is full"));
                 }
             }
             connection.advance(len);
         }
-        while !state.late.is_empty() {
-            match writer.try_write(&state.late) {
-                Ok(written) => state.late.advance(written),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    state.block();
-                    break;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let mut late = std::mem::take(&mut state.late);
+        let written = state.write_late(&late)?;
+        late.advance(written);
+        state.late = late;
         Ok(())
     }
 
@@ -915,6 +918,23 @@ impl State {
     /// Whether something waits to be written to a stream.
     fn has_output(&self) -> bool {
         matches!(&self.carrier, Carrier::Stream(connection, _) if connection.has_output())
+    }
+
+    /// Bytes whose delay is over; returns how many of them the transport has taken.
+    fn write_late(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut written = 0;
+        while written < bytes.len() && !self.blocked {
+            let Carrier::Stream(_, writer) = &self.carrier else {
+                break;
+            };
+            match writer.try_write(&bytes[written..]) {
+                Ok(more) => written += more,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.block(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(written)
     }
 
     fn block(&mut self) {

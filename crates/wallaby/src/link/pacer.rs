@@ -58,7 +58,7 @@ impl Pacer {
 
 const NANOSECONDS: u128 = 1_000_000_000;
 const PIECE: Duration = Duration::from_micros(64);
-const PACKET: usize = 1_500;
+pub(super) const PACKET: usize = 1_500;
 /// Longer than anybody waits, and a clock can still count it.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 

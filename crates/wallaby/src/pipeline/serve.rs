@@ -76,6 +76,10 @@ fn served(endpoint: &Inner, head: &Head) -> Result<Arc<Registered>, Status> {
     endpoint.method(&head.method)
 }
 
+/// Room for arguments is made for at most so many times what has arrived of them: they are hardly ever moved, and a peer
+/// that only announces them gets none.
+const GROWTH: u64 = 16;
+
 /// A message at one server of its line.
 struct Stage {
     handling: Arc<Handling>,
@@ -241,6 +245,11 @@ impl Held {
             })?;
             let missing = (wanted - all.len() as u64).min(chunk.len() as u64);
             self.keep(missing)?;
+            if all.capacity() - all.len() < missing as usize {
+                let arrived = all.len() as u64 + missing;
+                let room = wanted.min(arrived.saturating_mul(GROWTH));
+                all.reserve(room as usize - all.len());
+            }
             all.extend_from_slice(&chunk.split_to(missing as usize));
             if !chunk.is_empty() {
                 body.put_back(chunk);

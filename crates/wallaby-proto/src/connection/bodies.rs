@@ -231,8 +231,11 @@ impl Receiving {
         if !more || told < EARLY || left < EARLY {
             return None;
         }
-        let told = told as u64;
-        self.begun = Some(Begun { number, left, told });
+        self.begun = Some(Begun {
+            number,
+            left,
+            told: told as u64,
+        });
         Some(arrived.len())
     }
 

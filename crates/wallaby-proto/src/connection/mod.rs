@@ -5,6 +5,7 @@
 //! the output. Any error means: close the transport, after what the output still shows (the reason, for the peer) was
 //! written as far as that does not wait.
 
+mod arriving;
 mod bodies;
 pub(crate) mod credit;
 mod hello;
@@ -751,29 +752,6 @@ impl Connection {
         Ok(Some((kind, len)))
     }
 
-    /// How much of a frame that has arrived so far is handled now; `None` if it has to wait for the rest.
-    #[cold]
-    #[inline(never)]
-    fn begin_frame(&mut self, kind: u8, arrived: &[u8], len: usize) -> Option<usize> {
-        let is_body = kind == kind::BODY && self.peer.is_some();
-        is_body.then(|| self.bodies_in.begin(arrived, len))?
-    }
-
-    /// More may have come of a frame whose beginning was handled.
-    #[cold]
-    #[inline(never)]
-    fn go_on_with_body(&mut self, input: &mut BytesMut) -> Result<Option<Event>, ConnectionError> {
-        let before = input.len();
-        let read = self.bodies_in.read_on(input)?;
-        self.counters.bytes_received += (before - input.len()) as u64;
-        self.arriving = if self.bodies_in.has_begun() {
-            input.len()
-        } else {
-            0
-        };
-        Ok(self.note_body(read))
-    }
-
     /// The next frame is a message: takes it off `input`. Requests and responses come first and are built in place: they
     /// are large values, and moving them from one enum to the next would cost as much as reading them.
     fn handle_message(
@@ -933,32 +911,6 @@ impl Connection {
             return Ok(Some(too_large(message, size)));
         }
         Ok(Some(Event::Message(message)))
-    }
-
-    fn handle_body(&mut self, body: Bytes) -> Result<Option<Event>, ConnectionError> {
-        let read = self.bodies_in.read(body)?;
-        Ok(self.note_body(read))
-    }
-
-    fn note_body(&mut self, (bytes, event): (u64, Option<(u64, BodyEvent)>)) -> Option<Event> {
-        self.pace.part_arrived(bytes as usize);
-        if let Some(bytes) = self.parts_grants.add(bytes) {
-            put_credit(&mut self.output, PARTS, bytes);
-        }
-        event.map(|(number, event)| Event::Body(number, event))
-    }
-
-    fn handle_body_credit(&mut self, body: &[u8]) -> Result<Event, ConnectionError> {
-        let (number, wish) = Wish::read(body)?;
-        self.refused = false;
-        match wish {
-            Wish::More(bytes) => self.bodies.grant(number, bytes)?,
-            Wish::Stop => {
-                self.bodies.grant(number, 0)?;
-                self.finish_body(number, Err("stopped"));
-            }
-        }
-        Ok(Event::Credit)
     }
 
     /// A request with options that came may have a body.

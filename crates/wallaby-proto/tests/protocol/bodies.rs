@@ -338,6 +338,104 @@ fn a_large_message_takes_turns_with_bodies() {
     assert!(before < 1_500_000, "{before} bytes of bodies went first");
 }
 
+/// The bytes of bodies that these events tell of.
+fn told(events: &[Event]) -> Vec<u8> {
+    let bytes = events.iter().filter_map(|event| match event {
+        Event::Body(_, BodyEvent::Bytes(bytes)) => Some(&bytes[..]),
+        _ => None,
+    });
+    bytes.collect::<Vec<_>>().concat()
+}
+
+/// A body's beginning, whose request Bob has got; then a frame of it with 32 KiB.
+fn a_long_frame() -> (Pair, u64, Vec<u8>, Bytes) {
+    let mut pair = Pair::open(Limits::default());
+    let number = begin(&mut pair.alice);
+    pair.carry_to_bob(usize::MAX).expect("legal bytes");
+    let bytes = pattern(32 * KIB, 0);
+    let sent = pair.alice.send_body(number, &mut bytes.clone());
+    sent.expect("a window");
+    let frame = written(&mut pair.alice);
+    assert_eq!(frame.len(), FRAME + bytes.len(), "one frame");
+    (pair, number, frame, bytes)
+}
+
+const KIB: usize = 1024;
+
+/// Length, kind, number and state of a body's frame.
+const FRAME: usize = 6;
+
+/// Who passes it on does not wait for the whole frame. What would be worth little by itself goes with the rest.
+#[test]
+fn much_of_a_body_is_told_before_its_frame_is_whole() {
+    let (mut pair, _, frame, bytes) = a_long_frame();
+    let (mut read, mut known) = (0, Vec::new());
+    let reads = [
+        (FRAME + 4 * KIB - 1, 0),
+        (1, 4 * KIB),
+        (4 * KIB - 1, 0),
+        (12 * KIB, 16 * KIB - 1),
+        (8 * KIB, 8 * KIB),
+        // A KiB and a byte would be left.
+        (3 * KIB, 0),
+        (KIB + 1, 4 * KIB + 1),
+    ];
+    for (more, expected) in reads {
+        let heard = pair.bob.heard();
+        let events = pair
+            .bob_reads(&frame[read..read + more])
+            .expect("legal bytes");
+        assert!(pair.bob.heard() > heard);
+        read += more;
+        assert_eq!(told(&events).len(), expected, "{read} bytes have come");
+        known.extend(told(&events));
+        let whole = read == frame.len();
+        assert_eq!(pair.bob.has_output(), whole, "room is granted at the end");
+    }
+    assert_eq!(known, bytes);
+    assert_eq!(
+        pair.bob.counters().bytes_received,
+        pair.alice.counters().bytes_sent
+    );
+}
+
+#[test]
+fn the_rest_of_a_frame_that_nobody_wants_is_dropped() {
+    let (mut pair, number, frame, bytes) = a_long_frame();
+    let (beginning, rest) = frame.split_at(FRAME + 10 * KIB);
+    let events = pair.bob_reads(beginning).expect("legal bytes");
+    assert_eq!(told(&events), bytes[..10 * KIB]);
+    pair.bob.stop_body(number);
+    for part in rest.chunks(7 * KIB) {
+        assert_eq!(pair.bob_reads(part).expect("legal bytes"), []);
+    }
+    pair.carry_to_alice(usize::MAX).expect("a stop");
+    let next = begin(&mut pair.alice);
+    let events = pair.carry_to_bob(usize::MAX).expect("legal bytes");
+    assert!(
+        matches!(&events[..], [Event::Message(Message::Request(request))] if self::number(request) == next)
+    );
+}
+
+/// A frame that announces more than was granted is refused when more comes.
+#[test]
+fn no_more_is_told_than_was_granted() {
+    let mut pair = Pair::open(Limits {
+        call: 9 * KIB as u64,
+        ..Limits::default()
+    });
+    begin(&mut pair.alice);
+    pair.carry_to_bob(usize::MAX).expect("legal bytes");
+    let [a, b, c, _] = (32 * KIB as u32 + 2).to_le_bytes();
+    let begun = [&[a, b, c, 0x09, 0, 0][..], &[7; 8 * KIB]].concat();
+    assert_eq!(told(&pair.bob_reads(&begun).expect("room")), [7; 8 * KIB]);
+    let error = pair.bob_reads(&[7; 4 * KIB]).expect_err("too much");
+    assert!(
+        error.to_string().contains("more than was granted"),
+        "{error}"
+    );
+}
+
 /// What no honest side would write closes the connection.
 #[test]
 fn lies_about_bodies_are_refused() {

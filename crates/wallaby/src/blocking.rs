@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
@@ -68,21 +69,91 @@ pub(crate) fn wait<F: Future>(future: F) -> Result<F::Output, WouldBlock> {
     if !WORKER.get() && tokio::runtime::Handle::try_current().is_ok() {
         return Err(WouldBlock);
     }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let woken = Arc::new(Woken::new());
+    let waker = Waker::from(Arc::clone(&woken));
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
         match future.as_mut().poll(&mut cx) {
             Poll::Ready(output) => return Ok(output),
-            Poll::Pending => thread::park(),
+            Poll::Pending => woken.wait(),
         }
     }
 }
 
-struct Unpark(Thread);
+/// Whether a wait was ended. Each has its own: a handler that waits while it is waited for must not take what is for both.
+struct Woken {
+    thread: Thread,
+    woken: AtomicBool,
+}
 
-impl Wake for Unpark {
+impl Woken {
+    fn new() -> Self {
+        Self {
+            thread: thread::current(),
+            woken: AtomicBool::new(false),
+        }
+    }
+
+    fn wait(&self) {
+        while !self.woken.swap(false, Ordering::Acquire) {
+            thread::park();
+        }
+    }
+}
+
+impl Wake for Woken {
     fn wake(self: Arc<Self>) {
-        self.0.unpark();
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Pending once, and then woken together with whoever waits outside.
+    fn wakes_both(outer: &Waker) -> impl Future<Output = ()> {
+        let mut waited = false;
+        poll_fn(move |cx| {
+            if std::mem::replace(&mut waited, true) {
+                return Poll::Ready(());
+            }
+            outer.wake_by_ref();
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+    }
+
+    #[test]
+    fn a_wait_within_a_wait_leaves_it_its_wake_up() {
+        let (done, told) = mpsc::channel();
+        thread::spawn(move || {
+            let mut polls = 0;
+            let outer = poll_fn(|cx| {
+                polls += 1;
+                if polls > 1 {
+                    return Poll::Ready(polls);
+                }
+                wait(wakes_both(cx.waker())).expect("no runtime is near");
+                Poll::Pending
+            });
+            done.send(wait(outer)).expect("the test listens");
+        });
+        let waited = told.recv_timeout(Duration::from_secs(60));
+        assert_eq!(
+            waited,
+            Ok(Ok(2)),
+            "it was woken while another one waited within it"
+        );
     }
 }

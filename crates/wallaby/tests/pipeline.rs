@@ -11,10 +11,13 @@ use bytes::Bytes;
 use common::bodies::{broken, check, counted, piped};
 use common::lines::{code, finish, quick};
 use common::{Gate, Net, at, client, service, until, work};
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use wallaby::{
-    Address, Budgets, CallError, Code, DialPolicy, Endpoint, ExecutorConfig, Failure, Forwarding,
-    Limits, Many, Method, One, Outcome, PipelineSettings, Request, Status, TargetOutcome,
+    Address, Body, Budgets, CallError, Code, DialPolicy, Endpoint, ExecutorConfig, Failure,
+    Forwarding, Limits, Many, Method, One, Outcome, PipelineSettings, Request, Status,
+    TargetOutcome,
 };
 
 over_every_stream!(
@@ -144,6 +147,58 @@ async fn a_message_is_passed_on_while_it_arrives(net: Net) {
     }
     drop(send);
     assert_eq!(call.all().await, vec![Ok("11".to_owned()); 4]);
+}
+
+/// Lets so many bytes through to a server, and the rest when the gate is open; what the server says is let through at once.
+async fn holding_back(server: &Address, bytes: u64, gate: Gate) -> Address {
+    let Address::Tcp(server) = *server else {
+        panic!("not TCP: {server}");
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("it is bound");
+    tokio::spawn(async move {
+        let (here, _) = listener.accept().await.expect("somebody dials");
+        let there = TcpStream::connect(server).await.expect("it listens");
+        let (mut from, mut back) = here.into_split();
+        let (mut answers, mut to) = there.into_split();
+        tokio::spawn(async move { tokio::io::copy(&mut answers, &mut back).await });
+        let mut beginning = (&mut from).take(bytes);
+        tokio::io::copy(&mut beginning, &mut to)
+            .await
+            .expect("it is read");
+        gate.pass().await;
+        let _ = tokio::io::copy(&mut from, &mut to).await; // until the test is over
+    });
+    Address::Tcp(address)
+}
+
+/// The client's connection writes 32 KiB as one frame. Nobody of the line waits for all of it.
+#[tokio::test]
+async fn a_frame_is_passed_on_while_it_arrives() {
+    common::patience(async {
+        let net = Net::tcp();
+        let mut chunks = Vec::new();
+        let mut servers = Vec::new();
+        for _ in 0..3 {
+            let (read, reading) = mpsc::unbounded_channel();
+            servers.push(telling(&net, read).await);
+            chunks.push(reading);
+        }
+        let (half, gate) = (16 * 1024, Gate::new());
+        let mut line = addresses(&servers);
+        line[0] = holding_back(&line[0], half, gate.clone()).await;
+        let body = Body::from(Bytes::from(vec![7; 32 * 1024]));
+        let target = work::one("x".into()).with_body(body);
+        let client = client();
+        let call = client.caller().pipeline(line, target);
+        for chunks in &mut chunks {
+            let beginning = chunks.recv().await.expect("it reads");
+            assert!((beginning.len() as u64) < half, "the rest is held back");
+        }
+        gate.open(1);
+        assert_eq!(call.all().await, vec![Ok("32768".to_owned()); 3]);
+    })
+    .await;
 }
 
 async fn a_slow_handler_slows_the_line_and_one_that_reads_nothing_does_not(net: Net) {

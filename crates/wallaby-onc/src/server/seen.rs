@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::auth::{AUTH_NONE, OpaqueAuth};
 use crate::message::{Call, Procedure};
 use checksum::{LANES, MULTIPLIER, checksum, fold};
 
@@ -24,7 +25,8 @@ pub(crate) struct Key {
     peer: SocketAddr,
     xid: u32,
     procedure: Procedure,
-    /// Of the arguments: a client that was restarted may use a number again.
+    /// Of the arguments and of who calls: a client that was restarted may use a number again, and so may another user behind
+    /// the same address and port, whom what was answered here may not concern.
     checksum: u64,
     /// Of all that is above.
     hash: u64,
@@ -106,7 +108,7 @@ impl Seen {
 
     pub(crate) fn key(&self, peer: SocketAddr, xid: u32, call: &Call) -> Key {
         let procedure = call.procedure;
-        let checksum = checksum(&call.arguments, self.secret);
+        let checksum = checksum(&call.arguments, self.secret) ^ self.user(&call.credential);
         let numbers = u64::from(xid) << 32 | u64::from(procedure.number);
         // Who knows no secret does not know either which calls would meet in a table.
         let hash = fold(self.mixed(peer) ^ checksum, numbers ^ self.secret);
@@ -117,6 +119,18 @@ impl Seen {
             checksum,
             hash: fold(hash ^ self.secret, MULTIPLIER),
         }
+    }
+
+    /// A checksum of a credential; nobody knows what it adds to that of the arguments.
+    fn user(&self, credential: &OpaqueAuth) -> u64 {
+        if credential.flavor == AUTH_NONE && credential.body.is_empty() {
+            return 0;
+        }
+        let body = checksum(&credential.body, !self.secret);
+        fold(
+            body ^ self.secret,
+            MULTIPLIER ^ u64::from(credential.flavor),
+        )
     }
 
     /// A checksum of an address.
@@ -191,7 +205,6 @@ fn cost(reply: &Bytes) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::OpaqueAuth;
 
     fn seen(replies: usize, bytes: usize) -> Seen {
         Seen::new(Limits {
@@ -245,12 +258,25 @@ mod tests {
         let mut seen = seen(10, 10_000);
         let mut other = call(b"a");
         other.procedure.number = 4;
+        let of_user = |flavor, user: &'static [u8]| Call {
+            credential: OpaqueAuth {
+                flavor,
+                body: Bytes::from_static(user),
+            },
+            ..call(b"a")
+        };
         for (port, xid, call) in [
             (1, 5, call(b"a")),
             (2, 5, call(b"a")),
             (1, 6, call(b"a")),
             (1, 5, call(b"b")),
             (1, 5, other),
+            (1, 5, of_user(1, b"alice")),
+            (1, 5, of_user(1, b"bob")),
+            (1, 5, of_user(2, b"bob")),
+            (1, 5, of_user(2, b"")),
+            // The same bytes at other places.
+            (1, 5, of_user(1, b"a")),
         ] {
             let key = seen.key(peer(port), xid, &call);
             assert_eq!(seen.begin(key, || now), Verdict::New, "{key:?}");

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 pub use counters::Counters;
 pub use datagram::UdpChannel;
-pub use stream::{TcpChannel, UnixChannel};
+pub use stream::{StreamChannel, Tcp, TcpChannel, Unix, UnixChannel};
 pub(crate) use xid::{Arrived, arrived, arrived_in};
 
 use crate::auth::OpaqueAuth;

@@ -3,8 +3,9 @@
 mod connection;
 
 use std::io;
+use std::marker::PhantomData;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -25,22 +26,30 @@ use crate::scratch::Scratch;
 use crate::service::Channel;
 use crate::xdr::{EncodeError, Writer};
 
-/// A way to a server over TCP. A clone is the same channel.
+/// A way to a server over streams of this kind: a [`TcpChannel`], a [`UnixChannel`]. A clone is the same channel.
 ///
 /// When the connection ends, calls of which a byte may have left fail with [`NoReply::Unknown`]: they are never sent again.
 /// The next call connects anew.
-#[derive(Debug, Clone)]
-pub struct TcpChannel {
+#[derive(Debug)]
+pub struct StreamChannel<Kind> {
     shared: Arc<Shared>,
     calling: Calling,
+    kind: PhantomData<fn() -> Kind>,
 }
 
-/// A way to a server over a unix socket, as [`TcpChannel`] in everything else. rpcbind takes registrations over one.
-#[derive(Debug, Clone)]
-pub struct UnixChannel {
-    shared: Arc<Shared>,
-    calling: Calling,
-}
+/// Streams over TCP.
+#[derive(Debug)]
+pub enum Tcp {}
+
+/// Streams over unix sockets.
+#[derive(Debug)]
+pub enum Unix {}
+
+/// A way to a server over TCP.
+pub type TcpChannel = StreamChannel<Tcp>;
+
+/// A way to a server over a unix socket. rpcbind takes registrations over one.
+pub type UnixChannel = StreamChannel<Unix>;
 
 impl TcpChannel {
     /// Connects to this server.
@@ -48,9 +57,27 @@ impl TcpChannel {
     /// # Errors
     /// There is no connection within the options' time.
     pub async fn connect(server: SocketAddr, options: Options) -> io::Result<Self> {
-        let calling = Calling::new(&options);
-        let shared = Shared::connect(Peer::Tcp(server), options).await?;
-        Ok(Self { shared, calling })
+        Self::to(Peer::Tcp(server), options).await
+    }
+}
+
+impl UnixChannel {
+    /// Connects to this socket.
+    ///
+    /// # Errors
+    /// There is no connection within the options' time.
+    pub async fn connect(path: &Path, options: Options) -> io::Result<Self> {
+        Self::to(Peer::Unix(Some(path.into())), options).await
+    }
+}
+
+impl<Kind> StreamChannel<Kind> {
+    async fn to(server: Peer, options: Options) -> io::Result<Self> {
+        Ok(Self {
+            calling: Calling::new(&options),
+            shared: Shared::connect(server, options).await?,
+            kind: PhantomData,
+        })
     }
 
     /// The same channel, for calls that may take this long.
@@ -81,62 +108,17 @@ impl TcpChannel {
     }
 }
 
-impl UnixChannel {
-    /// Connects to this socket.
-    ///
-    /// # Errors
-    /// There is no connection within the options' time.
-    pub async fn connect(path: &Path, options: Options) -> io::Result<Self> {
-        let calling = Calling::new(&options);
-        let path = PathBuf::from(path);
-        let shared = Shared::connect(Peer::Unix(Some(path)), options).await?;
-        Ok(Self { shared, calling })
-    }
-
-    /// The same channel, for calls that may take this long.
-    #[must_use]
-    pub fn timeout(&self, timeout: Duration) -> Self {
-        let mut other = self.clone();
-        other.calling.timeout = timeout;
-        other
-    }
-
-    /// The same channel, for calls of this caller.
-    #[must_use]
-    pub fn credential(&self, credential: OpaqueAuth) -> Self {
-        let mut other = self.clone();
-        other.calling.credential = credential;
-        other
-    }
-
-    /// What happened so far.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.shared.counters.now()
+impl<Kind> Clone for StreamChannel<Kind> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            calling: self.calling.clone(),
+            kind: PhantomData,
+        }
     }
 }
 
-impl Channel for TcpChannel {
-    async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
-        let written = self.calling.written(procedure, |_| Ok(()))?;
-        self.shared.call(&self.calling, written, &arguments).await
-    }
-
-    fn call_with(
-        &self,
-        procedure: Procedure,
-        arguments: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
-    ) -> impl Future<Output = Result<Bytes, Reason>> + Send {
-        let written = self.calling.written(procedure, arguments);
-        async move { self.shared.call(&self.calling, written?, &[]).await }
-    }
-
-    fn peer(&self) -> Option<Peer> {
-        Some(self.shared.server.clone())
-    }
-}
-
-impl Channel for UnixChannel {
+impl<Kind> Channel for StreamChannel<Kind> {
     async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
         let written = self.calling.written(procedure, |_| Ok(()))?;
         self.shared.call(&self.calling, written, &arguments).await

@@ -474,10 +474,15 @@ mod tests {
         });
         let line = line.unwrap();
         assert_eq!(line.piece(), 1_500);
-        let pieces = |bytes| line.pieces(bytes).collect::<Vec<_>>();
-        assert_eq!(pieces(0), []);
-        assert_eq!(pieces(2_999), [0..2_999]);
-        assert_eq!(pieces(4_499), [0..1_500, 1_500..4_499]);
+        let ends = |bytes| {
+            line.pieces(bytes)
+                .map(|piece| piece.end)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(ends(0), []);
+        assert_eq!(ends(2_999), [2_999]);
+        assert_eq!(ends(4_499), [1_500, 4_499]);
+        assert_eq!(ends(4_500), [1_500, 3_000, 4_500]);
         for number in 0..100 {
             line.send_bytes(number, 100).unwrap();
         }

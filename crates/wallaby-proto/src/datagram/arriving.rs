@@ -122,9 +122,7 @@ impl Session {
         if self.sizing.handle_ack(ack) {
             self.recovery.set_datagram(self.sizing.datagram());
         }
-        if let Some(number) = news.acknowledged_up_to {
-            self.received.forget_up_to(number);
-        }
+        self.received.forget_below(news.acknowledged_below);
         Ok(was_congested && !self.is_congested())
     }
 

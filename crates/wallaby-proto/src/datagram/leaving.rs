@@ -97,7 +97,7 @@ impl Session {
         let mut flags = Flags::NONE;
         varint::put(out, self.recovery.next_number());
         let limit = start + self.sizing.datagram() - CHECKSUM;
-        let mut acknowledged = None;
+        let mut acknowledged = 0;
         // Nothing comes through, as it seems: then what was said of the other side's packets did not either.
         let again = self.recovery.is_probing() && self.received.has_any();
         if self.received.wants_ack() || again {
@@ -109,7 +109,7 @@ impl Session {
             };
             let (newest, delay) = self.received.take_ack(now);
             packet::put_ack(out, &self.received, delay, room);
-            acknowledged = Some(newest);
+            acknowledged = newest + 1;
         }
         let before = out.len();
         if let Some(streams) = streams {
@@ -123,7 +123,7 @@ impl Session {
             packet::put_probe(out);
         }
         let asks = out.len() > before;
-        if !asks && acknowledged.is_none() {
+        if !asks && acknowledged == 0 {
             out.truncate(start); // what waits does not fit beside the hello
             return false;
         }
@@ -159,7 +159,7 @@ impl Session {
         packet::seal(out, start);
         let size = out.len() - start;
         // Nothing is missing if it is lost.
-        self.recovery.handle_sent(now, size, false, None);
+        self.recovery.handle_sent(now, size, false, 0);
         self.sizing.handle_sent(now, number);
         self.length_before = 0;
         self.counters.bytes_sent += size as u64;

@@ -38,8 +38,10 @@ pub(super) struct Received {
     unanswered: u32,
     /// How long they are together.
     unanswered_bytes: usize,
-    /// When they must have one.
-    due: Option<Duration>,
+    /// When the first of them arrived.
+    asked_at: Option<Duration>,
+    /// They must have one at once, not only when it has waited long enough for company.
+    at_once: bool,
 }
 
 impl Received {
@@ -89,9 +91,8 @@ impl Received {
         self.unanswered += 1;
         self.unanswered_bytes = self.unanswered_bytes.saturating_add(size);
         // A gap is told at once: something was lost, or has come late after all.
-        let at_once = urgent || number != expected || self.is_much();
-        let due = if at_once { now } else { latest(now) };
-        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+        self.at_once |= urgent || number != expected || self.is_much();
+        self.asked_at.get_or_insert(now);
     }
 
     /// Whether what waits for an acknowledgement should not wait longer.
@@ -118,36 +119,42 @@ impl Received {
 
     /// Whether an acknowledgement should go with the next packet.
     pub(super) fn wants_ack(&self) -> bool {
-        self.unanswered > 0
+        self.asked_at.is_some()
     }
 
     /// When an acknowledgement must leave.
     pub(super) fn due(&self) -> Option<Duration> {
-        self.due
+        let asked_at = self.asked_at?;
+        let due = if self.at_once { asked_at } else { latest(asked_at) };
+        Some(due)
     }
 
     /// An acknowledgement leaves now: the newest packet that it covers, and how long that has waited.
     pub(super) fn take_ack(&mut self, now: Duration) -> (u64, Duration) {
         self.unanswered = 0;
         self.unanswered_bytes = 0;
-        self.due = None;
+        self.asked_at = None;
+        self.at_once = false;
         let newest = self.newest().unwrap_or(0);
         (newest, now.saturating_sub(self.newest_at))
     }
 
-    /// The other side knows that everything up to `number` has arrived, or needs no answer about it: this need not be
+    /// The other side knows that everything below `number` has arrived, or needs no answer about it: this need not be
     /// said again.
-    pub(super) fn forget_up_to(&mut self, number: u64) {
+    pub(super) fn forget_below(&mut self, number: u64) {
         // The newest stays: an acknowledgement names at least one packet.
-        let keep = number.min(self.newest().unwrap_or(0).saturating_sub(1));
-        if keep < self.floor {
+        let floor = number.min(self.newest().unwrap_or(0));
+        if floor <= self.floor {
             return;
         }
-        self.floor = keep + 1;
-        let gone = self.ranges.partition_point(|range| range.1 <= keep);
-        self.ranges.drain(..gone);
+        self.floor = floor;
+        let gone = self.ranges.iter().take_while(|range| range.1 < floor);
+        let gone = gone.count();
+        if gone > 0 {
+            self.ranges.drain(..gone); // mostly there is one range, and it goes on
+        }
         if let Some(oldest) = self.ranges.first_mut() {
-            oldest.0 = oldest.0.max(self.floor);
+            oldest.0 = oldest.0.max(floor);
         }
     }
 }
@@ -179,10 +186,10 @@ mod tests {
         assert!(received.contains(1), "it was forgotten");
         assert!(!received.contains(2));
         assert!(!received.contains(4));
-        received.forget_up_to(20);
+        received.forget_below(21);
         assert!(received.contains(20));
         assert!(!received.contains(22));
-        received.forget_up_to(1000);
+        received.forget_below(1001);
         assert_eq!(received.ranges().count(), 1, "the newest stays");
     }
 
@@ -236,8 +243,8 @@ mod tests {
     fn what_was_forgotten_once_is_never_taken_again() {
         let mut received = Received::default();
         (0..30).for_each(|number| received.insert(number));
-        received.forget_up_to(20);
-        received.forget_up_to(5);
+        received.forget_below(21);
+        received.forget_below(6);
         assert_eq!(received.ranges().collect::<Vec<_>>(), [(21, 29)]);
         assert!((0..30).all(|number| received.contains(number)));
     }
@@ -247,7 +254,7 @@ mod tests {
         let mut received = Received::default();
         received.insert(0);
         received.insert(2);
-        received.forget_up_to(0);
+        received.forget_below(1);
         assert_eq!(received.ranges().collect::<Vec<_>>(), [(2, 2)]);
         assert!(received.contains(0) && !received.contains(1));
     }

@@ -234,7 +234,7 @@ impl Gate {
                 let to = session.remote;
                 self.counters.sent += 1;
                 let len = out.len() - start;
-                if session.has_sent_all() {
+                if session.has_sent_all(now) {
                     session.rest(); // mostly: it need not be asked again
                     session.queued = false;
                     self.burst = 0;
@@ -383,6 +383,7 @@ impl Gate {
         let event = |event| events.push_back((SessionId(id), Ok(event)));
         match session.handle_packet(now, flags, reader, datagram, event) {
             Ok(None) if session.is_over() => drop(self.remove(now, id)),
+            Ok(None) if session.has_sent_all(now) => arm(&mut self.timers, session),
             Ok(None) => queue(&mut self.ready, session),
             Ok(Some(reason)) => {
                 // It ends here; the peer should know that, or it will ask again.

@@ -67,12 +67,12 @@ impl Session {
         self.write_packet(now, out, messages.then_some(streams))
     }
 
-    /// Whether the packet that was just sent was certainly the last one for now.
-    pub(super) fn has_sent_all(&self) -> bool {
+    /// Whether there is certainly nothing to be sent until something happens.
+    pub(super) fn has_sent_all(&self, now: Duration) -> bool {
         matches!(self.stage, Stage::Open { .. })
             && !(self.probe || self.sizing.is_wanted() || self.outgoing.is_sending())
             && self.probes == 0
-            && self.received.due().is_none()
+            && self.received.due().is_none_or(|due| due > now)
     }
 
     /// Nothing is sent for now.

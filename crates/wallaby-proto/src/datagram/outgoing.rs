@@ -60,6 +60,11 @@ impl Record {
         self.missing == 0
     }
 
+    /// Whether the first of several pieces comes next.
+    fn begins_pieces(&self) -> bool {
+        self.pieces > 1 && self.next == 0
+    }
+
     /// Where this piece begins and ends.
     fn piece(&self, piece: u8) -> (usize, usize) {
         if self.pieces == 1 {
@@ -70,12 +75,13 @@ impl Record {
     }
 
     fn write(&self, out: &mut Vec<u8>, number: u64, piece: u8) {
-        let (start, end) = self.piece(piece);
         if self.pieces == 1 {
-            packet::put_whole(out, number, self.kind, end);
-        } else {
-            packet::put_piece(out, number, self.kind, self.len(), start, end - start);
+            packet::put_whole(out, number, self.kind, self.len());
+            out.extend_from_slice(&self.header);
+            return out.extend_from_slice(&self.payload);
         }
+        let (start, end) = self.piece(piece);
+        packet::put_piece(out, number, self.kind, self.len(), start, end - start);
         let header = self.header.len();
         out.extend_from_slice(&self.header[start.min(header)..end.min(header)]);
         out.extend_from_slice(&self.payload[start.max(header) - header..end.max(header) - header]);
@@ -133,6 +139,14 @@ struct Lane {
     waiting: VecDeque<u64>,
     /// Messages in pieces of which some have been sent and not all have arrived, and their bytes.
     begun: (usize, usize),
+}
+
+impl Lane {
+    /// Whether what comes next of this message, the first that waits, may be sent besides what is under way.
+    fn admits(&self, record: &Record, streams: Streams) -> bool {
+        let (count, bytes) = self.begun;
+        !record.begins_pieces() || streams.admit(count, bytes, record.len())
+    }
 }
 
 /// Sent first: what concerns the session, and messages without credit.
@@ -215,9 +229,13 @@ impl Outgoing {
         let number = self.first + self.records.len() as u64;
         let len = header.len() + message.payload.len();
         let whole = packet::whole_overhead(number, len) + len <= message.room;
-        let piece_len = message.room.saturating_sub(packet::PIECE_OVERHEAD);
-        let piece_len = piece_len.max(len.div_ceil(MAX_PIECES)).max(1);
-        let pieces = if whole { 1 } else { len.div_ceil(piece_len) };
+        let (pieces, piece_len) = if whole {
+            (1, len)
+        } else {
+            let piece_len = message.room.saturating_sub(packet::PIECE_OVERHEAD);
+            let piece_len = piece_len.max(len.div_ceil(MAX_PIECES)).max(1);
+            (len.div_ceil(piece_len), piece_len)
+        };
         let lane = match (message.control, whole) {
             (true, _) => CONTROL,
             (false, true) => SMALL,
@@ -317,9 +335,9 @@ impl Outgoing {
             self.lost.pop_front();
         }
         !self.lost.is_empty()
-            || [CONTROL, SMALL, LARGE]
-                .into_iter()
-                .any(|lane| self.next(lane, streams).is_some())
+            || !self.lanes[usize::from(SMALL)].waiting.is_empty()
+            || self.may_send(CONTROL, CONTROL_STREAMS)
+            || self.may_send(LARGE, streams)
     }
 
     /// Whether something may wait to be sent.
@@ -344,7 +362,7 @@ impl Outgoing {
         let first = chunks.len();
         let pieces_turn = self.packets_without_piece >= PACKETS_BETWEEN_PIECES;
         self.packets_without_piece += 1;
-        self.fill_from(CONTROL, out, limit, streams, chunks);
+        self.fill_from(CONTROL, out, limit, CONTROL_STREAMS, chunks);
         self.fill_from_lost(out, limit, chunks);
         if pieces_turn && chunks.len() == first {
             self.fill_from(LARGE, out, limit, streams, chunks);
@@ -390,51 +408,38 @@ impl Outgoing {
         streams: Streams,
         chunks: &mut VecDeque<Chunk>,
     ) {
-        while let Some(number) = self.next(lane, streams) {
-            let record = &self.records[(number - self.first) as usize];
+        let is_large = lane == LARGE;
+        let lane = &mut self.lanes[usize::from(lane)];
+        while let Some(&number) = lane.waiting.front() {
+            let record = &mut self.records[(number - self.first) as usize];
             let piece = record.next;
-            if out.len() + record.written_len(number, piece) > limit {
+            if !lane.admits(record, streams)
+                || out.len() + record.written_len(number, piece) > limit
+            {
                 return;
             }
             record.write(out, number, piece);
             chunks.push_back(Chunk { number, piece });
-            if lane == LARGE {
+            if is_large {
                 self.packets_without_piece = 0;
             }
-            if !self.begin(number, piece) {
-                self.lanes[usize::from(lane)].waiting.pop_front();
+            if record.begins_pieces() {
+                lane.begun = (lane.begun.0 + 1, lane.begun.1 + record.len());
+            }
+            record.next = piece + 1;
+            if record.next == record.pieces {
+                lane.waiting.pop_front();
             }
         }
     }
 
-    /// The message of this lane whose turn it is.
-    fn next(&self, lane: u8, streams: Streams) -> Option<u64> {
-        let streams = if lane == CONTROL {
-            CONTROL_STREAMS
-        } else {
-            streams
-        };
+    /// Whether the message of this lane whose turn it is may be sent.
+    fn may_send(&self, lane: u8, streams: Streams) -> bool {
         let lane = &self.lanes[usize::from(lane)];
-        let &number = lane.waiting.front()?;
-        let record = &self.records[(number - self.first) as usize];
-        let (count, bytes) = lane.begun;
-        let begins = record.pieces > 1 && record.next == 0;
-        let waits = begins && !streams.admit(count, bytes, record.len());
-        (!waits).then_some(number)
-    }
-
-    /// This piece is sent for the first time; whether there are more.
-    fn begin(&mut self, number: u64, piece: u8) -> bool {
-        let record = &mut self.records[(number - self.first) as usize];
-        if piece < record.next {
-            return false;
-        }
-        if record.pieces > 1 && piece == 0 {
-            let begun = &mut self.lanes[usize::from(record.lane)].begun;
-            *begun = (begun.0 + 1, begun.1 + record.len());
-        }
-        record.next = piece + 1;
-        record.next < record.pieces
+        (lane.waiting.front()).is_some_and(|number| {
+            let record = &self.records[(number - self.first) as usize];
+            lane.admits(record, streams)
+        })
     }
 }
 

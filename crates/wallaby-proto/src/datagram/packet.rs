@@ -355,7 +355,15 @@ pub(super) enum Frame {
 
 impl Frame {
     /// The next frame of a packet, `None` at its end.
+    #[inline]
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, DecodeError> {
+        if reader.is_empty() {
+            return Ok(None);
+        }
+        Self::read_next(reader)
+    }
+
+    fn read_next(reader: &mut Reader<'_>) -> Result<Option<Self>, DecodeError> {
         let what = "packet";
         loop {
             if reader.is_empty() {

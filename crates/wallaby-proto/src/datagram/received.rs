@@ -55,6 +55,9 @@ impl Received {
 
     /// Whether this packet has arrived before, or is so old that this cannot be told.
     pub(super) fn contains(&self, number: u64) -> bool {
+        if self.newest().is_some_and(|newest| newest < number) {
+            return false; // nearly always
+        }
         let next = self.ranges.partition_point(|range| range.1 < number);
         number < self.floor || self.ranges.get(next).is_some_and(|range| range.0 <= number)
     }

@@ -189,7 +189,9 @@ impl Recovery {
             first_chunk: self.first_chunk + self.chunks.len() as u64 - chunks,
             acknowledges,
         });
-        self.forget(now);
+        if self.packets[0].state != State::UnderWay {
+            self.forget(now);
+        }
     }
 
     /// Whether another packet with messages may leave.

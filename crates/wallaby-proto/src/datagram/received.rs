@@ -38,10 +38,8 @@ pub(super) struct Received {
     unanswered: u32,
     /// How long they are together.
     unanswered_bytes: usize,
-    /// When the first of them arrived.
-    asked_at: Option<Duration>,
-    /// They must have one at once, not only when it has waited long enough for company.
-    at_once: bool,
+    /// When they must have one.
+    due: Option<Duration>,
 }
 
 impl Received {
@@ -94,8 +92,11 @@ impl Received {
         self.unanswered += 1;
         self.unanswered_bytes = self.unanswered_bytes.saturating_add(size);
         // A gap is told at once: something was lost, or has come late after all.
-        self.at_once |= urgent || number != expected || self.is_much();
-        self.asked_at.get_or_insert(now);
+        if urgent || number != expected || self.is_much() {
+            self.due = Some(now);
+        } else if self.due.is_none() {
+            self.due = Some(latest(now));
+        }
     }
 
     /// Whether what waits for an acknowledgement should not wait longer.
@@ -122,22 +123,19 @@ impl Received {
 
     /// Whether an acknowledgement should go with the next packet.
     pub(super) fn wants_ack(&self) -> bool {
-        self.asked_at.is_some()
+        self.due.is_some()
     }
 
     /// When an acknowledgement must leave.
     pub(super) fn due(&self) -> Option<Duration> {
-        let asked_at = self.asked_at?;
-        let due = if self.at_once { asked_at } else { latest(asked_at) };
-        Some(due)
+        self.due
     }
 
     /// An acknowledgement leaves now: the newest packet that it covers, and how long that has waited.
     pub(super) fn take_ack(&mut self, now: Duration) -> (u64, Duration) {
         self.unanswered = 0;
         self.unanswered_bytes = 0;
-        self.asked_at = None;
-        self.at_once = false;
+        self.due = None;
         let newest = self.newest().unwrap_or(0);
         (newest, now.saturating_sub(self.newest_at))
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::transport::bare;
 use crate::transport::inbox::Inbox;
+use crate::timer::monotonic;
 use crate::transport::outbox::Outbox;
 
 /// Something that carries datagrams and tells the time: a UDP socket ([`Udp`]), or in its place a network stack in user
@@ -332,18 +333,6 @@ impl fmt::Debug for Udp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Udp({})", self.local)
     }
-}
-
-/// The system's monotonic clock, in nanoseconds: an `Instant` does the same at several times the cost, and this is asked for in
-/// each turn.
-fn monotonic() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the structure outlives the call, which fills it in; this clock is always there.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 /// What the kernel's timeouts of sockets are counted in: 1 to 10 ms.

@@ -54,7 +54,6 @@ mod stream;
 mod streams;
 mod watching;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -65,7 +64,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::{Event as News, MethodDefinition};
-use wallaby_proto::datagram::SessionEvent;
+use wallaby_proto::datagram::{Ended, SessionId};
 use wallaby_proto::wire::{Message, Request as WireRequest};
 use wallaby_proto::{Address, NodeId, RequestId, Status};
 
@@ -123,8 +122,6 @@ pub struct Endpoint<D: Datagrams = Udp> {
     keeps: bool,
     /// Datagrams are copied here, so that payloads can be slices of it.
     arrived: BytesMut,
-    /// What sessions have to tell, while it is handled: it lies here, since it is long.
-    news: VecDeque<SessionEvent>,
     full_batches: u32,
     /// It may be sent datagrams that it did not ask for.
     takes_datagrams: bool,
@@ -161,7 +158,6 @@ impl<D: Datagrams> Endpoint<D> {
             refused: None,
             keeps: false,
             arrived: BytesMut::new(),
-            news: VecDeque::new(),
             full_batches: 0,
             takes_datagrams,
             addresses,
@@ -593,11 +589,9 @@ impl<D: Datagrams> Endpoint<D> {
     /// Handles what the sessions have to tell.
     fn handle_events(&mut self) {
         loop {
-            self.core.gate.take_events(&mut self.news);
-            let mut news = std::mem::take(&mut self.news);
-            news.iter_mut().for_each(|event| self.handle_event(event));
-            news.clear();
-            self.news = news;
+            while let Some((session, mut event)) = self.core.gate.poll_event() {
+                self.handle_event(session, &mut event);
+            }
             self.core.tell_failed();
             self.core.act();
             // What was done may have ended sessions.
@@ -607,15 +601,15 @@ impl<D: Datagrams> Endpoint<D> {
         }
     }
 
-    fn handle_event(&mut self, (session, event): &mut SessionEvent) {
+    fn handle_event(&mut self, session: SessionId, event: &mut Result<News, Box<Ended>>) {
         match event {
-            Ok(News::Opened(hello)) => self.core.session_opened(*session, hello),
+            Ok(News::Opened(hello)) => self.core.session_opened(session, hello),
             Ok(news) => {
-                if let Some(id) = self.core.peers.over(*session) {
+                if let Some(id) = self.core.peers.over(session) {
                     self.handle_news(id, news);
                 }
             }
-            Err(ended) => self.core.session_ended(*session, ended),
+            Err(ended) => self.core.session_ended(session, ended),
         }
     }
 

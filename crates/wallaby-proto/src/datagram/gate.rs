@@ -15,6 +15,7 @@ use crate::datagram::arriving::Dropped;
 use crate::datagram::cookies::{self, Cookies};
 use crate::datagram::leaving::Fate;
 use crate::datagram::packet::{self, Datagram, Flags, Unreadable};
+use crate::datagram::recovery::nanoseconds;
 use crate::datagram::session::{Session, Stage};
 use crate::datagram::{Cause, DATAGRAM_SIZES, Ended, Settings};
 use crate::id::NodeId;
@@ -101,8 +102,8 @@ pub struct Gate {
     ready: VecDeque<u64>,
     /// Datagrams that the first of them has sent in a row.
     burst: u32,
-    /// At most one for each session: when to look at it.
-    timers: BTreeSet<(Duration, u64)>,
+    /// At most one for each session: when to look at it, in nanoseconds.
+    timers: BTreeSet<(u64, u64)>,
     answers: VecDeque<(SocketAddr, Vec<u8>)>,
     events: VecDeque<SessionEvent>,
     counters: Counters,
@@ -264,12 +265,14 @@ impl Gate {
     /// When [`Gate::handle_timeout`] should be called, if nothing else happens before. Ask when there is nothing to
     /// send any more.
     pub fn next_timeout(&self) -> Option<Duration> {
-        self.timers.first().map(|timer| timer.0)
+        let first = self.timers.first();
+        first.map(|timer| Duration::from_nanos(timer.0))
     }
 
     /// Timers that are due by `until`, but whose sessions do not want anything then any more, are moved to when they do. They
     /// are not while that is far away, since seldom anything comes of it; a driver for which a short wait is dear asks for it.
     pub fn put_off_timers(&mut self, until: Duration) {
+        let until = nanoseconds(until);
         while let Some(&(time, id)) = self.timers.first()
             && time <= until
         {
@@ -287,7 +290,7 @@ impl Gate {
     /// It is `now`. Give the gate all that has arrived before.
     pub fn handle_timeout(&mut self, now: Duration) {
         while let Some(&(time, id)) = self.timers.first()
-            && time <= now
+            && time <= nanoseconds(now)
         {
             self.timers.pop_first();
             let Some(session) = self.sessions.get_mut(&id) else {
@@ -639,7 +642,7 @@ fn queue(ready: &mut VecDeque<u64>, session: &mut Session) {
 
 /// Looks at this session when it next has something to do, or before: a timer that comes too early costs less than one
 /// that is moved with every datagram.
-fn arm(timers: &mut BTreeSet<(Duration, u64)>, session: &mut Session) {
+fn arm(timers: &mut BTreeSet<(u64, u64)>, session: &mut Session) {
     let Some(time) = session.timeout() else {
         return;
     };

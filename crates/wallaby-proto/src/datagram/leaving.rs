@@ -6,7 +6,7 @@ use crate::call::clock::earliest;
 use crate::datagram::Cause;
 use crate::datagram::outgoing::Streams;
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, Flags};
-use crate::datagram::recovery::{ASLEEP, Timeout};
+use crate::datagram::recovery::{ASLEEP, Timeout, nanoseconds};
 use crate::datagram::session::{Session, Stage};
 use crate::varint;
 
@@ -58,7 +58,7 @@ impl Session {
             return true;
         }
         let messages = may_send && self.outgoing.has_work(streams);
-        let ack = self.ack_due().is_some_and(|due| due <= now);
+        let ack = self.ack_due().is_some_and(|due| due <= nanoseconds(now));
         let probes = self.probe || self.probes > 0;
         if !messages && !ack && !probes {
             self.rest();
@@ -72,7 +72,7 @@ impl Session {
         matches!(self.stage, Stage::Open { .. })
             && !(self.probe || self.sizing.is_wanted() || self.outgoing.is_sending())
             && self.probes == 0
-            && self.received.due().is_none_or(|due| due > now)
+            && self.received.due().is_none_or(|due| due > nanoseconds(now))
     }
 
     /// Nothing is sent for now.
@@ -175,8 +175,8 @@ impl Session {
         self.length_before = out.len() - start;
     }
 
-    /// When [`Session::handle_timeout`] or [`Session::poll_transmit`] has something to do; `None` if never.
-    pub(super) fn timeout(&self) -> Option<Duration> {
+    /// When [`Session::handle_timeout`] or [`Session::poll_transmit`] has something to do, in nanoseconds; `None` if never.
+    pub(super) fn timeout(&self) -> Option<u64> {
         match &self.stage {
             Stage::Asking {
                 since,
@@ -185,13 +185,17 @@ impl Session {
                 ..
             } => {
                 let again = asked.map_or(*since, |asked| asked + ask_again(*tries));
-                Some(again.min(since.saturating_add(self.settings.patience)))
+                let given_up = since.saturating_add(self.settings.patience);
+                Some(nanoseconds(again.min(given_up)))
             }
-            Stage::Closing { until, .. } => earliest(*until, self.recovery.timeout()),
+            Stage::Closing { until, .. } => {
+                earliest(until.map(nanoseconds), self.recovery.timeout())
+            }
             Stage::Opening { .. } | Stage::Open { .. } => {
-                let idle = (!self.recovery.is_waiting()).then(|| self.idle_at());
-                let sent = earliest(earliest(idle, self.recovery.timeout()), self.ack_due());
-                earliest(sent, self.asked_until())
+                let sent = self.recovery.timeout();
+                let sent = sent.unwrap_or_else(|| nanoseconds(self.idle_at()));
+                let next = earliest(Some(sent), self.ack_due());
+                earliest(next, self.asked_until().map(nanoseconds))
             }
         }
     }
@@ -201,7 +205,9 @@ impl Session {
         let due = self.timeout();
         match &mut self.stage {
             Stage::Asking { since, .. } => {
-                let late = due.map_or(Duration::ZERO, |due| now.saturating_sub(due));
+                let late = due.map_or(Duration::ZERO, |due| {
+                    now.saturating_sub(Duration::from_nanos(due))
+                });
                 if late > ASLEEP {
                     *since += late; // silence counts only while this side listens
                 }
@@ -247,7 +253,7 @@ impl Session {
     }
 
     /// When an acknowledgement must leave that nothing has taken along.
-    fn ack_due(&self) -> Option<Duration> {
+    fn ack_due(&self) -> Option<u64> {
         self.received
             .due()
             .filter(|_| self.recovery.may_acknowledge())

@@ -40,7 +40,7 @@ struct Record {
     next: u8,
     /// How many pieces have not arrived.
     missing: u8,
-    /// A bit for each piece that has arrived.
+    /// A bit for each piece that has arrived; of a message that has, none matters any more.
     arrived: u128,
     /// A bit for each piece that waits to be sent again.
     lost: u128,
@@ -60,6 +60,10 @@ impl Record {
         self.missing == 0
     }
 
+    fn has_piece(&self, piece: u8) -> bool {
+        self.has_arrived() || self.pieces > 1 && self.arrived >> piece & 1 == 1
+    }
+
     /// Whether the first of several pieces comes next.
     fn begins_pieces(&self) -> bool {
         self.pieces > 1 && self.next == 0
@@ -67,9 +71,6 @@ impl Record {
 
     /// Where this piece begins and ends.
     fn piece(&self, piece: u8) -> (usize, usize) {
-        if self.pieces == 1 {
-            return (0, self.len());
-        }
         let start = usize::from(piece) * self.piece_len as usize;
         (start, self.len().min(start + self.piece_len as usize))
     }
@@ -87,14 +88,13 @@ impl Record {
         out.extend_from_slice(&self.payload[start.max(header) - header..end.max(header) - header]);
     }
 
-    /// What this piece takes of a packet.
-    fn written_len(&self, number: u64, piece: u8) -> usize {
-        let (start, end) = self.piece(piece);
+    /// Whether there is room for this piece in a packet.
+    fn fits(&self, number: u64, piece: u8, room: usize) -> bool {
         if self.pieces == 1 {
-            packet::whole_overhead(number, end) + end
-        } else {
-            packet::PIECE_OVERHEAD + end - start
+            return packet::fits_whole(number, self.len(), room);
         }
+        let (start, end) = self.piece(piece);
+        packet::PIECE_OVERHEAD + end - start <= room
     }
 }
 
@@ -228,7 +228,7 @@ impl Outgoing {
         debug_assert!(self.numbers() < WINDOW);
         let number = self.first + self.records.len() as u64;
         let len = header.len() + message.payload.len();
-        let whole = packet::whole_overhead(number, len) + len <= message.room;
+        let whole = packet::fits_whole(number, len, message.room);
         let (pieces, piece_len) = if whole {
             (1, len)
         } else {
@@ -263,13 +263,12 @@ impl Outgoing {
     pub(super) fn settle(&mut self, chunk: Chunk) -> Option<u16> {
         let index = chunk.number.checked_sub(self.first)? as usize;
         let record = self.records.get_mut(index)?;
-        let bit = 1 << chunk.piece;
-        if record.arrived & bit != 0 {
+        if record.has_piece(chunk.piece) {
             return None;
         }
-        record.arrived |= bit;
         record.missing -= 1;
-        if record.missing > 0 {
+        if !record.has_arrived() {
+            record.arrived |= 1 << chunk.piece;
             return None;
         }
         let len = record.len();
@@ -301,7 +300,7 @@ impl Outgoing {
             return;
         };
         let bit = 1 << chunk.piece;
-        if (record.arrived | record.lost) & bit == 0 {
+        if !record.has_piece(chunk.piece) && record.lost & bit == 0 {
             record.lost |= bit;
             self.lost.push_back(chunk);
         }
@@ -321,7 +320,7 @@ impl Outgoing {
             return true;
         };
         (self.records.get(index as usize))
-            .is_none_or(|record| record.arrived >> chunk.piece & 1 == 1)
+            .is_none_or(|record| record.has_piece(chunk.piece))
     }
 
     /// Whether something waits to be sent, where so many `streams` may be under way.
@@ -375,7 +374,8 @@ impl Outgoing {
         while let Some(&chunk) = self.lost.front() {
             if !self.is_settled(chunk) {
                 let record = &mut self.records[(chunk.number - self.first) as usize];
-                if out.len() + record.written_len(chunk.number, chunk.piece) > limit {
+                let room = limit.saturating_sub(out.len());
+                if !record.fits(chunk.number, chunk.piece, room) {
                     return;
                 }
                 record.write(out, chunk.number, chunk.piece);
@@ -413,9 +413,8 @@ impl Outgoing {
         while let Some(&number) = lane.waiting.front() {
             let record = &mut self.records[(number - self.first) as usize];
             let piece = record.next;
-            if !lane.admits(record, streams)
-                || out.len() + record.written_len(number, piece) > limit
-            {
+            let room = limit.saturating_sub(out.len());
+            if !lane.admits(record, streams) || !record.fits(number, piece, room) {
                 return;
             }
             record.write(out, number, piece);

@@ -19,10 +19,10 @@ const ACK_EVERY: (u32, usize) = (8, 9000);
 /// So many packets are acknowledged at once, however short they are: their sender keeps what is in them.
 const ACK_AT_MOST_EVERY: u32 = 64;
 
-/// When something that arrives now is acknowledged at the latest.
-fn latest(now: Duration) -> Duration {
-    let due = nanoseconds(now + ACK_DELAY);
-    Duration::from_nanos(due - due % nanoseconds(ACK_TICK))
+/// When something that arrives now is acknowledged at the latest, in nanoseconds.
+fn latest(now: u64) -> u64 {
+    let due = now.saturating_add(nanoseconds(ACK_DELAY));
+    due - due % nanoseconds(ACK_TICK)
 }
 
 /// The numbers of packets that have arrived, as ranges; the oldest are forgotten.
@@ -32,14 +32,14 @@ pub(super) struct Received {
     ranges: Vec<(u64, u64)>,
     /// What is below has arrived or is not accepted any more.
     floor: u64,
-    /// When the newest arrived.
-    newest_at: Duration,
+    /// When the newest arrived, in nanoseconds.
+    newest_at: u64,
     /// Packets that ask for an acknowledgement and have not got one.
     unanswered: u32,
     /// How long they are together.
     unanswered_bytes: usize,
-    /// When they must have one.
-    due: Option<Duration>,
+    /// When they must have one, in nanoseconds.
+    due: Option<u64>,
 }
 
 impl Received {
@@ -87,7 +87,7 @@ impl Received {
     }
 
     /// A packet of this size has arrived that wants an acknowledgement: at once if it is `urgent`.
-    pub(super) fn handle_asking(&mut self, now: Duration, number: u64, size: usize, urgent: bool) {
+    pub(super) fn handle_asking(&mut self, now: u64, number: u64, size: usize, urgent: bool) {
         let expected = self.handle(now, number);
         self.unanswered += 1;
         self.unanswered_bytes = self.unanswered_bytes.saturating_add(size);
@@ -107,7 +107,7 @@ impl Received {
     }
 
     /// A packet has arrived, with this number; returns the one that was expected.
-    pub(super) fn handle(&mut self, now: Duration, number: u64) -> u64 {
+    pub(super) fn handle(&mut self, now: u64, number: u64) -> u64 {
         let expected = self.newest().map_or(self.floor, |newest| newest + 1);
         self.insert(number);
         if number >= expected {
@@ -126,8 +126,8 @@ impl Received {
         self.due.is_some()
     }
 
-    /// When an acknowledgement must leave.
-    pub(super) fn due(&self) -> Option<Duration> {
+    /// When an acknowledgement must leave, in nanoseconds.
+    pub(super) fn due(&self) -> Option<u64> {
         self.due
     }
 
@@ -137,7 +137,8 @@ impl Received {
         self.unanswered_bytes = 0;
         self.due = None;
         let newest = self.newest().unwrap_or(0);
-        (newest, now.saturating_sub(self.newest_at))
+        let waited = nanoseconds(now).saturating_sub(self.newest_at);
+        (newest, Duration::from_nanos(waited))
     }
 
     /// The other side knows that everything below `number` has arrived, or needs no answer about it: this need not be
@@ -164,7 +165,8 @@ impl Received {
 mod tests {
     use super::*;
 
-    const NOW: Duration = Duration::from_secs(1);
+    const NOW: u64 = nanoseconds(Duration::from_secs(1));
+    const DELAY: u64 = nanoseconds(ACK_DELAY);
 
     #[test]
     fn ranges_join_and_split() {
@@ -203,12 +205,12 @@ mod tests {
             }
             received.due()
         };
-        assert_eq!(due(&[(0, false)]), Some(NOW + ACK_DELAY));
+        assert_eq!(due(&[(0, false)]), Some(NOW + DELAY));
         // Those that come at about the same time are due together, and none too late.
-        let late = |after| latest(NOW + Duration::from_micros(after)) - NOW;
+        let late = |microseconds: u64| latest(NOW + 1000 * microseconds) - NOW;
         let together = [0, 1, 2500, 4999].map(late);
-        assert_eq!(together, [ACK_DELAY; 4]);
-        assert_eq!(late(5000), ACK_DELAY + ACK_TICK);
+        assert_eq!(together, [DELAY; 4]);
+        assert_eq!(late(5000), DELAY + nanoseconds(ACK_TICK));
         assert_eq!(due(&[(0, false), (1, true)]), Some(NOW));
         assert_eq!(due(&[(0, false), (2, false)]), Some(NOW));
         assert_eq!(due(&[(1, false), (0, false)]), Some(NOW));
@@ -230,9 +232,9 @@ mod tests {
                 received.handle_asking(NOW, packets, size, false);
                 packets += 1;
             }
-            received.take_ack(NOW);
+            received.take_ack(Duration::from_nanos(NOW));
             received.handle_asking(NOW, packets, size, false);
-            assert_eq!(received.due(), Some(NOW + ACK_DELAY), "it begins anew");
+            assert_eq!(received.due(), Some(NOW + DELAY), "it begins anew");
             packets
         };
         assert_eq!([1150, 1200, 65_507].map(until_due), [8; 3]);

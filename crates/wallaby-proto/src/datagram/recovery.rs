@@ -235,10 +235,11 @@ impl Recovery {
         let full = self.bytes * 2 >= self.window.size;
         let mut news = News::default();
         let mut progress = false;
-        for (first, last) in ack.ranges() {
-            if last < self.first {
-                break;
-            }
+        let (mut next, mut older) = (Some(ack.newest()), ack.older());
+        while let Some((first, last)) = next
+            && last >= self.first
+        {
+            next = older.next();
             for number in (first.max(self.first)..last + 1).rev() {
                 let index = (number - self.first) as usize;
                 let sent = &mut self.packets[index];
@@ -283,25 +284,24 @@ impl Recovery {
         self.window.set_datagram(datagram);
     }
 
-    /// When [`Recovery::handle_timeout`] has something to do.
-    pub(super) fn timeout(&self) -> Option<Duration> {
+    /// When [`Recovery::handle_timeout`] has something to do, in nanoseconds.
+    pub(super) fn timeout(&self) -> Option<u64> {
         if self.under_way == 0 {
             return None;
         }
         let next = self.loss_at.unwrap_or_else(|| self.probe_at());
         let given_up = self.progress.saturating_add(self.patience.0);
-        Some(Duration::from_nanos(next.min(given_up)))
+        Some(next.min(given_up))
     }
 
     pub(super) fn handle_timeout(&mut self, now: Duration, mut lost: impl FnMut(Chunk)) -> Timeout {
+        let now = nanoseconds(now);
         let Some(due) = self.timeout().filter(|due| *due <= now) else {
             return Timeout::Nothing;
         };
         let late = now - due;
-        let now = nanoseconds(now);
-        if late > ASLEEP {
-            // Silence counts only while this side listens.
-            self.progress = self.progress.saturating_add(nanoseconds(late));
+        if late > nanoseconds(ASLEEP) {
+            self.progress = self.progress.saturating_add(late); // silence counts only while this side listens
         }
         if self.loss_at.is_some_and(|loss| loss <= now) {
             self.find_losses(now, lost);
@@ -675,6 +675,10 @@ mod tests {
             settled
         }
 
+        fn timeout(&self) -> Option<Duration> {
+            self.recovery.timeout().map(Duration::from_nanos)
+        }
+
         fn time_out(&mut self, now: Duration) -> Timeout {
             let lost = |chunk: Chunk| self.lost.push(chunk.number);
             self.recovery.handle_timeout(now, lost)
@@ -795,7 +799,7 @@ mod tests {
         side.send(ms(0), 2);
         let mut probes = Vec::new();
         while probes.len() < 5 {
-            let due = side.recovery.timeout().expect("it waits");
+            let due = side.timeout().expect("it waits");
             assert_eq!(side.time_out(due - us(1)), Timeout::Nothing);
             let Timeout::Probe { packets } = side.time_out(due) else {
                 panic!("a probe")
@@ -818,7 +822,7 @@ mod tests {
         side.recovery.measure(ms(10));
         side.send(ms(0), 10);
         for _ in 0..2 {
-            let due = side.recovery.timeout().expect("it waits");
+            let due = side.timeout().expect("it waits");
             side.time_out(due);
             assert_eq!(side.window(), if due < ms(120) { 10 } else { 2 });
             side.send(due, 1);
@@ -845,7 +849,7 @@ mod tests {
         side.acknowledge(ms(102), [12]);
         assert_eq!(side.lost, [3, 4, 5, 6], "six later ones it takes now");
         // The others have twice the round trip.
-        let due = side.recovery.timeout().expect("four are under way");
+        let due = side.timeout().expect("four are under way");
         assert_eq!(due, lost_after(&side.recovery.rtt, true));
         assert_eq!(side.time_out(due), Timeout::Nothing);
         assert_eq!(side.lost, [3, 4, 5, 6, 7, 9, 10, 11]);
@@ -940,7 +944,7 @@ mod tests {
         let mut side = Side::new();
         side.send(ms(0), 2);
         side.acknowledge(ms(100), [1]);
-        assert_eq!(side.recovery.timeout(), Some(us(112_500)));
+        assert_eq!(side.timeout(), Some(us(112_500)));
         assert_eq!(side.time_out(us(112_500)), Timeout::Nothing);
         assert_eq!(side.lost, [0]);
     }

@@ -319,8 +319,7 @@ impl Outgoing {
         let Some(index) = chunk.number.checked_sub(self.first) else {
             return true;
         };
-        (self.records.get(index as usize))
-            .is_none_or(|record| record.has_piece(chunk.piece))
+        (self.records.get(index as usize)).is_none_or(|record| record.has_piece(chunk.piece))
     }
 
     /// Whether something waits to be sent, where so many `streams` may be under way.

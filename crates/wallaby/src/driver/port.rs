@@ -388,14 +388,15 @@ impl Driver {
 
     fn dispatch(&mut self, endpoint: &Arc<Inner>) {
         let mut touched: Option<SessionId> = None;
-        while let Some((id, event)) = self.events.pop_front() {
-            if touched.is_some_and(|touched| touched != id) {
+        while let Some(mut told) = self.events.pop_front() {
+            let (id, event) = &mut told;
+            if touched.is_some_and(|touched| touched != *id) {
                 self.batch_done(touched);
             }
-            touched = Some(id);
+            touched = Some(*id);
             match event {
-                Ok(mut event) => self.handle(endpoint, id, &mut event),
-                Err(ended) => self.handle_end(endpoint, id, &ended),
+                Ok(event) => self.handle(endpoint, *id, event),
+                Err(ended) => self.handle_end(endpoint, *id, ended),
             }
         }
         self.batch_done(touched);

@@ -221,7 +221,6 @@ impl Core {
         Some(next.saturating_sub(self.raw))
     }
 
-
     /// Does what is due. All that has arrived must have been handled.
     pub(super) fn handle_timeouts(&mut self) {
         self.gate.handle_timeout(self.raw);

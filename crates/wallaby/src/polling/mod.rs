@@ -64,7 +64,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::{Event as News, MethodDefinition};
-use wallaby_proto::datagram::{Ended, SessionId};
+use wallaby_proto::datagram::SessionEvent;
 use wallaby_proto::wire::{Message, Request as WireRequest};
 use wallaby_proto::{Address, NodeId, RequestId, Status};
 
@@ -589,8 +589,8 @@ impl<D: Datagrams> Endpoint<D> {
     /// Handles what the sessions have to tell.
     fn handle_events(&mut self) {
         loop {
-            while let Some((session, mut event)) = self.core.gate.poll_event() {
-                self.handle_event(session, &mut event);
+            while let Some(mut told) = self.core.gate.poll_event() {
+                self.handle_event(&mut told);
             }
             self.core.tell_failed();
             self.core.act();
@@ -601,15 +601,15 @@ impl<D: Datagrams> Endpoint<D> {
         }
     }
 
-    fn handle_event(&mut self, session: SessionId, event: &mut Result<News, Box<Ended>>) {
+    fn handle_event(&mut self, (session, event): &mut SessionEvent) {
         match event {
-            Ok(News::Opened(hello)) => self.core.session_opened(session, hello),
+            Ok(News::Opened(hello)) => self.core.session_opened(*session, hello),
             Ok(news) => {
-                if let Some(id) = self.core.peers.over(session) {
+                if let Some(id) = self.core.peers.over(*session) {
                     self.handle_news(id, news);
                 }
             }
-            Err(ended) => self.core.session_ended(session, ended),
+            Err(ended) => self.core.session_ended(*session, ended),
         }
     }
 

@@ -517,16 +517,18 @@ impl PortSession {
         self.sent(sent)
     }
 
-    /// Marks count messages: one is written when it is acknowledged, since until then it may have to be sent again.
+    /// Marks count messages.
     pub(super) fn mark(&self) -> Mark {
         Mark::Written(self.mark)
     }
 
-    pub(super) fn acknowledged(&self) -> u64 {
-        let known = self.end.map(|(acknowledged, _)| acknowledged);
-        known
-            .or_else(|| self.ask(|session| session.acknowledged()))
-            .unwrap_or(0)
+    /// How many messages have left, and how many of them the peer has acknowledged.
+    pub(super) fn progress(&self) -> (u64, Option<u64>) {
+        let known = (self.end).map(|(acknowledged, _)| (acknowledged, acknowledged));
+        let (left, acknowledged) = known
+            .or_else(|| self.ask(|session| (session.left(), session.acknowledged())))
+            .unwrap_or_default();
+        (left, Some(acknowledged))
     }
 
     pub(super) fn forget_calls(&mut self, oldest: CallId) {

@@ -171,6 +171,18 @@ impl Gate {
         Some(session)
     }
 
+    /// A request that came in a session has left the queue for its handler, or was refused: as
+    /// [`Session::grant_request`], but the session is not asked for output unless there is any, which is seldom. `None` if
+    /// there is no such session.
+    pub fn grant_request(&mut self, id: SessionId, payload: usize) -> Option<()> {
+        let session = self.sessions.get_mut(&id.0)?;
+        session.grant_request(payload);
+        if session.outgoing.is_sending() {
+            queue(&mut self.ready, session);
+        }
+        Some(())
+    }
+
     /// A session, only to ask it.
     pub fn peek(&self, id: SessionId) -> Option<&Session> {
         self.sessions.get(&id.0).map(Box::as_ref)

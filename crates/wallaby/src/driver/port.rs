@@ -550,7 +550,10 @@ impl PortSession {
     }
 
     pub(super) fn grant_requests(&mut self, payloads: impl Iterator<Item = usize>) {
-        self.with(|session| payloads.for_each(|payload| session.grant_request(payload)));
+        let mut state = self.port.lock();
+        payloads.for_each(|payload| {
+            state.gate.grant_request(self.id, payload);
+        });
     }
 
     pub(super) fn grant_call(&mut self, call: CallId, responses: u64, payload: u64) {

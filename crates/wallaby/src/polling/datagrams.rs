@@ -81,6 +81,10 @@ pub trait Datagrams {
 /// A wait above this is one of this length: whoever waits looks again.
 const LONGEST: Duration = Duration::from_secs(3600);
 
+/// Datagrams that are received one by one before it is found out whether there are more at a time: then all are received
+/// together, as long as there are.
+const ALONE: u8 = 4;
+
 /// A UDP socket of the operating system, and its monotonic clock.
 ///
 /// Where it has to wait, it waits in the call that receives, without asking first. How long such a call waits is a setting
@@ -99,8 +103,9 @@ pub struct Udp {
     timeout: Duration,
     /// The last wait was ended by a datagram.
     busy: bool,
-    /// The socket was last found empty, or with one datagram and no more: the next one most likely comes alone, too.
-    alone: bool,
+    /// So many are received one by one: the socket was found empty, or with one datagram and no more, and so the next ones most
+    /// likely come alone, too.
+    alone: u8,
     /// There may be news of datagrams that were sent.
     news: bool,
     inbox: Inbox,
@@ -130,7 +135,7 @@ impl Udp {
             tick: tick(),
             timeout: Duration::ZERO,
             busy: false,
-            alone: false,
+            alone: 0,
             news: false,
             outbox: None,
         }
@@ -162,18 +167,22 @@ impl Udp {
         let Some(socket) = &self.socket else {
             return Ok(0);
         };
-        // Never twice in a row: where more than one is there, they are received together.
-        let received = if std::mem::take(&mut self.alone) {
+        let received = if self.alone > 0 {
+            self.alone -= 1;
             let flags = flags & !libc::MSG_WAITFORONE;
             self.inbox.receive_one(socket, flags)
         } else {
             let received = self.inbox.receive(socket, flags);
-            received.map(|_| self.alone = self.inbox.len() == 1)
+            received.map(|_| {
+                if self.inbox.len() == 1 {
+                    self.alone = ALONE;
+                }
+            })
         };
         let Err(error) = received else {
             return Ok(self.inbox.len());
         };
-        self.alone = true;
+        self.alone = ALONE;
         match error.raw_os_error() {
             // The news of a datagram that was sent (see `take_unreachable`), or nothing for as long as was to be waited.
             Some(
@@ -382,15 +391,14 @@ mod tests {
         assert_eq!(there.receive(Duration::ZERO, false).expect("receives"), 0);
         assert!(there.received(0).is_none());
         let batch = there.batch();
-        for number in 0..batch as u8 + 3 {
+        for number in 0..ALONE + batch as u8 + 2 {
             here.send(&[number; 3], there.local()).expect("sent");
         }
         here.send(&vec![9; 65_507], there.local()).expect("sent");
         let mut number = 0;
-        for expected in [1, batch] {
+        for expected in [1, 1, 1, 1, batch] {
             let wait = Duration::from_secs(5);
             assert_eq!(there.receive(wait, false).expect("receives"), expected);
-            // What comes to an empty socket most likely comes alone: whether it does, the next one tells.
             assert_eq!(there.batch(), expected, "there may be more");
             for index in 0..expected {
                 let datagram = [number; 3];

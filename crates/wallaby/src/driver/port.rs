@@ -17,7 +17,7 @@ use wallaby_proto::datagram::{
     TooManySessions,
 };
 use wallaby_proto::wire::{Message, Request, Response};
-use wallaby_proto::{CallId, NodeId};
+use wallaby_proto::{Address, CallId, NodeId};
 
 use crate::dispatch::Dispatcher;
 use crate::driver::cork;
@@ -465,6 +465,18 @@ impl PortSession {
             mark: 0,
             end: None,
         }
+    }
+
+    /// Where the peer listens, if it says that this is where its datagrams come from: the handshake has shown that it receives
+    /// there, so that requests for it need no session of their own, and acknowledgements can go with them.
+    pub(crate) fn server(&self) -> Option<Address> {
+        self.ask(|session| {
+            let remote = Address::Udp(session.remote());
+            let stated = session.peer()?.address.as_ref();
+            stated
+                .is_some_and(|stated| *stated == remote)
+                .then_some(remote)
+        })?
     }
 
     /// Does something with the session; `None` if it has ended.

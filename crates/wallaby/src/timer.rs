@@ -297,6 +297,15 @@ mod tests {
     }
 
     #[test]
+    fn time_since_an_epoch_is_that_of_the_clock() {
+        let before = Instant::now();
+        let epoch = Epoch::now();
+        let moment = epoch.after(epoch.elapsed());
+        assert!(before <= moment && moment <= Instant::now());
+        assert!(epoch.elapsed() <= epoch.elapsed(), "it never goes back");
+    }
+
+    #[test]
     fn what_is_due_is_ready_at_once() {
         let mut sleep = sleep_until(Instant::now());
         assert!(

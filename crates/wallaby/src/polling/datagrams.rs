@@ -92,6 +92,8 @@ const ALONE: u8 = 4;
 /// in quick succession: then the next one will most likely end the wait, and if it does not, that is noticed a tick or two
 /// late, once.
 ///
+/// Datagrams that come one at a time are received by a call that does less than the one for many.
+///
 /// The socket of an endpoint that listens elsewhere is opened when the first datagram is sent.
 pub struct Udp {
     socket: Option<UdpSocket>,

@@ -10,12 +10,58 @@ use std::pin::{Pin, pin};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::thread;
+use std::time::Duration;
 #[cfg(not(feature = "turmoil"))]
 pub(crate) use std::time::Instant;
 #[cfg(feature = "turmoil")]
 pub(crate) use tokio::time::Instant; // the system's clock, except in simulations
 
 use crate::endpoint::Inner;
+
+/// A moment that time is counted from, for what asks for the time with every datagram.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Epoch {
+    instant: Instant,
+    #[cfg(not(feature = "turmoil"))]
+    nanoseconds: u64,
+}
+
+impl Epoch {
+    pub(crate) fn now() -> Self {
+        Self {
+            instant: Instant::now(),
+            #[cfg(not(feature = "turmoil"))]
+            nanoseconds: monotonic(),
+        }
+    }
+
+    /// The moment so long after it.
+    pub(crate) fn after(&self, time: Duration) -> Instant {
+        self.instant + time
+    }
+
+    /// How long ago it was.
+    #[cfg(not(feature = "turmoil"))]
+    pub(crate) fn elapsed(&self) -> Duration {
+        Duration::from_nanos(monotonic().saturating_sub(self.nanoseconds))
+    }
+
+    #[cfg(feature = "turmoil")]
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.instant.elapsed()
+    }
+}
+
+/// The system's monotonic clock, in nanoseconds: an [`Instant`] of it costs several times as much.
+pub(crate) fn monotonic() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure outlives the call, which fills it in; this clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
 
 static TIMER: LazyLock<&'static Timer> = LazyLock::new(Timer::start);
 
@@ -248,6 +294,15 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    #[test]
+    fn time_since_an_epoch_is_that_of_the_clock() {
+        let before = Instant::now();
+        let epoch = Epoch::now();
+        let moment = epoch.after(epoch.elapsed());
+        assert!(before <= moment && moment <= Instant::now());
+        assert!(epoch.elapsed() <= epoch.elapsed(), "it never goes back");
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Clock {
 
 /// The earlier of two times, of which each may be never.
 #[inline]
-pub fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+pub fn earliest<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),

@@ -9,6 +9,7 @@ use crate::datagram::assembly::Assembled;
 use crate::datagram::methods;
 use crate::datagram::outgoing::Streams;
 use crate::datagram::packet::{Ack, Flags, Frame, INTRODUCTION};
+use crate::datagram::recovery::nanoseconds;
 use crate::datagram::session::{MAX_REASON, REQUESTS, Session, Stage};
 use crate::datagram::window::Arrival;
 use crate::id::{CallId, NodeId};
@@ -91,6 +92,7 @@ impl Session {
             let reason = self.handle_frame(frame, datagram, link, &mut events)?;
             closed = closed.or(reason);
         }
+        let now = nanoseconds(now);
         if asks {
             let urgent = flags.contains(Flags::URGENT);
             (self.received).handle_asking(now, number, datagram.len(), urgent);
@@ -122,9 +124,7 @@ impl Session {
         if self.sizing.handle_ack(ack) {
             self.recovery.set_datagram(self.sizing.datagram());
         }
-        if let Some(number) = news.acknowledged_up_to {
-            self.received.forget_up_to(number);
-        }
+        self.received.forget_below(news.acknowledged_below);
         Ok(was_congested && !self.is_congested())
     }
 
@@ -238,7 +238,7 @@ impl Session {
     }
 
     // Called for requests and for responses: there the message is made where it goes.
-    #[inline]
+    #[inline(always)]
     fn deliver(&mut self, message: Message, size: usize, events: &mut impl FnMut(Event)) {
         self.counters.messages_received += 1;
         if message.payload().len() as u64 > self.me.limits.message {

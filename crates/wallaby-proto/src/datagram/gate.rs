@@ -15,6 +15,7 @@ use crate::datagram::arriving::Dropped;
 use crate::datagram::cookies::{self, Cookies};
 use crate::datagram::leaving::Fate;
 use crate::datagram::packet::{self, Datagram, Flags, Unreadable};
+use crate::datagram::recovery::nanoseconds;
 use crate::datagram::session::{Session, Stage};
 use crate::datagram::{Cause, DATAGRAM_SIZES, Ended, Settings};
 use crate::id::NodeId;
@@ -101,8 +102,8 @@ pub struct Gate {
     ready: VecDeque<u64>,
     /// Datagrams that the first of them has sent in a row.
     burst: u32,
-    /// At most one for each session: when to look at it.
-    timers: BTreeSet<(Duration, u64)>,
+    /// At most one for each session: when to look at it, in nanoseconds.
+    timers: BTreeSet<(u64, u64)>,
     answers: VecDeque<(SocketAddr, Vec<u8>)>,
     events: VecDeque<SessionEvent>,
     counters: Counters,
@@ -170,6 +171,18 @@ impl Gate {
         Some(session)
     }
 
+    /// A request that came in a session has left the queue for its handler, or was refused: as
+    /// [`Session::grant_request`], but the session is not asked for output unless there is any, which is seldom. `None` if
+    /// there is no such session.
+    pub fn grant_request(&mut self, id: SessionId, payload: usize) -> Option<()> {
+        let session = self.sessions.get_mut(&id.0)?;
+        session.grant_request(payload);
+        if session.outgoing.is_sending() {
+            queue(&mut self.ready, session);
+        }
+        Some(())
+    }
+
     /// A session, only to ask it.
     pub fn peek(&self, id: SessionId) -> Option<&Session> {
         self.sessions.get(&id.0).map(Box::as_ref)
@@ -234,7 +247,7 @@ impl Gate {
                 let to = session.remote;
                 self.counters.sent += 1;
                 let len = out.len() - start;
-                if session.has_sent_all() {
+                if session.has_sent_all(now) {
                     session.rest(); // mostly: it need not be asked again
                     session.queued = false;
                     self.burst = 0;
@@ -264,12 +277,14 @@ impl Gate {
     /// When [`Gate::handle_timeout`] should be called, if nothing else happens before. Ask when there is nothing to
     /// send any more.
     pub fn next_timeout(&self) -> Option<Duration> {
-        self.timers.first().map(|timer| timer.0)
+        let first = self.timers.first();
+        first.map(|timer| Duration::from_nanos(timer.0))
     }
 
     /// Timers that are due by `until`, but whose sessions do not want anything then any more, are moved to when they do. They
     /// are not while that is far away, since seldom anything comes of it; a driver for which a short wait is dear asks for it.
     pub fn put_off_timers(&mut self, until: Duration) {
+        let until = nanoseconds(until);
         while let Some(&(time, id)) = self.timers.first()
             && time <= until
         {
@@ -287,7 +302,7 @@ impl Gate {
     /// It is `now`. Give the gate all that has arrived before.
     pub fn handle_timeout(&mut self, now: Duration) {
         while let Some(&(time, id)) = self.timers.first()
-            && time <= now
+            && time <= nanoseconds(now)
         {
             self.timers.pop_first();
             let Some(session) = self.sessions.get_mut(&id) else {
@@ -383,6 +398,7 @@ impl Gate {
         let event = |event| events.push_back((SessionId(id), Ok(event)));
         match session.handle_packet(now, flags, reader, datagram, event) {
             Ok(None) if session.is_over() => drop(self.remove(now, id)),
+            Ok(None) if session.has_sent_all(now) => arm(&mut self.timers, session),
             Ok(None) => queue(&mut self.ready, session),
             Ok(Some(reason)) => {
                 // It ends here; the peer should know that, or it will ask again.
@@ -638,7 +654,7 @@ fn queue(ready: &mut VecDeque<u64>, session: &mut Session) {
 
 /// Looks at this session when it next has something to do, or before: a timer that comes too early costs less than one
 /// that is moved with every datagram.
-fn arm(timers: &mut BTreeSet<(Duration, u64)>, session: &mut Session) {
+fn arm(timers: &mut BTreeSet<(u64, u64)>, session: &mut Session) {
     let Some(time) = session.timeout() else {
         return;
     };

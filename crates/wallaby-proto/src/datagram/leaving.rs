@@ -6,7 +6,7 @@ use crate::call::clock::earliest;
 use crate::datagram::Cause;
 use crate::datagram::outgoing::Streams;
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, Flags};
-use crate::datagram::recovery::{ASLEEP, Timeout};
+use crate::datagram::recovery::{ASLEEP, Timeout, nanoseconds};
 use crate::datagram::session::{Session, Stage};
 use crate::varint;
 
@@ -58,7 +58,7 @@ impl Session {
             return true;
         }
         let messages = may_send && self.outgoing.has_work(streams);
-        let ack = self.ack_due().is_some_and(|due| due <= now);
+        let ack = self.ack_due().is_some_and(|due| due <= nanoseconds(now));
         let probes = self.probe || self.probes > 0;
         if !messages && !ack && !probes {
             self.rest();
@@ -67,12 +67,12 @@ impl Session {
         self.write_packet(now, out, messages.then_some(streams))
     }
 
-    /// Whether the packet that was just sent was certainly the last one for now.
-    pub(super) fn has_sent_all(&self) -> bool {
+    /// Whether there is certainly nothing to be sent until something happens.
+    pub(super) fn has_sent_all(&self, now: Duration) -> bool {
         matches!(self.stage, Stage::Open { .. })
             && !(self.probe || self.sizing.is_wanted() || self.outgoing.is_sending())
             && self.probes == 0
-            && self.received.due().is_none()
+            && self.received.due().is_none_or(|due| due > nanoseconds(now))
     }
 
     /// Nothing is sent for now.
@@ -97,7 +97,7 @@ impl Session {
         let mut flags = Flags::NONE;
         varint::put(out, self.recovery.next_number());
         let limit = start + self.sizing.datagram() - CHECKSUM;
-        let mut acknowledged = None;
+        let mut acknowledged = 0;
         // Nothing comes through, as it seems: then what was said of the other side's packets did not either.
         let again = self.recovery.is_probing() && self.received.has_any();
         if self.received.wants_ack() || again {
@@ -109,7 +109,7 @@ impl Session {
             };
             let (newest, delay) = self.received.take_ack(now);
             packet::put_ack(out, &self.received, delay, room);
-            acknowledged = Some(newest);
+            acknowledged = newest + 1;
         }
         let before = out.len();
         if let Some(streams) = streams {
@@ -123,7 +123,7 @@ impl Session {
             packet::put_probe(out);
         }
         let asks = out.len() > before;
-        if !asks && acknowledged.is_none() {
+        if !asks && acknowledged == 0 {
             out.truncate(start); // what waits does not fit beside the hello
             return false;
         }
@@ -159,7 +159,7 @@ impl Session {
         packet::seal(out, start);
         let size = out.len() - start;
         // Nothing is missing if it is lost.
-        self.recovery.handle_sent(now, size, false, None);
+        self.recovery.handle_sent(now, size, false, 0);
         self.sizing.handle_sent(now, number);
         self.length_before = 0;
         self.counters.bytes_sent += size as u64;
@@ -175,8 +175,8 @@ impl Session {
         self.length_before = out.len() - start;
     }
 
-    /// When [`Session::handle_timeout`] or [`Session::poll_transmit`] has something to do; `None` if never.
-    pub(super) fn timeout(&self) -> Option<Duration> {
+    /// When [`Session::handle_timeout`] or [`Session::poll_transmit`] has something to do, in nanoseconds; `None` if never.
+    pub(super) fn timeout(&self) -> Option<u64> {
         match &self.stage {
             Stage::Asking {
                 since,
@@ -185,13 +185,17 @@ impl Session {
                 ..
             } => {
                 let again = asked.map_or(*since, |asked| asked + ask_again(*tries));
-                Some(again.min(since.saturating_add(self.settings.patience)))
+                let given_up = since.saturating_add(self.settings.patience);
+                Some(nanoseconds(again.min(given_up)))
             }
-            Stage::Closing { until, .. } => earliest(*until, self.recovery.timeout()),
+            Stage::Closing { until, .. } => {
+                earliest(until.map(nanoseconds), self.recovery.timeout())
+            }
             Stage::Opening { .. } | Stage::Open { .. } => {
-                let idle = (!self.recovery.is_waiting()).then(|| self.idle_at());
-                let sent = earliest(earliest(idle, self.recovery.timeout()), self.ack_due());
-                earliest(sent, self.asked_until())
+                let sent = self.recovery.timeout();
+                let sent = sent.unwrap_or_else(|| nanoseconds(self.idle_at()));
+                let next = earliest(Some(sent), self.ack_due());
+                earliest(next, self.asked_until().map(nanoseconds))
             }
         }
     }
@@ -201,7 +205,9 @@ impl Session {
         let due = self.timeout();
         match &mut self.stage {
             Stage::Asking { since, .. } => {
-                let late = due.map_or(Duration::ZERO, |due| now.saturating_sub(due));
+                let late = due.map_or(Duration::ZERO, |due| {
+                    now.saturating_sub(Duration::from_nanos(due))
+                });
                 if late > ASLEEP {
                     *since += late; // silence counts only while this side listens
                 }
@@ -247,7 +253,7 @@ impl Session {
     }
 
     /// When an acknowledgement must leave that nothing has taken along.
-    fn ack_due(&self) -> Option<Duration> {
+    fn ack_due(&self) -> Option<u64> {
         self.received
             .due()
             .filter(|_| self.recovery.may_acknowledge())

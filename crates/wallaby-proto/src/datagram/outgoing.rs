@@ -40,7 +40,7 @@ struct Record {
     next: u8,
     /// How many pieces have not arrived.
     missing: u8,
-    /// A bit for each piece that has arrived.
+    /// A bit for each piece that has arrived; of a message that has, none matters any more.
     arrived: u128,
     /// A bit for each piece that waits to be sent again.
     lost: u128,
@@ -60,35 +60,41 @@ impl Record {
         self.missing == 0
     }
 
+    fn has_piece(&self, piece: u8) -> bool {
+        self.has_arrived() || self.pieces > 1 && self.arrived >> piece & 1 == 1
+    }
+
+    /// Whether the first of several pieces comes next.
+    fn begins_pieces(&self) -> bool {
+        self.pieces > 1 && self.next == 0
+    }
+
     /// Where this piece begins and ends.
     fn piece(&self, piece: u8) -> (usize, usize) {
-        if self.pieces == 1 {
-            return (0, self.len());
-        }
         let start = usize::from(piece) * self.piece_len as usize;
         (start, self.len().min(start + self.piece_len as usize))
     }
 
     fn write(&self, out: &mut Vec<u8>, number: u64, piece: u8) {
-        let (start, end) = self.piece(piece);
         if self.pieces == 1 {
-            packet::put_whole(out, number, self.kind, end);
-        } else {
-            packet::put_piece(out, number, self.kind, self.len(), start, end - start);
+            packet::put_whole(out, number, self.kind, self.len());
+            out.extend_from_slice(&self.header);
+            return out.extend_from_slice(&self.payload);
         }
+        let (start, end) = self.piece(piece);
+        packet::put_piece(out, number, self.kind, self.len(), start, end - start);
         let header = self.header.len();
         out.extend_from_slice(&self.header[start.min(header)..end.min(header)]);
         out.extend_from_slice(&self.payload[start.max(header) - header..end.max(header) - header]);
     }
 
-    /// What this piece takes of a packet.
-    fn written_len(&self, number: u64, piece: u8) -> usize {
-        let (start, end) = self.piece(piece);
+    /// Whether there is room for this piece in a packet.
+    fn fits(&self, number: u64, piece: u8, room: usize) -> bool {
         if self.pieces == 1 {
-            packet::whole_overhead(number, end) + end
-        } else {
-            packet::PIECE_OVERHEAD + end - start
+            return packet::fits_whole(number, self.len(), room);
         }
+        let (start, end) = self.piece(piece);
+        packet::PIECE_OVERHEAD + end - start <= room
     }
 }
 
@@ -133,6 +139,14 @@ struct Lane {
     waiting: VecDeque<u64>,
     /// Messages in pieces of which some have been sent and not all have arrived, and their bytes.
     begun: (usize, usize),
+}
+
+impl Lane {
+    /// Whether what comes next of this message, the first that waits, may be sent besides what is under way.
+    fn admits(&self, record: &Record, streams: Streams) -> bool {
+        let (count, bytes) = self.begun;
+        !record.begins_pieces() || streams.admit(count, bytes, record.len())
+    }
 }
 
 /// Sent first: what concerns the session, and messages without credit.
@@ -221,10 +235,14 @@ impl Outgoing {
         debug_assert!(self.numbers() < WINDOW);
         let number = self.first + self.records.len() as u64;
         let len = header.len() + message.payload.len();
-        let whole = packet::whole_overhead(number, len) + len <= message.room;
-        let piece_len = message.room.saturating_sub(packet::PIECE_OVERHEAD);
-        let piece_len = piece_len.max(len.div_ceil(MAX_PIECES)).max(1);
-        let pieces = if whole { 1 } else { len.div_ceil(piece_len) };
+        let whole = packet::fits_whole(number, len, message.room);
+        let (pieces, piece_len) = if whole {
+            (1, len)
+        } else {
+            let piece_len = message.room.saturating_sub(packet::PIECE_OVERHEAD);
+            let piece_len = piece_len.max(len.div_ceil(MAX_PIECES)).max(1);
+            (len.div_ceil(piece_len), piece_len)
+        };
         let lane = match (message.control, whole) {
             (true, _) => CONTROL,
             (false, true) => SMALL,
@@ -252,13 +270,12 @@ impl Outgoing {
     pub(super) fn settle(&mut self, chunk: Chunk) -> Option<u16> {
         let index = chunk.number.checked_sub(self.first)? as usize;
         let record = self.records.get_mut(index)?;
-        let bit = 1 << chunk.piece;
-        if record.arrived & bit != 0 {
+        if record.has_piece(chunk.piece) {
             return None;
         }
-        record.arrived |= bit;
         record.missing -= 1;
-        if record.missing > 0 {
+        if !record.has_arrived() {
+            record.arrived |= 1 << chunk.piece;
             return None;
         }
         let len = record.len();
@@ -290,7 +307,7 @@ impl Outgoing {
             return;
         };
         let bit = 1 << chunk.piece;
-        if (record.arrived | record.lost) & bit == 0 {
+        if !record.has_piece(chunk.piece) && record.lost & bit == 0 {
             record.lost |= bit;
             self.lost.push_back(chunk);
         }
@@ -309,8 +326,7 @@ impl Outgoing {
         let Some(index) = chunk.number.checked_sub(self.first) else {
             return true;
         };
-        (self.records.get(index as usize))
-            .is_none_or(|record| record.arrived >> chunk.piece & 1 == 1)
+        (self.records.get(index as usize)).is_none_or(|record| record.has_piece(chunk.piece))
     }
 
     /// Whether something waits to be sent, where so many `streams` may be under way.
@@ -324,9 +340,9 @@ impl Outgoing {
             self.lost.pop_front();
         }
         !self.lost.is_empty()
-            || [CONTROL, SMALL, LARGE]
-                .into_iter()
-                .any(|lane| self.next(lane, streams).is_some())
+            || !self.lanes[usize::from(SMALL)].waiting.is_empty()
+            || self.may_send(CONTROL, CONTROL_STREAMS)
+            || self.may_send(LARGE, streams)
     }
 
     /// Whether something may wait to be sent.
@@ -351,7 +367,7 @@ impl Outgoing {
         let first = chunks.len();
         let pieces_turn = self.packets_without_piece >= PACKETS_BETWEEN_PIECES;
         self.packets_without_piece += 1;
-        self.fill_from(CONTROL, out, limit, streams, chunks);
+        self.fill_from(CONTROL, out, limit, CONTROL_STREAMS, chunks);
         self.fill_from_lost(out, limit, chunks);
         if pieces_turn && chunks.len() == first {
             self.fill_from(LARGE, out, limit, streams, chunks);
@@ -364,7 +380,8 @@ impl Outgoing {
         while let Some(&chunk) = self.lost.front() {
             if !self.is_settled(chunk) {
                 let record = &mut self.records[(chunk.number - self.first) as usize];
-                if out.len() + record.written_len(chunk.number, chunk.piece) > limit {
+                let room = limit.saturating_sub(out.len());
+                if !record.fits(chunk.number, chunk.piece, room) {
                     return;
                 }
                 record.write(out, chunk.number, chunk.piece);
@@ -397,51 +414,37 @@ impl Outgoing {
         streams: Streams,
         chunks: &mut VecDeque<Chunk>,
     ) {
-        while let Some(number) = self.next(lane, streams) {
-            let record = &self.records[(number - self.first) as usize];
+        let is_large = lane == LARGE;
+        let lane = &mut self.lanes[usize::from(lane)];
+        while let Some(&number) = lane.waiting.front() {
+            let record = &mut self.records[(number - self.first) as usize];
             let piece = record.next;
-            if out.len() + record.written_len(number, piece) > limit {
+            let room = limit.saturating_sub(out.len());
+            if !lane.admits(record, streams) || !record.fits(number, piece, room) {
                 return;
             }
             record.write(out, number, piece);
             chunks.push_back(Chunk { number, piece });
-            if lane == LARGE {
+            if is_large {
                 self.packets_without_piece = 0;
             }
-            if !self.begin(number, piece) {
-                self.lanes[usize::from(lane)].waiting.pop_front();
+            if record.begins_pieces() {
+                lane.begun = (lane.begun.0 + 1, lane.begun.1 + record.len());
+            }
+            record.next = piece + 1;
+            if record.next == record.pieces {
+                lane.waiting.pop_front();
             }
         }
     }
 
-    /// The message of this lane whose turn it is.
-    fn next(&self, lane: u8, streams: Streams) -> Option<u64> {
-        let streams = if lane == CONTROL {
-            CONTROL_STREAMS
-        } else {
-            streams
-        };
+    /// Whether the message of this lane whose turn it is may be sent.
+    fn may_send(&self, lane: u8, streams: Streams) -> bool {
         let lane = &self.lanes[usize::from(lane)];
-        let &number = lane.waiting.front()?;
-        let record = &self.records[(number - self.first) as usize];
-        let (count, bytes) = lane.begun;
-        let begins = record.pieces > 1 && record.next == 0;
-        let waits = begins && !streams.admit(count, bytes, record.len());
-        (!waits).then_some(number)
-    }
-
-    /// This piece is sent for the first time; whether there are more.
-    fn begin(&mut self, number: u64, piece: u8) -> bool {
-        let record = &mut self.records[(number - self.first) as usize];
-        if piece < record.next {
-            return false;
-        }
-        if record.pieces > 1 && piece == 0 {
-            let begun = &mut self.lanes[usize::from(record.lane)].begun;
-            *begun = (begun.0 + 1, begun.1 + record.len());
-        }
-        record.next = piece + 1;
-        record.next < record.pieces
+        (lane.waiting.front()).is_some_and(|number| {
+            let record = &self.records[(number - self.first) as usize];
+            lane.admits(record, streams)
+        })
     }
 }
 

@@ -254,7 +254,17 @@ pub(super) struct Ack {
 impl Ack {
     /// First and last number of each range, the newest first.
     pub(super) fn ranges(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
-        iter::once(self.newest).chain(self.older.iter().copied())
+        iter::once(self.newest).chain(self.older())
+    }
+
+    /// The same without the newest: mostly there is none.
+    pub(super) fn older(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
+        self.older.iter().copied()
+    }
+
+    /// The range of the newest packet.
+    pub(super) fn newest(&self) -> (u64, u64) {
+        self.newest
     }
 
     /// The newest packet.
@@ -355,7 +365,15 @@ pub(super) enum Frame {
 
 impl Frame {
     /// The next frame of a packet, `None` at its end.
+    #[inline]
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, DecodeError> {
+        if reader.is_empty() {
+            return Ok(None);
+        }
+        Self::read_next(reader)
+    }
+
+    fn read_next(reader: &mut Reader<'_>) -> Result<Option<Self>, DecodeError> {
         let what = "packet";
         loop {
             if reader.is_empty() {
@@ -428,9 +446,10 @@ pub(super) fn put_whole(out: &mut Vec<u8>, number: u64, kind: u8, len: usize) {
     varint::put(out, len as u64);
 }
 
-/// What a message of this length takes besides its bytes.
-pub(super) fn whole_overhead(number: u64, len: usize) -> usize {
-    1 + varint_len(number) + varint_len(len as u64)
+/// Whether a message of this length has room.
+pub(super) fn fits_whole(number: u64, len: usize, room: usize) -> bool {
+    let most = 1 + 2 * varint::MAX_LEN;
+    len + most <= room || len + 1 + varint_len(number) + varint_len(len as u64) <= room
 }
 
 /// Appends what stands before a piece's bytes.

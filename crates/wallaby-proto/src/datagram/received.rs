@@ -19,10 +19,10 @@ const ACK_EVERY: (u32, usize) = (8, 9000);
 /// So many packets are acknowledged at once, however short they are: their sender keeps what is in them.
 const ACK_AT_MOST_EVERY: u32 = 64;
 
-/// When something that arrives now is acknowledged at the latest.
-fn latest(now: Duration) -> Duration {
-    let due = nanoseconds(now + ACK_DELAY);
-    Duration::from_nanos(due - due % nanoseconds(ACK_TICK))
+/// When something that arrives now is acknowledged at the latest, in nanoseconds.
+fn latest(now: u64) -> u64 {
+    let due = now.saturating_add(nanoseconds(ACK_DELAY));
+    due - due % nanoseconds(ACK_TICK)
 }
 
 /// The numbers of packets that have arrived, as ranges; the oldest are forgotten.
@@ -32,14 +32,14 @@ pub(super) struct Received {
     ranges: Vec<(u64, u64)>,
     /// What is below has arrived or is not accepted any more.
     floor: u64,
-    /// When the newest arrived.
-    newest_at: Duration,
+    /// When the newest arrived, in nanoseconds.
+    newest_at: u64,
     /// Packets that ask for an acknowledgement and have not got one.
     unanswered: u32,
     /// How long they are together.
     unanswered_bytes: usize,
-    /// When they must have one.
-    due: Option<Duration>,
+    /// When they must have one, in nanoseconds.
+    due: Option<u64>,
 }
 
 impl Received {
@@ -53,6 +53,9 @@ impl Received {
 
     /// Whether this packet has arrived before, or is so old that this cannot be told.
     pub(super) fn contains(&self, number: u64) -> bool {
+        if self.newest().is_some_and(|newest| newest < number) {
+            return false; // nearly always
+        }
         let next = self.ranges.partition_point(|range| range.1 < number);
         number < self.floor || self.ranges.get(next).is_some_and(|range| range.0 <= number)
     }
@@ -84,14 +87,16 @@ impl Received {
     }
 
     /// A packet of this size has arrived that wants an acknowledgement: at once if it is `urgent`.
-    pub(super) fn handle_asking(&mut self, now: Duration, number: u64, size: usize, urgent: bool) {
+    pub(super) fn handle_asking(&mut self, now: u64, number: u64, size: usize, urgent: bool) {
         let expected = self.handle(now, number);
         self.unanswered += 1;
         self.unanswered_bytes = self.unanswered_bytes.saturating_add(size);
         // A gap is told at once: something was lost, or has come late after all.
-        let at_once = urgent || number != expected || self.is_much();
-        let due = if at_once { now } else { latest(now) };
-        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+        if urgent || number != expected || self.is_much() {
+            self.due = Some(now);
+        } else if self.due.is_none() {
+            self.due = Some(latest(now));
+        }
     }
 
     /// Whether what waits for an acknowledgement should not wait longer.
@@ -102,7 +107,7 @@ impl Received {
     }
 
     /// A packet has arrived, with this number; returns the one that was expected.
-    pub(super) fn handle(&mut self, now: Duration, number: u64) -> u64 {
+    pub(super) fn handle(&mut self, now: u64, number: u64) -> u64 {
         let expected = self.newest().map_or(self.floor, |newest| newest + 1);
         self.insert(number);
         if number >= expected {
@@ -118,11 +123,11 @@ impl Received {
 
     /// Whether an acknowledgement should go with the next packet.
     pub(super) fn wants_ack(&self) -> bool {
-        self.unanswered > 0
+        self.due.is_some()
     }
 
-    /// When an acknowledgement must leave.
-    pub(super) fn due(&self) -> Option<Duration> {
+    /// When an acknowledgement must leave, in nanoseconds.
+    pub(super) fn due(&self) -> Option<u64> {
         self.due
     }
 
@@ -132,22 +137,26 @@ impl Received {
         self.unanswered_bytes = 0;
         self.due = None;
         let newest = self.newest().unwrap_or(0);
-        (newest, now.saturating_sub(self.newest_at))
+        let waited = nanoseconds(now).saturating_sub(self.newest_at);
+        (newest, Duration::from_nanos(waited))
     }
 
-    /// The other side knows that everything up to `number` has arrived, or needs no answer about it: this need not be
+    /// The other side knows that everything below `number` has arrived, or needs no answer about it: this need not be
     /// said again.
-    pub(super) fn forget_up_to(&mut self, number: u64) {
+    pub(super) fn forget_below(&mut self, number: u64) {
         // The newest stays: an acknowledgement names at least one packet.
-        let keep = number.min(self.newest().unwrap_or(0).saturating_sub(1));
-        if keep < self.floor {
+        let floor = number.min(self.newest().unwrap_or(0));
+        if floor <= self.floor {
             return;
         }
-        self.floor = keep + 1;
-        let gone = self.ranges.partition_point(|range| range.1 <= keep);
-        self.ranges.drain(..gone);
+        self.floor = floor;
+        let gone = self.ranges.iter().take_while(|range| range.1 < floor);
+        let gone = gone.count();
+        if gone > 0 {
+            self.ranges.drain(..gone); // mostly there is one range, and it goes on
+        }
         if let Some(oldest) = self.ranges.first_mut() {
-            oldest.0 = oldest.0.max(self.floor);
+            oldest.0 = oldest.0.max(floor);
         }
     }
 }
@@ -156,7 +165,8 @@ impl Received {
 mod tests {
     use super::*;
 
-    const NOW: Duration = Duration::from_secs(1);
+    const NOW: u64 = nanoseconds(Duration::from_secs(1));
+    const DELAY: u64 = nanoseconds(ACK_DELAY);
 
     #[test]
     fn ranges_join_and_split() {
@@ -179,10 +189,10 @@ mod tests {
         assert!(received.contains(1), "it was forgotten");
         assert!(!received.contains(2));
         assert!(!received.contains(4));
-        received.forget_up_to(20);
+        received.forget_below(21);
         assert!(received.contains(20));
         assert!(!received.contains(22));
-        received.forget_up_to(1000);
+        received.forget_below(1001);
         assert_eq!(received.ranges().count(), 1, "the newest stays");
     }
 
@@ -195,12 +205,12 @@ mod tests {
             }
             received.due()
         };
-        assert_eq!(due(&[(0, false)]), Some(NOW + ACK_DELAY));
+        assert_eq!(due(&[(0, false)]), Some(NOW + DELAY));
         // Those that come at about the same time are due together, and none too late.
-        let late = |after| latest(NOW + Duration::from_micros(after)) - NOW;
+        let late = |microseconds: u64| latest(NOW + 1000 * microseconds) - NOW;
         let together = [0, 1, 2500, 4999].map(late);
-        assert_eq!(together, [ACK_DELAY; 4]);
-        assert_eq!(late(5000), ACK_DELAY + ACK_TICK);
+        assert_eq!(together, [DELAY; 4]);
+        assert_eq!(late(5000), DELAY + nanoseconds(ACK_TICK));
         assert_eq!(due(&[(0, false), (1, true)]), Some(NOW));
         assert_eq!(due(&[(0, false), (2, false)]), Some(NOW));
         assert_eq!(due(&[(1, false), (0, false)]), Some(NOW));
@@ -222,9 +232,9 @@ mod tests {
                 received.handle_asking(NOW, packets, size, false);
                 packets += 1;
             }
-            received.take_ack(NOW);
+            received.take_ack(Duration::from_nanos(NOW));
             received.handle_asking(NOW, packets, size, false);
-            assert_eq!(received.due(), Some(NOW + ACK_DELAY), "it begins anew");
+            assert_eq!(received.due(), Some(NOW + DELAY), "it begins anew");
             packets
         };
         assert_eq!([1150, 1200, 65_507].map(until_due), [8; 3]);
@@ -236,8 +246,8 @@ mod tests {
     fn what_was_forgotten_once_is_never_taken_again() {
         let mut received = Received::default();
         (0..30).for_each(|number| received.insert(number));
-        received.forget_up_to(20);
-        received.forget_up_to(5);
+        received.forget_below(21);
+        received.forget_below(6);
         assert_eq!(received.ranges().collect::<Vec<_>>(), [(21, 29)]);
         assert!((0..30).all(|number| received.contains(number)));
     }
@@ -247,7 +257,7 @@ mod tests {
         let mut received = Received::default();
         received.insert(0);
         received.insert(2);
-        received.forget_up_to(0);
+        received.forget_below(1);
         assert_eq!(received.ranges().collect::<Vec<_>>(), [(2, 2)]);
         assert!(received.contains(0) && !received.contains(1));
     }

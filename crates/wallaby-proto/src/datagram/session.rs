@@ -77,8 +77,8 @@ pub struct Session {
     pub(super) counters: Counters,
     /// It waits in its gate's queue of sessions that may have something to send.
     pub(super) queued: bool,
-    /// The earliest of its gate's timers that will look at it.
-    pub(super) armed: Option<Duration>,
+    /// The earliest of its gate's timers that will look at it, in nanoseconds.
+    pub(super) armed: Option<u64>,
 }
 
 /// How far a session is.

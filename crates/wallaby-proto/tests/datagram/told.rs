@@ -107,6 +107,31 @@ fn there_is_output_until_all_is_sent() {
 }
 
 #[test]
+fn a_session_is_asked_for_output_only_if_it_may_have_some() {
+    let (mut world, at_1, at_2) = pair();
+    world.pass(LATER);
+    let limit = Limits::default().requests as usize;
+    for (payload, is_much) in [(10, false), (limit, true)] {
+        let gate = world.gate(2);
+        assert_eq!(gate.grant_request(at_2, payload), Some(()));
+        assert_eq!(gate.has_output(), is_much, "credit for {payload} bytes");
+    }
+    world.pass(LATER);
+    let session = world.gate(1).session(at_1).expect("open");
+    let mut message = request(node(1), 1, payload(10));
+    session.send_request(&mut message, &method()).expect("room");
+    while world.events(2).is_empty() {
+        let until = world.now + LATER;
+        assert!(world.step(until), "the request arrives");
+    }
+    let gate = world.gate(2);
+    assert!(!gate.has_output(), "its acknowledgement may wait");
+    assert!(gate.next_timeout().is_some(), "until then");
+    let nobody = world.gate(1).grant_request(at_2, 10);
+    assert_eq!(nobody, None);
+}
+
+#[test]
 fn events_are_taken_all_at_once_behind_others() {
     let (mut world, at_1, _) = pair();
     let mut events = VecDeque::new();

@@ -24,7 +24,7 @@ use crate::driver::cork;
 use crate::driver::peer::{Delayed, Dispatch, Peer, several_answers};
 use crate::endpoint::Inner;
 use crate::link::DelayLine;
-use crate::timer::{self, Instant};
+use crate::timer::{self, Epoch, Instant};
 use crate::transport::inbox::Inbox;
 use crate::transport::outbox::Outbox;
 use crate::transport::udp::Socket;
@@ -45,7 +45,7 @@ pub(crate) struct Port {
     /// Others may open sessions.
     listens: bool,
     /// What the gate's time is counted from.
-    epoch: Instant,
+    epoch: Epoch,
     delay: Option<Arc<DelayLine<Delayed>>>,
     state: Mutex<State>,
 }
@@ -95,7 +95,7 @@ impl Port {
         Arc::new(Self {
             local: socket.local(),
             listens,
-            epoch: Instant::now(),
+            epoch: Epoch::now(),
             delay,
             state: Mutex::new(State {
                 gate: Gate::new(Arc::clone(hello), secret, settings),
@@ -279,14 +279,15 @@ impl Driver {
         let Some((empty, now)) = self.poll_read(&mut state, cx) else {
             return Poll::Ready(());
         };
-        self.sessions.extend(state.dialled.drain(..));
+        if !state.dialled.is_empty() {
+            self.sessions.extend(state.dialled.drain(..));
+        }
         let closed = std::mem::take(&mut state.closed);
         state.gate.take_events(&mut self.events);
-        let answers = self
-            .events
-            .iter()
-            .filter_map(|(_, event)| event.as_ref().ok());
-        state.gathering = several_answers(answers);
+        state.gathering = self.events.len() > 1 && {
+            let events = self.events.iter();
+            several_answers(events.filter_map(|(_, event)| event.as_ref().ok()))
+        };
         drop(state);
         cork::batch(|| {
             self.dispatch(&endpoint);
@@ -377,7 +378,7 @@ impl Driver {
         }
         if self.sleeps_until != due {
             self.sleeps_until = due;
-            self.sleep.reset(self.port.epoch + at);
+            self.sleep.reset(self.port.epoch.after(at));
         }
         if Pin::new(&mut self.sleep).poll(cx).is_ready() {
             self.sleeps_until = None;
@@ -386,9 +387,9 @@ impl Driver {
     }
 
     fn dispatch(&mut self, endpoint: &Arc<Inner>) {
-        let mut events = std::mem::take(&mut self.events);
         let mut touched: Option<SessionId> = None;
-        for (id, event) in &mut events {
+        while let Some(mut told) = self.events.pop_front() {
+            let (id, event) = &mut told;
             if touched.is_some_and(|touched| touched != *id) {
                 self.batch_done(touched);
             }
@@ -398,9 +399,7 @@ impl Driver {
                 Err(ended) => self.handle_end(endpoint, *id, ended),
             }
         }
-        events.clear();
         self.batch_done(touched);
-        self.events = events;
     }
 
     /// The last of the events of a session in a row was handled.
@@ -563,7 +562,10 @@ impl PortSession {
     }
 
     pub(super) fn grant_requests(&mut self, payloads: impl Iterator<Item = usize>) {
-        self.with(|session| payloads.for_each(|payload| session.grant_request(payload)));
+        let mut state = self.port.lock();
+        payloads.for_each(|payload| {
+            state.gate.grant_request(self.id, payload);
+        });
     }
 
     pub(super) fn grant_call(&mut self, call: CallId, responses: u64, payload: u64) {

@@ -145,12 +145,13 @@ impl Calls {
         }
     }
 
+    /// The call is made where it stays: it is long.
     #[inline]
-    fn add(&mut self, sequence: u64, call: Call) {
+    fn add(&mut self, sequence: u64, call: impl FnOnce() -> Call) {
         let place = self.place(sequence);
         if let Some(free) = self.places.get_mut(place) {
             let mut kept = self.spare.pop().unwrap_or_default();
-            *kept = Some(call);
+            *kept = Some(call());
             *free = Some((sequence, kept));
             self.live += 1;
         }
@@ -297,23 +298,20 @@ impl Core {
         let deadline = self.raw.saturating_add(time);
         let allowance = options.budgets.map(|all| Box::new(Allowance::new(all)));
         let special = *options != CallOptions::default();
-        self.calls.add(
-            sequence,
-            Call {
-                initiator: Initiator::new(id, token, budgets),
-                token,
-                time,
-                deadline,
-                options: special.then(|| Box::new(options.clone())),
-                roots: Line::default(),
-                ended: false,
-                taken: Vec::new(),
-                watch: None,
-                watch_due: None,
-                pinged: Vec::new(),
-                allowance,
-            },
-        );
+        self.calls.add(sequence, || Call {
+            initiator: Initiator::new(id, token, budgets),
+            token,
+            time,
+            deadline,
+            options: special.then(|| Box::new(options.clone())),
+            roots: Line::default(),
+            ended: false,
+            taken: Vec::new(),
+            watch: None,
+            watch_due: None,
+            pinged: Vec::new(),
+            allowance,
+        });
         let ping = options.ping.unwrap_or(self.config.ping);
         // Calls that are over sooner cost no place among the alarms.
         if time <= self.config.ping.period.saturating_mul(2) {
@@ -801,11 +799,11 @@ mod tests {
     fn calls_are_found_by_their_sequence_and_the_oldest_is_known() {
         let mut calls = Calls::default();
         let first = calls.next();
-        calls.add(first, call(first));
+        calls.add(first, || call(first));
         for _ in 0..10_000 {
             let next = calls.next();
             assert!(next > first && calls.get(next).is_none());
-            calls.add(next, call(next));
+            calls.add(next, || call(next));
             assert_eq!(
                 calls.get(next).map(|call| call.token),
                 Some(Token::new(next))
@@ -818,7 +816,7 @@ mod tests {
         let many: Vec<u64> = (0..1000)
             .map(|_| {
                 let next = calls.next();
-                calls.add(next, call(next));
+                calls.add(next, || call(next));
                 next
             })
             .collect();

@@ -126,6 +126,8 @@ pub(super) struct Core {
     pub(super) watched: BTreeSet<(Duration, u64)>,
     /// Calls that were not looked at yet, in the order in which they began, and when that was.
     pub(super) fresh: VecDeque<(Duration, u64)>,
+    /// How long the first of them waits for others: those that begin in quick succession are looked at many at a time.
+    fresh_for: Duration,
     pub(super) alarms: BTreeSet<(Duration, Alarm)>,
     /// Answers of this endpoint to its own calls.
     pub(super) local: VecDeque<Message>,
@@ -145,6 +147,7 @@ impl Core {
             ping: DEFAULT_PING,
             ..RecordLimits::default()
         };
+        let fresh_for = config.ping.period.saturating_mul(9) / 8;
         Ok(Self {
             config,
             node: hello.node,
@@ -178,6 +181,7 @@ impl Core {
             calls: Calls::default(),
             watched: BTreeSet::new(),
             fresh: VecDeque::new(),
+            fresh_for,
             alarms: BTreeSet::new(),
             local: VecDeque::new(),
             events: VecDeque::new(),
@@ -195,7 +199,7 @@ impl Core {
     /// When something has to be done next, by the state machines' clock. The gate has its own.
     fn due(&self) -> Option<Duration> {
         let fresh = self.fresh.front();
-        let fresh = fresh.map(|(begun, _)| begun.saturating_add(self.fresh_for()));
+        let fresh = fresh.map(|(begun, _)| begun.saturating_add(self.fresh_for));
         let watched = self.watched.first().map(|first| first.0);
         let mut due = earliest(self.records.next_timeout(), self.streams.due());
         if fresh.is_some() || watched.is_some() {
@@ -215,11 +219,6 @@ impl Core {
         let alarm = self.alarms.first().map(|first| first.0);
         let next = earliest(earliest(machines, self.gate.next_timeout()), alarm)?;
         Some(next.saturating_sub(self.raw))
-    }
-
-    /// Calls that begin in quick succession are looked at many at a time.
-    fn fresh_for(&self) -> Duration {
-        self.config.ping.period.saturating_mul(9) / 8
     }
 
     /// Does what is due. All that has arrived must have been handled.

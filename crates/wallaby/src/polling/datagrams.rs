@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
+use crate::timer::monotonic;
 use crate::transport::bare;
 use crate::transport::inbox::Inbox;
 use crate::transport::outbox::Outbox;
@@ -80,12 +81,18 @@ pub trait Datagrams {
 /// A wait above this is one of this length: whoever waits looks again.
 const LONGEST: Duration = Duration::from_secs(3600);
 
+/// Datagrams that are received one by one before it is found out whether there are more at a time: then all are received
+/// together, as long as there are.
+const ALONE: u8 = 4;
+
 /// A UDP socket of the operating system, and its monotonic clock.
 ///
 /// Where it has to wait, it waits in the call that receives, without asking first. How long such a call waits is a setting
 /// of the socket in ticks of the kernel's clock, 1 to 10 ms; what has to be more exact waits by `ppoll`, unless datagrams come
 /// in quick succession: then the next one will most likely end the wait, and if it does not, that is noticed a tick or two
 /// late, once.
+///
+/// Datagrams that come one at a time are received by a call that does less than the one for many.
 ///
 /// The socket of an endpoint that listens elsewhere is opened when the first datagram is sent.
 pub struct Udp {
@@ -98,6 +105,9 @@ pub struct Udp {
     timeout: Duration,
     /// The last wait was ended by a datagram.
     busy: bool,
+    /// So many are received one by one: the socket was found empty, or with one datagram and no more, and so the next ones most
+    /// likely come alone, too.
+    alone: u8,
     /// There may be news of datagrams that were sent.
     news: bool,
     inbox: Inbox,
@@ -127,6 +137,7 @@ impl Udp {
             tick: tick(),
             timeout: Duration::ZERO,
             busy: false,
+            alone: 0,
             news: false,
             outbox: None,
         }
@@ -158,9 +169,22 @@ impl Udp {
         let Some(socket) = &self.socket else {
             return Ok(0);
         };
-        let Err(error) = self.inbox.receive(socket, flags) else {
+        let received = if self.alone > 0 {
+            self.alone -= 1;
+            let flags = flags & !libc::MSG_WAITFORONE;
+            self.inbox.receive_one(socket, flags)
+        } else {
+            let received = self.inbox.receive(socket, flags);
+            received.map(|_| {
+                if self.inbox.len() == 1 {
+                    self.alone = ALONE;
+                }
+            })
+        };
+        let Err(error) = received else {
             return Ok(self.inbox.len());
         };
+        self.alone = ALONE;
         match error.raw_os_error() {
             // The news of a datagram that was sent (see `take_unreachable`), or nothing for as long as was to be waited.
             Some(
@@ -334,18 +358,6 @@ impl fmt::Debug for Udp {
     }
 }
 
-/// The system's monotonic clock, in nanoseconds: an `Instant` does the same at several times the cost, and this is asked for in
-/// each turn.
-fn monotonic() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the structure outlives the call, which fills it in; this clock is always there.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
-}
-
 /// What the kernel's timeouts of sockets are counted in: 1 to 10 ms.
 fn tick() -> Duration {
     let mut time = libc::timespec {
@@ -381,25 +393,27 @@ mod tests {
         assert_eq!(there.receive(Duration::ZERO, false).expect("receives"), 0);
         assert!(there.received(0).is_none());
         let batch = there.batch();
-        for number in 0..batch as u8 + 3 {
+        for number in 0..ALONE + batch as u8 + 2 {
             here.send(&[number; 3], there.local()).expect("sent");
         }
         here.send(&vec![9; 65_507], there.local()).expect("sent");
-        let first = there
-            .receive(Duration::from_secs(5), false)
-            .expect("receives");
-        assert_eq!(first, batch);
-        for number in 0..batch {
-            let expected = [number as u8; 3];
-            assert_eq!(
-                there.received(number),
-                Some((expected.as_slice(), here.local()))
-            );
+        let mut number = 0;
+        for expected in [1, 1, 1, 1, batch] {
+            let wait = Duration::from_secs(5);
+            assert_eq!(there.receive(wait, false).expect("receives"), expected);
+            assert_eq!(there.batch(), expected, "there may be more");
+            for index in 0..expected {
+                let datagram = [number; 3];
+                let expected = Some((datagram.as_slice(), here.local()));
+                assert_eq!(there.received(index), expected);
+                number += 1;
+            }
+            assert!(there.received(expected).is_none());
         }
-        assert!(there.received(batch).is_none());
-        assert_eq!(there.receive(Duration::ZERO, false).expect("receives"), 4);
+        assert_eq!(there.receive(Duration::ZERO, false).expect("receives"), 3);
+        assert!(there.batch() > 3, "there were no more");
         assert_eq!(
-            there.received(3).map(|(bytes, _)| bytes.len()),
+            there.received(2).map(|(bytes, _)| bytes.len()),
             Some(65_507)
         );
         // A short datagram after a long one is short.

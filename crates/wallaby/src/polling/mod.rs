@@ -54,7 +54,6 @@ mod stream;
 mod streams;
 mod watching;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -123,8 +122,6 @@ pub struct Endpoint<D: Datagrams = Udp> {
     keeps: bool,
     /// Datagrams are copied here, so that payloads can be slices of it.
     arrived: BytesMut,
-    /// What sessions have to tell, while it is handled: it lies here, since it is long.
-    news: VecDeque<SessionEvent>,
     full_batches: u32,
     /// It may be sent datagrams that it did not ask for.
     takes_datagrams: bool,
@@ -161,7 +158,6 @@ impl<D: Datagrams> Endpoint<D> {
             refused: None,
             keeps: false,
             arrived: BytesMut::new(),
-            news: VecDeque::new(),
             full_batches: 0,
             takes_datagrams,
             addresses,
@@ -593,11 +589,9 @@ impl<D: Datagrams> Endpoint<D> {
     /// Handles what the sessions have to tell.
     fn handle_events(&mut self) {
         loop {
-            self.core.gate.take_events(&mut self.news);
-            let mut news = std::mem::take(&mut self.news);
-            news.iter_mut().for_each(|event| self.handle_event(event));
-            news.clear();
-            self.news = news;
+            while let Some(mut told) = self.core.gate.poll_event() {
+                self.handle_event(&mut told);
+            }
             self.core.tell_failed();
             self.core.act();
             // What was done may have ended sessions.

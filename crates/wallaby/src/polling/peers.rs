@@ -78,6 +78,15 @@ impl Core {
         }
     }
 
+    /// A request that came from a peer is handled, or was refused.
+    pub(super) fn grant_request(&mut self, id: PeerId, payload: usize) -> Option<()> {
+        if let Way::Session(session) = self.peers.get(id)?.way {
+            return self.gate.grant_request(session, payload);
+        }
+        self.carrier(id)?.grant_request(payload);
+        Some(())
+    }
+
     /// How far a peer's output has left, and how far the peer has confirmed it if it does.
     pub(super) fn has_left(&self, peer: &Peer) -> Option<(u64, Option<u64>)> {
         match &peer.way {

@@ -145,7 +145,7 @@ impl Core {
             return None;
         };
         let payload = std::mem::take(&mut request.payload);
-        self.carrier(from)?.grant_request(payload.len());
+        self.grant_request(from, payload.len())?;
         self.use_peer(from);
         let node = self.peers.get(from)?.node()?;
         if self.config.require_seals && !self.takes(from, request) {

@@ -37,7 +37,8 @@ pub(crate) struct Inbox {
     controls: Box<[Control; BATCHES.1]>,
     /// Each has room as its vector says, and seems empty: what was received lies in it.
     rooms: Vec<BytesMut>,
-    /// How many of these were filled in last.
+    /// How many the last system call could have filled in, and how many of these it did.
+    asked: usize,
     filled: usize,
     /// Each datagram, with where it lies in which room; none if each has its room.
     parts: Vec<(usize, Range<usize>)>,
@@ -62,6 +63,7 @@ impl Inbox {
             vectors: Box::new(vectors),
             controls: Box::default(),
             rooms: Vec::new(),
+            asked: 0,
             filled: 0,
             parts: Vec::new(),
             short: BytesMut::new(),
@@ -92,6 +94,21 @@ impl Inbox {
         Ok(received == self.rooms.len())
     }
 
+    /// Receives one datagram, or several that were joined, which costs less. Whether there are more is not known then.
+    pub(crate) fn receive_one(&mut self, socket: &UdpSocket, flags: libc::c_int) -> io::Result<()> {
+        self.make_room();
+        self.asked = 1;
+        let header = &mut self.headers[0];
+        // SAFETY: as above, of one header.
+        let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header.msg_hdr, flags) };
+        header.msg_len = u32::try_from(len).map_err(|_| io::Error::last_os_error())?;
+        self.filled = 1;
+        if header.msg_hdr.msg_controllen > 0 {
+            self.find_parts();
+        }
+        Ok(())
+    }
+
     /// Receives one datagram by other means.
     #[cfg(feature = "turmoil")]
     pub(crate) fn put(
@@ -112,7 +129,7 @@ impl Inbox {
 
     /// How many the last system call could have received; fewer datagrams say that no more were there.
     pub(crate) fn batch(&self) -> usize {
-        self.rooms.len()
+        self.asked
     }
 
     /// How many datagrams were received.
@@ -180,6 +197,7 @@ impl Inbox {
     }
 
     /// Forgets what was received, whose headers the system has changed; where there were many there is room for more.
+    #[inline]
     fn make_room(&mut self) {
         for slot in 0..self.filled {
             // Where its room was handed out, what is left of it begins elsewhere.
@@ -193,15 +211,21 @@ impl Inbox {
             header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
             header.msg_controllen = size_of::<Control>() as _;
         }
-        let (few, many) = BATCHES;
-        let slots = self.rooms.len();
-        if self.filled == slots && slots < many {
-            self.rooms
-                .resize_with((2 * slots).clamp(few, many), BytesMut::new);
-            (slots..self.rooms.len()).for_each(|slot| self.prepare(slot));
+        if self.filled == self.rooms.len() {
+            self.add_rooms();
         }
+        self.asked = self.rooms.len();
         self.filled = 0;
         self.parts.clear();
+    }
+
+    #[cold]
+    fn add_rooms(&mut self) {
+        let (few, many) = BATCHES;
+        let slots = self.rooms.len();
+        let most = (2 * slots).clamp(few, many);
+        self.rooms.resize_with(most, BytesMut::new);
+        (slots..most).for_each(|slot| self.prepare(slot));
     }
 
     /// Makes a header say what there is room for.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::call::records::list::Linked;
 use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_FRESH, OF_INITIATOR};
+use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::call::records::{Admission, MAX_ATTEMPT, Origin, Records, StopReason};
 use crate::id::{NodeId, RequestId};
 use crate::status::{Code, Status};
@@ -21,11 +22,11 @@ impl Records {
         if attempt > MAX_ATTEMPT || request.id.path.is_root() {
             return invalid(request.id, attempt);
         }
+        let now = Nanoseconds::from(now);
         let settings = options
             .and_then(|options| options.ping)
-            .map_or(self.limits.ping, |ping| self.bounded(ping));
-        let hash = self.table.hash(&key);
-        let known = self.table.call(hash, &key);
+            .map_or(self.ping, |ping| self.bounded(ping));
+        let known = self.table.call(&key);
         if let Some(call) = known
             && let Some(refused) = self.admit_to(call, request.id, attempt)
         {
@@ -42,10 +43,11 @@ impl Records {
             return full("requests", self.limits.requests);
         }
         // What was forgotten to make room may have been the last of this call.
-        let known = known.and_then(|_| self.table.call(hash, &key));
-        let call = known.unwrap_or_else(|| self.table.add_call(hash, key, peer, settings));
+        let known = known.and_then(|_| self.table.call_of(peer, &key));
+        let call = known.unwrap_or_else(|| self.table.add_call(key, peer, settings));
         let carried = options.and_then(|options| options.quiet);
         let quiet = origin.transit.saturating_add(carried.unwrap_or_default());
+        let quiet = Nanoseconds::from(quiet);
         let slot = self.add(NewRecord {
             call,
             id: request.id,
@@ -59,7 +61,7 @@ impl Records {
             carried: quiet,
             now,
         });
-        if settings == self.limits.ping && quiet < self.prompt {
+        if settings == self.ping && quiet < self.prompt {
             if self.fresh.first().is_none() {
                 self.fresh_from = now;
             }
@@ -84,18 +86,16 @@ impl Records {
 
     /// What a call asks for, within the limits.
     #[inline(never)]
-    pub(super) fn bounded(&self, ping: PingSettings) -> PingSettings {
+    pub(super) fn bounded(&self, ping: PingSettings) -> PingTimes {
         let longest = self.limits.longest_timeout;
         let period = ping
             .period
             .clamp(self.limits.shortest_period.min(longest), longest);
-        PingSettings {
-            period,
-            timeout: ping.timeout.clamp(period, longest),
-        }
+        let timeout = ping.timeout.clamp(period, longest);
+        PingTimes::from(PingSettings { period, timeout })
     }
 
-    pub(super) fn admit_peer(&mut self, node: NodeId, now: Duration) -> Option<u32> {
+    pub(super) fn admit_peer(&mut self, node: NodeId, now: Nanoseconds) -> Option<u32> {
         if let Some(peer) = self.table.peer(node) {
             self.table.peers.at(peer).heard = now;
             return Some(peer);
@@ -104,12 +104,12 @@ impl Records {
     }
 
     #[inline(never)]
-    fn add_peer(&mut self, node: NodeId, now: Duration) -> Option<u32> {
+    fn add_peer(&mut self, node: NodeId, now: Nanoseconds) -> Option<u32> {
         if self.table.peers.len() >= self.limits.initiators && !self.evict_peer(now) {
             return None;
         }
         let peer = self.table.add_peer(node, now);
-        self.table.peers.at(peer).gc_timeout = self.limits.ping.gc_timeout();
+        self.table.peers.at(peer).gc_timeout = self.ping.gc_timeout();
         self.schedule_collection(peer, now);
         Some(peer)
     }

@@ -43,6 +43,10 @@ impl Index {
         self.before.find(hash, is)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.buckets.len + self.before.len == 0
+    }
+
     pub(super) fn insert(&mut self, hash: u64, slot: u32) {
         if (self.buckets.len + 1) * 2 > self.buckets.all.len() {
             self.grow();

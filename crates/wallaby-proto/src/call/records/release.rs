@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::call::records::table::{CallKey, NewRecord, OF_ENDED, Record};
+use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Frozen, Output, Records, Sent, Session, Ticket};
 use crate::call::server::Delegated;
 use crate::id::{NodeId, RequestId};
@@ -22,6 +23,7 @@ impl Records {
         let Some(slot) = self.slot(ticket) else {
             return;
         };
+        let now = Nanoseconds::from(now);
         let record = self.table.records.at(slot);
         record.count = response.index.saturating_add(1);
         if !self.table.calls.get(record.call).aborted {
@@ -49,7 +51,7 @@ impl Records {
     ) {
         if let Some(slot) = self.slot(ticket) {
             self.table.records.at(slot).facts = Some(end.facts);
-            self.note_release(slot, Sent::End, output, now);
+            self.note_release(slot, Sent::End, output, now.into());
         }
     }
 
@@ -70,6 +72,7 @@ impl Records {
         let Some(slot) = self.slot(ticket) else {
             return Err(Frozen);
         };
+        let now = Nanoseconds::from(now);
         let may = self.may_delegate(ticket);
         let record = self.table.records.at(slot);
         record.learn(delegated.manifest);
@@ -123,6 +126,7 @@ impl Records {
         now: Duration,
     ) -> Option<Ticket> {
         let slot = self.slot(ticket)?;
+        let now = Nanoseconds::from(now);
         self.dropped(ticket, Sent::Delegation);
         let record = self.table.records.at(slot);
         let attempt = record.attempt;
@@ -197,7 +201,7 @@ impl Records {
     /// count without this.
     pub fn progressed(&mut self, ticket: Ticket, now: Duration) {
         if let Some(slot) = self.slot(ticket) {
-            self.table.records.at(slot).progressed = now;
+            self.table.records.at(slot).progressed = now.into();
         }
     }
 
@@ -224,10 +228,11 @@ impl Records {
     /// they have to be: what is left out on a whole line adds up to less than a quarter of a ping period.
     pub fn quiet(&self, ticket: Ticket, now: Duration) -> Option<Duration> {
         let record = self.table.records.get(self.slot(ticket)?);
-        let quiet = record.quiet(now);
+        let quiet = record.quiet(now.into());
         let period = self.table.calls.get(record.call).settings.period;
         let halvings = 1_u32.checked_shl(record.depth).unwrap_or(u32::MAX);
-        (quiet > period / 8 / halvings).then_some(quiet)
+        let worth = period.divided_by(8 * u64::from(halvings));
+        (quiet > worth).then(|| quiet.into())
     }
 
     /// The oldest live call of the request's initiator, as far as known: what a delegation carries.
@@ -244,7 +249,7 @@ impl Records {
         slot: u32,
         sent: Sent,
         output: Option<Output>,
-        now: Duration,
+        now: Nanoseconds,
     ) {
         let record = self.table.records.at(slot);
         record.progressed = now;
@@ -278,7 +283,7 @@ impl Records {
     }
 
     /// If the last message has been released, the request has ended.
-    pub(super) fn end_if_over(&mut self, slot: u32, now: Duration) {
+    pub(super) fn end_if_over(&mut self, slot: u32, now: Nanoseconds) {
         let record = self.table.records.at(slot);
         if record.ended || (record.facts.is_none() && record.continuation().is_none()) {
             return;

@@ -1,17 +1,18 @@
 //! The table itself: initiators, their calls, the requests of these, each found by its name and listed in order.
 
 use std::hash::{BuildHasher, Hash};
-use std::time::Duration;
 
 use siphasher::sip::SipHasher13;
 
 use crate::call::records::index::Index;
 use crate::call::records::list::{Linked, Links, List, NONE};
+use crate::call::records::near::Near;
 use crate::call::records::onward::Passed;
 use crate::call::records::outputs::{Outputs, Session};
+use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::id::{CallId, NodeId, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
-use crate::wire::{Child, PingSettings, ReplyTo};
+use crate::wire::{Child, ReplyTo};
 
 /// Below this many requests of one call a scan beats a map.
 const SCANNED: u32 = 8;
@@ -55,25 +56,25 @@ pub(super) struct Peer {
     pub(super) oldest: u64,
     /// Its calls by sequence, lowest first.
     pub(super) calls: List,
+    near: Near,
     /// Its requests that have ended, in the order in which they did or were pinged last.
     pub(super) ended: List,
     /// The longest time that one of its calls wants to be remembered.
-    pub(super) gc_timeout: Duration,
+    pub(super) gc_timeout: Nanoseconds,
     /// Its requests that have not ended.
     pub(super) running: u32,
     /// When it was heard of last.
-    pub(super) heard: Duration,
+    pub(super) heard: Nanoseconds,
     /// When its requests are looked through.
-    pub(super) collection: Option<Duration>,
+    pub(super) collection: Option<Nanoseconds>,
 }
 
 /// One call, as far as it has come here.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) key: CallKey,
-    hash: u64,
     pub(super) peer: u32,
-    pub(super) settings: PingSettings,
+    pub(super) settings: PingTimes,
     pub(super) aborted: bool,
     pub(super) requests: List,
     pub(super) count: u32,
@@ -109,15 +110,15 @@ pub(super) struct Record {
     pub(super) direct: bool,
     /// When the initiator last heard of this line of the call; or when the request came, and how long it had not heard
     /// of it then.
-    pub(super) heard: Duration,
-    pub(super) carried: Duration,
+    pub(super) heard: Nanoseconds,
+    pub(super) carried: Nanoseconds,
     /// When the initiator last showed that it lives.
-    pub(super) pinged: Duration,
-    pub(super) progressed: Duration,
+    pub(super) pinged: Nanoseconds,
+    pub(super) progressed: Nanoseconds,
     /// When it ended, or was pinged last after that.
-    pub(super) since: Duration,
+    pub(super) since: Nanoseconds,
     /// When it is looked at, if that has a time of its own.
-    pub(super) due: Option<Duration>,
+    pub(super) due: Option<Nanoseconds>,
 }
 
 /// What a request of one hop does not have. A slot that had it once keeps its memory.
@@ -144,8 +145,8 @@ pub(super) struct NewRecord<'a> {
     pub(super) session: Session,
     pub(super) direct: bool,
     pub(super) reply_to: &'a ReplyTo,
-    pub(super) carried: Duration,
-    pub(super) now: Duration,
+    pub(super) carried: Nanoseconds,
+    pub(super) now: Nanoseconds,
 }
 
 /// Slots that are used again.
@@ -225,6 +226,7 @@ pub(super) struct Table {
     pub(super) records: Slots<Record>,
     keyed: Keyed,
     by_node: Index,
+    /// Calls without a place near the others of their initiators.
     by_call: Index,
     /// Requests of calls with more than [`SCANNED`].
     by_request: Index,
@@ -247,23 +249,43 @@ impl Table {
     }
 
     pub(super) fn peer(&mut self, node: NodeId) -> Option<u32> {
-        if self.last_peer != NONE && self.peers.get(self.last_peer).node == node {
-            return Some(self.last_peer);
-        }
-        let hash = self.keyed.hash_one(node);
-        let found = self
-            .by_node
-            .find(hash, |slot| self.peers.get(slot).node == node)?;
+        let found = self.known_peer(node)?;
         self.last_peer = found;
         Some(found)
     }
 
-    /// The hash under which a call is found.
-    pub(super) fn hash(&self, key: &CallKey) -> u64 {
-        self.keyed.hash_one(key)
+    #[inline]
+    fn known_peer(&self, node: NodeId) -> Option<u32> {
+        if self.last_peer != NONE && self.peers.get(self.last_peer).node == node {
+            return Some(self.last_peer);
+        }
+        let hash = self.keyed.hash_one(node);
+        let is = |slot| self.peers.get(slot).node == node;
+        self.by_node.find(hash, is)
     }
 
-    pub(super) fn call(&self, hash: u64, key: &CallKey) -> Option<u32> {
+    pub(super) fn call(&self, key: &CallKey) -> Option<u32> {
+        let peer = self.known_peer(key.call.initiator)?;
+        self.call_of(peer, key)
+    }
+
+    /// A call of this initiator.
+    pub(super) fn call_of(&self, peer: u32, key: &CallKey) -> Option<u32> {
+        let is = |slot: &u32| self.calls.get(*slot).key == *key;
+        let near = self.peers.get(peer).near.find(key.call.sequence);
+        if let Some(call) = near.filter(is) {
+            return Some(call);
+        }
+        self.far_call(key)
+    }
+
+    /// A call whose place near the others was taken.
+    #[inline]
+    fn far_call(&self, key: &CallKey) -> Option<u32> {
+        if self.by_call.is_empty() {
+            return None;
+        }
+        let hash = self.keyed.hash_one(key);
         self.by_call
             .find(hash, |slot| self.calls.get(slot).key == *key)
     }
@@ -311,14 +333,15 @@ impl Table {
         })
     }
 
-    pub(super) fn add_peer(&mut self, node: NodeId, now: Duration) -> u32 {
+    pub(super) fn add_peer(&mut self, node: NodeId, now: Nanoseconds) -> u32 {
         let slot = self.peers.add(Peer {
             node,
             proven: 0,
             oldest: 0,
             calls: List::EMPTY,
+            near: Near::default(),
             ended: List::EMPTY,
-            gc_timeout: Duration::ZERO,
+            gc_timeout: Nanoseconds::ZERO,
             running: 0,
             heard: now,
             collection: None,
@@ -334,16 +357,9 @@ impl Table {
         self.peers.free.push(slot);
     }
 
-    pub(super) fn add_call(
-        &mut self,
-        hash: u64,
-        key: CallKey,
-        peer: u32,
-        settings: PingSettings,
-    ) -> u32 {
+    pub(super) fn add_call(&mut self, key: CallKey, peer: u32, settings: PingTimes) -> u32 {
         let slot = self.calls.add(Call {
             key,
-            hash,
             peer,
             settings,
             aborted: false,
@@ -352,11 +368,21 @@ impl Table {
             latest_attempt: 0,
             links: Links::NONE,
         });
-        self.by_call.insert(hash, slot);
+        self.name_call(slot, &key, peer);
         let before = self.place_among(peer, key.call.sequence);
         let list = &mut self.peers.at(peer).calls;
         list.insert_after::<OF_INITIATOR>(&mut self.calls, slot, before);
         slot
+    }
+
+    /// A new call can be found.
+    #[inline]
+    fn name_call(&mut self, slot: u32, key: &CallKey, peer: u32) {
+        let sequence_of = |slot| self.calls.get(slot).key.call.sequence;
+        let near = &mut self.peers.at(peer).near;
+        if !near.insert(key.call.sequence, slot, sequence_of) {
+            self.by_call.insert(self.keyed.hash_one(key), slot);
+        }
     }
 
     /// The call behind which one with this sequence is listed. Calls come nearly in order; one that comes very late is
@@ -448,11 +474,13 @@ impl Table {
     }
 
     fn remove_call(&mut self, slot: u32) {
-        let call = self.calls.get(slot);
-        let (hash, peer) = (call.hash, call.peer);
-        self.by_call.remove(hash, slot);
-        let list = &mut self.peers.at(peer).calls;
+        let Call { key, peer, .. } = *self.calls.get(slot);
+        let at_peer = self.peers.at(peer);
+        let list = &mut at_peer.calls;
         list.remove::<OF_INITIATOR>(&mut self.calls, slot);
+        if !at_peer.near.remove(key.call.sequence, slot) {
+            self.by_call.remove(self.keyed.hash_one(key), slot);
+        }
         self.calls.free.push(slot);
     }
 }
@@ -477,11 +505,11 @@ impl Record {
             kept: None,
             session: new.session,
             direct: false,
-            heard: Duration::ZERO,
-            carried: Duration::ZERO,
-            pinged: Duration::ZERO,
-            progressed: Duration::ZERO,
-            since: Duration::ZERO,
+            heard: Nanoseconds::ZERO,
+            carried: Nanoseconds::ZERO,
+            pinged: Nanoseconds::ZERO,
+            progressed: Nanoseconds::ZERO,
+            since: Nanoseconds::ZERO,
             due: None,
         };
         record.reset(new);
@@ -554,18 +582,18 @@ impl Record {
     }
 
     /// The initiator hears of this line of the call.
-    pub(super) fn hear(&mut self, now: Duration) {
+    pub(super) fn hear(&mut self, now: Nanoseconds) {
         self.heard = self.heard.max(now);
-        self.carried = Duration::ZERO;
+        self.carried = Nanoseconds::ZERO;
     }
 
     /// How long the initiator has not heard of this line of the call.
-    pub(super) fn quiet(&self, now: Duration) -> Duration {
+    pub(super) fn quiet(&self, now: Nanoseconds) -> Nanoseconds {
         now.saturating_sub(self.heard).saturating_add(self.carried)
     }
 
     /// When the initiator will not have heard of this line for a ping period.
-    pub(super) fn announce_at(&self, period: Duration) -> Duration {
+    pub(super) fn announce_at(&self, period: Nanoseconds) -> Nanoseconds {
         self.heard
             .saturating_add(period.saturating_sub(self.carried))
     }

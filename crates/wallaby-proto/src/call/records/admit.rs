@@ -23,16 +23,16 @@ impl Records {
             return invalid(request.id, attempt);
         }
         let now = Nanoseconds::from(now);
-        let settings = options
-            .and_then(|options| options.ping)
-            .map_or(self.ping, |ping| self.bounded(ping));
-        let known = self.table.call(&key);
+        let stated = options.and_then(|options| options.ping);
+        let settings = stated.map_or(self.ping, |ping| self.bounded(ping));
+        let peer = self.table.peer(key.call.initiator);
+        let known = peer.and_then(|peer| self.table.call_of(peer, &key));
         if let Some(call) = known
             && let Some(refused) = self.admit_to(call, request.id, attempt)
         {
             return refused;
         }
-        let Some(peer) = self.admit_peer(key.call.initiator, now) else {
+        let Some(peer) = self.admit_peer(peer, key.call.initiator, now) else {
             return full("initiators", self.limits.initiators);
         };
         self.handle_oldest(peer, request.oldest, origin);
@@ -45,23 +45,26 @@ impl Records {
         // What was forgotten to make room may have been the last of this call.
         let known = known.and_then(|_| self.table.call_of(peer, &key));
         let call = known.unwrap_or_else(|| self.table.add_call(key, peer, settings));
+        let transit = Nanoseconds::from(origin.transit);
         let carried = options.and_then(|options| options.quiet);
-        let quiet = origin.transit.saturating_add(carried.unwrap_or_default());
-        let quiet = Nanoseconds::from(quiet);
-        let slot = self.add(NewRecord {
-            call,
-            id: request.id,
-            attempt,
-            depth: request.depth,
-            base: request.base,
-            manifest: request.manifest.as_ref(),
-            session: origin.session,
-            direct: origin.peer == key.call.initiator,
-            reply_to: &request.reply_to,
-            carried: quiet,
-            now,
-        });
-        if settings == self.ping && quiet < self.prompt {
+        let quiet = carried.map_or(transit, |carried| transit.saturating_add(carried.into()));
+        let slot = self.add(
+            peer,
+            NewRecord {
+                call,
+                id: request.id,
+                attempt,
+                depth: request.depth,
+                base: request.base,
+                manifest: request.manifest.as_ref(),
+                session: origin.session,
+                direct: origin.peer == key.call.initiator,
+                reply_to: &request.reply_to,
+                carried: quiet,
+                now,
+            },
+        );
+        if quiet < self.prompt && (stated.is_none() || settings == self.ping) {
             if self.fresh.first().is_none() {
                 self.fresh_from = now;
             }
@@ -95,12 +98,18 @@ impl Records {
         PingTimes::from(PingSettings { period, timeout })
     }
 
-    pub(super) fn admit_peer(&mut self, node: NodeId, now: Nanoseconds) -> Option<u32> {
-        if let Some(peer) = self.table.peer(node) {
-            self.table.peers.at(peer).heard = now;
-            return Some(peer);
-        }
-        self.add_peer(node, now)
+    /// An initiator is heard of, who may be `known`.
+    pub(super) fn admit_peer(
+        &mut self,
+        known: Option<u32>,
+        node: NodeId,
+        now: Nanoseconds,
+    ) -> Option<u32> {
+        let Some(peer) = known else {
+            return self.add_peer(node, now);
+        };
+        self.table.peers.at(peer).heard = now;
+        known
     }
 
     #[inline(never)]
@@ -139,9 +148,9 @@ impl Records {
         }
     }
 
-    /// Adds a request that runs.
-    pub(super) fn add(&mut self, new: NewRecord<'_>) -> u32 {
-        let peer = self.table.calls.get(new.call).peer;
+    /// Adds a request that runs, of this initiator.
+    #[inline]
+    pub(super) fn add(&mut self, peer: u32, new: NewRecord<'_>) -> u32 {
         self.table.peers.at(peer).running += 1;
         self.running += 1;
         self.table.add_record(new)

@@ -75,13 +75,16 @@ impl Records {
             next = Linked::<OF_CALL>::links_of(&self.table.records, slot).next();
             self.stop(slot, StopReason::Aborted);
             // Nobody asks for its responses any more.
-            self.kept.forget(self.table.records.at(slot).kept.take());
+            if let Some(last) = self.table.records.at(slot).kept.take() {
+                self.kept.forget(last);
+            }
         }
     }
 
     /// Remembers that a call was aborted of which nothing has come: its requests may be on their way.
     pub(super) fn mark_aborted(&mut self, key: CallKey, now: Nanoseconds) -> Option<u32> {
-        let peer = self.admit_peer(key.call.initiator, now)?;
+        let known = self.table.peer(key.call.initiator);
+        let peer = self.admit_peer(known, key.call.initiator, now)?;
         if !self.has_room(now) {
             return None;
         }
@@ -90,19 +93,22 @@ impl Records {
             path: Path::ROOT,
             hop: 0,
         };
-        let slot = self.add(NewRecord {
-            call,
-            id,
-            attempt: 0,
-            depth: 0,
-            base: 0,
-            manifest: None,
-            session: Session(0),
-            direct: false,
-            reply_to: &ReplyTo::Peer,
-            carried: Nanoseconds::ZERO,
-            now,
-        });
+        let slot = self.add(
+            peer,
+            NewRecord {
+                call,
+                id,
+                attempt: 0,
+                depth: 0,
+                base: 0,
+                manifest: None,
+                session: Session(0),
+                direct: false,
+                reply_to: &ReplyTo::Peer,
+                carried: Nanoseconds::ZERO,
+                now,
+            },
+        );
         let none = Facts {
             requests: 0,
             responses: 0,
@@ -263,7 +269,7 @@ impl Records {
                 facts: record.facts.filter(|_| !record.failed),
                 // It left with the first message that was released.
                 manifest: record.manifest().filter(|_| writing || !released),
-                idle: (!record.ended).then(|| now.saturating_sub(record.progressed).into()),
+                idle: (!record.ended).then(|| now.saturating_sub(record.since).into()),
                 lost,
             }),
         }

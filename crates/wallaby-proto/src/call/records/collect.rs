@@ -93,12 +93,11 @@ impl Records {
 
     pub(super) fn forget(&mut self, slot: u32) {
         let record = self.table.records.at(slot);
-        let kept = record.kept.take();
         if let Some(due) = record.due.take() {
             self.queue.remove(&(due, slot));
         }
-        if kept.is_some() {
-            self.kept.forget(kept);
+        if let Some(last) = record.kept.take() {
+            self.kept.forget(last);
         }
         self.table.remove_record(slot, &mut self.fresh);
     }

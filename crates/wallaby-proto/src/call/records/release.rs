@@ -20,11 +20,10 @@ impl Records {
         output: Option<Output>,
         now: Duration,
     ) {
-        let Some(slot) = self.slot(ticket) else {
+        let Some(record) = self.table.records.named(ticket) else {
             return;
         };
         let now = Nanoseconds::from(now);
-        let record = self.table.records.at(slot);
         record.count = response.index.saturating_add(1);
         if !self.table.calls.get(record.call).aborted {
             record.kept = self.kept.keep(response, record.kept);
@@ -38,7 +37,7 @@ impl Records {
             });
         }
         record.failed = response.status && record.facts.is_some();
-        self.note_release(slot, Sent::Response(response.index), output, now);
+        self.note_release(ticket.slot, Sent::Response(response.index), output, now);
     }
 
     /// The server half of a request released the end of its branch.
@@ -139,19 +138,23 @@ impl Records {
             return None;
         }
         self.slot(ticket)?; // it may have been forgotten to make room
-        let slot = self.add(NewRecord {
-            call,
-            id: request.id,
-            attempt,
-            depth: depth.saturating_add(1),
-            base: request.base,
-            manifest: request.manifest.as_ref(),
-            session,
-            direct,
-            reply_to: &reply_to,
-            carried,
-            now,
-        });
+        let peer = self.table.calls.get(call).peer;
+        let slot = self.add(
+            peer,
+            NewRecord {
+                call,
+                id: request.id,
+                attempt,
+                depth: depth.saturating_add(1),
+                base: request.base,
+                manifest: request.manifest.as_ref(),
+                session,
+                direct,
+                reply_to: &reply_to,
+                carried,
+                now,
+            },
+        );
         self.look_at(slot, now);
         Some(self.ticket(slot))
     }
@@ -201,7 +204,7 @@ impl Records {
     /// count without this.
     pub fn progressed(&mut self, ticket: Ticket, now: Duration) {
         if let Some(slot) = self.slot(ticket) {
-            self.table.records.at(slot).progressed = now.into();
+            self.table.records.at(slot).progress(now.into());
         }
     }
 
@@ -252,7 +255,7 @@ impl Records {
         now: Nanoseconds,
     ) {
         let record = self.table.records.at(slot);
-        record.progressed = now;
+        record.progress(now);
         record.outputs.waiting += 1;
         if let Some(output) = output {
             self.place(slot, sent, output);
@@ -303,6 +306,13 @@ impl Records {
 }
 
 impl Record {
+    /// Its handler made progress.
+    fn progress(&mut self, now: Nanoseconds) {
+        if !self.ended {
+            self.since = now;
+        }
+    }
+
     /// The branch's own manifest says that it has ended.
     fn learn(&mut self, manifest: Option<Manifest>) {
         if let Some(manifest) = manifest.filter(|manifest| manifest.owner == self.id.path) {

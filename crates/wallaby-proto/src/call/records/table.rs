@@ -4,7 +4,9 @@ use std::hash::{BuildHasher, Hash};
 
 use siphasher::sip::SipHasher13;
 
+use crate::call::records::Ticket;
 use crate::call::records::index::Index;
+use crate::call::records::kept::Number;
 use crate::call::records::list::{Linked, Links, List, NONE};
 use crate::call::records::near::Near;
 use crate::call::records::onward::Passed;
@@ -104,7 +106,7 @@ pub(super) struct Record {
     pub(super) outputs: Outputs,
     rare: Option<Box<Rare>>,
     /// The number of its last kept response.
-    pub(super) kept: Option<u64>,
+    pub(super) kept: Option<Number>,
     pub(super) session: Session,
     /// That session's other end is the initiator.
     pub(super) direct: bool,
@@ -114,8 +116,7 @@ pub(super) struct Record {
     pub(super) carried: Nanoseconds,
     /// When the initiator last showed that it lives.
     pub(super) pinged: Nanoseconds,
-    pub(super) progressed: Nanoseconds,
-    /// When it ended, or was pinged last after that.
+    /// When it made progress last; once it has ended, when it did, or was pinged last after that.
     pub(super) since: Nanoseconds,
     /// When it is looked at, if that has a time of its own.
     pub(super) due: Option<Nanoseconds>,
@@ -198,6 +199,15 @@ impl<T> Slots<T> {
     }
 }
 
+impl Slots<Record> {
+    /// The request of this ticket, if it is still remembered.
+    #[inline]
+    pub(super) fn named(&mut self, ticket: Ticket) -> Option<&mut Record> {
+        let record = self.slots.get_mut(ticket.slot as usize)?;
+        (record.generation == ticket.generation).then_some(record)
+    }
+}
+
 macro_rules! linked {
     ($list:ident, $slots:ty, $record:ident => $links:expr, $shared:expr) => {
         impl Linked<$list> for $slots {
@@ -259,9 +269,14 @@ impl Table {
         if self.last_peer != NONE && self.peers.get(self.last_peer).node == node {
             return Some(self.last_peer);
         }
+        self.hashed_peer(node)
+    }
+
+    #[inline(never)]
+    fn hashed_peer(&self, node: NodeId) -> Option<u32> {
         let hash = self.keyed.hash_one(node);
-        let is = |slot| self.peers.get(slot).node == node;
-        self.by_node.find(hash, is)
+        self.by_node
+            .find(hash, |slot| self.peers.get(slot).node == node)
     }
 
     pub(super) fn call(&self, key: &CallKey) -> Option<u32> {
@@ -270,21 +285,23 @@ impl Table {
     }
 
     /// A call of this initiator.
+    #[inline]
     pub(super) fn call_of(&self, peer: u32, key: &CallKey) -> Option<u32> {
         let is = |slot: &u32| self.calls.get(*slot).key == *key;
         let near = self.peers.get(peer).near.find(key.call.sequence);
         if let Some(call) = near.filter(is) {
             return Some(call);
         }
-        self.far_call(key)
-    }
-
-    /// A call whose place near the others was taken.
-    #[inline]
-    fn far_call(&self, key: &CallKey) -> Option<u32> {
         if self.by_call.is_empty() {
             return None;
         }
+        self.hashed_call(key)
+    }
+
+    /// A call whose place near the others was taken.
+    #[cold]
+    #[inline(never)]
+    fn hashed_call(&self, key: &CallKey) -> Option<u32> {
         let hash = self.keyed.hash_one(key);
         self.by_call
             .find(hash, |slot| self.calls.get(slot).key == *key)
@@ -366,7 +383,7 @@ impl Table {
             requests: List::EMPTY,
             count: 0,
             latest_attempt: 0,
-            links: Links::NONE,
+            links: Links::UNLISTED,
         });
         self.name_call(slot, &key, peer);
         let before = self.place_among(peer, key.call.sequence);
@@ -410,18 +427,25 @@ impl Table {
             None => self.records.add(Record::make(new)),
         };
         let at_call = self.calls.at(call);
-        at_call.requests.push::<OF_CALL>(&mut self.records, slot);
         at_call.count += 1;
         at_call.latest_attempt = at_call.latest_attempt.max(attempt);
-        let count = at_call.count;
-        if count > SCANNED {
-            self.index_request(slot, count);
+        match at_call.count {
+            1 => at_call.requests = List::of(slot),
+            count => self.add_to_call(slot, call, count),
         }
         slot
     }
 
     /// A request was added to a call that now has so many.
     #[inline(never)]
+    fn add_to_call(&mut self, slot: u32, call: u32, count: u32) {
+        let requests = &mut self.calls.at(call).requests;
+        requests.push::<OF_CALL>(&mut self.records, slot);
+        if count > SCANNED {
+            self.index_request(slot, count);
+        }
+    }
+
     fn index_request(&mut self, slot: u32, count: u32) {
         let call = self.records.get(slot).call;
         let requests: Vec<u32> = match count == SCANNED + 1 {
@@ -446,16 +470,15 @@ impl Table {
 
     /// Takes a request out of all lists, and its call if it was the last one. Its generation is over.
     pub(super) fn remove_record(&mut self, slot: u32, fresh: &mut List) {
-        let call = self.records.get(slot).call;
-        let peer = self.calls.get(call).peer;
-        fresh.remove::<OF_FRESH>(&mut self.records, slot);
-        let ended = &mut self.peers.at(peer).ended;
-        ended.remove::<OF_ENDED>(&mut self.records, slot);
         let record = self.records.at(slot);
+        let call = record.call;
         record.generation = record.generation.wrapping_add(1);
         record.release();
-        self.records.free.push(slot);
+        fresh.remove::<OF_FRESH>(&mut self.records, slot);
         let at_call = self.calls.at(call);
+        let ended = &mut self.peers.at(at_call.peer).ended;
+        ended.remove::<OF_ENDED>(&mut self.records, slot);
+        self.records.free.push(slot);
         at_call.count -= 1;
         match at_call.count {
             0 => self.remove_call(call),
@@ -486,6 +509,8 @@ impl Table {
 }
 
 impl Record {
+    #[cold]
+    #[inline(never)]
     fn make(new: NewRecord<'_>) -> Self {
         let mut record = Self {
             generation: 0,
@@ -493,7 +518,7 @@ impl Record {
             id: new.id,
             attempt: 0,
             depth: 0,
-            links: [Links::NONE; 3],
+            links: [Links::UNLISTED; 3],
             ended: false,
             stopped: false,
             failed: false,
@@ -508,7 +533,6 @@ impl Record {
             heard: Nanoseconds::ZERO,
             carried: Nanoseconds::ZERO,
             pinged: Nanoseconds::ZERO,
-            progressed: Nanoseconds::ZERO,
             since: Nanoseconds::ZERO,
             due: None,
         };
@@ -529,13 +553,13 @@ impl Record {
     }
 
     /// Field by field: what the slot has allocated is used again, and its generation goes on.
-    #[inline]
+    #[inline(always)]
     fn reset(&mut self, new: NewRecord<'_>) {
         self.call = new.call;
         self.id = new.id;
         self.attempt = new.attempt;
         self.depth = new.depth;
-        self.links = [Links::NONE; 3];
+        self.links[OF_CALL] = Links::ALONE; // the other lists were left before
         self.ended = false;
         self.stopped = false;
         self.failed = false;
@@ -553,7 +577,6 @@ impl Record {
         self.heard = new.now;
         self.carried = new.carried;
         self.pinged = new.now;
-        self.progressed = new.now;
         self.since = new.now;
         self.due = None;
     }

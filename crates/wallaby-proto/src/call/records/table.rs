@@ -475,15 +475,20 @@ impl Table {
         record.generation = record.generation.wrapping_add(1);
         record.release();
         fresh.remove::<OF_FRESH>(&mut self.records, slot);
-        let at_call = self.calls.at(call);
-        let ended = &mut self.peers.at(at_call.peer).ended;
-        ended.remove::<OF_ENDED>(&mut self.records, slot);
         self.records.free.push(slot);
+        let at_call = self.calls.at(call);
         at_call.count -= 1;
-        match at_call.count {
-            0 => self.remove_call(call),
-            count => self.remove_from_call(slot, call, count),
+        let (key, peer, count) = (at_call.key, at_call.peer, at_call.count);
+        let at_peer = self.peers.at(peer);
+        (at_peer.ended).remove::<OF_ENDED>(&mut self.records, slot);
+        if count > 0 {
+            return self.remove_from_call(slot, call, count);
         }
+        (at_peer.calls).remove::<OF_INITIATOR>(&mut self.calls, call);
+        if !at_peer.near.remove(key.call.sequence, call) {
+            self.by_call.remove(self.keyed.hash_one(key), call);
+        }
+        self.calls.free.push(call);
     }
 
     /// A request was removed from a call that has so many others.
@@ -494,17 +499,6 @@ impl Table {
         if count >= SCANNED {
             self.forget_index(slot, count);
         }
-    }
-
-    fn remove_call(&mut self, slot: u32) {
-        let Call { key, peer, .. } = *self.calls.get(slot);
-        let at_peer = self.peers.at(peer);
-        let list = &mut at_peer.calls;
-        list.remove::<OF_INITIATOR>(&mut self.calls, slot);
-        if !at_peer.near.remove(key.call.sequence, slot) {
-            self.by_call.remove(self.keyed.hash_one(key), slot);
-        }
-        self.calls.free.push(slot);
     }
 }
 

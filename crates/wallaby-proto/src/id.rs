@@ -254,12 +254,27 @@ impl Path {
     }
 
     pub(crate) fn put(&self, out: &mut impl BufMut) {
-        out.put_u8(self.tag);
-        out.put_slice(self.literal());
+        match self.tag {
+            1 => out.put_slice(&[1, self.bytes[0]]),
+            tag => {
+                out.put_u8(tag);
+                out.put_slice(self.literal());
+            }
+        }
     }
 
     /// Reads a path: one byte for its length (or 255 for a folded one), then its bytes.
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        // Most have one level, and an index of one byte.
+        let initial = reader.next_if(|&[tag, index]| tag == 1 && index < 0x80);
+        match initial {
+            Some([_, index]) => Ok(Self::initial(u32::from(index))),
+            None => Self::read_any(reader),
+        }
+    }
+
+    #[inline(never)]
+    fn read_any(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let what = "path";
         let tag = reader.u8(what)?;
         if tag == FOLDED {

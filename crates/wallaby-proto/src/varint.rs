@@ -17,6 +17,8 @@ pub(crate) const MAX_LEN: usize = 10;
 pub(crate) fn put(out: &mut impl BufMut, value: u64) {
     if value < 0x80 {
         out.put_u8(value as u8);
+    } else if value < 1 << 14 {
+        out.put_slice(&[value as u8 | 0x80, (value >> 7) as u8]);
     } else {
         put_long(out, value);
     }
@@ -24,9 +26,6 @@ pub(crate) fn put(out: &mut impl BufMut, value: u64) {
 
 #[inline(never)]
 fn put_long(out: &mut impl BufMut, value: u64) {
-    if value < 1 << 14 {
-        return out.put_slice(&[value as u8 | 0x80, (value >> 7) as u8]);
-    }
     if value < 1 << 21 {
         let [first, second, third] = [value, value >> 7, value >> 14].map(|group| group as u8);
         return out.put_slice(&[first | 0x80, second | 0x80, third]);
@@ -155,18 +154,21 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
-    /// Takes the next bytes if there are so many and they are as wanted.
+    /// At most 16 bytes, behind which the rest is zero: without a loop if as many stand there anyway.
     #[inline]
-    pub(crate) fn next_if<const N: usize>(
+    pub(crate) fn take_short(
         &mut self,
-        wanted: impl Fn(&[u8; N]) -> bool,
-    ) -> Option<[u8; N]> {
-        let (next, rest) = self.rest.split_first_chunk::<N>()?;
-        if !wanted(next) {
-            return None;
-        }
-        self.rest = rest;
-        Some(*next)
+        len: usize,
+        what: &'static str,
+    ) -> Result<[u8; 16], DecodeError> {
+        let Some(bytes) = self.rest.first_chunk::<16>().filter(|_| len < 16) else {
+            let mut short = [0; 16];
+            short[..len].copy_from_slice(self.take(len, what)?);
+            return Ok(short);
+        };
+        let wanted = (1_u128 << (8 * len)) - 1;
+        self.rest = &self.rest[len..];
+        Ok((u128::from_le_bytes(*bytes) & wanted).to_le_bytes())
     }
 
     #[inline]
@@ -176,16 +178,16 @@ impl<'a> Reader<'a> {
                 self.rest = rest;
                 Ok(u64::from(*first))
             }
+            [first, second @ 1..0x80, rest @ ..] => {
+                self.rest = rest;
+                Ok(u64::from(first & 0x7f) | u64::from(*second) << 7)
+            }
             _ => self.long_varint(what),
         }
     }
 
     #[inline(never)]
     fn long_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
-        if let [first, second @ 1..0x80, rest @ ..] = self.rest {
-            self.rest = rest;
-            return Ok(u64::from(first & 0x7f) | u64::from(*second) << 7);
-        }
         if let Some((&word, _)) = self.rest.split_first_chunk()
             && let Some((value, len)) = decode_word(u64::from_le_bytes(word))
         {

@@ -17,6 +17,7 @@ pub use self::options::{
     Budgets, MAX_METADATA, MAX_TRACE_RECORDS, Metadata, MetadataError, Options, PingSettings,
     TraceRecord,
 };
+pub(crate) use self::request::Begin;
 pub use self::request::{MethodRef, ReplyTo, Request};
 pub use self::response::{End, Response};
 

@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 
 use bytes::Bytes;
 
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, passed_on};
 use crate::wire::Response;
 
 /// Payloads up to this size are copied.
@@ -100,7 +100,7 @@ impl Kept {
             status: response.status,
             compressed: response.compressed,
             place,
-            manifest: response.manifest,
+            manifest: passed_on(&response.manifest),
             position,
             len,
             previous,

@@ -29,7 +29,7 @@ impl Records {
             record.kept = self.kept.keep(response, record.kept);
         }
         record.hear(now);
-        record.learn(response.manifest);
+        record.learn(&response.manifest);
         if response.last {
             record.facts = Some(Facts {
                 requests: 0,
@@ -74,7 +74,7 @@ impl Records {
         let now = Nanoseconds::from(now);
         let may = self.may_delegate(ticket);
         let record = self.table.records.at(slot);
-        record.learn(delegated.manifest);
+        record.learn(&delegated.manifest);
         if delegated.id.path == record.id.path {
             record.rare().continuation = Some(to);
         } else {
@@ -314,8 +314,10 @@ impl Record {
     }
 
     /// The branch's own manifest says that it has ended.
-    fn learn(&mut self, manifest: Option<Manifest>) {
-        if let Some(manifest) = manifest.filter(|manifest| manifest.owner == self.id.path) {
+    fn learn(&mut self, manifest: &Option<Manifest>) {
+        if let Some(manifest) = manifest
+            && manifest.owner == self.id.path
+        {
             self.facts = Some(manifest.facts);
         }
     }

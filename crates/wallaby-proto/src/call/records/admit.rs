@@ -26,7 +26,8 @@ impl Records {
         let stated = options.and_then(|options| options.ping);
         let settings = stated.map_or(self.ping, |ping| self.bounded(ping));
         let peer = self.table.peer(key.call.initiator);
-        let known = peer.and_then(|peer| self.table.call_of(peer, &key));
+        let found = peer.map(|peer| self.table.look_up(peer, &key));
+        let (known, hash) = found.map_or((None, None), |found| (found.call, found.hash));
         if let Some(call) = known
             && let Some(refused) = self.admit_to(call, request.id, attempt)
         {
@@ -43,8 +44,8 @@ impl Records {
             return full("requests", self.limits.requests);
         }
         // What was forgotten to make room may have been the last of this call.
-        let known = known.and_then(|_| self.table.call_of(peer, &key));
-        let call = known.unwrap_or_else(|| self.table.add_call(key, peer, settings));
+        let known = known.and_then(|_| self.table.look_up(peer, &key).call);
+        let call = known.unwrap_or_else(|| self.table.add_call(key, hash, peer, settings));
         let transit = Nanoseconds::from(origin.transit);
         let carried = options.and_then(|options| options.quiet);
         let quiet = carried.map_or(transit, |carried| transit.saturating_add(carried.into()));

@@ -88,7 +88,7 @@ impl Records {
         if !self.has_room(now) {
             return None;
         }
-        let call = self.table.add_call(key, peer, self.ping);
+        let call = self.table.add_call(key, None, peer, self.ping);
         let id = RequestId {
             path: Path::ROOT,
             hop: 0,

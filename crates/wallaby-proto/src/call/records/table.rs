@@ -75,6 +75,8 @@ pub(super) struct Peer {
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) key: CallKey,
+    /// That of its key, if it is far from the others.
+    hash: u64,
     pub(super) peer: u32,
     pub(super) settings: PingTimes,
     pub(super) aborted: bool,
@@ -148,6 +150,12 @@ pub(super) struct NewRecord<'a> {
     pub(super) reply_to: &'a ReplyTo,
     pub(super) carried: Nanoseconds,
     pub(super) now: Nanoseconds,
+}
+
+/// What a look for a call has found, and the hash of its key if that was needed.
+pub(super) struct LookUp {
+    pub(super) call: Option<u32>,
+    pub(super) hash: Option<u64>,
 }
 
 /// Slots that are used again.
@@ -236,8 +244,8 @@ pub(super) struct Table {
     pub(super) records: Slots<Record>,
     keyed: Keyed,
     by_node: Index,
-    /// Calls without a place near the others of their initiators.
-    by_call: Index,
+    /// Calls that have no place near the others of their initiators.
+    far: Index,
     /// Requests of calls with more than [`SCANNED`].
     by_request: Index,
     /// The initiator that was looked up last: requests come in rows.
@@ -252,7 +260,7 @@ impl Table {
             records: Slots::new(),
             keyed: Keyed(secret),
             by_node: Index::default(),
-            by_call: Index::default(),
+            far: Index::default(),
             by_request: Index::default(),
             last_peer: NONE,
         }
@@ -281,30 +289,29 @@ impl Table {
 
     pub(super) fn call(&self, key: &CallKey) -> Option<u32> {
         let peer = self.known_peer(key.call.initiator)?;
-        self.call_of(peer, key)
+        self.look_up(peer, key).call
     }
 
-    /// A call of this initiator.
+    /// Looks for a call of this initiator.
     #[inline]
-    pub(super) fn call_of(&self, peer: u32, key: &CallKey) -> Option<u32> {
+    pub(super) fn look_up(&self, peer: u32, key: &CallKey) -> LookUp {
         let is = |slot: &u32| self.calls.get(*slot).key == *key;
         let near = self.peers.get(peer).near.find(key.call.sequence);
-        if let Some(call) = near.filter(is) {
-            return Some(call);
+        let call = near.filter(is);
+        if call.is_some() || self.far.is_empty() {
+            return LookUp { call, hash: None };
         }
-        if self.by_call.is_empty() {
-            return None;
-        }
-        self.hashed_call(key)
+        self.look_afar(key)
     }
 
-    /// A call whose place near the others was taken.
-    #[cold]
     #[inline(never)]
-    fn hashed_call(&self, key: &CallKey) -> Option<u32> {
+    fn look_afar(&self, key: &CallKey) -> LookUp {
         let hash = self.keyed.hash_one(key);
-        self.by_call
-            .find(hash, |slot| self.calls.get(slot).key == *key)
+        let is = |slot| self.calls.get(slot).key == *key;
+        LookUp {
+            call: self.far.find(hash, is),
+            hash: Some(hash),
+        }
     }
 
     /// The request of a call with this place and attempt.
@@ -374,9 +381,17 @@ impl Table {
         self.peers.free.push(slot);
     }
 
-    pub(super) fn add_call(&mut self, key: CallKey, peer: u32, settings: PingTimes) -> u32 {
+    /// Adds a call of this initiator, with its hash if looking for it took that.
+    pub(super) fn add_call(
+        &mut self,
+        key: CallKey,
+        hash: Option<u64>,
+        peer: u32,
+        settings: PingTimes,
+    ) -> u32 {
         let slot = self.calls.add(Call {
             key,
+            hash: 0,
             peer,
             settings,
             aborted: false,
@@ -385,7 +400,7 @@ impl Table {
             latest_attempt: 0,
             links: Links::UNLISTED,
         });
-        self.name_call(slot, &key, peer);
+        self.name_call(slot, key.call.sequence, hash, peer);
         let before = self.place_among(peer, key.call.sequence);
         let list = &mut self.peers.at(peer).calls;
         list.insert_after::<OF_INITIATOR>(&mut self.calls, slot, before);
@@ -394,12 +409,19 @@ impl Table {
 
     /// A new call can be found.
     #[inline]
-    fn name_call(&mut self, slot: u32, key: &CallKey, peer: u32) {
+    fn name_call(&mut self, slot: u32, sequence: u64, hash: Option<u64>, peer: u32) {
         let sequence_of = |slot| self.calls.get(slot).key.call.sequence;
         let near = &mut self.peers.at(peer).near;
-        if !near.insert(key.call.sequence, slot, sequence_of) {
-            self.by_call.insert(self.keyed.hash_one(key), slot);
+        if !near.insert(sequence, slot, sequence_of) {
+            self.add_afar(slot, hash);
         }
+    }
+
+    #[inline(never)]
+    fn add_afar(&mut self, slot: u32, hash: Option<u64>) {
+        let call = self.calls.at(slot);
+        call.hash = hash.unwrap_or_else(|| self.keyed.hash_one(call.key));
+        self.far.insert(call.hash, slot);
     }
 
     /// The call behind which one with this sequence is listed. Calls come nearly in order; one that comes very late is
@@ -478,15 +500,16 @@ impl Table {
         self.records.free.push(slot);
         let at_call = self.calls.at(call);
         at_call.count -= 1;
-        let (key, peer, count) = (at_call.key, at_call.peer, at_call.count);
+        let (sequence, hash) = (at_call.key.call.sequence, at_call.hash);
+        let (peer, count) = (at_call.peer, at_call.count);
         let at_peer = self.peers.at(peer);
         (at_peer.ended).remove::<OF_ENDED>(&mut self.records, slot);
         if count > 0 {
             return self.remove_from_call(slot, call, count);
         }
         (at_peer.calls).remove::<OF_INITIATOR>(&mut self.calls, call);
-        if !at_peer.near.remove(key.call.sequence, call) {
-            self.by_call.remove(self.keyed.hash_one(key), call);
+        if !at_peer.near.remove(sequence, call) {
+            self.far.remove(hash, call);
         }
         self.calls.free.push(call);
     }

@@ -1,5 +1,5 @@
-//! Finds slots of a table by the hash of their names. The names stay in the slots, so that a name is hashed once in its
-//! life and nothing is allocated while the number of slots stays the same.
+//! Finds slots of a table by the hash of their names. The names stay in the slots, and nothing is allocated while the number
+//! of slots stays the same.
 
 /// Buckets moved at each insertion while the index grows. Two would do to be done before it must grow again.
 const MOVED: usize = 8;

@@ -37,8 +37,9 @@
 //! says so apart. So a handler that was stopped, lost or never started must still end its request, with
 //! [`Server::fail`].
 //!
-//! A request of one hop with one answer costs no allocation and no ordered structure here: a slot, one hash and some
-//! links in lists (`crates/wallaby-proto/examples/cost.rs` measures it).
+//! A request of one hop with one answer costs no allocation and no ordered structure here: a slot, a place by its call's
+//! sequence and some links in lists (`crates/wallaby-proto/examples/cost.rs` measures it). Sequences are the initiator's
+//! choice: a call whose place is taken is found by a keyed hash.
 //!
 //! [`Server::fail`]: crate::call::server::Server::fail
 

@@ -39,8 +39,9 @@ pub(crate) struct Pool {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Those dialled, by the address dialled.
-    dialled: HashMap<Address, Slot>,
+    /// Those for requests, by their servers' addresses: the one that was dialled, or where a peer that dialled this endpoint
+    /// has shown that it is.
+    by_address: HashMap<Address, Slot>,
     /// Those of them that were used lately.
     recent: Recent,
     /// The life that was last found at an address.
@@ -56,6 +57,22 @@ struct State {
     unreachable: HashMap<Address, (Instant, Option<NodeId>)>,
     /// Ways back to initiators that are not connected: how many hops away they are, and over which connection.
     routes: HashMap<NodeId, (u32, Weak<Peer>)>,
+}
+
+impl State {
+    /// Requests to this address may use the connection, unless they have another one, or wait for it.
+    fn serve_by(&mut self, address: &Address, peer: &Arc<Peer>) {
+        let known = self.by_address.get(address);
+        let has_other = known.is_some_and(|slot| match slot.get() {
+            Some(Ok(other)) => other.is_usable(),
+            Some(Err(_)) => false,
+            None => true,
+        });
+        if !has_other {
+            let slot = OnceCell::new_with(Some(Ok(Arc::clone(peer))));
+            self.by_address.insert(address.clone(), Arc::new(slot));
+        }
+    }
 }
 
 /// A place among the connections for one that is being opened.
@@ -106,7 +123,7 @@ impl Pool {
             self.use_now(peer);
             return Some(Arc::clone(peer));
         }
-        let peer = state.dialled.get(server)?.get()?.as_ref().ok()?;
+        let peer = state.by_address.get(server)?.get()?.as_ref().ok()?;
         if !peer.is_usable() {
             return None;
         }
@@ -119,7 +136,7 @@ impl Pool {
     /// The slot in which the connection to a server is or will be; one that failed or ended is replaced.
     pub(crate) fn slot(&self, server: &Address) -> Slot {
         let mut state = self.lock();
-        let slot = state.dialled.entry(server.clone()).or_default();
+        let slot = state.by_address.entry(server.clone()).or_default();
         let over = match slot.get() {
             Some(Ok(peer)) => !peer.is_usable(),
             Some(Err(_)) => true,
@@ -135,11 +152,11 @@ impl Pool {
     pub(crate) fn forget(&self, server: &Address, slot: &Slot) {
         let mut state = self.lock();
         if state
-            .dialled
+            .by_address
             .get(server)
             .is_some_and(|known| Arc::ptr_eq(known, slot))
         {
-            state.dialled.remove(server);
+            state.by_address.remove(server);
         }
     }
 
@@ -200,9 +217,9 @@ impl Pool {
         Err(self.limit)
     }
 
-    /// A connection is open; its peer's life is known. Returns connections to an earlier life at the same address:
-    /// that life is over, and so are they.
-    pub(crate) fn opened(&self, peer: &Arc<Peer>, dialled: Option<&Address>) -> Vec<Arc<Peer>> {
+    /// A connection is open; its peer's life is known, and at which address it certainly is, if so. Returns connections to an
+    /// earlier life at the same address: that life is over, and so are they.
+    pub(crate) fn opened(&self, peer: &Arc<Peer>, server: Option<&Address>) -> Vec<Arc<Peer>> {
         self.use_now(peer);
         let Some(node) = peer.node() else {
             return Vec::new();
@@ -214,9 +231,10 @@ impl Pool {
             .entry(node)
             .or_default()
             .push(Arc::clone(peer));
-        let Some(address) = dialled else {
+        let Some(address) = server else {
             return Vec::new();
         };
+        state.serve_by(address, peer);
         state.unreachable.remove(address);
         if state.lives.len() >= REMEMBERED {
             state.lives.clear();
@@ -257,7 +275,7 @@ impl Pool {
             }
         }
         state
-            .dialled
+            .by_address
             .retain(|_, slot| !matches!(slot.get(), Some(Ok(other)) if other.id == peer.id));
         state.recent.forget(peer);
         state.last_by_node.take_if(|(_, last)| last.id == peer.id);
@@ -351,7 +369,7 @@ mod tests {
         };
         first.set(Err(error)).expect("set once");
         pool.forget(&server, &first);
-        assert!(pool.lock().dialled.is_empty());
+        assert!(pool.lock().by_address.is_empty());
         // The next dial is not forgotten with an earlier one.
         let next = pool.slot(&server);
         pool.forget(&server, &also);

@@ -239,6 +239,26 @@ fn check(number: u32, hops: usize, answer: Result<String, CallError>) {
     assert_eq!(answer, format!("{number} from {}", hops - 1));
 }
 
+/// Who dialled is reached over the same session: acknowledgements ride on what goes the other way.
+#[tokio::test]
+async fn two_servers_that_call_each_other_share_a_session() {
+    patience(async {
+        let net = Net::udp();
+        let servers = [
+            net.serve(counting(0, None, Executed::default())).await,
+            net.serve(counting(1, None, Executed::default())).await,
+        ];
+        for (from, to) in [(0, 1), (1, 0), (0, 1)] {
+            let call = work::at(&servers[from], at(&servers[to])).one("1 1".into());
+            assert_eq!(call.await.expect("it is answered"), format!("1 from {to}"));
+        }
+        for server in &servers {
+            assert_eq!(server.metrics().connections_opened, 1);
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_message_costs_a_datagram() {
     patience(async {

@@ -188,6 +188,13 @@ impl Outgoing {
         self.first
     }
 
+    /// All messages before this one have been sent, to their last pieces, once at least.
+    pub(super) fn left(&self) -> u64 {
+        let waiting = self.lanes.iter().filter_map(|lane| lane.waiting.front());
+        let next = self.first + self.numbers();
+        waiting.fold(next, |first, number| first.min(*number))
+    }
+
     /// Whether this message has arrived.
     pub(super) fn has_arrived(&self, number: u64) -> bool {
         let Some(index) = number.checked_sub(self.first) else {

@@ -191,6 +191,12 @@ impl Session {
         self.outgoing.has_arrived(message.0)
     }
 
+    /// How many messages have been sent without a gap, each wholly and once at least: all whose [`MessageNumber::index`] is
+    /// below. What is lost on its way is sent again, but a peer that stays silent is not waited for (PROTOCOL-NOTES 18).
+    pub fn left(&self) -> u64 {
+        self.outgoing.left()
+    }
+
     /// How many messages the peer has acknowledged without a gap: all whose [`MessageNumber::index`] is below.
     pub fn acknowledged(&self) -> u64 {
         self.outgoing.first()

@@ -142,6 +142,40 @@ fn messages_are_numbered_and_acknowledged_in_order() {
     }
 }
 
+/// Those in pieces, too: until the last of them was sent, the message has not left.
+#[test]
+fn what_was_sent_has_left_though_nobody_acknowledges_it() {
+    let (mut world, at_1, _) = pair();
+    let session = world.gate(1).session(at_1).expect("open");
+    let first = session.left();
+    assert_eq!(first, session.acknowledged());
+    for (sequence, len) in [(1, 10), (2, 30_000), (3, 10)] {
+        let mut message = request(node(1), sequence, payload(len));
+        let session = world.gate(1).session(at_1).expect("open");
+        session.send_request(&mut message, &method()).expect("room");
+        assert_eq!(session.left(), first, "before a datagram was asked for");
+    }
+    // The window takes not all of it: the large one leaves only as some of it is acknowledged, and the small one behind it
+    // counts as having left together with it.
+    world.transmit();
+    assert_eq!(world.gate(1).session(at_1).expect("open").left(), first + 1);
+    world.pass(LATER);
+    let session = world.gate(1).session(at_1).expect("open");
+    assert_eq!(
+        (session.left(), session.acknowledged()),
+        (first + 3, first + 3)
+    );
+    // Nobody is there any more.
+    let mut message = request(node(1), 4, payload(10));
+    session.send_request(&mut message, &method()).expect("room");
+    world.transmit();
+    let session = world.gate(1).session(at_1).expect("open");
+    assert_eq!(
+        (session.left(), session.acknowledged()),
+        (first + 4, first + 3)
+    );
+}
+
 #[test]
 fn messages_of_exactly_the_longest_length_arrive() {
     for message in [100, 1000, 5000] {

@@ -18,6 +18,17 @@ pub(crate) struct Desk {
     pub(crate) failure: Option<Box<Failure>>,
 }
 
+/// How a call is watched, if a test does not say otherwise.
+pub(crate) fn settings() -> WatchSettings {
+    WatchSettings {
+        ping: PingSettings {
+            period: Duration::from_millis(PERIOD),
+            timeout: Duration::from_millis(TIMEOUT),
+        },
+        ..WatchSettings::default()
+    }
+}
+
 /// A request by its child indexes and hop: `at("0.1+2")`.
 pub(crate) fn at(text: &str) -> RequestId {
     let (path, hop) = text.split_once('+').unwrap_or((text, "0"));
@@ -170,14 +181,7 @@ impl Desk {
 
     /// The same, and this has arrived before.
     pub(crate) fn after(arrived: impl FnOnce(&mut Initiator)) -> Self {
-        let settings = WatchSettings {
-            ping: PingSettings {
-                period: Duration::from_millis(PERIOD),
-                timeout: Duration::from_millis(TIMEOUT),
-            },
-            ..WatchSettings::default()
-        };
-        Self::begin(settings, arrived)
+        Self::begin(settings(), arrived)
     }
 
     pub(crate) fn with(settings: WatchSettings) -> Self {

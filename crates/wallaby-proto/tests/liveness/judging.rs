@@ -5,25 +5,13 @@ use std::time::Duration;
 use wallaby_proto::call::clock::Clock;
 use wallaby_proto::call::initiator::{Initiator, Violation};
 use wallaby_proto::call::watch::{Action, Executed, FailureKind, Source, Watch, WatchSettings};
-use wallaby_proto::wire::{Budgets, End, PingSettings, Progress, Response};
+use wallaby_proto::wire::{Budgets, End, Progress, Response};
 use wallaby_proto::{Address, Status};
 
 use crate::desk::{
     Desk, NOWHERE, PERIOD, at, call, child, continued, ended, facts, location, node, pong,
-    response, running, token,
+    response, running, settings, token,
 };
-
-fn settings() -> WatchSettings {
-    WatchSettings {
-        ping: PingSettings {
-            period: Duration::from_millis(100),
-            timeout: Duration::from_millis(500),
-        },
-        stall: None,
-        retries: 0,
-        partial: false,
-    }
-}
 
 fn failed(actions: &[String]) -> Option<&String> {
     actions.iter().find(|text| text.contains("failed"))
@@ -618,6 +606,25 @@ fn a_deterministic_request_is_sent_again() {
     desk.response(6, "0.0", 1, true, None);
     assert!(desk.initiator.is_complete());
     assert_eq!(desk.initiator.responses().0, 2);
+}
+
+/// Note 18: who does not know a request has not seen it live, and does not tell that there is one.
+#[test]
+fn unknown_is_no_sign_of_life() {
+    let mut desk = Desk::new();
+    desk.until(100);
+    desk.pong(1, "0", continued(0, 2));
+    for time in [200, 300, 400] {
+        desk.until(time);
+        desk.unknown(1, "0+1");
+        desk.unknown(1, "0+9");
+    }
+    let told = desk.until(1000);
+    let failed = told.iter().find(|text| text.contains("failed"));
+    assert_eq!(
+        failed.map(String::as_str),
+        Some("600: failed: 0+1 gave no sign of life for 500ms")
+    );
 }
 
 #[test]

@@ -13,19 +13,10 @@ use wallaby_proto::call::watch::{self, Watch, WatchSettings};
 use wallaby_proto::wire::{Budgets, Link, MAX_CHILDREN, Message, PingSettings, Progress};
 
 use crate::desk::{
-    Desk, PERIOD, TIMEOUT, at, call, child, ended, facts, location, node, pong, running, token,
+    Desk, PERIOD, TIMEOUT, at, call, child, ended, facts, location, node, pong, running, settings,
+    token,
 };
 use crate::shelf::{HOME, Shelf, origin, ping, request, with_options};
-
-fn settings() -> WatchSettings {
-    WatchSettings {
-        ping: PingSettings {
-            period: Duration::from_millis(PERIOD),
-            timeout: Duration::from_millis(TIMEOUT),
-        },
-        ..WatchSettings::default()
-    }
-}
 
 /// Roo's timer was armed only by messages: a call that idled before its first send was never looked at.
 #[test]

@@ -1,9 +1,11 @@
 //! Abort and winding down.
 
-use wallaby_proto::call::watch::dismiss;
+use wallaby_proto::call::watch::{WatchSettings, dismiss};
 use wallaby_proto::wire::{MAX_CHILDREN, Progress};
 
-use crate::desk::{Desk, at, call, child, continued, ended, facts, pong, running, token};
+use crate::desk::{
+    Desk, at, call, child, continued, ended, facts, location, pong, running, settings, token,
+};
 
 fn aborted(progress: Progress) -> Progress {
     Progress {
@@ -83,6 +85,32 @@ fn unknown_does_not_count_as_stopped() {
     );
     desk.pong(4, "0+14", aborted(running()));
     assert_eq!(desk.pong(4, "0+14", aborted(ended(0, 1))), ["quiet"]);
+}
+
+/// How far an earlier attempt got is not how far this one has to be stopped.
+#[test]
+fn what_an_earlier_attempt_led_to_is_not_waited_for() {
+    let mut desk = Desk::with(WatchSettings {
+        retries: 1,
+        ..settings()
+    });
+    desk.announce(4, "0+5", running());
+    let told = desk.until(1000);
+    let retry = told.iter().find(|text| text.contains("retry"));
+    assert_eq!(retry.map(String::as_str), Some("600: retry 0 attempt 1"));
+    let now = desk.time();
+    desk.watch
+        .sent(&mut desk.initiator, at("0"), location(1), now);
+    desk.abort();
+    // It ended with a status, which is lost.
+    let failed = Progress {
+        facts: None,
+        ..aborted(ended(0, 1))
+    };
+    let mut second = pong(at("0"), Some(failed));
+    second.attempt = 1;
+    let told = desk.hear(1, second);
+    assert!(told.contains(&"quiet".to_owned()), "{told:?}");
 }
 
 /// The branch went on before the abort came: the new hop is told.

@@ -135,10 +135,20 @@ impl Node {
         }
     }
 
+    /// Tells the records what has left by sessions.
+    fn note_left(&mut self) {
+        let sockets: Vec<Socket> = self.sessions.values().copied().collect();
+        for socket in sockets {
+            self.note_written(socket);
+        }
+    }
+
     /// Sends the datagrams that are due.
     pub(super) fn transmit(&mut self, context: &mut Context<'_>) {
         let mut bytes = Vec::new();
+        let mut left = false;
         while let Some(transmit) = self.gate.poll_transmit(self.raw, &mut bytes) {
+            left = true;
             let datagram = Bytes::from(std::mem::take(&mut bytes));
             if let Some(to) = super::node_of(transmit.to) {
                 let Context {
@@ -149,6 +159,9 @@ impl Node {
                 } = context;
                 network.send_datagram(self.index, to, datagram, queue, coverage);
             }
+        }
+        if left {
+            self.note_left();
         }
     }
 

@@ -12,7 +12,7 @@ use wallaby_proto::datagram::{Cause, SessionId};
 use wallaby_proto::wire::{Message, Response};
 use wallaby_proto::{Address, CallId, Code, NodeId, Status};
 
-use super::wire::{Stream, Wire};
+use super::wire::{Progress, Stream, Wire};
 use super::{Node, node_at, socket_address};
 use crate::broken::Broken;
 use crate::context::{Context, note};
@@ -900,13 +900,13 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&socket) else {
             return;
         };
-        let Some(mark) = peer.wire.written(&self.gate) else {
+        let Some(Progress { written, confirmed }) = peer.wire.progress(&self.gate) else {
             return;
         };
-        peer.reached = mark;
-        self.records.written(session(socket), mark);
-        if let Wire::Session(_) = peer.wire {
-            self.records.confirmed(session(socket), mark);
+        peer.reached = written;
+        self.records.written(session(socket), written);
+        if let Some(confirmed) = confirmed {
+            self.records.confirmed(session(socket), confirmed);
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use wallaby_proto::CallId;
 use wallaby_proto::connection::{Connection, Hello, KeepAlive, MethodDefinition, Refusal};
-use wallaby_proto::datagram::{Gate, MessageNumber, SessionId};
+use wallaby_proto::datagram::{Gate, SessionId};
 use wallaby_proto::wire::{MAX_FRAME, Message, Request, Response};
 
 use crate::network::Socket;
@@ -36,9 +36,14 @@ pub(super) struct Stream {
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: SessionId,
-    /// Messages that have not been acknowledged, with their marks.
-    marks: VecDeque<(MessageNumber, u64)>,
-    sent: u64,
+}
+
+/// Up to which marks a peer's output has got.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Progress {
+    pub(super) written: u64,
+    /// What the peer has acknowledged, where the transport tells.
+    pub(super) confirmed: Option<u64>,
 }
 
 impl Wire {
@@ -53,11 +58,7 @@ impl Wire {
     }
 
     pub(super) fn session(id: SessionId) -> Self {
-        Self::Session(Session {
-            id,
-            marks: VecDeque::new(),
-            sent: 0,
-        })
+        Self::Session(Session { id })
     }
 
     /// What both ends of a connection call it; sessions between two lives are not told apart.
@@ -95,7 +96,7 @@ impl Wire {
                     return Err(Refusal::Blocked);
                 }
                 let number = state.send_request(request, method)?;
-                Ok(session.mark(number))
+                Ok(number.index() + 1)
             }
         }
     }
@@ -115,7 +116,7 @@ impl Wire {
             Self::Session(session) => {
                 let state = gate.session(session.id).ok_or(Refusal::NotOpen)?;
                 let number = state.send_response(response, counted)?;
-                Ok(session.mark(number))
+                Ok(number.index() + 1)
             }
         }
     }
@@ -134,7 +135,7 @@ impl Wire {
             Self::Session(session) => {
                 let state = gate.session(session.id).ok_or(Refusal::NotOpen)?;
                 let number = state.send_control(message)?;
-                Ok(session.mark(number))
+                Ok(number.index() + 1)
             }
         }
     }
@@ -163,11 +164,21 @@ impl Wire {
         }
     }
 
-    /// Up to which mark all has been written, or acknowledged, if that is more than before.
-    pub(super) fn written(&mut self, gate: &Gate) -> Option<u64> {
+    /// How far the output has got, as far as that is known.
+    pub(super) fn progress(&mut self, gate: &Gate) -> Option<Progress> {
         match self {
-            Self::Stream(stream) => stream.written(),
-            Self::Session(session) => session.acknowledged(gate),
+            Self::Stream(stream) => {
+                let written = stream.written()?;
+                let confirmed = None;
+                Some(Progress { written, confirmed })
+            }
+            Self::Session(session) => {
+                let state = gate.peek(session.id)?;
+                Some(Progress {
+                    written: state.left(),
+                    confirmed: Some(state.acknowledged()),
+                })
+            }
         }
     }
 }
@@ -188,27 +199,6 @@ impl Stream {
         let mut reached = None;
         while let Some((place, mark)) = self.marks.front().copied() {
             if !idle && place.is_none_or(|place| place > written) {
-                break;
-            }
-            reached = Some(mark);
-            self.marks.pop_front();
-        }
-        reached
-    }
-}
-
-impl Session {
-    fn mark(&mut self, number: MessageNumber) -> u64 {
-        self.sent += 1;
-        self.marks.push_back((number, self.sent));
-        self.sent
-    }
-
-    fn acknowledged(&mut self, gate: &Gate) -> Option<u64> {
-        let state = gate.peek(self.id)?;
-        let mut reached = None;
-        while let Some((number, mark)) = self.marks.front().copied() {
-            if !state.is_acknowledged(number) {
                 break;
             }
             reached = Some(mark);

@@ -59,10 +59,7 @@ impl Carrier {
     pub(crate) fn progress(&self) -> (u64, Option<u64>) {
         match self {
             Self::Stream(connection, _) => (connection.counters().bytes_sent, None),
-            Self::Session(session) => {
-                let acknowledged = session.acknowledged();
-                (acknowledged, Some(acknowledged))
-            }
+            Self::Session(session) => session.progress(),
         }
     }
 

@@ -17,7 +17,7 @@ use wallaby_proto::datagram::{
     TooManySessions,
 };
 use wallaby_proto::wire::{Message, Request, Response};
-use wallaby_proto::{CallId, NodeId};
+use wallaby_proto::{Address, CallId, NodeId};
 
 use crate::dispatch::Dispatcher;
 use crate::driver::cork;
@@ -468,6 +468,18 @@ impl PortSession {
         }
     }
 
+    /// Where the peer listens, if it says that this is where its datagrams come from: the handshake has shown that it receives
+    /// there, so that requests for it need no session of their own, and acknowledgements can go with them.
+    pub(crate) fn server(&self) -> Option<Address> {
+        self.ask(|session| {
+            let remote = Address::Udp(session.remote());
+            let stated = session.peer()?.address.as_ref();
+            stated
+                .is_some_and(|stated| *stated == remote)
+                .then_some(remote)
+        })?
+    }
+
     /// Does something with the session; `None` if it has ended.
     fn with<R>(&self, act: impl FnOnce(&mut wallaby_proto::datagram::Session) -> R) -> Option<R> {
         self.port.lock().gate.session(self.id).map(act)
@@ -518,16 +530,18 @@ impl PortSession {
         self.sent(sent)
     }
 
-    /// Marks count messages: one is written when it is acknowledged, since until then it may have to be sent again.
+    /// Marks count messages.
     pub(super) fn mark(&self) -> Mark {
         Mark::Written(self.mark)
     }
 
-    pub(super) fn acknowledged(&self) -> u64 {
-        let known = self.end.map(|(acknowledged, _)| acknowledged);
-        known
-            .or_else(|| self.ask(|session| session.acknowledged()))
-            .unwrap_or(0)
+    /// How many messages have left, and how many of them the peer has acknowledged.
+    pub(super) fn progress(&self) -> (u64, Option<u64>) {
+        let known = (self.end).map(|(acknowledged, _)| (acknowledged, acknowledged));
+        let (left, acknowledged) = known
+            .or_else(|| self.ask(|session| (session.left(), session.acknowledged())))
+            .unwrap_or_default();
+        (left, Some(acknowledged))
     }
 
     pub(super) fn forget_calls(&mut self, oldest: CallId) {

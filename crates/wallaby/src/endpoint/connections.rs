@@ -266,10 +266,10 @@ impl Inner {
     }
 
     /// A connection's handshake is done.
-    pub(crate) fn connection_opened(&self, peer: &Arc<Peer>, dialled: Option<&Address>) {
+    pub(crate) fn connection_opened(&self, peer: &Arc<Peer>, server: Option<&Address>) {
         self.meters.connections_opened.add();
         self.session_opened(peer);
-        for stale in self.pool.opened(peer, dialled) {
+        for stale in self.pool.opened(peer, server) {
             stale.end("another life answers at this address");
         }
         if let Some(node) = peer.node() {

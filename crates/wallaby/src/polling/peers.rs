@@ -83,8 +83,8 @@ impl Core {
         match &peer.way {
             Way::Stream(stream) => Some((stream.connection.counters().bytes_sent, None)),
             Way::Session(session) => {
-                let acknowledged = self.gate.peek(*session)?.acknowledged();
-                Some((acknowledged, Some(acknowledged)))
+                let session = self.gate.peek(*session)?;
+                Some((session.left(), Some(session.acknowledged())))
             }
             Way::Failed(_) => None,
         }

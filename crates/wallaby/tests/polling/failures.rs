@@ -109,6 +109,38 @@ fn a_server_that_is_restarted_fails_the_calls_of_its_former_life() {
     assert_eq!(answers, [Ok("again".to_owned())]);
 }
 
+/// Whoever sent it the request may send it again and again: a server that says nothing is not waited for longer because of
+/// that.
+#[test]
+fn a_server_that_dies_before_it_acknowledges_its_request_is_a_failure_within_the_timeout() {
+    let (world, mut client, mut first) = pair(29);
+    let mut next = world.bind(Endpoint::builder());
+    let aside = serve_holding(&mut next);
+    let to = next.address();
+    let serve = first.serve(&work::MANY, move |request, (what,)| {
+        Ok(request.forward(to.clone(), work::many(what))?)
+    });
+    serve.expect("no other has its name");
+    let begun = world.now();
+    call(&mut client, first.address(), &CallOptions::default());
+    while aside.borrow().is_empty() {
+        world.step(&mut [&mut client, &mut first, &mut next], LONG);
+    }
+    let address = next.address();
+    world.cut(&address, true);
+    drop(next);
+    let (_, end) = outcome(&world, &mut [&mut client, &mut first]);
+    let failure = failure(end);
+    let Failure::Lost(lost) = &failure else {
+        panic!("{failure}")
+    };
+    assert!(matches!(lost.kind, FailureKind::Silent { .. }), "{failure}");
+    assert_eq!(lost.server.address, Some(address));
+    // A period and an eighth until it is asked, then the timeout, and a period.
+    let took = world.now() - begun;
+    assert!(took < Duration::from_secs(7), "found only after {took:?}");
+}
+
 /// It is restarted before the client has asked it for the first time; the first server has told of its former life.
 #[test]
 fn a_server_below_the_first_hop_that_was_never_reached_is_not_found() {

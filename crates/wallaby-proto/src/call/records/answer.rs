@@ -241,7 +241,8 @@ impl Records {
     ) -> Pong {
         let record = self.table.records.get(slot);
         let call = self.table.calls.get(record.call);
-        let writing = record.outputs.are_being_written(&self.sessions);
+        let owes = record.outputs.are_being_written(&self.sessions);
+        let writing = owes && record.outputs.excuse_silence(&self.sessions);
         let children = record.children();
         let released = record.ended || record.count > record.base || !children.is_empty();
         let from = (children_from as usize).min(children.len());
@@ -268,7 +269,7 @@ impl Records {
                 // complete the call as if nothing had been refused.
                 facts: record.facts.filter(|_| !record.failed),
                 // It left with the first message that was released.
-                manifest: record.manifest().filter(|_| writing || !released),
+                manifest: record.manifest().filter(|_| owes || !released),
                 idle: (!record.ended).then(|| now.saturating_sub(record.since).into()),
                 lost,
             }),

@@ -344,14 +344,16 @@ impl Records {
         self.sessions.insert(session, state);
     }
 
-    /// Output up to this mark has been handed to the operating system.
+    /// Output up to this mark has been handed to the operating system; where the transport sends it again if it is lost, for
+    /// the first time. From then on a delegation does not excuse its server's silence any more.
     pub fn written(&mut self, session: Session, mark: u64) {
         if let Some(state) = self.sessions.get_mut(&session) {
             state.written = state.written.max(mark);
         }
     }
 
-    /// The other end has confirmed that it has read what was sent up to this mark.
+    /// The other end has confirmed that it has read what was sent up to this mark. Where a transport tells, answers count as
+    /// being written until then.
     pub fn confirmed(&mut self, session: Session, mark: u64) {
         if let Some(state) = self.sessions.get_mut(&session) {
             state.confirmed = state.confirmed.max(Some(mark));

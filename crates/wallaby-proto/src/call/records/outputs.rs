@@ -241,15 +241,25 @@ impl Outputs {
         self.first.iter().chain(more)
     }
 
-    /// Whether something that was released has not been written out. What a session that has ended did not write will
-    /// not be written any more.
+    /// Whether something that was released has not been written out, and where the transport tells, not arrived. What a
+    /// session that has ended did not write will not be written any more.
     pub(super) fn are_being_written(&self, sessions: &Sessions) -> bool {
+        let mut onward = self.onward().iter();
+        self.answers_are_being_written(sessions)
+            || onward.any(|onward| !is_written(*onward, sessions))
+    }
+
+    /// The same for what silence of others is excused by: answers, until they have arrived, and delegations, until they have
+    /// left. Whoever does not acknowledge a delegation may be dead.
+    pub(super) fn excuse_silence(&self, sessions: &Sessions) -> bool {
+        let mut onward = self.onward().iter();
+        self.answers_are_being_written(sessions)
+            || onward.any(|onward| !has_left(*onward, sessions))
+    }
+
+    fn answers_are_being_written(&self, sessions: &Sessions) -> bool {
         self.waiting > 0
             || self.runs().any(|run| !is_written(run.output, sessions))
-            || self
-                .onward()
-                .iter()
-                .any(|onward| !is_written(*onward, sessions))
             || self.apart().iter().any(|apart| {
                 apart.is_waiting(sessions)
                     || apart
@@ -299,8 +309,14 @@ impl Run {
     }
 }
 
+/// Whether this was written out, and where the transport tells, has arrived.
 pub(super) fn is_written(output: Output, sessions: &Sessions) -> bool {
-    sessions
-        .get(&output.session)
-        .is_none_or(|session| session.written >= output.mark)
+    let session = sessions.get(&output.session);
+    session.is_none_or(|session| session.confirmed.unwrap_or(session.written) >= output.mark)
+}
+
+/// Whether this was written out, arrived or not.
+fn has_left(output: Output, sessions: &Sessions) -> bool {
+    let session = sessions.get(&output.session);
+    session.is_none_or(|session| session.written >= output.mark)
 }

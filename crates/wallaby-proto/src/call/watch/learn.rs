@@ -10,14 +10,23 @@ use crate::wire::{Child, MAX_CHILDREN, Pong, Progress};
 impl Watch {
     /// "Unknown" is no verdict: the ping may have overtaken the request, or the request be forgotten and its successor
     /// alive. But who sent it is asked at once (PROTOCOL-NOTES 18).
+    /// Who was asked about a request does not know it. That is neither a verdict nor a sign of life (PROTOCOL-NOTES 18), and
+    /// tells of no request: others are asked.
     pub(super) fn handle_unknown(
         &mut self,
-        initiator: &Initiator,
-        position: u32,
+        initiator: &mut Initiator,
         pong: &Pong,
+        attempt: u32,
         now: Duration,
     ) {
+        let Some(position) = initiator.find(&pong.request.path) else {
+            return;
+        };
+        if pong.attempt < attempt || pong.attempt > self.retries {
+            return;
+        }
         self.evicted |= pong.evicted;
+        self.look_at_changes(initiator, now);
         let line = self.line(position);
         if let Ok(index) = line
             .hops
@@ -28,6 +37,7 @@ impl Watch {
                 self.ask(initiator, position, now);
             }
         }
+        self.look_at(initiator, position, now);
     }
 
     /// Who passes a response on says that it is still on its way: it shows life when it arrives. It is of no importance

@@ -175,12 +175,12 @@ impl Line {
             return Stopped::Quiet;
         }
         match self.top() {
-            Some(top) if top.aborted && !top.continued && !top.more && top.hop >= branch.hop => {
-                match top.state {
-                    State::Ended => Stopped::Quiet,
-                    _ => Stopped::Frozen,
-                }
-            }
+            // How far an earlier attempt got says nothing of this one.
+            Some(top) if self.attempt == 0 && top.hop < branch.hop => Stopped::No,
+            Some(top) if top.aborted && !top.continued && !top.more => match top.state {
+                State::Ended => Stopped::Quiet,
+                _ => Stopped::Frozen,
+            },
             _ => Stopped::No,
         }
     }

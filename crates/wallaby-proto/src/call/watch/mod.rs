@@ -317,8 +317,11 @@ impl Watch {
         from: &Source,
         now: Duration,
     ) {
-        // How a branch ended in an attempt that was given up says nothing: it may have been by a status.
         let attempt = self.attempt_now(initiator, &pong.request.path);
+        if pong.progress.is_none() && !pong.announced {
+            return self.handle_unknown(initiator, pong, attempt, now);
+        }
+        // How a branch ended in an attempt that was given up says nothing: it may have been by a status.
         let is_past = pong.attempt < attempt && self.phase == Phase::Watching;
         let told = pong.progress.as_ref().filter(|_| !is_past);
         let position = match initiator.handle_progress(pong.request, told) {
@@ -327,11 +330,10 @@ impl Watch {
         };
         self.look_at_changes(initiator, now);
         match &pong.progress {
-            None if pong.announced => self.handle_passing(position, pong, now),
+            None => self.handle_passing(position, pong, now),
             // Only this watch begins attempts, and no request has had more of them.
             _ if pong.attempt > self.retries => {}
             _ if pong.attempt < attempt => {}
-            None => self.handle_unknown(initiator, position, pong, now),
             Some(progress) => {
                 if let Err(violation) =
                     self.handle_known(initiator, position, pong, progress, from, now)

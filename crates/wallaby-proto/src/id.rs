@@ -118,6 +118,9 @@ pub const MAX_LITERAL_PATH: usize = 16;
 
 const FOLDED: u8 = 0xff;
 
+/// The bits that say of each byte of a path that its index goes on.
+const MORE: u128 = u128::from_ne_bytes([0x80; MAX_LITERAL_PATH]);
+
 /// The place of a branch in its call's tree.
 ///
 /// A *literal* path is the child index of each level as a varint, at most [`MAX_LITERAL_PATH`] bytes in all; the empty
@@ -254,8 +257,13 @@ impl Path {
     }
 
     pub(crate) fn put(&self, out: &mut impl BufMut) {
-        out.put_u8(self.tag);
-        out.put_slice(self.literal());
+        match self.tag {
+            1 => out.put_slice(&[1, self.bytes[0]]),
+            tag => {
+                out.put_u8(tag);
+                out.put_slice(self.literal());
+            }
+        }
     }
 
     /// Reads a path: one byte for its length (or 255 for a folded one), then its bytes.
@@ -275,17 +283,23 @@ impl Path {
                 limit: MAX_LITERAL_PATH,
             });
         }
-        let literal = reader.take(usize::from(tag), what)?;
+        let bytes = reader.take_short(usize::from(tag), what)?;
         // Indexes of one byte each, as most are, cannot be malformed.
-        if literal.iter().any(|byte| *byte >= 0x80) {
-            let mut indexes = Reader::new(literal);
-            while !indexes.is_empty() {
-                indexes.u32(what)?;
-            }
+        let path = Self { tag, bytes };
+        if u128::from_ne_bytes(bytes) & MORE != 0 {
+            path.check_indexes()?;
         }
-        let mut bytes = [0; MAX_LITERAL_PATH];
-        bytes[..literal.len()].copy_from_slice(literal);
-        Ok(Self { tag, bytes })
+        Ok(path)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_indexes(&self) -> Result<(), DecodeError> {
+        let mut indexes = Reader::new(self.literal());
+        while !indexes.is_empty() {
+            indexes.u32("path")?;
+        }
+        Ok(())
     }
 }
 

@@ -27,6 +27,21 @@ pub struct Manifest {
     pub facts: Facts,
 }
 
+/// A manifest that is passed on. Most messages carry none: so these do not wait for its bytes, which were just written.
+#[inline]
+pub(crate) fn passed_on(manifest: &Option<Manifest>) -> Option<Manifest> {
+    match manifest {
+        None => None,
+        Some(manifest) => copied(manifest),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn copied(manifest: &Manifest) -> Option<Manifest> {
+    Some(*manifest)
+}
+
 /// Owners that cannot be named by a number of levels, since a path is folded, are named in full.
 const NAMED: u8 = 0xff;
 

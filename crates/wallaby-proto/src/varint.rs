@@ -17,6 +17,8 @@ pub(crate) const MAX_LEN: usize = 10;
 pub(crate) fn put(out: &mut impl BufMut, value: u64) {
     if value < 0x80 {
         out.put_u8(value as u8);
+    } else if value < 1 << 14 {
+        out.put_slice(&[value as u8 | 0x80, (value >> 7) as u8]);
     } else {
         put_long(out, value);
     }
@@ -24,8 +26,9 @@ pub(crate) fn put(out: &mut impl BufMut, value: u64) {
 
 #[inline(never)]
 fn put_long(out: &mut impl BufMut, value: u64) {
-    if value < 1 << 14 {
-        return out.put_slice(&[value as u8 | 0x80, (value >> 7) as u8]);
+    if value < 1 << 21 {
+        let [first, second, third] = [value, value >> 7, value >> 14].map(|group| group as u8);
+        return out.put_slice(&[first | 0x80, second | 0x80, third]);
     }
     put_longer(out, value);
 }
@@ -54,6 +57,24 @@ pub(crate) fn encode(mut value: u64) -> ([u8; MAX_LEN], usize) {
     }
     bytes[len] = value as u8;
     (bytes, len + 1)
+}
+
+/// The integer in the first bytes of eight, and how many these are; `None` if none ends there in its shortest form.
+#[inline]
+fn decode_word(word: u64) -> Option<(u64, usize)> {
+    let ends = !word & 0x8080_8080_8080_8080;
+    let end = ends & ends.wrapping_neg();
+    let used = word & end.checked_sub(1)?;
+    let len = end.trailing_zeros() as usize / 8 + 1;
+    if used >> (8 * len - 8) == 0 {
+        return None;
+    }
+    // The groups of seven bits move together: by pairs, by fours, all.
+    let bits = used & 0x7f7f_7f7f_7f7f_7f7f;
+    let bits = bits & 0x007f_007f_007f_007f | (bits & 0x7f00_7f00_7f00_7f00) >> 1;
+    let bits = bits & 0x0000_3fff_0000_3fff | (bits & 0x3fff_0000_3fff_0000) >> 2;
+    let value = bits & 0x0fff_ffff | bits >> 32 << 28;
+    Some((value, len))
 }
 
 /// Appends a byte string with its length before it.
@@ -133,6 +154,23 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
+    /// At most 16 bytes, behind which the rest is zero: without a loop if as many stand there anyway.
+    #[inline]
+    pub(crate) fn take_short(
+        &mut self,
+        len: usize,
+        what: &'static str,
+    ) -> Result<[u8; 16], DecodeError> {
+        let Some(bytes) = self.rest.first_chunk::<16>().filter(|_| len < 16) else {
+            let mut short = [0; 16];
+            short[..len].copy_from_slice(self.take(len, what)?);
+            return Ok(short);
+        };
+        let wanted = (1_u128 << (8 * len)) - 1;
+        self.rest = &self.rest[len..];
+        Ok((u128::from_le_bytes(*bytes) & wanted).to_le_bytes())
+    }
+
     #[inline]
     pub(crate) fn varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         match self.rest {
@@ -140,21 +178,29 @@ impl<'a> Reader<'a> {
                 self.rest = rest;
                 Ok(u64::from(*first))
             }
+            [first, second @ 1..0x80, rest @ ..] => {
+                self.rest = rest;
+                Ok(u64::from(first & 0x7f) | u64::from(*second) << 7)
+            }
             _ => self.long_varint(what),
         }
     }
 
     #[inline(never)]
     fn long_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
-        if let [first, second @ 1..0x80, rest @ ..] = self.rest {
-            self.rest = rest;
-            return Ok(u64::from(first & 0x7f) | u64::from(*second) << 7);
+        if let Some((&word, _)) = self.rest.split_first_chunk()
+            && let Some((value, len)) = decode_word(u64::from_le_bytes(word))
+        {
+            self.rest = &self.rest[len..];
+            return Ok(value);
         }
-        self.longer_varint(what)
+        self.longest_varint(what)
     }
 
+    /// Byte by byte: of nine bytes or ten, at the end of the input, or malformed.
+    #[cold]
     #[inline(never)]
-    fn longer_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
+    fn longest_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         let malformed = |why| Err(DecodeError::Malformed { what, why });
         let mut value = 0u64;
         for (index, &byte) in self.rest.iter().enumerate() {
@@ -212,6 +258,7 @@ impl<'a> Reader<'a> {
         })
     }
 
+    #[inline]
     pub(crate) fn signed(&mut self, what: &'static str) -> Result<i64, DecodeError> {
         let folded = self.varint(what)?;
         Ok((folded >> 1).cast_signed() ^ -(folded & 1).cast_signed())
@@ -247,6 +294,36 @@ mod tests {
                 let mut reader = Reader::new(&out);
                 assert_eq!(reader.varint("test"), Ok(value));
                 assert!(reader.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn integers_of_all_lengths_are_read_wherever_they_end() {
+        for shift in 0..64 {
+            for value in [(1u64 << shift) - 1, 1 << shift, u64::MAX >> shift] {
+                let (bytes, len) = encode(value);
+                for (more, filling) in [(0, 0), (1, 0xff), (9, 0), (9, 0x80), (9, 0x7f)] {
+                    let mut out = bytes[..len].to_vec();
+                    out.resize(len + more, filling);
+                    let mut reader = Reader::new(&out);
+                    assert_eq!(reader.varint("test"), Ok(value));
+                    assert_eq!(reader.position(), len);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_form_that_is_not_the_shortest_is_refused_wherever_it_ends() {
+        for len in 2..=MAX_LEN {
+            for more in [0, 1, 9] {
+                let mut bytes = vec![0x80; len - 1];
+                bytes.resize(len + more, 0);
+                let error = Reader::new(&bytes).varint("test");
+                let why = "a varint that is not the shortest";
+                let what = "test";
+                assert_eq!(error, Err(DecodeError::Malformed { what, why }), "{len}");
             }
         }
     }

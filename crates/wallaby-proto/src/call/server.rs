@@ -23,7 +23,7 @@ use bytes::Bytes;
 
 use crate::call::allowance::{Allowance, Budget, Exhausted};
 use crate::id::{CallId, RequestId, Token};
-use crate::manifest::{Facts, Manifest};
+use crate::manifest::{Facts, Manifest, passed_on};
 use crate::status::{Code, Status};
 use crate::wire::{
     Budgets, End, MAX_TRACE_RECORDS, MethodRef, Options, ReplyTo, Request, Response, TraceRecord,
@@ -150,7 +150,7 @@ impl<T> Delegated<T> {
             depth: self.depth,
             base: self.base,
             reply_to: inherited.reply_to,
-            manifest: self.manifest,
+            manifest: passed_on(&self.manifest),
             deadline: inherited.deadline,
             oldest: inherited.oldest,
             traced: self.traced,
@@ -188,7 +188,7 @@ impl<T> Server<T> {
             depth: request.depth,
             responses: request.base,
             requests: 0,
-            manifest: request.manifest,
+            manifest: passed_on(&request.manifest),
             held: None,
             traced: request.traced.then(Vec::new),
             allowance: None,
@@ -436,7 +436,7 @@ impl<T> Server<T> {
         self.assert_open();
         self.ended = true;
         let last = self.requests == 0;
-        let carried = self.manifest.take();
+        let carried = self.take_manifest();
         debug_assert!(
             last || carried.is_none(),
             "the first of two messages took it along"
@@ -453,7 +453,7 @@ impl<T> Server<T> {
     fn last_request(&mut self, to: T, payload: Bytes, record: Option<TraceRecord>) -> Outbound<T> {
         self.assert_open();
         self.ended = true;
-        let carried = self.manifest.take();
+        let carried = self.take_manifest();
         let (id, base, manifest) = if self.requests == 0 {
             (self.continuation(), self.responses, carried)
         } else {
@@ -491,6 +491,13 @@ impl<T> Server<T> {
             None => None,
             Some(carried) => only_trace(with_record(std::mem::take(carried), record)),
         }
+    }
+
+    #[inline]
+    fn take_manifest(&mut self) -> Option<Manifest> {
+        let manifest = passed_on(&self.manifest);
+        self.manifest = None;
+        manifest
     }
 
     fn own_manifest(&self, more_requests: u32, more_responses: u32) -> Manifest {

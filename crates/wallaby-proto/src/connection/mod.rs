@@ -37,8 +37,8 @@ use self::parts::{Assembled, Inbox, Left, Outbox};
 use crate::id::{CallId, NodeId};
 use crate::varint::{self, Reader};
 use crate::wire::{
-    DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, ReplyTo, Request, Response,
-    kind,
+    Begin, DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, ReplyTo, Request,
+    Response, kind,
 };
 
 /// Messages with credit are refused while more than this waits to be written.
@@ -769,12 +769,21 @@ impl Connection {
                     previous: self.last_received,
                     ..link
                 };
-                let mut request = Request::blank(link.sender);
-                request.read_header(&mut reader, link)?;
-                self.check_method(request.method)?;
-                if request.reply_to == ReplyTo::Peer {
-                    self.last_received = request.call.sequence;
+                let begin = Begin::read(&mut reader, link)?;
+                if begin.is_plain() {
+                    let method = begin.read_method(&mut reader)?;
+                    self.check_request_head(begin, method)?;
+                    let payload = take_payload(input, reader.position(), len);
+                    self.counters.messages_received += 1;
+                    let request = begin.request(method, payload);
+                    if request.payload.len() as u64 > self.me.limits.message {
+                        return Ok(Some(too_large(Message::Request(request), len as u64)));
+                    }
+                    return Ok(Some(Event::Message(Message::Request(request))));
                 }
+                let mut request = begin.request(MethodRef::Number(0), Bytes::new());
+                request.read_rest(&mut reader, begin)?;
+                self.check_request_head(begin, request.method)?;
                 if request.options.is_some() {
                     self.begin_body(&request)?;
                 }
@@ -796,6 +805,20 @@ impl Connection {
             }
             kind => self.handle_control(kind, input, len, link),
         }
+    }
+
+    /// A request came, of which this is the beginning and the method.
+    #[inline]
+    fn check_request_head(
+        &mut self,
+        begin: Begin,
+        method: MethodRef,
+    ) -> Result<(), ConnectionError> {
+        self.check_method(method)?;
+        if begin.is_direct() {
+            self.last_received = begin.call.sequence;
+        }
+        Ok(())
     }
 
     #[inline(never)]

@@ -17,6 +17,7 @@ pub use self::options::{
     Budgets, MAX_METADATA, MAX_TRACE_RECORDS, Metadata, MetadataError, Options, PingSettings,
     TraceRecord,
 };
+pub(crate) use self::request::Begin;
 pub use self::request::{MethodRef, ReplyTo, Request};
 pub use self::response::{End, Response};
 
@@ -312,6 +313,7 @@ fn put_destination(out: &mut Vec<u8>, call: CallId, relays: u8, receiver: NodeId
 
 /// Reads what [`put_destination`] writes: the receiver is not named if the message goes to it `directly`. The initiator is
 /// not told who passed it on, even if it is named.
+#[inline(always)]
 fn read_destination(
     reader: &mut Reader<'_>,
     directly: bool,

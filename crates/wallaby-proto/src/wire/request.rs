@@ -159,57 +159,35 @@ impl Request {
             initiator: sender,
             sequence: 0,
         };
-        Self {
+        let begin = Begin {
+            flags: DIRECT,
             call,
             token: Token::new(0),
-            id: RequestId::FIRST,
-            depth: 0,
-            base: 0,
-            reply_to: ReplyTo::Peer,
-            manifest: None,
-            deadline: None,
-            oldest: 0,
-            traced: false,
-            compressed: false,
-            options: None,
-            method: MethodRef::Number(0),
-            payload: Bytes::new(),
-        }
+        };
+        begin.request(MethodRef::Number(0), Bytes::new())
     }
 
     /// Reads everything but the payload into a blank request: a large value, which is filled where it is.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn read_header(
         &mut self,
         reader: &mut Reader<'_>,
         link: Link,
     ) -> Result<(), DecodeError> {
-        let what = "request";
-        let flags = reader.varint(what)?;
-        check_flags(what, flags, KNOWN)?;
-        if flags & (DIRECT | ADDRESS) == DIRECT | ADDRESS {
-            return Err(malformed("a reply address besides the sender's own"));
-        }
-        if flags & DIRECT != 0 {
-            let ahead = reader.signed("call")?;
-            self.call.sequence = link.previous.wrapping_add_signed(ahead);
-        } else {
-            self.reply_to = ReplyTo::Relay;
-            self.call.initiator = NodeId::read(reader)?;
-            self.call.sequence = reader.varint("call")?;
-        }
-        self.token = Token::read(reader)?;
-        self.oldest = self.call.sequence;
-        self.traced = flags & TRACED != 0;
-        self.compressed = flags & COMPRESSED != 0;
-        if flags & RARE != 0 {
-            self.read_rare(reader, flags)?;
-        }
-        self.method = if flags & HASHED != 0 {
-            MethodRef::Hash(u64::from_be_bytes(reader.array(what)?))
-        } else {
-            MethodRef::Number(reader.u32(what)?)
-        };
+        let begin = Begin::read(reader, link)?;
+        *self = begin.request(MethodRef::Number(0), Bytes::new());
+        self.read_rest(reader, begin)
+    }
+
+    /// Reads what stands between the beginning and the payload.
+    #[inline(always)]
+    pub(crate) fn read_rest(
+        &mut self,
+        reader: &mut Reader<'_>,
+        begin: Begin,
+    ) -> Result<(), DecodeError> {
+        self.read_rare(reader, begin.flags)?;
+        self.method = begin.read_method(reader)?;
         Ok(())
     }
 
@@ -254,6 +232,84 @@ impl Request {
         self.id = RequestId { path, hop };
         self.depth = reader.u32("request")?;
         Ok(())
+    }
+}
+
+/// The beginning of a request, which is all that most say besides method and payload. A request is a large value: one
+/// of these is kept in registers until it is put together where it goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Begin {
+    flags: u64,
+    pub(crate) call: CallId,
+    token: Token,
+}
+
+impl Begin {
+    #[inline(always)]
+    pub(crate) fn read(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+        let what = "request";
+        let flags = reader.varint(what)?;
+        check_flags(what, flags, KNOWN)?;
+        if flags & (DIRECT | ADDRESS) == DIRECT | ADDRESS {
+            return Err(malformed("a reply address besides the sender's own"));
+        }
+        let call = if flags & DIRECT != 0 {
+            let ahead = reader.signed("call")?;
+            CallId {
+                initiator: link.sender,
+                sequence: link.previous.wrapping_add_signed(ahead),
+            }
+        } else {
+            CallId {
+                initiator: NodeId::read(reader)?,
+                sequence: reader.varint("call")?,
+            }
+        };
+        let token = Token::read(reader)?;
+        Ok(Self { flags, call, token })
+    }
+
+    /// Whether method and payload follow at once.
+    pub(crate) fn is_plain(self) -> bool {
+        self.flags & RARE == 0
+    }
+
+    /// Whether the sender is the initiator.
+    pub(crate) fn is_direct(self) -> bool {
+        self.flags & DIRECT != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn read_method(self, reader: &mut Reader<'_>) -> Result<MethodRef, DecodeError> {
+        let what = "request";
+        Ok(match self.flags & HASHED {
+            0 => MethodRef::Number(reader.u32(what)?),
+            _ => MethodRef::Hash(u64::from_be_bytes(reader.array(what)?)),
+        })
+    }
+
+    /// The request, if nothing else stands between.
+    #[inline(always)]
+    pub(crate) fn request(self, method: MethodRef, payload: Bytes) -> Request {
+        Request {
+            call: self.call,
+            token: self.token,
+            id: RequestId::FIRST,
+            depth: 0,
+            base: 0,
+            reply_to: match self.is_direct() {
+                true => ReplyTo::Peer,
+                false => ReplyTo::Relay,
+            },
+            manifest: None,
+            deadline: None,
+            oldest: self.call.sequence,
+            traced: self.flags & TRACED != 0,
+            compressed: self.flags & COMPRESSED != 0,
+            options: None,
+            method,
+            payload,
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `asking`, `judging`, `stopping` | the client half, rule by rule (the numbers are those of PROTOCOL-NOTES) |
 //! | `partial` | the client half of calls that go on without what is lost |
-//! | `remembering`, `recalling`, `limits` | the server half, rule by rule |
+//! | `remembering`, `recalling`, `limits`, `names` | the server half, rule by rule |
 //! | `roo` | the known defects of the thesis' implementation, one test each |
 //! | `random` | both halves in a small world with faults, against an oracle that saw everything |
 //!
@@ -18,6 +18,7 @@ mod chance;
 mod desk;
 mod judging;
 mod limits;
+mod names;
 mod onward;
 mod partial;
 mod random;

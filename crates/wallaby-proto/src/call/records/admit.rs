@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::call::records::list::Linked;
 use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_FRESH, OF_INITIATOR};
+use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::call::records::{Admission, MAX_ATTEMPT, Origin, Records, StopReason};
 use crate::id::{NodeId, RequestId};
 use crate::status::{Code, Status};
@@ -21,17 +22,18 @@ impl Records {
         if attempt > MAX_ATTEMPT || request.id.path.is_root() {
             return invalid(request.id, attempt);
         }
-        let settings = options
-            .and_then(|options| options.ping)
-            .map_or(self.limits.ping, |ping| self.bounded(ping));
-        let hash = self.table.hash(&key);
-        let known = self.table.call(hash, &key);
+        let now = Nanoseconds::from(now);
+        let stated = options.and_then(|options| options.ping);
+        let settings = stated.map_or(self.ping, |ping| self.bounded(ping));
+        let peer = self.table.peer(key.call.initiator);
+        let found = peer.map(|peer| self.table.look_up(peer, &key));
+        let (known, hash) = found.map_or((None, None), |found| (found.call, found.hash));
         if let Some(call) = known
             && let Some(refused) = self.admit_to(call, request.id, attempt)
         {
             return refused;
         }
-        let Some(peer) = self.admit_peer(key.call.initiator, now) else {
+        let Some(peer) = self.admit_peer(peer, key.call.initiator, now) else {
             return full("initiators", self.limits.initiators);
         };
         self.handle_oldest(peer, request.oldest, origin);
@@ -42,24 +44,28 @@ impl Records {
             return full("requests", self.limits.requests);
         }
         // What was forgotten to make room may have been the last of this call.
-        let known = known.and_then(|_| self.table.call(hash, &key));
-        let call = known.unwrap_or_else(|| self.table.add_call(hash, key, peer, settings));
+        let known = known.and_then(|_| self.table.look_up(peer, &key).call);
+        let call = known.unwrap_or_else(|| self.table.add_call(key, hash, peer, settings));
+        let transit = Nanoseconds::from(origin.transit);
         let carried = options.and_then(|options| options.quiet);
-        let quiet = origin.transit.saturating_add(carried.unwrap_or_default());
-        let slot = self.add(NewRecord {
-            call,
-            id: request.id,
-            attempt,
-            depth: request.depth,
-            base: request.base,
-            manifest: request.manifest.as_ref(),
-            session: origin.session,
-            direct: origin.peer == key.call.initiator,
-            reply_to: &request.reply_to,
-            carried: quiet,
-            now,
-        });
-        if settings == self.limits.ping && quiet < self.prompt {
+        let quiet = carried.map_or(transit, |carried| transit.saturating_add(carried.into()));
+        let slot = self.add(
+            peer,
+            NewRecord {
+                call,
+                id: request.id,
+                attempt,
+                depth: request.depth,
+                base: request.base,
+                manifest: request.manifest.as_ref(),
+                session: origin.session,
+                direct: origin.peer == key.call.initiator,
+                reply_to: &request.reply_to,
+                carried: quiet,
+                now,
+            },
+        );
+        if quiet < self.prompt && (stated.is_none() || settings == self.ping) {
             if self.fresh.first().is_none() {
                 self.fresh_from = now;
             }
@@ -84,32 +90,36 @@ impl Records {
 
     /// What a call asks for, within the limits.
     #[inline(never)]
-    pub(super) fn bounded(&self, ping: PingSettings) -> PingSettings {
+    pub(super) fn bounded(&self, ping: PingSettings) -> PingTimes {
         let longest = self.limits.longest_timeout;
         let period = ping
             .period
             .clamp(self.limits.shortest_period.min(longest), longest);
-        PingSettings {
-            period,
-            timeout: ping.timeout.clamp(period, longest),
-        }
+        let timeout = ping.timeout.clamp(period, longest);
+        PingTimes::from(PingSettings { period, timeout })
     }
 
-    pub(super) fn admit_peer(&mut self, node: NodeId, now: Duration) -> Option<u32> {
-        if let Some(peer) = self.table.peer(node) {
-            self.table.peers.at(peer).heard = now;
-            return Some(peer);
-        }
-        self.add_peer(node, now)
+    /// An initiator is heard of, who may be `known`.
+    pub(super) fn admit_peer(
+        &mut self,
+        known: Option<u32>,
+        node: NodeId,
+        now: Nanoseconds,
+    ) -> Option<u32> {
+        let Some(peer) = known else {
+            return self.add_peer(node, now);
+        };
+        self.table.peers.at(peer).heard = now;
+        known
     }
 
     #[inline(never)]
-    fn add_peer(&mut self, node: NodeId, now: Duration) -> Option<u32> {
+    fn add_peer(&mut self, node: NodeId, now: Nanoseconds) -> Option<u32> {
         if self.table.peers.len() >= self.limits.initiators && !self.evict_peer(now) {
             return None;
         }
         let peer = self.table.add_peer(node, now);
-        self.table.peers.at(peer).gc_timeout = self.limits.ping.gc_timeout();
+        self.table.peers.at(peer).gc_timeout = self.ping.gc_timeout();
         self.schedule_collection(peer, now);
         Some(peer)
     }
@@ -139,9 +149,9 @@ impl Records {
         }
     }
 
-    /// Adds a request that runs.
-    pub(super) fn add(&mut self, new: NewRecord<'_>) -> u32 {
-        let peer = self.table.calls.get(new.call).peer;
+    /// Adds a request that runs, of this initiator.
+    #[inline]
+    pub(super) fn add(&mut self, peer: u32, new: NewRecord<'_>) -> u32 {
         self.table.peers.at(peer).running += 1;
         self.running += 1;
         self.table.add_record(new)

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::call::records::list::Linked;
 use crate::call::records::outputs::{Fate, is_written};
 use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_ENDED, OF_FRESH, Record};
+use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Action, Origin, Records, Session, StopReason};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::Facts;
@@ -15,15 +16,15 @@ use crate::wire::{MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, ReplyTo, Resp
 impl Records {
     /// A ping arrived: it is answered at once, known or not.
     pub fn handle_ping(&mut self, ping: &Ping, origin: Origin, now: Duration) {
+        let now = Nanoseconds::from(now);
         let key = CallKey {
             call: ping.call,
             token: ping.token,
         };
-        let hash = self.table.hash(&key);
         if ping.abort {
-            self.abort(hash, key, now);
+            self.abort(key, now);
         }
-        let call = self.table.call(hash, &key);
+        let call = self.table.call(&key);
         let found = call
             .filter(|_| ping.request.path != Path::ROOT)
             .and_then(|call| self.table.latest_request(call, ping.request));
@@ -57,11 +58,11 @@ impl Records {
     }
 
     #[inline(never)]
-    pub(super) fn abort(&mut self, hash: u64, key: CallKey, now: Duration) {
+    pub(super) fn abort(&mut self, key: CallKey, now: Nanoseconds) {
         self.passages.forget(key);
-        let call = match self.table.call(hash, &key) {
+        let call = match self.table.call(&key) {
             Some(call) => call,
-            None => match self.mark_aborted(hash, key, now) {
+            None => match self.mark_aborted(key, now) {
                 Some(call) => call,
                 None => return,
             },
@@ -74,34 +75,40 @@ impl Records {
             next = Linked::<OF_CALL>::links_of(&self.table.records, slot).next();
             self.stop(slot, StopReason::Aborted);
             // Nobody asks for its responses any more.
-            self.kept.forget(self.table.records.at(slot).kept.take());
+            if let Some(last) = self.table.records.at(slot).kept.take() {
+                self.kept.forget(last);
+            }
         }
     }
 
     /// Remembers that a call was aborted of which nothing has come: its requests may be on their way.
-    pub(super) fn mark_aborted(&mut self, hash: u64, key: CallKey, now: Duration) -> Option<u32> {
-        let peer = self.admit_peer(key.call.initiator, now)?;
+    pub(super) fn mark_aborted(&mut self, key: CallKey, now: Nanoseconds) -> Option<u32> {
+        let known = self.table.peer(key.call.initiator);
+        let peer = self.admit_peer(known, key.call.initiator, now)?;
         if !self.has_room(now) {
             return None;
         }
-        let call = self.table.add_call(hash, key, peer, self.limits.ping);
+        let call = self.table.add_call(key, None, peer, self.ping);
         let id = RequestId {
             path: Path::ROOT,
             hop: 0,
         };
-        let slot = self.add(NewRecord {
-            call,
-            id,
-            attempt: 0,
-            depth: 0,
-            base: 0,
-            manifest: None,
-            session: Session(0),
-            direct: false,
-            reply_to: &ReplyTo::Peer,
-            carried: Duration::ZERO,
-            now,
-        });
+        let slot = self.add(
+            peer,
+            NewRecord {
+                call,
+                id,
+                attempt: 0,
+                depth: 0,
+                base: 0,
+                manifest: None,
+                session: Session(0),
+                direct: false,
+                reply_to: &ReplyTo::Peer,
+                carried: Nanoseconds::ZERO,
+                now,
+            },
+        );
         let none = Facts {
             requests: 0,
             responses: 0,
@@ -128,7 +135,7 @@ impl Records {
 
     /// Does what is due for a request, and sees to it that it is looked at again.
     #[inline(never)]
-    pub(super) fn look_at(&mut self, slot: u32, now: Duration) {
+    pub(super) fn look_at(&mut self, slot: u32, now: Nanoseconds) {
         let record = self.table.records.at(slot);
         if let Some(due) = record.due.take() {
             self.queue.remove(&(due, slot));
@@ -176,7 +183,7 @@ impl Records {
         list.push::<OF_ENDED>(&mut self.table.records, slot);
     }
 
-    pub(super) fn announce(&mut self, slot: u32, now: Duration) {
+    pub(super) fn announce(&mut self, slot: u32, now: Nanoseconds) {
         let mut pong = self.pong(slot, 0, Vec::new(), now);
         pong.announced = true;
         let record = self.table.records.at(slot);
@@ -230,7 +237,7 @@ impl Records {
         slot: u32,
         children_from: u32,
         lost: Vec<u32>,
-        now: Duration,
+        now: Nanoseconds,
     ) -> Pong {
         let record = self.table.records.get(slot);
         let call = self.table.calls.get(record.call);
@@ -263,7 +270,7 @@ impl Records {
                 facts: record.facts.filter(|_| !record.failed),
                 // It left with the first message that was released.
                 manifest: record.manifest().filter(|_| owes || !released),
-                idle: (!record.ended).then(|| now.saturating_sub(record.progressed)),
+                idle: (!record.ended).then(|| now.saturating_sub(record.since).into()),
                 lost,
             }),
         }

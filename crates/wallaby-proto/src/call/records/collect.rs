@@ -1,10 +1,9 @@
 //! What is forgotten, and when: in time, or for want of room.
 
-use std::time::Duration;
-
 use crate::call::records::Records;
 use crate::call::records::list::Linked;
 use crate::call::records::table::OF_ENDED;
+use crate::call::records::time::Nanoseconds;
 
 /// Initiators, and ended requests of each, that are looked at to find one that can be forgotten.
 const MOST_SEEN: usize = 8;
@@ -14,13 +13,13 @@ const MOST_INITIATORS_SEEN: usize = 4096;
 
 impl Records {
     /// Whether another request can be remembered, if need be after forgetting one that has ended.
-    pub(super) fn has_room(&mut self, now: Duration) -> bool {
+    pub(super) fn has_room(&mut self, now: Nanoseconds) -> bool {
         self.table.records.len() < self.limits.requests || self.evict(now)
     }
 
     /// Forgets the request that ended first, or nearly, of all; `false` if all run or are being written.
     #[inline(never)]
-    pub(super) fn evict(&mut self, now: Duration) -> bool {
+    pub(super) fn evict(&mut self, now: Nanoseconds) -> bool {
         let Some(slot) = self.evictable() else {
             return false;
         };
@@ -48,7 +47,7 @@ impl Records {
 
     /// Forgets an initiator of which nothing runs or is being written; `false` if there is none.
     #[inline(never)]
-    pub(super) fn evict_peer(&mut self, now: Duration) -> bool {
+    pub(super) fn evict_peer(&mut self, now: Nanoseconds) -> bool {
         let idle = |&peer: &u32| {
             let mut ended = self.ended_of(peer).take(MOST_SEEN);
             self.table.peers.get(peer).running == 0
@@ -68,7 +67,7 @@ impl Records {
         true
     }
 
-    fn forget_early(&mut self, slot: u32, now: Duration) {
+    fn forget_early(&mut self, slot: u32, now: Nanoseconds) {
         let gc_timeout = self.gc_timeout(slot);
         self.evicted_until = self.evicted_until.max(now.saturating_add(gc_timeout));
         self.forget(slot);
@@ -87,26 +86,25 @@ impl Records {
         })
     }
 
-    pub(super) fn gc_timeout(&self, slot: u32) -> Duration {
+    pub(super) fn gc_timeout(&self, slot: u32) -> Nanoseconds {
         let call = self.table.calls.get(self.table.records.get(slot).call);
         self.table.peers.get(call.peer).gc_timeout
     }
 
     pub(super) fn forget(&mut self, slot: u32) {
         let record = self.table.records.at(slot);
-        let kept = record.kept.take();
         if let Some(due) = record.due.take() {
             self.queue.remove(&(due, slot));
         }
-        if kept.is_some() {
-            self.kept.forget(kept);
+        if let Some(last) = record.kept.take() {
+            self.kept.forget(last);
         }
         self.table.remove_record(slot, &mut self.fresh);
     }
 
     /// Sees to it that an initiator's requests are looked through when the first of them may be forgotten.
     #[inline(never)]
-    pub(super) fn schedule_collection(&mut self, peer: u32, now: Duration) {
+    pub(super) fn schedule_collection(&mut self, peer: u32, now: Nanoseconds) {
         let at_peer = self.table.peers.at(peer);
         if at_peer.collection.is_some() {
             return;
@@ -122,9 +120,9 @@ impl Records {
     }
 
     /// Forgets what has ended long enough ago, and an initiator of which nothing is left.
-    pub(super) fn collect(&mut self, peer: u32, now: Duration) {
+    pub(super) fn collect(&mut self, peer: u32, now: Nanoseconds) {
         let gc_timeout = self.table.peers.get(peer).gc_timeout;
-        let over = |since: Duration| since.saturating_add(gc_timeout) <= now;
+        let over = |since: Nanoseconds| since.saturating_add(gc_timeout) <= now;
         while let Some(slot) = self.table.peers.get(peer).ended.first() {
             if !over(self.table.records.get(slot).since) {
                 return self.schedule_collection(peer, now);
@@ -136,7 +134,7 @@ impl Records {
             self.table.remove_peer(peer);
         } else {
             // Something runs, or it was heard of lately.
-            self.schedule_collection(peer, now.saturating_add(gc_timeout / 8));
+            self.schedule_collection(peer, now.saturating_add(gc_timeout.divided_by(8)));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Finds slots of a table by the hash of their names. The names stay in the slots, so that a name is hashed once in its
-//! life and nothing is allocated while the number of slots stays the same.
+//! Finds slots of a table by the hash of their names. The names stay in the slots, and nothing is allocated while the number
+//! of slots stays the same.
 
 /// Buckets moved at each insertion while the index grows. Two would do to be done before it must grow again.
 const MOVED: usize = 8;
@@ -41,6 +41,10 @@ impl Index {
     #[inline(never)]
     fn find_before(&self, hash: u64, is: &impl Fn(u32) -> bool) -> Option<u32> {
         self.before.find(hash, is)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.buckets.len + self.before.len == 0
     }
 
     pub(super) fn insert(&mut self, hash: u64, slot: u32) {

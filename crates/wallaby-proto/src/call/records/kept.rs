@@ -3,11 +3,12 @@
 //! Small payloads, which most are, are copied into a ring: as slices they would keep whole buffers alive, and a copy is
 //! cheaper than two counts of references. Half of the budget is for them, half for large ones.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU64;
 
 use bytes::Bytes;
 
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, passed_on};
 use crate::wire::Response;
 
 /// Payloads up to this size are copied.
@@ -15,6 +16,9 @@ const COPIED: usize = 4096;
 
 /// What an entry costs besides its payload.
 const ENTRY: u64 = 128;
+
+/// Numbers responses that are kept, in order.
+pub(super) type Number = NonZeroU64;
 
 /// All responses that an endpoint keeps, oldest first.
 #[derive(Debug)]
@@ -25,9 +29,11 @@ pub(super) struct Kept {
     bytes: u64,
     shared: u64,
     /// The number of the first entry.
-    first: u64,
-    entries: VecDeque<Option<Entry>>,
+    first: Number,
+    entries: VecDeque<Entry>,
     ring: Ring,
+    /// Payloads that are not copied.
+    large: BTreeMap<Number, Bytes>,
 }
 
 /// A response without what its request's record says.
@@ -37,29 +43,28 @@ struct Entry {
     last: bool,
     status: bool,
     compressed: bool,
+    place: Place,
     manifest: Option<Manifest>,
-    payload: Payload,
+    /// Where it stands in the ring, or where that ended when it came.
+    position: u64,
+    /// The length of the payload.
+    len: usize,
     /// The entry of the same request before it.
-    previous: Option<u64>,
+    previous: Option<Number>,
 }
 
-#[derive(Debug)]
-enum Payload {
-    Copied { position: u64, len: u32 },
-    Shared(Bytes),
+/// Where an entry's payload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Ring,
+    Large,
+    /// It was forgotten before those in front of it.
+    Gone,
 }
 
 impl Entry {
     fn cost(&self) -> u64 {
-        ENTRY
-            + match &self.payload {
-                Payload::Copied { len, .. } => u64::from(*len),
-                Payload::Shared(bytes) => bytes.len() as u64,
-            }
-    }
-
-    fn is_shared(&self) -> bool {
-        matches!(self.payload, Payload::Shared(_))
+        ENTRY + self.len as u64
     }
 }
 
@@ -69,72 +74,89 @@ impl Kept {
             budget: budget / 2,
             bytes: 0,
             shared: 0,
-            first: 0,
+            first: Number::MIN,
             entries: VecDeque::new(),
             ring: Ring::new(budget / 2),
+            large: BTreeMap::new(),
         }
     }
 
     /// Keeps a response of a request whose entry before it has this number; returns its own.
     #[inline]
-    pub(super) fn keep(&mut self, response: &Response, previous: Option<u64>) -> Option<u64> {
+    pub(super) fn keep(&mut self, response: &Response, previous: Option<Number>) -> Option<Number> {
         let len = response.payload.len();
         let cost = ENTRY + len as u64;
         if cost > self.budget {
             return previous;
         }
-        let payload = if len > COPIED {
-            self.share(response)
-        } else {
-            while self.bytes - self.shared + cost > self.budget {
-                self.drop_first();
-            }
-            let position = loop {
-                match self.ring.push(&response.payload) {
-                    Some(position) => break position,
-                    None => self.drop_first(),
-                }
-            };
-            let len = len as u32;
-            Payload::Copied { position, len }
+        let (place, position) = match len > COPIED {
+            true => self.share(response),
+            false => (Place::Ring, self.copy(response)),
         };
         self.bytes += cost;
-        self.entries.push_back(Some(Entry {
+        self.entries.push_back(Entry {
             index: response.index,
             last: response.last,
             status: response.status,
             compressed: response.compressed,
-            manifest: response.manifest,
-            payload,
+            place,
+            manifest: passed_on(&response.manifest),
+            position,
+            len,
             previous,
-        }));
-        Some(self.first + self.entries.len() as u64 - 1)
+        });
+        Some(self.number(self.entries.len() - 1))
+    }
+
+    /// Makes room for a small payload and copies it; returns where to.
+    #[inline]
+    fn copy(&mut self, response: &Response) -> u64 {
+        let cost = ENTRY + response.payload.len() as u64;
+        while self.bytes - self.shared + cost > self.budget {
+            self.drop_first();
+        }
+        loop {
+            match self.ring.push(&response.payload) {
+                Some(position) => return position,
+                None => self.drop_first(),
+            }
+        }
     }
 
     #[inline(never)]
-    fn share(&mut self, response: &Response) -> Payload {
+    fn share(&mut self, response: &Response) -> (Place, u64) {
         let cost = ENTRY + response.payload.len() as u64;
         while self.shared + cost > self.budget {
             self.drop_first();
         }
         self.shared += cost;
-        Payload::Shared(response.payload.clone())
+        let number = self.number(self.entries.len());
+        self.large.insert(number, response.payload.clone());
+        (Place::Large, self.ring.to)
     }
 
     /// Writes the response with this number, of the request whose last entry is given, into `response`; `false` if it
     /// is not kept.
-    pub(super) fn restore(&self, last: Option<u64>, index: u32, response: &mut Response) -> bool {
+    pub(super) fn restore(
+        &self,
+        last: Option<Number>,
+        index: u32,
+        response: &mut Response,
+    ) -> bool {
         let mut next = last;
-        while let Some(entry) = next.and_then(|number| self.entry(number)) {
+        while let Some(number) = next {
+            let Some(entry) = self.entry(number) else {
+                return false;
+            };
             if entry.index == index {
                 response.index = entry.index;
                 response.last = entry.last;
                 response.status = entry.status;
                 response.compressed = entry.compressed;
                 response.manifest = entry.manifest;
-                response.payload = match &entry.payload {
-                    Payload::Copied { position, len } => self.ring.copy(*position, *len as usize),
-                    Payload::Shared(bytes) => bytes.clone(),
+                response.payload = match self.large.get(&number) {
+                    Some(payload) => payload.clone(),
+                    None => self.ring.copy(entry.position, entry.len),
                 };
                 return true;
             }
@@ -144,7 +166,7 @@ impl Kept {
     }
 
     /// Puts a status in place of a response of the request whose last entry is given, if that is kept.
-    pub(super) fn replace(&mut self, last: Option<u64>, status: &Response) {
+    pub(super) fn replace(&mut self, last: Option<Number>, status: &Response) {
         let mut next = last;
         while let Some(number) = next {
             let Some(entry) = self.entry_mut(number) else {
@@ -154,12 +176,14 @@ impl Kept {
                 next = entry.previous;
                 continue;
             }
-            let (before, was_shared) = (entry.cost(), entry.is_shared());
+            let before = entry.cost();
+            let was_large = entry.place == Place::Large;
             (entry.status, entry.compressed) = (status.status, status.compressed);
-            entry.payload = Payload::Shared(status.payload.clone());
+            (entry.place, entry.len) = (Place::Large, status.payload.len());
             let cost = entry.cost();
+            self.large.insert(number, status.payload.clone());
             self.bytes = self.bytes - before + cost;
-            self.shared = self.shared - before * u64::from(was_shared) + cost;
+            self.shared = self.shared - before * u64::from(was_large) + cost;
             while self.shared > self.budget {
                 self.drop_first();
             }
@@ -167,17 +191,15 @@ impl Kept {
         }
     }
 
-    /// Forgets all responses of the request whose last entry is given.
-    pub(super) fn forget(&mut self, last: Option<u64>) {
-        let mut next = last;
-        while let Some(entry) = next.and_then(|number| self.take(number)) {
-            self.discount(&entry);
-            next = entry.previous;
+    /// Forgets all responses of the request whose last entry has this number.
+    pub(super) fn forget(&mut self, last: Number) {
+        let mut next = Some(last);
+        while let Some(number) = next {
+            next = self.take(number);
         }
         let before = self.first;
-        while let Some(None) = self.entries.front() {
-            self.entries.pop_front();
-            self.first += 1;
+        while (self.entries.front()).is_some_and(|entry| entry.place == Place::Gone) {
+            self.drop_front();
         }
         if self.first != before {
             self.free_ring();
@@ -188,50 +210,64 @@ impl Kept {
         self.bytes
     }
 
-    fn entry(&self, number: u64) -> Option<&Entry> {
-        let position = number.checked_sub(self.first)?;
-        self.entries.get(usize::try_from(position).ok()?)?.as_ref()
+    /// The number of the entry at this position.
+    fn number(&self, position: usize) -> Number {
+        self.first.saturating_add(position as u64)
     }
 
-    fn entry_mut(&mut self, number: u64) -> Option<&mut Entry> {
-        let position = number.checked_sub(self.first)?;
-        let slot = self.entries.get_mut(usize::try_from(position).ok()?)?;
-        slot.as_mut()
+    fn position(&self, number: Number) -> Option<usize> {
+        let position = number.get().checked_sub(self.first.get())?;
+        usize::try_from(position).ok()
     }
 
-    fn take(&mut self, number: u64) -> Option<Entry> {
-        let position = number.checked_sub(self.first)?;
-        let slot = self.entries.get_mut(usize::try_from(position).ok()?)?;
-        slot.take()
+    fn entry(&self, number: Number) -> Option<&Entry> {
+        let entry = self.entries.get(self.position(number)?)?;
+        (entry.place != Place::Gone).then_some(entry)
+    }
+
+    fn entry_mut(&mut self, number: Number) -> Option<&mut Entry> {
+        let position = self.position(number)?;
+        let entry = self.entries.get_mut(position)?;
+        (entry.place != Place::Gone).then_some(entry)
+    }
+
+    /// Forgets an entry, and returns the number of the one before it of the same request.
+    #[inline]
+    fn take(&mut self, number: Number) -> Option<Number> {
+        let entry = self.entry_mut(number)?;
+        let (cost, previous) = (entry.cost(), entry.previous);
+        let place = std::mem::replace(&mut entry.place, Place::Gone);
+        self.bytes -= cost;
+        if place == Place::Large {
+            self.drop_large(number, cost);
+        }
+        previous
+    }
+
+    #[inline(never)]
+    fn drop_large(&mut self, number: Number, cost: u64) {
+        self.large.remove(&number);
+        self.shared -= cost;
+    }
+
+    fn drop_front(&mut self) {
+        self.entries.pop_front();
+        self.first = self.first.saturating_add(1);
     }
 
     #[inline(never)]
     fn drop_first(&mut self) {
-        if let Some(dropped) = self.entries.pop_front() {
-            self.first += 1;
-            if let Some(entry) = dropped {
-                self.discount(&entry);
-            }
+        if !self.entries.is_empty() {
+            self.take(self.first);
+            self.drop_front();
         }
         self.free_ring();
     }
 
-    fn discount(&mut self, entry: &Entry) {
-        let cost = entry.cost();
-        self.bytes -= cost;
-        if entry.is_shared() {
-            self.shared -= cost;
-        }
-    }
-
-    /// What stands in the ring before the first entry's copy is free.
+    /// What stands in the ring before the first entry's place is free.
     fn free_ring(&mut self) {
         match self.entries.front() {
-            Some(Some(Entry {
-                payload: Payload::Copied { position, .. },
-                ..
-            })) => self.ring.free_before(*position),
-            Some(_) => {}
+            Some(first) => self.ring.free_before(first.position),
             None => self.ring.clear(),
         }
     }
@@ -353,7 +389,7 @@ mod tests {
     struct Shelf {
         kept: Kept,
         only_small: bool,
-        last: [Option<u64>; 5],
+        last: [Option<Number>; 5],
         count: [u32; 5],
         known: Vec<Known>,
     }
@@ -401,7 +437,9 @@ mod tests {
         }
 
         fn forget(&mut self, request: usize) {
-            self.kept.forget(self.last[request].take());
+            if let Some(last) = self.last[request].take() {
+                self.kept.forget(last);
+            }
             self.known.retain(|known| known.request != request);
             self.check(false);
         }
@@ -482,7 +520,7 @@ mod tests {
         let last = kept.keep(&large, None);
         assert!(last.is_some());
         let small = response(0, vec![2; COPIED]);
-        let others: Vec<Option<u64>> = (0..4).map(|_| kept.keep(&small, None)).collect();
+        let others: Vec<Option<Number>> = (0..4).map(|_| kept.keep(&small, None)).collect();
         let mut restored = response(9, Vec::new());
         assert!(
             kept.restore(last, 0, &mut restored),
@@ -506,7 +544,7 @@ mod tests {
         let rest = HALF - count * full;
         let mut lens = vec![COPIED; count as usize];
         lens.extend([rest / 2, rest - rest / 2].map(|cost| (cost - ENTRY) as usize));
-        let all: Vec<Option<u64>> = (lens.iter())
+        let all: Vec<Option<Number>> = (lens.iter())
             .map(|&len| kept.keep(&response(0, vec![1; len]), None))
             .collect();
         assert_eq!(kept.bytes(), HALF);

@@ -3,12 +3,14 @@
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;
 
+/// In place of the previous member: this is none.
+const UNLISTED: u32 = u32::MAX - 1;
+
 /// A member's neighbours.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Links {
     previous: u32,
     next: u32,
-    member: bool,
 }
 
 /// The ends of a list.
@@ -25,14 +27,20 @@ pub(super) trait Linked<const L: usize> {
 }
 
 impl Links {
-    pub(super) const NONE: Self = Self {
+    /// Those of a slot that is in no list.
+    pub(super) const UNLISTED: Self = Self {
+        previous: UNLISTED,
+        next: NONE,
+    };
+
+    /// Those of the only member.
+    pub(super) const ALONE: Self = Self {
         previous: NONE,
         next: NONE,
-        member: false,
     };
 
     pub(super) fn is_member(self) -> bool {
-        self.member
+        self.previous != UNLISTED
     }
 
     pub(super) fn next(self) -> Option<u32> {
@@ -49,6 +57,14 @@ impl List {
         first: NONE,
         last: NONE,
     };
+
+    /// A list with this only member, whose links are [`Links::ALONE`].
+    pub(super) const fn of(slot: u32) -> Self {
+        Self {
+            first: slot,
+            last: slot,
+        }
+    }
 
     pub(super) fn first(self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
@@ -78,24 +94,14 @@ impl List {
             NONE => self.last = slot,
             next => slots.links(next).previous = slot,
         }
-        *slots.links(slot) = Links {
-            previous,
-            next,
-            member: true,
-        };
+        *slots.links(slot) = Links { previous, next };
     }
 
     /// Takes a slot out, if it is a member.
     pub(super) fn remove<const L: usize>(&mut self, slots: &mut impl Linked<L>, slot: u32) {
-        let Links {
-            previous,
-            next,
-            member,
-        } = std::mem::replace(slots.links(slot), Links::NONE);
-        if !member {
-            return;
-        }
+        let Links { previous, next } = std::mem::replace(slots.links(slot), Links::UNLISTED);
         match previous {
+            UNLISTED => return,
             NONE => self.first = next,
             previous => slots.links(previous).next = next,
         }

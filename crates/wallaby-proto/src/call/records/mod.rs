@@ -37,8 +37,9 @@
 //! says so apart. So a handler that was stopped, lost or never started must still end its request, with
 //! [`Server::fail`].
 //!
-//! A request of one hop with one answer costs no allocation and no ordered structure here: a slot, one hash and some
-//! links in lists (`crates/wallaby-proto/examples/cost.rs` measures it).
+//! A request of one hop with one answer costs no allocation and no ordered structure here: a slot, a place by its call's
+//! sequence and some links in lists (`crates/wallaby-proto/examples/cost.rs` measures it). Sequences are the initiator's
+//! choice: a call whose place is taken is found by a keyed hash.
 //!
 //! [`Server::fail`]: crate::call::server::Server::fail
 
@@ -48,11 +49,13 @@ mod collect;
 mod index;
 mod kept;
 mod list;
+mod near;
 mod onward;
 mod outputs;
 mod passing;
 mod release;
 mod table;
+mod time;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -66,7 +69,7 @@ use self::outputs::{SessionState, Sessions};
 pub use self::passing::Passage;
 use self::passing::Passages;
 use self::table::Table;
-use crate::call::clock::earliest;
+use self::time::{Nanoseconds, PingTimes};
 use crate::id::{CallId, NodeId, RequestId};
 use crate::status::Status;
 use crate::wire::{PingSettings, Pong, ReplyTo, Response};
@@ -244,8 +247,10 @@ pub struct Remembered {
 #[derive(Debug)]
 pub struct Records {
     limits: RecordLimits,
+    /// Those of calls that state none.
+    ping: PingTimes,
     /// Requests that were quiet for less need not be announced to the moment.
-    prompt: Duration,
+    prompt: Nanoseconds,
     table: Table,
     sessions: Sessions,
     kept: Kept,
@@ -253,41 +258,43 @@ pub struct Records {
     /// Requests with default settings that were not looked at yet, in the order in which they came.
     fresh: List,
     /// The first of them came then or later: to look at itself would cost memory that is not at hand.
-    fresh_from: Duration,
+    fresh_from: Nanoseconds,
     /// How long they are left alone. They come in quick succession: they are looked at an eighth of a period late, many
     /// at a time.
-    fresh_for: Duration,
+    fresh_for: Nanoseconds,
     /// Requests that are looked at a second time, or have times of their own.
-    queue: BTreeSet<(Duration, u32)>,
+    queue: BTreeSet<(Nanoseconds, u32)>,
     /// When ended requests of an initiator are looked through.
-    collections: BTreeSet<(Duration, u32)>,
+    collections: BTreeSet<(Nanoseconds, u32)>,
     /// The earliest of the times that were set since [`Self::take_sooner`] was asked last.
-    sooner: Option<Duration>,
+    sooner: Option<Nanoseconds>,
     /// Requests that have not ended.
     running: usize,
     /// Until then a request that is not known may be one that was forgotten before its time.
-    evicted_until: Duration,
+    evicted_until: Nanoseconds,
     actions: VecDeque<Action>,
 }
 
 impl Records {
     /// No records. The secret keys the hashes of the table: 128 random bits.
     pub fn new(limits: RecordLimits, secret: [u8; 16]) -> Self {
+        let ping = PingTimes::from(limits.ping);
         Self {
             limits,
-            prompt: limits.ping.period / 16,
+            ping,
+            prompt: ping.period.divided_by(16),
             table: Table::new(secret),
             sessions: BTreeMap::new(),
             kept: Kept::new(limits.kept_bytes),
             passages: Passages::default(),
             fresh: List::EMPTY,
-            fresh_from: Duration::ZERO,
-            fresh_for: limits.ping.period.saturating_add(limits.ping.period / 8),
+            fresh_from: Nanoseconds::ZERO,
+            fresh_for: ping.period.saturating_add(ping.period.divided_by(8)),
             queue: BTreeSet::new(),
             collections: BTreeSet::new(),
             sooner: None,
             running: 0,
-            evicted_until: Duration::ZERO,
+            evicted_until: Nanoseconds::ZERO,
             actions: VecDeque::new(),
         }
     }
@@ -304,7 +311,8 @@ impl Records {
         let queued = self.queue.first().map(|first| first.0);
         let collection = self.collections.first().map(|first| first.0);
         let passage = self.passages.next_due();
-        earliest(earliest(fresh, queued), earliest(collection, passage))
+        let all = [fresh, queued, collection, passage];
+        all.into_iter().flatten().min().map(Duration::from)
     }
 
     /// What [`Self::next_timeout`] may have become since this was asked last, for drivers that do not ask for it each time:
@@ -312,7 +320,7 @@ impl Records {
     /// those is due an eighth more than a ping period after they came.
     #[inline]
     pub fn take_sooner(&mut self) -> Option<Duration> {
-        self.sooner.take()
+        self.sooner.take().map(Duration::from)
     }
 
     /// How much is remembered now.
@@ -358,6 +366,7 @@ impl Records {
         let Some(state) = self.sessions.remove(&session) else {
             return;
         };
+        let now = Nanoseconds::from(now);
         let mut concerned: Vec<u32> = Vec::new();
         if state.relays {
             concerned.extend(self.table.records.slots());
@@ -377,11 +386,12 @@ impl Records {
 
     /// Time has passed. All input must have been read before (PROTOCOL-NOTES 20).
     pub fn handle_timeout(&mut self, now: Duration) {
+        let now = Nanoseconds::from(now);
         let mut looked_at = 0;
         while let Some(slot) = self.fresh.first() {
             // Who is pinged is not fresh any more: this is when it came.
             self.fresh_from = self.table.records.get(slot).pinged;
-            let is_due = self.fresh_from.saturating_add(self.limits.ping.period) <= now;
+            let is_due = self.fresh_from.saturating_add(self.ping.period) <= now;
             if !is_due || looked_at >= MOST_LOOKED_AT {
                 break;
             }
@@ -408,7 +418,7 @@ impl Records {
 }
 
 impl Records {
-    fn note_due(&mut self, due: Duration) {
+    fn note_due(&mut self, due: Nanoseconds) {
         self.sooner = Some(self.sooner.map_or(due, |sooner| sooner.min(due)));
     }
 

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use crate::call::records::table::CallKey;
+use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Records, Session};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::wire::{Child, Ping, Pong};
@@ -16,7 +17,7 @@ use crate::wire::{Child, Ping, Pong};
 const MAX_SEARCHED: usize = 1024;
 
 /// The share of a ping period in which a ping about the same request is passed on once.
-const ONCE_A: (u32, u32) = (3, 4);
+const ONCE_A: (u64, u64) = (3, 4);
 
 /// Pings about so many different requests go on by one request in a ping period.
 const MAX_PASSED: usize = 256;
@@ -27,7 +28,7 @@ pub(super) struct Passed {
     request: RequestId,
     abort: bool,
     /// Until then no other like it does.
-    until: Duration,
+    until: Nanoseconds,
 }
 
 impl Records {
@@ -39,11 +40,12 @@ impl Records {
     /// answers that know the request make that last: see [`Self::pong_passes`].
     #[inline(never)]
     pub fn onward(&mut self, ping: &Ping, now: Duration) -> Option<Child> {
+        let now = Nanoseconds::from(now);
         let key = CallKey {
             call: ping.call,
             token: ping.token,
         };
-        let call = self.table.call(self.table.hash(&key), &key)?;
+        let call = self.table.call(&key)?;
         if self.table.latest_request(call, ping.request).is_some() {
             return None;
         }
@@ -59,7 +61,7 @@ impl Records {
         passed.push(Passed {
             request: ping.request,
             abort: ping.abort,
-            until: now.saturating_add(period / ONCE_A.1 * ONCE_A.0),
+            until: now.saturating_add(period.divided_by(ONCE_A.1).saturating_mul(ONCE_A.0)),
         });
         Some(child)
     }
@@ -71,11 +73,12 @@ impl Records {
         let (Some(token), Some(_)) = (pong.token, &pong.progress) else {
             return;
         };
+        let now = Nanoseconds::from(now);
         let key = CallKey {
             call: pong.call,
             token,
         };
-        let call = self.table.call(self.table.hash(&key), &key);
+        let call = self.table.call(&key);
         let found = call.and_then(|call| self.nearest(call, pong.request));
         if let Some((slot, _)) = found {
             let record = self.table.records.at(slot);
@@ -90,7 +93,7 @@ impl Records {
     /// runs in a circle.
     pub fn way_back(&self, call: CallId, token: Token) -> Option<Session> {
         let key = CallKey { call, token };
-        let call = self.table.call(self.table.hash(&key), &key)?;
+        let call = self.table.call(&key)?;
         let searched = self.table.requests(call).take(MAX_SEARCHED);
         let records = searched.map(|slot| self.table.records.get(slot));
         // The mark of an aborted call came with no request.

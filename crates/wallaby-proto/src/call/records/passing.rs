@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::call::records::outputs::is_written;
 use crate::call::records::table::CallKey;
+use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Action, Output, Records, Session};
 use crate::id::{CallId, RequestId, Token};
 use crate::wire::{Pong, ReplyTo, Response};
@@ -23,7 +24,7 @@ pub struct Passage {
 #[derive(Debug, Default)]
 pub(super) struct Passages {
     open: BTreeMap<Passage, Passing>,
-    queue: BTreeSet<(Duration, Passage)>,
+    queue: BTreeSet<(Nanoseconds, Passage)>,
     next: u64,
 }
 
@@ -35,12 +36,12 @@ struct Passing {
     session: Session,
     /// Its place in a session's output, once it has one.
     output: Option<Output>,
-    due: Duration,
-    period: Duration,
+    due: Nanoseconds,
+    period: Nanoseconds,
 }
 
 impl Passages {
-    pub(super) fn next_due(&self) -> Option<Duration> {
+    pub(super) fn next_due(&self) -> Option<Nanoseconds> {
         self.queue.first().map(|first| first.0)
     }
 
@@ -83,9 +84,9 @@ impl Records {
             return None;
         }
         let key = CallKey { call, token };
-        let known = self.table.call(self.table.hash(&key), &key);
-        let settings = known.map_or(self.limits.ping, |call| self.table.calls.get(call).settings);
-        let due = now.saturating_add(settings.period);
+        let known = self.table.call(&key);
+        let settings = known.map_or(self.ping, |call| self.table.calls.get(call).settings);
+        let due = Nanoseconds::from(now).saturating_add(settings.period);
         let number = self.passages.next;
         let passage = Passage { call, number };
         self.passages.next += 1;
@@ -114,7 +115,7 @@ impl Records {
     }
 
     /// Tells initiators what is still on its way to them.
-    pub(super) fn announce_passages(&mut self, now: Duration) {
+    pub(super) fn announce_passages(&mut self, now: Nanoseconds) {
         while let Some(&(due, passage)) = self.passages.queue.first() {
             if due > now {
                 return;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::call::records::table::{CallKey, NewRecord, OF_ENDED, Record};
+use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Frozen, Output, Records, Sent, Session, Ticket};
 use crate::call::server::Delegated;
 use crate::id::{NodeId, RequestId};
@@ -19,16 +20,16 @@ impl Records {
         output: Option<Output>,
         now: Duration,
     ) {
-        let Some(slot) = self.slot(ticket) else {
+        let Some(record) = self.table.records.named(ticket) else {
             return;
         };
-        let record = self.table.records.at(slot);
+        let now = Nanoseconds::from(now);
         record.count = response.index.saturating_add(1);
         if !self.table.calls.get(record.call).aborted {
             record.kept = self.kept.keep(response, record.kept);
         }
         record.hear(now);
-        record.learn(response.manifest);
+        record.learn(&response.manifest);
         if response.last {
             record.facts = Some(Facts {
                 requests: 0,
@@ -36,7 +37,7 @@ impl Records {
             });
         }
         record.failed = response.status && record.facts.is_some();
-        self.note_release(slot, Sent::Response(response.index), output, now);
+        self.note_release(ticket.slot, Sent::Response(response.index), output, now);
     }
 
     /// The server half of a request released the end of its branch.
@@ -49,7 +50,7 @@ impl Records {
     ) {
         if let Some(slot) = self.slot(ticket) {
             self.table.records.at(slot).facts = Some(end.facts);
-            self.note_release(slot, Sent::End, output, now);
+            self.note_release(slot, Sent::End, output, now.into());
         }
     }
 
@@ -70,9 +71,10 @@ impl Records {
         let Some(slot) = self.slot(ticket) else {
             return Err(Frozen);
         };
+        let now = Nanoseconds::from(now);
         let may = self.may_delegate(ticket);
         let record = self.table.records.at(slot);
-        record.learn(delegated.manifest);
+        record.learn(&delegated.manifest);
         if delegated.id.path == record.id.path {
             record.rare().continuation = Some(to);
         } else {
@@ -123,6 +125,7 @@ impl Records {
         now: Duration,
     ) -> Option<Ticket> {
         let slot = self.slot(ticket)?;
+        let now = Nanoseconds::from(now);
         self.dropped(ticket, Sent::Delegation);
         let record = self.table.records.at(slot);
         let attempt = record.attempt;
@@ -135,19 +138,23 @@ impl Records {
             return None;
         }
         self.slot(ticket)?; // it may have been forgotten to make room
-        let slot = self.add(NewRecord {
-            call,
-            id: request.id,
-            attempt,
-            depth: depth.saturating_add(1),
-            base: request.base,
-            manifest: request.manifest.as_ref(),
-            session,
-            direct,
-            reply_to: &reply_to,
-            carried,
-            now,
-        });
+        let peer = self.table.calls.get(call).peer;
+        let slot = self.add(
+            peer,
+            NewRecord {
+                call,
+                id: request.id,
+                attempt,
+                depth: depth.saturating_add(1),
+                base: request.base,
+                manifest: request.manifest.as_ref(),
+                session,
+                direct,
+                reply_to: &reply_to,
+                carried,
+                now,
+            },
+        );
         self.look_at(slot, now);
         Some(self.ticket(slot))
     }
@@ -197,7 +204,7 @@ impl Records {
     /// count without this.
     pub fn progressed(&mut self, ticket: Ticket, now: Duration) {
         if let Some(slot) = self.slot(ticket) {
-            self.table.records.at(slot).progressed = now;
+            self.table.records.at(slot).progress(now.into());
         }
     }
 
@@ -224,10 +231,11 @@ impl Records {
     /// they have to be: what is left out on a whole line adds up to less than a quarter of a ping period.
     pub fn quiet(&self, ticket: Ticket, now: Duration) -> Option<Duration> {
         let record = self.table.records.get(self.slot(ticket)?);
-        let quiet = record.quiet(now);
+        let quiet = record.quiet(now.into());
         let period = self.table.calls.get(record.call).settings.period;
         let halvings = 1_u32.checked_shl(record.depth).unwrap_or(u32::MAX);
-        (quiet > period / 8 / halvings).then_some(quiet)
+        let worth = period.divided_by(8 * u64::from(halvings));
+        (quiet > worth).then(|| quiet.into())
     }
 
     /// The oldest live call of the request's initiator, as far as known: what a delegation carries.
@@ -244,10 +252,10 @@ impl Records {
         slot: u32,
         sent: Sent,
         output: Option<Output>,
-        now: Duration,
+        now: Nanoseconds,
     ) {
         let record = self.table.records.at(slot);
-        record.progressed = now;
+        record.progress(now);
         record.outputs.waiting += 1;
         if let Some(output) = output {
             self.place(slot, sent, output);
@@ -278,7 +286,7 @@ impl Records {
     }
 
     /// If the last message has been released, the request has ended.
-    pub(super) fn end_if_over(&mut self, slot: u32, now: Duration) {
+    pub(super) fn end_if_over(&mut self, slot: u32, now: Nanoseconds) {
         let record = self.table.records.at(slot);
         if record.ended || (record.facts.is_none() && record.continuation().is_none()) {
             return;
@@ -298,9 +306,18 @@ impl Records {
 }
 
 impl Record {
+    /// Its handler made progress.
+    fn progress(&mut self, now: Nanoseconds) {
+        if !self.ended {
+            self.since = now;
+        }
+    }
+
     /// The branch's own manifest says that it has ended.
-    fn learn(&mut self, manifest: Option<Manifest>) {
-        if let Some(manifest) = manifest.filter(|manifest| manifest.owner == self.id.path) {
+    fn learn(&mut self, manifest: &Option<Manifest>) {
+        if let Some(manifest) = manifest
+            && manifest.owner == self.id.path
+        {
             self.facts = Some(manifest.facts);
         }
     }

@@ -1,17 +1,20 @@
 //! The table itself: initiators, their calls, the requests of these, each found by its name and listed in order.
 
 use std::hash::{BuildHasher, Hash};
-use std::time::Duration;
 
 use siphasher::sip::SipHasher13;
 
+use crate::call::records::Ticket;
 use crate::call::records::index::Index;
+use crate::call::records::kept::Number;
 use crate::call::records::list::{Linked, Links, List, NONE};
+use crate::call::records::near::Near;
 use crate::call::records::onward::Passed;
 use crate::call::records::outputs::{Outputs, Session};
+use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::id::{CallId, NodeId, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
-use crate::wire::{Child, PingSettings, ReplyTo};
+use crate::wire::{Child, ReplyTo};
 
 /// Below this many requests of one call a scan beats a map.
 const SCANNED: u32 = 8;
@@ -55,25 +58,27 @@ pub(super) struct Peer {
     pub(super) oldest: u64,
     /// Its calls by sequence, lowest first.
     pub(super) calls: List,
+    near: Near,
     /// Its requests that have ended, in the order in which they did or were pinged last.
     pub(super) ended: List,
     /// The longest time that one of its calls wants to be remembered.
-    pub(super) gc_timeout: Duration,
+    pub(super) gc_timeout: Nanoseconds,
     /// Its requests that have not ended.
     pub(super) running: u32,
     /// When it was heard of last.
-    pub(super) heard: Duration,
+    pub(super) heard: Nanoseconds,
     /// When its requests are looked through.
-    pub(super) collection: Option<Duration>,
+    pub(super) collection: Option<Nanoseconds>,
 }
 
 /// One call, as far as it has come here.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) key: CallKey,
+    /// That of its key, if it is far from the others.
     hash: u64,
     pub(super) peer: u32,
-    pub(super) settings: PingSettings,
+    pub(super) settings: PingTimes,
     pub(super) aborted: bool,
     pub(super) requests: List,
     pub(super) count: u32,
@@ -103,21 +108,20 @@ pub(super) struct Record {
     pub(super) outputs: Outputs,
     rare: Option<Box<Rare>>,
     /// The number of its last kept response.
-    pub(super) kept: Option<u64>,
+    pub(super) kept: Option<Number>,
     pub(super) session: Session,
     /// That session's other end is the initiator.
     pub(super) direct: bool,
     /// When the initiator last heard of this line of the call; or when the request came, and how long it had not heard
     /// of it then.
-    pub(super) heard: Duration,
-    pub(super) carried: Duration,
+    pub(super) heard: Nanoseconds,
+    pub(super) carried: Nanoseconds,
     /// When the initiator last showed that it lives.
-    pub(super) pinged: Duration,
-    pub(super) progressed: Duration,
-    /// When it ended, or was pinged last after that.
-    pub(super) since: Duration,
+    pub(super) pinged: Nanoseconds,
+    /// When it made progress last; once it has ended, when it did, or was pinged last after that.
+    pub(super) since: Nanoseconds,
     /// When it is looked at, if that has a time of its own.
-    pub(super) due: Option<Duration>,
+    pub(super) due: Option<Nanoseconds>,
 }
 
 /// What a request of one hop does not have. A slot that had it once keeps its memory.
@@ -144,8 +148,14 @@ pub(super) struct NewRecord<'a> {
     pub(super) session: Session,
     pub(super) direct: bool,
     pub(super) reply_to: &'a ReplyTo,
-    pub(super) carried: Duration,
-    pub(super) now: Duration,
+    pub(super) carried: Nanoseconds,
+    pub(super) now: Nanoseconds,
+}
+
+/// What a look for a call has found, and the hash of its key if that was needed.
+pub(super) struct LookUp {
+    pub(super) call: Option<u32>,
+    pub(super) hash: Option<u64>,
 }
 
 /// Slots that are used again.
@@ -197,6 +207,15 @@ impl<T> Slots<T> {
     }
 }
 
+impl Slots<Record> {
+    /// The request of this ticket, if it is still remembered.
+    #[inline]
+    pub(super) fn named(&mut self, ticket: Ticket) -> Option<&mut Record> {
+        let record = self.slots.get_mut(ticket.slot as usize)?;
+        (record.generation == ticket.generation).then_some(record)
+    }
+}
+
 macro_rules! linked {
     ($list:ident, $slots:ty, $record:ident => $links:expr, $shared:expr) => {
         impl Linked<$list> for $slots {
@@ -225,7 +244,8 @@ pub(super) struct Table {
     pub(super) records: Slots<Record>,
     keyed: Keyed,
     by_node: Index,
-    by_call: Index,
+    /// Calls that have no place near the others of their initiators.
+    far: Index,
     /// Requests of calls with more than [`SCANNED`].
     by_request: Index,
     /// The initiator that was looked up last: requests come in rows.
@@ -240,32 +260,58 @@ impl Table {
             records: Slots::new(),
             keyed: Keyed(secret),
             by_node: Index::default(),
-            by_call: Index::default(),
+            far: Index::default(),
             by_request: Index::default(),
             last_peer: NONE,
         }
     }
 
     pub(super) fn peer(&mut self, node: NodeId) -> Option<u32> {
-        if self.last_peer != NONE && self.peers.get(self.last_peer).node == node {
-            return Some(self.last_peer);
-        }
-        let hash = self.keyed.hash_one(node);
-        let found = self
-            .by_node
-            .find(hash, |slot| self.peers.get(slot).node == node)?;
+        let found = self.known_peer(node)?;
         self.last_peer = found;
         Some(found)
     }
 
-    /// The hash under which a call is found.
-    pub(super) fn hash(&self, key: &CallKey) -> u64 {
-        self.keyed.hash_one(key)
+    #[inline]
+    fn known_peer(&self, node: NodeId) -> Option<u32> {
+        if self.last_peer != NONE && self.peers.get(self.last_peer).node == node {
+            return Some(self.last_peer);
+        }
+        self.hashed_peer(node)
     }
 
-    pub(super) fn call(&self, hash: u64, key: &CallKey) -> Option<u32> {
-        self.by_call
-            .find(hash, |slot| self.calls.get(slot).key == *key)
+    #[inline(never)]
+    fn hashed_peer(&self, node: NodeId) -> Option<u32> {
+        let hash = self.keyed.hash_one(node);
+        self.by_node
+            .find(hash, |slot| self.peers.get(slot).node == node)
+    }
+
+    pub(super) fn call(&self, key: &CallKey) -> Option<u32> {
+        let peer = self.known_peer(key.call.initiator)?;
+        self.look_up(peer, key).call
+    }
+
+    /// Looks for a call of this initiator.
+    #[inline]
+    pub(super) fn look_up(&self, peer: u32, key: &CallKey) -> LookUp {
+        let is = |slot: &u32| self.calls.get(*slot).key == *key;
+        let near = self.peers.get(peer).near.find(key.call.sequence);
+        let call = near.filter(is);
+        if call.is_some() || self.far.is_empty() {
+            return LookUp { call, hash: None };
+        }
+        self.look_afar(key)
+    }
+
+    #[inline(never)]
+    fn look_afar(&self, key: &CallKey) -> LookUp {
+        let hash = self.keyed.hash_one(key);
+        let is = |slot| self.calls.get(slot).key == *key;
+        LookUp {
+            call: self.far.find(hash, is),
+            hash: Some(hash),
+        }
     }
 
     /// The request of a call with this place and attempt.
@@ -311,14 +357,15 @@ impl Table {
         })
     }
 
-    pub(super) fn add_peer(&mut self, node: NodeId, now: Duration) -> u32 {
+    pub(super) fn add_peer(&mut self, node: NodeId, now: Nanoseconds) -> u32 {
         let slot = self.peers.add(Peer {
             node,
             proven: 0,
             oldest: 0,
             calls: List::EMPTY,
+            near: Near::default(),
             ended: List::EMPTY,
-            gc_timeout: Duration::ZERO,
+            gc_timeout: Nanoseconds::ZERO,
             running: 0,
             heard: now,
             collection: None,
@@ -334,29 +381,47 @@ impl Table {
         self.peers.free.push(slot);
     }
 
+    /// Adds a call of this initiator, with its hash if looking for it took that.
     pub(super) fn add_call(
         &mut self,
-        hash: u64,
         key: CallKey,
+        hash: Option<u64>,
         peer: u32,
-        settings: PingSettings,
+        settings: PingTimes,
     ) -> u32 {
         let slot = self.calls.add(Call {
             key,
-            hash,
+            hash: 0,
             peer,
             settings,
             aborted: false,
             requests: List::EMPTY,
             count: 0,
             latest_attempt: 0,
-            links: Links::NONE,
+            links: Links::UNLISTED,
         });
-        self.by_call.insert(hash, slot);
+        self.name_call(slot, key.call.sequence, hash, peer);
         let before = self.place_among(peer, key.call.sequence);
         let list = &mut self.peers.at(peer).calls;
         list.insert_after::<OF_INITIATOR>(&mut self.calls, slot, before);
         slot
+    }
+
+    /// A new call can be found.
+    #[inline]
+    fn name_call(&mut self, slot: u32, sequence: u64, hash: Option<u64>, peer: u32) {
+        let sequence_of = |slot| self.calls.get(slot).key.call.sequence;
+        let near = &mut self.peers.at(peer).near;
+        if !near.insert(sequence, slot, sequence_of) {
+            self.add_afar(slot, hash);
+        }
+    }
+
+    #[inline(never)]
+    fn add_afar(&mut self, slot: u32, hash: Option<u64>) {
+        let call = self.calls.at(slot);
+        call.hash = hash.unwrap_or_else(|| self.keyed.hash_one(call.key));
+        self.far.insert(call.hash, slot);
     }
 
     /// The call behind which one with this sequence is listed. Calls come nearly in order; one that comes very late is
@@ -384,18 +449,25 @@ impl Table {
             None => self.records.add(Record::make(new)),
         };
         let at_call = self.calls.at(call);
-        at_call.requests.push::<OF_CALL>(&mut self.records, slot);
         at_call.count += 1;
         at_call.latest_attempt = at_call.latest_attempt.max(attempt);
-        let count = at_call.count;
-        if count > SCANNED {
-            self.index_request(slot, count);
+        match at_call.count {
+            1 => at_call.requests = List::of(slot),
+            count => self.add_to_call(slot, call, count),
         }
         slot
     }
 
     /// A request was added to a call that now has so many.
     #[inline(never)]
+    fn add_to_call(&mut self, slot: u32, call: u32, count: u32) {
+        let requests = &mut self.calls.at(call).requests;
+        requests.push::<OF_CALL>(&mut self.records, slot);
+        if count > SCANNED {
+            self.index_request(slot, count);
+        }
+    }
+
     fn index_request(&mut self, slot: u32, count: u32) {
         let call = self.records.get(slot).call;
         let requests: Vec<u32> = match count == SCANNED + 1 {
@@ -420,21 +492,26 @@ impl Table {
 
     /// Takes a request out of all lists, and its call if it was the last one. Its generation is over.
     pub(super) fn remove_record(&mut self, slot: u32, fresh: &mut List) {
-        let call = self.records.get(slot).call;
-        let peer = self.calls.get(call).peer;
-        fresh.remove::<OF_FRESH>(&mut self.records, slot);
-        let ended = &mut self.peers.at(peer).ended;
-        ended.remove::<OF_ENDED>(&mut self.records, slot);
         let record = self.records.at(slot);
+        let call = record.call;
         record.generation = record.generation.wrapping_add(1);
         record.release();
+        fresh.remove::<OF_FRESH>(&mut self.records, slot);
         self.records.free.push(slot);
         let at_call = self.calls.at(call);
         at_call.count -= 1;
-        match at_call.count {
-            0 => self.remove_call(call),
-            count => self.remove_from_call(slot, call, count),
+        let (sequence, hash) = (at_call.key.call.sequence, at_call.hash);
+        let (peer, count) = (at_call.peer, at_call.count);
+        let at_peer = self.peers.at(peer);
+        (at_peer.ended).remove::<OF_ENDED>(&mut self.records, slot);
+        if count > 0 {
+            return self.remove_from_call(slot, call, count);
         }
+        (at_peer.calls).remove::<OF_INITIATOR>(&mut self.calls, call);
+        if !at_peer.near.remove(sequence, call) {
+            self.far.remove(hash, call);
+        }
+        self.calls.free.push(call);
     }
 
     /// A request was removed from a call that has so many others.
@@ -446,18 +523,11 @@ impl Table {
             self.forget_index(slot, count);
         }
     }
-
-    fn remove_call(&mut self, slot: u32) {
-        let call = self.calls.get(slot);
-        let (hash, peer) = (call.hash, call.peer);
-        self.by_call.remove(hash, slot);
-        let list = &mut self.peers.at(peer).calls;
-        list.remove::<OF_INITIATOR>(&mut self.calls, slot);
-        self.calls.free.push(slot);
-    }
 }
 
 impl Record {
+    #[cold]
+    #[inline(never)]
     fn make(new: NewRecord<'_>) -> Self {
         let mut record = Self {
             generation: 0,
@@ -465,7 +535,7 @@ impl Record {
             id: new.id,
             attempt: 0,
             depth: 0,
-            links: [Links::NONE; 3],
+            links: [Links::UNLISTED; 3],
             ended: false,
             stopped: false,
             failed: false,
@@ -477,11 +547,10 @@ impl Record {
             kept: None,
             session: new.session,
             direct: false,
-            heard: Duration::ZERO,
-            carried: Duration::ZERO,
-            pinged: Duration::ZERO,
-            progressed: Duration::ZERO,
-            since: Duration::ZERO,
+            heard: Nanoseconds::ZERO,
+            carried: Nanoseconds::ZERO,
+            pinged: Nanoseconds::ZERO,
+            since: Nanoseconds::ZERO,
             due: None,
         };
         record.reset(new);
@@ -501,13 +570,13 @@ impl Record {
     }
 
     /// Field by field: what the slot has allocated is used again, and its generation goes on.
-    #[inline]
+    #[inline(always)]
     fn reset(&mut self, new: NewRecord<'_>) {
         self.call = new.call;
         self.id = new.id;
         self.attempt = new.attempt;
         self.depth = new.depth;
-        self.links = [Links::NONE; 3];
+        self.links[OF_CALL] = Links::ALONE; // the other lists were left before
         self.ended = false;
         self.stopped = false;
         self.failed = false;
@@ -525,7 +594,6 @@ impl Record {
         self.heard = new.now;
         self.carried = new.carried;
         self.pinged = new.now;
-        self.progressed = new.now;
         self.since = new.now;
         self.due = None;
     }
@@ -554,18 +622,18 @@ impl Record {
     }
 
     /// The initiator hears of this line of the call.
-    pub(super) fn hear(&mut self, now: Duration) {
+    pub(super) fn hear(&mut self, now: Nanoseconds) {
         self.heard = self.heard.max(now);
-        self.carried = Duration::ZERO;
+        self.carried = Nanoseconds::ZERO;
     }
 
     /// How long the initiator has not heard of this line of the call.
-    pub(super) fn quiet(&self, now: Duration) -> Duration {
+    pub(super) fn quiet(&self, now: Nanoseconds) -> Nanoseconds {
         now.saturating_sub(self.heard).saturating_add(self.carried)
     }
 
     /// When the initiator will not have heard of this line for a ping period.
-    pub(super) fn announce_at(&self, period: Duration) -> Duration {
+    pub(super) fn announce_at(&self, period: Nanoseconds) -> Nanoseconds {
         self.heard
             .saturating_add(period.saturating_sub(self.carried))
     }

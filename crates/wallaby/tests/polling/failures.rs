@@ -30,6 +30,26 @@ fn call(client: &mut Endpoint<Link>, server: Address, options: &CallOptions) {
         .expect("it is sent");
 }
 
+/// A call that the first server forwards to another one, which holds it and has said nothing yet.
+fn call_through(
+    world: &World,
+    client: &mut Endpoint<Link>,
+    first: &mut Endpoint<Link>,
+) -> Endpoint<Link> {
+    let mut next = world.bind(Endpoint::builder());
+    let aside = serve_holding(&mut next);
+    let to = next.address();
+    let serve = first.serve(&work::MANY, move |request, (what,)| {
+        Ok(request.forward(to.clone(), work::many(what))?)
+    });
+    serve.expect("no other has its name");
+    call(client, first.address(), &CallOptions::default());
+    while aside.borrow().is_empty() {
+        world.step(&mut [&mut *client, &mut *first, &mut next], LONG);
+    }
+    next
+}
+
 fn failure(end: Event) -> Failure {
     match end {
         Event::Failed { failure, .. } => *failure,
@@ -114,18 +134,8 @@ fn a_server_that_is_restarted_fails_the_calls_of_its_former_life() {
 #[test]
 fn a_server_that_dies_before_it_acknowledges_its_request_is_a_failure_within_the_timeout() {
     let (world, mut client, mut first) = pair(29);
-    let mut next = world.bind(Endpoint::builder());
-    let aside = serve_holding(&mut next);
-    let to = next.address();
-    let serve = first.serve(&work::MANY, move |request, (what,)| {
-        Ok(request.forward(to.clone(), work::many(what))?)
-    });
-    serve.expect("no other has its name");
     let begun = world.now();
-    call(&mut client, first.address(), &CallOptions::default());
-    while aside.borrow().is_empty() {
-        world.step(&mut [&mut client, &mut first, &mut next], LONG);
-    }
+    let next = call_through(&world, &mut client, &mut first);
     let address = next.address();
     world.cut(&address, true);
     drop(next);
@@ -145,18 +155,8 @@ fn a_server_that_dies_before_it_acknowledges_its_request_is_a_failure_within_the
 #[test]
 fn a_server_below_the_first_hop_that_was_never_reached_is_not_found() {
     let (world, mut client, mut first) = pair(28);
-    let mut next = world.bind(Endpoint::builder());
-    let aside = serve_holding(&mut next);
-    let to = next.address();
-    let serve = first.serve(&work::MANY, move |request, (what,)| {
-        Ok(request.forward(to.clone(), work::many(what))?)
-    });
-    serve.expect("no other has its name");
     let begun = world.now();
-    call(&mut client, first.address(), &CallOptions::default());
-    while aside.borrow().is_empty() {
-        world.step(&mut [&mut client, &mut first, &mut next], LONG);
-    }
+    let next = call_through(&world, &mut client, &mut first);
     let (address, node) = (next.address(), next.node());
     world.cut(&address, true); // it dies without a word
     drop(next);

@@ -23,8 +23,7 @@ use crate::timer::Instant;
 /// Dispatches what arrives over one connection.
 pub(crate) struct Dispatcher {
     endpoint: Arc<Inner>,
-    /// Where the peer certainly is: where it was dialled, or has shown that it receives.
-    server: Option<Address>,
+    dialled: Option<Address>,
     opened: Option<oneshot::Sender<Result<(), ConnectError>>>,
     /// Its place among the connections, until it is open.
     opening: Option<Opening>,
@@ -49,14 +48,14 @@ struct Method {
 impl Dispatcher {
     pub(crate) fn new(
         endpoint: Arc<Inner>,
-        server: Option<Address>,
+        dialled: Option<Address>,
         opened: oneshot::Sender<Result<(), ConnectError>>,
         opening: Opening,
     ) -> Self {
         let (opened, opening) = (Some(opened), Some(opening));
         Self {
             endpoint,
-            server,
+            dialled,
             opened,
             opening,
             methods: Vec::new(),
@@ -79,7 +78,7 @@ impl Dispatcher {
     /// The same if nobody is there; the network may have said so.
     #[cold]
     pub(crate) fn unreachable(&mut self, why: String, is_told: bool) -> String {
-        if let (Some(opened), Some(server)) = (self.opened.take(), self.server.clone()) {
+        if let (Some(opened), Some(server)) = (self.opened.take(), self.dialled.clone()) {
             let reason = why.clone();
             let error = match is_told {
                 true => ConnectError::Refused { server, reason },
@@ -94,7 +93,7 @@ impl Dispatcher {
     #[cold]
     #[inline(never)]
     fn failed(&mut self, end: Result<String, ConnectionError>) {
-        let (Some(opened), Some(server)) = (self.opened.take(), self.server.clone()) else {
+        let (Some(opened), Some(server)) = (self.opened.take(), self.dialled.clone()) else {
             return;
         };
         let error = match (self.closed.take(), end) {
@@ -320,7 +319,7 @@ impl Dispatcher {
     fn handle_rare(&mut self, peer: &Arc<Peer>, event: &mut Event) {
         match event {
             Event::Opened(_) => {
-                self.endpoint.connection_opened(peer, self.server.as_ref());
+                self.endpoint.connection_opened(peer, self.dialled.as_ref());
                 self.opening = None;
                 if let Some(opened) = self.opened.take() {
                     // Nobody may be waiting any more.

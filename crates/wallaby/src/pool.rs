@@ -59,22 +59,6 @@ struct State {
     routes: HashMap<NodeId, (u32, Weak<Peer>)>,
 }
 
-impl State {
-    /// Requests to this address may use the connection, unless they have another one, or wait for it.
-    fn serve_by(&mut self, address: &Address, peer: &Arc<Peer>) {
-        let known = self.by_address.get(address);
-        let has_other = known.is_some_and(|slot| match slot.get() {
-            Some(Ok(other)) => other.is_usable(),
-            Some(Err(_)) => false,
-            None => true,
-        });
-        if !has_other {
-            let slot = OnceCell::new_with(Some(Ok(Arc::clone(peer))));
-            self.by_address.insert(address.clone(), Arc::new(slot));
-        }
-    }
-}
-
 /// A place among the connections for one that is being opened.
 #[derive(Debug)]
 pub(crate) struct Opening(Arc<AtomicUsize>);
@@ -217,9 +201,9 @@ impl Pool {
         Err(self.limit)
     }
 
-    /// A connection is open; its peer's life is known, and at which address it certainly is, if so. Returns connections to an
-    /// earlier life at the same address: that life is over, and so are they.
-    pub(crate) fn opened(&self, peer: &Arc<Peer>, server: Option<&Address>) -> Vec<Arc<Peer>> {
+    /// A connection is open; its peer's life is known. Returns connections to an earlier life at the same address:
+    /// that life is over, and so are they.
+    pub(crate) fn opened(&self, peer: &Arc<Peer>, dialled: Option<&Address>) -> Vec<Arc<Peer>> {
         self.use_now(peer);
         let Some(node) = peer.node() else {
             return Vec::new();
@@ -231,10 +215,9 @@ impl Pool {
             .entry(node)
             .or_default()
             .push(Arc::clone(peer));
-        let Some(address) = server else {
+        let Some(address) = dialled else {
             return Vec::new();
         };
-        state.serve_by(address, peer);
         state.unreachable.remove(address);
         if state.lives.len() >= REMEMBERED {
             state.lives.clear();
@@ -244,6 +227,23 @@ impl Pool {
                 state.by_node.get(&before).cloned().unwrap_or_default()
             }
             _ => Vec::new(),
+        }
+    }
+
+    /// Requests to this address may use a connection that its peer has dialled, unless they have another one, or wait for
+    /// it. Of who was there before it says nothing: lives are what peers say they are, and only who was dialled is believed
+    /// to have replaced another.
+    pub(crate) fn serve_by(&self, address: Address, peer: &Arc<Peer>) {
+        let mut state = self.lock();
+        let known = state.by_address.get(&address);
+        let has_other = known.is_some_and(|slot| match slot.get() {
+            Some(Ok(other)) => other.is_usable(),
+            Some(Err(_)) => false,
+            None => true,
+        });
+        if !has_other && state.open.contains_key(&peer.id) {
+            let slot = OnceCell::new_with(Some(Ok(Arc::clone(peer))));
+            state.by_address.insert(address, Arc::new(slot));
         }
     }
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use wallaby_proto::CallId;
 use wallaby_proto::connection::{
     Connection, ConnectionError, Counters, KeepAlive, KeepAliveSettings, Mark, MethodDefinition,
     Refusal,
 };
 use wallaby_proto::wire::{Message, Request, Response};
+use wallaby_proto::{Address, CallId};
 
 use crate::driver::port::PortSession;
 use crate::transport::WriteHalf;
@@ -53,6 +53,14 @@ impl Carrier {
     /// Where the message stands in the output that was sent last.
     pub(crate) fn mark(&self) -> Mark {
         either!(self, way => way.mark())
+    }
+
+    /// Where the peer certainly listens, if that is known without dialling it.
+    pub(crate) fn proven_address(&self) -> Option<Address> {
+        match self {
+            Self::Stream(..) => None,
+            Self::Session(session) => session.proven_address(),
+        }
     }
 
     /// How much of its output has left, in the measure of its marks, and how much the peer has confirmed if it does.

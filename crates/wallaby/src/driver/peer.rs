@@ -21,7 +21,7 @@ use wallaby_proto::connection::{
 };
 use wallaby_proto::datagram::Ended;
 use wallaby_proto::wire::{MAX_FRAME, Message, Request, Response};
-use wallaby_proto::{CallId, NodeId};
+use wallaby_proto::{Address, CallId, NodeId};
 
 use crate::body::Inbound;
 use crate::driver::carrier::Carrier;
@@ -257,6 +257,11 @@ impl Peer {
     /// How much of its output has left, in the measure of its marks, and how much the peer has confirmed if it does.
     pub(crate) fn progress(&self) -> (u64, Option<u64>) {
         self.lock().carrier.progress()
+    }
+
+    /// Where the peer certainly listens, if that is known without dialling it.
+    pub(crate) fn proven_address(&self) -> Option<Address> {
+        self.lock().carrier.proven_address()
     }
 
     /// Sends a request, if it is accepted.

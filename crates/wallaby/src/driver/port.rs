@@ -469,7 +469,7 @@ impl PortSession {
 
     /// Where the peer listens, if it says that this is where its datagrams come from: the handshake has shown that it receives
     /// there, so that requests for it need no session of their own, and acknowledgements can go with them.
-    pub(crate) fn server(&self) -> Option<Address> {
+    pub(super) fn proven_address(&self) -> Option<Address> {
         self.ask(|session| {
             let remote = Address::Udp(session.remote());
             let stated = session.peer()?.address.as_ref();

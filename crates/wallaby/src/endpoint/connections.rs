@@ -266,11 +266,16 @@ impl Inner {
     }
 
     /// A connection's handshake is done.
-    pub(crate) fn connection_opened(&self, peer: &Arc<Peer>, server: Option<&Address>) {
+    pub(crate) fn connection_opened(&self, peer: &Arc<Peer>, dialled: Option<&Address>) {
         self.meters.connections_opened.add();
         self.session_opened(peer);
-        for stale in self.pool.opened(peer, server) {
+        for stale in self.pool.opened(peer, dialled) {
             stale.end("another life answers at this address");
+        }
+        if dialled.is_none()
+            && let Some(server) = peer.proven_address()
+        {
+            self.pool.serve_by(server, peer);
         }
         if let Some(node) = peer.node() {
             self.found_way(node);

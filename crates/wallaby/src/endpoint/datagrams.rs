@@ -90,7 +90,6 @@ impl Inner {
         session: PortSession,
         listens: bool,
     ) -> Option<(Arc<Peer>, Dispatcher)> {
-        let server = session.server();
         let peer = self.session_peer(session);
         if !listens {
             peer.end("this endpoint does not listen");
@@ -99,7 +98,7 @@ impl Inner {
         match self.make_room() {
             Ok(opening) => {
                 let (opened, _) = oneshot::channel();
-                let dispatcher = Dispatcher::new(Arc::clone(self), server, opened, opening);
+                let dispatcher = Dispatcher::new(Arc::clone(self), None, opened, opening);
                 Some((peer, dispatcher))
             }
             Err(limit) => {

@@ -431,6 +431,9 @@ impl Handling {
         to: &Destination,
         request: &mut Request,
     ) -> bool {
+        if self.endpoint.is_closed() {
+            return false;
+        }
         if peer
             .hello()
             .is_some_and(|hello| hello.features.contains(Features::AGE))
@@ -491,6 +494,10 @@ impl Handling {
         message: &mut Message,
         place: Option<Place>,
     ) -> Option<Output> {
+        // Its connections end one after another: what the end of one does to a handler is not told over the next.
+        if self.endpoint.is_closed() {
+            return None;
+        }
         // Not so for what the initiator delegated to itself on the way: it sent that as a server.
         let own = peer.id == self.peer.id && self.reply_to == ReplyTo::Peer;
         let token = (!own).then_some(self.token);

@@ -37,8 +37,8 @@ use self::parts::{Assembled, Inbox, Left, Outbox};
 use crate::id::{CallId, NodeId};
 use crate::varint::{self, Reader};
 use crate::wire::{
-    Begin, DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, ReplyTo, Request,
-    Response, kind,
+    DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, ReplyTo, Request,
+    RequestBegin, Response, ResponseBegin, ResponseBehind, kind,
 };
 
 /// Messages with credit are refused while more than this waits to be written.
@@ -695,17 +695,23 @@ impl Connection {
             let Some((kind, len)) = self.next_frame(input)? else {
                 return Ok(None);
             };
-            let Some(peer) = &self.peer else {
+            if self.peer.is_none() {
                 return self.handle_first_frame(kind, take_body(input, len));
-            };
-            let link = Link::new(peer.node, self.me.node);
-            if kind >= kind::REQUEST {
-                return self.handle_message(kind, input, len, link);
             }
-            if let Some(event) = self.handle_frame(kind, take_body(input, len), link)? {
+            if kind >= kind::REQUEST {
+                return self.handle_message(kind, input, len);
+            }
+            if let Some(event) = self.handle_frame(kind, take_body(input, len))? {
                 return Ok(Some(event));
             }
         }
+    }
+
+    /// What messages arrive on, once the handshake is done.
+    #[inline]
+    fn link(&self) -> Link {
+        let peer = self.peer.as_ref().unwrap_or(&self.me);
+        Link::new(peer.node, self.me.node)
     }
 
     /// To be called now and then, seconds apart.
@@ -753,23 +759,21 @@ impl Connection {
     }
 
     /// The next frame is a message: takes it off `input`. Requests and responses come first and are built in place: they
-    /// are large values, and moving them from one enum to the next would cost as much as reading them.
+    /// are large values, and moving them from one enum to the next would cost as much as reading them. Only what few of
+    /// them have is read by a function of its own, from another reader: so this one stays in registers.
+    #[inline(always)]
     fn handle_message(
         &mut self,
         kind: u8,
         input: &mut BytesMut,
         len: usize,
-        link: Link,
     ) -> Result<Option<Event>, ConnectionError> {
-        let body = &input[FRAME_HEADER..FRAME_HEADER + len];
-        let mut reader = Reader::new(body);
+        let mut reader = Reader::new(&input[FRAME_HEADER..FRAME_HEADER + len]);
+        let link = self.link();
         match kind {
             kind::REQUEST => {
-                let link = Link {
-                    previous: self.last_received,
-                    ..link
-                };
-                let begin = Begin::read(&mut reader, link)?;
+                let previous = self.last_received;
+                let begin = RequestBegin::read(&mut reader, Link { previous, ..link })?;
                 if begin.is_plain() {
                     let method = begin.read_method(&mut reader)?;
                     self.check_request_head(begin, method)?;
@@ -781,6 +785,7 @@ impl Connection {
                     }
                     return Ok(Some(Event::Message(Message::Request(request))));
                 }
+                let mut reader = reader;
                 let mut request = begin.request(MethodRef::Number(0), Bytes::new());
                 request.read_rest(&mut reader, begin)?;
                 self.check_request_head(begin, request.method)?;
@@ -795,15 +800,27 @@ impl Connection {
                 Ok(Some(Event::Message(Message::Request(request))))
             }
             kind::RESPONSE => {
-                let mut response = Response::read_header(&mut reader, link)?;
-                response.payload = take_payload(input, reader.position(), len);
+                let begin = ResponseBegin::read(&mut reader, link)?;
+                if begin.is_plain() {
+                    let payload = take_payload(input, reader.position(), len);
+                    self.counters.messages_received += 1;
+                    let response = begin.response(ResponseBehind::NONE, payload);
+                    if response.payload.len() as u64 > self.me.limits.message {
+                        return Ok(Some(too_large(Message::Response(response), len as u64)));
+                    }
+                    return Ok(Some(Event::Message(Message::Response(response))));
+                }
+                let mut reader = reader;
+                let behind = begin.read_behind(&mut reader)?;
+                let payload = take_payload(input, reader.position(), len);
+                let response = begin.response(behind, payload);
                 self.counters.messages_received += 1;
                 if response.payload.len() as u64 > self.me.limits.message {
                     return Ok(Some(too_large(Message::Response(response), len as u64)));
                 }
                 Ok(Some(Event::Message(Message::Response(response))))
             }
-            kind => self.handle_control(kind, input, len, link),
+            kind => self.handle_control(kind, input, len),
         }
     }
 
@@ -811,7 +828,7 @@ impl Connection {
     #[inline]
     fn check_request_head(
         &mut self,
-        begin: Begin,
+        begin: RequestBegin,
         method: MethodRef,
     ) -> Result<(), ConnectionError> {
         self.check_method(method)?;
@@ -827,10 +844,9 @@ impl Connection {
         kind: u8,
         input: &mut BytesMut,
         len: usize,
-        link: Link,
     ) -> Result<Option<Event>, ConnectionError> {
         let mut reader = Reader::new(&input[FRAME_HEADER..FRAME_HEADER + len]);
-        let message = Message::read_control(kind, &mut reader, link)?;
+        let message = Message::read_control(kind, &mut reader, self.link())?;
         input.advance(FRAME_HEADER + len);
         self.counters.messages_received += 1;
         Ok(Some(Event::Message(message)))
@@ -842,7 +858,6 @@ impl Connection {
         &mut self,
         kind: u8,
         body: Bytes,
-        link: Link,
     ) -> Result<Option<Event>, ConnectionError> {
         let body = match kind {
             kind::BODY => return self.handle_body(body),
@@ -850,7 +865,7 @@ impl Connection {
         };
         match kind {
             kind::BODY_CREDIT => self.handle_body_credit(body).map(Some),
-            kind::PART => self.handle_part(body, link),
+            kind::PART => self.handle_part(body),
             kind::METHOD => self.handle_method(body).map(Some),
             kind::CREDIT => self.handle_credit(body).map(Some),
             kind::CALL_CREDIT => self.handle_call_credit(body).map(Some),
@@ -906,7 +921,8 @@ impl Connection {
         Ok(Some(Event::Opened(peer)))
     }
 
-    fn handle_part(&mut self, body: &[u8], link: Link) -> Result<Option<Event>, ConnectionError> {
+    fn handle_part(&mut self, body: &[u8]) -> Result<Option<Event>, ConnectionError> {
+        let link = self.link();
         let (bytes, assembled) = self.inbox.handle_part(body, self.me.limits)?;
         self.pace.part_arrived(bytes as usize);
         if let Some(bytes) = self.parts_grants.add(bytes) {
@@ -1141,7 +1157,7 @@ fn take_body(input: &mut BytesMut, len: usize) -> Bytes {
 }
 
 /// Takes the next frame off `input`: a header of this length and a payload, which stays where it is in memory.
-#[inline(always)]
+#[inline(never)]
 fn take_payload(input: &mut BytesMut, header: usize, len: usize) -> Bytes {
     if header == len {
         input.advance(FRAME_HEADER + len);

@@ -216,14 +216,43 @@ impl Behind {
 }
 
 impl Response {
+    /// Whether it has only what the one answer to a request of the receiver's has: the flags are [`DIRECT`] and [`LAST`].
+    #[inline]
+    fn is_least(&self, link: Link) -> bool {
+        self.call.initiator == link.receiver
+            && self.last
+            && self.token.is_none()
+            && self.options.is_none()
+            && self.manifest.is_none()
+            && self.request == RequestId::FIRST
+            && self.index == 0
+            && !(self.status | self.compressed)
+    }
+
+    /// Appends everything but the payload.
+    #[inline]
     pub(crate) fn put_header(&self, out: &mut Vec<u8>, link: Link) {
-        let flags = place_flags(self.call, self.token, self.request, link)
+        if !self.is_least(link) {
+            return self.put_any(out, link);
+        }
+        debug_assert_eq!(self.flags(link), DIRECT | LAST);
+        varint::put(out, DIRECT | LAST);
+        varint::put(out, self.call.sequence);
+    }
+
+    fn flags(&self, link: Link) -> u64 {
+        place_flags(self.call, self.token, self.request, link)
             | when(self.index > 0, INDEX)
             | when(self.last, LAST)
             | when(self.manifest.is_some(), MANIFEST)
             | when(self.status, STATUS)
             | when(self.options.is_some(), OPTIONS)
-            | when(self.compressed, COMPRESSED);
+            | when(self.compressed, COMPRESSED)
+    }
+
+    #[inline(never)]
+    fn put_any(&self, out: &mut Vec<u8>, link: Link) {
+        let flags = self.flags(link);
         varint::put(out, flags);
         put_destination(out, self.call, self.relays, link.receiver);
         if let Some(token) = self.token {

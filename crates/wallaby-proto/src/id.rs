@@ -342,6 +342,7 @@ impl fmt::Debug for Path {
 }
 
 /// One request of a call: its branch and how many hops of the branch came before it.
+#[repr(C)] // its path first: values that were just written are read faster by the same pieces
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
     /// The branch.

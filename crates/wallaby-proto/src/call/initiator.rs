@@ -279,11 +279,10 @@ impl Initiator {
             !self.closed,
             "a closed call sends no further initial request"
         );
-        if self.branches.is_empty() && self.budgets().requests > 0 {
+        if self.branches.is_empty() && self.budgets.is_none() && !self.changes.is_some() {
             self.branches.begin(Path::FIRST).expected = true;
             self.missing_facts = 1;
             self.roots = 1;
-            self.changed(0);
             return Ok(RequestId::FIRST);
         }
         self.send_further()

@@ -1157,14 +1157,19 @@ fn take_body(input: &mut BytesMut, len: usize) -> Bytes {
 }
 
 /// Takes the next frame off `input`: a header of this length and a payload, which stays where it is in memory.
-#[inline(never)]
+#[inline(always)]
 fn take_payload(input: &mut BytesMut, header: usize, len: usize) -> Bytes {
     if header == len {
         input.advance(FRAME_HEADER + len);
         return Bytes::new();
     }
-    let mut payload = input.split_to(FRAME_HEADER + len).freeze();
-    payload.advance(FRAME_HEADER + header);
+    split_payload(input, FRAME_HEADER + header, FRAME_HEADER + len)
+}
+
+#[inline(never)]
+fn split_payload(input: &mut BytesMut, start: usize, end: usize) -> Bytes {
+    let mut payload = input.split_to(end).freeze();
+    payload.advance(start);
     payload
 }
 

@@ -599,8 +599,7 @@ impl Initiator {
         }
         // The status that ends a branch counts with its request.
         let most = u64::from(budgets.responses);
-        if self.received > most
-            && self.received - self.statuses.min(budgets.requests.into()) > most
+        if self.received > most && self.received - self.statuses.min(budgets.requests.into()) > most
         {
             return Err(Violation::TooManyResponses {
                 limit: budgets.responses,

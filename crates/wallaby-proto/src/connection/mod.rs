@@ -1,9 +1,9 @@
 //! One connection of one life to another: handshake, frames, parts, credit, method numbers.
 //!
-//! The driver's contract: give it what arrived by [`Connection::handle_input`] until that returns `None`, then write
-//! what [`Connection::output`] shows and say how much by [`Connection::advance`]. Everything that sends only appends to
-//! the output. Any error means: close the transport, after what the output still shows (the reason, for the peer) was
-//! written as far as that does not wait.
+//! The driver's contract: give it what arrived by [`Connection::handle_input`] until that returns `None` or nothing is
+//! left, then write what [`Connection::output`] shows and say how much by [`Connection::advance`]. Everything that sends
+//! only appends to the output. Any error means: close the transport, after what the output still shows (the reason, for
+//! the peer) was written as far as that does not wait.
 
 mod arriving;
 mod bodies;
@@ -37,8 +37,8 @@ use self::parts::{Assembled, Inbox, Left, Outbox};
 use crate::id::{CallId, NodeId};
 use crate::varint::{self, Reader};
 use crate::wire::{
-    DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, ReplyTo, Request,
-    RequestBegin, Response, ResponseBegin, ResponseBehind, kind,
+    DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, ReplyTo, Request, RequestBegin,
+    Response, ResponseBegin, ResponseBehind, kind,
 };
 
 /// Messages with credit are refused while more than this waits to be written.
@@ -754,6 +754,7 @@ impl Connection {
             };
             len = begun;
         }
+        self.arriving = 0;
         self.counters.bytes_received += (FRAME_HEADER + len) as u64;
         Ok(Some((kind, len)))
     }
@@ -854,11 +855,7 @@ impl Connection {
 
     /// A frame that only concerns the connection.
     #[inline(never)]
-    fn handle_frame(
-        &mut self,
-        kind: u8,
-        body: Bytes,
-    ) -> Result<Option<Event>, ConnectionError> {
+    fn handle_frame(&mut self, kind: u8, body: Bytes) -> Result<Option<Event>, ConnectionError> {
         let body = match kind {
             kind::BODY => return self.handle_body(body),
             _ => &*body,

@@ -155,7 +155,11 @@ impl Begin {
     pub(crate) fn read_behind(self, reader: &mut Reader<'_>) -> Result<Behind, DecodeError> {
         let has = |flag: u64| self.flags & flag != 0;
         let request = read_place(reader, self.flags)?;
-        let index = if has(INDEX) { reader.u32("response")? } else { 0 };
+        let index = if has(INDEX) {
+            reader.u32("response")?
+        } else {
+            0
+        };
         if index == u32::MAX {
             return Err(malformed("a number that leaves no room for a count"));
         }

@@ -10,6 +10,7 @@ mod bodies;
 pub(crate) mod credit;
 mod hello;
 mod keep_alive;
+mod messages;
 mod methods;
 mod output;
 mod pace;
@@ -37,8 +38,8 @@ use self::parts::{Assembled, Inbox, Left, Outbox};
 use crate::id::{CallId, NodeId};
 use crate::varint::{self, Reader};
 use crate::wire::{
-    DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, ReplyTo, Request, RequestBegin,
-    Response, ResponseBegin, ResponseBehind, kind,
+    DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, ReplyTo, Request, Response,
+    kind,
 };
 
 /// Messages with credit are refused while more than this waits to be written.
@@ -759,100 +760,6 @@ impl Connection {
         Ok(Some((kind, len)))
     }
 
-    /// The next frame is a message: takes it off `input`. Requests and responses come first and are built in place: they
-    /// are large values, and moving them from one enum to the next would cost as much as reading them. Only what few of
-    /// them have is read by a function of its own, from another reader: so this one stays in registers.
-    #[inline(always)]
-    fn handle_message(
-        &mut self,
-        kind: u8,
-        input: &mut BytesMut,
-        len: usize,
-    ) -> Result<Option<Event>, ConnectionError> {
-        let mut reader = Reader::new(&input[FRAME_HEADER..FRAME_HEADER + len]);
-        let link = self.link();
-        match kind {
-            kind::REQUEST => {
-                let previous = self.last_received;
-                let begin = RequestBegin::read(&mut reader, Link { previous, ..link })?;
-                if begin.is_plain() {
-                    let method = begin.read_method(&mut reader)?;
-                    self.check_request_head(begin, method)?;
-                    let payload = take_payload(input, reader.position(), len);
-                    self.counters.messages_received += 1;
-                    let request = begin.request(method, payload);
-                    if request.payload.len() as u64 > self.me.limits.message {
-                        return Ok(Some(too_large(Message::Request(request), len as u64)));
-                    }
-                    return Ok(Some(Event::Message(Message::Request(request))));
-                }
-                let mut reader = reader;
-                let mut request = begin.request(MethodRef::Number(0), Bytes::new());
-                request.read_rest(&mut reader, begin)?;
-                self.check_request_head(begin, request.method)?;
-                if request.options.is_some() {
-                    self.begin_body(&request)?;
-                }
-                request.payload = take_payload(input, reader.position(), len);
-                self.counters.messages_received += 1;
-                if request.payload.len() as u64 > self.me.limits.message {
-                    return Ok(Some(too_large(Message::Request(request), len as u64)));
-                }
-                Ok(Some(Event::Message(Message::Request(request))))
-            }
-            kind::RESPONSE => {
-                let begin = ResponseBegin::read(&mut reader, link)?;
-                if begin.is_plain() {
-                    let payload = take_payload(input, reader.position(), len);
-                    self.counters.messages_received += 1;
-                    let response = begin.response(ResponseBehind::NONE, payload);
-                    if response.payload.len() as u64 > self.me.limits.message {
-                        return Ok(Some(too_large(Message::Response(response), len as u64)));
-                    }
-                    return Ok(Some(Event::Message(Message::Response(response))));
-                }
-                let mut reader = reader;
-                let behind = begin.read_behind(&mut reader)?;
-                let payload = take_payload(input, reader.position(), len);
-                let response = begin.response(behind, payload);
-                self.counters.messages_received += 1;
-                if response.payload.len() as u64 > self.me.limits.message {
-                    return Ok(Some(too_large(Message::Response(response), len as u64)));
-                }
-                Ok(Some(Event::Message(Message::Response(response))))
-            }
-            kind => self.handle_control(kind, input, len),
-        }
-    }
-
-    /// A request came, of which this is the beginning and the method.
-    #[inline]
-    fn check_request_head(
-        &mut self,
-        begin: RequestBegin,
-        method: MethodRef,
-    ) -> Result<(), ConnectionError> {
-        self.check_method(method)?;
-        if begin.is_direct() {
-            self.last_received = begin.call.sequence;
-        }
-        Ok(())
-    }
-
-    #[inline(never)]
-    fn handle_control(
-        &mut self,
-        kind: u8,
-        input: &mut BytesMut,
-        len: usize,
-    ) -> Result<Option<Event>, ConnectionError> {
-        let mut reader = Reader::new(&input[FRAME_HEADER..FRAME_HEADER + len]);
-        let message = Message::read_control(kind, &mut reader, self.link())?;
-        input.advance(FRAME_HEADER + len);
-        self.counters.messages_received += 1;
-        Ok(Some(Event::Message(message)))
-    }
-
     /// A frame that only concerns the connection.
     #[inline(never)]
     fn handle_frame(&mut self, kind: u8, body: Bytes) -> Result<Option<Event>, ConnectionError> {
@@ -1151,23 +1058,6 @@ fn put_credit(output: &mut Output, window: u8, bytes: u64) {
 fn take_body(input: &mut BytesMut, len: usize) -> Bytes {
     input.advance(FRAME_HEADER);
     input.split_to(len).freeze()
-}
-
-/// Takes the next frame off `input`: a header of this length and a payload, which stays where it is in memory.
-#[inline(always)]
-fn take_payload(input: &mut BytesMut, header: usize, len: usize) -> Bytes {
-    if header == len {
-        input.advance(FRAME_HEADER + len);
-        return Bytes::new();
-    }
-    split_payload(input, FRAME_HEADER + header, FRAME_HEADER + len)
-}
-
-#[inline(never)]
-fn split_payload(input: &mut BytesMut, start: usize, end: usize) -> Bytes {
-    let mut payload = input.split_to(end).freeze();
-    payload.advance(start);
-    payload
 }
 
 #[cold]

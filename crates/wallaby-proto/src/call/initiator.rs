@@ -289,7 +289,6 @@ impl Initiator {
     }
 
     /// Most calls have a single initial request, and send it before they hear of any.
-    #[cold]
     #[inline(never)]
     fn send_further(&mut self) -> Result<RequestId, Violation> {
         let path = Path::initial(self.roots);

@@ -175,7 +175,7 @@ impl<T> Server<T> {
     pub fn bounded(request: &mut Request, most: Option<&Budgets>) -> Self {
         match (&request.options, most, &request.manifest) {
             (None, None, None) => Self::begin(request, None),
-            _ => Self::with_options(request, most),
+            _ => Self::with_more(request, most),
         }
     }
 
@@ -200,7 +200,7 @@ impl<T> Server<T> {
     /// Takes what few requests bring along: a manifest, trace records, and what the request may use up, but no more than this
     /// server's maximum.
     #[inline(never)]
-    fn with_options(request: &mut Request, most: Option<&Budgets>) -> Self {
+    fn with_more(request: &mut Request, most: Option<&Budgets>) -> Self {
         let mut server = Self::begin(request, request.manifest);
         let mut given = most.copied();
         if let Some(options) = &mut request.options {

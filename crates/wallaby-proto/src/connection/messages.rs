@@ -51,14 +51,14 @@ impl Connection {
             }
             return Ok(Some(Event::Message(Message::Request(request))));
         }
-        let mut reader = reader;
+        let mut rest = reader;
         let mut request = begin.request(MethodRef::Number(0), Bytes::new());
-        request.read_rest(&mut reader, begin)?;
+        request.read_rest(&mut rest, begin)?;
         self.check_request_head(begin, request.method)?;
         if request.options.is_some() {
             self.begin_body(&request)?;
         }
-        request.payload = take_payload(input, reader.position(), len);
+        request.payload = take_payload(input, rest.position(), len);
         if self.is_too_large(&request.payload) {
             return Ok(Some(too_large(Message::Request(request), len as u64)));
         }
@@ -95,9 +95,9 @@ impl Connection {
             }
             return Ok(Some(Event::Message(Message::Response(response))));
         }
-        let mut reader = reader;
-        let behind = begin.read_behind(&mut reader)?;
-        let payload = take_payload(input, reader.position(), len);
+        let mut rest = reader;
+        let behind = begin.read_behind(&mut rest)?;
+        let payload = take_payload(input, rest.position(), len);
         let response = begin.response(behind, payload);
         if self.is_too_large(&response.payload) {
             return Ok(Some(too_large(Message::Response(response), len as u64)));

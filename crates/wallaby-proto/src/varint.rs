@@ -252,6 +252,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A byte string of at most `limit` bytes, its length before it.
+    #[inline(always)]
     pub(crate) fn bytes(
         &mut self,
         limit: usize,

@@ -281,7 +281,8 @@ impl Response {
         }
     }
 
-    /// Reads everything but the payload.
+    /// Reads everything but the payload. Inlined, so that the large value is built where it goes.
+    #[inline(always)]
     pub(crate) fn read_header(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
         let begin = Begin::read(reader, link)?;
         let behind = match begin.is_plain() {

@@ -1,6 +1,7 @@
 //! `wallaby-graph load`: a data set becomes a store.
 
 use super::StoreFolder;
+use crate::output;
 use crate::source::Source;
 use crate::store::Store;
 use anyhow::Context;
@@ -34,12 +35,12 @@ impl Load {
         if !self.replace
             && let Some(store) = Store::find(folder)?
         {
-            println!(
+            output::line(format_args!(
                 "{} is loaded already: {}",
                 folder.display(),
                 store.describe()
-            );
-            println!("(--replace loads it anew)");
+            ))?;
+            output::line(format_args!("(--replace loads it anew)"))?;
             return Ok(());
         }
         let source = match (&self.data, self.generate) {
@@ -47,7 +48,7 @@ impl Load {
             (None, persons) => Source::Generated(persons.unwrap_or_default(), self.seed),
         };
         let store = load(&source, folder)?;
-        println!("{}: {}", folder.display(), store.describe());
+        output::line(format_args!("{}: {}", folder.display(), store.describe()))?;
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! LDBC's files: lines of fields between `|`, nothing quoted, perhaps compressed.
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use flate2::read::MultiGzDecoder;
 use indicatif::ProgressBar;
 use std::collections::HashMap;
@@ -127,7 +127,7 @@ where
 ///
 /// # Errors
 ///
-/// If it cannot be read.
+/// If it cannot be read, or a key comes more than once.
 pub fn pairs<K, V>(paths: &[PathBuf], bar: &ProgressBar) -> anyhow::Result<HashMap<K, V>>
 where
     K: FromStr + Eq + Hash,
@@ -136,7 +136,8 @@ where
     let mut pairs = HashMap::new();
     for path in paths {
         read(path, bar, |record| {
-            pairs.insert(record.number(0)?, record.number(1)?);
+            let before = pairs.insert(record.number(0)?, record.number(1)?);
+            ensure!(before.is_none(), "{} is there already", record.text(0)?);
             Ok(())
         })?;
     }

@@ -306,7 +306,7 @@ impl Xdr for ByLetter {
                 value.encode(writer)?;
             }
             Self::Default(other) => {
-                if matches!(other, 97_i8 | 98_i8 | - 1_i8) {
+                if [97_i8, 98_i8, -1_i8].contains(other) {
                     return Err(EncodeError::NotDefault {
                         union: "by_letter",
                         found: i64::from(*other),
@@ -354,7 +354,7 @@ impl Xdr for ByWord {
                 value.encode(writer)?;
             }
             Self::Default(other, value) => {
-                if matches!(other, Word::AB | Word::AB_ | Word::High) {
+                if [Word::AB, Word::AB_, Word::High].contains(other) {
                     return Err(EncodeError::NotDefault {
                         union: "by_word",
                         found: i64::from(*other as i32),

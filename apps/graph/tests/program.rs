@@ -9,6 +9,7 @@ use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::iter;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use wallaby_graph::model::Insert;
@@ -416,6 +417,17 @@ fn a_data_set_that_is_not_whole_is_not_loaded() {
     says(&format!("line {last}: person {gone} is there already"));
     write_any(&data, person, lines());
     assert!(load().status.success());
+
+    let expected = scratch.path().join("expected.jsonl");
+    fs::write(&expected, "").unwrap();
+    let stream = format!("7|0|5|77|{gone}|7");
+    write_any(&data, "updateStream_0_0_forum.csv", iter::once(stream));
+    let check = ["check", text(&expected), "--data", text(&data)];
+    let output = run(&[&check[..], &["--updates", "1"]].concat());
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let words = "updateStream_0_0_forum.csv, line 1: its forum, 77, is missing";
+    assert!(told.contains(words), "{told}");
 }
 
 /// A file of a data set, compressed or not.

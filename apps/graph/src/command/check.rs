@@ -7,6 +7,7 @@ use crate::insert::insert;
 use crate::output;
 use crate::query::{Form, Query};
 use crate::scratch::Scratch;
+use crate::source::references::References;
 use crate::source::{Source, csv, updates};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -71,11 +72,11 @@ impl Check {
             read(file, &mut lines)?;
         }
         let scratch = Scratch::new("check")?;
-        let store = load(&Source::find(&self.data)?, scratch.path())?;
+        let (store, references) = load(&Source::find(&self.data)?, scratch.path())?;
         eprintln!("{}", store.describe());
         let processes = self.servers.start(scratch.path()).await?;
         let client = client(&processes.running()).await?;
-        apply(self.updates, &self.data, &client).await?;
+        apply(self.updates, &self.data, references, &client).await?;
         let checked = lines.len();
         let mismatches = check(lines, &client).await;
         processes.end().await;
@@ -93,7 +94,12 @@ impl Check {
     }
 }
 
-async fn apply(which: Updates, data: &Path, client: &Client) -> anyhow::Result<()> {
+async fn apply(
+    which: Updates,
+    data: &Path,
+    mut references: References,
+    client: &Client,
+) -> anyhow::Result<()> {
     let inserts = match which {
         Updates::First(0) => return Ok(()),
         _ => updates::read(data)?,
@@ -109,7 +115,9 @@ async fn apply(which: Updates, data: &Path, client: &Client) -> anyhow::Result<(
         Updates::All => inserts.len(),
     };
     for (number, one) in (1..).zip(inserts.into_iter().take(most)) {
-        let inserted = insert(client, one).await;
+        let known = references.see_later(&one.insert);
+        known.with_context(|| one.place())?;
+        let inserted = insert(client, one.insert).await;
         inserted.with_context(|| format!("update {number} of {most}"))?;
     }
     eprintln!("{most} updates");

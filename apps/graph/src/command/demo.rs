@@ -27,7 +27,7 @@ impl Demo {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         const SEED: u64 = 1;
         let scratch = Scratch::new("demo")?;
-        let store = load(&Source::Generated(self.persons, SEED), scratch.path())?;
+        let (store, _) = load(&Source::Generated(self.persons, SEED), scratch.path())?;
         output::line(format_args!("{}", store.describe()))?;
         let processes = self.servers.start(scratch.path()).await?;
         let client = client(&processes.running()).await?;

@@ -58,12 +58,12 @@ impl Source {
         }
     }
 
-    /// Loads it into a folder. The bar tells how far that is.
+    /// Loads it into a folder; what there is then to refer to. The bar tells how far that is.
     ///
     /// # Errors
     ///
     /// If it cannot be read or is not whole ([`references`]), or the folder cannot be written.
-    pub fn load(&self, folder: &Path, bar: &ProgressBar) -> anyhow::Result<Store> {
+    pub fn load(&self, folder: &Path, bar: &ProgressBar) -> anyhow::Result<(Store, References)> {
         let mut loader = Loader::begin(folder)?;
         let mut references = References::new(self.kinds()?);
         self.read(bar, &mut |insert| {
@@ -71,7 +71,7 @@ impl Source {
             loader.insert(insert)
         })?;
         references.end()?;
-        loader.finish(&self.describe())
+        Ok((loader.finish(&self.describe())?, references))
     }
 
     /// The kinds of vertices that there are files of.

@@ -87,7 +87,7 @@ impl References {
     /// # Errors
     ///
     /// If a comment replies to what is not there, or in a circle.
-    pub fn end(mut self) -> anyhow::Result<()> {
+    pub fn end(&mut self) -> anyhow::Result<()> {
         if !self.kinds.messages {
             return Ok(());
         }
@@ -96,6 +96,16 @@ impl References {
                 .with_context(|| format!("the thread of comment {first}"))?;
         }
         Ok(())
+    }
+
+    /// Looks at an insert into what has ended: also a comment comes after what it replies to.
+    ///
+    /// # Errors
+    ///
+    /// If it is there already, or what it refers to is not.
+    pub fn see_later(&mut self, insert: &Insert) -> anyhow::Result<()> {
+        self.see(insert)?;
+        self.end()
     }
 
     fn message_at(&mut self, id: MessageId, place: &Place) -> anyhow::Result<()> {

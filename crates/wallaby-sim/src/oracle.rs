@@ -10,8 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::call::watch::Failure;
 use wallaby_proto::wire::{Message, Pong, Response};
-use wallaby_proto::{CallId, NodeId, Path, RequestId};
+use wallaby_proto::{CallId, NodeId, Path, RequestId, Token};
 
+use crate::coverage::{Coverage, Point};
+use crate::detection::{Detection, Loss, Terms};
 use crate::plan::{Plan, ROOMY};
 use crate::rerun::Reruns;
 use crate::trail::{Flight, Item, Lives, Trail};
@@ -68,6 +70,8 @@ pub enum Rule {
     FalseFailure,
     /// What a failure says of the call is not true.
     WrongFailure,
+    /// A failure was told later than the call's ping period and timeout promise.
+    LateFailure,
     /// A status was lost: refused or failed work looks like ordinary ends.
     LostStatus,
     /// Something is left in a table when it should be empty.
@@ -116,6 +120,8 @@ struct Record {
     payloads: BTreeMap<Place, Bytes>,
     /// Where its messages and handlers are.
     trail: Trail,
+    /// What its initiator could know of them.
+    detection: Detection,
 }
 
 /// Sees everything.
@@ -143,7 +149,8 @@ impl Oracle {
     /// A call begins; `roots` are its initial requests.
     pub(crate) fn begin(
         &mut self,
-        call: CallId,
+        now: Duration,
+        (call, token): (CallId, Token),
         (index, node): (usize, u32),
         roots: &[(RequestId, u32, u32)],
     ) {
@@ -162,6 +169,7 @@ impl Oracle {
             ponged: false,
             payloads: BTreeMap::new(),
             trail: Trail::default(),
+            detection: Detection::new(call, token, now),
         };
         let mut rest = Share::ALL;
         for (place, (id, task, server)) in roots.iter().enumerate() {
@@ -173,7 +181,10 @@ impl Oracle {
             record.requests.insert(*id, share);
             record.released.insert(*id, *task);
             let item = Item::Request(*id);
-            record.trail.released(item, call.initiator, Some(*server));
+            record
+                .trail
+                .released((None, item), call.initiator, Some(*server));
+            record.detection.mention(id.path, now);
         }
         self.calls.insert(call, record);
     }
@@ -200,6 +211,13 @@ impl Oracle {
                 Some(item) => record.trail.sent(item, flight.0),
                 None => record.trail.control_sent(flight, now),
             }
+        }
+    }
+
+    /// A request has been written out to the end, or its connection ended before: its sender has nothing of it any more.
+    pub(crate) fn left(&mut self, now: Duration, call: CallId, request: RequestId) {
+        if let Some(record) = self.calls.get_mut(&call) {
+            record.trail.left(request, now);
         }
     }
 
@@ -338,12 +356,13 @@ impl Oracle {
             Sent::Request(id, task, server) => {
                 record
                     .trail
-                    .released(Item::Request(id), message.by, Some(server));
+                    .released((Some(from), Item::Request(id)), message.by, Some(server));
                 record.requests.insert(id, share);
                 record.released.insert(id, task).is_none()
             }
             Sent::Answer(place, status) => {
-                record.trail.released(Item::Answer(place), message.by, None);
+                let item = (Some(from), Item::Answer(place));
+                record.trail.released(item, message.by, None);
                 record.statuses += u64::from(status);
                 record.answers.insert(place, share).is_none()
             }
@@ -408,7 +427,11 @@ impl Oracle {
             record.trail.told(now);
         }
         record.trail.arrived(Item::Answer(place), now);
-        if record.arrived.insert(place) && !record.sum.add(share) {
+        let new = record.arrived.insert(place);
+        if new {
+            record.detection.heard(message, now);
+        }
+        if new && !record.sum.add(share) {
             self.violate(
                 now,
                 Rule::TwiceNumbered,
@@ -423,6 +446,7 @@ impl Oracle {
             return;
         };
         record.ponged = true;
+        record.detection.ponged(pong, now);
         if pong.progress.is_some() {
             record.trail.told(now);
         }
@@ -556,8 +580,63 @@ impl Oracle {
         }
     }
 
+    /// A call that is not complete ends: what was lost of it must not have been due to be told before.
+    pub(crate) fn judge_detection(
+        &mut self,
+        now: Duration,
+        call: CallId,
+        (plan, coverage): (&Plan, &mut Coverage),
+        failed: bool,
+    ) {
+        let Some(record) = self.calls.get(&call) else {
+            return;
+        };
+        if record.outcome.is_some() {
+            return;
+        }
+        let terms = Terms::of(plan, record.node, &plan.calls[record.index]);
+        let mut late = None;
+        for lost in record.trail.lost(&self.lives) {
+            let written = |request| record.trail.written(request);
+            let Some(verdict) = record.detection.verdict(lost, &terms, written) else {
+                coverage.hit(Point::LossUnknown);
+                continue;
+            };
+            if failed {
+                coverage.hit(match lost.what {
+                    Loss::Handler(_) => Point::LossOfHandler,
+                    Loss::Request(_) => Point::LossOfRequest,
+                    Loss::Response | Loss::End => Point::LossOfAnswer,
+                });
+                if verdict.excused.is_some() {
+                    coverage.hit(Point::LossExcused);
+                }
+            }
+            if now > verdict.due {
+                late.get_or_insert(verdict);
+            }
+        }
+        if let Some(verdict) = late {
+            let index = record.index;
+            self.violate(
+                now,
+                Rule::LateFailure,
+                format!("{call}, the plan's c{index}: {verdict}"),
+            );
+        }
+    }
+
     /// A node's life is over, and so are its calls; whether there were any.
-    pub(crate) fn life_ended(&mut self, now: Duration, initiator: NodeId) -> bool {
+    pub(crate) fn life_ended(
+        &mut self,
+        now: Duration,
+        initiator: NodeId,
+        (plan, coverage): (&Plan, &mut Coverage),
+    ) -> bool {
+        let own = self.calls.keys().filter(|call| call.initiator == initiator);
+        for call in own.copied().collect::<Vec<_>>() {
+            self.judge_detection(now, call, (plan, coverage), false);
+        }
         self.lives.ended(initiator, now);
         let mut any = self.reruns.initiator_gone(initiator);
         for (_, record) in self

@@ -130,16 +130,16 @@ impl Node {
         }
         let sockets: Vec<Socket> = self.sessions.values().copied().collect();
         for socket in sockets {
-            self.note_written(socket);
+            self.note_written(socket, context);
             self.pump(socket, context);
         }
     }
 
     /// Tells the records what has left by sessions.
-    fn note_left(&mut self) {
+    fn note_left(&mut self, context: &mut Context<'_>) {
         let sockets: Vec<Socket> = self.sessions.values().copied().collect();
         for socket in sockets {
-            self.note_written(socket);
+            self.note_written(socket, context);
         }
     }
 
@@ -161,7 +161,7 @@ impl Node {
             }
         }
         if left {
-            self.note_left();
+            self.note_left(context);
         }
     }
 

@@ -10,7 +10,7 @@ use wallaby_proto::call::watch::Location;
 use wallaby_proto::connection::{Connection, ConnectionError, Event, KeepAliveSettings, Refusal};
 use wallaby_proto::datagram::{Cause, SessionId};
 use wallaby_proto::wire::{Message, Response};
-use wallaby_proto::{Address, CallId, Code, NodeId, Status};
+use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status};
 
 use super::wire::{Progress, Stream, Wire};
 use super::{Node, node_at, socket_address};
@@ -57,6 +57,8 @@ pub(super) struct Peer {
     controls: VecDeque<Parcel>,
     /// The mark up to which all has been written.
     reached: u64,
+    /// Requests that have not been written out to the end, with their marks.
+    leaving: VecDeque<(u64, CallId, RequestId)>,
     /// Requests that went out here, for a node that is broken so.
     sent: Vec<Parcel>,
 }
@@ -126,6 +128,7 @@ impl Peer {
             answers: BTreeMap::new(),
             controls: VecDeque::new(),
             reached: 0,
+            leaving: VecDeque::new(),
             sent: Vec::new(),
         }
     }
@@ -593,6 +596,9 @@ impl Node {
         for (_, way) in self.routes.values_mut() {
             way.take_if(|way| *way == socket);
         }
+        for (_, call, request) in std::mem::take(&mut peer.leaving) {
+            context.oracle.left(context.queue.now(), call, request);
+        }
         if context.is(Broken::ResendAfterReset) {
             self.post_all(std::mem::take(&mut peer.sent), context);
         }
@@ -775,6 +781,9 @@ impl Node {
                         released: None,
                     });
                 }
+                if let Some(request) = request {
+                    peer.leaving.push_back((mark, sending.0, request));
+                }
                 if let Some((sequence, request)) = root {
                     self.root_sent(sequence, (request, socket, mark));
                 }
@@ -888,7 +897,7 @@ impl Node {
             } = context;
             let taken = network.write(socket, output, queue, coverage);
             stream.connection.advance(taken);
-            self.note_written(socket);
+            self.note_written(socket, context);
             if taken < len {
                 return;
             }
@@ -896,12 +905,21 @@ impl Node {
     }
 
     /// Tells the records what has been written, or acknowledged.
-    pub(super) fn note_written(&mut self, socket: Socket) {
+    pub(super) fn note_written(&mut self, socket: Socket, context: &mut Context<'_>) {
         let Some(peer) = self.peers.get_mut(&socket) else {
             return;
         };
         let Some(Progress { written, confirmed }) = peer.wire.progress(&self.gate) else {
             return;
+        };
+        while let Some((_, call, request)) =
+            peer.leaving.pop_front_if(|(mark, ..)| *mark <= written)
+        {
+            context.oracle.left(context.queue.now(), call, request);
+        }
+        let written = match confirmed {
+            Some(confirmed) if context.is(Broken::UnacknowledgedExcuses) => confirmed,
+            _ => written,
         };
         peer.reached = written;
         self.records.written(session(socket), written);

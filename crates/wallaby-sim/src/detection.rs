@@ -1,0 +1,295 @@
+//! How late a failure may be told: what was lost of a call, when its initiator last heard of that for good reason, and until
+//! when it has to give the call up.
+//!
+//! The promise (PROTOCOL-NOTES 14 to 18, 20, 24): a branch of which nobody alive holds anything fails within the call's timeout
+//! of the last *news* of it. News is what nobody could have said without need: that the branch exists, that it went on to a
+//! further hop, a response, its facts, and what its latest known server says of it. A server that says again what is known
+//! of others is none, nor is one that knows nothing.
+//!
+//! What restarts the judgement besides is an *excuse*: whoever sent a request says that something of its own is still being
+//! written. It holds only as long as that is true: until all its requests have left it and its answers have arrived.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use wallaby_proto::wire::{Message, Pong};
+use wallaby_proto::{CallId, Facts, Manifest, Path, RequestId, Token};
+
+use crate::plan::{CallPlan, Fault, Plan};
+
+/// Times are told to the microsecond, and timers fire a little later.
+const PRECISION: Duration = Duration::from_micros(10);
+
+/// What an initiator could know of its call's branches.
+#[derive(Debug)]
+pub(crate) struct Detection {
+    call: CallId,
+    token: Token,
+    began: Duration,
+    branches: BTreeMap<Path, Branch>,
+    /// Requests whose servers said that their output was still being written, and when they last did.
+    writing: BTreeMap<RequestId, Duration>,
+}
+
+/// What is known of one branch.
+#[derive(Debug, Clone, Copy)]
+struct Branch {
+    news: Duration,
+    /// The highest hop that was heard of; of most branches it is known first that they exist.
+    top: Option<u32>,
+    /// How it ended is known.
+    ended: bool,
+}
+
+/// Something of a call that nobody holds any more who lives, or that came to nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lost {
+    pub(crate) path: Path,
+    pub(crate) what: Loss,
+    /// Since when no server can show life for its sake.
+    pub(crate) since: Duration,
+    /// The branch that it came of.
+    pub(crate) above: Option<Path>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// Its handler's life ended.
+    Handler(RequestId),
+    /// It left its sender and was never taken.
+    Request(RequestId),
+    /// Whoever had a response is gone.
+    Response,
+    /// Whoever had the word of how the branch ended is gone.
+    End,
+}
+
+/// Until when a loss has to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) lost: Lost,
+    pub(crate) news: Duration,
+    pub(crate) excused: Option<Duration>,
+    pub(crate) due: Duration,
+}
+
+impl Detection {
+    pub(crate) fn new(call: CallId, token: Token, began: Duration) -> Self {
+        Self {
+            call,
+            token,
+            began,
+            branches: BTreeMap::new(),
+            writing: BTreeMap::new(),
+        }
+    }
+
+    /// The initiator itself knows that there is this branch.
+    pub(crate) fn mention(&mut self, path: Path, now: Duration) {
+        let branch = Branch {
+            news: now,
+            top: None,
+            ended: false,
+        };
+        let mut place = Some(path);
+        while let Some(path) = place.filter(|path| *path != Path::ROOT) {
+            self.branches.entry(path).or_insert(branch);
+            place = path.parent();
+        }
+    }
+
+    /// A hop of a branch has shown itself, or something of it came for the first time.
+    fn news(&mut self, request: RequestId, now: Duration) {
+        self.mention(request.path, now);
+        if let Some(branch) = self.branches.get_mut(&request.path) {
+            branch.news = now;
+            branch.top = branch.top.max(Some(request.hop));
+        }
+    }
+
+    fn ends(&mut self, path: Path, facts: Facts, now: Duration) {
+        self.mention(path, now);
+        let Some(branch) = self.branches.get_mut(&path) else {
+            return;
+        };
+        if !std::mem::replace(&mut branch.ended, true) {
+            branch.news = now;
+            for index in 0..facts.requests {
+                self.mention(path.child(index, self.call, self.token), now);
+            }
+        }
+    }
+
+    fn manifest(&mut self, manifest: Option<Manifest>, now: Duration) {
+        if let Some(Manifest { owner, facts }) = manifest {
+            self.ends(owner, facts, now);
+        }
+    }
+
+    /// A response or an end arrived that had not come before.
+    pub(crate) fn heard(&mut self, message: &Message, now: Duration) {
+        match message {
+            Message::Response(response) => {
+                self.news(response.request, now);
+                self.manifest(response.manifest, now);
+                if response.last {
+                    let (requests, responses) = (0, response.index + 1);
+                    let facts = Facts {
+                        requests,
+                        responses,
+                    };
+                    self.ends(response.request.path, facts, now);
+                }
+            }
+            Message::End(end) => {
+                self.news(end.request, now);
+                self.manifest(end.manifest, now);
+                self.ends(end.request.path, end.facts, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// A pong or an announcement arrived.
+    pub(crate) fn ponged(&mut self, pong: &Pong, now: Duration) {
+        let RequestId { path, hop } = pong.request;
+        let Some(progress) = &pong.progress else {
+            // Who passes a response on says so; who knows nothing says nothing.
+            if pong.announced && self.is_latest(pong.request) {
+                self.news(pong.request, now);
+            }
+            return;
+        };
+        if pong.writing {
+            self.writing.insert(pong.request, now);
+        }
+        if self.is_latest(pong.request) {
+            self.news(pong.request, now);
+        }
+        if progress.continuation.is_some() {
+            self.is_at(RequestId { path, hop: hop + 1 }, now);
+        }
+        for (index, _) in (progress.children_from..).zip(&progress.children) {
+            let path = path.child(index, self.call, self.token);
+            self.is_at(RequestId { path, hop: 0 }, now);
+        }
+        self.manifest(progress.manifest, now);
+        if let Some(facts) = progress.facts {
+            self.ends(path, facts, now);
+        }
+    }
+
+    /// Somebody tells where a request is: that is news once.
+    fn is_at(&mut self, request: RequestId, now: Duration) {
+        let known = self.branches.get(&request.path);
+        if known.is_none_or(|branch| branch.top < Some(request.hop)) {
+            self.news(request, now);
+        }
+    }
+
+    /// Whether no later hop of its branch is known.
+    fn is_latest(&self, request: RequestId) -> bool {
+        self.branches
+            .get(&request.path)
+            .is_none_or(|branch| branch.top <= Some(request.hop))
+    }
+
+    /// Until when the initiator has to tell what was lost, if it knows of that branch.
+    /// `written` says until when a request had something to write.
+    pub(crate) fn verdict(
+        &self,
+        lost: Lost,
+        terms: &Terms,
+        written: impl Fn(RequestId) -> Duration,
+    ) -> Option<Verdict> {
+        let branch = self.branches.get(&lost.path)?;
+        if lost.what == Loss::End && branch.ended {
+            return None; // a pong has told
+        }
+        let watched = self.began + terms.period;
+        let news = branch.news.max(lost.since).max(watched);
+        let senders = self
+            .writing
+            .iter()
+            .filter(|(request, _)| request.path == lost.path || Some(request.path) == lost.above);
+        let excuses =
+            senders.map(|(request, at)| (*at).min(written(*request).saturating_add(terms.grace)));
+        let excused = excuses.max();
+        let excused = excused.filter(|excused| *excused > news);
+        let from = excused.unwrap_or(news);
+        let due = from + terms.timeout + terms.stood(from);
+        Some(Verdict {
+            lost,
+            news,
+            excused,
+            due,
+        })
+    }
+}
+
+/// What a call's initiator promises, in the world's time.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    /// The ping period and the timeout, by the initiator's clock.
+    pub(crate) period: Duration,
+    pub(crate) timeout: Duration,
+    /// How long it may take to learn that something has been written.
+    pub(crate) grace: Duration,
+    /// When the initiator stood still, and for how long.
+    pub(crate) stalls: Vec<(Duration, Duration)>,
+}
+
+impl Terms {
+    pub(crate) fn of(plan: &Plan, initiator: u32, call: &CallPlan) -> Self {
+        let drift = plan.nodes[initiator as usize].drift;
+        let own = |time: Duration| {
+            let micros = time.as_micros() as i128 * 1_000_000 / i128::from(1_000_000 + drift);
+            Duration::from_micros(micros as u64 + 1) + PRECISION
+        };
+        let links = plan.links;
+        let stalls = plan.faults.iter().filter_map(|fault| match fault {
+            Fault::Stall { node, at, lasts } if *node == initiator => Some((*at, *lasts)),
+            _ => None,
+        });
+        Self {
+            period: own(call.ping_period),
+            timeout: own(call.timeout),
+            grace: own(call.ping_period) + (links.latency + links.jitter + links.spike) * 2,
+            stalls: stalls.collect(),
+        }
+    }
+
+    /// For how long the initiator did not listen that late.
+    fn stood(&self, from: Duration) -> Duration {
+        let stalls = self.stalls.iter();
+        let later = stalls.filter(|(at, lasts)| *at + *lasts > from);
+        later.map(|(_, lasts)| *lasts).sum()
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            lost,
+            news,
+            excused,
+            due,
+        } = self;
+        match lost.what {
+            Loss::Handler(request) => write!(f, "the server of {request} died")?,
+            Loss::Request(request) => write!(f, "{request} was sent, never to be taken,")?,
+            Loss::Response => f.write_str("a response was lost with its server")?,
+            Loss::End => f.write_str("an end was lost with its server")?,
+        }
+        write!(
+            f,
+            " at {:?}, the last news of its branch came at {news:?}",
+            lost.since
+        )?;
+        if let Some(excused) = excused {
+            write!(f, ", its sender was still writing at {excused:?}")?;
+        }
+        write!(f, "; it was to be told by {due:?}")
+    }
+}

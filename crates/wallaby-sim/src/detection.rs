@@ -26,10 +26,11 @@ const PRECISION: Duration = Duration::from_micros(10);
 pub(crate) struct Detection {
     call: CallId,
     token: Token,
-    began: Duration,
     branches: BTreeMap<Path, Branch>,
-    /// Requests whose servers said that their output was still being written, and when they last did.
-    writing: BTreeMap<RequestId, Duration>,
+    /// Requests whose servers say that their output is still being written.
+    writing: BTreeMap<RequestId, Excuse>,
+    /// When it is first looked at.
+    watched: Duration,
 }
 
 /// What is known of one branch.
@@ -40,6 +41,15 @@ struct Branch {
     top: Option<u32>,
     /// How it ended is known.
     ended: bool,
+}
+
+/// What a server says of output that it has.
+#[derive(Debug, Default)]
+struct Excuse {
+    /// How many such pongs are under way that were true when they were sent.
+    under_way: u32,
+    /// When the last of them came.
+    came: Option<Duration>,
 }
 
 /// Something of a call that nobody holds any more who lives, or that came to nobody.
@@ -75,11 +85,11 @@ pub(crate) struct Verdict {
 }
 
 impl Detection {
-    pub(crate) fn new(call: CallId, token: Token, began: Duration) -> Self {
+    pub(crate) fn new(call: CallId, token: Token, watched: Duration) -> Self {
         Self {
             call,
             token,
-            began,
+            watched,
             branches: BTreeMap::new(),
             writing: BTreeMap::new(),
         }
@@ -104,7 +114,10 @@ impl Detection {
         self.mention(request.path, now);
         if let Some(branch) = self.branches.get_mut(&request.path) {
             branch.news = now;
-            branch.top = branch.top.max(Some(request.hop));
+            // Who watches a call only then looks for where its first requests are.
+            if request.hop > 0 || now > self.watched {
+                branch.top = branch.top.max(Some(request.hop));
+            }
         }
     }
 
@@ -151,6 +164,11 @@ impl Detection {
         }
     }
 
+    /// A server says of a request that its output is still being written, and that is so.
+    pub(crate) fn excuses(&mut self, request: RequestId) {
+        self.writing.entry(request).or_default().under_way += 1;
+    }
+
     /// A pong or an announcement arrived.
     pub(crate) fn ponged(&mut self, pong: &Pong, now: Duration) {
         let RequestId { path, hop } = pong.request;
@@ -161,8 +179,10 @@ impl Detection {
             }
             return;
         };
-        if pong.writing {
-            self.writing.insert(pong.request, now);
+        let excuse = self.writing.get_mut(&pong.request);
+        if let Some(excuse) = excuse.filter(|excuse| pong.writing && excuse.under_way > 0) {
+            excuse.under_way -= 1;
+            excuse.came = Some(now);
         }
         if self.is_latest(pong.request) {
             self.news(pong.request, now);
@@ -196,26 +216,17 @@ impl Detection {
     }
 
     /// Until when the initiator has to tell what was lost, if it knows of that branch.
-    /// `written` says until when a request had something to write.
-    pub(crate) fn verdict(
-        &self,
-        lost: Lost,
-        terms: &Terms,
-        written: impl Fn(RequestId) -> Duration,
-    ) -> Option<Verdict> {
+    pub(crate) fn verdict(&self, lost: Lost, terms: &Terms) -> Option<Verdict> {
         let branch = self.branches.get(&lost.path)?;
         if lost.what == Loss::End && branch.ended {
             return None; // a pong has told
         }
-        let watched = self.began + terms.period;
-        let news = branch.news.max(lost.since).max(watched);
+        let news = branch.news.max(lost.since).max(self.watched);
         let senders = self
             .writing
             .iter()
             .filter(|(request, _)| request.path == lost.path || Some(request.path) == lost.above);
-        let excuses =
-            senders.map(|(request, at)| (*at).min(written(*request).saturating_add(terms.grace)));
-        let excused = excuses.max();
+        let excused = senders.filter_map(|(_, excuse)| excuse.came).max();
         let excused = excused.filter(|excused| *excused > news);
         let from = excused.unwrap_or(news);
         let due = from + terms.timeout + terms.stood(from);
@@ -234,8 +245,6 @@ pub(crate) struct Terms {
     /// The ping period and the timeout, by the initiator's clock.
     pub(crate) period: Duration,
     pub(crate) timeout: Duration,
-    /// How long it may take to learn that something has been written.
-    pub(crate) grace: Duration,
     /// When the initiator stood still, and for how long.
     pub(crate) stalls: Vec<(Duration, Duration)>,
 }
@@ -247,7 +256,6 @@ impl Terms {
             let micros = time.as_micros() as i128 * 1_000_000 / i128::from(1_000_000 + drift);
             Duration::from_micros(micros as u64 + 1) + PRECISION
         };
-        let links = plan.links;
         let stalls = plan.faults.iter().filter_map(|fault| match fault {
             Fault::Stall { node, at, lasts } if *node == initiator => Some((*at, *lasts)),
             _ => None,
@@ -255,7 +263,6 @@ impl Terms {
         Self {
             period: own(call.ping_period),
             timeout: own(call.timeout),
-            grace: own(call.ping_period) + (links.latency + links.jitter + links.spike) * 2,
             stalls: stalls.collect(),
         }
     }
@@ -288,7 +295,10 @@ impl fmt::Display for Verdict {
             lost.since
         )?;
         if let Some(excused) = excused {
-            write!(f, ", its sender was still writing at {excused:?}")?;
+            write!(
+                f,
+                ", its sender was still writing as it said at {excused:?}"
+            )?;
         }
         write!(f, "; it was to be told by {due:?}")
     }

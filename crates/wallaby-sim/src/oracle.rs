@@ -153,7 +153,9 @@ impl Oracle {
         (call, token): (CallId, Token),
         (index, node): (usize, u32),
         roots: &[(RequestId, u32, u32)],
+        plan: &Plan,
     ) {
+        let terms = Terms::of(plan, node, &plan.calls[index]);
         let mut record = Record {
             index,
             node,
@@ -169,7 +171,7 @@ impl Oracle {
             ponged: false,
             payloads: BTreeMap::new(),
             trail: Trail::default(),
-            detection: Detection::new(call, token, now),
+            detection: Detection::new(call, token, now + terms.period),
         };
         let mut rest = Share::ALL;
         for (place, (id, task, server)) in roots.iter().enumerate() {
@@ -214,10 +216,27 @@ impl Oracle {
         }
     }
 
-    /// A request has been written out to the end, or its connection ended before: its sender has nothing of it any more.
-    pub(crate) fn left(&mut self, now: Duration, call: CallId, request: RequestId) {
+    /// A message is in its sender's output, for the first time or again.
+    pub(crate) fn leaves(&mut self, call: CallId, item: Item) {
         if let Some(record) = self.calls.get_mut(&call) {
-            record.trail.left(request, now);
+            record.trail.leaves(item);
+        }
+    }
+
+    /// A message has been written out as far as its sender is concerned.
+    pub(crate) fn left(&mut self, now: Duration, call: CallId, item: Item) {
+        if let Some(record) = self.calls.get_mut(&call) {
+            record.trail.left(item, now);
+        }
+    }
+
+    /// A server tells of a request.
+    pub(crate) fn pongs(&mut self, pong: &Pong) {
+        if let Some(record) = self.calls.get_mut(&pong.call)
+            && pong.writing
+            && record.trail.is_writing(pong.request)
+        {
+            record.detection.excuses(pong.request);
         }
     }
 
@@ -597,8 +616,7 @@ impl Oracle {
         let terms = Terms::of(plan, record.node, &plan.calls[record.index]);
         let mut late = None;
         for lost in record.trail.lost(&self.lives) {
-            let written = |request| record.trail.written(request);
-            let Some(verdict) = record.detection.verdict(lost, &terms, written) else {
+            let Some(verdict) = record.detection.verdict(lost, &terms) else {
                 coverage.hit(Point::LossUnknown);
                 continue;
             };

@@ -102,7 +102,7 @@ struct Letter {
     from: Option<RequestId>,
     /// It has left the node that released it.
     sent: bool,
-    /// When a request had been written out, or its connection ended before.
+    /// When it had been written out, or its connection ended before; an answer over a session, when it was acknowledged.
     left: Option<Duration>,
     /// When it came to its receiver, or something else took its place.
     arrived: Option<Duration>,
@@ -172,11 +172,29 @@ impl Trail {
         }
     }
 
-    /// Nothing of a request is left at its sender: it is on its way, or lost.
-    pub(crate) fn left(&mut self, request: RequestId, now: Duration) {
-        if let Some(letter) = self.letters.get_mut(&Item::Request(request)) {
+    /// A message is in its sender's output, from now on or once more.
+    pub(crate) fn leaves(&mut self, item: Item) {
+        if let Some(letter) = self.letters.get_mut(&item) {
+            letter.left = None;
+        }
+    }
+
+    /// Its sender need not write it any more.
+    pub(crate) fn left(&mut self, item: Item, now: Duration) {
+        if let Some(letter) = self.letters.get_mut(&item) {
             letter.left.get_or_insert(now);
         }
+    }
+
+    /// Whether something that a request sent is still being written: its own requests until they have left, its answers
+    /// until their sender knows that they have arrived.
+    pub(crate) fn is_writing(&self, request: RequestId) -> bool {
+        let own = |letter: &&Letter| letter.from == Some(request) && letter.left.is_none();
+        let mut letters = self.letters.iter().filter(|(_, letter)| own(letter));
+        letters.any(|(item, letter)| match item {
+            Item::Request(_) => letter.arrived.is_none(),
+            Item::Answer(_) => true,
+        })
     }
 
     /// Something came to a node that passes it on.
@@ -477,20 +495,6 @@ impl Trail {
             since,
             above: above.map(|request| request.path),
         }
-    }
-
-    /// Until when something of a request was being written: its own requests until they had left, its answers until they had
-    /// arrived.
-    pub(crate) fn written(&self, request: RequestId) -> Duration {
-        let own = self
-            .letters
-            .iter()
-            .filter(|(_, letter)| letter.from == Some(request));
-        let until = own.map(|(item, letter)| match item {
-            Item::Request(_) => letter.left.or(letter.arrived).unwrap_or(Duration::MAX),
-            Item::Answer(_) => letter.arrived.unwrap_or(Duration::MAX),
-        });
-        until.max().unwrap_or_default()
     }
 
     /// How many messages of failure detection never arrived that were sent while the verdict was due.

@@ -137,9 +137,13 @@ impl Node {
             context.oracle.reruns.begin(call, plan);
         } else {
             let now = context.queue.now();
-            context
-                .oracle
-                .begin(now, (call, token), (index, self.index), &roots);
+            context.oracle.begin(
+                now,
+                (call, token),
+                (index, self.index),
+                &roots,
+                context.plan,
+            );
         }
         let call_state = Call {
             index,

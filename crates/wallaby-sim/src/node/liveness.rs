@@ -19,9 +19,10 @@ use crate::broken::Broken;
 use crate::context::{Context, note};
 use crate::coverage::Point;
 use crate::network::Socket;
-use crate::oracle::{Outcome, Rule};
+use crate::oracle::{Outcome, Place, Rule};
 use crate::plan::Plan;
 use crate::queue::{Event, Timer};
+use crate::trail::Item;
 
 /// By how much some handlers stop late.
 const TARDY: Duration = Duration::from_millis(10);
@@ -261,6 +262,7 @@ impl Node {
         match action {
             RecordAction::Pong { session, mut pong } => {
                 self.spoil(&mut pong, context);
+                context.oracle.pongs(&pong);
                 context.hit(match &pong.progress {
                     None => Point::PongUnknown,
                     Some(progress) if !progress.lost.is_empty() => Point::PongLost,
@@ -289,6 +291,7 @@ impl Node {
                 session,
             } => {
                 context.hit(Point::Announced);
+                context.oracle.pongs(&pong);
                 let came = socket(session);
                 let address = self.initiator_address(&reply_to, came);
                 let to = Destination::Initiator {
@@ -312,6 +315,8 @@ impl Node {
                 response,
             } => {
                 context.hit(Point::ResponseResent);
+                let place = Place::Response(response.request.path, response.index);
+                context.oracle.leaves(response.call, Item::Answer(place));
                 let (to, sent) = (
                     Destination::Over(socket(session)),
                     Sent::Response(response.index),

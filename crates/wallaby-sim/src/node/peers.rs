@@ -10,7 +10,7 @@ use wallaby_proto::call::watch::Location;
 use wallaby_proto::connection::{Connection, ConnectionError, Event, KeepAliveSettings, Refusal};
 use wallaby_proto::datagram::{Cause, SessionId};
 use wallaby_proto::wire::{Message, Response};
-use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status};
+use wallaby_proto::{Address, CallId, Code, NodeId, Status};
 
 use super::wire::{Progress, Stream, Wire};
 use super::{Node, node_at, socket_address};
@@ -20,6 +20,7 @@ use crate::coverage::Point;
 use crate::network::{LinkId, Side, Socket};
 use crate::oracle::{self, Rule};
 use crate::plan::Reach;
+use crate::trail::Item;
 
 /// How long a dial for a request may take.
 const DIAL_SERVER: Duration = Duration::from_secs(1);
@@ -57,10 +58,37 @@ pub(super) struct Peer {
     controls: VecDeque<Parcel>,
     /// The mark up to which all has been written.
     reached: u64,
-    /// Requests that have not been written out to the end, with their marks.
-    leaving: VecDeque<(u64, CallId, RequestId)>,
+    /// Messages of requests here that are being written, with their marks.
+    leaving: Leaving,
     /// Requests that went out here, for a node that is broken so.
     sent: Vec<Parcel>,
+}
+
+/// What is being written, as the oracle knows it.
+#[derive(Debug, Default)]
+struct Leaving {
+    requests: VecDeque<(u64, CallId, Item)>,
+    answers: VecDeque<(u64, CallId, Item)>,
+}
+
+impl Leaving {
+    fn add(&mut self, mark: u64, call: CallId, item: Item) {
+        match item {
+            Item::Request(_) => self.requests.push_back((mark, call, item)),
+            Item::Answer(_) => self.answers.push_back((mark, call, item)),
+        }
+    }
+
+    /// What is written up to these marks: requests that have left, and answers that have arrived where that is known.
+    fn up_to(&mut self, left: u64, arrived: u64) -> Vec<(CallId, Item)> {
+        let mut written = Vec::new();
+        for (messages, mark) in [(&mut self.requests, left), (&mut self.answers, arrived)] {
+            while let Some((_, call, item)) = messages.pop_front_if(|front| front.0 <= mark) {
+                written.push((call, item));
+            }
+        }
+        written
+    }
 }
 
 /// A message on its way out of a node.
@@ -128,7 +156,7 @@ impl Peer {
             answers: BTreeMap::new(),
             controls: VecDeque::new(),
             reached: 0,
-            leaving: VecDeque::new(),
+            leaving: Leaving::default(),
             sent: Vec::new(),
         }
     }
@@ -596,8 +624,8 @@ impl Node {
         for (_, way) in self.routes.values_mut() {
             way.take_if(|way| *way == socket);
         }
-        for (_, call, request) in std::mem::take(&mut peer.leaving) {
-            context.oracle.left(context.queue.now(), call, request);
+        for (call, item) in peer.leaving.up_to(u64::MAX, u64::MAX) {
+            context.oracle.left(context.queue.now(), call, item);
         }
         if context.is(Broken::ResendAfterReset) {
             self.post_all(std::mem::take(&mut peer.sent), context);
@@ -781,8 +809,11 @@ impl Node {
                         released: None,
                     });
                 }
-                if let Some(request) = request {
-                    peer.leaving.push_back((mark, sending.0, request));
+                if let (call, Some(item)) = sending
+                    && (root.is_some() || released.is_some())
+                {
+                    peer.leaving.add(mark, call, item);
+                    context.oracle.leaves(call, item);
                 }
                 if let Some((sequence, request)) = root {
                     self.root_sent(sequence, (request, socket, mark));
@@ -912,10 +943,9 @@ impl Node {
         let Some(Progress { written, confirmed }) = peer.wire.progress(&self.gate) else {
             return;
         };
-        while let Some((_, call, request)) =
-            peer.leaving.pop_front_if(|(mark, ..)| *mark <= written)
-        {
-            context.oracle.left(context.queue.now(), call, request);
+        let now = context.queue.now();
+        for (call, item) in peer.leaving.up_to(written, confirmed.unwrap_or(written)) {
+            context.oracle.left(now, call, item);
         }
         let written = match confirmed {
             Some(confirmed) if context.is(Broken::UnacknowledgedExcuses) => confirmed,

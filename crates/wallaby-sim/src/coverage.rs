@@ -125,6 +125,8 @@ points! {
     LossOfRequest: "detection: a request was sent and never taken",
     LossOfAnswer: "detection: an answer was lost with its server",
     LossExcused: "detection: a sender had something left to write",
+    LossPrompt: "detection: nothing but a crash was in the way",
+    LossGone: "detection: the end of a connection told",
     LossUnknown: "detection: nothing was known of the branch that was lost",
     // Outcomes.
     OutcomeComplete: "outcome: complete",

@@ -16,10 +16,19 @@ use std::time::Duration;
 use wallaby_proto::wire::{Message, Pong};
 use wallaby_proto::{CallId, Facts, Manifest, Path, RequestId, Token};
 
-use crate::plan::{CallPlan, Fault, Plan};
+use crate::plan::{CallPlan, Fault, Plan, ROOMY};
 
 /// Times are told to the microsecond, and timers fire a little later.
 const PRECISION: Duration = Duration::from_micros(10);
+
+/// To open a connection or a session, to ask and to be answered takes less than so many times on the way.
+const TRIPS: u32 = 8;
+
+/// So long after a fault connections may still be making up for it.
+const RECOVERY: Duration = Duration::from_secs(1);
+
+/// Ping periods after which a server is missed that is known to be gone.
+const GONE: u32 = 3;
 
 /// What an initiator could know of its call's branches.
 #[derive(Debug)]
@@ -36,7 +45,10 @@ pub(crate) struct Detection {
 /// What is known of one branch.
 #[derive(Debug, Clone, Copy)]
 struct Branch {
-    news: Duration,
+    /// When a message of it last came, or it became known that it exists.
+    heard: Duration,
+    /// When a server last told something new of it.
+    told: Duration,
     /// The highest hop that was heard of; of most branches it is known first that they exist.
     top: Option<u32>,
     /// How it ended is known.
@@ -59,6 +71,8 @@ pub(crate) struct Lost {
     pub(crate) what: Loss,
     /// Since when no server can show life for its sake.
     pub(crate) since: Duration,
+    /// How many requests led to it.
+    pub(crate) depth: u32,
     /// The branch that it came of.
     pub(crate) above: Option<Path>,
 }
@@ -81,6 +95,8 @@ pub(crate) struct Verdict {
     pub(crate) lost: Lost,
     pub(crate) news: Duration,
     pub(crate) excused: Option<Duration>,
+    /// How long after these it is due.
+    pub(crate) limit: Duration,
     pub(crate) due: Duration,
 }
 
@@ -98,7 +114,8 @@ impl Detection {
     /// The initiator itself knows that there is this branch.
     pub(crate) fn mention(&mut self, path: Path, now: Duration) {
         let branch = Branch {
-            news: now,
+            heard: now,
+            told: now,
             top: None,
             ended: false,
         };
@@ -109,11 +126,14 @@ impl Detection {
         }
     }
 
-    /// A hop of a branch has shown itself, or something of it came for the first time.
-    fn news(&mut self, request: RequestId, now: Duration) {
+    /// A hop of a branch has shown itself: by a message, or as a server tells.
+    fn news(&mut self, request: RequestId, told: bool, now: Duration) {
         self.mention(request.path, now);
         if let Some(branch) = self.branches.get_mut(&request.path) {
-            branch.news = now;
+            match told {
+                true => branch.told = now,
+                false => branch.heard = now,
+            }
             // Who watches a call only then looks for where its first requests are.
             if request.hop > 0 || now > self.watched {
                 branch.top = branch.top.max(Some(request.hop));
@@ -127,7 +147,7 @@ impl Detection {
             return;
         };
         if !std::mem::replace(&mut branch.ended, true) {
-            branch.news = now;
+            branch.heard = now;
             for index in 0..facts.requests {
                 self.mention(path.child(index, self.call, self.token), now);
             }
@@ -144,7 +164,7 @@ impl Detection {
     pub(crate) fn heard(&mut self, message: &Message, now: Duration) {
         match message {
             Message::Response(response) => {
-                self.news(response.request, now);
+                self.news(response.request, false, now);
                 self.manifest(response.manifest, now);
                 if response.last {
                     let (requests, responses) = (0, response.index + 1);
@@ -156,7 +176,7 @@ impl Detection {
                 }
             }
             Message::End(end) => {
-                self.news(end.request, now);
+                self.news(end.request, false, now);
                 self.manifest(end.manifest, now);
                 self.ends(end.request.path, end.facts, now);
             }
@@ -175,7 +195,7 @@ impl Detection {
         let Some(progress) = &pong.progress else {
             // Who passes a response on says so; who knows nothing says nothing.
             if pong.announced && self.is_latest(pong.request) {
-                self.news(pong.request, now);
+                self.news(pong.request, false, now);
             }
             return;
         };
@@ -185,7 +205,7 @@ impl Detection {
             excuse.came = Some(now);
         }
         if self.is_latest(pong.request) {
-            self.news(pong.request, now);
+            self.news(pong.request, true, now);
         }
         if progress.continuation.is_some() {
             self.is_at(RequestId { path, hop: hop + 1 }, now);
@@ -204,7 +224,7 @@ impl Detection {
     fn is_at(&mut self, request: RequestId, now: Duration) {
         let known = self.branches.get(&request.path);
         if known.is_none_or(|branch| branch.top < Some(request.hop)) {
-            self.news(request, now);
+            self.news(request, true, now);
         }
     }
 
@@ -221,7 +241,10 @@ impl Detection {
         if lost.what == Loss::End && branch.ended {
             return None; // a pong has told
         }
-        let news = branch.news.max(lost.since).max(self.watched);
+        let since = lost.since.max(self.watched);
+        let limit = terms.learnt(since.max(self.watched), lost.depth);
+        let told = limit.map_or(branch.told, |limit| branch.told.min(limit));
+        let news = branch.heard.max(told).max(since);
         let senders = self
             .writing
             .iter()
@@ -229,11 +252,16 @@ impl Detection {
         let excused = senders.filter_map(|(_, excuse)| excuse.came).max();
         let excused = excused.filter(|excused| *excused > news);
         let from = excused.unwrap_or(news);
-        let due = from + terms.timeout + terms.stood(from);
+        let limit = match terms.gone(&lost) {
+            Some(limit) => limit.min(terms.timeout),
+            None => terms.timeout,
+        };
+        let due = from + limit + terms.stood(from);
         Some(Verdict {
             lost,
             news,
             excused,
+            limit,
             due,
         })
     }
@@ -245,12 +273,17 @@ pub(crate) struct Terms {
     /// The ping period and the timeout, by the initiator's clock.
     pub(crate) period: Duration,
     pub(crate) timeout: Duration,
+    /// Longest time on the way, where nothing is slower than that and all that is alive can be reached.
+    pub(crate) prompt: Option<Duration>,
+    /// Whoever dies takes its connections with it, and their other ends are told.
+    ends: bool,
     /// When the initiator stood still, and for how long.
     pub(crate) stalls: Vec<(Duration, Duration)>,
 }
 
 impl Terms {
-    pub(crate) fn of(plan: &Plan, initiator: u32, call: &CallPlan) -> Self {
+    /// Those of a call that lasts until now.
+    pub(crate) fn of(plan: &Plan, initiator: u32, call: &CallPlan, now: Duration) -> Self {
         let drift = plan.nodes[initiator as usize].drift;
         let own = |time: Duration| {
             let micros = time.as_micros() as i128 * 1_000_000 / i128::from(1_000_000 + drift);
@@ -263,8 +296,22 @@ impl Terms {
         Self {
             period: own(call.ping_period),
             timeout: own(call.timeout),
+            prompt: is_prompt(plan, call, now).then(|| plan.links.longest()),
+            ends: ends_connections(plan),
             stalls: stalls.collect(),
         }
+    }
+
+    /// Until when the servers that live have told what they know of a request: the round of a ping period reaches one server
+    /// after the other, each of which may have to be dialled.
+    fn learnt(&self, since: Duration, depth: u32) -> Option<Duration> {
+        Some(since + self.period + self.prompt? * TRIPS * (depth + 1))
+    }
+
+    /// How soon a process is missed whose connections end: three ping periods.
+    fn gone(&self, lost: &Lost) -> Option<Duration> {
+        let told = self.ends && matches!(lost.what, Loss::Handler(_));
+        Some(self.period * GONE + self.prompt.filter(|_| told)? * TRIPS)
     }
 
     /// For how long the initiator did not listen that late.
@@ -275,6 +322,27 @@ impl Terms {
     }
 }
 
+/// Whether nothing but crashes has disturbed a call until now, and nothing of it can have been lost or held up on its way.
+fn is_prompt(plan: &Plan, call: &CallPlan, now: Duration) -> bool {
+    let links = &plan.links;
+    let disturbs = |fault: &Fault| match fault {
+        Fault::Crash { .. } => false,
+        Fault::Cut { at, .. } => *at <= now,
+        Fault::Stall { at, .. } | Fault::Partition { at, .. } => {
+            *at <= now && fault.end() + RECOVERY > call.at
+        }
+    };
+    let loses = links.loss + links.corruption > 0 && plan.nodes.iter().any(|node| node.udp);
+    let is_roomy = plan.nodes.iter().all(|node| node.requests >= ROOMY);
+    links.is_wide() && is_roomy && !loses && !plan.faults.iter().any(disturbs)
+}
+
+/// Whether the end of a process is the end of its connections, which their other ends learn.
+fn ends_connections(plan: &Plan) -> bool {
+    let silent = |fault: &Fault| matches!(fault, Fault::Crash { machine: true, .. });
+    !plan.nodes.iter().any(|node| node.udp) && !plan.faults.iter().any(silent)
+}
+
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -282,6 +350,7 @@ impl fmt::Display for Verdict {
             news,
             excused,
             due,
+            ..
         } = self;
         match lost.what {
             Loss::Handler(request) => write!(f, "the server of {request} died")?,

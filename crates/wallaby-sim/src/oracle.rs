@@ -155,7 +155,7 @@ impl Oracle {
         roots: &[(RequestId, u32, u32)],
         plan: &Plan,
     ) {
-        let terms = Terms::of(plan, node, &plan.calls[index]);
+        let terms = Terms::of(plan, node, &plan.calls[index], now);
         let mut record = Record {
             index,
             node,
@@ -613,7 +613,7 @@ impl Oracle {
         if record.outcome.is_some() {
             return;
         }
-        let terms = Terms::of(plan, record.node, &plan.calls[record.index]);
+        let terms = Terms::of(plan, record.node, &plan.calls[record.index], now);
         let mut late = None;
         for lost in record.trail.lost(&self.lives) {
             let Some(verdict) = record.detection.verdict(lost, &terms) else {
@@ -626,6 +626,12 @@ impl Oracle {
                     Loss::Request(_) => Point::LossOfRequest,
                     Loss::Response | Loss::End => Point::LossOfAnswer,
                 });
+                if terms.prompt.is_some() {
+                    coverage.hit(Point::LossPrompt);
+                }
+                if verdict.limit < terms.timeout {
+                    coverage.hit(Point::LossGone);
+                }
                 if verdict.excused.is_some() {
                     coverage.hit(Point::LossExcused);
                 }

@@ -493,8 +493,15 @@ impl Trail {
             path,
             what,
             since,
+            depth: self.depth(item),
             above: above.map(|request| request.path),
         }
+    }
+
+    /// How many requests led to a message.
+    fn depth(&self, item: Item) -> u32 {
+        let from = |item: &Item| Some(Item::Request(self.letters.get(item)?.from?));
+        std::iter::successors(from(&item), from).count() as u32
     }
 
     /// How many messages of failure detection never arrived that were sent while the verdict was due.

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use wallaby_proto::wire::{Message, Pong};
+use wallaby_proto::wire::{Child, Message, Pong};
 use wallaby_proto::{CallId, Facts, Manifest, Path, RequestId, Token};
 
 use crate::plan::{CallPlan, Fault, Plan, ROOMY};
@@ -51,6 +51,8 @@ struct Branch {
     told: Duration,
     /// The highest hop that was heard of; of most branches it is known first that they exist.
     top: Option<u32>,
+    /// The highest hop whose node was named.
+    named: Option<u32>,
     /// How it ended is known.
     ended: bool,
 }
@@ -117,12 +119,27 @@ impl Detection {
             heard: now,
             told: now,
             top: None,
+            named: None,
             ended: false,
         };
         let mut place = Some(path);
         while let Some(path) = place.filter(|path| *path != Path::ROOT) {
             self.branches.entry(path).or_insert(branch);
             place = path.parent();
+        }
+    }
+
+    /// A request has left this life: if it is an initial one, its node is known before anybody else tells of it.
+    pub(crate) fn left(&mut self, request: RequestId, now: Duration) {
+        let is_initial = request.path.levels_below(&Path::ROOT) == Some(1);
+        if request.hop == 0 && is_initial && now < self.watched {
+            self.named(request);
+        }
+    }
+
+    fn named(&mut self, request: RequestId) {
+        if let Some(branch) = self.branches.get_mut(&request.path) {
+            branch.named = branch.named.max(Some(request.hop));
         }
     }
 
@@ -207,12 +224,12 @@ impl Detection {
         if self.is_latest(pong.request) {
             self.news(pong.request, true, now);
         }
-        if progress.continuation.is_some() {
-            self.is_at(RequestId { path, hop: hop + 1 }, now);
+        if let Some(next) = &progress.continuation {
+            self.is_at(RequestId { path, hop: hop + 1 }, next, now);
         }
-        for (index, _) in (progress.children_from..).zip(&progress.children) {
+        for (index, child) in (progress.children_from..).zip(&progress.children) {
             let path = path.child(index, self.call, self.token);
-            self.is_at(RequestId { path, hop: 0 }, now);
+            self.is_at(RequestId { path, hop: 0 }, child, now);
         }
         self.manifest(progress.manifest, now);
         if let Some(facts) = progress.facts {
@@ -221,10 +238,13 @@ impl Detection {
     }
 
     /// Somebody tells where a request is: that is news once.
-    fn is_at(&mut self, request: RequestId, now: Duration) {
+    fn is_at(&mut self, request: RequestId, server: &Child, now: Duration) {
         let known = self.branches.get(&request.path);
         if known.is_none_or(|branch| branch.top < Some(request.hop)) {
             self.news(request, true, now);
+        }
+        if server.node.is_some() {
+            self.named(request);
         }
     }
 
@@ -252,7 +272,11 @@ impl Detection {
         let excused = senders.filter_map(|(_, excuse)| excuse.came).max();
         let excused = excused.filter(|excused| *excused > news);
         let from = excused.unwrap_or(news);
-        let limit = match terms.gone(&lost) {
+        let named = |limit: &Duration| match lost.what {
+            Loss::Handler(request) if branch.named >= Some(request.hop) => Some(*limit),
+            _ => None,
+        };
+        let limit = match terms.gone().as_ref().and_then(named) {
             Some(limit) => limit.min(terms.timeout),
             None => terms.timeout,
         };
@@ -309,9 +333,8 @@ impl Terms {
     }
 
     /// How soon a process is missed whose connections end: three ping periods.
-    fn gone(&self, lost: &Lost) -> Option<Duration> {
-        let told = self.ends && matches!(lost.what, Loss::Handler(_));
-        Some(self.period * GONE + self.prompt.filter(|_| told)? * TRIPS)
+    fn gone(&self) -> Option<Duration> {
+        Some(self.period * GONE + self.prompt.filter(|_| self.ends)? * TRIPS)
     }
 
     /// For how long the initiator did not listen that late.

@@ -227,14 +227,17 @@ impl Oracle {
     pub(crate) fn left(&mut self, now: Duration, call: CallId, item: Item) {
         if let Some(record) = self.calls.get_mut(&call) {
             record.trail.left(item, now);
+            if let Item::Request(request) = item {
+                record.detection.left(request, now);
+            }
         }
     }
 
     /// A server tells of a request.
-    pub(crate) fn pongs(&mut self, pong: &Pong) {
+    pub(crate) fn pongs(&mut self, now: Duration, pong: &Pong) {
         if let Some(record) = self.calls.get_mut(&pong.call)
             && pong.writing
-            && record.trail.is_writing(pong.request)
+            && record.trail.is_writing(pong.request, now)
         {
             record.detection.excuses(pong.request);
         }

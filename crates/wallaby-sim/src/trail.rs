@@ -188,8 +188,10 @@ impl Trail {
 
     /// Whether something that a request sent is still being written: its own requests until they have left, its answers
     /// until their sender knows that they have arrived.
-    pub(crate) fn is_writing(&self, request: RequestId) -> bool {
-        let own = |letter: &&Letter| letter.from == Some(request) && letter.left.is_none();
+    pub(crate) fn is_writing(&self, request: RequestId, now: Duration) -> bool {
+        let own = |letter: &&Letter| {
+            letter.from == Some(request) && letter.left.is_none_or(|left| left >= now)
+        };
         let mut letters = self.letters.iter().filter(|(_, letter)| own(letter));
         letters.any(|(item, letter)| match item {
             Item::Request(_) => letter.arrived.is_none(),

@@ -11,7 +11,7 @@ use wallaby_proto::call::watch::{
 };
 use wallaby_proto::connection::Hello;
 use wallaby_proto::wire::{Message, Ping, PingSettings, Pong, ReplyTo};
-use wallaby_proto::{CallId, Code, NodeId, RequestId, Status, Token};
+use wallaby_proto::{CallId, Code, NodeId, Path, RequestId, Status, Token};
 
 use super::peers::{Destination, Parcel, session, socket};
 use super::{Node, address};
@@ -262,7 +262,7 @@ impl Node {
         match action {
             RecordAction::Pong { session, mut pong } => {
                 self.spoil(&mut pong, context);
-                context.oracle.pongs(&pong);
+                context.oracle.pongs(context.queue.now(), &pong);
                 context.hit(match &pong.progress {
                     None => Point::PongUnknown,
                     Some(progress) if !progress.lost.is_empty() => Point::PongLost,
@@ -291,7 +291,7 @@ impl Node {
                 session,
             } => {
                 context.hit(Point::Announced);
-                context.oracle.pongs(&pong);
+                context.oracle.pongs(context.queue.now(), &pong);
                 let came = socket(session);
                 let address = self.initiator_address(&reply_to, came);
                 let to = Destination::Initiator {
@@ -491,7 +491,14 @@ impl Node {
 
     /// A connection has taken an initial request.
     pub(super) fn root_sent(&mut self, sequence: u64, root: (RequestId, Socket, u64)) {
+        let node = self.peers.get(&root.1).and_then(super::Peer::node);
         if let Some(call) = self.calls.get_mut(&sequence) {
+            let (id, token) = (call.initiator.call(), call.initiator.token());
+            for (place, server) in (0..).zip(&mut call.servers) {
+                if Path::ROOT.child(place, id, token) == root.0.path {
+                    server.node = node;
+                }
+            }
             call.unsent.remove(&root.0);
             call.writing.push(root);
         }

@@ -122,11 +122,7 @@ impl Detection {
             named: None,
             ended: false,
         };
-        let mut place = Some(path);
-        while let Some(path) = place.filter(|path| *path != Path::ROOT) {
-            self.branches.entry(path).or_insert(branch);
-            place = path.parent();
-        }
+        self.branches.entry(path).or_insert(branch);
     }
 
     /// A request has left this life: if it is an initial one, its node is known before anybody else tells of it.

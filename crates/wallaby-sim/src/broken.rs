@@ -50,6 +50,8 @@ pub enum Broken {
     /// What has left by a session counts as being written until its peer has acknowledged it, so that a server which died before
     /// that is excused.
     UnacknowledgedExcuses,
+    /// An initiator that finds a server gone does not tell its calls.
+    NeverGone,
 }
 
 impl Broken {

@@ -43,11 +43,11 @@ pub(crate) struct Detection {
 }
 
 /// What is known of one branch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default)]
 struct Branch {
-    /// When a message of it last came, or it became known that it exists.
+    /// When a message last brought news of it: that may have waited for credit for as long as it likes.
     heard: Duration,
-    /// When a server last told something new of it.
+    /// When a pong last did, which waits for nothing.
     told: Duration,
     /// The highest hop that was heard of; of most branches it is known first that they exist.
     top: Option<u32>,
@@ -55,6 +55,13 @@ struct Branch {
     named: Option<u32>,
     /// How it ended is known.
     ended: bool,
+}
+
+/// What brings news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Message,
+    Pong,
 }
 
 /// What a server says of output that it has.
@@ -113,16 +120,15 @@ impl Detection {
         }
     }
 
-    /// The initiator itself knows that there is this branch.
-    pub(crate) fn mention(&mut self, path: Path, now: Duration) {
-        let branch = Branch {
-            heard: now,
-            told: now,
-            top: None,
-            named: None,
-            ended: false,
-        };
-        self.branches.entry(path).or_insert(branch);
+    /// The initiator itself begins a branch.
+    pub(crate) fn begin(&mut self, path: Path, now: Duration) {
+        self.exists(path, By::Message, now);
+    }
+
+    fn exists(&mut self, path: Path, by: By, now: Duration) {
+        let mut fresh = Branch::default();
+        fresh.note(by, now);
+        self.branches.entry(path).or_insert(fresh);
     }
 
     /// A request has left this life: if it is an initial one, its node is known before anybody else tells of it.
@@ -139,37 +145,31 @@ impl Detection {
         }
     }
 
-    /// A hop of a branch has shown itself: by a message, or as a server tells.
-    fn news(&mut self, request: RequestId, told: bool, now: Duration) {
-        self.mention(request.path, now);
-        if let Some(branch) = self.branches.get_mut(&request.path) {
-            match told {
-                true => branch.told = now,
-                false => branch.heard = now,
-            }
-            // Who watches a call only then looks for where its first requests are.
-            if request.hop > 0 || now > self.watched {
-                branch.top = branch.top.max(Some(request.hop));
-            }
+    /// A hop of a branch has shown itself.
+    fn news(&mut self, request: RequestId, by: By, now: Duration) {
+        let branch = self.branches.entry(request.path).or_default();
+        branch.note(by, now);
+        // Who watches a call only then looks for where its first requests are.
+        if request.hop > 0 || now > self.watched {
+            branch.top = branch.top.max(Some(request.hop));
         }
     }
 
-    fn ends(&mut self, path: Path, facts: Facts, now: Duration) {
-        self.mention(path, now);
-        let Some(branch) = self.branches.get_mut(&path) else {
+    /// It is known how a branch ends.
+    fn ends(&mut self, path: Path, facts: Facts, by: By, now: Duration) {
+        let branch = self.branches.entry(path).or_default();
+        if std::mem::replace(&mut branch.ended, true) {
             return;
-        };
-        if !std::mem::replace(&mut branch.ended, true) {
-            branch.heard = now;
-            for index in 0..facts.requests {
-                self.mention(path.child(index, self.call, self.token), now);
-            }
+        }
+        branch.note(by, now);
+        for index in 0..facts.requests {
+            self.exists(path.child(index, self.call, self.token), by, now);
         }
     }
 
-    fn manifest(&mut self, manifest: Option<Manifest>, now: Duration) {
+    fn manifest(&mut self, manifest: Option<Manifest>, by: By, now: Duration) {
         if let Some(Manifest { owner, facts }) = manifest {
-            self.ends(owner, facts, now);
+            self.ends(owner, facts, by, now);
         }
     }
 
@@ -177,21 +177,21 @@ impl Detection {
     pub(crate) fn heard(&mut self, message: &Message, now: Duration) {
         match message {
             Message::Response(response) => {
-                self.news(response.request, false, now);
-                self.manifest(response.manifest, now);
+                self.news(response.request, By::Message, now);
+                self.manifest(response.manifest, By::Message, now);
                 if response.last {
                     let (requests, responses) = (0, response.index + 1);
                     let facts = Facts {
                         requests,
                         responses,
                     };
-                    self.ends(response.request.path, facts, now);
+                    self.ends(response.request.path, facts, By::Message, now);
                 }
             }
             Message::End(end) => {
-                self.news(end.request, false, now);
-                self.manifest(end.manifest, now);
-                self.ends(end.request.path, end.facts, now);
+                self.news(end.request, By::Message, now);
+                self.manifest(end.manifest, By::Message, now);
+                self.ends(end.request.path, end.facts, By::Message, now);
             }
             _ => {}
         }
@@ -208,7 +208,7 @@ impl Detection {
         let Some(progress) = &pong.progress else {
             // Who passes a response on says so; who knows nothing says nothing.
             if pong.announced && self.is_latest(pong.request) {
-                self.news(pong.request, false, now);
+                self.news(pong.request, By::Message, now);
             }
             return;
         };
@@ -218,7 +218,7 @@ impl Detection {
             excuse.came = Some(now);
         }
         if self.is_latest(pong.request) {
-            self.news(pong.request, true, now);
+            self.news(pong.request, By::Pong, now);
         }
         if let Some(next) = &progress.continuation {
             self.is_at(RequestId { path, hop: hop + 1 }, next, now);
@@ -227,9 +227,9 @@ impl Detection {
             let path = path.child(index, self.call, self.token);
             self.is_at(RequestId { path, hop: 0 }, child, now);
         }
-        self.manifest(progress.manifest, now);
+        self.manifest(progress.manifest, By::Pong, now);
         if let Some(facts) = progress.facts {
-            self.ends(path, facts, now);
+            self.ends(path, facts, By::Pong, now);
         }
     }
 
@@ -237,7 +237,7 @@ impl Detection {
     fn is_at(&mut self, request: RequestId, server: &Child, now: Duration) {
         let known = self.branches.get(&request.path);
         if known.is_none_or(|branch| branch.top < Some(request.hop)) {
-            self.news(request, true, now);
+            self.news(request, By::Pong, now);
         }
         if server.node.is_some() {
             self.named(request);
@@ -299,6 +299,15 @@ pub(crate) struct Terms {
     ends: bool,
     /// When the initiator stood still, and for how long.
     pub(crate) stalls: Vec<(Duration, Duration)>,
+}
+
+impl Branch {
+    fn note(&mut self, by: By, now: Duration) {
+        match by {
+            By::Message => self.heard = now,
+            By::Pong => self.told = now,
+        }
+    }
 }
 
 impl Terms {

@@ -186,7 +186,7 @@ impl Oracle {
             record
                 .trail
                 .released((None, item), call.initiator, Some(*server));
-            record.detection.mention(id.path, now);
+            record.detection.begin(id.path, now);
         }
         self.calls.insert(call, record);
     }

@@ -563,6 +563,9 @@ impl Node {
         let Some(gone) = before.filter(|before| Some(*before) != node) else {
             return;
         };
+        if context.is(Broken::NeverGone) {
+            return;
+        }
         let now = self.now();
         for call in self.calls.values_mut() {
             if let Some(watch) = &mut call.watch {
@@ -581,7 +584,10 @@ impl Node {
     ) {
         let now = self.now();
         for (id, node) in asked {
-            if Some(node) == found || self.connection_to(node).is_some() {
+            if context.is(Broken::NeverGone)
+                || Some(node) == found
+                || self.connection_to(node).is_some()
+            {
                 continue;
             }
             if let Some(call) = self.calls.get_mut(&id.sequence)

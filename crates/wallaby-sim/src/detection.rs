@@ -400,3 +400,181 @@ impl fmt::Display for Verdict {
         write!(f, "; it was to be told by {due:?}")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use wallaby_proto::wire::Progress;
+    use wallaby_proto::{Address, NodeId};
+
+    fn token() -> Token {
+        Token::new(7)
+    }
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn call() -> CallId {
+        CallId {
+            initiator: NodeId::new(1).expect("not zero"),
+            sequence: 1,
+        }
+    }
+
+    fn request(hop: u32) -> RequestId {
+        let path = Path::ROOT.child(0, call(), token());
+        RequestId { path, hop }
+    }
+
+    /// A call of one request, which is watched from 100 ms on.
+    fn begun() -> Detection {
+        let mut detection = Detection::new(call(), token(), at(100));
+        detection.begin(request(0).path, at(0));
+        detection
+    }
+
+    fn running() -> Progress {
+        Progress {
+            finished: false,
+            aborted: false,
+            base: 0,
+            count: 0,
+            children_from: 0,
+            children: vec![],
+            continuation: None,
+            facts: None,
+            manifest: None,
+            idle: Some(Duration::ZERO),
+            lost: vec![],
+        }
+    }
+
+    fn continued() -> Progress {
+        Progress {
+            finished: true,
+            continuation: Some(Child {
+                server: Address::Mem("m".into()),
+                node: NodeId::new(2),
+            }),
+            idle: None,
+            ..running()
+        }
+    }
+
+    fn pong(hop: u32, progress: Option<Progress>) -> Pong {
+        Pong {
+            call: call(),
+            relays: 0,
+            token: None,
+            request: request(hop),
+            attempt: 0,
+            announced: false,
+            writing: false,
+            evicted: false,
+            progress,
+        }
+    }
+
+    fn terms() -> Terms {
+        Terms {
+            period: at(100),
+            timeout: at(1000),
+            prompt: None,
+            ends: true,
+            stalls: vec![],
+        }
+    }
+
+    /// When the loss of this hop at this time has to be told.
+    fn due(detection: &Detection, hop: u32, since: u64, terms: &Terms) -> Option<Duration> {
+        let lost = Lost {
+            path: request(hop).path,
+            what: Loss::Handler(request(hop)),
+            since: at(since),
+            depth: hop,
+            above: None,
+        };
+        Some(detection.verdict(lost, terms)?.due)
+    }
+
+    #[test]
+    fn a_loss_is_due_a_timeout_after_the_last_news() {
+        let mut detection = begun();
+        assert_eq!(due(&detection, 0, 20, &terms()), Some(at(1100)), "watched");
+        assert_eq!(due(&detection, 0, 300, &terms()), Some(at(1300)), "lost");
+        detection.ponged(&pong(0, Some(running())), at(400));
+        assert_eq!(due(&detection, 0, 300, &terms()), Some(at(1400)));
+        detection.ponged(&pong(0, None), at(500));
+        assert_eq!(due(&detection, 0, 300, &terms()), Some(at(1400)), "unknown");
+    }
+
+    #[test]
+    fn that_a_branch_went_on_is_news_once() {
+        let mut detection = begun();
+        for time in [200, 300, 400] {
+            detection.ponged(&pong(0, Some(continued())), at(time));
+        }
+        assert_eq!(due(&detection, 1, 150, &terms()), Some(at(1200)));
+    }
+
+    #[test]
+    fn nothing_is_due_of_what_the_initiator_has_not_heard_of() {
+        let unheard = Detection::new(call(), token(), at(100));
+        assert_eq!(due(&unheard, 0, 300, &terms()), None);
+    }
+
+    #[test]
+    fn a_sender_excuses_silence_while_it_is_true_that_it_writes() {
+        let mut detection = begun();
+        detection.ponged(&pong(0, Some(continued())), at(200));
+        let mut writing = pong(0, Some(continued()));
+        writing.writing = true;
+        detection.excuses(request(0));
+        detection.ponged(&writing, at(300));
+        assert_eq!(due(&detection, 1, 150, &terms()), Some(at(1300)));
+        detection.ponged(&writing, at(400));
+        assert_eq!(due(&detection, 1, 150, &terms()), Some(at(1300)), "a lie");
+    }
+
+    #[test]
+    fn where_all_is_prompt_late_words_excuse_nothing() {
+        let prompt = Terms {
+            prompt: Some(at(1)),
+            ends: false,
+            ..terms()
+        };
+        let mut detection = begun();
+        detection.ponged(&pong(0, Some(continued())), at(5000));
+        // A period, and eight times on the way for each of two servers.
+        assert_eq!(due(&detection, 1, 150, &prompt), Some(at(1150 + 100 + 16)));
+        assert_eq!(due(&detection, 1, 150, &terms()), Some(at(6000)));
+    }
+
+    #[test]
+    fn who_is_known_to_be_gone_has_three_periods() {
+        let prompt = Terms {
+            prompt: Some(at(1)),
+            ..terms()
+        };
+        let mut detection = begun();
+        assert_eq!(
+            due(&detection, 0, 300, &prompt),
+            Some(at(1300)),
+            "not named"
+        );
+        detection.left(request(0), at(10));
+        assert_eq!(due(&detection, 0, 300, &prompt), Some(at(608)));
+        assert_eq!(due(&detection, 0, 300, &terms()), Some(at(1300)));
+    }
+
+    #[test]
+    fn an_initiator_that_stood_still_has_as_much_longer() {
+        let stalls = Terms {
+            stalls: vec![(at(50), at(100)), (at(900), at(700))],
+            ..terms()
+        };
+        assert_eq!(due(&begun(), 0, 300, &stalls), Some(at(2000)));
+    }
+}

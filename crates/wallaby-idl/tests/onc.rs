@@ -432,6 +432,7 @@ fn lints_have_nothing_to_say() {
 enum fs_error { FS_OK, FS_IO, FS_NONE };
 union flagged switch (bool b) { case TRUE: int x; default: int y; };
 union many switch (int n) { case 1: case 2: case 3: int y; default: void; };
+program P { version V { int NEW(int) = 1; int ALL(int, int, int, int, int, int) = 2; } = 1; } = 9;
 ";
     let code = Compiler::new().compile_text("a.x", text);
     let code = code.unwrap_or_else(|error| panic!("{error}"));
@@ -439,6 +440,8 @@ union many switch (int n) { case 1: case 2: case 3: int y; default: void; };
         "/// \\- one;\n/// and more\n/// 1\\. two\n/// \\+ three with a tab\n/// \\======\n",
         "#[allow(clippy::enum_variant_names)]\n#[repr(i32)]\npub enum FsError",
         "[true].contains(other)",
+        "#[allow(clippy::new_ret_no_self, clippy::wrong_self_convention)]\n            fn new(",
+        "#[allow(\n                clippy::too_many_arguments,",
         "[1_i32, 2_i32, 3_i32].contains(other)",
     ] {
         assert!(code.contains(line), "{line:?} is missing: {code}");

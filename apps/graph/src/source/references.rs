@@ -1,7 +1,7 @@
 //! Whether a data set is whole: every vertex is there once, every edge has both its ends, and threads end at posts. What a
 //! file has lost would otherwise be missing in results, and nobody would know.
 
-use crate::model::{DEEPEST_THREAD, ForumId, Insert, MessageId, PersonId, Place};
+use crate::model::{DEEPEST_THREAD, ForumId, Insert, MessageId, PersonId, Place, Timestamp};
 use anyhow::{Context, bail, ensure};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -22,6 +22,8 @@ pub struct References {
     kinds: Kinds,
     persons: HashSet<PersonId>,
     forums: HashSet<ForumId>,
+    /// Since when; the lesser id is first.
+    friends: HashMap<(PersonId, PersonId), Timestamp>,
     /// Each with how many messages are above it.
     messages: HashMap<MessageId, u32>,
     /// Comments that came before what they reply to.
@@ -35,6 +37,7 @@ impl References {
             kinds,
             persons: HashSet::new(),
             forums: HashSet::new(),
+            friends: HashMap::new(),
             messages: HashMap::new(),
             early: HashMap::new(),
         }
@@ -61,10 +64,18 @@ impl References {
                 self.person("its creator", message.creator)?;
                 self.message_at(message.id, &message.place)
             }
-            Insert::Friendship { one, other, .. } => {
+            Insert::Friendship { one, other, since } => {
                 ensure!(one != other, "{one} is no friend of {other}, but the same");
                 self.person("one of them", *one)?;
-                self.person("one of them", *other)
+                self.person("one of them", *other)?;
+                // Both may name the other, if they agree.
+                let pair = (*one.min(other), *one.max(other));
+                let known = self.friends.insert(pair, *since).unwrap_or(*since);
+                ensure!(
+                    known == *since,
+                    "{one} and {other} are friends already, since {known}"
+                );
+                Ok(())
             }
             Insert::Membership { person, forum, .. } => {
                 self.forum(*forum)?;
@@ -274,6 +285,26 @@ mod tests {
         }
         // Vertices to which no edge leads can be missing: nobody knows of them.
         assert!(lost > 20, "{lost} of {}", all.len());
+    }
+
+    #[test]
+    fn friends_agree_since_when_they_are() {
+        let (all, ..) = network();
+        let again = |late| {
+            let friends = all.iter().find_map(|insert| match insert {
+                Insert::Friendship { one, other, since } => Some((*one, *other, *since)),
+                _ => None,
+            });
+            let (one, other, Timestamp(since)) = friends.unwrap();
+            let again = Insert::Friendship {
+                one: other,
+                other: one,
+                since: Timestamp(since + late),
+            };
+            look(all.iter().chain([&again]))
+        };
+        again(0).unwrap();
+        again(1).unwrap_err();
     }
 
     #[test]

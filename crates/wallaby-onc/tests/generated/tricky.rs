@@ -501,6 +501,7 @@ pub mod service_ {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
+            #[allow(clippy::new_ret_no_self, clippy::wrong_self_convention)]
             pub async fn into_(&self, argument: &Thing_) -> Result<(), CallError> {
                 let procedure = Procedure {
                     program: PROGRAM,
@@ -565,6 +566,7 @@ pub mod service_ {
             ) -> impl Future<Output = Result<S_, Refusal>> + Send;
 
             /// `into_`, procedure 3.
+            #[allow(clippy::new_ret_no_self, clippy::wrong_self_convention)]
             fn into_(
                 &self,
                 caller: &Caller,

@@ -47,6 +47,11 @@ pub enum Broken {
     NoKeepAlive,
     /// A request goes into a session though its peer has shown no life for long.
     NoQuestion,
+    /// What has left by a session counts as being written until its peer has acknowledged it, so that a server which died before
+    /// that is excused.
+    UnacknowledgedExcuses,
+    /// An initiator that finds a server gone does not tell its calls.
+    NeverGone,
 }
 
 impl Broken {

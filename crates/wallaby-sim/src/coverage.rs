@@ -120,6 +120,14 @@ points! {
     StopOver: "records: stopped, the call is over",
     DelegationFrozen: "records: a delegation refused after an abort",
     RequestDuplicate: "records: a duplicate dropped",
+    // What was lost when a call failed, and told in time.
+    LossOfHandler: "detection: a handler was lost with its server",
+    LossOfRequest: "detection: a request was sent and never taken",
+    LossOfAnswer: "detection: an answer was lost with its server",
+    LossExcused: "detection: a sender had something left to write",
+    LossPrompt: "detection: nothing but a crash was in the way",
+    LossGone: "detection: the end of a connection told",
+    LossUnknown: "detection: nothing was known of the branch that was lost",
     // Outcomes.
     OutcomeComplete: "outcome: complete",
     OutcomeStatuses: "outcome: complete, with statuses",

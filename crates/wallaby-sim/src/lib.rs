@@ -9,6 +9,7 @@ mod campaign;
 pub mod cluster;
 mod context;
 mod coverage;
+mod detection;
 mod network;
 mod node;
 mod oracle;

@@ -10,8 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::call::watch::Failure;
 use wallaby_proto::wire::{Message, Pong, Response};
-use wallaby_proto::{CallId, NodeId, Path, RequestId};
+use wallaby_proto::{CallId, NodeId, Path, RequestId, Token};
 
+use crate::coverage::{Coverage, Point};
+use crate::detection::{Detection, Loss, Terms};
 use crate::plan::{Plan, ROOMY};
 use crate::rerun::Reruns;
 use crate::trail::{Flight, Item, Lives, Trail};
@@ -68,6 +70,8 @@ pub enum Rule {
     FalseFailure,
     /// What a failure says of the call is not true.
     WrongFailure,
+    /// A failure was told later than the call's ping period and timeout promise.
+    LateFailure,
     /// A status was lost: refused or failed work looks like ordinary ends.
     LostStatus,
     /// Something is left in a table when it should be empty.
@@ -116,6 +120,8 @@ struct Record {
     payloads: BTreeMap<Place, Bytes>,
     /// Where its messages and handlers are.
     trail: Trail,
+    /// What its initiator could know of them.
+    detection: Detection,
 }
 
 /// Sees everything.
@@ -143,10 +149,13 @@ impl Oracle {
     /// A call begins; `roots` are its initial requests.
     pub(crate) fn begin(
         &mut self,
-        call: CallId,
+        now: Duration,
+        (call, token): (CallId, Token),
         (index, node): (usize, u32),
         roots: &[(RequestId, u32, u32)],
+        plan: &Plan,
     ) {
+        let terms = Terms::of(plan, node, &plan.calls[index], now);
         let mut record = Record {
             index,
             node,
@@ -162,6 +171,7 @@ impl Oracle {
             ponged: false,
             payloads: BTreeMap::new(),
             trail: Trail::default(),
+            detection: Detection::new(call, token, now + terms.period),
         };
         let mut rest = Share::ALL;
         for (place, (id, task, server)) in roots.iter().enumerate() {
@@ -173,7 +183,10 @@ impl Oracle {
             record.requests.insert(*id, share);
             record.released.insert(*id, *task);
             let item = Item::Request(*id);
-            record.trail.released(item, call.initiator, Some(*server));
+            record
+                .trail
+                .released((None, item), call.initiator, Some(*server));
+            record.detection.begin(id.path, now);
         }
         self.calls.insert(call, record);
     }
@@ -200,6 +213,33 @@ impl Oracle {
                 Some(item) => record.trail.sent(item, flight.0),
                 None => record.trail.control_sent(flight, now),
             }
+        }
+    }
+
+    /// A message is in its sender's output, for the first time or again.
+    pub(crate) fn leaves(&mut self, call: CallId, item: Item) {
+        if let Some(record) = self.calls.get_mut(&call) {
+            record.trail.leaves(item);
+        }
+    }
+
+    /// A message has been written out as far as its sender is concerned.
+    pub(crate) fn left(&mut self, now: Duration, call: CallId, item: Item) {
+        if let Some(record) = self.calls.get_mut(&call) {
+            record.trail.left(item, now);
+            if let Item::Request(request) = item {
+                record.detection.left(request, now);
+            }
+        }
+    }
+
+    /// A server tells of a request.
+    pub(crate) fn pongs(&mut self, now: Duration, pong: &Pong) {
+        if let Some(record) = self.calls.get_mut(&pong.call)
+            && pong.writing
+            && record.trail.is_writing(pong.request, now)
+        {
+            record.detection.excuses(pong.request);
         }
     }
 
@@ -338,12 +378,13 @@ impl Oracle {
             Sent::Request(id, task, server) => {
                 record
                     .trail
-                    .released(Item::Request(id), message.by, Some(server));
+                    .released((Some(from), Item::Request(id)), message.by, Some(server));
                 record.requests.insert(id, share);
                 record.released.insert(id, task).is_none()
             }
             Sent::Answer(place, status) => {
-                record.trail.released(Item::Answer(place), message.by, None);
+                let item = (Some(from), Item::Answer(place));
+                record.trail.released(item, message.by, None);
                 record.statuses += u64::from(status);
                 record.answers.insert(place, share).is_none()
             }
@@ -408,7 +449,11 @@ impl Oracle {
             record.trail.told(now);
         }
         record.trail.arrived(Item::Answer(place), now);
-        if record.arrived.insert(place) && !record.sum.add(share) {
+        let new = record.arrived.insert(place);
+        if new {
+            record.detection.heard(message, now);
+        }
+        if new && !record.sum.add(share) {
             self.violate(
                 now,
                 Rule::TwiceNumbered,
@@ -423,6 +468,7 @@ impl Oracle {
             return;
         };
         record.ponged = true;
+        record.detection.ponged(pong, now);
         if pong.progress.is_some() {
             record.trail.told(now);
         }
@@ -556,8 +602,68 @@ impl Oracle {
         }
     }
 
+    /// A call that is not complete ends: what was lost of it must not have been due to be told before.
+    pub(crate) fn judge_detection(
+        &mut self,
+        now: Duration,
+        call: CallId,
+        (plan, coverage): (&Plan, &mut Coverage),
+        failed: bool,
+    ) {
+        let Some(record) = self.calls.get(&call) else {
+            return;
+        };
+        if record.outcome.is_some() {
+            return;
+        }
+        let terms = Terms::of(plan, record.node, &plan.calls[record.index], now);
+        let mut late = None;
+        for lost in record.trail.lost(&self.lives) {
+            let Some(verdict) = record.detection.verdict(lost, &terms) else {
+                coverage.hit(Point::LossUnknown);
+                continue;
+            };
+            if failed {
+                coverage.hit(match lost.what {
+                    Loss::Handler(_) => Point::LossOfHandler,
+                    Loss::Request(_) => Point::LossOfRequest,
+                    Loss::Response | Loss::End => Point::LossOfAnswer,
+                });
+                if terms.prompt.is_some() {
+                    coverage.hit(Point::LossPrompt);
+                }
+                if verdict.limit < terms.timeout {
+                    coverage.hit(Point::LossGone);
+                }
+                if verdict.excused.is_some() {
+                    coverage.hit(Point::LossExcused);
+                }
+            }
+            if now > verdict.due {
+                late.get_or_insert(verdict);
+            }
+        }
+        if let Some(verdict) = late {
+            let index = record.index;
+            self.violate(
+                now,
+                Rule::LateFailure,
+                format!("{call}, the plan's c{index}: {verdict}"),
+            );
+        }
+    }
+
     /// A node's life is over, and so are its calls; whether there were any.
-    pub(crate) fn life_ended(&mut self, now: Duration, initiator: NodeId) -> bool {
+    pub(crate) fn life_ended(
+        &mut self,
+        now: Duration,
+        initiator: NodeId,
+        (plan, coverage): (&Plan, &mut Coverage),
+    ) -> bool {
+        let own = self.calls.keys().filter(|call| call.initiator == initiator);
+        for call in own.copied().collect::<Vec<_>>() {
+            self.judge_detection(now, call, (plan, coverage), false);
+        }
         self.lives.ended(initiator, now);
         let mut any = self.reruns.initiator_gone(initiator);
         for (_, record) in self

@@ -150,6 +150,12 @@ pub struct LinkPlan {
 /// Room for all requests that a world has.
 pub(crate) const ROOMY: usize = 10_000;
 
+/// Bytes a second that hold nothing up.
+const WIDE: u64 = 1 << 30;
+
+/// A buffer that few worlds fill.
+const ROOMY_BUFFER: usize = 1 << 20;
+
 /// No handler waits for longer between two acts, but those that are stuck.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
@@ -176,6 +182,10 @@ impl Plan {
         if random.one_in(8) {
             plan.add_scene(&mut random);
         }
+        let mut random = next(6);
+        if random.one_in(16) {
+            plan.add_crash(&mut random);
+        }
         plan
     }
 
@@ -196,8 +206,8 @@ impl Plan {
         plan
     }
 
-    /// Calls and faults that meet in a way that chance alone rarely brings about.
-    fn add_scene(&mut self, random: &mut Random) {
+    /// Three servers, if there are so many.
+    fn three(&self, random: &mut Random) -> Option<[u32; 3]> {
         let servers = self
             .nodes
             .iter()
@@ -205,9 +215,49 @@ impl Plan {
             .count() as u64;
         let [home, near, far] =
             [0, 1, 2].map(|turn| ((random.below(servers) + turn) % servers) as u32);
-        if servers < 3 || home == near || near == far || far == home {
+        let apart = servers >= 3 && home != near && near != far && far != home;
+        apart.then_some([home, near, far])
+    }
+
+    /// A server dies while it works at a call and nothing else goes wrong: then it is known exactly when that has to be told.
+    fn add_crash(&mut self, random: &mut Random) {
+        let Some([home, near, far]) = self.three(random) else {
             return;
+        };
+        self.links = self.links.quick();
+        for node in &mut self.nodes {
+            node.requests = ROOMY;
         }
+        let begin = self.end() + 500 * MS;
+        let work = Hop::waiting(far, LONGEST_WAIT);
+        self.calls.push(CallPlan {
+            initiator: home,
+            at: begin,
+            roots: vec![match random.one_in(3) {
+                true => work,
+                false => Hop::sending_on(near, work),
+            }],
+            deadline: Duration::from_secs(30),
+            ping_period: 50 * MS,
+            timeout: 250 * MS * random.between(1, 2) as u32,
+            stall: None,
+            retries: 0,
+            appetite: Duration::ZERO,
+            abort: None,
+        });
+        self.faults = vec![Fault::Crash {
+            node: far,
+            at: begin + Duration::from_micros(random.below(300_000)),
+            restart: random.one_in(2).then(|| random.millis(0, 1000)),
+            machine: random.one_in(2),
+        }];
+    }
+
+    /// Calls and faults that meet in a way that chance alone rarely brings about.
+    fn add_scene(&mut self, random: &mut Random) {
+        let Some([home, near, far]) = self.three(random) else {
+            return;
+        };
         let begin = self.end() + 500 * MS;
         let call = |after: u64, root: Hop| CallPlan {
             initiator: home,
@@ -309,6 +359,35 @@ fn random_fork(random: &mut Random, purpose: u64) -> Random {
 }
 
 impl LinkPlan {
+    /// The same links while hardly anything delays what they carry.
+    fn quick(self) -> Self {
+        Self {
+            latency: self.latency.min(MS),
+            jitter: self.jitter.min(MS),
+            spikes: 0,
+            loss: 0,
+            corruption: 0,
+            bandwidth: WIDE,
+            buffer: ROOMY_BUFFER,
+            ..self
+        }
+    }
+
+    /// Longest time on the way, where nothing has to wait.
+    pub(crate) fn longest(&self) -> Duration {
+        let spike = if self.spikes > 0 {
+            self.spike
+        } else {
+            Duration::ZERO
+        };
+        self.latency + self.jitter + spike + MS
+    }
+
+    /// Whether next to nothing has to wait for what goes before it.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.bandwidth >= WIDE && self.buffer >= ROOMY_BUFFER
+    }
+
     fn random(random: &mut Random) -> Self {
         let fast = random.one_in(3);
         let lossy = random.one_in(2);
@@ -355,12 +434,12 @@ impl LinkPlan {
             bandwidth: if random.one_in(3) {
                 random.between(1 << 20, 16 << 20)
             } else {
-                1 << 30
+                WIDE
             },
             buffer: if random.one_in(3) {
                 random.between(4 << 10, 64 << 10) as usize
             } else {
-                1 << 20
+                ROOMY_BUFFER
             },
         }
     }

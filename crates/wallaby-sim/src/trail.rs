@@ -9,6 +9,7 @@ use std::time::Duration;
 use wallaby_proto::call::watch::{Failure, FailureKind};
 use wallaby_proto::{NodeId, Path, RequestId};
 
+use crate::detection::{Loss, Lost};
 use crate::oracle::Place;
 use crate::plan::{CallPlan, Fault, NodePlan, Plan, ROOMY, Reach};
 
@@ -49,8 +50,12 @@ impl Lives {
     }
 
     fn had_ended(&self, life: NodeId, at: Duration) -> bool {
-        let end = self.0.get(&life).and_then(|life| life.ended);
-        end.is_some_and(|end| end <= at)
+        self.end_of(life).is_some_and(|end| end <= at)
+    }
+
+    /// When a life ended, if it has.
+    fn end_of(&self, life: NodeId) -> Option<Duration> {
+        self.0.get(&life)?.ended
     }
 
     pub(crate) fn node(&self, life: NodeId) -> Option<u32> {
@@ -93,8 +98,12 @@ struct Letter {
     at: Custody,
     /// The node of the server that a request is for.
     to: Option<u32>,
+    /// The request that released it; none for an initial one.
+    from: Option<RequestId>,
     /// It has left the node that released it.
     sent: bool,
+    /// When it had been written out, or its connection ended before; an answer over a session, when it was acknowledged.
+    left: Option<Duration>,
     /// When it came to its receiver, or something else took its place.
     arrived: Option<Duration>,
 }
@@ -139,11 +148,18 @@ struct Failed {
 
 impl Trail {
     /// A life released a message.
-    pub(crate) fn released(&mut self, item: Item, by: NodeId, to: Option<u32>) {
+    pub(crate) fn released(
+        &mut self,
+        (from, item): (Option<RequestId>, Item),
+        by: NodeId,
+        to: Option<u32>,
+    ) {
         let letter = Letter {
             at: Custody::Node(by),
             to,
+            from,
             sent: false,
+            left: None,
             arrived: None,
         };
         self.letters.insert(item, letter);
@@ -154,6 +170,34 @@ impl Trail {
         if let Some(letter) = self.letters.get_mut(&item) {
             (letter.at, letter.sent) = (Custody::Wire(by), true);
         }
+    }
+
+    /// A message is in its sender's output, from now on or once more.
+    pub(crate) fn leaves(&mut self, item: Item) {
+        if let Some(letter) = self.letters.get_mut(&item) {
+            letter.left = None;
+        }
+    }
+
+    /// Its sender need not write it any more.
+    pub(crate) fn left(&mut self, item: Item, now: Duration) {
+        if let Some(letter) = self.letters.get_mut(&item) {
+            letter.left.get_or_insert(now);
+        }
+    }
+
+    /// Whether something that a request sent is still being written: its own requests until they have left, its answers
+    /// until their sender knows that they have arrived.
+    pub(crate) fn is_writing(&self, request: RequestId, now: Duration) -> bool {
+        let own = |letter: &&Letter| {
+            letter.from == Some(request) && letter.left.is_none_or(|left| left >= now)
+        };
+        let mut letters = self.letters.iter().filter(|(_, letter)| own(letter));
+        letters.any(|(item, letter)| match item {
+            // A small one that has arrived may have overtaken what the connection still writes.
+            Item::Request(_) => letter.sent || letter.arrived.is_none(),
+            Item::Answer(_) => true,
+        })
     }
 
     /// Something came to a node that passes it on.
@@ -414,6 +458,53 @@ impl Trail {
             Item::Request(id) if are_related(&id.path, &path) => letter.to,
             _ => None,
         })
+    }
+
+    /// What nobody can tell the initiator of any more: handlers whose lives have ended, requests that have left their senders
+    /// and were never taken, answers that were lost with whoever had them.
+    pub(crate) fn lost<'a>(&'a self, lives: &'a Lives) -> impl Iterator<Item = Lost> + 'a {
+        let handlers = self.runs.iter().filter(|(_, run)| !run.ended);
+        let handlers = handlers.filter_map(|(id, run)| {
+            Some(self.lose(Item::Request(*id), true, lives.end_of(run.life)?))
+        });
+        let letters = self.letters.iter();
+        let letters = letters.filter(|(_, letter)| letter.arrived.is_none());
+        let letters = letters.filter_map(|(item, letter)| {
+            let died = match letter.at {
+                Custody::Node(life) | Custody::Wire(life) => lives.end_of(life),
+                Custody::Nowhere => None,
+            };
+            let since = match item {
+                Item::Request(_) => letter.left.or(died),
+                Item::Answer(_) => died,
+            };
+            Some(self.lose(*item, false, since?))
+        });
+        handlers.chain(letters)
+    }
+
+    fn lose(&self, item: Item, taken: bool, since: Duration) -> Lost {
+        let (path, what) = match item {
+            Item::Request(id) if taken => (id.path, Loss::Handler(id)),
+            Item::Request(id) => (id.path, Loss::Request(id)),
+            Item::Answer(Place::Response(path, _)) => (path, Loss::Response),
+            Item::Answer(Place::End(path)) => (path, Loss::End),
+        };
+        let first = Item::Request(RequestId { path, hop: 0 });
+        let above = self.letters.get(&first).and_then(|letter| letter.from);
+        Lost {
+            path,
+            what,
+            since,
+            depth: self.depth(item),
+            above: above.map(|request| request.path),
+        }
+    }
+
+    /// How many requests led to a message.
+    fn depth(&self, item: Item) -> u32 {
+        let from = |item: &Item| Some(Item::Request(self.letters.get(item)?.from?));
+        std::iter::successors(from(&item), from).count() as u32
     }
 
     /// How many messages of failure detection never arrived that were sent while the verdict was due.

@@ -339,7 +339,9 @@ impl<'a> World<'a> {
         } else {
             Point::FaultProcessCrash
         });
-        if context.oracle.life_ended(context.queue.now(), gone.id()) {
+        let now = context.queue.now();
+        let judged = (context.plan, &mut context.coverage);
+        if context.oracle.life_ended(now, gone.id(), judged) {
             context.hit(Point::OutcomeInitiatorGone);
         }
         place.stalled = None;

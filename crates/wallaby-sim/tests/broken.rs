@@ -8,6 +8,7 @@
 //! | a call that neither completes nor fails | `NoWatch` |
 //! | a terminal status that changes | `OutcomeChanges` |
 //! | a failure without a cause, or one that says what is not true | `UnknownFails`, `TimersFirst`, `PongListsHeld`, `GcFromArrival`, `Watermark`, `NoQuestion`; `NothingSent` |
+//! | a failure that is told too late | `UnacknowledgedExcuses`, `NeverGone` |
 //! | a status lost | `LostStatus` |
 //! | memory that grows | `NeverForgets`, `NoKeepAlive` |
 //! | something starts after an abort | `NoTombstone` |
@@ -138,6 +139,17 @@ fn timers_before_input() {
 #[test]
 fn requests_into_a_session_that_its_peer_has_given_up() {
     check(Broken::NoQuestion, &[Rule::FalseFailure]);
+}
+
+/// A server that died before it acknowledged a delegation was missed only when the session ended, after ten seconds.
+#[test]
+fn silence_that_is_excused_until_an_acknowledgement_comes() {
+    check(Broken::UnacknowledgedExcuses, &[Rule::LateFailure]);
+}
+
+#[test]
+fn calls_that_are_not_told_who_is_gone() {
+    check(Broken::NeverGone, &[Rule::LateFailure]);
 }
 
 /// Rare: of twenty-five thousand worlds one needs it. If plans are made otherwise, `--seeds 100000 --broken no-keep-alive` finds

@@ -138,8 +138,6 @@ struct State {
     /// What the application took of answers, by connection, since it was last credited.
     #[expect(clippy::box_collection, reason = "small while there is none")]
     taken: Option<Box<Vec<Taken>>>,
-    /// Bytes of answers that came from this endpoint itself and wait for the application.
-    own: u64,
     watched: Option<Box<Watched>>,
     rare: Option<Box<Rare>>,
     /// Nothing of the call runs any more, as far as known.
@@ -193,7 +191,6 @@ impl CallShared {
                 told: false,
                 roots: Roots::default(),
                 taken: None,
-                own: 0,
                 watched: None,
                 rare,
                 settled: false,
@@ -322,7 +319,7 @@ impl CallShared {
                 }
                 let first_failed = response.status && self.options.fail_fast;
                 if peer.is_none() {
-                    state.own += response.payload.len() as u64 + ANSWER_COST;
+                    *state.own() += response.payload.len() as u64 + ANSWER_COST;
                 }
                 state.answers.push(Box::new(RawAnswer {
                     request: response.request,
@@ -623,7 +620,7 @@ impl CallShared {
     /// Whether the application takes more answers that come from this endpoint itself.
     pub(crate) fn takes_own(&self) -> bool {
         let state = self.lock();
-        state.ended.is_some() || state.own < self.endpoint.config.limits.call
+        state.ended.is_some() || state.has_own_below(self.endpoint.config.limits.call)
     }
 
     async fn send_in_time(
@@ -705,7 +702,7 @@ impl CallShared {
         if let Some(answer) = state.next_answer() {
             let credit = state.take(&answer, self.endpoint.config.limits.call / 4);
             if answer.peer.is_none() {
-                state.own -= answer.payload.len() as u64 + ANSWER_COST;
+                *state.own() -= answer.payload.len() as u64 + ANSWER_COST;
                 self.tell();
             }
             drop(state);

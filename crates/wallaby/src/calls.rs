@@ -236,7 +236,9 @@ impl Calls {
             .old
             .range(sequence..)
             .map(|(sequence, call)| (*sequence, call));
-        let young = (self.first..).zip(&self.young).skip(skipped);
+        // Not `skip`, which would take a step for each call that it leaves out.
+        let skipped = skipped.min(self.young.len());
+        let young = (self.first + skipped as u64..).zip(self.young.range(skipped..));
         old.chain(young.filter_map(|(sequence, call)| Some((sequence, call.as_ref()?))))
     }
 

@@ -4,18 +4,20 @@
 mod common;
 
 use std::iter::zip;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use common::raw::{self, Raw, hello, request, response};
 use common::{Net, all, at, client, failure, heap, patience, service, status, until, work};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 use wallaby::{
     Address, CallError, CallId, Code, ConnectError, Endpoint, Failure, Limits, Many, NodeId, One,
     Outcome, Request, RequestId,
 };
 use wallaby_proto::Token;
-use wallaby_proto::connection::{Event, VERSION};
+use wallaby_proto::connection::{Event, Hello, VERSION};
+use wallaby_proto::datagram::{Gate, Settings};
 use wallaby_proto::wire::{MAX_RELAYS, Message, Ping, Pong, ReplyTo, TraceReport};
 
 async fn echo(net: &Net) -> Endpoint {
@@ -885,4 +887,64 @@ fn last_words_are_heard() {
         drop(other);
     }));
     std::fs::remove_file(path).expect("it is ours");
+}
+
+/// Dials from this socket over UDP, until the server has introduced itself.
+async fn greet(socket: &UdpSocket, server: &Address, hello: Hello) {
+    let Address::Udp(server) = *server else {
+        panic!("{server} is no address of datagrams")
+    };
+    let begun = Instant::now();
+    let mut gate = Gate::new(Arc::new(hello), [7; 16], Settings::default());
+    gate.dial(Duration::ZERO, server, None).expect("room");
+    let (mut written, mut buffer) = (Vec::new(), vec![0; 65_536]);
+    loop {
+        while let Some(transmit) = gate.poll_transmit(begun.elapsed(), &mut written) {
+            let datagram = std::mem::take(&mut written);
+            assert_eq!(datagram.len(), transmit.len);
+            let sent = socket.send_to(&datagram, transmit.to).await;
+            sent.expect("it is sent");
+        }
+        let mut events = std::iter::from_fn(|| gate.poll_event());
+        if events.any(|event| matches!(event, (_, Ok(Event::Opened(_))))) {
+            return;
+        }
+        let (len, from) = socket.recv_from(&mut buffer).await.expect("an answer");
+        let datagram = Bytes::copy_from_slice(&buffer[..len]);
+        gate.handle_datagram(begun.elapsed(), from, datagram);
+    }
+}
+
+#[tokio::test]
+async fn who_dials_with_the_life_of_another_ends_none_of_its_connections() {
+    patience(async {
+        let net = Net::udp();
+        let (victim, server) = (echo(&net).await, Endpoint::builder());
+        let server = net.bind(server).await;
+        let work = work::at(&server, at(&victim));
+        work.one("before".into()).await.expect("an answer");
+
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
+        let here = Address::Udp(socket.local_addr().expect("it is bound"));
+        for (number, node) in [victim.node(), NodeId::new(7).expect("not zero")]
+            .into_iter()
+            .enumerate()
+        {
+            let stranger = Hello {
+                node,
+                address: Some(here.clone()),
+                ..hello(7)
+            };
+            greet(&socket, &at(&server), stranger).await;
+            let opened = 2 + number as u64; // the first is the victim's
+            until(|| server.metrics().connections_opened == opened).await;
+        }
+        work.one("after".into()).await.expect("an answer");
+        let metrics = server.metrics();
+        assert_eq!(
+            metrics.connections_opened, 3,
+            "the victim was dialled again"
+        );
+    })
+    .await;
 }

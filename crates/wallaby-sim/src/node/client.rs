@@ -136,7 +136,14 @@ impl Node {
         if plan.retries > 0 {
             context.oracle.reruns.begin(call, plan);
         } else {
-            context.oracle.begin(call, (index, self.index), &roots);
+            let now = context.queue.now();
+            context.oracle.begin(
+                now,
+                (call, token),
+                (index, self.index),
+                &roots,
+                context.plan,
+            );
         }
         let call_state = Call {
             index,
@@ -452,7 +459,13 @@ impl Node {
         });
         let id = call.initiator.call();
         note!(context, self.index, "{id} ended: {outcome:?}");
-        context.oracle.ended(context.queue.now(), id, outcome);
+        let now = context.queue.now();
+        if !matches!(outcome, Outcome::Complete { .. }) {
+            let judged = (context.plan, &mut context.coverage);
+            let failed = outcome == Outcome::Failed;
+            context.oracle.judge_detection(now, id, judged, failed);
+        }
+        context.oracle.ended(now, id, outcome);
         context
             .oracle
             .reruns

@@ -11,7 +11,7 @@ use wallaby_proto::call::watch::{
 };
 use wallaby_proto::connection::Hello;
 use wallaby_proto::wire::{Message, Ping, PingSettings, Pong, ReplyTo};
-use wallaby_proto::{CallId, Code, NodeId, RequestId, Status, Token};
+use wallaby_proto::{CallId, Code, NodeId, Path, RequestId, Status, Token};
 
 use super::peers::{Destination, Parcel, session, socket};
 use super::{Node, address};
@@ -19,9 +19,10 @@ use crate::broken::Broken;
 use crate::context::{Context, note};
 use crate::coverage::Point;
 use crate::network::Socket;
-use crate::oracle::{Outcome, Rule};
+use crate::oracle::{Outcome, Place, Rule};
 use crate::plan::Plan;
 use crate::queue::{Event, Timer};
+use crate::trail::Item;
 
 /// By how much some handlers stop late.
 const TARDY: Duration = Duration::from_millis(10);
@@ -130,16 +131,16 @@ impl Node {
         }
         let sockets: Vec<Socket> = self.sessions.values().copied().collect();
         for socket in sockets {
-            self.note_written(socket);
+            self.note_written(socket, context);
             self.pump(socket, context);
         }
     }
 
     /// Tells the records what has left by sessions.
-    fn note_left(&mut self) {
+    fn note_left(&mut self, context: &mut Context<'_>) {
         let sockets: Vec<Socket> = self.sessions.values().copied().collect();
         for socket in sockets {
-            self.note_written(socket);
+            self.note_written(socket, context);
         }
     }
 
@@ -161,7 +162,7 @@ impl Node {
             }
         }
         if left {
-            self.note_left();
+            self.note_left(context);
         }
     }
 
@@ -261,6 +262,7 @@ impl Node {
         match action {
             RecordAction::Pong { session, mut pong } => {
                 self.spoil(&mut pong, context);
+                context.oracle.pongs(context.queue.now(), &pong);
                 context.hit(match &pong.progress {
                     None => Point::PongUnknown,
                     Some(progress) if !progress.lost.is_empty() => Point::PongLost,
@@ -289,6 +291,7 @@ impl Node {
                 session,
             } => {
                 context.hit(Point::Announced);
+                context.oracle.pongs(context.queue.now(), &pong);
                 let came = socket(session);
                 let address = self.initiator_address(&reply_to, came);
                 let to = Destination::Initiator {
@@ -312,6 +315,8 @@ impl Node {
                 response,
             } => {
                 context.hit(Point::ResponseResent);
+                let place = Place::Response(response.request.path, response.index);
+                context.oracle.leaves(response.call, Item::Answer(place));
                 let (to, sent) = (
                     Destination::Over(socket(session)),
                     Sent::Response(response.index),
@@ -486,7 +491,14 @@ impl Node {
 
     /// A connection has taken an initial request.
     pub(super) fn root_sent(&mut self, sequence: u64, root: (RequestId, Socket, u64)) {
+        let node = self.peers.get(&root.1).and_then(super::Peer::node);
         if let Some(call) = self.calls.get_mut(&sequence) {
+            let (id, token) = (call.initiator.call(), call.initiator.token());
+            for (place, server) in (0..).zip(&mut call.servers) {
+                if Path::ROOT.child(place, id, token) == root.0.path {
+                    server.node = node;
+                }
+            }
             call.unsent.remove(&root.0);
             call.writing.push(root);
         }
@@ -551,6 +563,9 @@ impl Node {
         let Some(gone) = before.filter(|before| Some(*before) != node) else {
             return;
         };
+        if context.is(Broken::NeverGone) {
+            return;
+        }
         let now = self.now();
         for call in self.calls.values_mut() {
             if let Some(watch) = &mut call.watch {
@@ -569,7 +584,10 @@ impl Node {
     ) {
         let now = self.now();
         for (id, node) in asked {
-            if Some(node) == found || self.connection_to(node).is_some() {
+            if context.is(Broken::NeverGone)
+                || Some(node) == found
+                || self.connection_to(node).is_some()
+            {
                 continue;
             }
             if let Some(call) = self.calls.get_mut(&id.sequence)

@@ -20,6 +20,7 @@ use crate::coverage::Point;
 use crate::network::{LinkId, Side, Socket};
 use crate::oracle::{self, Rule};
 use crate::plan::Reach;
+use crate::trail::Item;
 
 /// How long a dial for a request may take.
 const DIAL_SERVER: Duration = Duration::from_secs(1);
@@ -57,8 +58,37 @@ pub(super) struct Peer {
     controls: VecDeque<Parcel>,
     /// The mark up to which all has been written.
     reached: u64,
+    /// Messages of requests here that are being written, with their marks.
+    leaving: Leaving,
     /// Requests that went out here, for a node that is broken so.
     sent: Vec<Parcel>,
+}
+
+/// What is being written, as the oracle knows it.
+#[derive(Debug, Default)]
+struct Leaving {
+    requests: VecDeque<(u64, CallId, Item)>,
+    answers: VecDeque<(u64, CallId, Item)>,
+}
+
+impl Leaving {
+    fn add(&mut self, mark: u64, call: CallId, item: Item) {
+        match item {
+            Item::Request(_) => self.requests.push_back((mark, call, item)),
+            Item::Answer(_) => self.answers.push_back((mark, call, item)),
+        }
+    }
+
+    /// What is written up to these marks: requests that have left, and answers that have arrived where that is known.
+    fn up_to(&mut self, left: u64, arrived: u64) -> Vec<(CallId, Item)> {
+        let mut written = Vec::new();
+        for (messages, mark) in [(&mut self.requests, left), (&mut self.answers, arrived)] {
+            while let Some((_, call, item)) = messages.pop_front_if(|front| front.0 <= mark) {
+                written.push((call, item));
+            }
+        }
+        written
+    }
 }
 
 /// A message on its way out of a node.
@@ -126,6 +156,7 @@ impl Peer {
             answers: BTreeMap::new(),
             controls: VecDeque::new(),
             reached: 0,
+            leaving: Leaving::default(),
             sent: Vec::new(),
         }
     }
@@ -593,6 +624,9 @@ impl Node {
         for (_, way) in self.routes.values_mut() {
             way.take_if(|way| *way == socket);
         }
+        for (call, item) in peer.leaving.up_to(u64::MAX, u64::MAX) {
+            context.oracle.left(context.queue.now(), call, item);
+        }
         if context.is(Broken::ResendAfterReset) {
             self.post_all(std::mem::take(&mut peer.sent), context);
         }
@@ -775,6 +809,12 @@ impl Node {
                         released: None,
                     });
                 }
+                if let (call, Some(item)) = sending
+                    && (root.is_some() || released.is_some())
+                {
+                    peer.leaving.add(mark, call, item);
+                    context.oracle.leaves(call, item);
+                }
                 if let Some((sequence, request)) = root {
                     self.root_sent(sequence, (request, socket, mark));
                 }
@@ -888,7 +928,7 @@ impl Node {
             } = context;
             let taken = network.write(socket, output, queue, coverage);
             stream.connection.advance(taken);
-            self.note_written(socket);
+            self.note_written(socket, context);
             if taken < len {
                 return;
             }
@@ -896,12 +936,20 @@ impl Node {
     }
 
     /// Tells the records what has been written, or acknowledged.
-    pub(super) fn note_written(&mut self, socket: Socket) {
+    pub(super) fn note_written(&mut self, socket: Socket, context: &mut Context<'_>) {
         let Some(peer) = self.peers.get_mut(&socket) else {
             return;
         };
         let Some(Progress { written, confirmed }) = peer.wire.progress(&self.gate) else {
             return;
+        };
+        let now = context.queue.now();
+        for (call, item) in peer.leaving.up_to(written, confirmed.unwrap_or(written)) {
+            context.oracle.left(now, call, item);
+        }
+        let written = match confirmed {
+            Some(confirmed) if context.is(Broken::UnacknowledgedExcuses) => confirmed,
+            _ => written,
         };
         peer.reached = written;
         self.records.written(session(socket), written);

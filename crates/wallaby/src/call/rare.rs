@@ -27,6 +27,8 @@ pub(super) struct Rare {
     pub(super) line: Vec<Address>,
     /// What is lost of a call that goes on all the same.
     pub(super) losses: Vec<Loss>,
+    /// Bytes of answers that came from this endpoint itself and wait for the application.
+    own: u64,
 }
 
 impl Rare {
@@ -64,6 +66,14 @@ impl State {
 
     pub(super) fn resending_mut(&mut self) -> Option<&mut Resending> {
         self.rare.as_mut()?.resending.as_mut()
+    }
+
+    pub(super) fn own(&mut self) -> &mut u64 {
+        &mut self.rare.get_or_insert_default().own
+    }
+
+    pub(super) fn has_own_below(&self, limit: u64) -> bool {
+        self.rare.as_ref().map_or(0, |rare| rare.own) < limit
     }
 
     pub(super) fn losses(&self) -> &[Loss] {

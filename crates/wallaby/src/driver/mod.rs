@@ -2,6 +2,7 @@
 
 pub(crate) mod carrier;
 pub(crate) mod cork;
+mod own;
 pub(crate) mod peer;
 pub(crate) mod port;
 pub(crate) mod room;

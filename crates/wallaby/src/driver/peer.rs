@@ -1,7 +1,6 @@
 //! A connection to a peer: shared by all who send on it, read by one task.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -26,6 +25,7 @@ use wallaby_proto::{Address, CallId, NodeId};
 use crate::body::Inbound;
 use crate::driver::carrier::Carrier;
 use crate::driver::cork;
+use crate::driver::own::OwnOutput;
 use crate::driver::room::{Room, Waiting, Want};
 use crate::link::DelayLine;
 use crate::liveness::Liveness;
@@ -141,8 +141,8 @@ struct State {
     gathering: bool,
     /// Messages that travel in parts and whose places are waited for, by stream.
     large: Vec<(u64, Place)>,
-    /// Calls whose initial requests or pings are in the output, and how far that must be written for them.
-    own: VecDeque<(u64, u64)>,
+    /// Calls whose initial requests or pings are in the output.
+    own: OwnOutput,
     /// Bodies that arrive and that somebody reads, by number.
     bodies: Vec<(u64, Arc<Inbound>)>,
     /// Somebody waits until parts have left: of a body, or of a large answer before others.
@@ -181,7 +181,7 @@ impl Peer {
                 kept: false,
                 gathering: false,
                 large: Vec::new(),
-                own: VecDeque::new(),
+                own: OwnOutput::default(),
                 bodies: Vec::new(),
                 parts_awaited: false,
                 driver: None,
@@ -351,7 +351,7 @@ impl Peer {
         state.forget_written();
         let waits =
             |(_, place): &(u64, Place)| matches!(place, Place::Initiator(of) if *of == call);
-        state.large.iter().any(waits) || state.own.iter().any(|(of, _)| *of == call)
+        state.own.has(call) || state.large.iter().any(waits)
     }
 
     /// Whether the transport takes nothing now.
@@ -930,18 +930,12 @@ impl State {
     #[cold]
     fn note_own(&mut self, call: u64, mark: u64) {
         self.forget_written();
-        match self.own.back_mut() {
-            Some((of, last)) if *of == call => *last = mark.max(*last),
-            _ => self.own.push_back((call, mark)),
-        }
+        self.own.note(call, mark);
     }
 
     fn forget_written(&mut self) {
         let written = self.carrier.progress().0;
-        // They were noted in the order in which they are written.
-        while self.own.front().is_some_and(|own| own.1 <= written) {
-            self.own.pop_front();
-        }
+        self.own.written(written);
     }
 
     fn tell_time(&mut self) {

@@ -224,7 +224,7 @@ impl Node {
             token: request.token,
             request: request.id,
             ping: request.options.as_ref().and_then(|options| options.ping),
-            reply_to: request.reply_to.clone(),
+            reply_to: Some(request.reply_to.clone()),
             session: super::peers::session(came),
         };
         let passage = self.records.refused(&refused, self.now());

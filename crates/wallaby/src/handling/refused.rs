@@ -8,7 +8,7 @@ use wallaby_proto::Status;
 use wallaby_proto::call::records::RefusedRequest;
 use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::connection::Refusal;
-use wallaby_proto::wire::{Message, ReplyTo, Request, Response};
+use wallaby_proto::wire::{Message, Request, Response};
 
 use super::Handling;
 use super::sending::{LATE, Lanes, Parcel};
@@ -32,7 +32,7 @@ impl Handling {
             token: self.token,
             request: self.id,
             ping: self.options.as_ref().and_then(|options| options.ping),
-            reply_to: self.reply_to.clone(),
+            reply_to: Some(self.reply_to.clone()),
             session: session(&self.peer),
         };
         if let Some(place) = self.endpoint.tell_of_refusal(&refused) {
@@ -64,7 +64,7 @@ impl Inner {
             token: request.token,
             request: request.id,
             ping: request.options.as_ref().and_then(|options| options.ping),
-            reply_to: ReplyTo::Peer,
+            reply_to: None,
             session: session(peer),
         };
         let Outbound::Response(response) = Server::<()>::new(request).fail(status, None) else {

@@ -4,7 +4,7 @@ use wallaby_proto::Status;
 use wallaby_proto::call::records::{Passage, RefusedRequest};
 use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::connection::{Mark, Refusal};
-use wallaby_proto::wire::{Message, ReplyTo, Request, Response};
+use wallaby_proto::wire::{Message, Request, Response};
 
 use super::core::Core;
 use super::peer::{Parcel, PeerId, Towards};
@@ -20,7 +20,7 @@ impl Core {
             token: job.server.token(),
             request: job.server.id(),
             ping: job.options.as_ref().and_then(|options| options.ping),
-            reply_to: job.reply_to.clone(),
+            reply_to: Some(job.reply_to.clone()),
             session: job.from.session(),
         };
         self.records.refused(&refused, self.now)
@@ -60,7 +60,7 @@ impl Core {
             token: request.token,
             request: request.id,
             ping: request.options.as_ref().and_then(|options| options.ping),
-            reply_to: ReplyTo::Peer,
+            reply_to: None,
             session: from.session(),
         };
         let Outbound::Response(response) = Server::<()>::new(request).fail(status, None) else {
@@ -80,6 +80,25 @@ impl Core {
         }
     }
 
+    /// One that had to wait is sent, unless it still has to. Whether it is out of the way.
+    pub(super) fn attempt_refusal(
+        &mut self,
+        id: PeerId,
+        status: &Response,
+        refused: Option<Passage>,
+    ) -> bool {
+        let sent = self
+            .carrier(id)
+            .map(|mut carrier| carrier.send_response(status, false));
+        match (sent, refused) {
+            (Some(Ok(mark)), _) => self.note_refusal_placed(id, refused, mark),
+            (Some(Err(Refusal::Blocked | Refusal::NotOpen)), _) => return false,
+            (_, Some(passage)) => self.records.passed_on(passage, None),
+            (_, None) => {}
+        }
+        true
+    }
+
     /// As many wait as are told of.
     fn answer_later(&mut self, from: PeerId, status: Response, refused: &RefusedRequest) {
         let passage = self.records.refused(refused, self.now);
@@ -87,15 +106,7 @@ impl Core {
             self.counters.undeliverable += 1;
             return;
         }
-        let node = self.peers.get(from).and_then(|peer| peer.node);
-        let towards = Towards::Initiator {
-            address: None,
-            came: from,
-            own: node == Some(status.call.initiator),
-            small: true,
-            oldest: 0,
-        };
-        let mut parcel = Parcel::new(Message::Response(status), towards);
+        let mut parcel = Parcel::new(Message::Response(status), Towards::Over(from));
         parcel.refused = passage;
         self.post(parcel);
     }

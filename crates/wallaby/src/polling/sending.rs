@@ -275,7 +275,11 @@ impl Core {
                 message
             }
             (Message::Response(response), ..) => {
-                if self.attempt_again(id, &response, released) {
+                let is_gone = match refused {
+                    Some(_) => self.attempt_refusal(id, &response, refused),
+                    None => self.attempt_again(id, &response, released),
+                };
+                if is_gone {
                     return None;
                 }
                 Message::Response(response)

@@ -191,7 +191,7 @@ pub enum StopReason {
 /// What the driver does next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Answer a ping, over the session that it came on.
+    /// Answer a ping, over the session that it came on; or tell unasked what may only be told there.
     Pong {
         /// The session.
         session: Session,

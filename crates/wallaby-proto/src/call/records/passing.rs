@@ -25,8 +25,9 @@ pub struct RefusedRequest {
     pub request: RequestId,
     /// The call's ping settings, if it states any.
     pub ping: Option<PingSettings>,
-    /// Where it says that answers go.
-    pub reply_to: ReplyTo,
+    /// Where it says that answers go; `None` if its status goes over no other session than it came on: whoever sent it may
+    /// be a stranger, who must not direct anything to others.
+    pub reply_to: Option<ReplyTo>,
     /// The session that it came on.
     pub session: Session,
 }
@@ -51,7 +52,7 @@ struct Passing {
     token: Token,
     request: RequestId,
     /// What announcements name.
-    reply_to: ReplyTo,
+    reply_to: Option<ReplyTo>,
     session: Session,
     /// Its place in a session's output, once it has one.
     output: Option<Output>,
@@ -107,7 +108,7 @@ impl Records {
         };
         let known = self.table.call(&key);
         let settings = known.map_or(self.ping, |call| self.table.calls.get(call).settings);
-        let reply_to = ReplyTo::Relay;
+        let reply_to = Some(ReplyTo::Relay);
         self.tell_of(key, response.request, (reply_to, session), settings, now)
     }
 
@@ -130,7 +131,7 @@ impl Records {
         &mut self,
         CallKey { call, token }: CallKey,
         request: RequestId,
-        (reply_to, session): (ReplyTo, Session),
+        (reply_to, session): (Option<ReplyTo>, Session),
         PingTimes { period, .. }: PingTimes,
         now: Duration,
     ) -> Option<Passage> {
@@ -190,10 +191,14 @@ impl Records {
             }
             passing.due = now.saturating_add(passing.period);
             self.passages.queue.insert((passing.due, passage));
-            self.actions.push_back(Action::Announce {
-                pong: passing.pong(passage.call),
-                reply_to: passing.reply_to.clone(),
-                session: passing.session,
+            let (session, pong) = (passing.session, passing.pong(passage.call));
+            self.actions.push_back(match passing.reply_to.clone() {
+                Some(reply_to) => Action::Announce {
+                    pong,
+                    reply_to,
+                    session,
+                },
+                None => Action::Pong { session, pong },
             });
         }
     }

@@ -23,6 +23,7 @@ pub mod host;
 pub mod id;
 pub mod message;
 pub mod node;
+pub mod output;
 pub mod process;
 pub mod search;
 pub mod service;

@@ -227,3 +227,15 @@ fn wrong_usage_and_missing_rings_are_told_apart() {
         "{output:?}"
     );
 }
+
+#[test]
+fn a_reader_who_has_had_enough_ends_it_without_a_word() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wallaby-chord"));
+    command.args(["bench", "--nodes", "4"]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let child = command.stdout(writer).stderr(Stdio::piped()).spawn();
+    let output = child.unwrap().wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(141), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}

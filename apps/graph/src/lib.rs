@@ -24,6 +24,7 @@ pub mod fact;
 pub mod insert;
 pub mod log;
 pub mod model;
+pub mod output;
 pub mod placement;
 pub mod process;
 pub mod query;

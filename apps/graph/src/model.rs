@@ -148,6 +148,10 @@ impl Message {
     }
 }
 
+/// More comments one below the other than any thread has: who follows them further goes in a circle. A call may have 4,096
+/// hops.
+pub const DEEPEST_THREAD: u32 = 4000;
+
 /// What makes the network grow, each as one whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Insert {

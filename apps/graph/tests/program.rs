@@ -5,11 +5,14 @@ mod common;
 
 use common::files::{write_compressed, write_snapshot, write_streams};
 use common::{Reference, network};
+use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::iter;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use wallaby_graph::model::Insert;
 use wallaby_graph::query::Query;
 use wallaby_graph::scratch::Scratch;
 
@@ -365,4 +368,85 @@ fn the_demo_runs() {
     ] {
         assert!(shown.contains(part), "{shown}");
     }
+}
+
+#[test]
+fn a_reader_who_has_had_enough_ends_it_without_a_word() {
+    let scratch = Scratch::new("test").unwrap();
+    let store = scratch.path().join("store");
+    let mut command = program(&["load", "--generate", "10", "--store", text(&store)]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let child = command.stdout(writer).stderr(Stdio::piped()).spawn();
+    let output = child.unwrap().wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(141), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn a_data_set_that_is_not_whole_is_not_loaded() {
+    let scratch = Scratch::new("test").unwrap();
+    let (data, store) = (scratch.path().join("data"), scratch.path().join("store"));
+    fs::create_dir(&data).unwrap();
+    let inserts = network(10, 4);
+    write_snapshot(&data, &inserts);
+    let person = "person_0_0.csv";
+    let gone = inserts.iter().find_map(|insert| match insert {
+        Insert::Friendship { one, .. } => Some(one.0),
+        _ => None,
+    });
+    let gone = gone.unwrap();
+    let load = || run(&["load", text(&data), "--store", text(&store)]);
+    let whole = read_any(&data, person);
+    let lines = || whole.lines().map(str::to_owned);
+    let starts = |line: &String| line.starts_with(&format!("{gone}|"));
+    let says = |words: &str| {
+        let output = load();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(words), "{told}");
+    };
+
+    write_any(&data, person, lines().filter(|line| !starts(line)));
+    says(&format!("person {gone}, is missing"));
+    says("_0_0.csv");
+    says(", line ");
+    let twice = lines().chain(lines().filter(starts));
+    write_any(&data, person, twice);
+    let last = whole.lines().count() + 1;
+    says(&format!("line {last}: person {gone} is there already"));
+    write_any(&data, person, lines());
+    assert!(load().status.success());
+
+    let expected = scratch.path().join("expected.jsonl");
+    fs::write(&expected, "").unwrap();
+    let stream = format!("7|0|5|77|{gone}|7");
+    write_any(&data, "updateStream_0_0_forum.csv", iter::once(stream));
+    let check = ["check", text(&expected), "--data", text(&data)];
+    let output = run(&[&check[..], &["--updates", "1"]].concat());
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let words = "updateStream_0_0_forum.csv, line 1: its forum, 77, is missing";
+    assert!(told.contains(words), "{told}");
+}
+
+/// A file of a data set, compressed or not.
+fn read_any(folder: &Path, name: &str) -> String {
+    let compressed = folder.join(format!("{name}.gz"));
+    match compressed.exists() {
+        false => fs::read_to_string(folder.join(name)).unwrap(),
+        true => {
+            let mut text = String::new();
+            let mut file = GzDecoder::new(fs::File::open(compressed).unwrap());
+            file.read_to_string(&mut text).unwrap();
+            text
+        }
+    }
+}
+
+/// Writes one that is not compressed in its place.
+fn write_any(folder: &Path, name: &str, lines: impl Iterator<Item = String>) {
+    let _ = fs::remove_file(folder.join(format!("{name}.gz")));
+    let lines: Vec<String> = lines.collect();
+    fs::write(folder.join(name), lines.join("\n")).unwrap();
 }

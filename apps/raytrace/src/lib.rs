@@ -29,6 +29,7 @@ pub mod light;
 pub mod lost;
 pub mod material;
 pub mod nearest;
+pub mod output;
 pub mod part;
 pub mod path;
 pub mod picture;

@@ -317,3 +317,14 @@ fn mistakes_are_told() {
     let help = stdout(&run(&["--help"]));
     assert!(help.contains("Examples:") && help.contains("Exit status:"));
 }
+
+#[test]
+fn a_reader_who_has_had_enough_ends_it_without_a_word() {
+    let mut command = program(&["explain", "--servers", "1"]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let child = command.stdout(writer).stderr(Stdio::piped()).spawn();
+    let output = child.unwrap().wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(141), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}

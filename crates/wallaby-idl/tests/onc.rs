@@ -179,7 +179,7 @@ fn wrong_lines_for_the_preprocessor() {
     );
     check_text(
         "#include \"missing.h\"",
-        "1:1: error: cannot find `missing.h` in ``",
+        "1:1: error: cannot find `missing.h` in `.`",
     );
     check_text(
         "#include <missing.h>",
@@ -387,4 +387,63 @@ fn included_files_are_limited_together() {
         assert!(error.to_string().contains(expected), "{error}");
     }
     fs::remove_dir_all(&folder).expect("it is there");
+}
+
+#[test]
+fn the_same_typedef_again_is_harmless_and_another_one_is_not() {
+    let text = "const SIZE = 8; typedef opaque handle<SIZE>; typedef opaque handle<8>; typedef int n; typedef int n;";
+    let code = Compiler::new().compile_text("a.x", text);
+    let code = code.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(code.matches("pub struct Handle").count(), 1, "{code}");
+    assert_eq!(code.matches("pub type N ").count(), 1, "{code}");
+    let there = "the type `n` is there already, in line 1: expected another name";
+    check_text(
+        "typedef int n; typedef hyper n;",
+        &format!("1:30: error: {there}"),
+    );
+    check_text(
+        "struct n { int a; }; typedef int n;",
+        &format!("1:34: error: {there}"),
+    );
+}
+
+#[test]
+fn credentials_of_the_headers_are_known_unless_the_file_has_its_own() {
+    let union = "union u switch (unsigned int f) { case AUTH_SYS: authsys_parms p; case RPCSEC_GSS: void; };";
+    let code = Compiler::new().compile_text("a.x", union);
+    let code = code.unwrap_or_else(|error| panic!("{error}"));
+    assert!(code.contains("pub struct AuthsysParms"), "{code}");
+    assert!(code.contains("6_u32 =>"), "{code}");
+    let own = format!("const RPCSEC_GSS = 7; {union}");
+    let code = Compiler::new().compile_text("a.x", own);
+    assert!(code.is_ok_and(|code| code.contains("7_u32 =>")));
+}
+
+/// The code is as lints want it, whatever names and comments are like.
+#[test]
+fn lints_have_nothing_to_say() {
+    let text = "\
+/* A list:
+ * - one;
+ *   and more
+ * 1. two
+ * + three\twith a tab
+ * ====== */
+enum fs_error { FS_OK, FS_IO, FS_NONE };
+union flagged switch (bool b) { case TRUE: int x; default: int y; };
+union many switch (int n) { case 1: case 2: case 3: int y; default: void; };
+program P { version V { int NEW(int) = 1; int ALL(int, int, int, int, int, int) = 2; } = 1; } = 9;
+";
+    let code = Compiler::new().compile_text("a.x", text);
+    let code = code.unwrap_or_else(|error| panic!("{error}"));
+    for line in [
+        "/// \\- one;\n/// and more\n/// 1\\. two\n/// \\+ three with a tab\n/// \\======\n",
+        "#[allow(clippy::enum_variant_names)]\n#[repr(i32)]\npub enum FsError",
+        "[true].contains(other)",
+        "#[allow(clippy::new_ret_no_self, clippy::wrong_self_convention)]\n            fn new(",
+        "#[allow(\n                clippy::too_many_arguments,",
+        "[1_i32, 2_i32, 3_i32].contains(other)",
+    ] {
+        assert!(code.contains(line), "{line:?} is missing: {code}");
+    }
 }

@@ -60,6 +60,17 @@ mod nfs2 {
     clippy::use_self,
     reason = "what is generated is public, and this is no library"
 )]
+mod odd {
+    include!("generated/odd.rs");
+}
+
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::module_inception,
+    clippy::use_self,
+    reason = "what is generated is public, and this is no library"
+)]
 mod plain {
     include!("generated/plain.rs");
 }
@@ -99,6 +110,9 @@ fn types(file: &str) -> BTreeMap<&'static str, Pass> {
         "mount" => types!(mount:
             Dirpath Exportnode Exports Fhandle Fhstatus Groupnode Groups Mountbody Mountlist Name
         ),
+        "odd" => {
+            types!(odd: All Binary Block Blocks ByTruth EverythingOdd Expression Few Fixed Forest Grid Inner Kind MaybeFixed MaybeWord Number NumberAgain Outer UnsignedChoice Word Yang Yin)
+        }
         "plain" => types!(plain:
             All Answer Block Chosen Item Numbers Pair Several State States Title Token Tree Truth
         ),
@@ -109,7 +123,15 @@ fn types(file: &str) -> BTreeMap<&'static str, Pass> {
     }
 }
 
-const FILES: [&str; 6] = ["cross", "everything", "mount", "nfs2", "plain", "tricky"];
+const FILES: [&str; 7] = [
+    "cross",
+    "everything",
+    "mount",
+    "nfs2",
+    "odd",
+    "plain",
+    "tricky",
+];
 
 fn interface(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/interfaces/{file}.x"))

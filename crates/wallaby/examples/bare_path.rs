@@ -27,7 +27,7 @@ async fn run() -> Result<(), Error> {
     let calls: u32 = args().nth(1).ok_or(usage)?.parse()?;
     let servers: u32 = args().nth(2).ok_or(usage)?.parse()?;
     match args().nth(3).as_deref() {
-        Some("udp") => return datagrams(calls, servers).await,
+        Some("udp") => datagrams(calls, servers).await,
         Some("tcp") => over_streams(calls, tcp_pairs(servers + 1).await?).await,
         Some("unix") => {
             let pairs: IoResult<Vec<_>> = (0..=servers).map(|_| UnixStream::pair()).collect();

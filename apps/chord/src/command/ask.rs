@@ -5,6 +5,7 @@ use crate::client::{Answered, Client, Form};
 use crate::draw;
 use crate::id::RingId;
 use crate::message::Found;
+use crate::output;
 use clap::Args;
 use serde_json::json;
 use std::io::Write;
@@ -67,18 +68,18 @@ impl Put {
         match self.json {
             true => {
                 let copies = found.copies;
-                println!(
+                output::line(format_args!(
                     "{}",
                     with(&answered, &self.key, &[("copies", json!(copies))])
-                );
+                ))?;
             }
-            false => println!(
+            false => output::line(format_args!(
                 "{} nodes keep it, from {} on; {} hops, {}",
                 found.copies,
                 found.owner,
                 found.hops,
                 span::show(answered.took)
-            ),
+            ))?,
         }
         Ok(())
     }
@@ -92,7 +93,10 @@ impl Get {
         let value = answered.found.value.as_deref();
         if self.json {
             let value = value.map(String::from_utf8_lossy);
-            println!("{}", with(&answered, &self.key, &[("value", json!(value))]));
+            output::line(format_args!(
+                "{}",
+                with(&answered, &self.key, &[("value", json!(value))])
+            ))?;
         } else if let Some(value) = value {
             let mut output = std::io::stdout().lock();
             output.write_all(value)?;
@@ -115,14 +119,14 @@ impl Lookup {
         let answered = client.owner(id, form(self.iterative)).await?;
         report_misses(&answered);
         match self.json {
-            true => println!("{}", with(&answered, &self.key, &[])),
-            false => println!(
+            true => output::line(format_args!("{}", with(&answered, &self.key, &[])))?,
+            false => output::line(format_args!(
                 "'{}' is at {id}, owned by {}; {} hops, {}",
                 self.key,
                 answered.found.owner,
                 answered.found.hops,
                 span::show(answered.took)
-            ),
+            ))?,
         }
         Ok(())
     }
@@ -131,7 +135,7 @@ impl Lookup {
 impl Explain {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.page.client().await?;
-        print!("{}", explain(&client, &self.key).await?);
+        output::text(&explain(&client, &self.key).await?)?;
         Ok(())
     }
 }

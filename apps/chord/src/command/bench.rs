@@ -4,6 +4,7 @@ use super::span;
 use crate::chance::Chance;
 use crate::client::{Client, Form};
 use crate::id::RingId;
+use crate::output;
 use crate::process::{self, Plan, Processes, Transport};
 use anyhow::Context;
 use clap::Args;
@@ -52,10 +53,10 @@ struct Measured {
 impl Bench {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         if !self.json {
-            println!(
+            output::line(format_args!(
                 "{:>6}  {:12}  {:>5}  {:>10}  {:>10}  {:>10}  {:>9}  {:>12}",
                 "nodes", "form", "hops", "1/2 log2 n", "p50", "p99", "messages", "of iteration"
-            );
+            ))?;
         }
         for nodes in &self.nodes {
             let measured = self.measure(*nodes).await?;
@@ -128,7 +129,7 @@ impl Bench {
             Form::Delegation => "delegation",
             Form::Iteration => "iteration",
         };
-        println!(
+        output::line(format_args!(
             "{nodes:6}  {name:12}  {:5.2}  {:10.2}  {:>10}  {:>10}  {:9.1}  {:>10.0} %",
             measured.mean_hops(),
             (nodes as f64).log2() / 2.0,
@@ -136,7 +137,7 @@ impl Bench {
             span::show(measured.percentile(99)),
             row.messages.unwrap_or_default(),
             measured.median().as_secs_f64() / slow.as_secs_f64().max(1e-9) * 100.0,
-        );
+        ))?;
         Ok(())
     }
 

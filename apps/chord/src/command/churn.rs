@@ -5,6 +5,7 @@ use super::{Size, span};
 use crate::census::problems;
 use crate::chance::Chance;
 use crate::churn::{Books, Faults};
+use crate::output;
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -81,7 +82,7 @@ impl Churn {
         let (tables, _) = survey(&client).await;
         let problems = problems(&tables);
         report(&problems);
-        let code = self.print(&books, &faults, &lost, problems.len(), healed);
+        let code = self.print(&books, &faults, &lost, problems.len(), healed)?;
         faults.end().await;
         Ok(code)
     }
@@ -104,7 +105,7 @@ impl Churn {
         lost: &[String],
         problems: usize,
         healed: Option<Duration>,
-    ) -> ExitCode {
+    ) -> anyhow::Result<ExitCode> {
         let tally = books.tally();
         let is_well =
             lost.is_empty() && tally.wrong.is_empty() && problems == 0 && healed.is_some();
@@ -116,7 +117,7 @@ impl Churn {
         }
         if self.json {
             let hops: Vec<u64> = tally.hops.clone();
-            println!(
+            output::line(format_args!(
                 "{}",
                 json!({
                     "seconds": self.seconds, "seed": self.size.seed, "processes": self.size.processes,
@@ -125,30 +126,32 @@ impl Churn {
                     "gets": tally.gets, "puts": tally.puts, "failed": tally.failed, "retried": tally.retried,
                     "wrong": tally.wrong.len(), "lost": lost.len(), "problems": problems, "hops": hops,
                 })
-            );
+            ))?;
         } else {
-            println!("seed {}", self.size.seed);
-            println!("changes: {faults}");
-            println!(
+            output::line(format_args!("seed {}", self.size.seed))?;
+            output::line(format_args!("changes: {faults}"))?;
+            output::line(format_args!(
                 "lookups: {} gets, {} puts; {} needed further attempts, {} failed",
                 tally.gets, tally.puts, tally.retried, tally.failed
-            );
-            println!(
+            ))?;
+            output::line(format_args!(
                 "wrong answers: {}; lost keys: {} of {}",
                 tally.wrong.len(),
                 lost.len(),
                 self.keys
-            );
+            ))?;
             match healed {
-                Some(took) => println!("one ring again after {}", span::show(took)),
-                None => println!("the ring did not heal in 200 rounds"),
+                Some(took) => {
+                    output::line(format_args!("one ring again after {}", span::show(took)))?
+                }
+                None => output::line(format_args!("the ring did not heal in 200 rounds"))?,
             }
-            print!("{}", histogram(&tally.hops));
+            output::text(&histogram(&tally.hops))?;
         }
-        match is_well {
+        Ok(match is_well {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
-        }
+        })
     }
 }
 

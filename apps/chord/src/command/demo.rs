@@ -3,6 +3,7 @@
 use super::{Size, ask, ring};
 use crate::client::{Client, Form};
 use crate::draw;
+use crate::output;
 use crate::process;
 use clap::Args;
 use std::time::Duration;
@@ -26,18 +27,18 @@ impl Demo {
             ("ring", "round"),
         ] {
             let put = client.put(key, value.into()).await?;
-            println!("$ wallaby-chord put {key} '{value}'");
-            println!(
+            output::line(format_args!("$ wallaby-chord put {key} '{value}'"))?;
+            output::line(format_args!(
                 "{} nodes keep it, from {} on",
                 put.found.copies, put.found.owner
-            );
+            ))?;
         }
-        println!("\n$ wallaby-chord ring");
+        output::line(format_args!("\n$ wallaby-chord ring"))?;
         let (tables, _) = ring::survey(&client).await;
-        print!("{}", draw::ring(tables.get(..12).unwrap_or(&tables)));
-        println!("… and so on: {} nodes", tables.len());
-        println!("\n$ wallaby-chord explain wallaby");
-        print!("{}", ask::explain(&client, "wallaby").await?);
+        output::text(&draw::ring(tables.get(..12).unwrap_or(&tables)))?;
+        output::line(format_args!("… and so on: {} nodes", tables.len()))?;
+        output::line(format_args!("\n$ wallaby-chord explain wallaby"))?;
+        output::text(&ask::explain(&client, "wallaby").await?)?;
         if let Some(owner) = client.get("wallaby", Form::Delegation).await.ok()
             && hosts.len() > 1
         {
@@ -45,12 +46,17 @@ impl Demo {
             processes.kill(&host).await?;
             let got = client.get("wallaby", Form::Delegation).await?;
             let value = got.found.value.unwrap_or_default();
-            println!("\nkilled the process of its owner, with all its nodes; right after that:");
-            println!(
+            output::line(format_args!(
+                "\nkilled the process of its owner, with all its nodes; right after that:"
+            ))?;
+            output::line(format_args!(
                 "$ wallaby-chord get wallaby\n{}",
                 String::from_utf8_lossy(&value)
-            );
-            println!("({} attempts, from {})", got.attempts, got.found.owner);
+            ))?;
+            output::line(format_args!(
+                "({} attempts, from {})",
+                got.attempts, got.found.owner
+            ))?;
         }
         processes.end().await;
         Ok(())

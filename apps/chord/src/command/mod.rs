@@ -27,7 +27,8 @@ Examples:
   wallaby-chord bench --link 1ms
 
 Exit status: 0 done, 1 failed; of 'get': no such key; of 'churn': a key was lost, an answer was wrong, or the ring did not
-heal; of 'ring': it is not one ring. 2 wrong usage, 130 interrupted.";
+heal; of 'ring': it is not one ring. 2 wrong usage, 130 interrupted,
+141 nobody reads the output any more.";
 
 /// Lookup in a ring: Chord on Wallaby
 #[derive(Debug, Parser)]

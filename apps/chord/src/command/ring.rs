@@ -5,6 +5,7 @@ use crate::census::{Problem, problems};
 use crate::client::Client;
 use crate::draw;
 use crate::node::Tables;
+use crate::output;
 use clap::Args;
 use serde_json::json;
 use std::process::ExitCode;
@@ -27,10 +28,10 @@ impl Ring {
         let (tables, silent) = survey(&client).await;
         if self.json {
             for node in &tables {
-                println!("{}", line(node));
+                output::line(format_args!("{}", line(node)))?;
             }
         } else {
-            print!("{}", draw::ring(&tables));
+            output::text(&draw::ring(&tables))?;
         }
         for host in &silent {
             eprintln!("{host} does not answer");
@@ -40,7 +41,7 @@ impl Ring {
         match (problems.is_empty(), self.json) {
             (false, _) => return Ok(ExitCode::FAILURE),
             (true, true) => {}
-            (true, false) => println!("\none ring of {} nodes", tables.len()),
+            (true, false) => output::line(format_args!("\none ring of {} nodes", tables.len()))?,
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -1,6 +1,7 @@
 //! `wallaby-chord up`: a ring that stays until it is told to end.
 
 use super::{Page, Size};
+use crate::output;
 use crate::process;
 use anyhow::Context;
 use clap::Args;
@@ -21,19 +22,24 @@ impl Up {
         let hosts = processes.hosts();
         let ring = processes.ring();
         process::announce(&self.page.at, &ring)?;
-        println!(
+        output::line(format_args!(
             "a ring of {} nodes in {} processes; {} says where:",
             processes.setup(self.size.nodes).members().len(),
             hosts.len(),
             self.page.at.display()
-        );
+        ))?;
         for host in &hosts {
-            println!("  {host}");
+            output::line(format_args!("  {host}"))?;
         }
         if !ring.link.is_zero() {
-            println!("every message takes {:?}, as on a network", ring.link);
+            output::line(format_args!(
+                "every message takes {:?}, as on a network",
+                ring.link
+            ))?;
         }
-        println!("it stays until Ctrl-C; try: wallaby-chord explain wallaby");
+        output::line(format_args!(
+            "it stays until Ctrl-C; try: wallaby-chord explain wallaby"
+        ))?;
         tokio::select! {
             // The others go on: that is what a ring is for.
             ended = processes.ended() => {

@@ -3,6 +3,7 @@
 use super::{Cli, StoreFolder};
 use crate::census::Meter;
 use crate::client::Client;
+use crate::output;
 use crate::query::{Form, Query};
 use crate::table;
 use anyhow::Context;
@@ -84,8 +85,8 @@ impl Ask {
             eprintln!("no rows");
         }
         match self.json {
-            true => print!("{}", table::json(&outcome.rows)),
-            false => print!("{}", table::draw(query.columns(), &outcome.rows)),
+            true => output::text(&table::json(&outcome.rows))?,
+            false => output::text(&table::draw(query.columns(), &outcome.rows))?,
         }
         Ok(())
     }
@@ -94,7 +95,7 @@ impl Ask {
 impl Explain {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let query = self.which.parse()?;
-        print!("{}", explain(query, &self.of.client().await?).await?);
+        output::text(&explain(query, &self.of.client().await?).await?)?;
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use super::{Servers, StoreFolder, client};
 use crate::census::{self, Messages, Meter, Sample};
 use crate::client::Client;
+use crate::output;
 use crate::process::{self, Processes, Transport};
 use crate::query::{Form, Query};
 use crate::source::generated::Chance;
@@ -85,16 +86,16 @@ impl Bench {
             processes.end().await;
         }
         match self.json {
-            true => print!("{}", table::json(&lines)),
-            false => print!("{}", table::draw(columns(link), &lines)),
+            true => output::text(&table::json(&lines))?,
+            false => output::text(&table::draw(columns(link), &lines))?,
         }
         if !self.json && !link.is_zero() {
-            println!(
+            output::line(format_args!(
                 "\nlinks: how many of {link:?} an answer takes one after the other, h + 1 against 2h for h hops;"
-            );
-            println!(
+            ))?;
+            output::line(format_args!(
                 "over them: what the median is longer than these alone, for all else that is done"
-            );
+            ))?;
         }
         Ok(())
     }

@@ -4,8 +4,10 @@ use super::load::load;
 use super::{Servers, client};
 use crate::client::Client;
 use crate::insert::insert;
+use crate::output;
 use crate::query::{Form, Query};
 use crate::scratch::Scratch;
+use crate::source::references::References;
 use crate::source::{Source, csv, updates};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -70,18 +72,21 @@ impl Check {
             read(file, &mut lines)?;
         }
         let scratch = Scratch::new("check")?;
-        let store = load(&Source::find(&self.data)?, scratch.path())?;
+        let (store, references) = load(&Source::find(&self.data)?, scratch.path())?;
         eprintln!("{}", store.describe());
         let processes = self.servers.start(scratch.path()).await?;
         let client = client(&processes.running()).await?;
-        apply(self.updates, &self.data, &client).await?;
+        apply(self.updates, &self.data, references, &client).await?;
         let checked = lines.len();
         let mismatches = check(lines, &client).await;
         processes.end().await;
         for mismatch in &mismatches {
-            println!("{mismatch}");
+            output::line(format_args!("{mismatch}"))?;
         }
-        println!("{checked} checked, {} mismatches", mismatches.len());
+        output::line(format_args!(
+            "{checked} checked, {} mismatches",
+            mismatches.len()
+        ))?;
         Ok(match mismatches.is_empty() {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
@@ -89,17 +94,30 @@ impl Check {
     }
 }
 
-async fn apply(which: Updates, data: &Path, client: &Client) -> anyhow::Result<()> {
+async fn apply(
+    which: Updates,
+    data: &Path,
+    mut references: References,
+    client: &Client,
+) -> anyhow::Result<()> {
     let inserts = match which {
         Updates::First(0) => return Ok(()),
         _ => updates::read(data)?,
     };
     let most = match which {
-        Updates::First(most) => most.min(inserts.len()),
+        Updates::First(most) if most > inserts.len() => {
+            // Perhaps a stream was cut.
+            let all = inserts.len();
+            eprintln!("note: the update streams have {all} inserts, not {most}");
+            all
+        }
+        Updates::First(most) => most,
         Updates::All => inserts.len(),
     };
     for (number, one) in (1..).zip(inserts.into_iter().take(most)) {
-        let inserted = insert(client, one).await;
+        let known = references.see_later(&one.insert);
+        known.with_context(|| one.place())?;
+        let inserted = insert(client, one.insert).await;
         inserted.with_context(|| format!("update {number} of {most}"))?;
     }
     eprintln!("{most} updates");
@@ -195,11 +213,12 @@ fn parse(text: &str, place: String) -> anyhow::Result<Line> {
         Query::Is1(_) | Query::Is2(_) | Query::Is3(_) => "personId",
         Query::Is4(_) | Query::Is5(_) | Query::Is6(_) | Query::Is7(_) => "messageId",
     };
-    let id = expected.params.values().next().copied();
-    let query = id.and_then(|id| Query::new(name, id));
-    let Some(query) = query.filter(|query| expected.params.contains_key(about(query))) else {
-        bail!("no query that is known");
+    let Some(parameter) = Query::new(name, 0).as_ref().map(about) else {
+        bail!("expected a query IS1 to IS7, or IS7S, found '{name}'");
     };
+    let id = expected.params.get(parameter).copied();
+    let query = id.and_then(|id| Query::new(name, id));
+    let query = query.with_context(|| format!("{name} lacks its parameter '{parameter}'"))?;
     Ok(Line {
         place,
         text: format!("{name} {}", serde_json::to_string(&expected.params)?),

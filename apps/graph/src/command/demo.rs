@@ -5,6 +5,7 @@ use super::load::load;
 use super::{Servers, client};
 use crate::census;
 use crate::client::Client;
+use crate::output;
 use crate::query::{Form, Query};
 use crate::scratch::Scratch;
 use crate::source::Source;
@@ -26,16 +27,16 @@ impl Demo {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         const SEED: u64 = 1;
         let scratch = Scratch::new("demo")?;
-        let store = load(&Source::Generated(self.persons, SEED), scratch.path())?;
-        println!("{}", store.describe());
+        let (store, _) = load(&Source::Generated(self.persons, SEED), scratch.path())?;
+        output::line(format_args!("{}", store.describe()))?;
         let processes = self.servers.start(scratch.path()).await?;
         let client = client(&processes.running()).await?;
         for query in interesting(&client).await? {
             let rows = query.ask(Form::Dpc, &client).await?.rows;
-            println!("\n$ wallaby-graph query {query}");
-            print!("{}", table::draw(query.columns(), &rows));
-            println!("\n$ wallaby-graph explain {query}");
-            print!("{}", explain(query, &client).await?);
+            output::line(format_args!("\n$ wallaby-graph query {query}"))?;
+            output::text(&table::draw(query.columns(), &rows))?;
+            output::line(format_args!("\n$ wallaby-graph explain {query}"))?;
+            output::text(&explain(query, &client).await?)?;
         }
         processes.end().await;
         Ok(())

@@ -1,7 +1,9 @@
 //! `wallaby-graph load`: a data set becomes a store.
 
 use super::StoreFolder;
+use crate::output;
 use crate::source::Source;
+use crate::source::references::References;
 use crate::store::Store;
 use anyhow::Context;
 use clap::Args;
@@ -34,26 +36,26 @@ impl Load {
         if !self.replace
             && let Some(store) = Store::find(folder)?
         {
-            println!(
+            output::line(format_args!(
                 "{} is loaded already: {}",
                 folder.display(),
                 store.describe()
-            );
-            println!("(--replace loads it anew)");
+            ))?;
+            output::line(format_args!("(--replace loads it anew)"))?;
             return Ok(());
         }
         let source = match (&self.data, self.generate) {
             (Some(data), _) => Source::find(data)?,
             (None, persons) => Source::Generated(persons.unwrap_or_default(), self.seed),
         };
-        let store = load(&source, folder)?;
-        println!("{}: {}", folder.display(), store.describe());
+        let (store, _) = load(&source, folder)?;
+        output::line(format_args!("{}: {}", folder.display(), store.describe()))?;
         Ok(())
     }
 }
 
 /// Loads, and tells how far that is where somebody watches.
-pub(super) fn load(source: &Source, folder: &Path) -> anyhow::Result<Store> {
+pub(super) fn load(source: &Source, folder: &Path) -> anyhow::Result<(Store, References)> {
     // Perhaps there are none; but who has forgotten to copy a file should not find that out by queries without rows.
     for kind in source.missing()? {
         eprintln!("note: the data set has no file '{kind}': nothing of that is loaded");
@@ -64,7 +66,7 @@ pub(super) fn load(source: &Source, folder: &Path) -> anyhow::Result<Store> {
             .map(|style| style.progress_chars("━━╌"))
             .unwrap_or_else(|_| ProgressStyle::default_bar()),
     );
-    let store = source.load(folder, &bar);
+    let loaded = source.load(folder, &bar);
     bar.finish_and_clear();
-    store.with_context(|| format!("{} was not loaded", folder.display()))
+    loaded.with_context(|| format!("{} was not loaded", folder.display()))
 }

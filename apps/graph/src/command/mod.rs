@@ -24,7 +24,8 @@ Examples:
   wallaby-graph explain is7 --message 274877911677
   wallaby-graph check expected.jsonl.gz --data sf0.003
 
-Exit status: 0 done, 1 failed or not as expected, 2 wrong usage, 130 interrupted.";
+Exit status: 0 done, 1 failed or not as expected, 2 wrong usage, 130 interrupted,
+141 nobody reads the output any more.";
 
 /// A distributed social graph: LDBC's interactive short reads as multi-hop calls
 #[derive(Debug, Parser)]

@@ -3,6 +3,7 @@
 use super::{Servers, StoreFolder};
 use crate::census;
 use crate::client::Client;
+use crate::output;
 use crate::process;
 use crate::store::Store;
 use anyhow::{Context, bail};
@@ -31,15 +32,20 @@ impl Up {
         process::announce(folder, &running)?;
         // One that does not listen: it would leave a socket behind if this process is killed.
         let client = Client::new(Endpoint::client()?, processes.placement().clone());
-        println!("{}", census::counts(&client).await?);
+        output::line(format_args!("{}", census::counts(&client).await?))?;
         for server in client.placement().servers() {
-            println!("  {server}");
+            output::line(format_args!("  {server}"))?;
         }
         if !running.link().is_zero() {
-            println!("every message takes {:?}, as on a network", running.link());
+            output::line(format_args!(
+                "every message takes {:?}, as on a network",
+                running.link()
+            ))?;
         }
         if let Some(person) = census::sample(&client, 1).await?.persons.first() {
-            println!("serving until Ctrl-C; try: wallaby-graph query is2 --person {person}");
+            output::line(format_args!(
+                "serving until Ctrl-C; try: wallaby-graph query is2 --person {person}"
+            ))?;
         }
         let ended = tokio::select! {
             ended = processes.ended() => Some(ended),

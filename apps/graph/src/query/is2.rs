@@ -10,11 +10,11 @@
 //! needs no hop to its author, whose name is known from the first hop. Each server goes up all threads that it is asked
 //! about as far as it knows them, and asks each other server once: see [`step`].
 
-use super::DEEPEST_THREAD;
 use super::step::{self, by_calls};
+use super::too_deep;
 use crate::client::{Answers, Client};
 use crate::fact::Vertex;
-use crate::model::{Message, MessageId, Name, PersonId, Place, Timestamp};
+use crate::model::{DEEPEST_THREAD, Message, MessageId, Name, PersonId, Place, Timestamp};
 use crate::server::Server;
 use crate::shard::Shard;
 use serde::{Deserialize, Serialize};
@@ -88,7 +88,7 @@ impl RecentMessages for Server {
         self.take(request, steps, recent_messages::upward).await
     }
 
-    async fn find(&self, steps: Vec<Step>) -> step::Found<Step, Row> {
+    async fn find(&self, steps: Vec<Step>) -> Result<step::Found<Step, Row>, Status> {
         Self::find(self, steps)
     }
 }
@@ -110,7 +110,7 @@ impl step::Step for Step {
         }
     }
 
-    fn take(self, shard: &Shard, rows: &mut Vec<Row>, next: &mut Vec<Self>) {
+    fn take(self, shard: &Shard, rows: &mut Vec<Row>, next: &mut Vec<Self>) -> Result<(), Status> {
         match self {
             Self::Person(id) => next.extend(shard.name(id).into_iter().flat_map(|writer| {
                 let messages = shard.latest_messages(id).take(MOST);
@@ -118,12 +118,12 @@ impl step::Step for Step {
             })),
             Self::Message(id, writer) => {
                 if let Some(message) = shard.message(id) {
-                    Found::new(message, writer).go_up(message, rows, next);
+                    Found::new(message, writer).go_up(message, rows, next)?;
                 }
             }
             Self::Above(id, found) => {
                 if let Some(message) = shard.message(id) {
-                    found.go_up(message, rows, next);
+                    found.go_up(message, rows, next)?;
                 }
             }
             Self::Author(id, post, found) => {
@@ -134,6 +134,7 @@ impl step::Step for Step {
                 );
             }
         }
+        Ok(())
     }
 }
 
@@ -178,10 +179,17 @@ impl Found {
     }
 
     /// From a message of the thread to the row, or to the next step.
-    fn go_up(mut self, message: &Message, rows: &mut Vec<Row>, next: &mut Vec<Step>) {
+    fn go_up(
+        mut self,
+        message: &Message,
+        rows: &mut Vec<Row>,
+        next: &mut Vec<Step>,
+    ) -> Result<(), Status> {
         let author = message.creator;
         match message.place {
-            Place::Reply(_) if self.passed == DEEPEST_THREAD => {}
+            Place::Reply(_) if self.passed == DEEPEST_THREAD => {
+                return Err(too_deep(self.message));
+            }
             Place::Reply(to) => {
                 self.passed += 1;
                 next.push(Step::Above(to, self));
@@ -192,6 +200,7 @@ impl Found {
             }
             Place::Forum { .. } => next.push(Step::Author(author, message.id, self)),
         }
+        Ok(())
     }
 
     /// The row, when the post and its author are known.

@@ -62,7 +62,7 @@ impl Friends for Server {
         self.take(request, steps, friends::friends).await
     }
 
-    async fn find(&self, steps: Vec<Step>) -> Found<Step, Row> {
+    async fn find(&self, steps: Vec<Step>) -> Result<Found<Step, Row>, Status> {
         Self::find(self, steps)
     }
 }
@@ -80,7 +80,7 @@ impl step::Step for Step {
         SIZE
     }
 
-    fn take(self, shard: &Shard, rows: &mut Vec<Row>, next: &mut Vec<Self>) {
+    fn take(self, shard: &Shard, rows: &mut Vec<Row>, next: &mut Vec<Self>) -> Result<(), Status> {
         match self {
             Self::Person(id) => {
                 let friends = shard.friends(id);
@@ -91,6 +91,7 @@ impl step::Step for Step {
                 since,
             })),
         }
+        Ok(())
     }
 }
 

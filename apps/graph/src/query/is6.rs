@@ -4,9 +4,9 @@
 //!   client ──▶ message ──▶ message above … ──▶ post ──▶ forum ──▶ moderator ──▶ client
 //! ```
 
-use super::DEEPEST_THREAD;
+use super::too_deep;
 use crate::client::{Answers, Client};
-use crate::model::{ForumId, MessageId, Name, PersonId, Place};
+use crate::model::{DEEPEST_THREAD, ForumId, MessageId, Name, PersonId, Place};
 use crate::server::Server;
 use crate::vertices::vertices;
 use serde::{Deserialize, Serialize};
@@ -106,8 +106,9 @@ pub async fn by_rpc(client: &Client, message: MessageId) -> Result<Option<Row>, 
     }))
 }
 
-async fn forum_above(client: &Client, mut id: MessageId) -> Result<Option<ForumId>, CallError> {
-    for _ in 0..DEEPEST_THREAD {
+async fn forum_above(client: &Client, below: MessageId) -> Result<Option<ForumId>, CallError> {
+    let mut id = below;
+    for _ in 0..=DEEPEST_THREAD {
         let message = vertices::within(client.at(id)).message(id).await?;
         match message.map(|message| message.place) {
             None => return Ok(None),
@@ -115,7 +116,7 @@ async fn forum_above(client: &Client, mut id: MessageId) -> Result<Option<ForumI
             Some(Place::Reply(to)) => id = to,
         }
     }
-    Ok(None)
+    Err(too_deep(below).into())
 }
 
 impl super::Row for Row {

@@ -102,7 +102,7 @@ impl Replies for Server {
         self.take(request, steps, replies::onward).await
     }
 
-    async fn find(&self, steps: Vec<Step>) -> Found<Step, Part> {
+    async fn find(&self, steps: Vec<Step>) -> Result<Found<Step, Part>, Status> {
         Self::find(self, steps)
     }
 }
@@ -124,12 +124,12 @@ impl step::Step for Step {
         }
     }
 
-    fn take(self, shard: &Shard, rows: &mut Vec<Part>, next: &mut Vec<Self>) {
+    fn take(self, shard: &Shard, rows: &mut Vec<Part>, next: &mut Vec<Self>) -> Result<(), Status> {
         match self {
             Self::Message(id) => {
                 let author = shard.message(id).map(|message| message.creator);
                 let Some(author) = author.filter(|_| shard.replies(id).next().is_some()) else {
-                    return;
+                    return Ok(());
                 };
                 next.push(Self::Friends(author));
                 next.extend(shard.replies(id).map(Self::Comment));
@@ -155,6 +155,7 @@ impl step::Step for Step {
                 rows.push(Part::Friends(friends.collect()));
             }
         }
+        Ok(())
     }
 }
 

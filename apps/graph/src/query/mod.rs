@@ -15,13 +15,18 @@ pub mod is7;
 pub mod step;
 
 use crate::client::{Answers, Client};
-use crate::model::{MessageId, PersonId};
+use crate::model::{DEEPEST_THREAD, MessageId, PersonId};
 use serde_json::Value;
 use std::fmt;
-use wallaby::{CallError, Trace};
+use wallaby::{CallError, Code, Status, Trace};
 
-/// More comments one below the other than any thread has: who follows them further goes in a circle.
-const DEEPEST_THREAD: u32 = 4096;
+/// Why a thread was not followed to its post.
+fn too_deep(message: MessageId) -> Status {
+    let reason = format!(
+        "message {message} has more than {DEEPEST_THREAD} above it: as deep is no thread, so it goes in a circle"
+    );
+    Status::new(Code::ResourceExhausted, reason)
+}
 
 /// A query with its parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

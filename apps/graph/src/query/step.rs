@@ -32,7 +32,16 @@ pub trait Step: Sized + Send + Sync + 'static {
     fn size(&self) -> usize;
 
     /// Takes it: rows that are found, and steps that are to be taken after it.
-    fn take(self, shard: &Shard, rows: &mut Vec<Self::Row>, next: &mut Vec<Self>);
+    ///
+    /// # Errors
+    ///
+    /// If the graph is not as it can be: then the query has no result.
+    fn take(
+        self,
+        shard: &Shard,
+        rows: &mut Vec<Self::Row>,
+        next: &mut Vec<Self>,
+    ) -> Result<(), Status>;
 }
 
 /// What a step finds.
@@ -52,13 +61,17 @@ pub struct Found<S, R> {
 
 impl Server {
     /// Takes steps for a plain call, which has one answer: what no longer goes into it is asked for once more.
-    pub(super) fn find<S: Step>(&self, steps: Vec<S>) -> Found<S, S::Row> {
+    pub(super) fn find<S: Step>(&self, steps: Vec<S>) -> Result<Found<S, S::Row>, Status> {
         self.find_at_most(MOST_BYTES, steps)
     }
 
     /// Takes steps, and those after them as long as they are here, until about so much is found. All see the graph at one
     /// moment.
-    fn find_at_most<S: Step>(&self, most: usize, steps: Vec<S>) -> Found<S, S::Row> {
+    fn find_at_most<S: Step>(
+        &self,
+        most: usize,
+        steps: Vec<S>,
+    ) -> Result<Found<S, S::Row>, Status> {
         let own = self.seat().index();
         let (mut here, mut rows, mut next, mut bytes) = (steps, Vec::new(), Vec::new(), 0);
         let mut elsewhere: BTreeMap<usize, Vec<S>> = BTreeMap::new();
@@ -66,7 +79,7 @@ impl Server {
             while bytes < most {
                 let Some(step) = here.pop() else { break };
                 let known = rows.len();
-                step.take(shard, &mut rows, &mut next);
+                step.take(shard, &mut rows, &mut next)?;
                 bytes += rows[known..].iter().map(Row::size).sum::<usize>();
                 for step in next.drain(..) {
                     match self.placement().index(step.at()) {
@@ -78,7 +91,8 @@ impl Server {
                     }
                 }
             }
-        });
+            Ok::<_, Status>(())
+        })?;
         if !here.is_empty() {
             elsewhere.insert(own, here);
         }
@@ -88,10 +102,10 @@ impl Server {
                 .into_iter()
                 .map(move |steps| (server as u32, steps)) // of 256 at most
         });
-        Found {
+        Ok(Found {
             rows: in_messages(rows, Row::size),
             next: next.collect(),
-        }
+        })
     }
 
     /// Takes steps of a multi-hop call: answers what is found, and passes the rest on to `target` at other servers.
@@ -101,7 +115,7 @@ impl Server {
         steps: Vec<S>,
         target: impl Fn(Vec<S>) -> Target<Many<Vec<S::Row>>>,
     ) -> Result<(), Status> {
-        let found = self.find_at_most(usize::MAX, steps);
+        let found = self.find_at_most(usize::MAX, steps)?;
         for rows in found.rows {
             request.reply(rows).await?;
         }

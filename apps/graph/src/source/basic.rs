@@ -2,10 +2,11 @@
 //! files of messages themselves are not needed. What they alone would tell, texts and moments of messages, is then empty.
 
 use super::csv;
+use super::references::none_left;
 use crate::model::{
     Forum, ForumId, Insert, Message, MessageId, Name, Person, PersonId, Place, Timestamp,
 };
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use indicatif::ProgressBar;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -87,12 +88,12 @@ pub fn read(
             })
         })?;
     }
-    let moderators: HashMap<ForumId, PersonId> =
+    let mut moderators: HashMap<ForumId, PersonId> =
         csv::pairs(&table(folder, "Forum_hasModerator_Person")?, bar)?;
     for path in table(folder, "Forum")? {
         csv::read(&path, bar, |record| {
             let id: ForumId = record.number(0)?;
-            let moderator = moderators.get(&id).copied();
+            let moderator = moderators.remove(&id);
             each(Insert::Forum(Forum {
                 id,
                 title: record.text(1)?.to_owned(),
@@ -102,6 +103,10 @@ pub fn read(
             }))
         })?;
     }
+    let missing = missing(folder)?;
+    if !missing.contains(&"Forum") {
+        none_left(&moderators, "Forum_hasModerator_Person", "forum")?;
+    }
     let mut places: HashMap<MessageId, Place> = HashMap::new();
     for path in table(folder, "Forum_containerOf_Post")? {
         csv::read(&path, bar, |record| {
@@ -110,14 +115,17 @@ pub fn read(
                 image: String::new(),
                 language: String::new(),
             };
-            places.insert(record.number(1)?, place);
+            let before = places.insert(record.number(1)?, place);
+            ensure!(before.is_none(), "{} is there already", record.text(1)?);
             Ok(())
         })?;
     }
     for kind in ["Comment_replyOf_Post", "Comment_replyOf_Comment"] {
         for path in table(folder, kind)? {
             csv::read(&path, bar, |record| {
-                places.insert(record.number(0)?, Place::Reply(record.number(1)?));
+                let place = Place::Reply(record.number(1)?);
+                let before = places.insert(record.number(0)?, place);
+                ensure!(before.is_none(), "{} is there already", record.text(0)?);
                 Ok(())
             })?;
         }
@@ -141,6 +149,10 @@ pub fn read(
                 }))
             })?;
         }
+    }
+    const MESSAGES: [&str; 2] = ["Post_hasCreator_Person", "Comment_hasCreator_Person"];
+    if !missing.iter().any(|kind| MESSAGES.contains(kind)) {
+        none_left(&places, "a file of edges", "message")?;
     }
     Ok(())
 }

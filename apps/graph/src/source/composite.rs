@@ -2,7 +2,9 @@
 //! person's line, all moments in milliseconds.
 
 use super::csv::{self, Record};
+use super::references::none_left;
 use crate::model::{Forum, ForumId, Insert, Message, MessageId, Name, Person, PersonId, Place};
+use anyhow::ensure;
 use indicatif::ProgressBar;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -71,6 +73,14 @@ impl Files {
         };
         self.paths.iter().filter(is_of).cloned().collect()
     }
+
+    /// What there is to say when all vertices of a kind were read, if there are files of them.
+    fn all_told(&self, kind: &str, say: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
+        match self.table(kind).is_empty() {
+            true => Ok(()),
+            false => say(),
+        }
+    }
 }
 
 /// What kind a file is of, by its name: `person` of `person_0_0.csv`.
@@ -118,7 +128,7 @@ fn read_persons(files: &Files, bar: &ProgressBar, each: Each<'_>) -> anyhow::Res
 }
 
 fn read_forums(files: &Files, bar: &ProgressBar, each: Each<'_>) -> anyhow::Result<()> {
-    let moderators: HashMap<ForumId, PersonId> =
+    let mut moderators: HashMap<ForumId, PersonId> =
         csv::pairs(&files.table("forum_hasModerator_person"), bar)?;
     let mut tags = tags::<ForumId>(&files.table("forum_hasTag_tag"), bar)?;
     for path in files.table("forum") {
@@ -128,16 +138,18 @@ fn read_forums(files: &Files, bar: &ProgressBar, each: Each<'_>) -> anyhow::Resu
                 id,
                 title: record.text(1)?.to_owned(),
                 created: record.number(2)?,
-                moderator: known(&moderators, &id, "moderator")?,
+                moderator: known(&mut moderators, &id, "moderator")?,
                 tags: tags.remove(&id).unwrap_or_default(),
             }))
         })?;
     }
-    Ok(())
+    files.all_told("forum", || {
+        none_left(&moderators, "forum_hasModerator_person", "forum")
+    })
 }
 
 fn read_posts(files: &Files, bar: &ProgressBar, each: Each<'_>) -> anyhow::Result<()> {
-    let creators: HashMap<MessageId, PersonId> =
+    let mut creators: HashMap<MessageId, PersonId> =
         csv::pairs(&files.table("post_hasCreator_person"), bar)?;
     let countries: HashMap<MessageId, i64> =
         csv::pairs(&files.table("post_isLocatedIn_place"), bar)?;
@@ -145,7 +157,8 @@ fn read_posts(files: &Files, bar: &ProgressBar, each: Each<'_>) -> anyhow::Resul
     let mut forums: HashMap<MessageId, ForumId> = HashMap::new();
     for path in files.table("forum_containerOf_post") {
         csv::read(&path, bar, |record| {
-            forums.insert(record.number(1)?, record.number(0)?);
+            let before = forums.insert(record.number(1)?, record.number(0)?);
+            ensure!(before.is_none(), "{} is there already", record.text(1)?);
             Ok(())
         })?;
     }
@@ -154,7 +167,7 @@ fn read_posts(files: &Files, bar: &ProgressBar, each: Each<'_>) -> anyhow::Resul
             let id: MessageId = record.number(0)?;
             each(Insert::Message(Message {
                 id,
-                creator: known(&creators, &id, "creator")?,
+                creator: known(&mut creators, &id, "creator")?,
                 created: record.number(2)?,
                 location_ip: record.text(3)?.to_owned(),
                 browser: record.text(4)?.to_owned(),
@@ -163,34 +176,40 @@ fn read_posts(files: &Files, bar: &ProgressBar, each: Each<'_>) -> anyhow::Resul
                 country: countries.get(&id).copied().unwrap_or_default(),
                 tags: tags.remove(&id).unwrap_or_default(),
                 place: Place::Forum {
-                    forum: known(&forums, &id, "forum")?,
+                    forum: known(&mut forums, &id, "forum")?,
                     image: record.text(1)?.to_owned(),
                     language: record.text(5)?.to_owned(),
                 },
             }))
         })?;
     }
-    Ok(())
+    files.all_told("post", || {
+        none_left(&creators, "post_hasCreator_person", "post")?;
+        none_left(&forums, "forum_containerOf_post", "post")
+    })
 }
 
 fn read_comments(files: &Files, bar: &ProgressBar, each: Each<'_>) -> anyhow::Result<()> {
-    let creators: HashMap<MessageId, PersonId> =
+    let mut creators: HashMap<MessageId, PersonId> =
         csv::pairs(&files.table("comment_hasCreator_person"), bar)?;
     let countries: HashMap<MessageId, i64> =
         csv::pairs(&files.table("comment_isLocatedIn_place"), bar)?;
     let mut tags = tags::<MessageId>(&files.table("comment_hasTag_tag"), bar)?;
     let mut replied: HashMap<MessageId, MessageId> =
         csv::pairs(&files.table("comment_replyOf_post"), bar)?;
-    replied.extend(csv::pairs::<MessageId, MessageId>(
-        &files.table("comment_replyOf_comment"),
-        bar,
-    )?);
+    for path in files.table("comment_replyOf_comment") {
+        csv::read(&path, bar, |record| {
+            let before = replied.insert(record.number(0)?, record.number(1)?);
+            ensure!(before.is_none(), "{} is there already", record.text(0)?);
+            Ok(())
+        })?;
+    }
     for path in files.table("comment") {
         csv::read(&path, bar, |record| {
             let id: MessageId = record.number(0)?;
             each(Insert::Message(Message {
                 id,
-                creator: known(&creators, &id, "creator")?,
+                creator: known(&mut creators, &id, "creator")?,
                 created: record.number(1)?,
                 location_ip: record.text(2)?.to_owned(),
                 browser: record.text(3)?.to_owned(),
@@ -198,11 +217,14 @@ fn read_comments(files: &Files, bar: &ProgressBar, each: Each<'_>) -> anyhow::Re
                 length: record.number(5)?,
                 country: countries.get(&id).copied().unwrap_or_default(),
                 tags: tags.remove(&id).unwrap_or_default(),
-                place: Place::Reply(known(&replied, &id, "message that it replies to")?),
+                place: Place::Reply(known(&mut replied, &id, "message that it replies to")?),
             }))
         })?;
     }
-    Ok(())
+    files.all_told("comment", || {
+        none_left(&creators, "comment_hasCreator_person", "comment")?;
+        none_left(&replied, "comment_replyOf_post or _comment", "comment")
+    })
 }
 
 fn read_edges(files: &Files, bar: &ProgressBar, each: Each<'_>) -> anyhow::Result<()> {
@@ -245,8 +267,9 @@ fn tags<K: FromStr + Eq + Hash>(
     csv::lists(paths, bar, |record| record.number(1))
 }
 
-fn known<K: Eq + Hash, V: Copy>(map: &HashMap<K, V>, id: &K, what: &str) -> anyhow::Result<V> {
-    let known = map.get(id).copied();
+/// What an edge's file says of a vertex: once, so that what is left of the file belongs to none.
+fn known<K: Eq + Hash, V>(map: &mut HashMap<K, V>, id: &K, what: &str) -> anyhow::Result<V> {
+    let known = map.remove(id);
     known.ok_or_else(|| anyhow::anyhow!("its {what} is missing"))
 }
 

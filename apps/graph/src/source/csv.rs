@@ -1,6 +1,6 @@
 //! LDBC's files: lines of fields between `|`, nothing quoted, perhaps compressed.
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use flate2::read::MultiGzDecoder;
 use indicatif::ProgressBar;
 use std::collections::HashMap;
@@ -14,9 +14,15 @@ use std::str::FromStr;
 #[derive(Debug)]
 pub struct Record<'a> {
     fields: Vec<&'a str>,
+    line: usize,
 }
 
 impl Record<'_> {
+    /// The number of its line, from 1.
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
     /// The field of this number, from 0.
     ///
     /// # Errors
@@ -83,7 +89,7 @@ pub fn read(
     let shown = path.display();
     let mut lines = open(path, bar)?;
     let mut line = String::new();
-    for number in 1.. {
+    for number in 1_usize.. {
         line.clear();
         let read = lines.read_line(&mut line);
         if read.with_context(|| format!("{shown}, line {number}: can't be read"))? == 0 {
@@ -93,7 +99,8 @@ pub fn read(
         let is_header = number == 1 && fields[0].parse::<i64>().is_err();
         let is_empty = fields == [""];
         if !is_header && !is_empty {
-            each(&Record { fields }).with_context(|| format!("{shown}, line {number}"))?;
+            let line = number;
+            each(&Record { fields, line }).with_context(|| format!("{shown}, line {number}"))?;
         }
     }
     Ok(())
@@ -127,7 +134,7 @@ where
 ///
 /// # Errors
 ///
-/// If it cannot be read.
+/// If it cannot be read, or a key comes more than once.
 pub fn pairs<K, V>(paths: &[PathBuf], bar: &ProgressBar) -> anyhow::Result<HashMap<K, V>>
 where
     K: FromStr + Eq + Hash,
@@ -136,7 +143,8 @@ where
     let mut pairs = HashMap::new();
     for path in paths {
         read(path, bar, |record| {
-            pairs.insert(record.number(0)?, record.number(1)?);
+            let before = pairs.insert(record.number(0)?, record.number(1)?);
+            ensure!(before.is_none(), "{} is there already", record.text(0)?);
             Ok(())
         })?;
     }
@@ -201,6 +209,7 @@ mod tests {
     fn fields_are_read_as_what_they_are() {
         let record = Record {
             fields: "7|en;de|1;2|5,2010;6,2011||x".split('|').collect(),
+            line: 1,
         };
         assert_eq!(record.number::<i64>(0).unwrap(), 7);
         assert_eq!(record.texts(1).unwrap(), ["en", "de"]);

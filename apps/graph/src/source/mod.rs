@@ -4,12 +4,14 @@ pub mod basic;
 pub mod composite;
 pub mod csv;
 pub mod generated;
+pub mod references;
 pub mod updates;
 
 use crate::model::Insert;
 use crate::store::{Loader, Store};
 use anyhow::bail;
 use indicatif::ProgressBar;
+use references::{Kinds, References};
 use std::path::{Path, PathBuf};
 
 /// A graph to be loaded.
@@ -56,15 +58,35 @@ impl Source {
         }
     }
 
-    /// Loads it into a folder. The bar tells how far that is.
+    /// Loads it into a folder; what there is then to refer to. The bar tells how far that is.
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or the folder cannot be written.
-    pub fn load(&self, folder: &Path, bar: &ProgressBar) -> anyhow::Result<Store> {
+    /// If it cannot be read or is not whole ([`references`]), or the folder cannot be written.
+    pub fn load(&self, folder: &Path, bar: &ProgressBar) -> anyhow::Result<(Store, References)> {
         let mut loader = Loader::begin(folder)?;
-        self.read(bar, &mut |insert| loader.insert(insert))?;
-        loader.finish(&self.describe())
+        let mut references = References::new(self.kinds()?);
+        self.read(bar, &mut |insert| {
+            references.see(&insert)?;
+            loader.insert(insert)
+        })?;
+        references.end()?;
+        Ok((loader.finish(&self.describe())?, references))
+    }
+
+    /// The kinds of vertices that there are files of.
+    fn kinds(&self) -> anyhow::Result<Kinds> {
+        let missing = self.missing()?;
+        let has = |kinds: &[&str]| !missing.iter().any(|kind| kinds.contains(kind));
+        Ok(Kinds {
+            forums: has(&["forum", "Forum"]),
+            messages: has(&[
+                "post",
+                "comment",
+                "Post_hasCreator_Person",
+                "Comment_hasCreator_Person",
+            ]),
+        })
     }
 
     fn read(

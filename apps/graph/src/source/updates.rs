@@ -9,6 +9,23 @@ use crate::model::{Forum, Insert, Message, MessageId, Name, Person, Place, Times
 use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
 use std::path::Path;
+use std::sync::Arc;
+
+/// An insert, and where it stands.
+#[derive(Debug)]
+pub struct Update {
+    /// What is inserted.
+    pub insert: Insert,
+    file: Arc<Path>,
+    line: usize,
+}
+
+impl Update {
+    /// The file and the line, for errors to say.
+    pub fn place(&self) -> String {
+        format!("{}, line {}", self.file.display(), self.line)
+    }
+}
 
 /// The inserts of a data set's streams in the order in which they happened. Of what happened at the same moment, persons
 /// come first.
@@ -16,20 +33,26 @@ use std::path::Path;
 /// # Errors
 ///
 /// If there are no streams, or they cannot be read.
-pub fn read(folder: &Path) -> anyhow::Result<Vec<Insert>> {
+pub fn read(folder: &Path) -> anyhow::Result<Vec<Update>> {
     let own = folder.join("update_streams");
     let folder = match own.is_dir() {
         true => &own,
         false => folder,
     };
-    let mut inserts: Vec<(Timestamp, Insert)> = Vec::new();
+    let mut inserts: Vec<(Timestamp, Update)> = Vec::new();
     let mut streams = 0;
     for kind in ["_person.csv", "_forum.csv"] {
         let is_stream = |name: &str| name.starts_with("updateStream") && name.ends_with(kind);
         for path in csv::files(folder, is_stream)? {
             streams += 1;
+            let file: Arc<Path> = path.as_path().into();
             csv::read(&path, &ProgressBar::hidden(), |record| {
-                inserts.push((record.number(0)?, insert(record)?));
+                let update = Update {
+                    insert: insert(record)?,
+                    file: Arc::clone(&file),
+                    line: record.line(),
+                };
+                inserts.push((record.number(0)?, update));
                 Ok(())
             })?;
         }
@@ -59,8 +82,9 @@ fn insert(record: &Record<'_>) -> anyhow::Result<Insert> {
             tags: record.numbers(7)?,
         }),
         "5" => Insert::Membership {
-            person: record.number(3)?,
-            forum: record.number(4)?,
+            // The forum is first, in this kind of insert only.
+            forum: record.number(3)?,
+            person: record.number(4)?,
             since: record.number(5)?,
         },
         "6" => Insert::Message(post(record)?),
@@ -130,4 +154,45 @@ fn comment(record: &Record<'_>) -> anyhow::Result<Message> {
         tags: record.numbers(13)?,
         place: Place::Reply(replied.context("a comment on nothing")?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ForumId, PersonId};
+    use crate::scratch::Scratch;
+    use std::fs;
+
+    /// As LDBC's Datagen writes them, not as we do.
+    #[test]
+    fn edges_name_their_ends_in_the_order_of_their_kind() {
+        let scratch = Scratch::new("test").unwrap();
+        let lines = "30|10|5|68719477243|4398046511147|30\n20|10|2|933|343597383680|20\n10|0|8|933|4139|10\n";
+        fs::write(scratch.path().join("updateStream_0_0_forum.csv"), lines).unwrap();
+        let updates = read(scratch.path()).unwrap();
+        let place = updates[2].place();
+        assert!(
+            place.ends_with("updateStream_0_0_forum.csv, line 1"),
+            "{place}"
+        );
+        let inserts: Vec<Insert> = updates.into_iter().map(|update| update.insert).collect();
+        let expected = [
+            Insert::Friendship {
+                one: PersonId(933),
+                other: PersonId(4139),
+                since: Timestamp(10),
+            },
+            Insert::Like {
+                person: PersonId(933),
+                message: MessageId(343_597_383_680),
+                since: Timestamp(20),
+            },
+            Insert::Membership {
+                person: PersonId(4_398_046_511_147),
+                forum: ForumId(68_719_477_243),
+                since: Timestamp(30),
+            },
+        ];
+        assert_eq!(inserts, expected);
+    }
 }

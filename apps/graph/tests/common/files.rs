@@ -203,7 +203,7 @@ fn update(insert: &Insert) -> String {
             person,
             forum,
             since,
-        } => line(&[&5, person, forum, since]),
+        } => line(&[&5, forum, person, since]),
         Insert::Message(message) => update_of_message(message),
         Insert::Friendship { one, other, since } => line(&[&8, one, other, since]),
     }

@@ -3,6 +3,7 @@
 use super::settings::{Ready, Servers, Size, UNDER_WAY, WhichScene};
 use crate::hosting::{Messages, Meter};
 use crate::lost::Lost;
+use crate::output;
 use crate::path::{Job, Path};
 use crate::picture::Picture;
 use crate::render::local::{Local, touched};
@@ -61,10 +62,10 @@ impl Bench {
     /// The thesis' figure 6.4, with real paths.
     async fn single_paths(&self, ready: &Ready, local: &Local) -> anyhow::Result<()> {
         if !self.json {
-            println!(
+            output::line(format_args!(
                 "one path of light, by its bounces (thesis, figure 6.4); the middle one of all times"
-            );
-            println!(
+            ))?;
+            output::line(format_args!(
                 "{:>7} {:>6} {:>10} {:>10} {:>6}   {:>20} {:>20}",
                 "bounces",
                 "paths",
@@ -73,7 +74,7 @@ impl Bench {
                 "saved",
                 "DPC: messages (client)",
                 "RPC: messages (client)"
-            );
+            ))?;
         }
         let bar = super::settings::progress("paths");
         bar.inc_length(self.bounces.into());
@@ -89,7 +90,7 @@ impl Bench {
                 continue;
             }
             let measured = measure(ready, job, &paths).await?;
-            bar.suspend(|| self.print(bounces, paths.len(), measured));
+            bar.suspend(|| self.print(bounces, paths.len(), measured))?;
         }
         bar.finish_and_clear();
         Ok(())
@@ -110,7 +111,12 @@ impl Bench {
             .collect()
     }
 
-    fn print(&self, bounces: u16, paths: usize, [mut dpc, mut rpc]: [Measured; 2]) {
+    fn print(
+        &self,
+        bounces: u16,
+        paths: usize,
+        [mut dpc, mut rpc]: [Measured; 2],
+    ) -> anyhow::Result<()> {
         let (hops, calls) = (dpc.middle(), rpc.middle());
         if self.json {
             for (form, measured, time) in [(Form::Dpc, &dpc, hops), (Form::Rpc, &rpc, calls)] {
@@ -121,9 +127,9 @@ impl Bench {
                     "messages": measured.messages.all as f64 / paths as f64,
                     "messages_at_client": measured.messages.client as f64 / paths as f64,
                 });
-                println!("{line}");
+                output::line(format_args!("{line}"))?;
             }
-            return;
+            return Ok(());
         }
         let saved = 100.0 * (1.0 - hops.as_secs_f64() / calls.as_secs_f64());
         let messages = |measured: &Measured| {
@@ -131,23 +137,25 @@ impl Bench {
             let Messages { all, client } = measured.messages;
             format!("{:.1} ({:.1})", each(all), each(client))
         };
-        println!(
+        output::line(format_args!(
             "{bounces:>7} {paths:>6} {:>10} {:>10} {saved:>4.0} %   {:>22} {:>22}",
             format!("{hops:.1?}"),
             format!("{calls:.1?}"),
             messages(&dpc),
             messages(&rpc)
-        );
+        ))
     }
 
     async fn pictures(&self, ready: &Ready) -> anyhow::Result<()> {
         if !self.json {
             let Size(width, height) = self.size;
-            println!("\na picture, {width}x{height}, 4 paths a pixel, 8 bounces");
-            println!(
+            output::line(format_args!(
+                "\na picture, {width}x{height}, 4 paths a pixel, 8 bounces"
+            ))?;
+            output::line(format_args!(
                 "{:>6} {:>5} {:>10} {:>12} {:>12}",
                 "batch", "form", "time", "messages", "at client"
-            );
+            ))?;
         }
         let Ready { client, world, .. } = ready;
         for batch in &self.batch {
@@ -169,7 +177,7 @@ impl Bench {
                 bar.finish_and_clear();
                 let messages = meter.end(client).await.map_err(lost)?;
                 pictures.push(picture);
-                self.print_picture(*batch, form, took, messages, &world.name);
+                self.print_picture(*batch, form, took, messages, &world.name)?;
             }
             ensure!(
                 pictures[0] == pictures[1],
@@ -186,7 +194,7 @@ impl Bench {
         took: Duration,
         messages: Messages,
         name: &str,
-    ) {
+    ) -> anyhow::Result<()> {
         let Messages { all, client } = messages;
         if self.json {
             let line = json!({
@@ -194,13 +202,12 @@ impl Bench {
                 "seconds": took.as_secs_f64(), "messages": all, "messages_at_client": client,
                 "servers": self.servers.servers, "link_us": self.servers.link.as_micros() as u64,
             });
-            println!("{line}");
-            return;
+            return output::line(format_args!("{line}"));
         }
-        println!(
+        output::line(format_args!(
             "{batch:>6} {form:>5} {:>10} {all:>12} {client:>12}",
             format!("{took:.1?}")
-        );
+        ))
     }
 
     fn settings(&self, job: Job, samples: u32) -> Settings {

@@ -3,6 +3,7 @@
 use super::settings::{Servers, Stage, WhichScene, progress};
 use crate::lost::Lost;
 use crate::nearest;
+use crate::output;
 use crate::part::Part;
 use crate::ray::Ray;
 use crate::scene::{Limits, Source, input::Input};
@@ -87,7 +88,7 @@ impl Check {
                     .into_iter()
                     .find_map(|(form, hit)| Some(format!("{form} {}", line.wrong(hit, &alone)?)));
                 if let Some(wrong) = wrong {
-                    bar.suspend(|| println!("{}: {wrong}", line.place));
+                    bar.suspend(|| output::line(format_args!("{}: {wrong}", line.place)))?;
                     mismatches += 1;
                 }
                 bar.inc(1);
@@ -95,7 +96,10 @@ impl Check {
         }
         bar.finish_and_clear();
         ready.end().await;
-        println!("{} checked, {mismatches} mismatches", lines.len());
+        output::line(format_args!(
+            "{} checked, {mismatches} mismatches",
+            lines.len()
+        ))?;
         Ok(match mismatches {
             0 => ExitCode::SUCCESS,
             _ => ExitCode::FAILURE,

@@ -3,6 +3,7 @@
 use super::settings::{Ready, Servers, Size, WhichPicture, WhichScene};
 use crate::hosting::{Messages, Meter};
 use crate::lost::Lost;
+use crate::output;
 use crate::path::Path;
 use crate::render::{dpc, rpc};
 
@@ -41,24 +42,29 @@ impl Explain {
         dpc::explain(client, world, job, path).await?;
         let (_, trace) = dpc::explain(client, world, job, path).await?;
         let width = self.picture.size.0;
-        println!(
+        output::line(format_args!(
             "pixel {}x{}, path {}",
             path.pixel % width,
             path.pixel / width,
             path.sample
-        );
+        ))?;
         match trace {
-            None => println!("it hits nothing, which the client sees by itself"),
+            None => output::line(format_args!(
+                "it hits nothing, which the client sees by itself"
+            ))?,
             Some(trace) => {
-                print!("{}", trace.draw(|server| client.name(server)));
+                output::text(&trace.draw(|server| client.name(server)))?;
                 let (hops, depth) = (trace.hops.len(), trace.depth());
-                println!("\n{hops} hops, {depth} deep, in {:.1?}", trace.elapsed);
+                output::line(format_args!(
+                    "\n{hops} hops, {depth} deep, in {:.1?}",
+                    trace.elapsed
+                ))?;
             }
         }
         let (by_hops, took) = self.measured(&ready, path, true).await?;
-        println!("{}", sentence("DPC", by_hops, took));
+        output::line(format_args!("{}", sentence("DPC", by_hops, took)))?;
         let (by_calls, took) = self.measured(&ready, path, false).await?;
-        println!("{}", sentence("RPC", by_calls, took));
+        output::line(format_args!("{}", sentence("RPC", by_calls, took)))?;
         ready.end().await;
         Ok(())
     }

@@ -23,7 +23,8 @@ Examples:
   wallaby-raytrace render --at raytrace-servers.json
   wallaby-raytrace check spot.rays.jsonl --scene spot.obj
 
-Exit status: 0 done, 1 failed or not as expected, 2 wrong usage, 3 a server failed, 130 interrupted.";
+Exit status: 0 done, 1 failed or not as expected, 2 wrong usage, 3 a server failed, 130 interrupted,
+141 nobody reads the output any more.";
 
 /// A path tracer over servers: rays hop from one to the next
 #[derive(Debug, Parser)]

@@ -3,6 +3,7 @@
 use super::settings::{Ready, Servers, WhichPicture, WhichScene};
 use crate::hosting::{Messages, Meter};
 use crate::lost::Lost;
+use crate::output;
 use crate::picture::Picture;
 use crate::preview::{Drawn, Preview, check_writable, write};
 use crate::render::{Form, Settings, dpc, local, rpc};
@@ -75,10 +76,10 @@ impl Render {
                 "how": made.how, "paths": paths, "seconds": made.seconds,
                 "messages": made.messages.all, "messages_at_client": made.messages.client,
             });
-            println!("{line}");
+            output::line(format_args!("{line}"))?;
             return Ok(());
         }
-        println!(
+        output::line(format_args!(
             "{}: {}, {} triangles, {} paths in {:.1} s ({:.0} a second) by {}",
             self.out.display(),
             made.name,
@@ -87,12 +88,12 @@ impl Render {
             made.seconds,
             rate,
             made.how,
-        );
+        ))?;
         if !self.local {
-            println!(
+            output::line(format_args!(
                 "{} messages, {} of them at the client",
                 made.messages.all, made.messages.client
-            );
+            ))?;
         }
         Ok(())
     }

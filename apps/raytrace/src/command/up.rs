@@ -1,6 +1,7 @@
 //! `wallaby-raytrace up`: servers with a scene until they are told to end.
 
 use super::settings::{Servers, WhichScene};
+use crate::output;
 use crate::process;
 use anyhow::{Context, bail};
 use clap::Args;
@@ -30,25 +31,28 @@ impl Up {
             asked = interrupted() => return asked,
         };
         process::announce(&self.page, ready.client.servers(), self.servers.link)?;
-        println!("{}: {} triangles", ready.world.name, ready.world.triangles);
+        output::line(format_args!(
+            "{}: {} triangles",
+            ready.world.name, ready.world.triangles
+        ))?;
         let ids = ready
             .processes
             .as_ref()
             .map(process::Processes::ids)
             .unwrap_or_default();
         for (server, id) in ready.client.servers().iter().zip(ids) {
-            println!("  {server} (process {id})");
+            output::line(format_args!("  {server} (process {id})"))?;
         }
         if !self.servers.link.is_zero() {
-            println!(
+            output::line(format_args!(
                 "every message takes {:?}, as on a network",
                 self.servers.link
-            );
+            ))?;
         }
-        println!(
+        output::line(format_args!(
             "serving until Ctrl-C; try: wallaby-raytrace render --at {}",
             self.page.display()
-        );
+        ))?;
         let ended = match &mut ready.processes {
             Some(processes) => tokio::select! {
                 ended = processes.ended() => Some(ended),

@@ -127,7 +127,10 @@ impl<'a> Checker<'a> {
                     }
                     let at = self.types.len();
                     if let Some((_, first)) = self.types.get(name.text.as_str()) {
-                        self.twice("type", name, *first);
+                        // Whether a typedef says the same again is known when all names are.
+                        if !matches!(kind, ItemKind::Typedef(_)) {
+                            self.twice("type", name, *first);
+                        }
                         continue;
                     }
                     self.types.insert(&name.text, (at, name.place));
@@ -214,6 +217,9 @@ impl<'a> Checker<'a> {
         let programs = self.items.iter().filter(programs);
         self.different(programs.map(|item| &item.name), "program");
         for item in self.items {
+            if self.is_said_already(item) {
+                continue;
+            }
             let name = &item.name;
             if let Some(value) = self.constant_value(item) {
                 match constants.get(name.text.as_str()) {
@@ -245,6 +251,25 @@ impl<'a> Checker<'a> {
             }
         }
         model
+    }
+
+    /// Whether this is a typedef of a name that is there. The same one again is harmless, as it is in C.
+    fn is_said_already(&mut self, item: &Item) -> bool {
+        let known = self.types.get(item.name.text.as_str()).copied();
+        let Some((at, first)) = known.filter(|(_, first)| *first != item.name.place) else {
+            return false;
+        };
+        let (ItemKind::Typedef(again), Some(said)) = (&item.kind, self.item_of(at)) else {
+            return false;
+        };
+        let is_same = match &said.kind {
+            ItemKind::Typedef(said) => self.form(&said.form) == self.form(&again.form),
+            _ => false,
+        };
+        if !is_same && !is_its_own_name(item, again) {
+            self.twice("type", &item.name, first);
+        }
+        true
     }
 
     fn constant_value(&mut self, item: &Item) -> Option<Value> {
@@ -637,7 +662,7 @@ impl<'a> Checker<'a> {
             let Some(words) = self.passed.get(name) else {
                 return Err(Problem::new(
                     place,
-                    format!("there is no constant `{name}`"),
+                    format!("there is no constant `{name}`: define it here, or say what it is"),
                 ));
             };
             let mut cursor = Cursor::new(words);

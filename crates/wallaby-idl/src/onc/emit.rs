@@ -56,9 +56,10 @@ fn spaced(code: &str) -> String {
         let is_begin = begins
             .iter()
             .any(|begin| line.trim_start().starts_with(begin));
+        let is_docs = previous.trim_start().starts_with("//");
         let is_end = previous.trim() == "}"
             || (previous.ends_with(';') && !line.trim_start().starts_with("const"));
-        if is_begin && is_end {
+        if is_begin && is_end && !is_docs {
             spaced.push('\n');
         }
         spaced.push_str(line);
@@ -161,9 +162,11 @@ impl<'a> Emitter<'a> {
         });
         let aliases = (!others.is_empty()).then(|| quote!(impl #name { #(#aliases)* }));
         let wire = &known.name;
+        let lint = repeats(&known.rust, variants.iter().map(|each| each.rust.as_str()));
         quote! {
             #type_docs
             #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+            #lint
             #[repr(i32)]
             pub enum #name { #(#variant_docs #idents = #values,)* }
 
@@ -299,7 +302,7 @@ impl<'a> Emitter<'a> {
                     quote!(#default_docs #default_variant(#selector #kind),),
                     quote! {
                         Self::#default_variant(other #pattern) => {
-                            if matches!(other, #(#values)|*) {
+                            if [#(#values),*].contains(other) {
                                 return Err(EncodeError::NotDefault { union: #wire, found: #number });
                             }
                             other.encode(writer)?;
@@ -325,9 +328,11 @@ impl<'a> Emitter<'a> {
         let value =
             quote!(#lint match #selector::decode(reader)? { #(#decoded)* #default_decoded });
         let codec = self.codec(&name, &body, &value);
+        let names = repeats(&known.rust, union.arms.iter().map(|arm| arm.rust.as_str()));
         quote! {
             #type_docs
             #derives
+            #names
             pub enum #name { #(#declared)* #default_declared }
 
             #codec
@@ -561,6 +566,31 @@ fn default_variant(variants: &[Ident]) -> Ident {
     naming::identifier(&names.take(name.to_owned()))
 }
 
+/// The names of an interface are what they are: where variants repeat each other's or their type's, a lint is told so.
+fn repeats<'a>(name: &str, variants: impl Iterator<Item = &'a str> + Clone) -> Option<TokenStream> {
+    let shared = |part: fn(&str) -> String| {
+        let mut parts = variants.clone().map(part);
+        let one = parts.next();
+        parts.all(|other| Some(other) == one)
+    };
+    let is_own = |variant: &str| variant.starts_with(name) || variant.ends_with(name);
+    (shared(first_word) || shared(last_word) || variants.clone().any(is_own))
+        .then(|| quote!(#[allow(clippy::enum_variant_names)]))
+}
+
+/// `Nfs` of `NfsOk`.
+fn first_word(name: &str) -> String {
+    let mut starts = name.char_indices().filter(|(_, c)| c.is_uppercase());
+    let end = starts.nth(1).map_or(name.len(), |(at, _)| at);
+    name[..end].to_owned()
+}
+
+/// `Ok` of `NfsOk`.
+fn last_word(name: &str) -> String {
+    let start = name.rfind(char::is_uppercase).unwrap_or(0);
+    name[start..].to_owned()
+}
+
 fn limited(limit: Option<u32>) -> TokenStream {
     match limit {
         Some(limit) => {
@@ -587,16 +617,28 @@ fn docs(lines: &[String], otherwise: impl FnOnce() -> String) -> TokenStream {
         let line = format!(" {}", otherwise());
         return quote!(#[doc = #line]);
     }
-    let lines = lines.iter().map(|line| {
-        let mut plain = String::from(" ");
-        for letter in line.trim_start().chars() {
-            if matches!(letter, '\\' | '`' | '~' | '*' | '_' | '[' | ']' | '<' | '>') {
-                plain.push('\\');
-            }
-            plain.push(letter);
-        }
-        // The tool that reads it would complain of an address that is no link.
-        plain.replace("://", "\\://")
-    });
+    let lines = lines.iter().map(|line| plain(line));
     quote!(#(#[doc = #lines])*)
+}
+
+/// A line of plain text in Markdown.
+fn plain(line: &str) -> String {
+    let line = line.trim_start();
+    let digits = line.len() - line.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let mut plain = String::from(" ");
+    for (at, letter) in line.char_indices() {
+        // At the beginning of a line these would make headings and lists.
+        let is_special = match letter {
+            '\\' | '`' | '~' | '*' | '_' | '[' | ']' | '<' | '>' => true,
+            '-' | '+' | '=' | '#' => at == 0,
+            '.' | ')' => at == digits && at > 0,
+            _ => false,
+        };
+        if is_special {
+            plain.push('\\');
+        }
+        plain.push(if letter == '\t' { ' ' } else { letter });
+    }
+    // The tool that reads it would complain of an address that is no link.
+    plain.replace("://", "\\://")
 }

@@ -325,7 +325,10 @@ impl Preprocessor<'_> {
                 let file = self.sources.add(path, text);
                 return self.file(file, depth + 1).map(drop);
             }
-            looked_in.push(folder.display().to_string());
+            looked_in.push(match folder.as_os_str().is_empty() {
+                true => ".".to_owned(),
+                false => folder.display().to_string(),
+            });
         }
         let message = match looked_in.as_slice() {
             [] => format!("cannot find `{name}`: no folder for includes was given"),

@@ -58,6 +58,7 @@ impl Xdr for Status {
 
 /// `answer` of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::enum_variant_names)]
 pub enum Answer {
     /// `OK`.
     Ok(u32),
@@ -73,7 +74,7 @@ impl Xdr for Answer {
                 value.encode(writer)?;
             }
             Self::Default(other) => {
-                if matches!(other, Status::Ok) {
+                if [Status::Ok].contains(other) {
                     return Err(EncodeError::NotDefault {
                         union: "answer",
                         found: i64::from(*other as i32),

@@ -103,6 +103,7 @@ impl Xdr for Block {
 
 /// `found` of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::enum_variant_names)]
 pub enum Found {
     /// `0`.
     Case0(Person),
@@ -118,7 +119,7 @@ impl Xdr for Found {
                 value.encode(writer)?;
             }
             Self::Default(other) => {
-                if matches!(other, 0_i32) {
+                if [0_i32].contains(other) {
                     return Err(EncodeError::NotDefault {
                         union: "found",
                         found: i64::from(*other),

@@ -439,7 +439,7 @@ impl Xdr for ByColor {
                 value.encode(writer)?;
             }
             Self::Default(other) => {
-                if matches!(other, Color::Red | Color::Yellow | Color::Green) {
+                if [Color::Red, Color::Yellow, Color::Green].contains(other) {
                     return Err(EncodeError::NotDefault {
                         union: "by_color",
                         found: i64::from(*other as i32),
@@ -493,7 +493,7 @@ impl Xdr for ByNumber {
                 value.encode(writer)?;
             }
             Self::Default(other, value) => {
-                if matches!(other, 0_i32 | - 3_i32 | 16_i32 | 99_i32) {
+                if [0_i32, -3_i32, 16_i32, 99_i32].contains(other) {
                     return Err(EncodeError::NotDefault {
                         union: "by_number",
                         found: i64::from(*other),
@@ -548,6 +548,7 @@ impl Xdr for ByTruth {
 
 /// `narrow` of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::enum_variant_names)]
 pub enum Narrow {
     /// `7`.
     Case7(i64),
@@ -703,6 +704,7 @@ impl Xdr for HolderPointPartState {
 
 /// `holder.point.part` of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::enum_variant_names)]
 pub enum HolderPointPart {
     /// `1`.
     Case1(HolderPointPartState),
@@ -718,7 +720,7 @@ impl Xdr for HolderPointPart {
                 value.encode(writer)?;
             }
             Self::Default(other) => {
-                if matches!(other, 1_i32) {
+                if [1_i32].contains(other) {
                     return Err(EncodeError::NotDefault {
                         union: "holder.point.part",
                         found: i64::from(*other),

@@ -53,6 +53,7 @@ impl Xdr for Fhandle {
 /// a file handle for the directory follows. A non-zero status indicates
 /// some sort of error. The status corresponds with UNIX error numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::enum_variant_names)]
 pub enum Fhstatus {
     /// `0`.
     Case0(Fhandle),
@@ -68,7 +69,7 @@ impl Xdr for Fhstatus {
                 value.encode(writer)?;
             }
             Self::Default(other) => {
-                if matches!(other, 0_u32) {
+                if [0_u32].contains(other) {
                     return Err(EncodeError::NotDefault {
                         union: "fhstatus",
                         found: i64::from(*other),

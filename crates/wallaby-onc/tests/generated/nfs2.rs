@@ -221,6 +221,7 @@ impl Xdr for Filename {
 
 /// `attrstat` of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::enum_variant_names)]
 pub enum Attrstat {
     /// `NFS_OK`.
     NfsOk(Fattr),
@@ -236,7 +237,7 @@ impl Xdr for Attrstat {
                 value.encode(writer)?;
             }
             Self::Default(other) => {
-                if matches!(other, Nfsstat::NfsOk) {
+                if [Nfsstat::NfsOk].contains(other) {
                     return Err(EncodeError::NotDefault {
                         union: "attrstat",
                         found: i64::from(*other as i32),

@@ -304,7 +304,7 @@ impl Xdr for Answer {
                 value.encode(writer)?;
             }
             Self::Default(other, value) => {
-                if matches!(other, State::Off | State::On) {
+                if [State::Off, State::On].contains(other) {
                     return Err(EncodeError::NotDefault {
                         union: "answer",
                         found: i64::from(*other as i32),
@@ -349,7 +349,7 @@ impl Xdr for Chosen {
                 value.encode(writer)?;
             }
             Self::Default(other) => {
-                if matches!(other, 1_i32 | - 2_i32) {
+                if [1_i32, -2_i32].contains(other) {
                     return Err(EncodeError::NotDefault {
                         union: "chosen",
                         found: i64::from(*other),

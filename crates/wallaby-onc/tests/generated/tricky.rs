@@ -306,7 +306,7 @@ impl Xdr for ByLetter {
                 value.encode(writer)?;
             }
             Self::Default(other) => {
-                if matches!(other, 97_i8 | 98_i8 | - 1_i8) {
+                if [97_i8, 98_i8, -1_i8].contains(other) {
                     return Err(EncodeError::NotDefault {
                         union: "by_letter",
                         found: i64::from(*other),
@@ -354,7 +354,7 @@ impl Xdr for ByWord {
                 value.encode(writer)?;
             }
             Self::Default(other, value) => {
-                if matches!(other, Word::AB | Word::AB_ | Word::High) {
+                if [Word::AB, Word::AB_, Word::High].contains(other) {
                     return Err(EncodeError::NotDefault {
                         union: "by_word",
                         found: i64::from(*other as i32),
@@ -501,6 +501,7 @@ pub mod service_ {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
+            #[allow(clippy::new_ret_no_self, clippy::wrong_self_convention)]
             pub async fn into_(&self, argument: &Thing_) -> Result<(), CallError> {
                 let procedure = Procedure {
                     program: PROGRAM,
@@ -565,6 +566,7 @@ pub mod service_ {
             ) -> impl Future<Output = Result<S_, Refusal>> + Send;
 
             /// `into_`, procedure 3.
+            #[allow(clippy::new_ret_no_self, clippy::wrong_self_convention)]
             fn into_(
                 &self,
                 caller: &Caller,

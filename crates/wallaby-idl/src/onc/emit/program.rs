@@ -117,6 +117,7 @@ impl Emitter<'_> {
 
     fn client(&self, procedure: &Procedure) -> TokenStream {
         let docs = procedure_docs(procedure);
+        let lints = procedure_lints(procedure);
         let name = naming::identifier(&procedure.rust);
         let number = naming::identifier(&procedure.rust_number);
         let names = argument_names(procedure);
@@ -150,6 +151,7 @@ impl Emitter<'_> {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
+            #lints
             pub async fn #name(&self, #(#names: #kinds),*) -> Result<#result, CallError> {
                 let procedure = Procedure { program: PROGRAM, version: VERSION, number: #number };
                 service::call(
@@ -165,12 +167,14 @@ impl Emitter<'_> {
 
     fn server(&self, procedure: &Procedure) -> TokenStream {
         let docs = procedure_docs(procedure);
+        let lints = procedure_lints(procedure);
         let name = naming::identifier(&procedure.rust);
         let names = argument_names(procedure);
         let kinds = self.argument_kinds(procedure);
         let result = self.result(procedure);
         quote! {
             #docs
+            #lints
             fn #name(
                 &self,
                 caller: &Caller,
@@ -240,4 +244,15 @@ pub(super) fn procedure_docs(procedure: &Procedure) -> TokenStream {
 fn argument_names(procedure: &Procedure) -> Vec<Ident> {
     let names = procedure.arguments.iter();
     names.map(|(name, _)| naming::identifier(name)).collect()
+}
+
+/// A procedure is called what the interface calls it, and has as many arguments as it says: lints are told so.
+fn procedure_lints(procedure: &Procedure) -> TokenStream {
+    let name = procedure.rust.as_str();
+    let is_conventional = name == "new" || name.starts_with("from_") || name.starts_with("into_");
+    let called = is_conventional
+        .then(|| quote!(#[allow(clippy::new_ret_no_self, clippy::wrong_self_convention)]));
+    // Beside them stand the receiver and who calls.
+    let long = crate::emit::allow_long(procedure.arguments.len() + 2);
+    quote!(#called #long)
 }

@@ -5,6 +5,7 @@
 
 use std::error::Error;
 use std::hint::black_box;
+use std::mem::take;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,9 @@ use wallaby_proto::{Address, CallId, NodeId, Token};
 static PAYLOAD: [u8; 100] = [7; 100];
 
 const ROUNDS: u64 = 50;
+
+/// Bytes that can be read at once.
+const ROOM: usize = 2048;
 
 struct Scenario {
     name: &'static str,
@@ -213,18 +217,19 @@ impl Line {
         Ok(line)
     }
 
-    fn send_request(&mut self, mut request: Request, method: &MethodDefinition) {
-        let sent = self.dialer.send_request(&mut request, method);
+    fn send_request(&mut self, request: &mut Request, method: &MethodDefinition) {
+        let sent = self.dialer.send_request(request, method);
         assert!(sent.is_ok(), "the window is large");
         carry(&mut self.dialer, &mut self.to_acceptor);
     }
 
-    fn receive_request(&mut self) -> Request {
+    /// Hands over the next request where it is read to: it is a large value.
+    fn receive_request<T>(&mut self, handle: impl FnOnce(&mut Request) -> T) -> T {
         loop {
-            match self.acceptor.handle_input(&mut self.to_acceptor) {
+            match &mut self.acceptor.handle_input(&mut self.to_acceptor) {
                 Ok(Some(Event::Message(Message::Request(request)))) => {
                     self.acceptor.grant_request(request.payload.len());
-                    return request;
+                    return handle(request);
                 }
                 Ok(Some(_)) => {}
                 other => unreachable!("{other:?}"),
@@ -233,18 +238,26 @@ impl Line {
     }
 }
 
-/// What one end has written arrives in the other's buffer.
+/// What one end has written arrives in the other's buffer, which has room for more, as drivers' have.
 fn carry(from: &mut Connection, to: &mut BytesMut) {
     let output = from.output();
     let len = output.len();
+    if to.capacity() - to.len() < ROOM {
+        to.reserve(2 * ROOM);
+    }
     to.extend_from_slice(output);
     from.advance(len);
 }
 
-fn receive_response(connection: &mut Connection, input: &mut BytesMut) -> Response {
+/// Hands over the next response where it is read to.
+fn receive_response<T>(
+    connection: &mut Connection,
+    input: &mut BytesMut,
+    handle: impl FnOnce(&Response) -> T,
+) -> T {
     loop {
-        match connection.handle_input(input) {
-            Ok(Some(Event::Message(Message::Response(response)))) => return response,
+        match &connection.handle_input(input) {
+            Ok(Some(Event::Message(Message::Response(response)))) => return handle(response),
             Ok(Some(_)) => {}
             other => unreachable!("{other:?}"),
         }
@@ -252,56 +265,68 @@ fn receive_response(connection: &mut Connection, input: &mut BytesMut) -> Respon
 }
 
 /// The answer goes back over the connection that the request came on.
-fn answer_directly(line: &mut Line, mut response: Response) -> Response {
+fn answer_directly(line: &mut Line, response: &mut Response, handle: impl FnOnce(&Response)) {
     response.token = None;
-    let sent = line.acceptor.send_response(&response, false);
+    let sent = line.acceptor.send_response(response, false);
     assert!(sent.is_ok(), "an answer that is not counted");
     carry(&mut line.acceptor, &mut line.to_dialer);
-    receive_response(&mut line.dialer, &mut line.to_dialer)
+    receive_response(&mut line.dialer, &mut line.to_dialer, handle);
 }
 
 /// The answer of the second server, over a connection of its own.
-fn answer_from_afar(line: &mut Line, response: Response) -> Response {
-    let sent = line.dialer.send_response(&response, false);
+fn answer_from_afar(line: &mut Line, response: &Response, handle: impl FnOnce(&Response)) {
+    let sent = line.dialer.send_response(response, false);
     assert!(sent.is_ok(), "an answer that is not counted");
     carry(&mut line.dialer, &mut line.to_acceptor);
-    receive_response(&mut line.acceptor, &mut line.to_acceptor)
+    receive_response(&mut line.acceptor, &mut line.to_acceptor, handle);
 }
 
 fn one_hop(cluster: &mut Cluster, sequence: u64) {
     let mut initiator = cluster.call(sequence);
-    let request = cluster.request(&mut initiator);
+    let mut request = cluster.request(&mut initiator);
     initiator.close();
-    cluster.first.send_request(request, &cluster.method);
-    let mut request = cluster.first.receive_request();
-    let mut server: Server<()> = Server::new(&mut request);
-    let response = only_response(server.respond(request.payload, None));
-    let response = answer_directly(&mut cluster.first, response);
-    finish(&mut initiator, &response);
+    cluster.first.send_request(&mut request, &cluster.method);
+    let mut released = cluster.first.receive_request(respond);
+    answer_directly(
+        &mut cluster.first,
+        only_response(&mut released),
+        |response| {
+            finish(&mut initiator, response);
+        },
+    );
     assert!(initiator.is_complete());
+}
+
+/// The handler of a server that answers with what it got.
+fn respond(request: &mut Request) -> Released<()> {
+    let mut server: Server<()> = Server::new(request);
+    server.respond(take(&mut request.payload), None)
 }
 
 fn two_hops(cluster: &mut Cluster, sequence: u64) {
     let mut initiator = cluster.call(sequence);
-    let request = cluster.request(&mut initiator);
+    let mut request = cluster.request(&mut initiator);
     initiator.close();
-    cluster.first.send_request(request, &cluster.method);
-    let mut request = cluster.first.receive_request();
-    let mut server: Server<()> = Server::new(&mut request);
-    let released = server.forward((), request.payload, None);
+    cluster.first.send_request(&mut request, &cluster.method);
+    let released = cluster.first.receive_request(|request| {
+        let mut server: Server<()> = Server::new(request);
+        server.forward((), take(&mut request.payload), None)
+    });
     respond_deep(cluster, &mut initiator, released.last);
     assert!(initiator.is_complete());
 }
 
 fn fan_out(cluster: &mut Cluster, sequence: u64) {
     let mut initiator = cluster.call(sequence);
-    let request = cluster.request(&mut initiator);
+    let mut request = cluster.request(&mut initiator);
     initiator.close();
-    cluster.first.send_request(request, &cluster.method);
-    let mut request = cluster.first.receive_request();
-    let mut server: Server<()> = Server::new(&mut request);
+    cluster.first.send_request(&mut request, &cluster.method);
+    let (mut server, payload) = cluster.first.receive_request(|request| {
+        let server: Server<()> = Server::new(request);
+        (server, take(&mut request.payload))
+    });
     for _ in 0..4 {
-        if let Some(message) = server.delegate((), request.payload.clone()) {
+        if let Some(message) = server.delegate((), payload.clone()) {
             respond_deep(cluster, &mut initiator, message);
         }
     }
@@ -317,17 +342,21 @@ fn respond_deep(cluster: &mut Cluster, initiator: &mut Initiator, message: Outbo
     };
     let call = initiator.call();
     let inherited = cluster.inherited(call.sequence);
-    let ((), request) =
+    let ((), mut request) =
         delegated.into_request(call, initiator.token(), MethodRef::Number(0), inherited);
-    cluster.onward.send_request(request, &cluster.method);
-    let mut request = cluster.onward.receive_request();
-    let mut server: Server<()> = Server::new(&mut request);
-    let response = only_response(server.respond(request.payload, None));
-    finish(initiator, &answer_from_afar(&mut cluster.back, response));
+    cluster.onward.send_request(&mut request, &cluster.method);
+    let mut released = cluster.onward.receive_request(respond);
+    answer_from_afar(
+        &mut cluster.back,
+        only_response(&mut released),
+        |response| {
+            finish(initiator, response);
+        },
+    );
 }
 
-fn only_response(released: Released<()>) -> Response {
-    let Outbound::Response(response) = released.last else {
+fn only_response(released: &mut Released<()>) -> &mut Response {
+    let Outbound::Response(response) = &mut released.last else {
         unreachable!("it responds")
     };
     response
@@ -341,14 +370,16 @@ fn finish(initiator: &mut Initiator, response: &Response) {
 
 /// A request from value to bytes to value, without the halves of a call.
 fn request_alone(cluster: &mut Cluster, sequence: u64) {
-    let request = cluster.request(&mut cluster.call(sequence));
-    cluster.first.send_request(request, &cluster.method);
-    black_box(cluster.first.receive_request());
+    let mut request = cluster.request(&mut cluster.call(sequence));
+    cluster.first.send_request(&mut request, &cluster.method);
+    cluster.first.receive_request(|request| {
+        black_box(request);
+    });
 }
 
 /// A response from value to bytes to value.
 fn response_alone(cluster: &mut Cluster, sequence: u64) {
-    let response = Response {
+    let mut response = Response {
         call: CallId {
             initiator: cluster.initiator,
             sequence,
@@ -364,7 +395,9 @@ fn response_alone(cluster: &mut Cluster, sequence: u64) {
         options: None,
         payload: Bytes::from_static(&PAYLOAD),
     };
-    black_box(answer_directly(&mut cluster.first, response));
+    answer_directly(&mut cluster.first, &mut response, |response| {
+        black_box(response);
+    });
 }
 
 /// Both halves of a call of one hop, without bytes.
@@ -372,9 +405,7 @@ fn halves_alone(cluster: &mut Cluster, sequence: u64) {
     let mut initiator = cluster.call(sequence);
     let mut request = cluster.request(&mut initiator);
     initiator.close();
-    let mut server: Server<()> = Server::new(&mut request);
-    let response = only_response(server.respond(request.payload, None));
-    finish(&mut initiator, &response);
+    finish(&mut initiator, only_response(&mut respond(&mut request)));
     assert!(initiator.is_complete());
 }
 
@@ -412,7 +443,10 @@ fn request_remembered(cluster: &mut Cluster, sequence: u64) {
 
 fn one_answered(cluster: &Cluster, sequence: u64) -> (Request, Response) {
     let mut request = cluster.request(&mut cluster.call(sequence));
-    let mut server: Server<()> = Server::new(&mut request);
-    let response = only_response(server.respond(request.payload.clone(), None));
+    let payload = request.payload.clone();
+    let Outbound::Response(response) = respond(&mut request).last else {
+        unreachable!("it responds")
+    };
+    request.payload = payload;
     (request, response)
 }

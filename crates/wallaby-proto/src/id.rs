@@ -342,6 +342,8 @@ impl fmt::Debug for Path {
 }
 
 /// One request of a call: its branch and how many hops of the branch came before it.
+// The path begins a word: so it is read by the pieces that it was just written by, and waits for none.
+#[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
     /// The branch.

@@ -26,9 +26,13 @@ pub(crate) fn put(out: &mut impl BufMut, value: u64) {
 
 #[inline(never)]
 fn put_long(out: &mut impl BufMut, value: u64) {
+    let groups = [0, 7, 14, 21].map(|shift| (value >> shift) as u8);
+    let [first, second, third, fourth] = groups;
     if value < 1 << 21 {
-        let [first, second, third] = [value, value >> 7, value >> 14].map(|group| group as u8);
         return out.put_slice(&[first | 0x80, second | 0x80, third]);
+    }
+    if value < 1 << 28 {
+        return out.put_slice(&[first | 0x80, second | 0x80, third | 0x80, fourth]);
     }
     put_longer(out, value);
 }
@@ -75,6 +79,48 @@ fn decode_word(word: u64) -> Option<(u64, usize)> {
     let bits = bits & 0x0000_3fff_0000_3fff | (bits & 0x3fff_0000_3fff_0000) >> 2;
     let value = bits & 0x0fff_ffff | bits >> 32 << 28;
     Some((value, len))
+}
+
+/// The integer that these bytes begin with, and how many they are: none if it is malformed or they end inside it.
+#[inline(never)]
+fn decode(bytes: &[u8]) -> (u64, usize) {
+    if let Some((&word, _)) = bytes.split_first_chunk()
+        && let Some(decoded) = decode_word(u64::from_le_bytes(word))
+    {
+        return decoded;
+    }
+    decode_bytewise(bytes).unwrap_or((0, 0))
+}
+
+/// Byte by byte: of nine bytes or ten, or at the end of the input. If it is malformed, says why; nothing if the bytes end
+/// inside it.
+#[cold]
+#[inline(never)]
+fn decode_bytewise(bytes: &[u8]) -> Result<(u64, usize), Option<&'static str>> {
+    let mut value = 0u64;
+    for (index, &byte) in bytes.iter().enumerate() {
+        if index == MAX_LEN - 1 && byte > 1 {
+            return Err(Some("a varint above 64 bits"));
+        }
+        value |= u64::from(byte & 0x7f) << (7 * index);
+        if byte < 0x80 {
+            if byte == 0 && index > 0 {
+                return Err(Some("a varint that is not the shortest"));
+            }
+            return Ok((value, index + 1));
+        }
+    }
+    Err(None)
+}
+
+/// Why these bytes do not begin with an integer.
+#[cold]
+#[inline(never)]
+fn malformed_varint(bytes: &[u8], what: &'static str) -> DecodeError {
+    match decode_bytewise(bytes) {
+        Err(Some(why)) => DecodeError::Malformed { what, why },
+        _ => DecodeError::Truncated { what },
+    }
 }
 
 /// Appends a byte string with its length before it.
@@ -171,7 +217,8 @@ impl<'a> Reader<'a> {
         Ok((u128::from_le_bytes(*bytes) & wanted).to_le_bytes())
     }
 
-    #[inline]
+    /// Inlined, so that the reader of a message's beginning stays in registers.
+    #[inline(always)]
     pub(crate) fn varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         match self.rest {
             [first, rest @ ..] if *first < 0x80 => {
@@ -186,52 +233,18 @@ impl<'a> Reader<'a> {
         }
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn long_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
-        if let Some((&word, _)) = self.rest.split_first_chunk()
-            && let Some((value, len)) = decode_word(u64::from_le_bytes(word))
-        {
-            self.rest = &self.rest[len..];
-            return Ok(value);
+        let (value, len) = decode(self.rest);
+        if len == 0 {
+            return Err(malformed_varint(self.rest, what));
         }
-        self.longest_varint(what)
+        self.rest = &self.rest[len..];
+        Ok(value)
     }
 
-    /// Byte by byte: of nine bytes or ten, at the end of the input, or malformed.
-    #[cold]
-    #[inline(never)]
-    fn longest_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
-        let malformed = |why| Err(DecodeError::Malformed { what, why });
-        let mut value = 0u64;
-        for (index, &byte) in self.rest.iter().enumerate() {
-            if index == MAX_LEN - 1 && byte > 1 {
-                return malformed("a varint above 64 bits");
-            }
-            value |= u64::from(byte & 0x7f) << (7 * index);
-            if byte < 0x80 {
-                if byte == 0 && index > 0 {
-                    return malformed("a varint that is not the shortest");
-                }
-                self.rest = &self.rest[index + 1..];
-                return Ok(value);
-            }
-        }
-        Err(DecodeError::Truncated { what })
-    }
-
-    #[inline]
+    #[inline(always)]
     pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
-        match self.rest {
-            [first, rest @ ..] if *first < 0x80 => {
-                self.rest = rest;
-                Ok(u32::from(*first))
-            }
-            _ => self.long_u32(what),
-        }
-    }
-
-    #[inline(never)]
-    fn long_u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
         u32::try_from(self.varint(what)?).map_err(|_| DecodeError::Malformed {
             what,
             why: "a number above 32 bits",
@@ -239,6 +252,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A byte string of at most `limit` bytes, its length before it.
+    #[inline(always)]
     pub(crate) fn bytes(
         &mut self,
         limit: usize,

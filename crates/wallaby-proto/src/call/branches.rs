@@ -210,6 +210,17 @@ impl Branches {
     }
 
     #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// The first branch.
+    #[inline]
+    pub(super) fn begin(&mut self, path: Path) -> &mut Branch {
+        self.first.insert(Branch::new(path))
+    }
+
+    #[inline]
     pub(super) fn find(&self, path: &Path) -> Option<u32> {
         if self.first.as_ref().is_some_and(|first| first.path == *path) {
             return Some(0);
@@ -219,17 +230,11 @@ impl Branches {
 
     /// Adds a branch that is not there yet and returns its position. Paths are hashed under the call's token, so that no
     /// peer can make them collide.
-    #[inline]
     pub(super) fn add(&mut self, path: Path, token: Token) -> u32 {
-        if self.first.is_none() {
-            self.first = Some(Branch::new(path));
+        if self.is_empty() {
+            self.begin(path);
             return 0;
         }
-        self.add_further(path, token)
-    }
-
-    #[inline(never)]
-    fn add_further(&mut self, path: Path, token: Token) -> u32 {
         self.rest.get_or_insert_default().add(path, token)
     }
 

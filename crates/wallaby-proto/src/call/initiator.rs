@@ -273,11 +273,24 @@ impl Initiator {
     /// # Panics
     ///
     /// If the call is closed.
+    #[inline]
     pub fn send(&mut self) -> Result<RequestId, Violation> {
         assert!(
             !self.closed,
             "a closed call sends no further initial request"
         );
+        if self.branches.is_empty() && self.budgets.is_none() && !self.changes.is_some() {
+            self.branches.begin(Path::FIRST).expected = true;
+            self.missing_facts = 1;
+            self.roots = 1;
+            return Ok(RequestId::FIRST);
+        }
+        self.send_further()
+    }
+
+    /// Most calls have a single initial request, and send it before they hear of any.
+    #[inline(never)]
+    fn send_further(&mut self) -> Result<RequestId, Violation> {
         let path = Path::initial(self.roots);
         let position = self.find_or_add(path)?;
         // It has no facts yet (`Violation::NotSent`), so nothing else is expected with it.
@@ -297,8 +310,9 @@ impl Initiator {
     ///
     /// If it contradicts what is known or exceeds a budget; the call has failed then.
     pub fn handle_response(&mut self, response: &Response) -> Result<Arrival, Violation> {
+        let budgets = *self.budgets();
+        let limit = budgets.responses;
         let position = self.branch(response.request)?;
-        let limit = self.budgets().responses;
         let branch = self.branches.at(position);
         if let Some(facts) = branch.facts
             && response.index >= facts.responses
@@ -318,7 +332,7 @@ impl Initiator {
                 branch.note_status(response.index);
             }
             self.changed(position);
-            self.count_response(response)?;
+            self.count_response(response, &budgets)?;
         }
         let arrival = match new {
             true => Arrival::New,
@@ -576,24 +590,23 @@ impl Initiator {
     }
 
     #[inline]
-    fn count_response(&mut self, response: &Response) -> Result<(), Violation> {
+    fn count_response(&mut self, response: &Response, budgets: &Budgets) -> Result<(), Violation> {
         self.received += 1;
         self.statuses += u64::from(response.status);
         if !response.status {
             self.bytes += response.payload.len() as u64;
         }
         // The status that ends a branch counts with its request.
-        let most = u64::from(self.budgets().responses);
-        if self.received > most
-            && self.received - self.statuses.min(self.budgets().requests.into()) > most
+        let most = u64::from(budgets.responses);
+        if self.received > most && self.received - self.statuses.min(budgets.requests.into()) > most
         {
             return Err(Violation::TooManyResponses {
-                limit: self.budgets().responses,
+                limit: budgets.responses,
             });
         }
-        if self.bytes > self.budgets().bytes {
+        if self.bytes > budgets.bytes {
             return Err(Violation::TooManyBytes {
-                limit: self.budgets().bytes,
+                limit: budgets.bytes,
             });
         }
         Ok(())

@@ -173,14 +173,14 @@ impl<T> Server<T> {
     /// The same at a server that lets no request use up more than `most`, whatever it states.
     #[inline]
     pub fn bounded(request: &mut Request, most: Option<&Budgets>) -> Self {
-        match (&request.options, most) {
-            (None, None) => Self::begin(request),
-            _ => Self::with_options(request, most),
+        match (&request.options, most, &request.manifest) {
+            (None, None, None) => Self::begin(request, None),
+            _ => Self::with_more(request, most),
         }
     }
 
     #[inline]
-    fn begin(request: &Request) -> Self {
+    fn begin(request: &Request, manifest: Option<Manifest>) -> Self {
         Self {
             call: request.call,
             token: request.token,
@@ -188,7 +188,7 @@ impl<T> Server<T> {
             depth: request.depth,
             responses: request.base,
             requests: 0,
-            manifest: passed_on(&request.manifest),
+            manifest,
             held: None,
             traced: request.traced.then(Vec::new),
             allowance: None,
@@ -197,11 +197,11 @@ impl<T> Server<T> {
         }
     }
 
-    /// Takes what the optional fields bring along: trace records, and what the request may use up, but no more than this
+    /// Takes what few requests bring along: a manifest, trace records, and what the request may use up, but no more than this
     /// server's maximum.
     #[inline(never)]
-    fn with_options(request: &mut Request, most: Option<&Budgets>) -> Self {
-        let mut server = Self::begin(request);
+    fn with_more(request: &mut Request, most: Option<&Budgets>) -> Self {
+        let mut server = Self::begin(request, request.manifest);
         let mut given = most.copied();
         if let Some(options) = &mut request.options {
             let carried = std::mem::take(&mut options.trace);
@@ -341,10 +341,16 @@ impl<T> Server<T> {
     /// The last response. `record` is this hop's, in a traced call.
     #[inline]
     pub fn respond(&mut self, payload: Bytes, record: Option<TraceRecord>) -> Released<T> {
-        Released {
-            before: self.flush_before(),
-            last: self.last_response(false, payload, record),
+        let before = self.flush_before();
+        // Most have no manifest, and do not wait for its bytes.
+        if self.requests == 0 && self.manifest.is_none() {
+            self.assert_open();
+            self.ended = true;
+            let last = self.response(false, payload, true, None, record);
+            return Released { before, last };
         }
+        let last = self.last_response(false, payload, record);
+        Released { before, last }
     }
 
     /// A request onward as the last act: a tail call.
@@ -426,7 +432,7 @@ impl<T> Server<T> {
         }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn last_response(
         &mut self,
         status: bool,
@@ -436,7 +442,7 @@ impl<T> Server<T> {
         self.assert_open();
         self.ended = true;
         let last = self.requests == 0;
-        let carried = self.take_manifest();
+        let carried = self.manifest.take();
         debug_assert!(
             last || carried.is_none(),
             "the first of two messages took it along"

@@ -1,15 +1,16 @@
 //! One connection of one life to another: handshake, frames, parts, credit, method numbers.
 //!
-//! The driver's contract: give it what arrived by [`Connection::handle_input`] until that returns `None`, then write
-//! what [`Connection::output`] shows and say how much by [`Connection::advance`]. Everything that sends only appends to
-//! the output. Any error means: close the transport, after what the output still shows (the reason, for the peer) was
-//! written as far as that does not wait.
+//! The driver's contract: give it what arrived by [`Connection::handle_input`] until that returns `None` or nothing is
+//! left, then write what [`Connection::output`] shows and say how much by [`Connection::advance`]. Everything that sends
+//! only appends to the output. Any error means: close the transport, after what the output still shows (the reason, for
+//! the peer) was written as far as that does not wait.
 
 mod arriving;
 mod bodies;
 pub(crate) mod credit;
 mod hello;
 mod keep_alive;
+mod messages;
 mod methods;
 mod output;
 mod pace;
@@ -37,8 +38,8 @@ use self::parts::{Assembled, Inbox, Left, Outbox};
 use crate::id::{CallId, NodeId};
 use crate::varint::{self, Reader};
 use crate::wire::{
-    Begin, DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, ReplyTo, Request,
-    Response, kind,
+    DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, ReplyTo, Request, Response,
+    kind,
 };
 
 /// Messages with credit are refused while more than this waits to be written.
@@ -695,17 +696,23 @@ impl Connection {
             let Some((kind, len)) = self.next_frame(input)? else {
                 return Ok(None);
             };
-            let Some(peer) = &self.peer else {
+            if self.peer.is_none() {
                 return self.handle_first_frame(kind, take_body(input, len));
-            };
-            let link = Link::new(peer.node, self.me.node);
-            if kind >= kind::REQUEST {
-                return self.handle_message(kind, input, len, link);
             }
-            if let Some(event) = self.handle_frame(kind, take_body(input, len), link)? {
+            if kind >= kind::REQUEST {
+                return self.handle_message(kind, input, len);
+            }
+            if let Some(event) = self.handle_frame(kind, take_body(input, len))? {
                 return Ok(Some(event));
             }
         }
+    }
+
+    /// What messages arrive on, once the handshake is done.
+    #[inline]
+    fn link(&self) -> Link {
+        let peer = self.peer.as_ref().unwrap_or(&self.me);
+        Link::new(peer.node, self.me.node)
     }
 
     /// To be called now and then, seconds apart.
@@ -748,109 +755,21 @@ impl Connection {
             };
             len = begun;
         }
+        self.arriving = 0;
         self.counters.bytes_received += (FRAME_HEADER + len) as u64;
         Ok(Some((kind, len)))
     }
 
-    /// The next frame is a message: takes it off `input`. Requests and responses come first and are built in place: they
-    /// are large values, and moving them from one enum to the next would cost as much as reading them.
-    fn handle_message(
-        &mut self,
-        kind: u8,
-        input: &mut BytesMut,
-        len: usize,
-        link: Link,
-    ) -> Result<Option<Event>, ConnectionError> {
-        let body = &input[FRAME_HEADER..FRAME_HEADER + len];
-        let mut reader = Reader::new(body);
-        match kind {
-            kind::REQUEST => {
-                let link = Link {
-                    previous: self.last_received,
-                    ..link
-                };
-                let begin = Begin::read(&mut reader, link)?;
-                if begin.is_plain() {
-                    let method = begin.read_method(&mut reader)?;
-                    self.check_request_head(begin, method)?;
-                    let payload = take_payload(input, reader.position(), len);
-                    self.counters.messages_received += 1;
-                    let request = begin.request(method, payload);
-                    if request.payload.len() as u64 > self.me.limits.message {
-                        return Ok(Some(too_large(Message::Request(request), len as u64)));
-                    }
-                    return Ok(Some(Event::Message(Message::Request(request))));
-                }
-                let mut request = begin.request(MethodRef::Number(0), Bytes::new());
-                request.read_rest(&mut reader, begin)?;
-                self.check_request_head(begin, request.method)?;
-                if request.options.is_some() {
-                    self.begin_body(&request)?;
-                }
-                request.payload = take_payload(input, reader.position(), len);
-                self.counters.messages_received += 1;
-                if request.payload.len() as u64 > self.me.limits.message {
-                    return Ok(Some(too_large(Message::Request(request), len as u64)));
-                }
-                Ok(Some(Event::Message(Message::Request(request))))
-            }
-            kind::RESPONSE => {
-                let mut response = Response::read_header(&mut reader, link)?;
-                response.payload = take_payload(input, reader.position(), len);
-                self.counters.messages_received += 1;
-                if response.payload.len() as u64 > self.me.limits.message {
-                    return Ok(Some(too_large(Message::Response(response), len as u64)));
-                }
-                Ok(Some(Event::Message(Message::Response(response))))
-            }
-            kind => self.handle_control(kind, input, len, link),
-        }
-    }
-
-    /// A request came, of which this is the beginning and the method.
-    #[inline]
-    fn check_request_head(
-        &mut self,
-        begin: Begin,
-        method: MethodRef,
-    ) -> Result<(), ConnectionError> {
-        self.check_method(method)?;
-        if begin.is_direct() {
-            self.last_received = begin.call.sequence;
-        }
-        Ok(())
-    }
-
-    #[inline(never)]
-    fn handle_control(
-        &mut self,
-        kind: u8,
-        input: &mut BytesMut,
-        len: usize,
-        link: Link,
-    ) -> Result<Option<Event>, ConnectionError> {
-        let mut reader = Reader::new(&input[FRAME_HEADER..FRAME_HEADER + len]);
-        let message = Message::read_control(kind, &mut reader, link)?;
-        input.advance(FRAME_HEADER + len);
-        self.counters.messages_received += 1;
-        Ok(Some(Event::Message(message)))
-    }
-
     /// A frame that only concerns the connection.
     #[inline(never)]
-    fn handle_frame(
-        &mut self,
-        kind: u8,
-        body: Bytes,
-        link: Link,
-    ) -> Result<Option<Event>, ConnectionError> {
+    fn handle_frame(&mut self, kind: u8, body: Bytes) -> Result<Option<Event>, ConnectionError> {
         let body = match kind {
             kind::BODY => return self.handle_body(body),
             _ => &*body,
         };
         match kind {
             kind::BODY_CREDIT => self.handle_body_credit(body).map(Some),
-            kind::PART => self.handle_part(body, link),
+            kind::PART => self.handle_part(body),
             kind::METHOD => self.handle_method(body).map(Some),
             kind::CREDIT => self.handle_credit(body).map(Some),
             kind::CALL_CREDIT => self.handle_call_credit(body).map(Some),
@@ -906,7 +825,8 @@ impl Connection {
         Ok(Some(Event::Opened(peer)))
     }
 
-    fn handle_part(&mut self, body: &[u8], link: Link) -> Result<Option<Event>, ConnectionError> {
+    fn handle_part(&mut self, body: &[u8]) -> Result<Option<Event>, ConnectionError> {
+        let link = self.link();
         let (bytes, assembled) = self.inbox.handle_part(body, self.me.limits)?;
         self.pace.part_arrived(bytes as usize);
         if let Some(bytes) = self.parts_grants.add(bytes) {
@@ -1138,18 +1058,6 @@ fn put_credit(output: &mut Output, window: u8, bytes: u64) {
 fn take_body(input: &mut BytesMut, len: usize) -> Bytes {
     input.advance(FRAME_HEADER);
     input.split_to(len).freeze()
-}
-
-/// Takes the next frame off `input`: a header of this length and a payload, which stays where it is in memory.
-#[inline(always)]
-fn take_payload(input: &mut BytesMut, header: usize, len: usize) -> Bytes {
-    if header == len {
-        input.advance(FRAME_HEADER + len);
-        return Bytes::new();
-    }
-    let mut payload = input.split_to(FRAME_HEADER + len).freeze();
-    payload.advance(FRAME_HEADER + header);
-    payload
 }
 
 #[cold]

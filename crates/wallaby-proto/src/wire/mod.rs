@@ -17,8 +17,9 @@ pub use self::options::{
     Budgets, MAX_METADATA, MAX_TRACE_RECORDS, Metadata, MetadataError, Options, PingSettings,
     TraceRecord,
 };
-pub(crate) use self::request::Begin;
+pub(crate) use self::request::Begin as RequestBegin;
 pub use self::request::{MethodRef, ReplyTo, Request};
+pub(crate) use self::response::{Begin as ResponseBegin, Behind as ResponseBehind};
 pub use self::response::{End, Response};
 
 use crate::id::{CallId, NodeId, Token};

@@ -103,13 +103,48 @@ impl Request {
             | when(self.compressed, COMPRESSED)
     }
 
+    /// Whether it has only what each request of an initiator has: its flags are [`DIRECT`] alone if its method has a number.
+    #[inline]
+    fn is_least(&self) -> bool {
+        self.reply_to == ReplyTo::Peer
+            && self.oldest >= self.call.sequence
+            && self.options.is_none()
+            && self.deadline.is_none()
+            && self.manifest.is_none()
+            && self.id == RequestId::FIRST
+            && (self.depth | self.base) == 0
+            && !(self.traced | self.compressed)
+    }
+
+    /// Appends everything but the payload.
+    #[inline]
     pub(crate) fn put_header(&self, out: &mut Vec<u8>, link: Link) {
         debug_assert!(self.reply_to != ReplyTo::Peer || self.call.initiator == link.sender);
+        let MethodRef::Number(number) = self.method else {
+            return self.put_any(out, link);
+        };
+        if !self.is_least() {
+            return self.put_any(out, link);
+        }
+        debug_assert_eq!(self.flags(), DIRECT);
+        varint::put(out, DIRECT);
+        self.put_ahead(out, link);
+        self.token.put(out);
+        varint::put(out, u64::from(number));
+    }
+
+    #[inline]
+    fn put_ahead(&self, out: &mut Vec<u8>, link: Link) {
+        let ahead = self.call.sequence.wrapping_sub(link.previous);
+        varint::put_signed(out, ahead.cast_signed());
+    }
+
+    #[inline(never)]
+    fn put_any(&self, out: &mut Vec<u8>, link: Link) {
         let flags = self.flags();
         varint::put(out, flags);
         if flags & DIRECT != 0 {
-            let ahead = self.call.sequence.wrapping_sub(link.previous);
-            varint::put_signed(out, ahead.cast_signed());
+            self.put_ahead(out, link);
         } else {
             self.call.initiator.put(out);
             varint::put(out, self.call.sequence);

@@ -91,48 +91,172 @@ fn put_place(out: &mut Vec<u8>, request: RequestId) {
     }
 }
 
-/// Inlined, since its result is large: each answer would be copied once more.
+/// Reads the place of who sent a response or an end.
 #[inline(always)]
-fn read_place(
-    reader: &mut Reader<'_>,
-    flags: u64,
-    link: Link,
-) -> Result<(CallId, u8, Option<Token>, RequestId), DecodeError> {
-    let what = "response";
-    let (call, relays) = read_destination(reader, flags & DIRECT != 0, link.receiver)?;
-    let token = if flags & TOKEN != 0 {
-        Some(Token::read(reader)?)
-    } else {
-        None
-    };
-    let path = if flags & PLACE != 0 {
-        Path::read(reader)?
-    } else {
-        Path::FIRST
+fn read_place(reader: &mut Reader<'_>, flags: u64) -> Result<RequestId, DecodeError> {
+    let path = match flags & PLACE {
+        0 => Path::FIRST,
+        _ => Path::read(reader)?,
     };
     if path.is_root() {
-        return Err(DecodeError::Malformed {
-            what,
-            why: "the initiator's own place",
-        });
+        return Err(malformed("the initiator's own place"));
     }
-    let hop = if flags & HOP != 0 {
-        reader.u32(what)?
-    } else {
-        0
+    let hop = match flags & HOP {
+        0 => 0,
+        _ => reader.u32("response")?,
     };
-    Ok((call, relays, token, RequestId { path, hop }))
+    Ok(RequestId { path, hop })
+}
+
+/// The beginning of an answer, which is all that most say besides the payload, and of an end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Begin {
+    flags: u64,
+    call: CallId,
+    relays: u8,
+    token: Option<Token>,
+}
+
+impl Begin {
+    #[inline(always)]
+    pub(crate) fn read(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+        Self::read_known(reader, link, "response", KNOWN)
+    }
+
+    #[inline(always)]
+    fn read_known(
+        reader: &mut Reader<'_>,
+        link: Link,
+        what: &'static str,
+        known: u64,
+    ) -> Result<Self, DecodeError> {
+        let flags = reader.varint(what)?;
+        check_flags(what, flags, known)?;
+        let (call, relays) = read_destination(reader, flags & DIRECT != 0, link.receiver)?;
+        let token = match flags & TOKEN {
+            0 => None,
+            _ => Some(Token::read(reader)?),
+        };
+        Ok(Self {
+            flags,
+            call,
+            relays,
+            token,
+        })
+    }
+
+    /// Whether the payload follows at once.
+    pub(crate) fn is_plain(self) -> bool {
+        self.flags & BEHIND == 0
+    }
+
+    /// Reads what stands between the beginning and the payload.
+    #[inline(never)]
+    pub(crate) fn read_behind(self, reader: &mut Reader<'_>) -> Result<Behind, DecodeError> {
+        let has = |flag: u64| self.flags & flag != 0;
+        let request = read_place(reader, self.flags)?;
+        let index = if has(INDEX) {
+            reader.u32("response")?
+        } else {
+            0
+        };
+        if index == u32::MAX {
+            return Err(malformed("a number that leaves no room for a count"));
+        }
+        let manifest = if has(MANIFEST) {
+            Some(Manifest::read(reader, &request.path)?)
+        } else {
+            None
+        };
+        let options = if has(OPTIONS) {
+            Some(Options::read_boxed(reader)?)
+        } else {
+            None
+        };
+        Ok(Behind {
+            request,
+            index,
+            manifest,
+            options,
+        })
+    }
+
+    /// The response, with what stood between.
+    #[inline(always)]
+    pub(crate) fn response(self, behind: Behind, payload: Bytes) -> Response {
+        Response {
+            call: self.call,
+            relays: self.relays,
+            token: self.token,
+            request: behind.request,
+            index: behind.index,
+            last: self.flags & LAST != 0,
+            manifest: behind.manifest,
+            status: self.flags & STATUS != 0,
+            compressed: self.flags & COMPRESSED != 0,
+            options: behind.options,
+            payload,
+        }
+    }
+}
+
+/// What few answers have: it stands between their beginning and their payload.
+#[derive(Debug)]
+pub(crate) struct Behind {
+    request: RequestId,
+    index: u32,
+    manifest: Option<Manifest>,
+    options: Option<Box<Options>>,
+}
+
+impl Behind {
+    /// It is not there.
+    pub(crate) const NONE: Self = Self {
+        request: RequestId::FIRST,
+        index: 0,
+        manifest: None,
+        options: None,
+    };
 }
 
 impl Response {
+    /// Whether it has only what the one answer to a request of the receiver's has: the flags are [`DIRECT`] and [`LAST`].
+    #[inline]
+    fn is_least(&self, link: Link) -> bool {
+        self.call.initiator == link.receiver
+            && self.last
+            && self.token.is_none()
+            && self.options.is_none()
+            && self.manifest.is_none()
+            && self.request == RequestId::FIRST
+            && self.index == 0
+            && !(self.status | self.compressed)
+    }
+
+    /// Appends everything but the payload.
+    #[inline]
     pub(crate) fn put_header(&self, out: &mut Vec<u8>, link: Link) {
-        let flags = place_flags(self.call, self.token, self.request, link)
+        if !self.is_least(link) {
+            return self.put_any(out, link);
+        }
+        debug_assert_eq!(self.flags(link), DIRECT | LAST);
+        varint::put(out, DIRECT | LAST);
+        varint::put(out, self.call.sequence);
+    }
+
+    fn flags(&self, link: Link) -> u64 {
+        place_flags(self.call, self.token, self.request, link)
             | when(self.index > 0, INDEX)
             | when(self.last, LAST)
             | when(self.manifest.is_some(), MANIFEST)
             | when(self.status, STATUS)
             | when(self.options.is_some(), OPTIONS)
-            | when(self.compressed, COMPRESSED);
+            | when(self.compressed, COMPRESSED)
+    }
+
+    #[inline(never)]
+    fn put_any(&self, out: &mut Vec<u8>, link: Link) {
+        let flags = self.flags(link);
         varint::put(out, flags);
         put_destination(out, self.call, self.relays, link.receiver);
         if let Some(token) = self.token {
@@ -160,41 +284,12 @@ impl Response {
     /// Reads everything but the payload. Inlined, so that the large value is built where it goes.
     #[inline(always)]
     pub(crate) fn read_header(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
-        let what = "response";
-        let flags = reader.varint(what)?;
-        check_flags(what, flags, KNOWN)?;
-        let has = |flag: u64| flags & flag != 0;
-        let (call, relays, token, request) = read_place(reader, flags, link)?;
-        let index = if has(INDEX) { reader.u32(what)? } else { 0 };
-        if index == u32::MAX {
-            return Err(DecodeError::Malformed {
-                what,
-                why: "a number that leaves no room for a count",
-            });
-        }
-        let manifest = if has(MANIFEST) {
-            Some(Manifest::read(reader, &request.path)?)
-        } else {
-            None
+        let begin = Begin::read(reader, link)?;
+        let behind = match begin.is_plain() {
+            true => Behind::NONE,
+            false => begin.read_behind(reader)?,
         };
-        let options = if has(OPTIONS) {
-            Some(Options::read_boxed(reader)?)
-        } else {
-            None
-        };
-        Ok(Self {
-            call,
-            relays,
-            token,
-            request,
-            index,
-            last: has(LAST),
-            manifest,
-            status: has(STATUS),
-            compressed: has(COMPRESSED),
-            options,
-            payload: Bytes::new(),
-        })
+        Ok(begin.response(behind, Bytes::new()))
     }
 
     /// The facts that this response states of its own branch, if it does.
@@ -232,29 +327,30 @@ impl End {
     }
 
     pub(super) fn read(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
-        let what = "end";
-        let flags = reader.varint(what)?;
-        check_flags(what, flags, KNOWN_OF_END)?;
-        let (call, relays, token, request) = read_place(reader, flags, link)?;
+        let begin = Begin::read_known(reader, link, "end", KNOWN_OF_END)?;
+        let request = read_place(reader, begin.flags)?;
         let facts = Facts::read(reader)?;
-        let manifest = if flags & MANIFEST != 0 {
-            Some(Manifest::read(reader, &request.path)?)
-        } else {
-            None
+        let manifest = match begin.flags & MANIFEST {
+            0 => None,
+            _ => Some(Manifest::read(reader, &request.path)?),
         };
-        let options = if flags & OPTIONS != 0 {
-            Some(Box::new(Options::read(reader)?))
-        } else {
-            None
+        let options = match begin.flags & OPTIONS {
+            0 => None,
+            _ => Some(Options::read_boxed(reader)?),
         };
         Ok(Self {
-            call,
-            relays,
-            token,
+            call: begin.call,
+            relays: begin.relays,
+            token: begin.token,
             request,
             facts,
             manifest,
             options,
         })
     }
+}
+
+fn malformed(why: &'static str) -> DecodeError {
+    let what = "response";
+    DecodeError::Malformed { what, why }
 }

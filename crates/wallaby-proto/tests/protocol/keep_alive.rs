@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use bytes::{BufMut, BytesMut};
 use wallaby_proto::connection::{ConnectionError, KeepAlive, KeepAliveSettings, Limits, Refusal};
+use wallaby_proto::wire::FRAME_HEADER;
 
 use crate::limits::request;
 use crate::pair::{Pair, hello, method, written};
@@ -231,4 +233,23 @@ fn it_can_be_switched_off() {
         assert_eq!(keep_alive.look(&off, &mut pair.alice, true, now), Ok(false));
     }
     assert!(!pair.alice.has_output());
+}
+
+#[test]
+fn each_byte_is_heard_once_by_who_asks_for_nothing_after_all_bytes_were_taken() {
+    let mut pair = Pair::open(Limits::default());
+    pair.alice.go_away();
+    let frame = written(&mut pair.alice);
+    let (before, mut input) = (pair.bob.heard(), BytesMut::new());
+    for came in 1..=2 * frame.len() {
+        let of_frame = (came - 1) % frame.len() + 1;
+        input.put_u8(frame[of_frame - 1]);
+        let event = pair.bob.handle_input(&mut input).expect("legal bytes");
+        assert_eq!(event.is_some(), of_frame == frame.len(), "{came} bytes");
+        assert_eq!(input.is_empty(), event.is_some(), "{came} bytes");
+        // A frame is counted as soon as its length is there.
+        if of_frame >= FRAME_HEADER {
+            assert_eq!(pair.bob.heard() - before, came as u64);
+        }
+    }
 }

@@ -862,27 +862,55 @@ impl Peer {
         let Carrier::Stream(connection, _) = &mut state.carrier else {
             return Ok(false); // sessions are driven by their port
         };
-        let failed = loop {
-            match connection.handle_input(input) {
-                Ok(Some(event)) => events.push(event),
-                Ok(None) => break None,
-                Err(error) => break Some(error),
-            }
+        // Most messages come alone. They are large: the first one stays where it was read to.
+        let mut first = connection.handle_input(input);
+        let failed = match &first {
+            Ok(Some(_)) if !input.is_empty() => take_further(connection, input, events),
+            _ => None,
         };
         // The handshake's answer, credit for parts, and parts of ours that credit has freed.
         let has_output = connection.has_output();
-        state.gathering = several_answers(events.iter());
+        state.gathering =
+            !events.is_empty() && several_answers(first.iter().flatten().chain(&*events));
         let goes_on = has_output || state.gathering;
         drop(state);
         cork::batch(|| {
-            for event in &mut *events {
+            if let Ok(Some(event)) = &mut first {
                 self.note_event(event);
                 dispatch.handle(self, event);
             }
-            events.clear();
+            if !events.is_empty() {
+                self.handle_further(events, dispatch);
+            }
             dispatch.batch_done(self);
         });
+        first?;
         failed.map_or(Ok(goes_on), Err)
+    }
+
+    #[inline(never)]
+    fn handle_further(self: &Arc<Self>, events: &mut Vec<Event>, dispatch: &mut impl Dispatch) {
+        for event in &mut *events {
+            self.note_event(event);
+            dispatch.handle(self, event);
+        }
+        events.clear();
+    }
+}
+
+/// Takes what came with the first event off `input`; returns why the connection has to end.
+#[inline(never)]
+fn take_further(
+    connection: &mut Connection,
+    input: &mut BytesMut,
+    events: &mut Vec<Event>,
+) -> Option<ConnectionError> {
+    loop {
+        match connection.handle_input(input) {
+            Ok(Some(event)) => events.push(event),
+            Ok(None) => return None,
+            Err(error) => return Some(error),
+        }
     }
 }
 

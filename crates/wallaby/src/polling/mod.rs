@@ -553,13 +553,22 @@ impl<D: Datagrams> Endpoint<D> {
         let mut input = std::mem::take(&mut self.input);
         let more = self.core.read_stream(id, &mut input);
         if more.is_some() {
-            while let Some(mut news) = self.core.stream_news(id, &mut input) {
-                self.handle_news(id, &mut news);
-            }
+            self.handle_stream(id, &mut input);
             self.core.keep_input(id, &mut input);
         }
         self.input = input;
         more != Some(true)
+    }
+
+    /// Handles all whole messages where they are read to: they are large values.
+    fn handle_stream(&mut self, id: PeerId, input: &mut BytesMut) {
+        while !input.is_empty() {
+            match &mut self.core.stream_news(id, input) {
+                Ok(Some(news)) => self.handle_news(id, news),
+                Ok(None) => return,
+                Err(error) => return self.core.break_stream(id, error.clone()),
+            }
+        }
     }
 
     /// How long nothing has to be done.

@@ -348,14 +348,18 @@ impl Core {
     }
 
     /// The next thing that has arrived on a stream; nothing more if it has ended meanwhile.
-    pub(super) fn stream_news(&mut self, id: PeerId, input: &mut BytesMut) -> Option<News> {
-        let stream = self.peers.get_mut(id).and_then(Peer::stream_mut)?;
-        match stream.connection.handle_input(input) {
-            Ok(news) => news,
-            Err(error) => {
-                self.break_stream(id, error);
-                None
-            }
+    ///
+    /// # Errors
+    ///
+    /// If the stream has to be broken off.
+    pub(super) fn stream_news(
+        &mut self,
+        id: PeerId,
+        input: &mut BytesMut,
+    ) -> Result<Option<News>, ConnectionError> {
+        match self.peers.get_mut(id).and_then(Peer::stream_mut) {
+            Some(stream) => stream.connection.handle_input(input),
+            None => Ok(None),
         }
     }
 

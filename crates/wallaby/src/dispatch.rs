@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use wallaby_proto::call::records::Admission;
-use wallaby_proto::call::server::Server;
 use wallaby_proto::connection::{BodyEvent, ConnectionError, Event, MethodDefinition};
 use wallaby_proto::wire::{Message, MethodRef, Request};
 use wallaby_proto::{Address, Code, NodeId, Status};
@@ -232,12 +231,8 @@ impl Dispatcher {
         match message {
             Message::Request(request) => {
                 drop(self.body_of(request, peer));
-                let refusal = Server::<()>::new(request).fail(&status("a request"), None);
-                if let wallaby_proto::call::server::Outbound::Response(response) = refusal {
-                    self.endpoint.meters.statuses_sent.add();
-                    // Without credit: it is small, and nothing of the call runs here that could send more.
-                    let _ = peer.try_response(&response, false, 0, None);
-                }
+                let status = status("a request");
+                self.endpoint.answer_stranger(peer, request, &status);
             }
             Message::Response(response) => {
                 response.status = true;

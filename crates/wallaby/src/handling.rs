@@ -33,6 +33,7 @@ use crate::timer::{self, Instant, Sleep};
 
 mod gathering;
 mod passing;
+mod refused;
 mod sending;
 
 pub(crate) use self::sending::Delivery;
@@ -372,7 +373,10 @@ impl Handling {
         drop(state);
         self.endpoint.meters.statuses_sent.add();
         tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
-        drop(self.dispatch_one(released));
+        match released {
+            Outbound::Response(response) if self.ticket.is_none() => self.leave_refused(response),
+            released => drop(self.dispatch_one(released)),
+        }
     }
 
     /// A budget is used up: the request ends here and now, with a status (PROTOCOL-NOTES 11). Its handler is not cancelled:

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use wallaby_proto::call::clock::Clock;
 use wallaby_proto::call::records::{
-    Action, Admission, Frozen, Origin, Output, RecordLimits, Records, Remembered, Sent, Session,
-    StopReason, Ticket,
+    Action, Admission, Frozen, Origin, Output, RecordLimits, Records, RefusedRequest, Remembered,
+    Sent, Session, StopReason, Ticket,
 };
 use wallaby_proto::call::server::Delegated;
 use wallaby_proto::call::waiting::{Full, Waiting, WaitingId, WaitingLimits};
@@ -250,6 +250,18 @@ impl Liveness {
         let mut state = self.lock();
         let now = state.clock.turn(raw);
         let passage = state.records.passing(response, session(next), now);
+        self.leave(state);
+        passage.map(Place::Passing)
+    }
+
+    /// The status of a request that is not remembered does not leave at once: its place is to be told, if there is room to
+    /// remember it.
+    #[cold]
+    pub(crate) fn refused(&self, refused: &RefusedRequest) -> Option<Place> {
+        let raw = self.epoch.elapsed();
+        let mut state = self.lock();
+        let now = state.clock.turn(raw);
+        let passage = state.records.refused(refused, now);
         self.leave(state);
         passage.map(Place::Passing)
     }
@@ -569,7 +581,7 @@ impl Inner {
             };
             match action {
                 Action::Pong { session, pong } => {
-                    if pong.progress.is_none() {
+                    if pong.progress.is_none() && !pong.writing {
                         self.note_unknown_ping(pong.call, session);
                     }
                     if let Some(peer) = self.pool.by_id(session.0) {

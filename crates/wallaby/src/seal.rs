@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::seal::verify;
 use wallaby_proto::wire::Request;
 use wallaby_proto::{Code, Status};
@@ -31,7 +30,7 @@ impl Inner {
     /// wants its answers may be a stranger's.
     #[cold]
     #[inline(never)]
-    pub(crate) fn takes(&self, request: &mut Request, peer: &Arc<Peer>) -> bool {
+    pub(crate) fn takes(self: &Arc<Self>, request: &mut Request, peer: &Arc<Peer>) -> bool {
         let address = peer.hello().and_then(|hello| hello.address.as_ref());
         let keys = &self.config.cluster_keys;
         let Err(error) = verify(keys, request, self.node, address) else {
@@ -43,11 +42,7 @@ impl Inner {
         }
         let status = Status::new(Code::PermissionDenied, error.to_string());
         let status = status.by(self.address.as_ref());
-        if let Outbound::Response(response) = Server::<()>::new(request).fail(&status, None) {
-            self.meters.statuses_sent.add();
-            // Without credit: it is small, and nothing of the call runs here that could send more.
-            let _ = peer.try_response(&response, false, 0, None);
-        }
+        self.answer_stranger(peer, request, &status);
         false
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `asking`, `judging`, `stopping` | the client half, rule by rule (the numbers are those of PROTOCOL-NOTES) |
 //! | `partial` | the client half of calls that go on without what is lost |
-//! | `remembering`, `recalling`, `limits`, `names` | the server half, rule by rule |
+//! | `remembering`, `recalling`, `refusing`, `limits`, `names` | the server half, rule by rule |
 //! | `roo` | the known defects of the thesis' implementation, one test each |
 //! | `random` | both halves in a small world with faults, against an oracle that saw everything |
 //!
@@ -23,6 +23,7 @@ mod onward;
 mod partial;
 mod random;
 mod recalling;
+mod refusing;
 mod remembering;
 mod roo;
 mod shelf;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Admission, Sent, Ticket};
+use wallaby_proto::call::records::{Admission, Passage, RefusedRequest, Sent, Ticket};
 use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Server, undelivered};
 use wallaby_proto::wire::{
     Child, End, Message, MethodRef, Options, PingSettings, Pong, ReplyTo, Request, Response,
@@ -197,6 +197,7 @@ impl Node {
             context
                 .oracle
                 .replaced(context.queue.now(), self.id, &response);
+            self.tell_of_refusal(request, came, &response);
             Message::Response(response)
         };
         let address = self.initiator_address(&request.reply_to, came);
@@ -214,6 +215,32 @@ impl Node {
             },
             context,
         );
+    }
+
+    /// The status of a refused request may have to wait, and no record says so.
+    fn tell_of_refusal(&mut self, request: &Request, came: Socket, status: &Response) {
+        let refused = RefusedRequest {
+            call: request.call,
+            token: request.token,
+            request: request.id,
+            ping: request.options.as_ref().and_then(|options| options.ping),
+            reply_to: Some(request.reply_to.clone()),
+            session: super::peers::session(came),
+        };
+        let passage = self.records.refused(&refused, self.now());
+        self.tell_of(status, passage);
+    }
+
+    /// The initiator is told of this answer until it has been written.
+    fn tell_of(&mut self, answer: &Response, passage: Option<Passage>) {
+        let key = (answer.call, answer.request, answer.index);
+        let before = match passage {
+            Some(passage) => self.passages.insert(key, passage),
+            None => None,
+        };
+        if let Some(before) = before {
+            self.records.passed_on(before, None);
+        }
     }
 
     fn learn_route(&mut self, request: &Request, from: Socket, context: &mut Context<'_>) {
@@ -452,13 +479,10 @@ impl Node {
             );
             self.pump(from, context);
         }
-        if let Message::Response(response) = &message
-            && let Some(passage) =
-                self.records
-                    .passing(response, super::peers::session(from), self.now())
-        {
-            let key = (response.call, response.request, response.index);
-            self.passages.insert(key, passage);
+        if let Message::Response(response) = &message {
+            let session = super::peers::session(from);
+            let passage = self.records.passing(response, session, self.now());
+            self.tell_of(response, passage);
         }
         let initiator = message.call().initiator;
         let to = match self.peers.get(&from).and_then(super::Peer::node) {

@@ -78,7 +78,7 @@ impl Drop for Wanted<'_> {
 pub(crate) enum Place {
     /// A request released it: its record.
     Released(Ticket, Sent),
-    /// It is another server's answer that is passed on.
+    /// It is another server's answer that is passed on, or the status of a request that is not remembered.
     Passing(Passage),
     /// It is an initial request of this endpoint's call with this sequence, or a ping about it: see [`Peer::is_writing`].
     Initiator(u64),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ const SMALL: usize = 4096;
 const MOVES: usize = 3;
 
 /// How long after the deadline messages of a call may still wait: its initiator's clock decides, not this one.
-const LATE: Duration = Duration::from_secs(1);
+pub(super) const LATE: Duration = Duration::from_secs(1);
 
 /// What waits of a request, each direction for itself.
 #[derive(Debug, Default)]
@@ -38,6 +38,8 @@ pub(super) struct Lanes {
     requests: Lane,
     /// An answer has waited in vain for a way to the initiator: no other waits.
     wayless: AtomicBool,
+    /// Of a request without a record, whose status waits: who is told its place.
+    pub(super) refused: OnceLock<Place>,
 }
 
 impl Lanes {
@@ -92,7 +94,7 @@ pub(crate) type Delivery = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A message ready for its connection.
 #[derive(Debug)]
-enum Parcel {
+pub(super) enum Parcel {
     Request(Destination, Request),
     /// A response, or the end of a branch.
     Answer(Message),
@@ -297,7 +299,10 @@ impl Handling {
 
     /// Whose record waits for a parcel's place in a connection's output.
     fn place(&self, parcel: &Parcel) -> Option<Place> {
-        Some(Place::Released(self.ticket?, parcel.sent()))
+        match self.ticket {
+            Some(ticket) => Some(Place::Released(ticket, parcel.sent())),
+            None => self.lanes.get()?.refused.get().copied(),
+        }
     }
 
     /// A parcel will never be sent.
@@ -395,7 +400,11 @@ impl Handling {
     }
 
     /// Sends at once if there is a connection and credit; `None` if the parcel has to wait.
-    fn attempt(self: &Arc<Self>, parcel: &mut Parcel, place: Option<Place>) -> Option<Output> {
+    pub(super) fn attempt(
+        self: &Arc<Self>,
+        parcel: &mut Parcel,
+        place: Option<Place>,
+    ) -> Option<Output> {
         match parcel {
             Parcel::Request(to, request) => {
                 let peer = self.endpoint.pool.ready(&to.server)?;
@@ -556,6 +565,9 @@ impl Handling {
             Err(Refused::Now(refusal)) => {
                 self.endpoint.meters.undeliverable.add();
                 tracing::warn!(call = %self.call, %refusal, "not even a status is taken");
+                if let Some(place) = place {
+                    self.endpoint.liveness.placed(place, self.no_output());
+                }
                 Some(self.no_output())
             }
         }
@@ -738,7 +750,7 @@ impl Handling {
     }
 
     /// The open connection on which an answer reaches the initiator directly.
-    fn way_back(&self) -> Option<Arc<Peer>> {
+    pub(super) fn way_back(&self) -> Option<Arc<Peer>> {
         if self.peer.node() == Some(self.call.initiator) && !self.peer.is_closed() {
             return Some(Arc::clone(&self.peer));
         }

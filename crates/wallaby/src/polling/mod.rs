@@ -45,6 +45,7 @@ mod epoll;
 mod event;
 mod peer;
 mod peers;
+mod refused;
 mod request;
 mod requests;
 mod rings;

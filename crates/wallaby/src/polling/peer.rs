@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Sent, Session, Ticket};
+use wallaby_proto::call::records::{Passage, Sent, Session, Ticket};
 use wallaby_proto::call::watch::Location;
 use wallaby_proto::connection::{Hello, Mark, MethodDefinition};
 use wallaby_proto::datagram::{BySession, SessionId};
@@ -199,6 +199,8 @@ pub(super) struct Parcel {
     pub(super) method: Option<Arc<MethodDefinition>>,
     /// What records call it.
     pub(super) released: Option<(Ticket, Sent)>,
+    /// The same of the status of a request that has no record.
+    pub(super) refused: Option<Passage>,
     /// When its call began, as far as known, for a request onward.
     pub(super) born: Option<Duration>,
     pub(super) moves: u8,
@@ -341,6 +343,7 @@ impl Parcel {
             towards,
             method: None,
             released: None,
+            refused: None,
             born: None,
             moves: 0,
         }

@@ -226,16 +226,6 @@ impl Core {
         false
     }
 
-    /// A status in the name of a request that is not looked at further. Without credit: it is small, and nothing of the call
-    /// runs here that could send more.
-    fn answer_stranger(&mut self, from: PeerId, request: &mut Request, status: &Status) {
-        if let Outbound::Response(response) = Server::<()>::new(request).fail(status, None)
-            && let Some(mut carrier) = self.carrier(from)
-        {
-            let _ = carrier.send_response(&response, false);
-        }
-    }
-
     /// A message above the limit came: a request gets a status, of an answer the application gets one in its place.
     #[cold]
     pub(super) fn handle_too_large(&mut self, from: PeerId, message: &mut Message, size: u64) {
@@ -575,7 +565,10 @@ impl Core {
                 ticket: job.ticket,
             };
             if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
-                return self.note_left_for(id, job.ticket, &message, mark);
+                return match job.ticket {
+                    Some(_) => self.note_left_for(id, job.ticket, &message, mark),
+                    None => self.note_refusal_taken(job, id, mark),
+                };
             }
         }
         self.note_released(job.ticket, &message, None);
@@ -588,7 +581,10 @@ impl Core {
             oldest: job.oldest,
         };
         let mut parcel = Parcel::new(message, towards);
-        parcel.released = job.ticket.map(|ticket| (ticket, sent));
+        match job.ticket {
+            Some(ticket) => parcel.released = Some((ticket, sent)),
+            None => parcel.refused = self.tell_of_refusal(job),
+        }
         self.post(parcel);
     }
 

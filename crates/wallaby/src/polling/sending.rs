@@ -234,6 +234,7 @@ impl Core {
             towards,
             method,
             released,
+            refused,
             born,
             moves,
         } = parcel;
@@ -268,12 +269,17 @@ impl Core {
                 };
                 if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
                     self.note_placed(id, released, mark);
+                    self.note_refusal_placed(id, refused, mark);
                     return None;
                 }
                 message
             }
             (Message::Response(response), ..) => {
-                if self.attempt_again(id, &response, released) {
+                let is_gone = match refused {
+                    Some(_) => self.attempt_refusal(id, &response, refused),
+                    None => self.attempt_again(id, &response, released),
+                };
+                if is_gone {
                     return None;
                 }
                 Message::Response(response)
@@ -296,6 +302,7 @@ impl Core {
             towards,
             method,
             released,
+            refused,
             born,
             moves,
         })
@@ -500,8 +507,12 @@ impl Core {
             message,
             towards,
             released,
+            refused,
             ..
         } = parcel;
+        if let Some(passage) = refused {
+            self.records.passed_on(passage, None);
+        }
         match (message, towards) {
             (Message::Request(request), Towards::Server(to)) => match released {
                 Some(_) => self.answer_for(

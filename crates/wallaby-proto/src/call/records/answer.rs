@@ -37,17 +37,7 @@ impl Records {
                 let lost = self.resend(slot, ping, origin);
                 self.pong(slot, ping.children_from, lost, now)
             }
-            None => Pong {
-                call: ping.call,
-                relays: 0,
-                token: Some(ping.token),
-                request: ping.request,
-                attempt: 0,
-                announced: false,
-                writing: false,
-                evicted: now < self.evicted_until,
-                progress: None,
-            },
+            None => self.unknown(ping, now),
         };
         // Over its own connection the initiator needs no token to know what it asked.
         let token = pong.token.filter(|_| origin.peer != ping.call.initiator);
@@ -55,6 +45,28 @@ impl Records {
             session: origin.session,
             pong: Pong { token, ..pong },
         });
+    }
+
+    /// What is told of a request that is not remembered.
+    #[cold]
+    #[inline(never)]
+    fn unknown(&self, ping: &Ping, now: Nanoseconds) -> Pong {
+        let key = CallKey {
+            call: ping.call,
+            token: ping.token,
+        };
+        let passing = self.passing_pong(key, ping.request);
+        passing.unwrap_or_else(|| Pong {
+            call: ping.call,
+            relays: 0,
+            token: Some(ping.token),
+            request: ping.request,
+            attempt: 0,
+            announced: false,
+            writing: false,
+            evicted: now < self.evicted_until,
+            progress: None,
+        })
     }
 
     #[inline(never)]

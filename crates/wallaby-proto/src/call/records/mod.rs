@@ -25,6 +25,8 @@
 //! its peer has confirmed receipt:    records.confirmed(session, mark), where the transport tells
 //! another server's response goes     passage = records.passing(&response, session, now),
 //! on, but waits or goes in parts:    then records.passed_on(passage, output)
+//! the status of a refused request    passage = records.refused(&request, now), then the same
+//! does not leave at once:
 //! a ping arrived:                    if records.onward(&ping, now) names a server, it goes on there; unless it did,
 //!                                    and in any case if it aborts: records.handle_ping(&ping, origin, now)
 //! a pong for another initiator       records.pong_passes(&pong, now)
@@ -66,8 +68,8 @@ use self::kept::Kept;
 use self::list::List;
 pub use self::outputs::{Output, Session};
 use self::outputs::{SessionState, Sessions};
-pub use self::passing::Passage;
 use self::passing::Passages;
+pub use self::passing::{Passage, RefusedRequest};
 use self::table::Table;
 use self::time::{Nanoseconds, PingTimes};
 use crate::id::{CallId, NodeId, RequestId};
@@ -85,7 +87,8 @@ pub struct RecordLimits {
     pub initiators: usize,
     /// Bytes of responses that are kept to be sent again, with 128 for each. 16 MiB by default; 0 keeps none.
     pub kept_bytes: u64,
-    /// Responses of other servers that are passed on and are told of meanwhile. 4,096 by default.
+    /// Responses of other servers that are passed on, and statuses of refused requests, that are told of meanwhile. 4,096
+    /// by default.
     pub passing: usize,
     /// Ping settings of calls that state none.
     pub ping: PingSettings,
@@ -188,14 +191,14 @@ pub enum StopReason {
 /// What the driver does next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Answer a ping, over the session that it came on.
+    /// Answer a ping, over the session that it came on; or tell unasked what may only be told there.
     Pong {
         /// The session.
         session: Session,
         /// The answer.
         pong: Pong,
     },
-    /// Tell the initiator of a request that it may not know of, or of a response that is passed on, the way the request's
+    /// Tell the initiator of a request that it may not know of, or of an answer that is on its way, the way the request's
     /// answers go.
     Announce {
         /// What to tell.

@@ -1,26 +1,45 @@
-//! Responses of other servers that are passed on towards initiators that cannot be dialled.
+//! Answers on their way that no record tells of: responses of other servers that are passed on towards initiators that
+//! cannot be dialled, and statuses that answer requests which are refused.
 //!
-//! Their server has written them out, so nobody but who passes them on can tell the initiator that a large one is still
-//! on its way, and not lost.
+//! The server of a response has written it out, and a refused request is not remembered: so nobody but who sends them now
+//! can tell the initiator that one is still on its way, and not lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::call::records::outputs::is_written;
+use crate::call::records::outputs::{Sessions, is_written};
 use crate::call::records::table::CallKey;
-use crate::call::records::time::Nanoseconds;
+use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::call::records::{Action, Output, Records, Session};
 use crate::id::{CallId, RequestId, Token};
-use crate::wire::{Pong, ReplyTo, Response};
+use crate::wire::{PingSettings, Pong, ReplyTo, Response};
 
-/// Names a response that is passed on.
+/// A request that is answered with a status and not remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedRequest {
+    /// Its call.
+    pub call: CallId,
+    /// The call's token.
+    pub token: Token,
+    /// Which of the call's requests it is.
+    pub request: RequestId,
+    /// The call's ping settings, if it states any.
+    pub ping: Option<PingSettings>,
+    /// Where it says that answers go; `None` if its status goes over no other session than it came on: whoever sent it may
+    /// be a stranger, who must not direct anything to others.
+    pub reply_to: Option<ReplyTo>,
+    /// The session that it came on.
+    pub session: Session,
+}
+
+/// Names a response that is passed on, or the status of a refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Passage {
     call: CallId,
     number: u64,
 }
 
-/// All responses that are passed on and could not be written at once.
+/// All of them that could not be written at once.
 #[derive(Debug, Default)]
 pub(super) struct Passages {
     open: BTreeMap<Passage, Passing>,
@@ -32,7 +51,8 @@ pub(super) struct Passages {
 struct Passing {
     token: Token,
     request: RequestId,
-    /// The session that announcements name.
+    /// What announcements name.
+    reply_to: Option<ReplyTo>,
     session: Session,
     /// Its place in a session's output, once it has one.
     output: Option<Output>,
@@ -57,12 +77,15 @@ impl Passages {
 
     /// The call is over: nobody wants to know any more.
     pub(super) fn forget(&mut self, key: CallKey) {
+        let of_call: Vec<Passage> = self.of_call(key).map(|(passage, _)| *passage).collect();
+        of_call.into_iter().for_each(|passage| self.remove(passage));
+    }
+
+    fn of_call(&self, key: CallKey) -> impl Iterator<Item = (&Passage, &Passing)> {
         let call = key.call;
         let passage = |number| Passage { call, number };
         let open = self.open.range(passage(0)..=passage(u64::MAX));
-        let of_call = open.filter(|(_, passing)| passing.token == key.token);
-        let of_call: Vec<Passage> = of_call.map(|(passage, _)| *passage).collect();
-        of_call.into_iter().for_each(|passage| self.remove(passage));
+        open.filter(move |(_, passing)| passing.token == key.token)
     }
 }
 
@@ -79,14 +102,43 @@ impl Records {
         session: Session,
         now: Duration,
     ) -> Option<Passage> {
-        let (call, token) = (response.call, response.token?);
+        let key = CallKey {
+            call: response.call,
+            token: response.token?,
+        };
+        let known = self.table.call(&key);
+        let settings = known.map_or(self.ping, |call| self.table.calls.get(call).settings);
+        let reply_to = Some(ReplyTo::Relay);
+        self.tell_of(key, response.request, (reply_to, session), settings, now)
+    }
+
+    /// A request that is not remembered is answered with a status that does not leave at once: it waits for credit, for a
+    /// way, or behind what the transport does not take. Until it has been written out the initiator is told that it is on
+    /// its way, each ping period and when it asks about the request.
+    ///
+    /// As with [`Self::passing`] there may be too many, and [`Self::passed_on`] must follow.
+    pub fn refused(&mut self, refused: &RefusedRequest, now: Duration) -> Option<Passage> {
+        let key = CallKey {
+            call: refused.call,
+            token: refused.token,
+        };
+        let settings = refused.ping.map_or(self.ping, |ping| self.bounded(ping));
+        let way = (refused.reply_to.clone(), refused.session);
+        self.tell_of(key, refused.request, way, settings, now)
+    }
+
+    fn tell_of(
+        &mut self,
+        CallKey { call, token }: CallKey,
+        request: RequestId,
+        (reply_to, session): (Option<ReplyTo>, Session),
+        PingTimes { period, .. }: PingTimes,
+        now: Duration,
+    ) -> Option<Passage> {
         if self.passages.len() >= self.limits.passing {
             return None;
         }
-        let key = CallKey { call, token };
-        let known = self.table.call(&key);
-        let settings = known.map_or(self.ping, |call| self.table.calls.get(call).settings);
-        let due = Nanoseconds::from(now).saturating_add(settings.period);
+        let due = Nanoseconds::from(now).saturating_add(period);
         let number = self.passages.next;
         let passage = Passage { call, number };
         self.passages.next += 1;
@@ -96,17 +148,26 @@ impl Records {
             passage,
             Passing {
                 token,
-                request: response.request,
+                request,
+                reply_to,
                 session,
                 output: None,
                 due,
-                period: settings.period,
+                period,
             },
         );
         Some(passage)
     }
 
-    /// A response that is passed on got its place in a session's output, or will not be sent after all.
+    /// What is told of a request that has no record, but whose answer is on its way through this endpoint.
+    pub(super) fn passing_pong(&self, key: CallKey, request: RequestId) -> Option<Pong> {
+        let mut of_call = self.passages.of_call(key);
+        let found = of_call
+            .find(|(_, passing)| passing.request == request && !passing.is_written(&self.sessions));
+        found.map(|(_, passing)| passing.pong(key.call))
+    }
+
+    /// What is told of got its place in a session's output, or will not be sent after all.
     pub fn passed_on(&mut self, passage: Passage, output: Option<Output>) {
         match (self.passages.open.get_mut(&passage), output) {
             (Some(passing), Some(_)) => passing.output = output,
@@ -124,23 +185,31 @@ impl Records {
             let Some(passing) = self.passages.open.get_mut(&passage) else {
                 continue;
             };
-            let written = |output| is_written(output, &self.sessions);
-            if passing.output.is_some_and(written) {
+            if passing.is_written(&self.sessions) {
                 self.passages.open.remove(&passage);
                 continue;
             }
             passing.due = now.saturating_add(passing.period);
             self.passages.queue.insert((passing.due, passage));
-            self.actions.push_back(Action::Announce {
-                pong: passing.pong(passage.call),
-                reply_to: ReplyTo::Relay,
-                session: passing.session,
+            let (session, pong) = (passing.session, passing.pong(passage.call));
+            self.actions.push_back(match passing.reply_to.clone() {
+                Some(reply_to) => Action::Announce {
+                    pong,
+                    reply_to,
+                    session,
+                },
+                None => Action::Pong { session, pong },
             });
         }
     }
 }
 
 impl Passing {
+    fn is_written(&self, sessions: &Sessions) -> bool {
+        let written = |output| is_written(output, sessions);
+        self.output.is_some_and(written)
+    }
+
     /// "I do not handle it, but what it sent is still being written."
     fn pong(&self, call: CallId) -> Pong {
         Pong {

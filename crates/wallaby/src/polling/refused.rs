@@ -1,0 +1,113 @@
+//! Statuses of requests of which nothing is remembered here: no record tells that one waits, so it is registered apart.
+
+use wallaby_proto::Status;
+use wallaby_proto::call::records::{Passage, RefusedRequest};
+use wallaby_proto::call::server::{Outbound, Server};
+use wallaby_proto::connection::{Mark, Refusal};
+use wallaby_proto::wire::{Message, Request, Response};
+
+use super::core::Core;
+use super::peer::{Parcel, PeerId, Towards};
+use super::requests::Job;
+use super::sending::output;
+
+impl Core {
+    /// The status of a request that has no record waits: its initiator is told, if there is room to remember it.
+    #[cold]
+    pub(super) fn tell_of_refusal(&mut self, job: &Job) -> Option<Passage> {
+        let refused = RefusedRequest {
+            call: job.server.call(),
+            token: job.server.token(),
+            request: job.server.id(),
+            ping: job.options.as_ref().and_then(|options| options.ping),
+            reply_to: Some(job.reply_to.clone()),
+            session: job.from.session(),
+        };
+        self.records.refused(&refused, self.now)
+    }
+
+    /// It was taken by a connection: it may be a while until that is written.
+    #[cold]
+    pub(super) fn note_refusal_taken(&mut self, job: &Job, by: PeerId, mark: Mark) {
+        if self.is_blocked(by) {
+            let passage = self.tell_of_refusal(job);
+            self.note_refusal_placed(by, passage, mark);
+        }
+    }
+
+    /// What was told of stands there in a peer's output. A status never travels in parts.
+    pub(super) fn note_refusal_placed(&mut self, by: PeerId, refused: Option<Passage>, mark: Mark) {
+        let Some(passage) = refused else { return };
+        let place = match mark {
+            Mark::Written(mark) => Some(output(by, mark)),
+            Mark::Parts(_) => None,
+        };
+        self.records.passed_on(passage, place);
+    }
+
+    /// Whether the transport takes nothing now.
+    fn is_blocked(&mut self, id: PeerId) -> bool {
+        let stream = self.peers.get_mut(id).and_then(|peer| peer.stream_mut());
+        stream.is_some_and(|stream| stream.interest.writable)
+    }
+
+    /// A status in the name of a request that is not looked at further. Without credit: it is small, and nothing of the call
+    /// runs here that could send more.
+    #[cold]
+    pub(super) fn answer_stranger(&mut self, from: PeerId, request: &mut Request, status: &Status) {
+        let refused = RefusedRequest {
+            call: request.call,
+            token: request.token,
+            request: request.id,
+            ping: request.options.as_ref().and_then(|options| options.ping),
+            reply_to: None,
+            session: from.session(),
+        };
+        let Outbound::Response(response) = Server::<()>::new(request).fail(status, None) else {
+            return;
+        };
+        let Some(mut carrier) = self.carrier(from) else {
+            return;
+        };
+        match carrier.send_response(&response, false) {
+            Ok(mark) if self.is_blocked(from) => {
+                let passage = self.records.refused(&refused, self.now);
+                self.note_refusal_placed(from, passage, mark);
+            }
+            Ok(_) => {}
+            Err(Refusal::Blocked) => self.answer_later(from, response, &refused),
+            Err(_) => self.counters.undeliverable += 1,
+        }
+    }
+
+    /// One that had to wait is sent, unless it still has to. Whether it is out of the way.
+    pub(super) fn attempt_refusal(
+        &mut self,
+        id: PeerId,
+        status: &Response,
+        refused: Option<Passage>,
+    ) -> bool {
+        let sent = self
+            .carrier(id)
+            .map(|mut carrier| carrier.send_response(status, false));
+        match (sent, refused) {
+            (Some(Ok(mark)), _) => self.note_refusal_placed(id, refused, mark),
+            (Some(Err(Refusal::Blocked | Refusal::NotOpen)), _) => return false,
+            (_, Some(passage)) => self.records.passed_on(passage, None),
+            (_, None) => {}
+        }
+        true
+    }
+
+    /// As many wait as are told of.
+    fn answer_later(&mut self, from: PeerId, status: Response, refused: &RefusedRequest) {
+        let passage = self.records.refused(refused, self.now);
+        if passage.is_none() {
+            self.counters.undeliverable += 1;
+            return;
+        }
+        let mut parcel = Parcel::new(Message::Response(status), Towards::Over(from));
+        parcel.refused = passage;
+        self.post(parcel);
+    }
+}

@@ -25,8 +25,16 @@ use crate::driver::peer::{Peer, Place, Refused};
 use crate::endpoint::Inner;
 use crate::timer::Instant;
 
-/// What was written this long ago may still count as waiting.
+/// What was written this long ago may still count as waiting, and this much longer for each connection: to ask all of them
+/// takes at most a twentieth of the time.
 const WRITTEN_EVERY: Duration = Duration::from_millis(5);
+const WRITTEN_EACH: Duration = Duration::from_micros(10);
+
+/// When so many connections are asked again what they have written.
+pub(crate) fn written_next(now: Duration, connections: usize) -> Duration {
+    let each = WRITTEN_EACH.saturating_mul(u32::try_from(connections).unwrap_or(u32::MAX));
+    now.saturating_add(WRITTEN_EVERY).saturating_add(each)
+}
 
 /// What an endpoint knows of who lives.
 #[derive(Debug)]
@@ -47,8 +55,8 @@ struct State {
     watched: BTreeSet<(Duration, u64)>,
     /// All calls before this one have been looked at once, or have ended.
     looked_at: u64,
-    /// When the records last learnt what connections have written.
-    written_at: Duration,
+    /// When the records learn next what connections have written.
+    written_next: Duration,
 }
 
 /// What a delegated request carries of its line of the call.
@@ -75,7 +83,7 @@ impl Liveness {
                 waiting: Waiting::new(waiting),
                 watched: BTreeSet::new(),
                 looked_at: 1,
-                written_at: Duration::ZERO,
+                written_next: Duration::ZERO,
             }),
         }
     }
@@ -463,15 +471,12 @@ impl Inner {
 
     /// The records learn what connections have written; not for each ping, as there may be many of both.
     fn note_written(&self, now: Duration) {
-        let mut state = self.liveness.lock();
-        if now < state.written_at + WRITTEN_EVERY {
+        if now < self.liveness.lock().written_next {
             return;
         }
-        state.written_at = now;
-        drop(state);
-        for peer in self.pool.open() {
-            self.note_progress(&peer);
-        }
+        let peers = self.pool.open();
+        self.liveness.lock().written_next = written_next(now, peers.len());
+        peers.iter().for_each(|peer| self.note_progress(peer));
     }
 
     fn note_progress(&self, peer: &Peer) {

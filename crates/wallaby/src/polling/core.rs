@@ -19,10 +19,8 @@ use super::requests::{Held, Job};
 use super::streams::Streams;
 use crate::endpoint::DEFAULT_PING;
 use crate::error::BindError;
+use crate::liveness::written_next;
 use crate::random;
-
-/// How often the records learn at most what peers have acknowledged.
-const WRITTEN_EVERY: Duration = Duration::from_millis(5);
 
 /// What an endpoint has seen that it does not tell anybody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -109,8 +107,8 @@ pub(super) struct Core {
     pub(super) used: u64,
 
     pub(super) records: Records,
-    /// When the records last learnt what has been acknowledged.
-    written_at: Duration,
+    /// When the records learn next what has been acknowledged.
+    written_next: Duration,
     /// Methods that are served, by name.
     names: HashMap<Arc<str>, usize>,
     pub(super) served: Vec<Arc<MethodDefinition>>,
@@ -171,7 +169,7 @@ impl Core {
             waiting: 0,
             used: 0,
             records: Records::new(limits, random::bytes()?),
-            written_at: Duration::ZERO,
+            written_next: Duration::ZERO,
             names: HashMap::new(),
             served: Vec::new(),
             held: Held::default(),
@@ -245,10 +243,10 @@ impl Core {
 
     /// The records learn what has left for peers, or was acknowledged; not each time, as there may be many peers.
     pub(super) fn note_written(&mut self) {
-        if self.now < self.written_at.saturating_add(WRITTEN_EVERY) {
+        if self.now < self.written_next {
             return;
         }
-        self.written_at = self.now;
+        self.written_next = written_next(self.now, self.peers.len());
         for (id, peer) in self.peers.iter() {
             if let Some((left, confirmed)) = self.has_left(peer) {
                 self.records.written(id.session(), left);

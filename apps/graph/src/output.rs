@@ -29,7 +29,7 @@ pub fn line(line: fmt::Arguments<'_>) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// As for [`line`].
+/// As for [`line()`].
 pub fn text(text: &str) -> anyhow::Result<()> {
     written(io::stdout().write_all(text.as_bytes()))
 }

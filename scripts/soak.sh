@@ -19,6 +19,9 @@ done
 for transport in tcp udp unix shm; do
     parts+=("chaos-$transport")
 done
+for transport in tcp udp unix shm; do
+    parts+=("hostile-$transport")
+done
 parts+=(detect-tcp detect-udp loss-64 loss-4)
 
 # program CRATE ARGUMENTS...: the same build for all, optimised, with assertions.
@@ -37,6 +40,7 @@ run() {
     fuzz-*) scripts/fuzz.sh "${1#fuzz-}" "${SOAK_FUZZ_SECONDS:-60}" ;;
     chaos-tcp | chaos-udp) program chaos run --transport "${1#chaos-}" --seconds "${SOAK_CHAOS_SECONDS:-600}" ;;
     chaos-*) program chaos run --transport "${1#chaos-}" --seconds "${SOAK_CHAOS_SECONDS:-180}" ;;
+    hostile-*) program chaos hostile --transport "${1#hostile-}" --seconds "${SOAK_CHAOS_SECONDS:-600}" ;;
     detect-*) program chaos detect --transport "${1#detect-}" --times "${SOAK_TIMES:-100}" ;;
     loss-64) program chaos loss --calls "${SOAK_CALLS:-100000}" ;;
     loss-4) program chaos loss --calls "${SOAK_CALLS:-100000}" --workers 4 ;;

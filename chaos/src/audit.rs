@@ -11,7 +11,7 @@ use crate::moment::{MILLI, millis};
 use crate::plan::Number;
 
 /// How much later than it should anything may end on a machine that has other things to do.
-const MARGIN: Duration = Duration::from_secs(2);
+pub(crate) const MARGIN: Duration = Duration::from_secs(2);
 
 /// All that is known of a round.
 #[derive(Debug, Default)]
@@ -39,6 +39,12 @@ impl Closed {
     /// All calls of this life before the one with this number are over.
     pub(crate) fn close(&mut self, client: u8, life: u16, next: u32) {
         self.0.insert((client, life), next);
+    }
+
+    /// All calls of this life up to the one with this number are over.
+    pub(crate) fn close_until(&mut self, number: Number) {
+        let next = self.0.entry((number.client, number.life)).or_default();
+        *next = (*next).max(number.call + 1);
     }
 
     fn has(&self, number: Number) -> bool {

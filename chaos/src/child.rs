@@ -29,6 +29,8 @@ pub(crate) struct Usage {
     pub(crate) fds: u64,
     pub(crate) threads: u64,
     pub(crate) rss_kib: u64,
+    /// The most that it ever was, or since [`Child::forget_peak`].
+    pub(crate) peak_kib: u64,
 }
 
 impl Child {
@@ -118,7 +120,19 @@ impl Child {
             fds: fds.count() as u64,
             threads: field(&status, "Threads:"),
             rss_kib: field(&status, "VmRSS:"),
+            peak_kib: field(&status, "VmHWM:"),
         })
+    }
+
+    /// From now on the peak of its memory is that of what comes.
+    pub(crate) fn forget_peak(&self) -> Result<()> {
+        let path = format!("/proc/{}/clear_refs", self.pid);
+        std::fs::write(&path, "5").with_context(|| format!("can't write to {path}"))
+    }
+
+    /// Processor time that it has used so far.
+    pub(crate) fn worked(&self) -> Result<Duration> {
+        wallaby_bench::process::processor_time(self.pid.cast_unsigned())
     }
 }
 

@@ -1,18 +1,17 @@
 //! Rounds of load: first with faults, then without, then nothing; after each the books are compared.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use wallaby_bench::Transport;
 use wallaby_bench::random::Random;
 
-use crate::audit::{Books, Closed, Findings, audit};
+use crate::audit::{Closed, Findings, audit};
 use crate::child::PATIENCE;
 use crate::cluster::{Cluster, Settings};
-use crate::control::{Announcement, CallRecord, Instruction, Losses, Role, Watch};
+use crate::control::{Announcement, Instruction, Load, Losses, Role, Watch};
 use crate::harm::{Fault, Harm};
-use crate::journal;
 use crate::moment::{self, MILLI};
 use crate::network::Choice;
 
@@ -95,6 +94,7 @@ pub(crate) async fn run(options: Options, mut tell: impl FnMut(&str)) -> Result<
         losses: (is_udp && options.loss > 0).then(|| Losses::each(options.loss)),
         seed: options.seed,
         lane: 0,
+        hostile: false,
     };
     let start = moment::now();
     let cluster = Cluster::start(settings).await?;
@@ -165,7 +165,7 @@ impl Churn {
         tokio::time::sleep(Duration::from_millis((faulty_ms / 4).max(1_000))).await;
         let next = self.silence().await?;
         let leaks = self.cluster.rest(REST).await?;
-        let books = self.books(calm)?;
+        let books = self.cluster.take_books(self.harms.clone(), calm)?;
         let mut findings = audit(&books, WATCH, &self.closed);
         findings.violations.extend(unreachable);
         findings.violations.extend(leaks);
@@ -192,12 +192,15 @@ impl Churn {
     fn load_of(&self, seat: usize, part: u64, aborts: bool) -> Instruction {
         let life = u64::from(self.cluster.seats[seat].life);
         let own = (seat as u64) << 48 | life << 32 | part;
-        Instruction::Load {
+        Instruction::Load(Load {
             seed: self.options.seed ^ own.wrapping_mul(0x2545_f491_4f6c_dd1d),
             workers: self.options.workers,
             transport: self.options.transport,
             aborts,
-        }
+            work_us: 20_000,
+            long_work_us: WATCH.timeout.as_micros() as u32 * 3 / 2,
+            baits: 0,
+        })
     }
 
     /// Waits until no client has a call; the number of the next call of each.
@@ -358,31 +361,5 @@ impl Churn {
             }
         }
         Ok(wrong)
-    }
-
-    /// All that was written in this round.
-    fn books(&self, calm: u64) -> Result<Books> {
-        let cluster = &self.cluster;
-        let mut books = Books {
-            harms: self.harms.clone(),
-            calm,
-            first_client: cluster.servers,
-            ..Books::default()
-        };
-        for server in 0..cluster.servers {
-            books.journals.push(journal::take(&cluster.books(server))?);
-            books.addresses.push(cluster.network.address(server));
-        }
-        for client in cluster.clients() {
-            for line in journal::take_lines(&cluster.books(client))? {
-                let call: CallRecord = serde_json::from_str(&line)
-                    .with_context(|| format!("a client wrote {line:?}"))?;
-                books.calls.push((client, call));
-            }
-            if let Role::Client { entrance: None, .. } = &cluster.seats[client].config.role {
-                books.relayed.push(client);
-            }
-        }
-        Ok(books)
     }
 }

@@ -1,27 +1,30 @@
 //! A client: makes calls, several at a time, and writes down how each of them ended.
 
 use anyhow::{Result, bail};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use wallaby::{Address, Answer, Call, CallError, Client, Endpoint, Executed, Failure, FailureKind};
-use wallaby_bench::Transport;
 use wallaby_bench::random::Random;
 
 use crate::control::{
-    Announcement, CallRecord, Config, Instruction, Measured, Outcome, Role, Watch, announce,
+    Announcement, CallRecord, Config, Instruction, Load, Measured, Outcome, Role, Watch, announce,
 };
 use crate::journal::Journal;
 use crate::life::{self, Instructions};
 use crate::moment;
 use crate::plan::{self, Drawing, Number, Receipt, Shape, Step};
 use crate::server::counter;
+use crate::{audit, hostile};
 
 /// Calls that have gone wrong and are told in words.
 const MOST_WORDS: usize = 20;
 /// Calls along a pair of servers before it counts as unreachable.
 const MOST_TOUCHES: usize = 10;
+/// Of calls to servers that lie.
+const BAIT_DEADLINE: Duration = Duration::from_secs(2);
 
 struct Caller {
     endpoint: Endpoint,
@@ -31,6 +34,9 @@ struct Caller {
     number: u8,
     life: u16,
     next: AtomicU32,
+    /// The server that lies, and how calls to it ended.
+    liar: Option<Address>,
+    baits: Mutex<BTreeMap<String, u64>>,
 }
 
 /// How a call ended, with all that came before.
@@ -66,18 +72,15 @@ pub(crate) async fn attend(config: &Config) -> Result<()> {
         number: *number,
         life: *life,
         next: AtomicU32::new(0),
+        liar: life::addresses(&config.hostile)?.pop(),
+        baits: Mutex::default(),
     });
     let mut loading: Option<Loading> = None;
     let mut instructions = Instructions::new();
     announce(&Announcement::Ready)?;
     while let Some(instruction) = instructions.next().await? {
         match instruction {
-            Instruction::Load {
-                seed,
-                workers,
-                transport,
-                aborts,
-            } => loading = Some(caller.load(seed, workers, transport, aborts)),
+            Instruction::Load(load) => loading = Some(caller.load(load)),
             Instruction::Touch => {
                 let failures = Arc::clone(&caller).touch().await;
                 announce(&Announcement::Touched { failures })?;
@@ -101,7 +104,8 @@ pub(crate) async fn attend(config: &Config) -> Result<()> {
                 announce(&Announcement::Measured(measured.await))?;
             }
             Instruction::Report => {
-                let health = life::health(&caller.endpoint);
+                let mut health = life::health(&caller.endpoint);
+                health.counted.extend(caller.baited());
                 announce(&Announcement::Health(health))?;
             }
         }
@@ -110,22 +114,28 @@ pub(crate) async fn attend(config: &Config) -> Result<()> {
 }
 
 impl Caller {
-    fn load(
-        self: &Arc<Self>,
-        seed: u64,
-        workers: u16,
-        transport: Transport,
-        aborts: bool,
-    ) -> Loading {
+    fn load(self: &Arc<Self>, load: Load) -> Loading {
+        let Load { seed, .. } = load;
         let stop = Arc::new(AtomicBool::new(false));
         let mut set = JoinSet::new();
-        for worker in 0..u64::from(workers) {
+        for worker in 0..u64::from(load.workers) {
             let (caller, stop) = (Arc::clone(self), Arc::clone(&stop));
             let mut random = Random::new(seed ^ (worker + 1).wrapping_mul(0x9e6c_63d0_876a_68ef));
             set.spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
-                    caller.one_call(transport, aborts, &mut random).await;
+                    caller.one_call(load, &mut random).await;
                     let think = Duration::from_micros(random.between(0, 30_000));
+                    tokio::time::sleep(think).await;
+                }
+            });
+        }
+        for worker in 0..u64::from(load.baits) {
+            let (caller, stop) = (Arc::clone(self), Arc::clone(&stop));
+            let mut random = Random::new(seed ^ (worker + 1).wrapping_mul(0xb5ad_4ece_da1c_e2a9));
+            set.spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    caller.bait(&mut random).await;
+                    let think = Duration::from_micros(random.between(0, 100_000));
                     tokio::time::sleep(think).await;
                 }
             });
@@ -147,15 +157,15 @@ impl Caller {
         Client::new(&self.endpoint, server)
     }
 
-    async fn one_call(&self, transport: Transport, aborts: bool, random: &mut Random) {
+    async fn one_call(&self, load: Load, random: &mut Random) {
         let drawing = Drawing {
             servers: self.servers.len() as u8,
-            transport,
-            work_us: 20_000,
-            long_work_us: self.watch.timeout.as_micros() as u32 * 3 / 2,
+            transport: load.transport,
+            work_us: load.work_us,
+            long_work_us: load.long_work_us,
         };
         let (shape, step) = plan::draw(drawing, self.take_number(), random);
-        let give_up = (aborts && random.per_mille(30))
+        let give_up = (load.aborts && random.per_mille(30))
             .then(|| Duration::from_micros(random.between(0, 50_000)));
         let planned = step.planned();
         // Lines with one small answer are what RPC is, and have ways of their own through the runtime.
@@ -187,6 +197,47 @@ impl Caller {
             line.push('\n');
             self.log.write_line(&line);
         }
+    }
+
+    /// A call whose last server lies, directly or by honest ones. It may end as it likes, if only it ends.
+    async fn bait(&self, random: &mut Random) {
+        let Some(liar) = &self.liar else {
+            return;
+        };
+        let honest = self.servers.len();
+        let mut servers: Vec<u8> = (0..honest as u8).collect();
+        random.shuffle(&mut servers);
+        servers.truncate(random.below(3));
+        servers.push(honest as u8);
+        let number = Number {
+            client: Number::UNRECORDED | self.number,
+            ..self.take_number()
+        };
+        let step = plan::line(number, &servers, 0);
+        let first = self.servers.get(usize::from(step.server)).unwrap_or(liar);
+        let client = Client::new(&self.endpoint, first).deadline(BAIT_DEADLINE);
+        let start = Instant::now();
+        let mut call = client.call(&counter::MANY, (step,));
+        if random.per_mille(500) {
+            // Who looks elsewhere meanwhile finds no more than the call's window.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        while call.next().await.is_some() {}
+        let took = start.elapsed();
+        let outcome = match call.outcome() {
+            Some(wallaby::Outcome::Complete { .. }) => "calls to the hostile server: complete",
+            _ => "calls to the hostile server: failed",
+        };
+        let mut baits = self.baits.lock().unwrap_or_else(PoisonError::into_inner);
+        *baits.entry(outcome.to_owned()).or_default() += 1;
+        if took > BAIT_DEADLINE + audit::MARGIN {
+            *baits.entry(hostile::LATE.to_owned()).or_default() += 1;
+        }
+    }
+
+    fn baited(&self) -> BTreeMap<String, u64> {
+        let baits = self.baits.lock().unwrap_or_else(PoisonError::into_inner);
+        baits.clone()
     }
 
     async fn hold(&self, servers: &[u8]) -> Result<()> {

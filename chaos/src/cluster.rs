@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use wallaby_bench::Transport;
 
+use crate::audit::Books;
 use crate::child::{Child, Usage};
-use crate::control::{Config, Entrance, Health, Losses, Role, Watch};
+use crate::control::{CallRecord, Config, Entrance, Health, Losses, Role, Watch};
+use crate::harm::Harm;
+use crate::journal;
 use crate::moment::{self, SECOND};
 use crate::network::{Choice, Network};
 
@@ -25,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
     /// Which one of the director's clusters it is.
     pub(crate) lane: usize,
+    /// Among processes that lie.
+    pub(crate) hostile: bool,
 }
 
 /// A place for a process. Servers come first, then clients.
@@ -97,11 +102,15 @@ impl Cluster {
         // Every other client does not listen.
         let listens = is_server || number.is_multiple_of(2);
         let losses = settings.losses.filter(|_| listens);
-        let (entrance, front) = self.network.entrance(host, losses.is_some());
+        let (mut entrance, front) = self.network.entrance(host, losses.is_some());
+        if settings.hostile && is_server {
+            entrance.door = self.network.door(host);
+        }
         let mut config = Config {
             parent: std::process::id(),
             name: format!("proxy {host}"),
             servers,
+            hostile: settings.hostile.then(|| self.liar(settings)),
             watch: settings.watch,
             role: self.role(host, number, listens.then_some(entrance))?,
         };
@@ -134,6 +143,13 @@ impl Cluster {
         self.begin(host).await
     }
 
+    /// Where the server is reached that lies.
+    pub(crate) fn liar(&self, settings: Settings) -> String {
+        let host = settings.servers + settings.clients;
+        let door = self.network.door(host);
+        door.unwrap_or_else(|| self.network.address(host))
+    }
+
     fn role(&self, host: usize, number: usize, entrance: Option<Entrance>) -> Result<Role> {
         let books = self.books(host);
         if host >= self.servers {
@@ -153,6 +169,31 @@ impl Cluster {
     /// Where the process of a seat writes down what it does.
     pub(crate) fn books(&self, seat: usize) -> PathBuf {
         self.folder.0.join(format!("{seat}.log"))
+    }
+
+    /// All that was written down since this was last asked. Nobody may have a call.
+    pub(crate) fn take_books(&self, harms: Vec<Harm>, calm: u64) -> Result<Books> {
+        let mut books = Books {
+            harms,
+            calm,
+            first_client: self.servers,
+            ..Books::default()
+        };
+        for server in 0..self.servers {
+            books.journals.push(journal::take(&self.books(server))?);
+            books.addresses.push(self.network.address(server));
+        }
+        for client in self.clients() {
+            for line in journal::take_lines(&self.books(client))? {
+                let call: CallRecord = serde_json::from_str(&line)
+                    .with_context(|| format!("a client wrote {line:?}"))?;
+                books.calls.push((client, call));
+            }
+            if let Role::Client { entrance: None, .. } = &self.seats[client].config.role {
+                books.relayed.push(client);
+            }
+        }
+        Ok(books)
     }
 
     /// Starts the process of a seat; it is ready when this returns.

@@ -1,6 +1,6 @@
 //! The commands of the program: what they are asked, how they run, what is printed.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
 use std::fmt::Write as _;
 use std::io::Write;
@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use wallaby_bench::Transport;
 
 use crate::network::Choice;
-use crate::{churn, detect, life, loss, report};
+use crate::{churn, detect, hostile, life, loss, report};
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -20,6 +20,8 @@ pub enum Command {
     Detect(Detect),
     /// Calls over UDP while datagrams are dropped, doubled, overtaken and damaged
     Loss(Loss),
+    /// Honest clients and servers among peers that break every rule they can
+    Hostile(Hostile),
     /// A process of one of the above, which starts it itself
     #[command(hide = true)]
     Life {
@@ -59,6 +61,55 @@ pub struct Run {
     #[arg(long)]
     json: bool,
 }
+
+/// How to be among hostile peers.
+#[derive(Debug, Args)]
+#[command(after_help = HOSTILE)]
+pub struct Hostile {
+    /// What is drawn at random is drawn from this; a new one if not given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// For about how long; a quarter of it, two minutes at most, is without hostile peers
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// tcp, udp, unix or shm
+    #[arg(long, default_value = "tcp")]
+    transport: Transport,
+    /// Honest servers
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=20))]
+    servers: u8,
+    /// Honest clients; every other one does not listen
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=20))]
+    clients: u8,
+    /// Calls that each honest client has outstanding
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    workers: u16,
+    /// How often attacks come: twice as often for 2
+    #[arg(long, default_value_t = 1.0)]
+    rate: f64,
+    /// Only this attack; may be said several times
+    #[arg(long = "attack", value_name = "NAME")]
+    attacks: Vec<String>,
+    /// One attack after the other, each for as long as all would take
+    #[arg(long)]
+    each: bool,
+    /// Say what attacks there are, and do nothing
+    #[arg(long)]
+    list: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const HOSTILE: &str = "\
+A hostile client and a hostile server do all attacks at once (--list), at sockets of this machine only. Honest calls
+must not fail, nor become three times as slow; no honest process may hold more memory than its limits allow, nor be
+led to send anything to who has not asked for it. Otherwise the exit status is 1.
+
+Examples:
+  wallaby-chaos hostile --transport udp --seconds 600   ten minutes over UDP
+  wallaby-chaos hostile --attack bomb --attack deaf     two of the attacks, to see which one it was
+  wallaby-chaos hostile --each --seconds 10             each by itself, to see what each one costs";
 
 /// How to measure detection.
 #[derive(Debug, Args)]
@@ -142,6 +193,7 @@ impl Command {
         match self {
             Self::Life { config } => life::run(&config).map(|()| true),
             Self::Run(run) => runtime()?.block_on(until_interrupted(run.run())),
+            Self::Hostile(hostile) => runtime()?.block_on(until_interrupted(hostile.run())),
             Self::Detect(detect) => runtime()?.block_on(until_interrupted(detect.run())),
             Self::Loss(loss) => runtime()?.block_on(until_interrupted(loss.run())),
         }
@@ -162,20 +214,51 @@ impl Run {
             workers: self.workers,
             loss: self.loss,
         };
-        let start = Instant::now();
-        let tell = |words: &str| {
-            let seconds = start.elapsed().as_secs();
-            for line in words.lines() {
-                eprintln!("{seconds:4} s  {line}");
-            }
-        };
-        let report = churn::run(options, tell).await?;
+        let report = churn::run(options, teller()).await?;
         let mut text = report::churn(&report);
         let command = format!(
             "wallaby-chaos run --seed {seed} --transport {} --seconds {}",
             self.transport, self.seconds
         );
         report::violations(&report.violations, &command, &mut text);
+        print(&report, &text, self.json)?;
+        Ok(report.violations.is_empty())
+    }
+}
+
+impl Hostile {
+    async fn run(self) -> Result<bool> {
+        if self.list {
+            print(&hostile::names(), &report::attacks(), self.json)?;
+            return Ok(true);
+        }
+        ensure!(
+            self.rate > 0.0 && self.rate <= 100.0,
+            "a rate is above 0 and at most 100"
+        );
+        let seed = seed(self.seed)?;
+        eprintln!("seed {seed}");
+        let options = hostile::Options {
+            seed,
+            seconds: self.seconds,
+            transport: self.transport,
+            servers: self.servers.into(),
+            clients: self.clients.into(),
+            workers: self.workers,
+            rate: self.rate,
+            attacks: self.attacks,
+            each: self.each,
+        };
+        let report = hostile::run(options, teller()).await?;
+        let mut text = report::hostile(&report);
+        let command = format!(
+            "wallaby-chaos hostile --seed {seed} --transport {} --seconds {}",
+            self.transport, self.seconds
+        );
+        report::violations(&report.violations, &command, &mut text);
+        if !report.violations.is_empty() && !self.each {
+            text.push_str("which attack it was: the same with --each, or with --attack NAME\n");
+        }
         print(&report, &text, self.json)?;
         Ok(report.violations.is_empty())
     }
@@ -224,6 +307,17 @@ impl Loss {
         report::violations(&report.violations, &command, &mut text);
         print(&report, &text, self.json)?;
         Ok(report.violations.is_empty())
+    }
+}
+
+/// Says how it goes, and when.
+fn teller() -> impl FnMut(&str) {
+    let start = Instant::now();
+    move |words: &str| {
+        let seconds = start.elapsed().as_secs();
+        for line in words.lines() {
+            eprintln!("{seconds:4} s  {line}");
+        }
     }
 }
 

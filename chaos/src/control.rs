@@ -18,6 +18,8 @@ pub(crate) struct Config {
     pub(crate) name: String,
     /// Where all servers are reached.
     pub(crate) servers: Vec<String>,
+    /// Where a server is reached that lies.
+    pub(crate) hostile: Option<String>,
     /// How calls are watched over.
     pub(crate) watch: Watch,
     pub(crate) role: Role,
@@ -44,12 +46,33 @@ pub(crate) enum Role {
         losses: Losses,
         seed: u64,
     },
+    Hostile(Hostility),
+}
+
+/// What a process does that keeps to no rule.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Hostility {
+    pub(crate) seed: u64,
+    /// Where it serves; None: a client.
+    pub(crate) listen: Option<String>,
+    /// Honest servers, where they are reached by sockets.
+    pub(crate) targets: Vec<String>,
+    /// Node ids of honest endpoints.
+    pub(crate) nodes: Vec<u64>,
+    /// Its own host, which nobody is to be led to.
+    pub(crate) ip: String,
+    /// What of all that can be done.
+    pub(crate) attacks: Vec<String>,
+    /// How often: twice as often for 2.
+    pub(crate) rate: f64,
 }
 
 /// Where an endpoint listens, and where others reach it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Entrance {
     pub(crate) listen: String,
+    /// Besides: a unix socket, where the other one takes no bytes of strangers.
+    pub(crate) door: Option<String>,
     pub(crate) advertise: Option<String>,
 }
 
@@ -85,13 +108,7 @@ impl Losses {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Instruction {
     /// Makes calls, so many at a time, until told to rest.
-    Load {
-        seed: u64,
-        workers: u16,
-        transport: Transport,
-        /// Some calls are given up halfway.
-        aborts: bool,
-    },
+    Load(Load),
     /// Calls along every pair of servers until each pair has completed once: what is left of connections that were hurt is
     /// noticed and replaced.
     Touch,
@@ -108,6 +125,21 @@ pub(crate) enum Instruction {
     },
     /// Tells how it is.
     Report,
+}
+
+/// What calls a client makes.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Load {
+    pub(crate) seed: u64,
+    pub(crate) workers: u16,
+    pub(crate) transport: Transport,
+    /// Some calls are given up halfway.
+    pub(crate) aborts: bool,
+    /// Longest work of most handlers, and of few, in microseconds.
+    pub(crate) work_us: u32,
+    pub(crate) long_work_us: u32,
+    /// Calls besides, at a time, whose last server lies: no more is asked of them than that they end.
+    pub(crate) baits: u16,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -204,6 +236,8 @@ pub(crate) struct Health {
     pub(crate) remembered: u64,
     pub(crate) kept_bytes: u64,
     pub(crate) panics: u64,
+    /// Which life of an endpoint it is.
+    pub(crate) node: u64,
     /// What a proxy did, or an endpoint counted.
     pub(crate) counted: BTreeMap<String, u64>,
 }

@@ -165,6 +165,7 @@ pub(crate) async fn run(options: Options) -> Result<Report> {
             losses: None,
             seed: options.seed,
             lane,
+            hostile: false,
         };
         lanes.push(Lane {
             cluster: Cluster::start(settings).await?,

@@ -11,6 +11,7 @@
 //! | `churn` | rounds of load with faults, load without, and rest |
 //! | `detect` | how long it takes until a call learns that its server is gone |
 //! | `loss` | calls over a UDP network that loses, doubles, reorders and damages datagrams |
+//! | `hostile` | honest clients and servers among peers that lie, and these peers |
 //! | `cluster`, `child`, `network` | processes, and the links between them |
 //! | `life`, `server`, `client`, `proxy` | what the processes do |
 //! | `plan`, `journal`, `control`, `moment` | calls, books, and what processes tell each other, in one time |
@@ -26,6 +27,7 @@ mod command;
 mod control;
 mod detect;
 mod harm;
+mod hostile;
 mod journal;
 mod life;
 mod loss;
@@ -36,5 +38,5 @@ mod proxy;
 mod report;
 mod server;
 
-pub use command::{Command, Detect, Interrupted, Loss, Run};
+pub use command::{Command, Detect, Hostile, Interrupted, Loss, Run};
 pub use network::Choice;

@@ -6,7 +6,7 @@ use wallaby::{Address, Builder, Endpoint};
 
 use crate::client;
 use crate::control::{Announcement, Config, Entrance, Health, Instruction, Role, announce};
-use crate::{proxy, server};
+use crate::{hostile, proxy, server};
 
 /// Runs one of the processes that the director starts, until the director has gone.
 ///
@@ -33,13 +33,14 @@ pub(crate) fn run(config: &str) -> Result<()> {
                 losses,
                 seed,
             } => proxy::pass(front, target, *losses, *seed).await,
+            Role::Hostile(hostility) => hostile::attend(hostility).await,
         }
     })
 }
 
-pub(crate) fn addresses(servers: &[String]) -> Result<Vec<Address>> {
+pub(crate) fn addresses<'a>(servers: impl IntoIterator<Item = &'a String>) -> Result<Vec<Address>> {
     let parse = |server: &String| server.parse::<Address>();
-    let addresses: Result<Vec<_>, _> = servers.iter().map(parse).collect();
+    let addresses: Result<Vec<_>, _> = servers.into_iter().map(parse).collect();
     Ok(addresses?)
 }
 
@@ -50,8 +51,14 @@ pub(crate) fn builder(config: &Config, entrance: Option<&Entrance>) -> Result<Bu
         .ping(watch.period, watch.timeout)
         .default_deadline(watch.deadline)
         .dial_timeout(watch.timeout);
+    if config.hostile.is_some() {
+        builder = builder.max_budgets(hostile::MOST);
+    }
     if let Some(entrance) = entrance {
         builder = builder.listen(&entrance.listen);
+        if let Some(door) = &entrance.door {
+            builder = builder.listen(door);
+        }
         if let Some(advertise) = &entrance.advertise {
             builder = builder.advertise(advertise.parse()?);
         }
@@ -115,6 +122,7 @@ pub(crate) fn health(endpoint: &Endpoint) -> Health {
         remembered: (remembered.requests + remembered.calls) as u64,
         kept_bytes: remembered.kept_bytes,
         panics: metrics.panics,
+        node: endpoint.node().get(),
         counted: counted.map(|(name, count)| (name.to_owned(), count)).into(),
     }
 }

@@ -61,6 +61,7 @@ pub(crate) async fn run(options: Options) -> Result<Report> {
         losses: Some(Losses::each(options.loss)),
         seed: options.seed,
         lane: 0,
+        hostile: false,
     };
     let mut cluster = Cluster::start(settings).await?;
     let (mut rows, mut violations) = (Vec::new(), Vec::new());

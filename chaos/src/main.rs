@@ -18,6 +18,8 @@ Examples:
   wallaby-chaos run --seconds 600 --transport udp   ten minutes over UDP, 5 % of all datagrams dropped, ...
   wallaby-chaos run --seed 7 --json                 the faults of seed 7, the result as one JSON object
   wallaby-chaos detect --times 100                  how long a failure goes unnoticed
+  wallaby-chaos hostile --seconds 600               ten minutes among peers that do all they can
+  wallaby-chaos hostile --each --seconds 10         each of the attacks by itself
   wallaby-chaos loss --calls 100000                 calls of 1, 2 and 4 hops over a lossy network
 
 The exit status is 0 if all was well, 1 if something was not as it must be.

@@ -168,7 +168,7 @@ impl Network {
         format!("neigh replace {address} lladdr {hardware} dev eth0 nud permanent\n")
     }
 
-    fn host(&self, host: usize) -> String {
+    pub(crate) fn host(&self, host: usize) -> String {
         if self.can_cut() {
             return format!("10.77.0.{}", host + 1);
         }
@@ -188,22 +188,27 @@ impl Network {
         }
     }
 
+    /// A unix socket of this host, where there are no other sockets to be reached by.
+    pub(crate) fn door(&self, host: usize) -> Option<String> {
+        let door = || format!("unix://{}/{host}.door", self.folder.display());
+        (self.transport == Transport::Shm).then(door)
+    }
+
     /// Where an endpoint of this host listens, and the proxy before it if there is to be one.
     pub(crate) fn entrance(&self, host: usize, proxied: bool) -> (Entrance, Option<Front>) {
         let address = self.address(host);
         if !proxied {
-            let advertise = None;
-            return (
-                Entrance {
-                    listen: address,
-                    advertise,
-                },
-                None,
-            );
+            let entrance = Entrance {
+                listen: address,
+                door: None,
+                advertise: None,
+            };
+            return (entrance, None);
         }
         let target = format!("{}:{}", self.host(host), PORT + 1);
         let entrance = Entrance {
             listen: format!("{}://{target}", self.transport),
+            door: None,
             advertise: Some(address),
         };
         let front = format!("{}:{PORT}", self.host(host));

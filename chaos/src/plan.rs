@@ -25,6 +25,25 @@ pub(crate) struct Step {
     pub(crate) filler: Bytes,
 }
 
+/// A tree that grows by as many requests at each hop, for so many hops.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Spread {
+    pub(crate) wide: u16,
+    pub(crate) deep: u16,
+    /// How long the handler of its first request goes on.
+    pub(crate) hold_ms: u32,
+}
+
+impl Spread {
+    pub(crate) fn of(wide: u16, deep: u16) -> Self {
+        Self {
+            wide,
+            deep,
+            hold_ms: 0,
+        }
+    }
+}
+
 /// An answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Receipt {
@@ -73,6 +92,16 @@ pub(crate) struct Number {
 }
 
 impl Number {
+    /// Calls of clients from here on are not written down: those to servers that lie, by the client with the number that is left.
+    pub(crate) const UNRECORDED: u8 = 128;
+    /// Requests of clients that lie.
+    pub(crate) const HOSTILE: u8 = 255;
+
+    /// Whether servers write down what they do for it.
+    pub(crate) fn is_recorded(self) -> bool {
+        self.client < Self::UNRECORDED
+    }
+
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.client) << 56
             | u64::from(self.life) << 40

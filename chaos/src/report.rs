@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::{churn, detect, loss};
+use crate::{churn, detect, hostile, loss};
 
 /// Violations that are shown; the others are counted.
 const MOST_SHOWN: usize = 12;
@@ -46,13 +46,7 @@ pub(crate) fn churn(report: &churn::Report) -> String {
         totals.map(|(name, n)| (name.to_owned(), n)),
         &mut text,
     );
-    if report.late_ms > MUCH_LATE_MS {
-        let _ = writeln!(
-            text,
-            "\nTHE MACHINE WAS TOO BUSY: a timer was {:.0} ms late; repeat the run before believing a violation",
-            report.late_ms
-        );
-    }
+    busy(report.late_ms, &mut text);
     if !findings.detection_ms.is_empty() {
         text.push_str(
             "\nfailures with one possible reason: how many, and after how long at most\n",
@@ -71,7 +65,7 @@ fn section(title: &str, rows: impl IntoIterator<Item = (String, u64)>, text: &mu
     }
     let _ = writeln!(text, "{title}");
     for (name, count) in rows {
-        let _ = writeln!(text, "  {name:<30} {count:>9}");
+        let _ = writeln!(text, "  {name:<42} {count:>9}");
     }
 }
 
@@ -132,6 +126,68 @@ pub(crate) fn loss(report: &loss::Report) -> String {
     text.push('\n');
     section("datagrams", report.datagrams.clone(), &mut text);
     text
+}
+
+/// Phases among hostile peers, beside the one without.
+pub(crate) fn hostile(report: &hostile::Report) -> String {
+    let mut text = format!(
+        "{} honest calls over {}, {:.0} s, seed {}\n\n",
+        report.calls, report.transport, report.seconds, report.seed
+    );
+    text.push_str(
+        "|  | calls | not complete | small: p50 ms | p99 ms | large: p50 ms | p99 ms | peak MiB | honest cores | hostile cores |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for phase in &report.phases {
+        let outcomes = &phase.findings.outcomes;
+        let calls: u64 = outcomes.values().sum();
+        let complete = outcomes.get("complete").copied().unwrap_or_default();
+        let peak = phase.peak_mib.values().max().copied().unwrap_or_default();
+        let (small, large) = (phase.small, phase.large);
+        let _ = writeln!(
+            text,
+            "| {} | {calls} | {} | {:.2} | {:.1} | {:.2} | {:.1} | {peak} | {:.2} | {:.2} |",
+            phase.name,
+            calls - complete,
+            small.p50_ms,
+            small.p99_ms,
+            large.p50_ms,
+            large.p99_ms,
+            phase.honest_cores,
+            phase.hostile_cores,
+        );
+    }
+    let mut done: BTreeMap<String, u64> = BTreeMap::new();
+    for phase in &report.phases {
+        for (what, count) in phase.done.iter().chain(&phase.baits) {
+            *done.entry(what.clone()).or_default() += count;
+        }
+    }
+    text.push('\n');
+    section("what hostile peers did, and counted", done, &mut text);
+    busy(report.late_ms, &mut text);
+    text
+}
+
+/// What hostile peers can do.
+pub(crate) fn attacks() -> String {
+    let mut text = String::new();
+    for attack in hostile::ATTACKS {
+        let _ = writeln!(text, "{:<22} {}", attack.name, attack.about);
+    }
+    for (name, about) in hostile::server_attacks() {
+        let _ = writeln!(text, "{name:<22} the server: {about}");
+    }
+    text
+}
+
+fn busy(late_ms: f64, text: &mut String) {
+    if late_ms > MUCH_LATE_MS {
+        let _ = writeln!(
+            text,
+            "\nTHE MACHINE WAS TOO BUSY: a timer was {late_ms:.0} ms late; repeat the run before believing a violation"
+        );
+    }
 }
 
 /// What must never be, and how to see it again.

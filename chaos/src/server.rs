@@ -3,13 +3,14 @@
 use anyhow::Result;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use wallaby::{Address, Code, Endpoint, Many, One, Request, Status};
 
 use crate::control::{Config, Entrance};
 use crate::journal::{Event, Journal};
 use crate::life;
-use crate::plan::{Receipt, Step};
+use crate::plan::{Number, Receipt, Spread, Step};
 
 /// Does what the step says and hands on what follows.
 #[wallaby::service(package = "chaos")]
@@ -18,22 +19,27 @@ pub(crate) trait Counter {
     async fn one(step: Step) -> Receipt;
     /// Any tree: everybody answers as often as the step says.
     async fn many(step: Step) -> Many<Receipt>;
+    /// A tree of nothing but requests, at all servers in turn.
+    async fn spread(spread: Spread) -> Many<Receipt>;
 }
 
 struct Server {
     journal: Journal,
     peers: Vec<Address>,
+    /// How many of them are honest.
+    honest: usize,
+    next: AtomicUsize,
 }
 
 #[wallaby::serve]
 impl Counter for Server {
     async fn one(&self, request: Request<One<Receipt>>, step: Step) -> Result<(), Status> {
-        self.journal.write(Event::Begun, step.id);
+        self.write(Event::Begun, step.id);
         pause(request.cancelled(), micros(step.work_us)).await?;
         let id = step.id;
         match &step.then[..] {
             [] => {
-                self.journal.write(Event::Answering(0), id);
+                self.write(Event::Answering(0), id);
                 request.respond(Receipt::new(&step, 0)).await?;
             }
             [next, ..] => {
@@ -41,15 +47,15 @@ impl Counter for Server {
                 request.forward(server, counter::one(next.clone())).await?;
             }
         }
-        self.journal.write(Event::Ended, id);
+        self.write(Event::Ended, id);
         Ok(())
     }
 
     async fn many(&self, request: Request<Many<Receipt>>, mut step: Step) -> Result<(), Status> {
-        self.journal.write(Event::Begun, step.id);
+        self.write(Event::Begun, step.id);
         pause(request.cancelled(), micros(step.work_us)).await?;
         for index in 0..step.answers {
-            self.journal.write(Event::Answering(index), step.id);
+            self.write(Event::Answering(index), step.id);
             request.reply(Receipt::new(&step, index)).await?;
         }
         for next in std::mem::take(&mut step.then) {
@@ -58,12 +64,31 @@ impl Counter for Server {
         }
         let hold = Duration::from_millis(step.hold_ms.into());
         pause(request.cancelled(), hold).await?;
-        self.journal.write(Event::Ended, step.id);
+        self.write(Event::Ended, step.id);
         Ok(())
+    }
+
+    async fn spread(&self, request: Request<Many<Receipt>>, spread: Spread) -> Result<(), Status> {
+        let Some(deep) = spread.deep.checked_sub(1) else {
+            return Ok(());
+        };
+        for _ in 0..spread.wide {
+            let next = self.next.fetch_add(1, Ordering::Relaxed) % self.honest;
+            let further = counter::spread(Spread::of(spread.wide, deep));
+            request.delegate(&self.peers[next], further).await?;
+        }
+        let hold = Duration::from_millis(spread.hold_ms.into());
+        pause(request.cancelled(), hold).await
     }
 }
 
 impl Server {
+    fn write(&self, event: Event, id: u64) {
+        if Number::unpack(id).is_recorded() {
+            self.journal.write(event, id);
+        }
+    }
+
     fn peer(&self, step: &Step) -> Result<&Address, Status> {
         let peer = self.peers.get(usize::from(step.server));
         peer.ok_or_else(|| Status::new(Code::NotFound, format!("no server {}", step.server)))
@@ -89,7 +114,9 @@ async fn pause(cancelled: impl Future<Output = ()>, time: Duration) -> Result<()
 pub(crate) async fn serve(config: &Config, entrance: &Entrance, journal: &Path) -> Result<()> {
     let server = Arc::new(Server {
         journal: Journal::open(journal)?,
-        peers: life::addresses(&config.servers)?,
+        peers: life::addresses(config.servers.iter().chain(&config.hostile))?,
+        honest: config.servers.len(),
+        next: AtomicUsize::new(0),
     });
     let endpoint: Endpoint = life::builder(config, Some(entrance))?
         .serve(counter::service(server))

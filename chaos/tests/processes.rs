@@ -122,6 +122,8 @@ fn what_makes_no_sense_is_refused() {
         &["run", "--transport", "shm", "--network", "namespaces"],
         &["life", "{}"],
         &["loss", "--calls", "0"],
+        &["hostile", "--attack", "politeness"],
+        &["hostile", "--rate", "0"],
     ] {
         let output = Command::new(PROGRAM).args(arguments).output();
         let output = output.expect("the program starts");

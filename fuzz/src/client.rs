@@ -123,7 +123,11 @@ impl Client {
             3..=5 => {
                 let (pong, source) = (pong(choices, id), source(choices));
                 let (watch, initiator) = self.watch();
-                watch.handle_pong(initiator, &pong, &source, now);
+                let stop = watch.handle_pong(initiator, &pong, &source, now);
+                if let Some(stop) = stop {
+                    assert!(stop.abort && watch.is_winding_down());
+                    assert_eq!((stop.call, stop.request), (id, pong.request));
+                }
             }
             6 | 7 => {
                 self.now += choices.time();

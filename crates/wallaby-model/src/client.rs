@@ -245,7 +245,11 @@ impl Client {
         if self.believes(pong.request)
             && let Some((watch, initiator)) = self.watching(now)
         {
-            watch.handle_pong(initiator, &pong, &source(from), now);
+            let stop = watch.handle_pong(initiator, &pong, &source(from), now);
+            effects.extend(stop.map(|stop| Effect::Send {
+                to: from,
+                letter: Letter::new(Message::Ping(stop)),
+            }));
         }
         if variant == Variant::PongsAnswered {
             let ping = Ping {

@@ -693,7 +693,10 @@ impl Initiator {
         if lost && self.is_complete() {
             return Ok(()); // what was lost tells too late what it led to
         }
-        if expected && facts.requests > 0 {
+        if facts.requests == 0 {
+            return Ok(());
+        }
+        if expected {
             self.expect_children(position)?;
         } else if self.changes.is_some() {
             self.discover_children(position)?;
@@ -701,16 +704,12 @@ impl Initiator {
         Ok(())
     }
 
-    /// A branch of a watched call has ended, though nothing says yet that it is expected: a branch above it still runs. Its
-    /// children exist all the same, and may run for long: they must be found.
+    /// A branch of a watched call may have ended, though nothing says yet that it is expected: a branch above it still runs.
+    /// Its children exist all the same, and may run for long: they must be found.
     #[inline(never)]
     fn discover_children(&mut self, position: u32) -> Result<(), Violation> {
-        let branch = self.branches.at(position);
-        let requests = match branch.facts {
-            Some(facts) if !branch.expected => facts.requests,
-            _ => 0, // those of expected ones are known
-        };
-        for index in 0..requests {
+        let facts = self.branches.at(position).facts;
+        for index in 0..facts.map_or(0, |facts| facts.requests) {
             self.discover(position, index)?;
         }
         Ok(())
@@ -719,14 +718,6 @@ impl Initiator {
     /// Walks down from a branch that is expected, as far as facts are known.
     #[inline(never)]
     fn expect_children(&mut self, position: u32) -> Result<(), Violation> {
-        if self
-            .branches
-            .at(position)
-            .facts
-            .is_none_or(|facts| facts.requests == 0)
-        {
-            return Ok(());
-        }
         let mut open = vec![];
         let mut next = Some(position);
         while let Some(parent) = next {
@@ -735,12 +726,7 @@ impl Initiator {
             for index in 0..requests {
                 let child = path.child(index, self.call, self.token);
                 let child = self.expect_one(child, Some(parent), index)?;
-                if self
-                    .branches
-                    .at(child)
-                    .facts
-                    .is_some_and(|facts| facts.requests > 0)
-                {
+                if self.branches.at(child).facts.is_some() {
                     open.push(child);
                 }
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::watch::{Action, Failure, Location, Source, Watch, WatchSettings};
-use wallaby_proto::wire::{Budgets, Child, End, PingSettings, Pong, Progress, Response};
+use wallaby_proto::wire::{Budgets, Child, End, Ping, PingSettings, Pong, Progress, Response};
 use wallaby_proto::{Address, CallId, Facts, Manifest, NodeId, Path, RequestId, Token};
 
 pub(crate) const PERIOD: u64 = 100;
@@ -173,6 +173,20 @@ pub(crate) fn response(
     }
 }
 
+fn words(ping: &Ping) -> String {
+    let mut text = format!("ping {}", ping.request);
+    if ping.abort {
+        text += " abort";
+    }
+    if ping.children_from > 0 {
+        text += &format!(" from {}", ping.children_from);
+    }
+    if !ping.missing.is_empty() {
+        text += &format!(" missing {:?}", ping.missing);
+    }
+    text
+}
+
 impl Desk {
     /// A call of one request to machine 1, watched from 100 ms on.
     pub(crate) fn new() -> Self {
@@ -181,15 +195,28 @@ impl Desk {
 
     /// The same, and this has arrived before.
     pub(crate) fn after(arrived: impl FnOnce(&mut Initiator)) -> Self {
-        Self::begin(settings(), arrived)
+        Self::begin(settings(), Budgets::default(), arrived)
     }
 
     pub(crate) fn with(settings: WatchSettings) -> Self {
-        Self::begin(settings, |_| {})
+        Self::begin(settings, Budgets::default(), |_| {})
     }
 
-    fn begin(settings: WatchSettings, arrived: impl FnOnce(&mut Initiator)) -> Self {
-        let mut initiator = Initiator::new(call(), token(), Budgets::default());
+    /// The same, of a call that may have so many requests.
+    pub(crate) fn of_requests(requests: u32) -> Self {
+        let budgets = Budgets {
+            requests,
+            ..Budgets::default()
+        };
+        Self::begin(settings(), budgets, |_| {})
+    }
+
+    fn begin(
+        settings: WatchSettings,
+        budgets: Budgets,
+        arrived: impl FnOnce(&mut Initiator),
+    ) -> Self {
+        let mut initiator = Initiator::new(call(), token(), budgets);
         initiator.send().expect("within the budget");
         initiator.close();
         arrived(&mut initiator);
@@ -214,17 +241,8 @@ impl Desk {
         while let Some(action) = self.watch.poll() {
             actions.push(match action {
                 Action::Ping { to, ping } => {
-                    let mut text = format!("ping {} at {to}", ping.request).replace("mem://", "");
-                    if ping.abort {
-                        text += " abort";
-                    }
-                    if ping.children_from > 0 {
-                        text += &format!(" from {}", ping.children_from);
-                    }
-                    if !ping.missing.is_empty() {
-                        text += &format!(" missing {:?}", ping.missing);
-                    }
-                    text
+                    let at = format!("{} at {to}", ping.request).replace("mem://", "");
+                    words(&ping).replace(&ping.request.to_string(), &at)
                 }
                 Action::Lost(failure) => format!("lost: {} {}", failure.request, failure.kind),
                 Action::Failed(failure) => {
@@ -290,9 +308,11 @@ impl Desk {
 
     pub(crate) fn hear(&mut self, server: u64, pong: Pong) -> Vec<String> {
         let now = self.time();
-        self.watch
+        let back = self
+            .watch
             .handle_pong(&mut self.initiator, &pong, &source(server), now);
-        self.actions()
+        let back = back.map(|ping| format!("back: {}", words(&ping)));
+        self.actions().into_iter().chain(back).collect()
     }
 
     /// A response from machine `server`.

@@ -206,6 +206,76 @@ fn nothing_follows_quiet() {
     assert!(by_facts.pong(1, "0", page).is_empty());
 }
 
+/// Note 34: the call fails with more requests than it may have, and has no room for what it learns of then. That is told to
+/// stop all the same: children that are listed beyond the budget, who announces himself, and what that led to.
+#[test]
+fn what_a_call_has_no_room_for_is_stopped() {
+    let mut desk = Desk::of_requests(2);
+    let listed = Progress {
+        children: vec![child(2), child(3), child(4)],
+        ..running()
+    };
+    let told = desk.pong(1, "0", listed);
+    let failed = "failed: 0 broke the protocol: the call's tree has more than 2 requests";
+    assert!(told.contains(&failed.to_owned()), "{told:?}");
+    for ping in ["0.0 at m2", "0.1 at m3", "0.2 at m4"] {
+        assert!(told.contains(&format!("ping {ping} abort")), "{told:?}");
+    }
+    // It tells where its own work went once it has been stopped: that list is final.
+    let stopped = Progress {
+        children: vec![child(5)],
+        ..aborted(running())
+    };
+    assert_eq!(desk.pong(3, "0.1", stopped), ["ping 0.1.0 at m5 abort"]);
+    let went_on = desk.pong(5, "0.1.0", aborted(continued(0, 6)));
+    assert_eq!(went_on, ["ping 0.1.0+1 at m6 abort"]);
+    assert!(desk.pong(6, "0.1.0+1", aborted(running())).is_empty());
+    // Nobody has named it.
+    let told = desk.announce(7, "0.2.3", running());
+    assert_eq!(told, ["back: ping 0.2.3 abort"]);
+    assert!(desk.announce(7, "0.2.3", aborted(running())).is_empty());
+}
+
+/// A branch that nobody had named takes the call over its budget.
+#[test]
+fn an_announcement_over_the_budget_fails_the_call_and_is_answered() {
+    let mut desk = Desk::of_requests(1);
+    let listed = Progress {
+        children: vec![child(3)],
+        ..running()
+    };
+    let told = desk.announce(2, "0.0", listed);
+    let failed = "failed: 0.0 broke the protocol: the call's tree has more than 1 requests";
+    assert!(told.contains(&failed.to_owned()), "{told:?}");
+    assert!(told.contains(&"ping 0 at m1 abort".to_owned()), "{told:?}");
+    assert!(told.contains(&"ping 0.0.0 at m3 abort".to_owned()));
+    assert_eq!(told.last().expect("not none"), "back: ping 0.0 abort");
+}
+
+/// A server that names ever more requests does not make the initiator write to all of them.
+#[test]
+fn what_a_call_has_no_room_for_is_told_within_limits() {
+    let mut desk = Desk::of_requests(300);
+    let page = |children_from| Progress {
+        children_from,
+        children: vec![child(9); MAX_CHILDREN],
+        ..aborted(running())
+    };
+    let mut told = desk.pong(1, "0", page(0));
+    assert!(told.contains(&"ping 0 at m1 from 256".to_owned()));
+    told = desk.pong(1, "0", page(256));
+    let beyond = told.iter().filter(|text| text.contains("m9 abort"));
+    assert_eq!(beyond.count(), 299 + 513 - 300);
+    // The next page of one that there is no room for, and then no more of it.
+    let told = desk.pong(8, "0.400", page(0));
+    assert_eq!(told.len(), 300 - 213);
+    assert!(desk.pong(8, "0.401", page(0)).is_empty());
+    assert_eq!(
+        desk.announce(8, "0.402", running()),
+        ["back: ping 0.402 abort"]
+    );
+}
+
 /// Note 31: an initiator that has finished with a call answers its announcements with "stop".
 #[test]
 fn announcements_of_calls_that_are_over_are_dismissed() {

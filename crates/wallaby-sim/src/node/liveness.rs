@@ -438,16 +438,8 @@ impl Node {
             if pong.announced {
                 context.hit(Point::AnnouncementDismissed);
                 let token = Token::derive(self.secret, pong.call.sequence);
-                let message = Message::Ping(watch::dismiss(pong, token));
-                self.post(
-                    Parcel {
-                        message,
-                        to: Destination::Over(from),
-                        job: None,
-                        released: None,
-                    },
-                    context,
-                );
+                let stop = watch::dismiss(pong, token);
+                self.post_over(from, Message::Ping(stop), context);
             }
             return;
         };
@@ -455,14 +447,27 @@ impl Node {
         // Before its initial requests have been written a call is not watched, and has not asked.
         let Some(watch) = &mut call.watch else { return };
         context.oracle.pong_arrived(context.queue.now(), pong);
-        watch.handle_pong(&mut call.initiator, pong, &source, now);
+        let stop = watch.handle_pong(&mut call.initiator, pong, &source, now);
         if pong.progress.is_none() && context.is(Broken::UnknownFails) {
             let kind = FailureKind::Silent {
                 silence: Duration::ZERO,
             };
             watch.fail(&mut call.initiator, pong.request, kind, now);
         }
+        if let Some(stop) = stop {
+            self.post_over(from, Message::Ping(stop), context);
+        }
         self.check_completion(sequence, context);
+    }
+
+    fn post_over(&mut self, socket: Socket, message: Message, context: &mut Context<'_>) {
+        let parcel = Parcel {
+            message,
+            to: Destination::Over(socket),
+            job: None,
+            released: None,
+        };
+        self.post(parcel, context);
     }
 
     /// Who sent a message. One that shows the call's token may have been relayed.

@@ -154,14 +154,18 @@ impl CallShared {
             self.begin_watch(&mut state, now);
         }
         let source = self.source(peer, pong.token.is_some());
-        if let (initiator, Some(watch)) = state.parts() {
-            watch.handle_pong(initiator, pong, &source, now);
-        }
+        let stop = match state.parts() {
+            (initiator, Some(watch)) => watch.handle_pong(initiator, pong, &source, now),
+            (_, None) => None,
+        };
         if state.ended.is_none() && state.initiator.is_complete() {
             let ended = state.completed();
             return self.end(state, ended);
         }
         self.act(state);
+        if let (Some(peer), Some(stop)) = (peer, stop) {
+            self.ask(peer, stop);
+        }
     }
 
     /// An answer was shown to the initiator.

@@ -206,9 +206,15 @@ impl Core {
         let Some(call) = self.calls.get_mut(sequence) else {
             return;
         };
-        if let Some(watch) = &mut call.watch {
-            watch.handle_pong(&mut call.initiator, pong, &source, now);
+        let watch = call.watch.as_mut();
+        let stop =
+            watch.and_then(|watch| watch.handle_pong(&mut call.initiator, pong, &source, now));
+        if let (Some(from), Some(stop)) = (from, stop) {
+            self.ask(sequence, from, stop);
         }
+        let Some(call) = self.calls.get(sequence) else {
+            return;
+        };
         if !call.ended && call.initiator.is_complete() {
             return self.end_call(sequence, Ok(()));
         }
@@ -297,6 +303,17 @@ impl Core {
 
     // Pings.
 
+    /// Asks over this connection.
+    fn ask(&mut self, sequence: u64, over: PeerId, ping: Ping) {
+        if let Some(call) = self.calls.get_mut(sequence)
+            && !call.pinged.contains(&over)
+        {
+            call.pinged.push(over);
+        }
+        self.post(Parcel::new(Message::Ping(ping), Towards::Over(over)));
+        self.note_ping_behind(sequence, over);
+    }
+
     /// Asks a server about a request.
     fn send_ping(&mut self, to: Location, ping: Ping) {
         let sequence = ping.call.sequence;
@@ -305,13 +322,7 @@ impl Core {
             None => self.open_at(&to),
         };
         if let Some(id) = open {
-            if let Some(call) = self.calls.get_mut(sequence)
-                && !call.pinged.contains(&id)
-            {
-                call.pinged.push(id);
-            }
-            self.post(Parcel::new(Message::Ping(ping), Towards::Over(id)));
-            return self.note_ping_behind(sequence, id);
+            return self.ask(sequence, id, ping);
         }
         let Some(address) = &to.address else {
             return;

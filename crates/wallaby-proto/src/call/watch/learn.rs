@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::call::initiator::{Initiator, Violation};
+use crate::call::initiator::Initiator;
 use crate::call::watch::line::{Hop, Line, MAX_HOPS, State};
-use crate::call::watch::{Location, Source, Watch};
-use crate::wire::{Child, MAX_CHILDREN, Pong, Progress};
+use crate::call::watch::{Action, Location, Phase, Source, Watch, dismiss};
+use crate::id::RequestId;
+use crate::wire::{Child, MAX_CHILDREN, Ping, Pong, Progress};
 
 impl Watch {
     /// "Unknown" is no verdict: the ping may have overtaken the request, or the request be forgotten and its successor
@@ -61,7 +62,7 @@ impl Watch {
         progress: &Progress,
         from: &Source,
         now: Duration,
-    ) -> Result<(), Violation> {
+    ) {
         self.taken = true;
         let number = pong.request.hop;
         match from.location.node {
@@ -74,7 +75,7 @@ impl Watch {
         }
         self.locate(initiator, position, number, &from.location, now);
         let Some(index) = self.hop(initiator, position, number, now) else {
-            return Ok(());
+            return;
         };
         let line = self.line(position);
         let hop = &mut line.hops[index];
@@ -97,7 +98,7 @@ impl Watch {
         if let Some(continuation) = &progress.continuation {
             self.handle_continuation(initiator, position, pong, progress.count, continuation, now);
         }
-        self.handle_children(initiator, position, number, progress, now)?;
+        self.handle_children(initiator, position, pong.request, progress, now);
         if let Some(branch) = initiator.branch_at(position) {
             self.line(position)
                 .gaps
@@ -106,7 +107,6 @@ impl Watch {
         if !self.is_winding_down() {
             self.judge_pong(initiator, position, pong, progress, from, now);
         }
-        Ok(())
     }
 
     /// Others have passed on a pong of this hop: if its server was not found from here, it lives all the same. One that was
@@ -146,37 +146,100 @@ impl Watch {
         &mut self,
         initiator: &mut Initiator,
         position: u32,
-        number: u32,
+        request: RequestId,
         progress: &Progress,
         now: Duration,
-    ) -> Result<(), Violation> {
+    ) {
+        let listed = progress.children.len();
+        let end = progress.children_from.saturating_add(listed as u32);
+        let line = self.line(position);
+        let goes_on = progress.children_from <= line.listed && end > line.listed;
+        if goes_on {
+            line.listed = end;
+        }
         for (place, child) in progress.children.iter().zip(progress.children_from..) {
-            let found = initiator.discover(position, child)?;
-            self.look_at_changes(initiator, now);
-            self.locate(initiator, found, 0, &place.location(), now);
-            self.look_at(initiator, found, now);
+            match initiator.discover(position, child) {
+                Ok(found) => {
+                    self.look_at_changes(initiator, now);
+                    self.locate(initiator, found, 0, &place.location(), now);
+                    self.look_at(initiator, found, now);
+                }
+                Err(violation) => {
+                    self.violated(initiator, request, violation, now);
+                    self.stop_child(initiator, request, child, place);
+                }
+            }
         }
         let line = self.line(position);
         let is_last = progress.finished && progress.continuation.is_none();
-        let lists = !progress.children.is_empty();
         line.wanted = line
             .wanted
-            .filter(|&wanted| !is_last && (!lists || progress.children_from > wanted));
-        let Ok(index) = line.hops.binary_search_by_key(&number, |hop| hop.hop) else {
-            return Ok(());
+            .filter(|&wanted| !is_last && (listed == 0 || progress.children_from > wanted));
+        let Ok(index) = line.hops.binary_search_by_key(&request.hop, |hop| hop.hop) else {
+            return;
         };
-        let listed = progress.children.len();
-        let end = progress.children_from.saturating_add(listed as u32);
         if end >= line.listed || (listed == 0 && (progress.finished || progress.aborted)) {
             line.hops[index].more = listed >= MAX_CHILDREN;
         }
-        if progress.children_from <= line.listed && end > line.listed {
-            line.listed = end;
-            if listed >= MAX_CHILDREN {
-                self.ping(initiator, position, index, now);
-            }
+        if goes_on && listed >= MAX_CHILDREN {
+            self.ping(initiator, position, index, now);
         }
-        Ok(())
+    }
+
+    /// A request of a call that has failed tells of itself, and the call has no room for it (PROTOCOL-NOTES 34). Who has not
+    /// been told to stop is told over the connection that the pong came on; all that it led to is told in any case.
+    pub(super) fn handle_stray(&mut self, initiator: &Initiator, pong: &Pong) -> Option<Ping> {
+        let (request, progress) = (pong.request, pong.progress.as_ref()?);
+        for (place, child) in progress.children.iter().zip(progress.children_from..) {
+            self.stop_child(initiator, request, child, place);
+        }
+        if let (Some(place), Some(hop)) = (&progress.continuation, request.hop.checked_add(1)) {
+            self.stop_stray(initiator, RequestId { hop, ..request }, place);
+        }
+        let (listed, ping) = (progress.children.len(), dismiss(pong, initiator.token()));
+        let more = listed >= MAX_CHILDREN && self.may_stop_stray(initiator);
+        let children_from = progress.children_from.saturating_add(listed as u32);
+        match (progress.aborted, more) {
+            (false, _) => Some(ping),
+            (true, true) => Some(Ping {
+                children_from,
+                ..ping
+            }),
+            (true, false) => None,
+        }
+    }
+
+    /// A child of this request, which the call has no room for.
+    fn stop_child(&mut self, initiator: &Initiator, parent: RequestId, index: u32, at: &Child) {
+        let path = parent
+            .path
+            .child(index, initiator.call(), initiator.token());
+        self.stop_stray(initiator, RequestId { path, hop: 0 }, at);
+    }
+
+    fn stop_stray(&mut self, initiator: &Initiator, request: RequestId, at: &Child) {
+        if self.may_stop_stray(initiator) {
+            self.actions.push_back(Action::Ping {
+                to: at.location(),
+                ping: Ping {
+                    call: initiator.call(),
+                    token: initiator.token(),
+                    request,
+                    abort: true,
+                    children_from: 0,
+                    missing: Vec::new(),
+                },
+            });
+        }
+    }
+
+    /// A peer that names ever more requests does not make the initiator write to all of them: as many are told as the call may
+    /// have requests, and at least one list of children. The others are told when they announce themselves.
+    fn may_stop_stray(&mut self, initiator: &Initiator) -> bool {
+        let most = initiator.budgets().requests.max(MAX_CHILDREN as u32);
+        let may = self.phase != Phase::Quiet && self.strays < most;
+        self.strays += u32::from(may);
+        may
     }
 
     /// Where a request is handled became known, perhaps again.

@@ -123,6 +123,8 @@ pub struct Watch {
     taken: bool,
     /// Retries that have been made.
     retries: u32,
+    /// Pings that went to requests which the call has no room for.
+    strays: u32,
     /// Lines that are not yet frozen, and those not yet quiet.
     unfrozen: usize,
     unquiet: usize,
@@ -184,6 +186,7 @@ impl Watch {
             evicted: false,
             taken: false,
             retries: 0,
+            strays: 0,
             unfrozen: 0,
             unquiet: 0,
             actions: VecDeque::new(),
@@ -310,23 +313,29 @@ impl Watch {
 
     /// A pong or an announcement of this call arrived, over a connection that a request of the call used or with the
     /// call's token.
+    ///
+    /// The ping that is returned goes back over that connection, or where that is not known over none: the call has failed
+    /// with more requests than it may have, and this one, which it has no room for, must stop all the same.
     pub fn handle_pong(
         &mut self,
         initiator: &mut Initiator,
         pong: &Pong,
         from: &Source,
         now: Duration,
-    ) {
+    ) -> Option<Ping> {
         let attempt = self.attempt_now(initiator, &pong.request.path);
         if pong.progress.is_none() && !pong.announced {
-            return self.handle_unknown(initiator, pong, attempt, now);
+            self.handle_unknown(initiator, pong, attempt, now);
+            return None;
         }
         // How a branch ended in an attempt that was given up says nothing: it may have been by a status.
         let is_past = pong.attempt < attempt && self.phase == Phase::Watching;
         let told = pong.progress.as_ref().filter(|_| !is_past);
-        let position = match initiator.handle_progress(pong.request, told) {
-            Ok(position) => position,
-            Err(violation) => return self.violated(initiator, pong.request, violation, now),
+        if let Err(violation) = initiator.handle_progress(pong.request, told) {
+            self.violated(initiator, pong.request, violation, now);
+        }
+        let Some(position) = initiator.find(&pong.request.path) else {
+            return self.handle_stray(initiator, pong);
         };
         self.look_at_changes(initiator, now);
         match &pong.progress {
@@ -334,13 +343,7 @@ impl Watch {
             // Only this watch begins attempts, and no request has had more of them.
             _ if pong.attempt > self.retries => {}
             _ if pong.attempt < attempt => {}
-            Some(progress) => {
-                if let Err(violation) =
-                    self.handle_known(initiator, position, pong, progress, from, now)
-                {
-                    self.violated(initiator, pong.request, violation, now);
-                }
-            }
+            Some(progress) => self.handle_known(initiator, position, pong, progress, from, now),
         }
         if pong.announced && self.is_winding_down() {
             // Undiscovered branches are reached like this (PROTOCOL-NOTES 34).
@@ -350,6 +353,7 @@ impl Watch {
             }
         }
         self.look_at(initiator, position, now);
+        None
     }
 
     /// A connection with this node ended, and all that came over it has been read. That is no verdict: but what is

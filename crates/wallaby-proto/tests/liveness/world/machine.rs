@@ -370,10 +370,11 @@ impl World {
             }
             _ => None,
         };
+        let mut back = None;
         if let Some(watch) = &mut call.watch {
             match (&message, request) {
                 (Message::Pong(pong), _) => {
-                    watch.handle_pong(&mut call.initiator, pong, &source, now);
+                    back = watch.handle_pong(&mut call.initiator, pong, &source, now);
                 }
                 (_, Some(request)) => {
                     watch.handle_heard(&mut call.initiator, request, &source, now);
@@ -387,6 +388,9 @@ impl World {
             call.watch = None;
             self.log(|| format!("{id} is complete"));
             self.oracle.completed(id);
+        }
+        if let Some(stop) = back.filter(|_| self.link_is_open(link)) {
+            self.send(m, link, Message::Ping(stop));
         }
     }
 

@@ -81,7 +81,7 @@ pub struct Progress {
     pub continuation: Option<Child>,
     /// Its branch's facts, if the branch ended here; not if it ended with a status, which says so itself.
     pub facts: Option<Facts>,
-    /// The manifest it was given, until that has been written out.
+    /// The manifest it was given, whether or not a message has taken that along: it may have been lost.
     pub manifest: Option<Manifest>,
     /// How long ago it last made progress, by the server's clock; `None` once its handler has ended.
     pub idle: Option<Duration>,

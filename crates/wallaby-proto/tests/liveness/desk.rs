@@ -242,7 +242,7 @@ impl Desk {
             actions.push(match action {
                 Action::Ping { to, ping } => {
                     let at = format!("{} at {to}", ping.request).replace("mem://", "");
-                    words(&ping).replace(&ping.request.to_string(), &at)
+                    words(&ping).replacen(&ping.request.to_string(), &at, 1)
                 }
                 Action::Lost(failure) => format!("lost: {} {}", failure.request, failure.kind),
                 Action::Failed(failure) => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::chance::Random;
-use crate::world::{Event, Faults, Plan, Shape, World};
+use crate::world::{Act, Ending, Event, Faults, Plan, Shape, World};
 
 const WORLDS: u64 = 150;
 
@@ -297,6 +297,42 @@ fn several_initiators_with_many_calls() {
         ..Workload::default()
     };
     run("several initiators", &workload);
+}
+
+/// A server delegates twice and is gone; its manifest travels to the second child, whose end takes it along and is lost with its
+/// connection. That child's server still holds it, and tells all of it when the connection has ended (PROTOCOL-NOTES 12, 17).
+#[test]
+fn a_manifest_that_was_carried_is_told_with_the_end_that_was_lost() {
+    let faults = Faults {
+        delay: 1,
+        end_loss: 100,
+        repair: true,
+        timeout: 500,
+        ..Faults::default()
+    };
+    let mut world = World::new(1, 4, faults);
+    let (initiator, parent, answers, ends) = (0, 1, 2, 3);
+    let answer = Plan {
+        acts: vec![],
+        ending: Ending::Respond(0),
+    };
+    let plan = Plan {
+        acts: vec![(0, Act::Delegate(answers, answer))],
+        ending: Ending::Forward(ends, Box::default()),
+    };
+    let call = Event::Call {
+        machine: initiator,
+        plans: vec![(parent, plan)],
+    };
+    world.plan(0, call);
+    // Before anybody asks it.
+    world.plan(90, Event::Crash { machine: parent });
+    let between = (initiator, ends);
+    world.plan(150, Event::Cut { between });
+    world.run();
+    world.check_end();
+    assert_eq!(world.oracle.counts["answers lost"], 1);
+    assert_eq!(world.oracle.counts.get("completed"), Some(&1));
 }
 
 #[test]

@@ -20,9 +20,10 @@ fn the_initiator_itself_needs_no_token_to_know_what_it_asked() {
     assert_eq!(pong.token, Some(token()), "another passes it on");
 }
 
-/// Its manifest is told by a pong until it has left with a message.
+/// Note 12: the manifest that it was given is told by a pong as long as it is remembered, whatever took it along: that may have
+/// been lost.
 #[test]
-fn a_manifest_is_told_until_something_was_released() {
+fn a_manifest_that_was_given_is_told_as_long_as_the_request_is_remembered() {
     let manifest = Manifest {
         owner: at("0").path,
         facts: Facts {
@@ -48,7 +49,7 @@ fn a_manifest_is_told_until_something_was_released() {
     sent.extend(handled.server.reply("answer".into()));
     sent.extend(handled.server.flush());
     shelf.release(handled.ticket, sent, 1);
-    assert_eq!(told(&mut shelf), None, "with an answer");
+    assert_eq!(told(&mut shelf), Some(manifest), "with an answer");
 
     let mut shelf = Shelf::new();
     let mut handled = accept(&mut shelf);
@@ -56,13 +57,23 @@ fn a_manifest_is_told_until_something_was_released() {
     sent.extend(handled.server.delegate(3, "work".into()));
     sent.extend(handled.server.flush());
     shelf.release(handled.ticket, sent, 1);
-    assert_eq!(told(&mut shelf), None, "with a request");
+    assert_eq!(told(&mut shelf), Some(manifest), "with a request");
 
     let mut shelf = Shelf::new();
     let mut handled = accept(&mut shelf);
     let sent = handled.server.finish(None);
     shelf.release(handled.ticket, [sent], 1);
-    assert_eq!(told(&mut shelf), None, "with the end");
+    assert_eq!(told(&mut shelf), Some(manifest), "with the end");
+    // And when the connection that the end went out on has ended.
+    let now = shelf.time();
+    shelf.records.session_ended(HOME, now);
+    let actions = shelf.actions();
+    let [Action::Announce { pong, .. }] = &actions[..] else {
+        panic!("{actions:?}");
+    };
+    let told = pong.progress.as_ref().expect("known");
+    assert_eq!(told.manifest, Some(manifest));
+    assert_eq!(told.facts.map(|facts| facts.requests), Some(0));
 }
 
 #[test]

@@ -76,8 +76,9 @@ fn a_pong_tells_what_was_released() {
     let told = shelf.known(1, "0.1");
     assert_eq!(told.children, [child(2)]);
     assert_eq!(
-        told.manifest, None,
-        "it has been written out with the delegation"
+        told.manifest,
+        Some(carried),
+        "the delegation took it along and may be lost"
     );
     assert_eq!(told.idle, Some(Duration::ZERO));
     let sent = handled.server.respond("done".into(), None);

@@ -256,7 +256,6 @@ impl Records {
         let owes = record.outputs.are_being_written(&self.sessions);
         let writing = owes && record.outputs.excuse_silence(&self.sessions);
         let children = record.children();
-        let released = record.ended || record.count > record.base || !children.is_empty();
         let from = (children_from as usize).min(children.len());
         let to = children.len().min(from + MAX_CHILDREN);
         let children = children[from..to].to_vec();
@@ -280,8 +279,8 @@ impl Records {
                 // A status must arrive itself: its place may hold an answer of an earlier attempt, and the facts alone would
                 // complete the call as if nothing had been refused.
                 facts: record.facts.filter(|_| !record.failed),
-                // It left with the first message that was released.
-                manifest: record.manifest().filter(|_| owes || !released),
+                // What took it along may have been lost since it was written out, and nobody else may hold it.
+                manifest: record.manifest(),
                 idle: (!record.ended).then(|| now.saturating_sub(record.since).into()),
                 lost,
             }),

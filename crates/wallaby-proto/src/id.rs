@@ -232,6 +232,12 @@ impl Path {
         Some(parent)
     }
 
+    /// Its number among the children of its parent; `None` for the root and for folded paths.
+    pub fn last_index(&self) -> Option<u32> {
+        let above = usize::from(self.parent()?.tag);
+        Reader::new(&self.literal()[above..]).u32("path").ok()
+    }
+
     /// How many levels `self` lies below its ancestor `other`; `None` where that cannot be read off the paths.
     pub fn levels_below(&self, other: &Self) -> Option<u32> {
         let mut levels = 0;

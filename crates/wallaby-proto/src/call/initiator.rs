@@ -448,6 +448,12 @@ impl Initiator {
         branch.parent.or_else(|| self.find(&branch.path.parent()?))
     }
 
+    /// Whether an initial request is at this position.
+    pub(super) fn is_initial(&self, position: u32) -> bool {
+        let branch = self.branches.get(position);
+        branch.is_some_and(|branch| branch.path.parent() == Some(Path::ROOT))
+    }
+
     /// A pong about this request arrived: its facts count as the manifest (PROTOCOL-NOTES 13).
     pub(super) fn handle_progress(
         &mut self,

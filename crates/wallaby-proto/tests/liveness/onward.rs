@@ -169,3 +169,43 @@ fn a_ping_goes_on_to_a_child_whose_place_is_a_digest() {
     assert_eq!(towards(".2"), None, "no such child");
     assert_eq!(towards(".1.0"), None, "nobody can tell");
 }
+
+/// A request so deep that the places of its children do not tell their numbers; of each it is found out later who took it.
+/// With a look at all the others for each of them this would take minutes.
+#[test]
+fn each_of_very_many_children_is_found() {
+    const CHILDREN: u64 = 30_000;
+    for place in ["0", "0.1.2.3.4.5.6.7.8.9.10.11.12.13.14.15"] {
+        let mut shelf = Shelf::new();
+        let mut handled = shelf.accept(request(1, place));
+        let mut sent: Vec<Outbound<u64>> = Vec::new();
+        for number in 0..CHILDREN {
+            sent.extend(handled.server.delegate(10 + number, "work".into()));
+        }
+        sent.push(handled.server.finish(None));
+        let mut ids = Vec::new();
+        for outbound in sent {
+            if let Outbound::Request(delegated) = outbound {
+                let released = shelf.delegate(handled.ticket, &delegated);
+                released.expect("it is not aborted");
+                ids.push(delegated.id);
+            }
+        }
+        for (number, id) in (0..).zip(&ids) {
+            let taken = node(1_000_000 + number);
+            shelf.records.delegation_taken(handled.ticket, *id, taken);
+        }
+        for (number, id) in (0..).zip(&ids).step_by(200) {
+            let mut asked = ping(1, "0");
+            asked.request = *id;
+            let child = onward(&mut shelf, &asked).expect("it went on to there");
+            assert_eq!(child.node, Some(node(1_000_000 + number)), "{place}");
+        }
+        let mut stranger = ids[7];
+        stranger.path = stranger.path.child(0, call(), Token::new(666));
+        let mut asked = ping(1, "0");
+        asked.request = stranger;
+        let found = onward(&mut shelf, &asked);
+        assert_eq!(found.is_some(), !stranger.path.is_folded(), "{place}");
+    }
+}

@@ -47,6 +47,7 @@
 
 mod admit;
 mod answer;
+mod children;
 mod collect;
 mod index;
 mod kept;

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::call::records::table::CallKey;
+use crate::call::records::table::{CallKey, Record};
 use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Records, Session};
 use crate::id::{CallId, Path, RequestId, Token};
@@ -107,12 +107,10 @@ impl Records {
         if request.path == Path::ROOT {
             return None;
         }
-        let key = self.table.calls.get(call).key;
         let searched = self.table.requests(call).take(MAX_SEARCHED);
         let found = searched.filter_map(|slot| {
             let record = self.table.records.get(slot);
-            let near = (record.id, record.children(), record.continuation());
-            let (levels, child) = towards(near, request, key.call, key.token)?;
+            let (levels, child) = towards(record, request)?;
             Some((levels, u32::MAX - record.id.hop, slot, child))
         });
         let nearest = found.min_by_key(|(levels, hop, ..)| (*levels, *hop));
@@ -122,27 +120,18 @@ impl Records {
 
 /// How many levels a request lies below this one, and where this one handed the work that the request came of; `None`
 /// if it did not, or paths do not tell.
-fn towards<'a>(
-    (id, children, continuation): (RequestId, &'a [Child], Option<&'a Child>),
-    request: RequestId,
-    call: CallId,
-    token: Token,
-) -> Option<(u32, &'a Child)> {
-    if request.path == id.path {
+fn towards(record: &Record, request: RequestId) -> Option<(u32, &Child)> {
+    let (own, continuation) = (record.id, record.continuation());
+    if request.path == own.path {
         return continuation
-            .filter(|_| request.hop > id.hop)
+            .filter(|_| request.hop > own.hop)
             .map(|child| (0, child));
     }
-    let is_child = |index: &usize| id.path.child(*index as u32, call, token) == request.path;
     if request.path.is_folded() {
-        let index = (0..children.len()).find(is_child)?;
-        return Some((1, &children[index]));
+        return Some((1, record.child(&request.path)?));
     }
-    let levels = request.path.levels_below(&id.path)?;
+    let levels = request.path.levels_below(&own.path)?;
     let next = request.path.ancestor(levels.checked_sub(1)?)?;
-    let is_next = |index: &usize| id.path.child(*index as u32, call, token) == next;
-    let child = (0..children.len())
-        .find(is_next)
-        .map(|index| &children[index]);
-    child.or(continuation).map(|child| (levels, child))
+    let child = record.child(&next).or(continuation);
+    child.map(|child| (levels, child))
 }

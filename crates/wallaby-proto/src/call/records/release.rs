@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::call::records::table::{CallKey, NewRecord, OF_ENDED, Record};
+use crate::call::records::table::{NewRecord, OF_ENDED, Record};
 use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Frozen, Output, Records, Sent, Session, Ticket};
 use crate::call::server::Delegated;
@@ -78,7 +78,7 @@ impl Records {
         if delegated.id.path == record.id.path {
             record.rare().continuation = Some(to);
         } else {
-            record.rare().children.push(to);
+            record.rare().children.push(delegated.id.path, to);
         }
         if may {
             self.note_release(slot, Sent::Delegation, output, now);
@@ -101,16 +101,12 @@ impl Records {
 
     /// Where a request was handed on to, by the one at this slot.
     fn handed_on(&mut self, slot: u32, request: RequestId) -> Option<&mut Child> {
-        let record = self.table.records.get(slot);
-        let id = record.id;
-        if request.path == id.path {
-            return self.table.records.at(slot).rare().continuation.as_mut();
+        let record = self.table.records.at(slot);
+        let own = record.id.path;
+        if request.path == own {
+            return record.rare().continuation.as_mut();
         }
-        // Delegations are released one by one: the last one with this place is the one.
-        let CallKey { call, token } = self.table.calls.get(record.call).key;
-        let place = |index: &usize| id.path.child(*index as u32, call, token) == request.path;
-        let index = (0..record.children().len()).rev().find(place)?;
-        self.table.records.at(slot).rare().children.get_mut(index)
+        record.rare().children.find_mut(&own, &request.path)
     }
 
     /// A released delegation certainly was not delivered: this server answers in its name

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hash};
 use siphasher::sip::SipHasher13;
 
 use crate::call::records::Ticket;
+use crate::call::records::children::Children;
 use crate::call::records::index::Index;
 use crate::call::records::kept::Number;
 use crate::call::records::list::{Linked, Links, List, NONE};
@@ -12,7 +13,7 @@ use crate::call::records::near::Near;
 use crate::call::records::onward::Passed;
 use crate::call::records::outputs::{Outputs, Session};
 use crate::call::records::time::{Nanoseconds, PingTimes};
-use crate::id::{CallId, NodeId, RequestId, Token};
+use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::wire::{Child, ReplyTo};
 
@@ -127,7 +128,7 @@ pub(super) struct Record {
 /// What a request of one hop does not have. A slot that had it once keeps its memory.
 #[derive(Debug, Default)]
 pub(super) struct Rare {
-    pub(super) children: Vec<Child>,
+    pub(super) children: Children,
     pub(super) continuation: Option<Child>,
     /// The manifest it was given.
     pub(super) manifest: Option<Manifest>,
@@ -603,7 +604,12 @@ impl Record {
     }
 
     pub(super) fn children(&self) -> &[Child] {
-        self.rare.as_ref().map_or(&[], |rare| &rare.children)
+        self.rare.as_ref().map_or(&[], |rare| rare.children.all())
+    }
+
+    /// Where the child with this place is handled.
+    pub(super) fn child(&self, path: &Path) -> Option<&Child> {
+        self.rare.as_ref()?.children.find(&self.id.path, path)
     }
 
     pub(super) fn continuation(&self) -> Option<&Child> {

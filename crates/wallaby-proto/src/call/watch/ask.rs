@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::call::initiator::Initiator;
 use crate::call::watch::line::{Line, State, Stopped};
-use crate::call::watch::{Action, Phase, Watch};
+use crate::call::watch::{Action, MOST_LOOKED_AT, Phase, Watch};
 use crate::id::RequestId;
 use crate::wire::{MAX_MISSING, Ping};
 
@@ -22,6 +22,8 @@ impl Watch {
 
     /// A branch's time has come: it is judged, and asked about if that is due.
     pub(super) fn take_turn(&mut self, initiator: &mut Initiator, position: u32, now: Duration) {
+        self.steps += 1;
+        self.wind(initiator, position, now);
         if !self.is_open(initiator, position) {
             return;
         }
@@ -61,19 +63,19 @@ impl Watch {
         let top = line.highest_located();
         let seen = line.top().is_some_and(|hop| hop.state != State::Unseen);
         let bound = line.gaps.bound();
-        let asked: Vec<usize> = (0..line.hops.len())
-            .filter(|&index| {
-                let (from, to) = line.range(index);
-                let misses = branch
-                    .received
-                    .missing(from, to.min(bound))
-                    .next()
-                    .is_some();
-                // Who has sent the highest hop is asked too, as long as nobody has seen that one.
-                let sender = !seen && index + 2 == line.hops.len();
-                line.hops[index].at.is_known() && (Some(index) == top || sender || misses)
-            })
-            .collect();
+        let mut to = u32::MAX;
+        let mut asked: Vec<usize> = Vec::new();
+        for (index, hop) in line.hops.iter().enumerate().rev() {
+            let from = hop.base.unwrap_or(0);
+            let misses = branch.received.missing(from, to.min(bound)).next();
+            // Who has sent the highest hop is asked too, as long as nobody has seen that one.
+            let sender = !seen && index + 2 == line.hops.len();
+            if hop.at.is_known() && (Some(index) == top || sender || misses.is_some()) {
+                asked.push(index);
+            }
+            to = hop.base.unwrap_or(to);
+        }
+        asked.reverse();
         let alone = asked.iter().all(|&index| Some(index) == top);
         // Who announces itself is alive, but must be asked as well, or it takes the initiator for dead.
         let found = line.top().is_some_and(|hop| hop.at.is_known());
@@ -85,19 +87,38 @@ impl Watch {
         }
     }
 
-    /// Asks the nearest ancestor that can be asked: it knows where its children are (PROTOCOL-NOTES 17).
+    /// Asks the nearest ancestor that can be asked: it knows where its children are (PROTOCOL-NOTES 17). Branches above that
+    /// cannot be asked are passed by once in half a ping period, whoever below them asks.
     pub(super) fn ask_above(&mut self, initiator: &Initiator, position: u32, now: Duration) {
         let mut place = position;
         while let Some(above) = initiator.parent_of(place) {
+            if self.steps >= MOST_LOOKED_AT {
+                return self.climbs.push_back(place);
+            }
+            self.steps += 1;
             self.ensure_line(above, now);
+            self.wind(initiator, above, now);
             let child = initiator.branch_at(place).map_or(0, |branch| branch.index);
+            let recent = self.recent();
             let line = &mut self.lines[above as usize];
             line.wanted = Some(line.wanted.map_or(child, |wanted| wanted.min(child)));
             if let Some(index) = line.highest_located() {
                 return self.ping_unless_recent(initiator, above, index, now);
             }
+            if line
+                .climbed
+                .is_some_and(|climbed| climbed.saturating_add(recent) > now)
+            {
+                return;
+            }
+            line.climbed = Some(now);
             place = above;
         }
+    }
+
+    /// Who was asked less long ago is not asked again.
+    fn recent(&self) -> Duration {
+        self.settings.ping.period / 2
     }
 
     /// Many children may want to ask the same parent.
@@ -108,7 +129,8 @@ impl Watch {
         index: usize,
         now: Duration,
     ) {
-        let recent = self.settings.ping.period / 2;
+        self.wind(initiator, position, now);
+        let recent = self.recent();
         let pinged = self.lines[position as usize].hops[index].pinged;
         if pinged.is_none_or(|pinged| pinged.saturating_add(recent) <= now) {
             self.ping(initiator, position, index, now);
@@ -187,5 +209,241 @@ impl Watch {
 
     pub(super) fn line(&mut self, position: u32) -> &mut Line {
         &mut self.lines[position as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::call::watch::{Location, Source, WatchSettings};
+    use crate::id::{CallId, NodeId, Path, Token};
+    use crate::manifest::Facts;
+    use crate::wire::{Budgets, End, PingSettings, Pong, Progress};
+
+    /// What turns have cost.
+    #[derive(Debug, Default)]
+    struct Cost {
+        /// The most steps of one turn.
+        most: usize,
+        /// The steps of all.
+        all: usize,
+        pings: usize,
+    }
+
+    impl Cost {
+        fn add(&mut self, watch: &mut Watch) {
+            self.most = self.most.max(watch.steps);
+            self.all += watch.steps;
+            while let Some(action) = watch.poll() {
+                self.pings += usize::from(matches!(action, Action::Ping { .. }));
+            }
+        }
+
+        /// All turns until then.
+        fn run(&mut self, initiator: &mut Initiator, watch: &mut Watch, until: Duration) {
+            while let Some(due) = watch.next_timeout().filter(|due| *due <= until) {
+                watch.handle_timeout(initiator, due);
+                self.add(watch);
+            }
+        }
+
+        fn check(&self, branches: usize, rounds: usize) {
+            // A turn ends with the branch that takes its last step, and one branch has a few.
+            assert!(self.most <= MOST_LOOKED_AT + 8, "{branches}: {self:?}");
+            assert!(self.all <= 8 * branches * rounds, "{branches}: {self:?}");
+        }
+    }
+
+    fn node(number: u64) -> NodeId {
+        NodeId::new(number).expect("not zero")
+    }
+
+    fn at(number: u64) -> Location {
+        Location {
+            address: None,
+            node: Some(node(number)),
+        }
+    }
+
+    /// A chain of so many branches, each with a leaf beside the next. The chain has ended, and nobody knows where it was; the
+    /// leaves may run.
+    fn chain(length: u32) -> (Initiator, Vec<Path>) {
+        let call = CallId {
+            initiator: node(1),
+            sequence: 1,
+        };
+        let token = Token::new(5);
+        let mut initiator = Initiator::new(call, token, Budgets::default());
+        let mut path = initiator.send().expect("within the budget").path;
+        initiator.close();
+        let mut paths = Vec::new();
+        for _ in 0..length {
+            let end = End {
+                call,
+                relays: 0,
+                token: None,
+                request: RequestId { path, hop: 0 },
+                facts: Facts {
+                    requests: 2,
+                    responses: 0,
+                },
+                manifest: None,
+                options: None,
+            };
+            initiator.handle_end(&end).expect("within the budget");
+            paths.push(path);
+            path = path.child(0, call, token);
+        }
+        (initiator, paths)
+    }
+
+    fn settings() -> WatchSettings {
+        WatchSettings {
+            ping: PingSettings {
+                period: Duration::from_secs(1),
+                timeout: Duration::from_secs(10),
+            },
+            ..WatchSettings::default()
+        }
+    }
+
+    const LENGTHS: [u32; 3] = [100, 4_000, 16_000];
+
+    #[test]
+    fn a_long_chain_is_climbed_once_for_all_its_leaves() {
+        for length in LENGTHS {
+            for server in [Location::default(), at(1)] {
+                let known = server.is_known();
+                let (mut initiator, _) = chain(length);
+                let (now, mut cost) = (Duration::from_secs(1), Cost::default());
+                let mut watch = Watch::new(&mut initiator, settings(), [server], now);
+                cost.add(&mut watch);
+                let until = now + Duration::from_secs(9);
+                cost.run(&mut initiator, &mut watch, until);
+                cost.check(2 * length as usize, 10);
+                assert_eq!(cost.pings, if known { 10 } else { 0 }, "{length}");
+                // Silence is found out all the same, then all is stopped.
+                cost.run(&mut initiator, &mut watch, until + Duration::from_secs(30));
+                cost.check(2 * length as usize, 20);
+                assert!(watch.next_timeout().is_none() && watch.is_winding_down());
+            }
+        }
+    }
+
+    fn pong(initiator: &Initiator, path: Path, attempt: u32, children: u32) -> Pong {
+        Pong {
+            call: initiator.call(),
+            relays: 0,
+            token: None,
+            request: RequestId { path, hop: 0 },
+            attempt,
+            announced: false,
+            writing: false,
+            evicted: false,
+            progress: Some(Progress {
+                finished: false,
+                aborted: false,
+                base: 0,
+                count: 0,
+                children_from: 0,
+                children: vec![
+                    crate::wire::Child {
+                        server: "mem://server".parse().expect("an address"),
+                        node: Some(node(2)),
+                    };
+                    children as usize
+                ],
+                continuation: None,
+                facts: None,
+                manifest: None,
+                idle: None,
+                lost: vec![],
+            }),
+        }
+    }
+
+    #[test]
+    fn a_further_attempt_of_a_long_chain_costs_each_branch_little() {
+        for length in LENGTHS {
+            let (mut initiator, paths) = chain(length);
+            let (mut now, mut cost) = (Duration::from_secs(1), Cost::default());
+            let settings = WatchSettings {
+                retries: 1,
+                ..settings()
+            };
+            let mut watch = Watch::new(&mut initiator, settings, [at(1)], now);
+            cost.add(&mut watch);
+            let source = Source {
+                location: at(1),
+                alone: false,
+            };
+            // The initial request lives, and so excuses all that is not known again.
+            for second in 1..=30 {
+                now = Duration::from_secs(1 + second);
+                cost.run(&mut initiator, &mut watch, now);
+                let answer = pong(&initiator, paths[0], watch.attempt_of(0), 0);
+                watch.handle_pong(&mut initiator, &answer, &source, now);
+                cost.add(&mut watch);
+            }
+            assert_eq!(
+                (watch.retries, watch.is_winding_down()),
+                (1, false),
+                "{length}"
+            );
+            // Below the deepest branch something says that it runs.
+            let deepest = *paths.last().expect("there are some");
+            for _ in 0..100 {
+                let answer = pong(&initiator, deepest, 1, 0);
+                watch.handle_pong(&mut initiator, &answer, &source, now);
+                cost.add(&mut watch);
+            }
+            cost.run(&mut initiator, &mut watch, now + Duration::from_secs(60));
+            assert!(watch.is_winding_down() && watch.next_timeout().is_none());
+            assert!(
+                cost.all <= 8 * 2 * 100 * length as usize,
+                "{length}: {cost:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_ends_at_a_node_of_many_branches_is_looked_into_by_and_by() {
+        for length in [100, 16_000] {
+            let (mut initiator, paths) = chain(2);
+            let (now, mut cost) = (Duration::from_secs(1), Cost::default());
+            let mut watch = Watch::new(&mut initiator, settings(), [at(1)], now);
+            let source = Source {
+                location: at(1),
+                alone: false,
+            };
+            for first in (0..length).step_by(200) {
+                let mut pong = pong(
+                    &initiator,
+                    paths[1].child(1, initiator.call(), initiator.token()),
+                    0,
+                    200,
+                );
+                let progress = pong.progress.as_mut().expect("known");
+                progress.children_from = first;
+                watch.handle_pong(&mut initiator, &pong, &source, now);
+            }
+            while watch.poll().is_some() {}
+            let branches = length as usize + 5;
+            for _ in 0..10 {
+                watch.handle_last_disconnect(&initiator, node(2), now);
+                cost.add(&mut watch);
+                cost.run(&mut initiator, &mut watch, now);
+            }
+            cost.check(branches, 30);
+            assert!(cost.pings >= 10 * length as usize, "{length}: {cost:?}");
+            watch.handle_gone(&initiator, node(2), now);
+            cost.add(&mut watch);
+            watch.abort(&mut initiator, now);
+            cost.add(&mut watch);
+            cost.run(&mut initiator, &mut watch, now + Duration::from_secs(30));
+            cost.check(branches, 60);
+            assert!(watch.next_timeout().is_none());
+        }
     }
 }

@@ -25,19 +25,39 @@ impl Watch {
             .parent_of(position)
             .and_then(|parent| self.lines.get(parent as usize)?.top()?.writing);
         let mut evidence = line.last_evidence(parent_writes);
-        // What an earlier attempt knew comes again only when the requests above it get so far.
-        let mut place = position;
-        while self.lines[place as usize].is_awaited()
-            && let Some(above) = initiator.parent_of(place)
-            && let Some(line) = self.lines.get(above as usize)
-        {
-            evidence = evidence.max(line.evidence);
-            place = above;
+        if line.is_awaited() {
+            evidence = evidence.max(self.excused.get(&position).copied().unwrap_or_default());
         }
         let limit = evidence.saturating_add(timeout);
         match line.gone {
             Some(gone) => limit.min(self.given_up_early(evidence, gone)),
             None => limit,
+        }
+    }
+
+    /// What an earlier attempt knew comes again only when the requests above it get so far: so long they excuse its silence.
+    /// Looks for one that does, and notes for all on the way what was found: nothing takes life back that was shown.
+    fn excuse(&mut self, initiator: &Initiator, position: u32, now: Duration) {
+        let enough = now.saturating_sub(self.settings.ping.timeout);
+        let mut passed = Vec::new();
+        let mut place = position;
+        while self.lines[place as usize].is_awaited()
+            && let Some(above) = initiator.parent_of(place)
+            && let Some(line) = self.lines.get(above as usize)
+        {
+            self.steps += 1;
+            let known = self.excused.get(&above).copied().unwrap_or_default();
+            let evidence = line.evidence.max(known);
+            passed.push((place, evidence));
+            place = above;
+            if evidence > enough {
+                break;
+            }
+        }
+        let mut latest = Duration::ZERO;
+        for (place, evidence) in passed.into_iter().rev() {
+            latest = latest.max(evidence);
+            self.excused.insert(place, latest);
         }
     }
 
@@ -102,6 +122,10 @@ impl Watch {
             }
             self.stopped(position, Stopped::Quiet);
             return true;
+        }
+        if self.lines[position as usize].is_awaited() && self.silent_at(initiator, position) <= now
+        {
+            self.excuse(initiator, position, now);
         }
         let Some(branch) = initiator.branch_at(position) else {
             return true;
@@ -250,7 +274,7 @@ impl Watch {
         failure: Box<Failure>,
         now: Duration,
     ) {
-        let root = root_of(initiator, position);
+        let root = self.roots.of(initiator, position);
         let Some(branch) = initiator.branch_at(root) else {
             return;
         };
@@ -262,7 +286,7 @@ impl Watch {
         initiator.execute_again();
         let attempt = self.line(root).attempt + 1;
         for place in 0..self.lines.len() as u32 {
-            if root_of(initiator, place) != root {
+            if self.roots.of(initiator, place) != root {
                 continue;
             }
             initiator.forget_end(place);
@@ -286,6 +310,9 @@ impl Watch {
         let next_ping = now.saturating_add(self.settings.ping.period);
         let line = &mut self.lines[position as usize];
         self.hops -= line.hops.len();
+        if initiator.is_initial(position) {
+            self.latest_attempt = self.latest_attempt.max(attempt);
+        }
         *line = Line {
             attempt,
             evidence: now,
@@ -293,6 +320,7 @@ impl Watch {
             seen: line.seen,
             due: line.due,
             stopped: line.stopped,
+            wound: line.wound,
             ..Line::default()
         };
         self.look_at(initiator, position, now);
@@ -379,13 +407,4 @@ impl Watch {
             evicted: self.evicted,
         }
     }
-}
-
-/// The initial request above a branch.
-pub(super) fn root_of(initiator: &Initiator, position: u32) -> u32 {
-    let mut place = position;
-    while let Some(above) = initiator.parent_of(place) {
-        place = above;
-    }
-    place
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::call::initiator::Initiator;
 use crate::call::watch::line::{Hop, Line, MAX_HOPS, State};
-use crate::call::watch::{Action, Location, Phase, Source, Watch, dismiss};
+use crate::call::watch::{Action, Location, MOST_LOOKED_AT, Phase, Source, Watch, dismiss};
 use crate::id::RequestId;
 use crate::wire::{Child, MAX_CHILDREN, Ping, Pong, Progress};
 
@@ -332,6 +332,7 @@ impl Watch {
             self.lines.push(Line {
                 evidence: now,
                 next_ping: now,
+                wound: self.is_winding_down(),
                 ..Line::default()
             });
             if self.is_winding_down() {
@@ -357,6 +358,7 @@ impl Watch {
         let Some(branch) = initiator.branch_at(position) else {
             return;
         };
+        self.wind(initiator, position, now);
         let line = &mut self.lines[position as usize];
         let seen = (branch.hop, branch.received.count);
         if seen.0 > line.seen.0 || seen.1 > line.seen.1 {
@@ -388,7 +390,8 @@ impl Watch {
             let told = self.lines[position as usize].told_stop(branch);
             self.stopped(position, told);
         }
-        if self.is_open(initiator, position) && self.line(position).due.is_none() {
+        let is_new = self.is_open(initiator, position) && self.line(position).due.is_none();
+        if is_new && self.steps < MOST_LOOKED_AT {
             self.take_turn(initiator, position, now);
         } else {
             self.arm(initiator, position);
@@ -518,7 +521,7 @@ mod tests {
             hear(&mut initiator, &mut watch, path, 0, 100 + number);
             watch.handle_gone(&initiator, node(100 + number), NOW);
             let known = watch.gone.len();
-            assert!(known <= MAX_UNNAMED + 1, "{known}");
+            assert!(known <= MAX_UNNAMED + 2, "{known}"); // twice the hop
             if number <= MAX_UNNAMED as u64 {
                 assert_eq!(known as u64, number);
             }

@@ -31,6 +31,8 @@ pub(super) struct Line {
     pub(super) next_ping: Duration,
     /// When a hint last caused a ping out of turn.
     pub(super) hinted: Option<Duration>,
+    /// When its ancestors were asked last for one below it, as it could not be asked itself.
+    pub(super) climbed: Option<Duration>,
     /// When it is looked at again; its key in the queue.
     pub(super) due: Option<Duration>,
     /// Since when its server is known to be gone.
@@ -39,6 +41,8 @@ pub(super) struct Line {
     pub(super) seen: (u32, u32),
     /// Winding down: nothing of it can start any more; nothing of it runs any more.
     pub(super) stopped: Stopped,
+    /// Winding down: it has begun.
+    pub(super) wound: bool,
 }
 
 /// How far a branch has been wound down.

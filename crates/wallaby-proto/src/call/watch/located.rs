@@ -38,12 +38,12 @@ impl Located {
         self.entries > 2 * hops + MORE
     }
 
-    /// The positions of the lines that have a hop at this node.
-    pub(super) fn at(&self, node: NodeId, lines: &[Line]) -> Vec<u32> {
+    /// The first line from this position on that has a hop at this node.
+    pub(super) fn first_at(&self, node: NodeId, from: u32, lines: &[Line]) -> Option<u32> {
         let there = |hop: &Hop| hop.at.node == Some(node);
         let is_there = |position: &&u32| lines[**position as usize].hops.iter().any(there);
-        let positions = self.lines.get(&node).into_iter().flatten();
-        positions.filter(is_there).copied().collect()
+        let positions = self.lines.get(&node)?.range(from..);
+        positions.copied().find(|position| is_there(&position))
     }
 }
 
@@ -90,7 +90,15 @@ mod tests {
         };
         let mut lines = [line(&[1, 2]), line(&[2]), line(&[])];
         let located = Located::new(&lines);
-        let at = |located: &Located, number, lines: &[Line]| located.at(node(number), lines);
+        let at = |located: &Located, number, lines: &[Line]| {
+            let mut found = Vec::new();
+            while let Some(position) =
+                located.first_at(node(number), found.last().map_or(0, |last| last + 1), lines)
+            {
+                found.push(position);
+            }
+            found
+        };
         assert_eq!(at(&located, 1, &lines), [0]);
         assert_eq!(at(&located, 2, &lines), [0, 1]);
         assert_eq!(at(&located, 3, &lines), []);

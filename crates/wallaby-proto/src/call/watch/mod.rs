@@ -27,29 +27,37 @@
 
 mod ask;
 mod failure;
+mod hints;
 mod judge;
 mod learn;
 mod line;
 mod located;
 mod location;
 mod queue;
+mod root;
 mod wind;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 pub use self::failure::{Executed, Failure, FailureKind, Step};
-use self::judge::root_of;
+use self::hints::{Ended, Hints};
 use self::line::Line;
 use self::located::Located;
 pub use self::location::{Location, Source};
 use self::queue::Queue;
+use self::root::Roots;
 use crate::call::initiator::Initiator;
 use crate::id::{NodeId, Path, RequestId, Token};
 use crate::wire::{Ping, PingSettings, Pong};
 
 /// Most nodes that are remembered as gone though nothing of the call is there any more.
 const MAX_UNNAMED: usize = 64;
+
+/// Branches that are looked at in one go, and steps from one to its parent: the rest is due at once, and whoever drives this
+/// does something else between.
+const MOST_LOOKED_AT: usize = 4096;
 
 /// How one call is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -125,6 +133,21 @@ pub struct Watch {
     retries: u32,
     /// Pings that went to requests which the call has no room for.
     strays: u32,
+    /// The highest attempt of any initial request.
+    latest_attempt: u32,
+    /// The initial requests above branches, once one of them was sent again.
+    roots: Roots,
+    /// Until when the branches above show that one of a further attempt may still come, as far as that was looked up.
+    excused: BTreeMap<u32, Duration>,
+    /// Branches looked at, and steps from one to its parent, in this turn.
+    steps: usize,
+    /// What a turn had no time for: branches whose ancestors are to be asked, ends of connections that are looked into, and
+    /// branches that are to be stopped.
+    climbs: VecDeque<u32>,
+    hints: Hints,
+    unwound: Range<u32>,
+    /// When the latest turn was.
+    turn: Duration,
     /// Lines that are not yet frozen, and those not yet quiet.
     unfrozen: usize,
     unquiet: usize,
@@ -187,6 +210,14 @@ impl Watch {
             taken: false,
             retries: 0,
             strays: 0,
+            latest_attempt: 0,
+            roots: Roots::default(),
+            excused: BTreeMap::new(),
+            steps: 0,
+            climbs: VecDeque::new(),
+            hints: Hints::default(),
+            unwound: 0..0,
+            turn: now,
             unfrozen: 0,
             unquiet: 0,
             actions: VecDeque::new(),
@@ -213,7 +244,21 @@ impl Watch {
 
     /// When [`Self::handle_timeout`] has something to do.
     pub fn next_timeout(&self) -> Option<Duration> {
-        self.queue.first().map(|first| first.0)
+        let due = self.queue.first().map(|first| first.0);
+        let behind = self.is_behind().then_some(self.turn);
+        behind.into_iter().chain(due).min()
+    }
+
+    /// A turn begins: each takes a limited number of steps, whatever the tree looks like.
+    fn begin_turn(&mut self, now: Duration) {
+        self.steps = 0;
+        self.turn = now;
+    }
+
+    /// Whether earlier turns have left something to do.
+    fn is_behind(&self) -> bool {
+        let unwound = self.phase != Phase::Quiet && !self.unwound.is_empty();
+        unwound || !self.hints.is_empty() || !self.climbs.is_empty()
     }
 
     /// Whether the call has failed or was aborted.
@@ -229,6 +274,7 @@ impl Watch {
         server: Location,
         now: Duration,
     ) {
+        self.begin_turn(now);
         if let Some(position) = initiator.find(&request.path) {
             self.locate(initiator, position, request.hop, &server, now);
             self.look_at_changes(initiator, now);
@@ -244,6 +290,7 @@ impl Watch {
         server: Location,
         now: Duration,
     ) {
+        self.begin_turn(now);
         self.placed.insert(path, server);
         if let Some(position) = initiator.find(&path) {
             self.look_at(initiator, position, now);
@@ -270,6 +317,7 @@ impl Watch {
         from: &Source,
         now: Duration,
     ) {
+        self.begin_turn(now);
         self.taken = true;
         // Of further attempts only pongs tell: this may be a late word of an earlier one.
         if let Some(position) = initiator.find(&request.path)
@@ -286,29 +334,19 @@ impl Watch {
     }
 
     /// The attempt that a branch is in: its root's, as far as that is known, else the latest of all.
-    fn attempt_now(&self, initiator: &Initiator, path: &Path) -> u32 {
+    fn attempt_now(&mut self, initiator: &Initiator, path: &Path) -> u32 {
         if self.retries == 0 {
             return 0;
         }
-        let roots = (0..).map_while(|index| initiator.initial(index));
-        let roots = roots.filter_map(|root| initiator.find(&root.path));
-        let above = initiator
-            .find(path)
-            .map(|position| root_of(initiator, position));
-        let is_above = |root: &u32| {
-            let root = initiator.branch_at(*root).map(|branch| branch.path);
-            root.is_some_and(|root| path.levels_below(&root).is_some())
+        let stated = path.initial_index().map(Path::initial);
+        let root = match stated {
+            Some(root) => initiator.find(&root),
+            None => initiator
+                .find(path)
+                .map(|position| self.roots.of(initiator, position)),
         };
-        let mut roots: Vec<u32> = roots.collect();
-        if let Some(root) = roots
-            .iter()
-            .copied()
-            .find(|root| above == Some(*root) || is_above(root))
-        {
-            roots = vec![root];
-        }
-        let attempts = roots.into_iter().map(|root| self.attempt_of(root));
-        attempts.max().unwrap_or(0)
+        let root = root.filter(|root| initiator.is_initial(*root));
+        root.map_or(self.latest_attempt, |root| self.attempt_of(root))
     }
 
     /// A pong or an announcement of this call arrived, over a connection that a request of the call used or with the
@@ -323,6 +361,7 @@ impl Watch {
         from: &Source,
         now: Duration,
     ) -> Option<Ping> {
+        self.begin_turn(now);
         let attempt = self.attempt_now(initiator, &pong.request.path);
         if pong.progress.is_none() && !pong.announced {
             self.handle_unknown(initiator, pong, attempt, now);
@@ -359,29 +398,31 @@ impl Watch {
     /// A connection with this node ended, and all that came over it has been read. That is no verdict: but what is
     /// missing from there is asked for at once (PROTOCOL-NOTES 18, 25).
     pub fn handle_disconnect(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
-        for position in self.lines_at(node) {
-            if self.is_open(initiator, position) {
-                self.ask_out_of_turn(initiator, position, now);
-            }
-        }
-    }
-
-    /// The branches that have a hop at this node.
-    fn lines_at(&mut self, node: NodeId) -> Vec<u32> {
-        let lines = &self.lines;
-        let located = self
-            .located
-            .get_or_insert_with(|| Box::new(Located::new(lines)));
-        located.at(node, lines)
+        let ended = Ended {
+            asks: true,
+            ..Ended::default()
+        };
+        self.note_hint(initiator, node, ended, now);
     }
 
     /// As [`Self::handle_disconnect`], and no other connection with this node is open: what was asked when an earlier one
     /// ended may have gone out on one that was dead, too. So this hint is believed whatever came before it.
     pub fn handle_last_disconnect(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
-        for position in self.lines_at(node) {
-            self.lines[position as usize].hinted = None;
-        }
-        self.handle_disconnect(initiator, node, now);
+        let ended = Ended {
+            asks: true,
+            alone: true,
+            ..Ended::default()
+        };
+        self.note_hint(initiator, node, ended, now);
+    }
+
+    /// The first branch from this position on that has a hop at this node.
+    fn line_at(&mut self, node: NodeId, from: u32) -> Option<u32> {
+        let lines = &self.lines;
+        let located = self
+            .located
+            .get_or_insert_with(|| Box::new(Located::new(lines)));
+        located.first_at(node, from, lines)
     }
 
     /// This node is gone: its connection ended, and redialling it is refused or answered by another node. What was seen
@@ -400,8 +441,8 @@ impl Watch {
     }
 
     fn note_gone(&mut self, initiator: &Initiator, node: NodeId, was_met: bool, now: Duration) {
-        if !self.begin_to_miss(initiator, node, now) {
-            return;
+        if self.line_at(node, 0).is_none() {
+            return; // nothing of the call was ever there
         }
         let is_news = !self.gone.contains_key(&node);
         let news = Gone {
@@ -411,14 +452,19 @@ impl Watch {
         self.gone.entry(node).or_insert(news).was_met |= was_met;
         if is_news {
             self.forget_unnamed();
-            self.handle_disconnect(initiator, node, now);
         }
+        let ended = Ended {
+            asks: is_news,
+            node: true,
+            ..Ended::default()
+        };
+        self.note_hint(initiator, node, ended, now);
     }
 
     /// Nodes that are not where anything is any more are forgotten, so that a server that names ever new ones gets no memory
     /// for them.
     fn forget_unnamed(&mut self) {
-        if self.gone.len() + self.beyond.len() <= self.hops + MAX_UNNAMED {
+        if self.gone.len() + self.beyond.len() <= 2 * self.hops + MAX_UNNAMED {
             return;
         }
         let hops = self.lines.iter().flat_map(|line| &line.hops);
@@ -427,22 +473,9 @@ impl Watch {
         self.beyond.retain(|node| named.contains(node));
     }
 
-    /// Branches that were last seen at a node which is gone have less time from now on. Returns whether any was ever there.
-    fn begin_to_miss(&mut self, initiator: &Initiator, node: NodeId, now: Duration) -> bool {
-        let lines = self.lines_at(node);
-        for &position in &lines {
-            let line = &mut self.lines[position as usize];
-            let on_top = line.top().is_some_and(|hop| hop.at.node == Some(node));
-            if on_top && line.gone.is_none() {
-                line.gone = Some(now);
-                self.arm(initiator, position);
-            }
-        }
-        !lines.is_empty()
-    }
-
     /// The application gives the call up, its deadline has passed, or it was dropped: all that runs is stopped.
     pub fn abort(&mut self, initiator: &mut Initiator, now: Duration) {
+        self.begin_turn(now);
         self.look_at_changes(initiator, now);
         self.wind_down(initiator, now);
     }
@@ -456,6 +489,7 @@ impl Watch {
         kind: FailureKind,
         now: Duration,
     ) {
+        self.begin_turn(now);
         self.look_at_changes(initiator, now);
         let position = initiator.find(&request.path);
         self.fail_at(initiator, position, request, kind, now);
@@ -463,14 +497,28 @@ impl Watch {
 
     /// Time has passed. All input must have been read before (PROTOCOL-NOTES 20).
     pub fn handle_timeout(&mut self, initiator: &mut Initiator, now: Duration) {
+        self.begin_turn(now);
         self.look_at_changes(initiator, now);
+        self.catch_up(initiator, now);
         while let Some((due, position)) = self.queue.first() {
-            if due > now {
+            if due > now || self.steps >= MOST_LOOKED_AT {
                 return;
             }
             self.queue.remove((due, position));
             self.lines[position as usize].due = None;
             self.take_turn(initiator, position, now);
+        }
+    }
+
+    /// Does some of what earlier turns have left, so that there is time for what is due, too.
+    fn catch_up(&mut self, initiator: &mut Initiator, now: Duration) {
+        const HALF: usize = MOST_LOOKED_AT / 2;
+        self.wind_on(initiator, HALF, now);
+        self.follow_hints(initiator, HALF, now);
+        while self.steps < HALF
+            && let Some(position) = self.climbs.pop_front()
+        {
+            self.ask_above(initiator, position, now);
         }
     }
 }

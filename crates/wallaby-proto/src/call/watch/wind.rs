@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::call::initiator::Initiator;
 use crate::call::watch::line::Stopped;
-use crate::call::watch::{Action, Phase, Watch};
+use crate::call::watch::{Action, MOST_LOOKED_AT, Phase, Watch};
 
 impl Watch {
     /// The outcome is settled: all that still runs is told so, round by round (PROTOCOL-NOTES 33 to 35).
@@ -17,24 +17,38 @@ impl Watch {
             frozen: false,
         };
         (self.unfrozen, self.unquiet) = (self.lines.len(), self.lines.len());
-        for position in 0..self.lines.len() as u32 {
-            let line = &mut self.lines[position as usize];
-            // What they answered before is not what they answer to an abort.
-            line.hops.iter_mut().for_each(|hop| {
-                hop.aborted = false;
-                hop.pinged = None;
-            });
-            line.next_ping = now;
-            let told = match initiator.branch_at(position) {
-                Some(branch) => self.lines[position as usize].told_stop(branch),
-                None => Stopped::Quiet,
-            };
-            self.stopped(position, told);
-        }
-        for position in 0..self.lines.len() as u32 {
+        self.unwound = 0..self.lines.len() as u32;
+        self.wind_on(initiator, MOST_LOOKED_AT, now);
+        self.check_milestones();
+    }
+
+    /// Tells further branches to stop, until the turn has taken so many steps.
+    pub(super) fn wind_on(&mut self, initiator: &mut Initiator, most: usize, now: Duration) {
+        while self.steps < most
+            && let Some(position) = self.unwound.next()
+        {
             self.take_turn(initiator, position, now);
         }
-        self.check_milestones();
+    }
+
+    /// What is told of a branch counts from now on only if its server knows that it is to stop.
+    pub(super) fn wind(&mut self, initiator: &Initiator, position: u32, now: Duration) {
+        let line = &mut self.lines[position as usize];
+        if self.phase == Phase::Watching || std::mem::replace(&mut line.wound, true) {
+            return;
+        }
+        // What they answered before is not what they answer to an abort.
+        line.hops.iter_mut().for_each(|hop| {
+            hop.aborted = false;
+            hop.pinged = None;
+        });
+        line.climbed = None;
+        line.next_ping = now;
+        let told = match initiator.branch_at(position) {
+            Some(branch) => line.told_stop(branch),
+            None => Stopped::Quiet,
+        };
+        self.stopped(position, told);
     }
 
     /// A branch has been wound down this far.

@@ -1,0 +1,135 @@
+//! Ends of connections and of nodes that are looked into: some branches of a node in each turn, however many there are.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::call::initiator::Initiator;
+use crate::call::watch::{MOST_LOOKED_AT, Watch};
+use crate::id::NodeId;
+
+/// Nodes whose branches are looked at.
+#[derive(Debug, Default)]
+pub(super) struct Hints {
+    nodes: BTreeMap<NodeId, Round>,
+}
+
+/// What has ended at a node, and what that means for its branches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Ended {
+    /// They are asked about, unless that was done a short while ago.
+    pub(super) asks: bool,
+    /// No connection is left: they are asked about whatever was asked before.
+    pub(super) alone: bool,
+    /// The node is gone: they have less time.
+    pub(super) node: bool,
+}
+
+/// The branches of a node are looked at in the order of their positions.
+#[derive(Debug)]
+struct Round {
+    ended: Ended,
+    /// The next position.
+    next: u32,
+    /// Something has ended again meanwhile: another round begins when this one is over.
+    again: Option<Ended>,
+}
+
+impl Ended {
+    fn and(self, other: Self) -> Self {
+        Self {
+            asks: self.asks || other.asks,
+            alone: self.alone || other.alone,
+            node: self.node || other.node,
+        }
+    }
+}
+
+impl Hints {
+    pub(super) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Something ended at this node. A round that has begun goes on, so that new hints keep nobody from being reached.
+    pub(super) fn note(&mut self, node: NodeId, ended: Ended) {
+        let new = Round {
+            ended,
+            next: 0,
+            again: None,
+        };
+        let round = self.nodes.entry(node).or_insert(new);
+        if round.next > 0 {
+            round.again = Some(round.again.unwrap_or_default().and(ended));
+        } else {
+            round.ended = round.ended.and(ended);
+        }
+    }
+
+    /// The first node, what ended there and which position is the next.
+    fn first(&self) -> Option<(NodeId, Ended, u32)> {
+        let (node, round) = self.nodes.first_key_value()?;
+        Some((*node, round.ended, round.next))
+    }
+
+    /// The branch at this position has been looked at; without one the round is over.
+    fn went_on(&mut self, node: NodeId, position: Option<u32>) {
+        let Some(round) = self.nodes.get_mut(&node) else {
+            return;
+        };
+        match (position, round.again.take()) {
+            (Some(position), again) => (round.next, round.again) = (position + 1, again),
+            (None, Some(again)) => (round.ended, round.next) = (again, 0),
+            (None, None) => drop(self.nodes.remove(&node)),
+        }
+    }
+}
+
+impl Watch {
+    /// Looks at branches of nodes where something has ended, until the turn has taken so many steps.
+    pub(super) fn follow_hints(&mut self, initiator: &Initiator, most: usize, now: Duration) {
+        while self.steps < most
+            && let Some((node, ended, from)) = self.hints.first()
+        {
+            self.steps += 1;
+            let position = self.line_at(node, from);
+            self.hints.went_on(node, position);
+            if let Some(position) = position {
+                self.look_into(initiator, position, node, ended, now);
+            }
+        }
+    }
+
+    /// Something has ended at this node: its branches are looked at, as far as this turn goes.
+    pub(super) fn note_hint(
+        &mut self,
+        initiator: &Initiator,
+        node: NodeId,
+        ended: Ended,
+        now: Duration,
+    ) {
+        self.begin_turn(now);
+        self.hints.note(node, ended);
+        self.follow_hints(initiator, MOST_LOOKED_AT, now);
+    }
+
+    fn look_into(
+        &mut self,
+        initiator: &Initiator,
+        position: u32,
+        node: NodeId,
+        ended: Ended,
+        now: Duration,
+    ) {
+        let line = &mut self.lines[position as usize];
+        if ended.alone {
+            line.hinted = None;
+        }
+        let on_top = line.top().is_some_and(|hop| hop.at.node == Some(node));
+        if ended.node && on_top && line.gone.is_none() && self.gone.contains_key(&node) {
+            line.gone = Some(now);
+            self.arm(initiator, position);
+        }
+        if ended.asks && self.is_open(initiator, position) {
+            self.ask_out_of_turn(initiator, position, now);
+        }
+    }
+}

@@ -199,6 +199,7 @@ impl Churn {
             aborts,
             work_us: 20_000,
             long_work_us: WATCH.timeout.as_micros() as u32 * 3 / 2,
+            lasting: 0,
             baits: 0,
         })
     }

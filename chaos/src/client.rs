@@ -23,6 +23,8 @@ use crate::{audit, hostile};
 const MOST_WORDS: usize = 20;
 /// Calls along a pair of servers before it counts as unreachable.
 const MOST_TOUCHES: usize = 10;
+/// How long a call takes that takes long.
+const LASTING_MS: u32 = 2_000;
 /// Of calls to servers that lie.
 const BAIT_DEADLINE: Duration = Duration::from_secs(2);
 
@@ -129,6 +131,15 @@ impl Caller {
                 }
             });
         }
+        for worker in 0..u64::from(load.lasting) {
+            let (caller, stop) = (Arc::clone(self), Arc::clone(&stop));
+            let mut random = Random::new(seed ^ (worker + 1).wrapping_mul(0xc2b2_ae3d_27d4_eb4f));
+            set.spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    caller.lasting_call(&mut random).await;
+                }
+            });
+        }
         for worker in 0..u64::from(load.baits) {
             let (caller, stop) = (Arc::clone(self), Arc::clone(&stop));
             let mut random = Random::new(seed ^ (worker + 1).wrapping_mul(0xb5ad_4ece_da1c_e2a9));
@@ -167,9 +178,23 @@ impl Caller {
         let (shape, step) = plan::draw(drawing, self.take_number(), random);
         let give_up = (load.aborts && random.per_mille(30))
             .then(|| Duration::from_micros(random.between(0, 50_000)));
-        let planned = step.planned();
         // Lines with one small answer are what RPC is, and have ways of their own through the runtime.
         let is_rpc = shape == Shape::Line && random.per_mille(700);
+        self.make(shape, step, is_rpc, give_up).await;
+    }
+
+    /// A call that goes on after its answer, so that there is something to be stopped by who may not.
+    async fn lasting_call(&self, random: &mut Random) {
+        let mut servers: Vec<u8> = (0..self.servers.len() as u8).collect();
+        random.shuffle(&mut servers);
+        servers.truncate(2);
+        let step = plan::line(self.take_number(), &servers, LASTING_MS);
+        self.make(Shape::Lasting, step, false, None).await;
+    }
+
+    /// Makes a call and writes down how it ended.
+    async fn make(&self, shape: Shape, step: Step, is_rpc: bool, give_up: Option<Duration>) {
+        let planned = step.planned();
         let begun = moment::now();
         let client = self.client(&step);
         let sizes: Vec<_> = sizes(&step);

@@ -57,6 +57,8 @@ pub(crate) struct Hostility {
     pub(crate) listen: Option<String>,
     /// Honest servers, where they are reached by sockets.
     pub(crate) targets: Vec<String>,
+    /// Where they are asked to share memory.
+    pub(crate) rings: Vec<String>,
     /// Node ids of honest endpoints.
     pub(crate) nodes: Vec<u64>,
     /// Its own host, which nobody is to be led to.
@@ -138,6 +140,8 @@ pub(crate) struct Load {
     /// Longest work of most handlers, and of few, in microseconds.
     pub(crate) work_us: u32,
     pub(crate) long_work_us: u32,
+    /// Calls besides, at a time, that take long.
+    pub(crate) lasting: u16,
     /// Calls besides, at a time, whose last server lies: no more is asked of them than that they end.
     pub(crate) baits: u16,
 }

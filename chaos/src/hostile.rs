@@ -266,9 +266,12 @@ impl Run {
             let left = Duration::from_nanos(end - moment::now());
             let books = self.round(left.min(ROUND), !attacks.is_empty()).await?;
             for (_, call) in &books.calls {
-                let is_large = matches!(call.shape, Shape::LargeAnswers | Shape::LargeRequest);
                 let took = call.ended.saturating_sub(call.begun);
-                if is_large { &mut large } else { &mut small }.push(took);
+                match call.shape {
+                    Shape::LargeAnswers | Shape::LargeRequest => large.push(took),
+                    Shape::Lasting => {}
+                    _ => small.push(took),
+                }
             }
             let found = audit(&books, WATCH, &self.closed);
             let calls: u64 = found.outcomes.values().sum();
@@ -327,10 +330,14 @@ impl Run {
         if let Some(words) = self.cluster.lost()? {
             bail!("{words} during {}", phase.name);
         }
-        self.cluster
-            .seats
-            .iter_mut()
-            .for_each(|seat| seat.rested = None);
+        for seat in 0..self.cluster.seats.len() {
+            self.cluster.seats[seat].rested = None;
+            if !wrong.is_empty() {
+                // What one attack has left behind is not to be held against the next one.
+                self.cluster.kill(seat).await?;
+                self.cluster.begin(seat).await?;
+            }
+        }
         let name = &phase.name;
         self.violations
             .extend(wrong.into_iter().map(|words| format!("{name}: {words}")));
@@ -349,10 +356,14 @@ impl Run {
             let door = network.door(host);
             door.unwrap_or_else(|| network.address(host))
         });
+        let shares = |host: &usize| network.door(*host).is_some();
+        let rings = (0..self.settings.servers).filter(shares);
+        let rings = rings.map(|host| network.address(host));
         let hostility = Hostility {
             seed: self.options.seed,
             listen: None,
             targets: targets.collect(),
+            rings: rings.collect(),
             nodes,
             ip: network.host(place),
             attacks: attacks.to_vec(),
@@ -401,8 +412,9 @@ impl Run {
                 workers: self.options.workers,
                 transport: self.options.transport,
                 aborts: false,
-                work_us: 0,
-                long_work_us: 0,
+                work_us: WORK_US,
+                long_work_us: WORK_US,
+                lasting: 1,
                 baits: u16::from(baits) * BAITS,
             };
             let client = self.cluster.child(seat)?;
@@ -527,5 +539,7 @@ impl Run {
     }
 }
 
+/// Longest work of an honest handler: it is the protocol that is measured.
+const WORK_US: u32 = 1_000;
 /// Calls to the hostile server that each honest client has outstanding.
 const BAITS: u16 = 2;

@@ -135,6 +135,8 @@ pub(crate) enum Shape {
     LargeAnswers,
     /// A large request that is handed on.
     LargeRequest,
+    /// A line whose last server goes on for long after its answer; never drawn.
+    Lasting,
 }
 
 /// What calls are drawn from.
@@ -173,7 +175,7 @@ pub(crate) fn draw(drawing: Drawing, root: Number, random: &mut Random) -> (Shap
         nodes: 0,
     };
     let step = match shape {
-        Shape::Line => {
+        Shape::Line | Shape::Lasting => {
             let hops = [1, 1, 2, 4][planner.random.below(4)];
             planner.line(hops, 1, 0)
         }

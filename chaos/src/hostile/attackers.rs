@@ -71,9 +71,10 @@ const CUT_SHORT: &str = ", cut short";
 /// Attacks until the director has gone.
 pub(crate) async fn attend(hostility: &Hostility) -> Result<()> {
     let servers = life::addresses(&hostility.targets)?;
+    let rings = life::addresses(&hostility.rings)?;
     let nodes = hostility.nodes.iter().filter_map(|node| NodeId::new(*node));
     let (victims, udp, tcp) = addresses::victims(&hostility.ip).await?;
-    let ground = Arc::new(Ground::new(servers, nodes.collect(), victims));
+    let ground = Arc::new(Ground::new(servers, rings, nodes.collect(), victims));
     tokio::spawn(addresses::count_datagrams(Arc::clone(&ground), udp));
     tokio::spawn(addresses::count_dials(Arc::clone(&ground), tcp));
     let mut random = Random::new(hostility.seed);

@@ -19,6 +19,8 @@ use crate::server::counter;
 pub(crate) struct Ground {
     /// Where honest servers are reached by streams or datagrams.
     pub(crate) servers: Vec<Address>,
+    /// Where they are asked to share memory.
+    rings: Vec<Address>,
     /// Node ids of honest endpoints.
     pub(crate) nodes: Vec<NodeId>,
     /// Where nobody has asked for anything: what comes there is counted.
@@ -27,9 +29,15 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    pub(crate) fn new(servers: Vec<Address>, nodes: Vec<NodeId>, victims: Vec<Address>) -> Self {
+    pub(crate) fn new(
+        servers: Vec<Address>,
+        rings: Vec<Address>,
+        nodes: Vec<NodeId>,
+        victims: Vec<Address>,
+    ) -> Self {
         Self {
             servers,
+            rings,
             nodes,
             victims,
             counted: Mutex::new(BTreeMap::new()),
@@ -48,6 +56,14 @@ impl Ground {
 
     pub(crate) fn server(&self, random: &mut Random) -> &Address {
         &self.servers[random.below(self.servers.len())]
+    }
+
+    /// A server's address, of any kind that it listens at: where bytes come to before anything is agreed on.
+    pub(crate) fn doorstep(&self, random: &mut Random) -> &Address {
+        let all = self.servers.len() + self.rings.len();
+        let (servers, rings) = (self.servers.iter(), self.rings.iter());
+        let mut any = servers.chain(rings).skip(random.below(all));
+        any.next().unwrap_or(&self.servers[0])
     }
 
     pub(crate) fn victim(&self, random: &mut Random) -> &Address {

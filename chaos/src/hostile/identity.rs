@@ -40,13 +40,15 @@ pub(crate) async fn impersonate(ground: Arc<Ground>, mut random: Random) -> Resu
         };
         line.send_message(Message::Ping(ping)).await?;
     }
-    let heard = line.heard().await?;
-    let stolen = heard.iter().filter(|message| match message {
-        // What was asked about is not its own: nothing may be told.
-        Message::Pong(pong) => pong.call.sequence < FAR && pong.progress.is_some(),
-        other => other.call().sequence < FAR,
-    });
-    ground.count(super::STOLEN, stolen.count() as u64);
+    for _ in 0..2 {
+        let heard = line.heard(Duration::from_millis(250)).await?;
+        let stolen = heard.iter().filter(|message| match message {
+            // What was asked about is not its own: nothing may be told.
+            Message::Pong(pong) => pong.call.sequence < FAR && pong.progress.is_some(),
+            other => other.call().sequence < FAR,
+        });
+        ground.count(super::STOLEN, stolen.count() as u64);
+    }
     Ok(21)
 }
 
@@ -74,10 +76,10 @@ pub(crate) async fn eavesdrop(ground: Arc<Ground>, mut random: Random) -> Result
     let frames = line.requests(many_method(), [own]);
     line.send(&frames).await?;
     for _ in 0..20 {
-        let frames = line.listen(Duration::from_millis(250)).await?;
-        let link = wallaby_proto::wire::Link::new(line.link.receiver, node);
-        let messages = frames.iter().filter_map(|frame| frame.message(link));
-        let stolen = messages.filter(|message| message.call().initiator != node);
+        let heard = line.heard(Duration::from_millis(250)).await?;
+        let stolen = heard
+            .iter()
+            .filter(|message| message.call().initiator != node);
         ground.count(super::STOLEN, stolen.count() as u64);
     }
     Ok(1)
@@ -105,7 +107,7 @@ pub(crate) async fn garbage(ground: Arc<Ground>, mut random: Random) -> Result<u
         return Ok(2);
     }
     if random.per_mille(300) {
-        let mut stream = super::line::connect(&server).await?;
+        let mut stream = super::line::connect(ground.doorstep(&mut random)).await?;
         tokio::io::AsyncWriteExt::write_all(&mut stream, &noise).await?;
         return Ok(1);
     }

@@ -258,9 +258,9 @@ impl Line {
         Ok(frames)
     }
 
-    /// The messages among the frames that come within a moment.
-    pub(crate) async fn heard(&mut self) -> Result<Vec<Message>> {
-        let frames = self.drain().await?;
+    /// The messages among the frames that [`Line::listen`] hears.
+    pub(crate) async fn heard(&mut self, quiet: Duration) -> Result<Vec<Message>> {
+        let frames = self.listen(quiet).await?;
         let link = Link::new(self.link.receiver, self.link.sender);
         Ok(frames
             .iter()

@@ -21,7 +21,8 @@ pub(crate) async fn overdraw(ground: Arc<Ground>, mut random: Random) -> Result<
     let payload = many(step(Duration::from_secs(5), size))?;
     let mut sent = 0;
     while sent < count {
-        let calls = sent + 1..=(sent + 8).min(count);
+        let batch = if is_udp { 100 } else { 8 };
+        let calls = sent + 1..=(sent + batch).min(count);
         let requests: Vec<_> = calls
             .map(|call| request(node, call, payload.clone()))
             .collect();
@@ -136,7 +137,7 @@ pub(crate) async fn half_handshakes(ground: Arc<Ground>, mut random: Random) -> 
             }
             continue;
         }
-        match super::line::connect(&server).await {
+        match super::line::connect(ground.doorstep(&mut random)).await {
             Ok(mut stream) => {
                 let hello = super::wire::hello(ground::node(&mut random), None);
                 let half = random.below(hello.len());

@@ -53,6 +53,8 @@ const STOLEN: &str = "told of others";
 /// What came where nobody had asked for anything.
 const VICTIM_BYTES: &str = "bytes at the victim";
 const VICTIM_DIALS: &str = "dials at the victim";
+/// Attacks that should have been ended, and were not.
+const UNSTOPPED: &str = "peers that nobody stopped";
 /// Bytes of what named it.
 const NAMING: &str = "bytes that name the victim";
 
@@ -527,6 +529,12 @@ impl Run {
         if stolen > 0 {
             wrong.push(format!(
                 "strangers were told of others' calls {stolen} times"
+            ));
+        }
+        let unstopped = counted(UNSTOPPED);
+        if unstopped > 0 {
+            wrong.push(format!(
+                "{unstopped} connections of who never reads, or never finishes a message, were not ended"
             ));
         }
         let late = phase.baits.get(LATE).copied().unwrap_or_default();

@@ -24,6 +24,9 @@ use super::wire::{self, Frame, kind};
 /// Calls whose manner is remembered, of each connection; older ones are treated as they come.
 const MOST_CALLS: usize = 256;
 
+/// Sessions that are remembered; whoever has one more of them finds a server that has forgotten all.
+const MOST_SESSIONS: usize = 4096;
+
 /// How long a connection takes no more until it is given up.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -204,6 +207,9 @@ async fn attend_socket(mut host: Host, socket: UdpSocket, node: NodeId) -> Resul
                     continue;
                 };
                 let new = || (Session::new(from, server, client), Link::new(peer, node));
+                if sessions.len() > MOST_SESSIONS {
+                    sessions.clear();
+                }
                 sessions.entry(server).or_insert_with(new);
                 (server, packet, flags)
             }

@@ -67,12 +67,14 @@ pub(crate) async fn trickle(ground: Arc<Ground>, mut random: Random) -> Result<u
             line.send(&[Frame::next_part(stream, &chunk)]).await?;
         }
     }
-    for _ in 0..20 {
+    ground.count("large messages begun", streams);
+    for _ in 0..LONG.as_secs() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         for stream in 0..streams {
             line.send(&[Frame::next_part(stream, &chunk[..4])]).await?;
         }
     }
+    ground.count(super::UNSTOPPED, 1);
     Ok(streams)
 }
 
@@ -93,11 +95,11 @@ pub(crate) async fn deaf(ground: Arc<Ground>, mut random: Random) -> Result<u64>
     let mut line = ground.stranger(&mut random).await?;
     let node = line.link.sender;
     let wide = Spread {
-        hold_ms: 10_000,
+        hold_ms: LONG.as_millis() as u32,
         ..Spread::of(200, 1)
     };
     let mut own = request(node, 1, spread(wide)?);
-    own.deadline = Some(Duration::from_secs(10));
+    own.deadline = Some(LONG);
     let frames = line.requests(spread_method(), [own.clone()]);
     line.send(&frames).await?;
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -111,16 +113,17 @@ pub(crate) async fn deaf(ground: Arc<Ground>, mut random: Random) -> Result<u64>
     };
     let frame = Frame::of(&Message::Ping(ping), line.link);
     let batch = vec![frame; 100];
-    let mut sent = 0;
-    for _ in 0..60 {
-        if line.send(&batch).await.is_err() {
-            ground.count("deaf peers cut off or no more read from", 1);
-            break;
-        }
-        sent += batch.len() as u64;
+    for _ in 0..LONG.as_millis() / 25 {
+        // An error is what should come: it is read from no more, and then cut off.
+        line.send(&batch).await?;
+        ground.count("pings of who never reads", batch.len() as u64);
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
-    Ok(sent)
+    // Over UDP nobody is told that a session has ended.
+    if !matches!(ground.servers[0], Address::Udp(_)) {
+        ground.count(super::UNSTOPPED, 1);
+    }
+    Ok(1)
 }
 
 /// Says who it is by halves, or asks for sessions that stay silent.
@@ -154,5 +157,7 @@ pub(crate) async fn half_handshakes(ground: Arc<Ground>, mut random: Random) -> 
     }
 }
 
+/// Who goes on for so long has not been stopped: longer than silence may last, with some patience.
+const LONG: Duration = Duration::from_secs(25);
 /// At a time, of one volley.
 const HALVES: usize = 100;

@@ -12,8 +12,12 @@ use thiserror::Error;
 use crate::varint::{self, Reader};
 use crate::wire::DecodeError;
 
-/// Longest name of a `unix:`, `shm:` or `mem:` address, in bytes (a unix socket's path cannot be longer on Linux).
+/// Longest name of a `unix:`, `shm:` or `mem:` address, in bytes (a unix socket's path cannot be longer on Linux), and
+/// longest text of an address with another scheme.
 pub const MAX_NAME: usize = 107;
+
+/// Longest scheme of an address, in bytes.
+pub const MAX_SCHEME: usize = 16;
 
 /// Where an endpoint is reached; the scheme picks the transport.
 ///
@@ -38,16 +42,38 @@ pub enum Address {
     Mem(Arc<str>),
     /// `shm:///path/of/the/socket`: another process of this host, over shared memory that is agreed on at this unix socket
     Shm(Arc<str>),
+    /// `SCHEME://TEXT`: reached by a transport that is not part of Wallaby, if an endpoint has it
+    Other(OtherAddress),
+}
+
+/// An address of a scheme that Wallaby itself has no transport for.
+///
+/// Every endpoint can read it, keep it and pass it on. It can be dialled where a transport was added for its scheme.
+///
+/// ```
+/// use wallaby_proto::{Address, OtherAddress};
+///
+/// let address: Address = "tls://example.org:443".parse()?;
+/// let Address::Other(other) = &address else { panic!() };
+/// assert_eq!((other.scheme(), other.text()), ("tls", "example.org:443"));
+/// assert_eq!(address, Address::Other(OtherAddress::new("tls", "example.org:443")?));
+/// assert!(OtherAddress::new("tcp", "127.0.0.1:80").is_err(), "an address has one form");
+/// # Ok::<(), wallaby_proto::AddressError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OtherAddress {
+    /// Scheme, `://` and text in one: as small as the other variants.
+    whole: Arc<str>,
 }
 
 /// Why a text is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AddressError {
-    /// There is no `scheme:` or it is not one of ours.
+    /// There is no `scheme://`, or none that can be one.
     #[error(
-        "{text:?} is no address: expected tcp://IP:PORT, udp://IP:PORT, unix:///PATH, shm:///PATH or mem://NAME"
+        "{text:?} is no address: expected tcp://IP:PORT, udp://IP:PORT, unix:///PATH, shm:///PATH, mem://NAME or SCHEME://TEXT"
     )]
-    UnknownScheme {
+    BadScheme {
         /// What was given.
         text: String,
     },
@@ -59,7 +85,7 @@ pub enum AddressError {
         /// What was given.
         text: String,
     },
-    /// The scheme needs a name of 1 to [`MAX_NAME`] bytes without NUL.
+    /// The scheme needs a name or text of 1 to [`MAX_NAME`] bytes without NUL.
     #[error("{text:?} is no address: expected a name of 1 to {MAX_NAME} bytes after the scheme")]
     BadName {
         /// What was given.
@@ -74,9 +100,73 @@ const UDP6: u8 = 3;
 const UNIX: u8 = 4;
 const MEM: u8 = 5;
 const SHM: u8 = 6;
+const OTHER: u8 = 7;
+
+/// Schemes that have a variant, and so a form of their own.
+const BUILT_IN: [&str; 5] = ["tcp", "udp", "unix", "mem", "shm"];
+
+impl OtherAddress {
+    /// An address of this scheme: 1 to [`MAX_SCHEME`] lowercase letters, digits and `+.-`, a letter first; and a text of 1 to
+    /// [`MAX_NAME`] bytes, none of them 0.
+    ///
+    /// # Errors
+    ///
+    /// If one of the two is something else, or the scheme has a variant of [`Address`].
+    pub fn new(scheme: &str, text: &str) -> Result<Self, AddressError> {
+        let whole = || format!("{scheme}://{text}");
+        if !is_other_scheme(scheme) {
+            return Err(AddressError::BadScheme { text: whole() });
+        }
+        if !is_name(text) {
+            return Err(AddressError::BadName { text: whole() });
+        }
+        let whole = whole().into();
+        Ok(Self { whole })
+    }
+
+    fn split(&self) -> (&str, &str) {
+        self.whole.split_once("://").unwrap_or_default() // no scheme has a colon
+    }
+
+    /// What stands before `://`.
+    pub fn scheme(&self) -> &str {
+        self.split().0
+    }
+
+    /// What stands after it.
+    pub fn text(&self) -> &str {
+        self.split().1
+    }
+
+    /// The text as an IP address and a port, if it is that.
+    pub fn socket(&self) -> Option<SocketAddr> {
+        self.text().parse().ok()
+    }
+}
+
+/// Whether this can be the scheme of an [`OtherAddress`].
+fn is_other_scheme(scheme: &str) -> bool {
+    let fits = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'+' | b'.' | b'-');
+    scheme.len() <= MAX_SCHEME
+        && scheme.starts_with(|first: char| first.is_ascii_lowercase())
+        && scheme.bytes().all(fits)
+        && !BUILT_IN.contains(&scheme)
+}
 
 impl Address {
-    /// Appends the address: a tag, then 6 bytes (IPv4), 18 (IPv6), or a name with its length.
+    /// What stands before `://`.
+    pub fn scheme(&self) -> &str {
+        match self {
+            Self::Tcp(_) => "tcp",
+            Self::Udp(_) => "udp",
+            Self::Unix(_) => "unix",
+            Self::Mem(_) => "mem",
+            Self::Shm(_) => "shm",
+            Self::Other(other) => other.scheme(),
+        }
+    }
+
+    /// Appends the address: a tag, then 6 bytes (IPv4), 18 (IPv6), a name with its length, or two texts.
     pub(crate) fn put(&self, out: &mut impl BufMut) {
         match self {
             Self::Tcp(SocketAddr::V4(v4)) => put_v4(out, TCP4, v4),
@@ -86,6 +176,11 @@ impl Address {
             Self::Unix(name) => put_name(out, UNIX, name),
             Self::Mem(name) => put_name(out, MEM, name),
             Self::Shm(name) => put_name(out, SHM, name),
+            Self::Other(other) => {
+                let (scheme, text) = other.split();
+                put_name(out, OTHER, scheme);
+                varint::put_bytes(out, text.as_bytes());
+            }
         }
     }
 
@@ -99,10 +194,11 @@ impl Address {
             UNIX => Self::Unix(read_name(reader)?),
             MEM => Self::Mem(read_name(reader)?),
             SHM => Self::Shm(read_name(reader)?),
+            OTHER => Self::Other(read_other(reader)?),
             _ => {
                 return Err(DecodeError::Malformed {
                     what,
-                    why: "an unknown scheme",
+                    why: "an unknown tag",
                 });
             }
         })
@@ -147,6 +243,16 @@ fn read_name(reader: &mut Reader<'_>) -> Result<Arc<str>, DecodeError> {
     Ok(name.into())
 }
 
+fn read_other(reader: &mut Reader<'_>) -> Result<OtherAddress, DecodeError> {
+    let what = "address";
+    let scheme = reader.str(MAX_SCHEME, what)?;
+    let text = reader.str(MAX_NAME, what)?;
+    OtherAddress::new(scheme, text).map_err(|_| DecodeError::Malformed {
+        what,
+        why: "no scheme of another transport, an empty text or one with NUL",
+    })
+}
+
 fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && !name.contains('\0')
 }
@@ -172,7 +278,13 @@ impl FromStr for Address {
             Some(("unix", rest)) => Ok(Self::Unix(name(rest)?)),
             Some(("mem", rest)) => Ok(Self::Mem(name(rest)?)),
             Some(("shm", rest)) => Ok(Self::Shm(name(rest)?)),
-            _ => Err(AddressError::UnknownScheme { text: text.into() }),
+            Some((scheme, rest)) if is_other_scheme(scheme) && is_name(rest) => {
+                Ok(Self::Other(OtherAddress { whole: text.into() }))
+            }
+            Some((scheme, _)) if is_other_scheme(scheme) => {
+                Err(AddressError::BadName { text: text.into() })
+            }
+            _ => Err(AddressError::BadScheme { text: text.into() }),
         }
     }
 }
@@ -196,6 +308,7 @@ impl Hash for Address {
             Self::Unix(name) => (UNIX, name).hash(state),
             Self::Mem(name) => (MEM, name).hash(state),
             Self::Shm(name) => (SHM, name).hash(state),
+            Self::Other(other) => (OTHER, other).hash(state),
         }
     }
 }
@@ -214,6 +327,7 @@ impl fmt::Display for Address {
             Self::Unix(path) => write!(f, "unix://{path}"),
             Self::Mem(name) => write!(f, "mem://{name}"),
             Self::Shm(path) => write!(f, "shm://{path}"),
+            Self::Other(other) => f.write_str(&other.whole),
         }
     }
 }
@@ -221,6 +335,12 @@ impl fmt::Display for Address {
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({self})")
+    }
+}
+
+impl fmt::Debug for OtherAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OtherAddress({})", self.whole)
     }
 }
 
@@ -254,6 +374,8 @@ mod tests {
             "unix:///tmp/a.sock",
             "mem://index",
             "shm:///tmp/a.sock",
+            "tls://example.org:443",
+            "a+b.c-9://x://y",
         ] {
             let address: Address = text.parse().expect(text);
             assert_eq!(address.to_string(), text);
@@ -268,7 +390,13 @@ mod tests {
         for text in [
             "",
             "127.0.0.1:80",
-            "http://x",
+            "Http://x",
+            "9p://x",
+            "h_2://x",
+            "://x",
+            "seventeen-letters://x",
+            "tls://",
+            "tls://\0",
             "tcp://localhost:80",
             "tcp://1.2.3.4",
             "unix://",
@@ -277,6 +405,36 @@ mod tests {
         ] {
             let error = text.parse::<Address>().expect_err(text);
             assert!(error.to_string().contains("expected"), "{error}");
+        }
+        let long = format!("tls://{}", "x".repeat(MAX_NAME + 1));
+        let error = long.parse::<Address>().expect_err("too long");
+        assert!(matches!(error, AddressError::BadName { .. }));
+    }
+
+    /// An address has one form: what has a variant cannot come in disguise, past a policy that looks at variants.
+    #[test]
+    fn other_schemes_are_no_second_way_to_say_a_known_one() {
+        for (scheme, text) in [
+            ("tcp", "127.0.0.1:1"),
+            ("unix", "/tmp/a"),
+            ("TLS", "x"),
+            ("", "x"),
+            ("a:b", "x"),
+            ("tls", ""),
+            ("tls", "\0"),
+        ] {
+            assert!(
+                OtherAddress::new(scheme, text).is_err(),
+                "{scheme} {text:?}"
+            );
+            let mut bytes = Vec::new();
+            put_name(&mut bytes, OTHER, scheme);
+            varint::put_bytes(&mut bytes, text.as_bytes());
+            let read = Address::read(&mut Reader::new(&bytes));
+            assert!(
+                matches!(read, Err(DecodeError::Malformed { .. })),
+                "{read:?}"
+            );
         }
     }
 }

@@ -90,7 +90,7 @@ mod rare;
 mod status;
 mod varint;
 
-pub use address::{Address, AddressError, MAX_NAME};
+pub use address::{Address, AddressError, MAX_NAME, MAX_SCHEME, OtherAddress};
 pub use id::{CallId, NodeId, Path, RequestId, Token};
 pub use manifest::{Facts, Manifest};
 pub use status::{Code, MAX_STATUS_MESSAGE, Status};

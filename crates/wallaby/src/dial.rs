@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use thiserror::Error;
-use wallaby_proto::Address;
+use wallaby_proto::{Address, OtherAddress};
 
 /// Which addresses an endpoint dials because others say so: to answer an initiator, to hand work on for a handler, to ask
 /// about a request that a server has delegated.
@@ -16,6 +16,10 @@ use wallaby_proto::Address;
 /// [`SendError::Forbidden`](crate::SendError::Forbidden). Addresses that the application itself gives to its calls are not
 /// restricted, unless that is asked for ([`for_calls`](Self::for_calls)). Connections that are open are used whatever their
 /// address.
+///
+/// An address of [another scheme](Address::Other) whose text is an IP address with a port is judged like any other. All other
+/// texts are *names*: they may lead to any IP address. So names are not dialled where a network is denied, as by
+/// [`public`](Self::public), or only networks are allowed, unless [`names_if`](Self::names_if) says yes.
 ///
 /// ```
 /// # use wallaby::{DialPolicy, Endpoint};
@@ -30,6 +34,7 @@ pub struct DialPolicy {
     allowed: Vec<Range>,
     denied: Vec<Range>,
     judge: Option<Arc<Judge>>,
+    names: Option<Arc<Judge>>,
     for_calls: bool,
 }
 
@@ -60,7 +65,7 @@ const INNER: &[&str] = &[
 /// Why a text is no range of addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "{text:?} is no range of addresses: expected tcp, udp, unix, shm, mem, or an IP address, perhaps with a number of bits as in 10.0.0.0/8"
+    "{text:?} is no range of addresses: expected tcp, udp, unix, shm, mem, another scheme with a colon as in tls:, or an IP address, perhaps with a number of bits as in 10.0.0.0/8"
 )]
 pub struct DialRangeError {
     /// What was given.
@@ -69,7 +74,7 @@ pub struct DialRangeError {
 
 impl DialPolicy {
     /// Dials only what everybody can reach: neither this host (`unix:`, `shm:` and `mem:` included) nor private, link-local and
-    /// reserved addresses.
+    /// reserved addresses, nor names, which may lead to all of these ([`names_if`](Self::names_if)).
     pub fn public() -> Self {
         let denied = INNER
             .iter()
@@ -81,8 +86,8 @@ impl DialPolicy {
         }
     }
 
-    /// Dials what is in this range: `tcp`, `udp`, `unix`, `shm`, `mem`, an IP address, or a network as `10.0.0.0/8` or `fd00::/8`.
-    /// If any are named, nothing else is dialled.
+    /// Dials what is in this range: `tcp`, `udp`, `unix`, `shm`, `mem`, another scheme with a colon (`tls:`), an IP address, or a
+    /// network as `10.0.0.0/8` or `fd00::/8`. If any are named, nothing else is dialled.
     ///
     /// # Errors
     ///
@@ -109,6 +114,26 @@ impl DialPolicy {
         self
     }
 
+    /// Dials the names that this says yes to, whatever networks are allowed or denied: who says so knows where they lead. It
+    /// is asked often, and must not block.
+    ///
+    /// ```
+    /// # use wallaby::{Address, DialPolicy};
+    /// let ours = |address: &Address| match address {
+    ///     Address::Other(tls) => tls.text().ends_with(".servers.example:443"),
+    ///     _ => false,
+    /// };
+    /// let policy = DialPolicy::public().names_if(ours);
+    /// assert!(policy.permits(&"tls://a.servers.example:443".parse()?));
+    /// assert!(!policy.permits(&"tls://localhost:443".parse()?));
+    /// # Ok::<(), wallaby::AddressError>(())
+    /// ```
+    #[must_use]
+    pub fn names_if(mut self, judge: impl Fn(&Address) -> bool + Send + Sync + 'static) -> Self {
+        self.names = Some(Arc::new(judge));
+        self
+    }
+
     /// Restricts the addresses of the application's own calls as well; those on behalf of a request are among them.
     #[must_use]
     pub fn for_calls(mut self) -> Self {
@@ -118,10 +143,19 @@ impl DialPolicy {
 
     /// Whether this address is dialled because others say so.
     pub fn permits(&self, address: &Address) -> bool {
-        let within = |ranges: &[Range]| ranges.iter().any(|range| range.contains(address));
+        let is_name = is_name(address);
+        let known = is_name && self.names.as_ref().is_some_and(|judge| judge(address));
+        // A name may lead into any network.
+        let denies = |range: &Range| range.contains(address) || is_name && range.is_network();
+        let allows = |range: &Range| range.contains(address);
+        let by_range = if known {
+            !self.denied.iter().any(allows)
+        } else {
+            !self.denied.iter().any(denies)
+                && (self.allowed.is_empty() || self.allowed.iter().any(allows))
+        };
         leads_somewhere(address)
-            && !within(&self.denied)
-            && (self.allowed.is_empty() || within(&self.allowed))
+            && by_range
             && self.judge.as_ref().is_none_or(|judge| judge(address))
     }
 
@@ -137,8 +171,16 @@ fn socket(address: &Address) -> Option<SocketAddr> {
         Address::Tcp(socket) | Address::Udp(socket) => {
             Some(SocketAddr::new(socket.ip().to_canonical(), socket.port()))
         }
+        Address::Other(other) => other
+            .socket()
+            .map(|socket| SocketAddr::new(socket.ip().to_canonical(), socket.port())),
         _ => None,
     }
+}
+
+/// Whether only its transport knows where it leads.
+fn is_name(address: &Address) -> bool {
+    matches!(address, Address::Other(other) if other.socket().is_none())
 }
 
 fn leads_somewhere(address: &Address) -> bool {
@@ -151,6 +193,7 @@ fn leads_somewhere(address: &Address) -> bool {
 /// Addresses that have a scheme or some leading bits in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Range {
+    Other(Arc<str>),
     Tcp,
     Udp,
     Unix,
@@ -160,8 +203,15 @@ enum Range {
 }
 
 impl Range {
+    fn is_network(&self) -> bool {
+        matches!(self, Self::Network { .. })
+    }
+
     fn contains(&self, address: &Address) -> bool {
         match self {
+            Self::Other(scheme) => {
+                matches!(address, Address::Other(other) if other.scheme() == &**scheme)
+            }
             Self::Tcp => matches!(address, Address::Tcp(_)),
             Self::Udp => matches!(address, Address::Udp(_)),
             Self::Unix => matches!(address, Address::Unix(_)),
@@ -195,6 +245,11 @@ impl FromStr for Range {
             "unix" => return Ok(Self::Unix),
             "shm" => return Ok(Self::Shm),
             "mem" => return Ok(Self::Mem),
+            text if let Some(scheme) = text.strip_suffix(':')
+                && OtherAddress::new(scheme, "any").is_ok() =>
+            {
+                return Ok(Self::Other(scheme.into()));
+            }
             text => match text.split_once('/') {
                 Some((ip, bits)) => (ip, Some(bits)),
                 None => (text, None),
@@ -227,6 +282,7 @@ impl fmt::Debug for DialPolicy {
             .field("allowed", &self.allowed)
             .field("denied", &self.denied)
             .field("judge", &self.judge.is_some())
+            .field("names", &self.names.is_some())
             .field("for_calls", &self.for_calls)
             .finish()
     }
@@ -319,9 +375,62 @@ mod tests {
     }
 
     #[test]
+    fn other_schemes_are_judged_by_ip_address_where_they_have_one() {
+        let public = DialPolicy::public();
+        for (address, expected) in [
+            ("tls://8.8.8.8:443", true),
+            ("tls://[2001:4860:4860::8888]:443", true),
+            ("tls://127.0.0.1:443", false),
+            ("tls://[::ffff:10.0.0.1]:443", false),
+            ("tls://8.8.8.8:0", false),
+            // Names may lead anywhere; all but an IP address and a port is one.
+            ("tls://example.org:443", false),
+            ("tls://localhost:443", false),
+            ("tls://127.1:443", false),
+            ("tls://8.8.8.8", false),
+            ("obfuscated:///var/run/docker.sock", false),
+        ] {
+            assert_eq!(permits(&public, address), expected, "{address}");
+        }
+        let known = public.names_if(|address| address.to_string().contains("example"));
+        assert!(permits(&known, "tls://example.org:443"));
+        assert!(!permits(&known, "tls://localhost:443"));
+        let judged = known.only_if(|address| address.to_string().ends_with(":443"));
+        assert!(!permits(&judged, "tls://example.org:444"));
+    }
+
+    #[test]
+    fn names_are_dialled_where_no_network_is_denied() {
+        let default = DialPolicy::default();
+        assert!(permits(&default, "tls://example.org:443"));
+        assert!(!permits(&default, "tls://224.0.0.1:443"));
+        let denied = DialPolicy::default().deny("10.0.0.0/8").expect("a range");
+        assert!(!permits(&denied, "tls://example.org:443"));
+        assert!(permits(&denied, "tls://11.0.0.1:443"));
+        let allowed = DialPolicy::default().allow("10.0.0.0/8").expect("a range");
+        assert!(!permits(&allowed, "tls://example.org:443"));
+        assert!(permits(&allowed, "tls://10.0.0.1:443"));
+        assert!(permits(
+            &allowed.names_if(|_| true),
+            "tls://example.org:443"
+        ));
+        let tls = DialPolicy::default().allow("tls:").expect("a range");
+        assert!(permits(&tls, "tls://example.org:443"));
+        assert!(!permits(&tls, "tcp://8.8.8.8:443"));
+        assert!(!permits(&tls, "quic://example.org:443"));
+        let other = DialPolicy::default().deny("tls:").expect("a range");
+        let other = other.names_if(|_| true);
+        assert!(!permits(&other, "tls://example.org:443"));
+        assert!(permits(&other, "quic://example.org:443"));
+    }
+
+    #[test]
     fn ranges_are_checked() {
         for text in [
             "",
+            "tls",
+            "tcp:",
+            "TLS:",
             "10.0.0.0/33",
             "10.0.0.0/-1",
             "10.0.0/8",

@@ -69,7 +69,9 @@ pub use wallaby_macros::{serve, service};
 pub use wallaby_proto::connection::MethodDefinition;
 pub use wallaby_proto::seal::{ClusterKey, ClusterKeyError};
 pub use wallaby_proto::wire::{Budgets, Metadata, MetadataError};
-pub use wallaby_proto::{Address, AddressError, CallId, Code, NodeId, Path, RequestId, Status};
+pub use wallaby_proto::{
+    Address, AddressError, CallId, Code, NodeId, OtherAddress, Path, RequestId, Status,
+};
 
 pub use body::{Body, BodyError};
 pub use budget::RetryBudget;

@@ -83,6 +83,33 @@ over_every_transport!(
 );
 
 /// A stranger wants a server to knock at doors: nobody comes, whatever the stranger says of itself and of the call.
+/// Nobody has a transport for it: a handler's delegation there is an error, and so is a call.
+#[tokio::test]
+async fn a_scheme_without_a_transport_leads_nowhere() {
+    let net = Net::tcp();
+    let server = net.serve(onward()).await;
+    let nowhere: Address = "quic://example.org:443".parse().expect("an address");
+    let client = client();
+    let expected = ConnectError::NoTransport {
+        server: nowhere.clone(),
+    };
+    let call = work::at(&client, nowhere.clone()).one("x".into()).await;
+    match failure(call) {
+        Failure::NotSent { error, .. } => assert_eq!(error, expected),
+        other => panic!("{other:?}"),
+    }
+    let mut call = work::at(&client, at(&server)).many(format!("{nowhere} end"));
+    let (answers, statuses) = sorted(&mut call).await;
+    assert_eq!(answers, ["passed on"]);
+    let status = statuses.first().expect("a status");
+    assert!(
+        status.message().contains("quic://example.org:443"),
+        "{status}"
+    );
+    let mut call = work::at(&client, at(&server)).many("end".into());
+    assert_eq!(sorted(&mut call).await.0, ["end"], "the server serves on");
+}
+
 #[tokio::test]
 async fn a_stranger_makes_nobody_knock_at_doors() {
     patience(async {

@@ -135,7 +135,7 @@ fn every_tag_is_listed() {
     tags.iter()
         .for_each(|(name, tag)| assert_row("### Optional fields", tag, name));
     let addresses = constants("address", "u8");
-    assert_eq!(addresses.len(), 7);
+    assert_eq!(addresses.len(), 8);
     addresses
         .iter()
         .for_each(|(name, tag)| assert_row("## Conventions", tag, name));

@@ -103,7 +103,7 @@ fn addresses_that_differ_hash_differently() {
             }
         }
     }
-    for scheme in ["unix", "mem", "shm"] {
+    for scheme in ["unix", "mem", "shm", "tls", "quic"] {
         texts.extend(["/a", "/b"].map(|name| format!("{scheme}://{name}")));
     }
     for text in &texts {

@@ -193,10 +193,13 @@ impl Layout<'_> {
             "unix",
             "mem",
             "shm",
+            "another scheme",
         ][scheme];
+        let text = |at: usize| 1 + self.bytes[self.position + at] as usize;
         let len = match scheme {
             0 | 2 => 7,
             1 | 3 => 19,
+            7 => 1 + text(1) + text(1 + text(1)),
             _ => 2 + self.bytes[self.position + 1] as usize,
         };
         self.take(len, format!("{label}: {name}"));

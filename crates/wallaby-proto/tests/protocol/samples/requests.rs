@@ -268,6 +268,15 @@ pub(super) fn requests() -> Vec<Sample> {
             },
         ),
         sample(
+            "request-delegated-tls",
+            "The initiator is reached by a transport that is not part of Wallaby.",
+            onward,
+            Request {
+                reply_to: ReplyTo::At("tls://alice.example:443".parse().expect("an address")),
+                ..delegated(&[0, 3])
+            },
+        ),
+        sample(
             "request-delegated-sealed",
             "A delegated request with budgets, sealed with the key that the bytes 0 to 15 make.",
             onward,

@@ -13,7 +13,9 @@ use wallaby_proto::wire::{
     Child, End, Link, MAX_CHILDREN, MAX_MISSING, MAX_RELAYS, MAX_TRACE_RECORDS, Message, MethodRef,
     Ping, Pong, Progress, ReplyTo, Request, Response, TraceReport,
 };
-use wallaby_proto::{Address, CallId, Facts, Manifest, NodeId, Path, RequestId, Token};
+use wallaby_proto::{
+    Address, CallId, Facts, Manifest, NodeId, OtherAddress, Path, RequestId, Token,
+};
 
 use self::options::{options, record};
 use crate::samples::{alice, bob};
@@ -137,6 +139,9 @@ pub(crate) fn address() -> impl Strategy<Value = Address> {
         "/[a-zé/]{0,50}".prop_map(|name| Address::Unix(name.into())),
         "[a-z]{1,107}".prop_map(|name| Address::Mem(name.into())),
         "/[a-zé/]{0,50}".prop_map(|name| Address::Shm(name.into())),
+        ("x[a-z0-9+.-]{0,15}", "[a-zé:/]{1,50}").prop_map(|(scheme, text)| {
+            Address::Other(OtherAddress::new(&scheme, &text).expect("an address"))
+        }),
     ]
 }
 

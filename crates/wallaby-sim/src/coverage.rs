@@ -83,6 +83,7 @@ points! {
     AnswerAfterEnd: "answer: after its call had ended",
     AnswerDirect: "answer: over the connection of its request",
     AnswerDialledBack: "answer: over a connection dialled for it",
+    DialHeld: "a node that others have named: not dialled again yet",
     AnswerRelayed: "answer: relayed",
     AnswerWaits: "answer: waits for a way to the initiator",
     AnswerFoundWay: "answer: has found a way at last",

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use thiserror::Error;
+use wallaby_proto::connection::DialLimits;
 use wallaby_proto::{Address, OtherAddress};
 
 /// Which addresses an endpoint dials because others say so: to answer an initiator, to hand work on for a handler, to ask
@@ -36,6 +37,7 @@ pub struct DialPolicy {
     judge: Option<Arc<Judge>>,
     names: Option<Arc<Judge>>,
     for_calls: bool,
+    limits: DialLimits,
 }
 
 type Judge = dyn Fn(&Address) -> bool + Send + Sync;
@@ -139,6 +141,25 @@ impl DialPolicy {
     pub fn for_calls(mut self) -> Self {
         self.for_calls = true;
         self
+    }
+
+    /// How many addresses are dialled a second because others say so, all together, and how many at once after a pause.
+    /// Beyond, such an address counts as one that cannot be dialled. Default 256 and 1,024. Beside that, one address is dialled
+    /// once at a time, and not again for a second if that was in vain, whoever names it.
+    ///
+    /// Addresses that the application itself gives to its calls are not counted.
+    #[must_use]
+    pub fn rate(mut self, per_second: u32, at_once: u32) -> Self {
+        self.limits = DialLimits {
+            rate: per_second,
+            burst: at_once,
+        };
+        self
+    }
+
+    /// How often addresses are dialled because others say so.
+    pub(crate) fn limits(&self) -> DialLimits {
+        self.limits
     }
 
     /// Whether this address is dialled because others say so.
@@ -284,6 +305,7 @@ impl fmt::Debug for DialPolicy {
             .field("judge", &self.judge.is_some())
             .field("names", &self.names.is_some())
             .field("for_calls", &self.for_calls)
+            .field("limits", &self.limits)
             .finish()
     }
 }

@@ -335,7 +335,7 @@ impl Inner {
                 secret,
                 hello: Arc::new(hello),
                 address,
-                pool: Pool::new(config.limits.connections),
+                pool: Pool::new(config.limits.connections, config.dial_policy.limits()),
                 relay: Relay::default(),
                 liveness: Arc::new(Liveness::new(
                     config.records(),

@@ -10,9 +10,9 @@ use thiserror::Error;
 use wallaby_proto::call::allowance::Exhausted;
 use wallaby_proto::call::initiator::Violation;
 use wallaby_proto::call::watch::Failure as Loss;
-use wallaby_proto::connection::ConnectionError;
+use wallaby_proto::connection::{ConnectionError, Held};
 use wallaby_proto::datagram::MAX_MESSAGE;
-use wallaby_proto::{Address, AddressError, Code, RequestId, Status};
+use wallaby_proto::{Address, AddressError, Code, NodeId, RequestId, Status};
 
 use crate::codec::CodecError;
 
@@ -116,6 +116,14 @@ pub enum ConnectError {
         server: Address,
         /// How long was waited.
         after: Duration,
+    },
+    /// A peer has named it, and such an address is not dialled now.
+    #[error("{server} is not dialled now: {source}")]
+    Held {
+        /// Where.
+        server: Address,
+        /// Why.
+        r#source: Held,
     },
     /// The handshake failed.
     #[error("cannot connect to {server}: {source}")]
@@ -467,12 +475,24 @@ impl ConnectError {
         }
     }
 
+    /// Who answered there in place of the life that was wanted.
+    pub(crate) fn found(&self) -> Option<NodeId> {
+        match self {
+            Self::Handshake {
+                source: ConnectionError::WrongNode { found, .. },
+                ..
+            } => Some(*found),
+            _ => None,
+        }
+    }
+
     /// The server that there is no connection to.
     pub fn server(&self) -> &Address {
         match self {
             Self::Refused { server, .. }
             | Self::Unreachable { server, .. }
             | Self::TimedOut { server, .. }
+            | Self::Held { server, .. }
             | Self::Handshake { server, .. }
             | Self::Closed { server, .. }
             | Self::TooMany { server, .. }

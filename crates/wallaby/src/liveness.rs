@@ -15,7 +15,7 @@ use wallaby_proto::call::records::{
 };
 use wallaby_proto::call::server::Delegated;
 use wallaby_proto::call::waiting::{Full, Waiting, WaitingId, WaitingLimits};
-use wallaby_proto::connection::Refusal;
+use wallaby_proto::connection::{NamedBy, Refusal};
 use wallaby_proto::wire::{Child, Message, Ping, Pong, ReplyTo, Request, Response};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
 
@@ -459,7 +459,9 @@ impl Inner {
             None => {
                 let (endpoint, ping) = (Arc::clone(self), ping.clone());
                 self.runtime.spawn(async move {
-                    if let Ok(peer) = endpoint.connect(&next.server).await {
+                    let named_by = NamedBy::Peer;
+                    let (server, node) = (&next.server, next.node);
+                    if let Ok(peer) = endpoint.connect_asked(server, node, named_by).await {
                         peer.control(Message::Ping(ping));
                     }
                 });

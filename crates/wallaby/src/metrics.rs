@@ -103,6 +103,8 @@ metrics! {
     late_dropped,
     /// Times that an address was not dialled since the dial policy forbids it.
     dials_forbidden,
+    /// Times that an address which a peer had named was not dialled: it was a moment ago, or too many such addresses were.
+    dials_held,
     /// Messages to calls of this endpoint that did not show the call's token, or announced a request of a call that it has
     /// not made yet.
     forged_dropped,

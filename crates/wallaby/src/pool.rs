@@ -5,10 +5,9 @@ mod recent;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use tokio::sync::OnceCell;
-use wallaby_proto::connection::Counters;
+use wallaby_proto::connection::{Counters, DialLimits, Dials, Held, NamedBy};
 use wallaby_proto::{Address, NodeId};
 
 use self::recent::Recent;
@@ -16,10 +15,7 @@ use crate::driver::peer::Peer;
 use crate::error::ConnectError;
 use crate::timer::Instant;
 
-/// How long an address that could not be dialled for an answer is not tried again.
-const UNREACHABLE_FOR: Duration = Duration::from_secs(1);
-
-/// Most addresses remembered as unreachable, and most ways back to initiators.
+/// Most addresses whose lives are remembered, and most ways back to initiators.
 const REMEMBERED: usize = 16_384;
 
 /// A connection that several may be waiting for.
@@ -29,6 +25,8 @@ pub(crate) type Slot = Arc<OnceCell<Result<Arc<Peer>, ConnectError>>>;
 #[derive(Debug)]
 pub(crate) struct Pool {
     limit: usize,
+    /// When it was made.
+    born: Instant,
     /// Connections whose handshake is not done.
     opening: Arc<AtomicUsize>,
     state: Mutex<State>,
@@ -37,7 +35,7 @@ pub(crate) struct Pool {
     ended: AtomicU64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// Those for requests, by their servers' addresses: the one that was dialled, or where a peer that dialled this endpoint
     /// has shown that it is.
@@ -53,10 +51,26 @@ struct State {
     by_node: HashMap<NodeId, Vec<Arc<Peer>>>,
     /// The one of these used last: many answers go to the same initiator.
     last_by_node: Option<(NodeId, Arc<Peer>)>,
-    /// Addresses that were dialled in vain, when, and for which life.
-    unreachable: HashMap<Address, (Instant, Option<NodeId>)>,
+    /// Dials of addresses that peers have named.
+    dials: Dials<Address>,
     /// Ways back to initiators that are not connected: how many hops away they are, and over which connection.
     routes: HashMap<NodeId, (u32, Weak<Peer>)>,
+}
+
+impl State {
+    fn new(dials: DialLimits) -> Self {
+        Self {
+            by_address: HashMap::new(),
+            recent: Recent::default(),
+            lives: HashMap::new(),
+            open: HashMap::new(),
+            carried: Counters::default(),
+            by_node: HashMap::new(),
+            last_by_node: None,
+            dials: Dials::new(dials),
+            routes: HashMap::new(),
+        }
+    }
 }
 
 /// A place among the connections for one that is being opened.
@@ -77,11 +91,12 @@ impl Drop for Opening {
 }
 
 impl Pool {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, dials: DialLimits) -> Self {
         Self {
             limit,
+            born: Instant::now(),
             opening: Arc::default(),
-            state: Mutex::default(),
+            state: Mutex::new(State::new(dials)),
             ticks: AtomicU64::new(1),
             ended: AtomicU64::new(0),
         }
@@ -218,7 +233,7 @@ impl Pool {
         let Some(address) = dialled else {
             return Vec::new();
         };
-        state.unreachable.remove(address);
+        state.dials.found(address);
         if state.lives.len() >= REMEMBERED {
             state.lives.clear();
         }
@@ -304,25 +319,35 @@ impl Pool {
         self.lock().open.values().cloned().collect()
     }
 
-    /// Whether dialling this address for an answer of this life, or a question to it, has just failed. It says nothing of
-    /// a life that has come there since.
-    pub(crate) fn is_unreachable(&self, address: &Address, node: Option<NodeId>) -> bool {
-        let state = self.lock();
-        let failed = state.unreachable.get(address);
-        failed.is_some_and(|(since, sought)| *sought == node && since.elapsed() < UNREACHABLE_FOR)
+    /// A dial of this address begins, for an answer of this life or a question to it; one that is under way is shared.
+    ///
+    /// # Errors
+    ///
+    /// If it is not dialled now: see [`Dials`].
+    pub(crate) fn begin_dial(
+        &self,
+        address: &Address,
+        wanted: Option<NodeId>,
+        named_by: NamedBy,
+    ) -> Result<(), Held> {
+        let now = self.born.elapsed();
+        let mut state = self.lock();
+        let slot = state.by_address.get(address);
+        if slot.is_some_and(|slot| slot.get().is_none()) {
+            return Ok(());
+        }
+        state.dials.begin(now, address, wanted, named_by)
     }
 
-    /// Dialling this address for an answer of this life, or a question to it, has failed.
-    pub(crate) fn set_unreachable(&self, address: &Address, node: Option<NodeId>) {
-        let mut state = self.lock();
-        if state.unreachable.len() >= REMEMBERED {
-            let is_recent = |since: &Instant| since.elapsed() < UNREACHABLE_FOR;
-            state.unreachable.retain(|_, (since, _)| is_recent(since));
-        }
-        if state.unreachable.len() < REMEMBERED {
-            let failed = (Instant::now(), node);
-            state.unreachable.insert(address.clone(), failed);
-        }
+    /// That dial says nothing of the next one.
+    pub(crate) fn dial_over(&self, address: &Address) {
+        self.lock().dials.found(address);
+    }
+
+    /// That dial was in vain; another life may have been there.
+    pub(crate) fn dial_failed(&self, address: &Address, found: Option<NodeId>) {
+        let now = self.born.elapsed();
+        self.lock().dials.failed(now, address, found);
     }
 
     /// A request of this initiator, `depth` hops from it, came over a connection; 0 hops if it is the initiator's own. The
@@ -360,7 +385,7 @@ mod tests {
 
     #[test]
     fn a_dial_that_failed_leaves_nothing_behind() {
-        let pool = Pool::new(1);
+        let pool = Pool::new(1, DialLimits::default());
         let server: Address = "tcp://127.0.0.1:1".parse().expect("an address");
         let (first, also) = (pool.slot(&server), pool.slot(&server));
         assert!(Arc::ptr_eq(&first, &also), "both wait for the same dial");
@@ -374,17 +399,5 @@ mod tests {
         let next = pool.slot(&server);
         pool.forget(&server, &also);
         assert!(Arc::ptr_eq(&next, &pool.slot(&server)));
-    }
-
-    /// A server that is restarted and dies again within a second is found to be gone as soon as the first time.
-    #[test]
-    fn an_address_is_dialled_again_for_another_life() {
-        let pool = Pool::new(1);
-        let server: Address = "tcp://127.0.0.1:1".parse().expect("an address");
-        let (first, second) = (NodeId::new(1), NodeId::new(2));
-        pool.set_unreachable(&server, first);
-        assert!(pool.is_unreachable(&server, first));
-        assert!(!pool.is_unreachable(&server, second));
-        assert!(!pool.is_unreachable(&server, None));
     }
 }

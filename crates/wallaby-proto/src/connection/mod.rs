@@ -8,6 +8,7 @@
 mod arriving;
 mod bodies;
 pub(crate) mod credit;
+mod dials;
 mod hello;
 mod keep_alive;
 mod messages;
@@ -25,6 +26,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
 pub use self::bodies::{BodyEvent, BodyRefusal, MAX_BODIES};
+pub use self::dials::{DialLimits, Dials, Held, NamedBy};
 pub use self::hello::{Features, Hello, Limits, VERSION};
 pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
 pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};

@@ -10,11 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::connection::{ConnectionError, Event, Hello};
+use crate::connection::{ConnectionError, Event, Hello, NamedBy};
 use crate::datagram::arriving::Dropped;
 use crate::datagram::cookies::{self, Cookies};
 use crate::datagram::leaving::Fate;
-use crate::datagram::packet::{self, Datagram, Flags, Unreadable};
+use crate::datagram::packet::{self, AMPLIFICATION, Datagram, Flags, Unreadable};
 use crate::datagram::recovery::nanoseconds;
 use crate::datagram::session::{Session, Stage};
 use crate::datagram::{Cause, DATAGRAM_SIZES, Ended, Settings};
@@ -72,6 +72,8 @@ pub struct Counters {
     pub unknown: u64,
     /// Answered with a challenge.
     pub challenged: u64,
+    /// Asks that were not answered: the challenge is more than three times as long.
+    pub short: u64,
     /// Sessions refused for want of room.
     pub refused: u64,
     /// Answers to strangers that were dropped for want of room.
@@ -148,6 +150,21 @@ impl Gate {
         to: SocketAddr,
         expected: Option<NodeId>,
     ) -> Result<SessionId, TooManySessions> {
+        self.dial_named(now, to, expected, NamedBy::Application)
+    }
+
+    /// The same for an address that a peer may have named: it is sent little until it has proven itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gate::dial`].
+    pub fn dial_named(
+        &mut self,
+        now: Duration,
+        to: SocketAddr,
+        expected: Option<NodeId>,
+        named_by: NamedBy,
+    ) -> Result<SessionId, TooManySessions> {
         if self.sessions.len() - self.accepted >= self.settings.sessions {
             return Err(TooManySessions(self.settings.sessions));
         }
@@ -155,6 +172,7 @@ impl Gate {
         let stage = Stage::Asking {
             hello: hello_bytes(&self.me, expected),
             expected,
+            named_by,
             since: now,
             asked: None,
             tries: 0,
@@ -354,7 +372,7 @@ impl Gate {
             Datagram::Data { session, flags } => {
                 self.handle_packet(now, from, session, flags, reader, &datagram);
             }
-            Datagram::Ask { client } => self.handle_ask(now, from, client),
+            Datagram::Ask { client, len } => self.handle_ask(now, from, client, len),
             Datagram::Challenge {
                 client,
                 server,
@@ -420,12 +438,16 @@ impl Gate {
     }
 
     /// Somebody wants a session: with the id in the answer it can show that it receives what is sent to its address.
-    fn handle_ask(&mut self, now: Duration, from: SocketAddr, client: u64) {
-        self.counters.challenged += 1;
+    fn handle_ask(&mut self, now: Duration, from: SocketAddr, client: u64, len: usize) {
         let issued = cookies::micros(now);
         let server = self.cookies.issue(client, from, issued);
         let mut answer = Vec::new();
         packet::put_challenge(&mut answer, client, server, issued, &self.hello);
+        if answer.len() > AMPLIFICATION * len {
+            self.counters.short += 1;
+            return;
+        }
+        self.counters.challenged += 1;
         self.answer(from, answer);
     }
 
@@ -444,6 +466,7 @@ impl Gate {
         let Stage::Asking {
             hello: own,
             expected,
+            named_by,
             asked: Some(asked),
             tries,
             since,
@@ -473,8 +496,12 @@ impl Gate {
             session.recovery.measure(now.saturating_sub(*asked));
         }
         session.recovery.lived(*asked);
-        let (hello, asked_first) = (own.clone(), *since);
-        session.stage = Stage::Opening { hello, issued };
+        let (hello, named_by, asked_first) = (own.clone(), *named_by, *since);
+        session.stage = Stage::Opening {
+            hello,
+            issued,
+            named_by,
+        };
         session.remote_id = server;
         session.since = now;
         session.probe = true;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::call::clock::earliest;
+use crate::connection::NamedBy;
 use crate::datagram::Cause;
 use crate::datagram::outgoing::Streams;
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, Flags};
@@ -12,6 +13,9 @@ use crate::varint;
 
 /// How long an ask waits for its challenge before it is repeated; doubled each time, up to the second.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
+
+/// Asks to an address that a peer has named: whoever is there may not have wanted any.
+const MOST_ASKS: u32 = 3;
 
 /// How long a closed session tells its peer so, unless that confirms it.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -34,14 +38,24 @@ pub(super) enum Fate {
 impl Session {
     /// Appends the next datagram that is to be sent; `false` if there is none now.
     pub(super) fn poll_transmit(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
-        if let Stage::Asking { asked, tries, .. } = &mut self.stage {
-            if asked.is_some_and(|asked| now < asked + ask_again(*tries)) {
+        if let Stage::Asking {
+            named_by,
+            asked,
+            tries,
+            ..
+        } = &mut self.stage
+        {
+            if asked.is_some_and(|asked| now < asked.saturating_add(ask_again(*named_by, *tries))) {
                 return false;
             }
             *asked = Some(now);
             *tries += 1;
-            packet::put_ask(out, self.me.versions, self.local_id);
-            self.counters.bytes_sent += packet::ASK_LEN as u64;
+            let len = match named_by {
+                NamedBy::Application => packet::ASK_LEN,
+                NamedBy::Peer => packet::SHORT_ASK_LEN,
+            };
+            packet::put_ask(out, self.me.versions, self.local_id, len);
+            self.counters.bytes_sent += len as u64;
             return true;
         }
         let Some(peer) = &self.peer else { return false };
@@ -89,7 +103,7 @@ impl Session {
     ) -> bool {
         let start = out.len();
         let flags_at = match &self.stage {
-            Stage::Opening { hello, issued } => {
+            Stage::Opening { hello, issued, .. } => {
                 packet::put_open(out, self.remote_id, self.local_id, *issued, hello)
             }
             _ => packet::put_data(out, self.remote_id),
@@ -131,6 +145,15 @@ impl Session {
             flags = flags.with(Flags::URGENT);
         }
         out[flags_at] = flags.byte();
+        if let Stage::Opening {
+            named_by: NamedBy::Peer,
+            ..
+        } = self.stage
+        {
+            // The ask was short: now that the address is proven, this finds out whether longer datagrams come through.
+            let length = out.len() - start + CHECKSUM;
+            packet::put_padding(out, packet::ASK_LEN.saturating_sub(length));
+        }
         if streams.is_some() {
             self.pad(out, start);
         }
@@ -180,11 +203,13 @@ impl Session {
         match &self.stage {
             Stage::Asking {
                 since,
+                named_by,
                 asked,
                 tries,
                 ..
             } => {
-                let again = asked.map_or(*since, |asked| asked + ask_again(*tries));
+                let again = ask_again(*named_by, *tries);
+                let again = asked.map_or(*since, |asked| asked.saturating_add(again));
                 let given_up = since.saturating_add(self.settings.patience);
                 Some(nanoseconds(again.min(given_up)))
             }
@@ -269,7 +294,11 @@ impl Session {
     }
 }
 
-fn ask_again(tries: u32) -> Duration {
+/// How long after the latest ask the next one follows.
+fn ask_again(named_by: NamedBy, tries: u32) -> Duration {
+    if named_by == NamedBy::Peer && tries >= MOST_ASKS {
+        return Duration::MAX;
+    }
     let doubled = ASK_AGAIN.0 * 2u32.saturating_pow(tries.saturating_sub(1).min(16));
     doubled.min(ASK_AGAIN.1)
 }

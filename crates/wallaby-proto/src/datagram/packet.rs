@@ -17,9 +17,16 @@ use crate::wire::{DecodeError, MAX_FRAME};
 /// Bytes of the checksum at the end.
 pub(super) const CHECKSUM: usize = 4;
 
-/// An [`Datagram::Ask`] is at least this long: so a challenge is never longer than it, and a path that carries less is
-/// noticed before anything depends on it.
+/// So long is an [`Datagram::Ask`] to an address that the application has named: a path that carries less is noticed before
+/// anything depends on it.
 pub(super) const ASK_LEN: usize = 1200;
+
+/// So long is one to an address that a peer has named, who may mean harm: no longer than it takes for a challenge with any
+/// hello of this version.
+pub(super) const SHORT_ASK_LEN: usize = 80;
+
+/// Until an address is proven, it is sent at most so many times what came from it (RFC 9000, section 8).
+pub(super) const AMPLIFICATION: usize = 3;
 
 /// Begins an ask, as it begins a stream.
 const MAGIC: [u8; 4] = *b"WLBY";
@@ -82,7 +89,7 @@ impl Flags {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Datagram<'a> {
     /// Somebody wants a session; nothing is proven yet.
-    Ask { client: u64 },
+    Ask { client: u64, len: usize },
     /// The answer: with this session id you show that you are where you say.
     Challenge {
         client: u64,
@@ -140,7 +147,7 @@ fn read_kind<'a>(reader: &mut Reader<'a>, len: usize) -> Result<Option<Datagram<
             let magic = reader.array(what)?;
             let (_lowest, _highest) = (reader.u8(what)?, reader.u8(what)?);
             let client = read_u64(reader)?;
-            (magic == MAGIC && len >= ASK_LEN).then_some(Datagram::Ask { client })
+            (magic == MAGIC).then_some(Datagram::Ask { client, len })
         }
         kind::CHALLENGE => Some(Datagram::Challenge {
             client: read_u64(reader)?,
@@ -173,14 +180,14 @@ fn read_u64(reader: &mut Reader<'_>) -> Result<u64, DecodeError> {
     Ok(u64::from_be_bytes(reader.array("datagram")?))
 }
 
-pub(super) fn put_ask(out: &mut Vec<u8>, versions: (u8, u8), client: u64) {
+pub(super) fn put_ask(out: &mut Vec<u8>, versions: (u8, u8), client: u64, len: usize) {
     let start = out.len();
     out.put_u8(kind::ASK);
     out.put_slice(&MAGIC);
     out.put_u8(versions.0);
     out.put_u8(versions.1);
     out.put_u64(client);
-    out.resize(start + ASK_LEN - CHECKSUM, 0);
+    out.resize(start + len - CHECKSUM, 0);
     seal(out, start);
 }
 
@@ -572,20 +579,21 @@ mod tests {
         }
     }
 
-    /// An ask is as long as its answer may be, and says what it is: else anybody could make this side send.
+    /// An ask says what it is, and how long it is counts: else anybody could make this side send.
     #[test]
-    fn an_ask_is_no_ask_if_it_is_short_or_says_something_else() {
+    fn an_ask_is_no_ask_if_it_says_something_else() {
         let mut ask = Vec::new();
-        put_ask(&mut ask, (1, 1), 7);
+        put_ask(&mut ask, (1, 1), 7, SHORT_ASK_LEN);
         ask.truncate(ask.len() - CHECKSUM);
         let read_sealed = |mut bytes: Vec<u8>| {
             seal(&mut bytes, 0);
-            read(&bytes).map(|(kind, _)| kind == Datagram::Ask { client: 7 })
+            let len = bytes.len();
+            read(&bytes).map(|(kind, _)| kind == Datagram::Ask { client: 7, len })
         };
         assert_eq!(read_sealed(ask.clone()), Ok(true));
-        let mut short = ask.clone();
-        short.pop();
-        assert_eq!(read_sealed(short), Err(Unreadable::Malformed));
+        let mut cut = ask.clone();
+        cut.truncate(14);
+        assert_eq!(read_sealed(cut), Err(Unreadable::Malformed));
         ask[1] ^= 1;
         assert_eq!(read_sealed(ask), Err(Unreadable::Malformed));
     }

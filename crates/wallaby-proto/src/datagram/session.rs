@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes};
 
 use crate::connection::credit::{CallWindows, Grants};
-use crate::connection::{Counters, Hello, MethodDefinition};
+use crate::connection::{Counters, Hello, MethodDefinition, NamedBy};
 use crate::datagram::assembly::Assembly;
 use crate::datagram::methods::{self, Calls, Introduced};
 use crate::datagram::outgoing::{MessageNumber, Outbound, Outgoing};
@@ -89,12 +89,17 @@ pub(super) enum Stage {
         hello: Bytes,
         /// The life that is wanted, if not any.
         expected: Option<NodeId>,
+        named_by: NamedBy,
         since: Duration,
         asked: Option<Duration>,
         tries: u32,
     },
     /// The peer has handed out its id, but may not have opened it yet: each packet carries what that needs.
-    Opening { hello: Bytes, issued: u64 },
+    Opening {
+        hello: Bytes,
+        issued: u64,
+        named_by: NamedBy,
+    },
     /// Both sides know it; `issued` says when, if the other side asked for it.
     Open { issued: Option<u64> },
     /// This side has closed it, and tells the other.

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::Event;
-use wallaby_proto::datagram::{SessionId, Settings};
+use wallaby_proto::Address;
+use wallaby_proto::connection::{Event, Hello, Limits, NamedBy};
+use wallaby_proto::datagram::{Cause, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
 use crate::chance::Random;
-use crate::messages::{method, node, request, response};
+use crate::messages::{hello, method, node, request, response};
 use crate::session::pair;
 use crate::world::{Flying, Network, World, address, seeds};
 
@@ -276,6 +277,74 @@ fn the_smallest_datagram_that_is_answered_is_answered_by_less_than_three_times_a
             assert!(answer <= 3 * size, "{answer} for {size} of kind {kind}");
         }
     }
+}
+
+/// An address that somebody else has named: few asks go there, and short ones.
+#[test]
+fn an_address_that_a_peer_has_named_is_sent_little_until_it_answers() {
+    for (named_by, count, bytes) in [
+        (NamedBy::Peer, 3..=3, 3 * 80),
+        (NamedBy::Application, 15..=25, 25 * 1200),
+    ] {
+        let mut world = World::new(1, Network::default());
+        world.start(1, 1, Limits::default(), Settings::default());
+        world.start_log();
+        let now = world.now;
+        let dialled = world
+            .gate(1)
+            .dial_named(now, address(9), Some(node(9)), named_by);
+        dialled.expect("room");
+        let (events, _) = world.pass(Duration::from_secs(20));
+        assert!(
+            matches!(&events[..], [(_, Err(ended))] if matches!(ended.cause, Cause::NoAnswer(_)))
+        );
+        let sent = world.take_log();
+        let all: usize = sent.iter().map(|sent| sent.bytes.len()).sum();
+        assert!(count.contains(&sent.len()), "{} asks", sent.len());
+        assert!(all <= bytes, "{all} bytes");
+    }
+}
+
+/// Any hello of this version fits into the answer to a short ask; a shorter ask is not answered.
+#[test]
+fn an_ask_is_answered_by_at_most_three_times_its_length() {
+    let longest = Hello {
+        address: Some(Address::Unix("x".repeat(107).into())),
+        limits: Limits {
+            message: u64::MAX,
+            requests: u64::MAX,
+            call: u64::MAX,
+            parts: u64::MAX,
+            streams: u32::MAX,
+        },
+        ..hello(node(2), Limits::default())
+    };
+    let mut world = World::pair(Network::default(), Settings::default());
+    world.start_as(2, longest, Settings::default());
+    let now = world.now;
+    let gate = world.gate(1);
+    let dialled = gate.dial_named(now, address(2), Some(node(2)), NamedBy::Peer);
+    dialled.expect("room");
+    let (events, _) = world.pass(SHORT);
+    assert!(
+        matches!(&events[..], [(_, Ok(Event::Opened(_)))]),
+        "{events:?}"
+    );
+
+    let mut world = World::pair(Network::default(), Settings::default());
+    for len in 19..=1300 {
+        let mut ask = [&[1], &b"WLBY"[..], &[1, 1], &[7; 8]].concat();
+        ask.resize(len, 0);
+        reseal(&mut ask);
+        world.start_log();
+        let now = world.now;
+        world.gate(2).handle_datagram(now, address(66), ask.into());
+        let answered = world.take_log();
+        let answer: usize = answered.iter().map(|sent| sent.bytes.len()).sum();
+        assert!(answer <= 3 * len, "{answer} for {len}");
+        assert_eq!(answer > 0, len >= 24, "{len}");
+    }
+    assert_eq!(world.gate(2).counters().short, 5);
 }
 
 #[test]

@@ -28,7 +28,9 @@ impl Layout<'_> {
                 self.take(1, "lowest version");
                 self.take(1, "highest version");
                 self.take(8, "the client's session id");
-                self.take(self.rest.len(), "padding, to 1200 bytes in all");
+                let all = self.rest.len() + 19;
+                let label = format!("padding, to {all} bytes in all");
+                self.take(self.rest.len(), &label);
             }
             0x02 => {
                 self.take(1, "kind: challenge");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use wallaby_proto::connection::{Event, Limits};
+use wallaby_proto::connection::{Event, Limits, NamedBy};
 use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
@@ -32,6 +32,30 @@ fn pair(ends: [u64; 2], network: Network) -> (World, [SessionId; 2]) {
         ref events => panic!("{events:?}"),
     });
     (world, ids)
+}
+
+/// A short ask says nothing of the way: what follows it does. Where only short datagrams come through, no session begins.
+#[test]
+fn the_way_to_an_address_that_a_peer_has_named_is_tried_once_it_is_proven() {
+    for (longest, opens) in [(SHORT, true), (SHORT - 1, false)] {
+        let network = Network {
+            longest,
+            ..Network::default()
+        };
+        let mut world = World::pair(network, Settings::default());
+        let now = world.now;
+        let gate = world.gate(1);
+        let dialled = gate.dial_named(now, address(2), Some(node(2)), NamedBy::Peer);
+        let id = dialled.expect("room");
+        let (events, _) = world.pass(Duration::from_millis(10));
+        assert!(
+            matches!(events[..], [(_, Ok(Event::Opened(_)))]),
+            "{events:?}"
+        );
+        send(&mut world, 1, id, 1, 10);
+        let (_, events) = world.pass(Duration::from_secs(5));
+        assert_eq!(!events.is_empty(), opens, "{events:?}");
+    }
 }
 
 fn pass(world: &mut World, time: Duration) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::Event;
+use wallaby_proto::connection::{Event, NamedBy};
 use wallaby_proto::datagram::{SessionId, Settings};
 use wallaby_proto::wire::{Message, MethodRef};
 
@@ -23,11 +23,16 @@ struct Sample {
     prepare: fn(&mut World) -> u64,
 }
 
-const SAMPLES: [Sample; 16] = [
+const SAMPLES: [Sample; 18] = [
     Sample {
         name: "ask",
         about: "A client asks for a session. Nothing in it needs to be true.",
         prepare: ask,
+    },
+    Sample {
+        name: "ask-named-by-peer",
+        about: "A client asks for a session with an address that a peer has named: it is sent little.",
+        prepare: ask_named_by_peer,
     },
     Sample {
         name: "challenge",
@@ -52,6 +57,16 @@ const SAMPLES: [Sample; 16] = [
         about: "The cookie comes back, but there is no message yet.",
         prepare: |world| {
             challenged(world);
+            1
+        },
+    },
+    Sample {
+        name: "open-padded",
+        about: "The cookie of a short ask comes back: now that the address is proven, the packet is as long as an ask would have been.",
+        prepare: |world| {
+            ask_named_by_peer(world);
+            carry(world, 1);
+            carry(world, 2);
             1
         },
     },
@@ -187,6 +202,14 @@ const SAMPLES: [Sample; 16] = [
 fn ask(world: &mut World) -> u64 {
     let now = world.now;
     world.gate(1).dial(now, address(2), None).expect("room");
+    1
+}
+
+fn ask_named_by_peer(world: &mut World) -> u64 {
+    let now = world.now;
+    let gate = world.gate(1);
+    let dialled = gate.dial_named(now, address(2), None, NamedBy::Peer);
+    dialled.expect("room");
     1
 }
 

@@ -562,7 +562,10 @@ impl Node {
         context: &mut Context<'_>,
     ) {
         let before = match node {
-            Some(node) => self.found.insert(server, node),
+            Some(node) => {
+                self.dials.found(&server);
+                self.found.insert(server, node)
+            }
             None => self.found.remove(&server),
         };
         let Some(gone) = before.filter(|before| Some(*before) != node) else {

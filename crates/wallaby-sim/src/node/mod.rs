@@ -16,7 +16,9 @@ use bytes::Bytes;
 use wallaby_proto::call::clock::Clock;
 use wallaby_proto::call::records::{RecordLimits, Records, Ticket};
 use wallaby_proto::call::waiting::{Waiting, WaitingLimits};
-use wallaby_proto::connection::{Features, Hello, Limits, MethodDefinition, VERSION};
+use wallaby_proto::connection::{
+    DialLimits, Dials, Features, Hello, Limits, MethodDefinition, VERSION,
+};
 use wallaby_proto::datagram::{Gate, SessionId, Settings};
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, CallId, Code, NodeId, Status};
@@ -52,8 +54,8 @@ pub(crate) struct Node {
     /// Ways back to initiators: how many hops away they are, and over which connection, if that still exists. A way is
     /// only ever replaced by one that is not longer, so that ways cannot form a circle.
     routes: BTreeMap<NodeId, (u32, Option<Socket>)>,
-    /// Until when an address is not dialled again.
-    unreachable: BTreeMap<u32, Duration>,
+    /// Dials of nodes that others have named.
+    dials: Dials<u32>,
     calls: BTreeMap<u64, Call>,
     last_sequence: u64,
     jobs: BTreeMap<u64, Job>,
@@ -178,7 +180,7 @@ impl Node {
             sessions: BTreeMap::new(),
             gate: Gate::new(hello, random_secret(context), Settings::default()),
             routes: BTreeMap::new(),
-            unreachable: BTreeMap::new(),
+            dials: Dials::new(DialLimits::default()),
             calls: BTreeMap::new(),
             last_sequence: 0,
             jobs: BTreeMap::new(),

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::call::records::{Output, Sent, Session, Ticket};
 use wallaby_proto::call::watch::Location;
-use wallaby_proto::connection::{Connection, ConnectionError, Event, KeepAliveSettings, Refusal};
+use wallaby_proto::connection::{
+    Connection, ConnectionError, Event, KeepAliveSettings, NamedBy, Refusal,
+};
 use wallaby_proto::datagram::{Cause, SessionId};
 use wallaby_proto::wire::{Message, Response};
 use wallaby_proto::{Address, CallId, Code, NodeId, Status};
@@ -33,9 +35,6 @@ const DIAL_BACK: Duration = Duration::from_millis(250);
 
 /// How often dials are looked at.
 const LOOK_AT_DIALS: Duration = Duration::from_millis(50);
-
-/// How long an address that could not be dialled for an answer is not tried again.
-const UNREACHABLE_FOR: Duration = Duration::from_secs(1);
 
 /// How long silent peers are believed in.
 fn keep_alive() -> KeepAliveSettings {
@@ -135,13 +134,15 @@ pub(super) enum Destination {
 pub(super) enum Failed {
     /// Nobody is there.
     Refused,
+    /// Another life is there.
+    WrongLife(NodeId),
     Ended,
 }
 
 /// The way that a message takes.
 enum Way {
     Over(Socket),
-    Dial(u32, Option<NodeId>),
+    Dial(u32, Option<NodeId>, NamedBy),
     Nowhere,
 }
 
@@ -205,8 +206,8 @@ impl Node {
     pub(super) fn post(&mut self, parcel: Parcel, context: &mut Context<'_>) {
         match self.way(&parcel, context) {
             Way::Over(socket) => self.enqueue(socket, parcel, context),
-            Way::Dial(server, wanted) => {
-                let socket = self.dial(server, wanted, context);
+            Way::Dial(server, wanted, named_by) => {
+                let socket = self.dial(server, wanted, named_by, context);
                 self.enqueue(socket, parcel, context);
             }
             Way::Nowhere => self.wait_for_a_way(parcel, context),
@@ -278,12 +279,12 @@ impl Node {
         }
     }
 
-    fn way(&self, parcel: &Parcel, context: &mut Context<'_>) -> Way {
+    fn way(&mut self, parcel: &Parcel, context: &mut Context<'_>) -> Way {
         let call = parcel.message.call();
         match &parcel.to {
             Destination::Server(server) => match self.dialled.get(&(*server, None)) {
                 Some(socket) => Way::Over(*socket),
-                None => Way::Dial(*server, None),
+                None => Way::Dial(*server, None, NamedBy::Application),
             },
             Destination::Over(socket) => match self.peers.contains_key(socket) {
                 true => Way::Over(*socket),
@@ -296,7 +297,10 @@ impl Node {
                 match address.as_ref().and_then(node_at) {
                     Some(server) => match self.dialled.get(&(server, None)) {
                         Some(socket) => Way::Over(*socket),
-                        None => Way::Dial(server, None),
+                        None => match self.may_dial(server, *node, context) {
+                            true => Way::Dial(server, None, NamedBy::Peer),
+                            false => Way::Nowhere,
+                        },
                     },
                     None => Way::Nowhere,
                 }
@@ -310,19 +314,15 @@ impl Node {
                 if let Some(socket) = self.connection_to(initiator) {
                     return Way::Over(socket);
                 }
-                let now = context.now();
-                if let Some(node) = address.as_ref().and_then(node_at)
-                    && self
-                        .unreachable
-                        .get(&node)
-                        .is_none_or(|until| *until <= now)
-                {
-                    context.hit(Point::AnswerDialledBack);
+                if let Some(node) = address.as_ref().and_then(node_at) {
                     let wanted = Some(initiator);
-                    return match self.dialled.get(&(node, wanted)) {
-                        Some(socket) => Way::Over(*socket),
-                        None => Way::Dial(node, wanted),
-                    };
+                    if let Some(socket) = self.dialled.get(&(node, wanted)) {
+                        return Way::Over(*socket);
+                    }
+                    if self.may_dial(node, wanted, context) {
+                        context.hit(Point::AnswerDialledBack);
+                        return Way::Dial(node, wanted, NamedBy::Peer);
+                    }
                 }
                 match self.routes.get(&initiator) {
                     Some((_, Some(socket))) => Way::Over(*socket),
@@ -347,13 +347,28 @@ impl Node {
             .map(|(socket, _)| *socket)
     }
 
-    fn dial(&mut self, server: u32, wanted: Option<NodeId>, context: &mut Context<'_>) -> Socket {
+    /// Whether a node that others have named is dialled now.
+    fn may_dial(&mut self, server: u32, wanted: Option<NodeId>, context: &mut Context<'_>) -> bool {
+        let begun = (self.dials).begin(context.now(), &server, wanted, NamedBy::Peer);
+        if begun.is_err() {
+            context.hit(Point::DialHeld);
+        }
+        begun.is_ok()
+    }
+
+    fn dial(
+        &mut self,
+        server: u32,
+        wanted: Option<NodeId>,
+        named_by: NamedBy,
+        context: &mut Context<'_>,
+    ) -> Socket {
         let expected = wanted.filter(|_| !context.is(Broken::AnyLife));
         let by_datagrams = context.plan.nodes[server as usize].udp;
         let session = match by_datagrams {
             true => self
                 .gate
-                .dial(self.raw, socket_address(server), expected)
+                .dial_named(self.raw, socket_address(server), expected, named_by)
                 .ok(),
             false => None,
         };
@@ -500,15 +515,20 @@ impl Node {
     }
 
     fn handle_error(&mut self, socket: Socket, error: &ConnectionError, context: &mut Context<'_>) {
-        if let ConnectionError::WrongNode { .. } = error {
-            context.hit(Point::ConnectionWrongLife);
-        } else {
-            context.violate(
-                Rule::FalseAccusation,
-                format!("n{} on {socket:?}: {error}", self.index),
-            );
-        }
-        self.close(socket, &error.to_string(), context);
+        let why = match error {
+            ConnectionError::WrongNode { found, .. } => {
+                context.hit(Point::ConnectionWrongLife);
+                Failed::WrongLife(*found)
+            }
+            _ => {
+                context.violate(
+                    Rule::FalseAccusation,
+                    format!("n{} on {socket:?}: {error}", self.index),
+                );
+                Failed::Ended
+            }
+        };
+        self.close_for(socket, &error.to_string(), why, context);
     }
 
     pub(super) fn handle_event(&mut self, socket: Socket, event: Event, context: &mut Context<'_>) {
@@ -573,12 +593,16 @@ impl Node {
 
     /// Ends a connection from this side.
     pub(super) fn close(&mut self, socket: Socket, reason: &str, context: &mut Context<'_>) {
+        self.close_for(socket, reason, Failed::Ended, context);
+    }
+
+    fn close_for(&mut self, socket: Socket, reason: &str, why: Failed, context: &mut Context<'_>) {
         if let Some(stream) = self.stream(socket) {
             stream.connection.close(reason);
             self.flush(socket, context);
         }
         self.hang_up(socket, reason, context);
-        self.remove_peer(socket, Failed::Ended, context);
+        self.remove_peer(socket, why, context);
     }
 
     /// Ends all sessions with a node.
@@ -641,9 +665,14 @@ impl Node {
         if let (Some((server, None)), Failed::Refused) = (peer.wanted, why) {
             self.found_at(server, None, context);
         }
-        if let Some((server, Some(_))) = peer.wanted {
-            let until = context.now() + UNREACHABLE_FOR;
-            self.unreachable.insert(server, until);
+        if let Some((server, wanted)) = peer.wanted {
+            let found = match why {
+                Failed::WrongLife(found) => Some(found),
+                _ => None,
+            };
+            if wanted.is_some() || why == Failed::Refused {
+                self.dials.failed(context.now(), &server, found);
+            }
         }
         if why == Failed::Refused {
             let asked = unsent.iter().filter_map(Parcel::asks).collect();
@@ -998,7 +1027,7 @@ impl Node {
                     self.found_at(server, Some(*now), context);
                 }
             }
-            Cause::Handshake(ConnectionError::WrongNode { .. }) => {}
+            Cause::Handshake(ConnectionError::WrongNode { .. }) => {} // told below
             Cause::Handshake(error) => {
                 context.violate(Rule::FalseAccusation, format!("n{}: {error}", self.index));
             }
@@ -1006,6 +1035,7 @@ impl Node {
         }
         let why = match cause {
             Cause::Unreachable => Failed::Refused,
+            Cause::Handshake(ConnectionError::WrongNode { found, .. }) => Failed::WrongLife(*found),
             _ => Failed::Ended,
         };
         self.remove_peer(socket, why, context);

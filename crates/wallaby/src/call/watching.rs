@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wallaby_proto::call::watch::{Action, Location, Source, Watch, WatchSettings};
+use wallaby_proto::connection::NamedBy;
 use wallaby_proto::wire::{Message, Ping, PingSettings, Pong};
 use wallaby_proto::{Address, NodeId, Path, RequestId};
 
@@ -460,13 +461,16 @@ impl Inner {
             self.forbid(&address);
             return call.ping_by_relays(&ping);
         }
-        if self.pool.is_unreachable(&address, to.node) {
-            return call.ping_by_relays(&ping);
-        }
+        let named_by = match call.was_sent_to(&address) {
+            true => NamedBy::Application,
+            false => NamedBy::Peer,
+        };
         let endpoint = Arc::clone(self);
         self.runtime.spawn(async move {
             let met = to.node.is_some() && endpoint.pool.was_at(&address, to.node);
-            let why = match endpoint.connect(&address).await {
+            let connected = endpoint.connect_asked(&address, to.node, named_by).await;
+            let why = match connected {
+                Err(ConnectError::Held { .. }) => return call.ping_by_relays(&ping),
                 Ok(peer) if to.node.is_none() || peer.node() == to.node => {
                     return call.ask(&peer, ping);
                 }
@@ -475,10 +479,6 @@ impl Inner {
             };
             if let Some(node) = to.node {
                 call.handle_missed(node, met, why.as_ref());
-            }
-            // Who takes a connection and closes it may be about to die: it is asked again with the next ping.
-            if !matches!(why, Some(ConnectError::Closed { .. })) {
-                endpoint.pool.set_unreachable(&address, to.node);
             }
             call.ping_by_relays(&ping);
         });

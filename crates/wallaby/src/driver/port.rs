@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Counters, Event, Hello, Mark, MethodDefinition, Refusal};
+use wallaby_proto::connection::{Counters, Event, Hello, Mark, MethodDefinition, NamedBy, Refusal};
 use wallaby_proto::datagram::{
     BySession, Cause, Ended, Gate, MessageNumber, SessionEvent, SessionId, Settings,
     TooManySessions,
@@ -121,10 +121,11 @@ impl Port {
         self: &Arc<Self>,
         to: SocketAddr,
         expected: Option<NodeId>,
+        named_by: NamedBy,
         adopt: impl FnOnce(PortSession) -> Driven,
     ) -> Result<(), TooManySessions> {
         let mut state = self.lock();
-        let id = state.gate.dial(self.now(), to, expected)?;
+        let id = state.gate.dial_named(self.now(), to, expected, named_by)?;
         let driven = adopt(PortSession::new(self, id));
         state.dialled.push((id, driven));
         self.flush(&mut state);

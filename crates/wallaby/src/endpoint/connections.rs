@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use wallaby_proto::connection::{Connection, ConnectionError};
+use wallaby_proto::connection::{Connection, ConnectionError, NamedBy};
 use wallaby_proto::{Address, NodeId};
 
 use super::{Inner, locked};
@@ -31,6 +31,15 @@ impl Inner {
         self: &Arc<Self>,
         server: &Address,
     ) -> Result<Arc<Peer>, ConnectError> {
+        self.connect_named(server, NamedBy::Application).await
+    }
+
+    /// The same for an address that others may have named; [`Pool::begin_dial`](crate::pool::Pool::begin_dial) has allowed it.
+    async fn connect_named(
+        self: &Arc<Self>,
+        server: &Address,
+        named_by: NamedBy,
+    ) -> Result<Arc<Peer>, ConnectError> {
         if let Some(peer) = self.pool.ready(server) {
             return Ok(peer);
         }
@@ -42,7 +51,7 @@ impl Inner {
             let mut own = false;
             let dial = || {
                 own = true;
-                self.dial(server, None, after)
+                self.dial(server, None, named_by, after)
             };
             match self.dial_once(server, dial).await {
                 // Somebody else's dial, which began earlier, had less time or wanted a certain life, says nothing about
@@ -84,24 +93,61 @@ impl Inner {
         if !self.config.dial_policy.permits(address) {
             return Err(self.forbid(address));
         }
-        if self.pool.is_unreachable(address, Some(node)) {
-            return Err(ConnectError::TimedOut {
-                server: address.clone(),
-                after,
-            });
-        }
-        let dial = || self.dial(address, Some(node), after);
-        match self.dial_once(address, dial).await {
+        let named_by = NamedBy::Peer;
+        let connected = match self.pool.ready(address) {
+            Some(peer) => Ok(peer),
+            None => {
+                self.may_dial(address, Some(node), named_by)?;
+                let dial = || self.dial(address, Some(node), named_by, after);
+                self.dial_once(address, dial).await
+            }
+        };
+        match connected {
             Ok(peer) if peer.node() == Some(node) => Ok(peer),
             Ok(peer) => Err(ConnectError::Closed {
                 server: address.clone(),
                 reason: format!("node {node} is gone: {:?} answers there", peer.node()),
             }),
             Err(error) => {
-                self.pool.set_unreachable(address, Some(node));
+                self.pool.dial_failed(address, error.found());
                 Err(error)
             }
         }
+    }
+
+    /// A connection to a server of which others say that a request is there, to ask about it.
+    pub(crate) async fn connect_asked(
+        self: &Arc<Self>,
+        address: &Address,
+        wanted: Option<NodeId>,
+        named_by: NamedBy,
+    ) -> Result<Arc<Peer>, ConnectError> {
+        if let Some(peer) = self.pool.ready(address) {
+            return Ok(peer);
+        }
+        self.may_dial(address, wanted, named_by)?;
+        let connected = self.connect_named(address, named_by).await;
+        match &connected {
+            Ok(_) => {}
+            // Who takes a connection and closes it may be about to die: it is asked again with the next ping.
+            Err(ConnectError::Closed { .. }) => self.pool.dial_over(address),
+            Err(_) => self.pool.dial_failed(address, None),
+        }
+        connected
+    }
+
+    fn may_dial(
+        &self,
+        address: &Address,
+        wanted: Option<NodeId>,
+        named_by: NamedBy,
+    ) -> Result<(), ConnectError> {
+        let begun = self.pool.begin_dial(address, wanted, named_by);
+        begun.map_err(|source| {
+            self.meters.dials_held.add();
+            let server = address.clone();
+            ConnectError::Held { server, source }
+        })
     }
 
     /// The dial policy forbids an address: that is counted and logged.
@@ -120,6 +166,7 @@ impl Inner {
         self: &Arc<Self>,
         server: &Address,
         expected: Option<NodeId>,
+        named_by: NamedBy,
         after: Duration,
     ) -> Result<Arc<Peer>, ConnectError> {
         if self.closed.load(Ordering::Acquire) {
@@ -139,7 +186,7 @@ impl Inner {
         let near = timer::timeout_at(end, self.dial_same_host(server));
         let (peer, opened) = match (near.await.ok_or_else(timed_out)?, server) {
             (Some(stream), _) => self.open_stream(server, expected, stream, opening),
-            (None, Address::Udp(to)) => self.dial_session(*to, expected, opening)?,
+            (None, Address::Udp(to)) => self.dial_session(*to, expected, named_by, opening)?,
             (None, _) => {
                 let dialled = timer::timeout_at(end, self.dial_stream(server));
                 let stream = dialled.await.ok_or_else(timed_out)??;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
+use wallaby_proto::connection::NamedBy;
 use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, Settings, TooManySessions};
 use wallaby_proto::{Address, NodeId};
 
@@ -45,13 +46,14 @@ impl Inner {
         self: &Arc<Self>,
         to: SocketAddr,
         expected: Option<NodeId>,
+        named_by: NamedBy,
         opening: Opening,
     ) -> Result<Opened, ConnectError> {
         let server = Address::Udp(to);
         let port = self.port_towards(to)?;
         let (opened, receiver) = oneshot::channel();
         let mut adopted = None;
-        let dialled = port.dial(to, expected, |session| {
+        let dialled = port.dial(to, expected, named_by, |session| {
             let peer = self.session_peer(session);
             adopted = Some(Arc::clone(&peer));
             let dispatcher =

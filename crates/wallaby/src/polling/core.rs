@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wallaby_proto::call::clock::{Clock, earliest};
 use wallaby_proto::call::records::{RecordLimits, Records, Ticket};
-use wallaby_proto::connection::{Event as News, Hello, MethodDefinition};
+use wallaby_proto::connection::{Dials, Event as News, Hello, MethodDefinition};
 use wallaby_proto::datagram::{Gate, Settings};
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, Code, NodeId, Status};
@@ -38,6 +38,8 @@ pub struct Counters {
     pub connections_broken: u64,
     /// Requests that came twice, or for a call that is over.
     pub requests_dropped: u64,
+    /// Times that an address which a peer had named was not dialled: it was a moment ago, or too many such addresses were.
+    pub dials_held: u64,
     /// Requests refused: without a valid seal, though seals are required.
     pub unsealed_refused: u64,
     /// Answers and pongs dropped: they did not show that they may answer.
@@ -99,8 +101,9 @@ pub(super) struct Core {
     pub(super) opening: Vec<PeerId>,
     /// The life that was last found at each address.
     pub(super) found: HashMap<Address, NodeId>,
-    /// Until when an address is not dialled for others.
-    pub(super) unreachable: HashMap<Address, Duration>,
+    /// Dials of addresses that peers have named, and those of them that are for one life and under way.
+    pub(super) dials: Dials<Address>,
+    pub(super) dialled_back: HashMap<Address, PeerId>,
     /// Bytes of messages that wait for a connection or for credit.
     pub(super) waiting: usize,
     /// When peers' use was last counted.
@@ -145,6 +148,7 @@ impl Core {
             ping: DEFAULT_PING,
             ..RecordLimits::default()
         };
+        let dials = Dials::new(config.dial_policy.limits());
         let fresh_for = config.ping.period.saturating_mul(9) / 8;
         Ok(Self {
             config,
@@ -165,7 +169,8 @@ impl Core {
             last_node: None,
             opening: Vec::new(),
             found: HashMap::new(),
-            unreachable: HashMap::new(),
+            dials,
+            dialled_back: HashMap::new(),
             waiting: 0,
             used: 0,
             records: Records::new(limits, random::bytes()?),

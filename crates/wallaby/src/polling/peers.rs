@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::connection::Hello;
+use wallaby_proto::connection::{Hello, NamedBy};
 use wallaby_proto::datagram::{Cause, Ended, SessionId, TooManySessions};
 use wallaby_proto::{Address, NodeId};
 
@@ -11,9 +11,6 @@ use super::carrier::Carrier;
 use super::core::Core;
 use super::peer::{Parcel, Peer, PeerId, Towards, Way};
 use crate::error::ConnectError;
-
-/// How long an address that could not be dialled for others is not tried again.
-const UNREACHABLE_FOR: Duration = Duration::from_secs(1);
 
 /// Addresses of which something is remembered, for each connection that there may be.
 const REMEMBERED: usize = 4;
@@ -104,6 +101,7 @@ impl Core {
         &mut self,
         to: &Address,
         expected: Option<NodeId>,
+        named_by: NamedBy,
     ) -> Result<PeerId, ConnectError> {
         self.make_room().map_err(|limit| ConnectError::TooMany {
             server: to.clone(),
@@ -111,7 +109,7 @@ impl Core {
         })?;
         let way = match to {
             Address::Udp(socket) => {
-                let dialled = self.gate.dial(self.raw, *socket, expected);
+                let dialled = self.gate.dial_named(self.raw, *socket, expected, named_by);
                 Way::Session(
                     dialled.map_err(|TooManySessions(limit)| ConnectError::TooMany {
                         server: to.clone(),
@@ -128,9 +126,12 @@ impl Core {
         let id = self.add_peer(Peer::new(way, Some(to.clone()), Some(expected)));
         self.open_until(id, patience);
         self.begin_stream(id);
-        if expected.is_none() {
-            self.by_address.insert(to.clone(), id);
-            self.last_address = None;
+        match expected {
+            Some(_) => drop(self.dialled_back.insert(to.clone(), id)),
+            None => {
+                self.by_address.insert(to.clone(), id);
+                self.last_address = None;
+            }
         }
         Ok(id)
     }
@@ -217,6 +218,11 @@ impl Core {
         peer.node = Some(hello.node);
         peer.until = None;
         let at = peer.at.clone();
+        if let Some(at) = &at
+            && self.dialled_back.get(at) == Some(&id)
+        {
+            self.dialled_back.remove(at);
+        }
         self.opening.retain(|opening| *opening != id);
         self.by_node.entry(hello.node).or_default().push(id);
         self.records.session_opened(id.session(), hello.node);
@@ -306,6 +312,11 @@ impl Core {
             return;
         };
         self.opening.retain(|opening| *opening != id);
+        if let Some(at) = &peer.at
+            && self.dialled_back.get(at) == Some(&id)
+        {
+            self.dialled_back.remove(at);
+        }
         (self.last_address, self.last_node) = (None, None);
         if let Some(at) = &peer.at
             && self.by_address.get(at) == Some(&id)
@@ -335,7 +346,7 @@ impl Core {
             return self.post_again(queued.into_iter());
         }
         if let (Some(Some(_)), Some(at)) = (peer.dialled, &peer.at) {
-            self.note_unreachable(at);
+            self.dials.failed(self.now, at, error.found());
         }
         for parcel in queued {
             match (&parcel.towards, &parcel.message) {
@@ -345,19 +356,19 @@ impl Core {
         }
     }
 
-    pub(super) fn note_unreachable(&mut self, at: &Address) {
-        let now = self.now;
-        self.unreachable.retain(|_, until| *until > now);
-        if self.unreachable.len() < REMEMBERED * self.config.limits.connections {
-            self.unreachable
-                .insert(at.clone(), now.saturating_add(UNREACHABLE_FOR));
-        }
-    }
-
-    pub(super) fn is_unreachable(&self, at: &Address) -> bool {
-        self.unreachable
-            .get(at)
-            .is_some_and(|until| *until > self.now)
+    /// A dial begins of an address that others may have named; whether it may.
+    pub(super) fn may_dial(
+        &mut self,
+        at: &Address,
+        wanted: Option<NodeId>,
+        named_by: NamedBy,
+    ) -> Result<(), ConnectError> {
+        let begun = self.dials.begin(self.now, at, wanted, named_by);
+        begun.map_err(|source| {
+            self.counters.dials_held += 1;
+            let server = at.clone();
+            ConnectError::Held { server, source }
+        })
     }
 
     /// A life, or nobody, was found at an address: who was there before is gone.
@@ -367,7 +378,7 @@ impl Core {
         }
         let before = match node {
             Some(node) => {
-                self.unreachable.remove(at); // what was so may be no more
+                self.dials.found(at); // what was so may be no more
                 self.found.insert(at.clone(), node)
             }
             None => self.found.remove(at),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wallaby_proto::call::records::{Output, Sent, Ticket};
 use wallaby_proto::call::watch::Location;
-use wallaby_proto::connection::{Features, Mark, MethodDefinition, Refusal};
+use wallaby_proto::connection::{Features, Mark, MethodDefinition, NamedBy, Refusal};
 use wallaby_proto::wire::{Message, Request, Response};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId};
 
@@ -33,7 +33,7 @@ pub(super) struct Manner {
 /// The way that a message takes.
 enum Route {
     Over(PeerId),
-    Dial(Address, Option<NodeId>),
+    Dial(Address, Option<NodeId>, NamedBy),
     Nowhere(ConnectError),
 }
 
@@ -72,7 +72,7 @@ impl Core {
         let way = self.way(&parcel);
         let dialled = match way {
             Route::Over(id) => return self.enqueue(id, parcel),
-            Route::Dial(to, expected) => self.dial(&to, expected),
+            Route::Dial(to, expected, named_by) => self.dial(&to, expected, named_by),
             Route::Nowhere(error) => Err(error),
         };
         match dialled {
@@ -107,7 +107,7 @@ impl Core {
         match &parcel.towards {
             Towards::Server(to) => match self.peer_at(to) {
                 Some(id) => Route::Over(id),
-                None => Route::Dial(to.clone(), None),
+                None => Route::Dial(to.clone(), None, NamedBy::Application),
             },
             Towards::Over(id) if self.peers.contains(*id) => Route::Over(*id),
             Towards::Over(_) => Route::Nowhere(gone()),
@@ -118,7 +118,7 @@ impl Core {
                 match address.as_ref().map(reachable) {
                     Some(Ok(to)) => match self.peer_at(to) {
                         Some(id) => Route::Over(id),
-                        None => Route::Dial(to.clone(), None),
+                        None => Route::Dial(to.clone(), None, NamedBy::Peer),
                     },
                     Some(Err(error)) => Route::Nowhere(error),
                     None => Route::Nowhere(gone()),
@@ -158,22 +158,20 @@ impl Core {
                     server: address.clone(),
                 }
             }
-            Some((_, Ok(to))) if !self.is_unreachable(to) => {
-                let opening = self.opening.iter().find(|id| {
-                    let peer = self.peers.get(**id);
-                    peer.is_some_and(|peer| {
-                        peer.at.as_ref() == Some(to) && peer.dialled == Some(Some(initiator))
-                    })
+            Some((_, Ok(to))) => {
+                let opening = self.dialled_back.get(to).copied();
+                let opening = opening.filter(|id| {
+                    let dialled = self.peers.get(*id).and_then(|peer| peer.dialled);
+                    dialled == Some(Some(initiator))
                 });
-                return match opening {
-                    Some(id) => Route::Over(*id),
-                    None => Route::Dial(to.clone(), Some(initiator)),
-                };
+                if let Some(id) = opening {
+                    return Route::Over(id);
+                }
+                match self.may_dial(to, Some(initiator), NamedBy::Peer) {
+                    Ok(()) => return Route::Dial(to.clone(), Some(initiator), NamedBy::Peer),
+                    Err(held) => held,
+                }
             }
-            Some((address, Ok(_))) => ConnectError::Unreachable {
-                server: address.clone(),
-                reason: "it was not reached a moment ago".into(),
-            },
             Some((_, Err(error))) => error,
             None => gone(),
         };

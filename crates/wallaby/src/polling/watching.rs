@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wallaby_proto::call::records::{Action as RecordAction, Origin, Sent, Session};
 use wallaby_proto::call::watch::{self, Action, Location, Source, Watch, WatchSettings};
-use wallaby_proto::connection::Mark;
+use wallaby_proto::connection::{Mark, NamedBy};
 use wallaby_proto::wire::{Message, Ping, Pong, ReplyTo};
 use wallaby_proto::{Address, Code, NodeId, RequestId, Status, Token};
 
@@ -331,8 +331,16 @@ impl Core {
             return self.ping_by_relays(&ping);
         };
         // Servers say where they delegated to; the application has named the first ones itself.
-        let permitted = self.config.dial_policy.permits(address) || self.was_sent_to(sequence, at);
-        if !permitted || self.is_unreachable(at) {
+        let named_by = match self.was_sent_to(sequence, at) {
+            true => NamedBy::Application,
+            false => NamedBy::Peer,
+        };
+        let permitted =
+            named_by == NamedBy::Application || self.config.dial_policy.permits(address);
+        let (at, wanted) = (at.clone(), to.node);
+        if !permitted
+            || self.peer_at(&at).is_none() && self.may_dial(&at, wanted, named_by).is_err()
+        {
             return self.ping_by_relays(&ping);
         }
         self.post(Parcel::new(Message::Ping(ping), Towards::Asked(to)));
@@ -388,8 +396,10 @@ impl Core {
                 }
             }
             // Who takes a connection and closes it may be about to die: it is asked again with the next ping.
-            if !matches!(why, Some(ConnectError::Closed { .. })) {
-                self.note_unreachable(at);
+            match why {
+                Some(ConnectError::Closed { .. }) => self.dials.found(at),
+                None => {} // somebody is there
+                Some(_) => self.dials.failed(self.now, at, None),
             }
         }
         self.ping_by_relays(ping);

@@ -1,0 +1,250 @@
+//! Dials that others cause: which addresses that peers have named may be dialled now.
+//!
+//! A request names the address at which its initiator is reached, and a pong the servers that work was delegated to. Nothing
+//! proves that whoever is there wants to be dialled. So such an address is dialled once at a time and, if that was in vain,
+//! not again for a second, whoever names it and whomever it is to lead to; and all such dials together have a rate.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::id::NodeId;
+
+/// How long an address is left alone after it was dialled in vain.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Most addresses that are remembered.
+const REMEMBERED: usize = 16_384;
+
+/// How often addresses are dialled because others have named them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DialLimits {
+    /// Dials a second, all addresses together.
+    pub rate: u32,
+    /// So many may come at once, after a pause.
+    pub burst: u32,
+}
+
+impl Default for DialLimits {
+    /// 256 a second, 1,024 at once.
+    fn default() -> Self {
+        Self {
+            rate: 256,
+            burst: 1024,
+        }
+    }
+}
+
+/// Who wants an address to be dialled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamedBy {
+    /// The application.
+    Application,
+    /// A peer: nothing proves that whoever is there wants that.
+    Peer,
+}
+
+/// Why an address is not dialled now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Held {
+    /// It is being dialled, or was a moment ago and in vain.
+    #[error("it was dialled a moment ago")]
+    Recent,
+    /// Too many addresses were dialled because others named them.
+    #[error("too many addresses that others have named were dialled lately")]
+    TooMany,
+}
+
+/// When an address was dialled, or when that turned out to be in vain.
+#[derive(Debug)]
+struct Attempt {
+    at: Duration,
+    /// Who was there in place of the life that was wanted.
+    found: Option<NodeId>,
+}
+
+/// What is remembered of dials that others cause.
+#[derive(Debug)]
+pub struct Dials<A> {
+    interval: Option<Duration>,
+    /// How far dials may run ahead of their rate.
+    ahead: Duration,
+    /// When the bucket would be full again: later by `interval` with each dial.
+    full_at: Duration,
+    attempts: BTreeMap<A, Attempt>,
+    /// The attempts by age, with some that are no more.
+    ages: VecDeque<(Duration, A)>,
+}
+
+impl<A: Clone + Ord> Dials<A> {
+    /// Nothing was dialled yet.
+    pub fn new(limits: DialLimits) -> Self {
+        let interval = Duration::from_secs(1).checked_div(limits.rate);
+        let further = limits.burst.saturating_sub(1);
+        Self {
+            interval,
+            ahead: interval.unwrap_or_default().saturating_mul(further),
+            full_at: Duration::ZERO,
+            attempts: BTreeMap::new(),
+            ages: VecDeque::new(),
+        }
+    }
+
+    /// Whether this address may be dialled now, to reach this life or whoever is there. If so the dial has begun. What the
+    /// application has named is not limited by the rate.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn begin(
+        &mut self,
+        now: Duration,
+        to: &A,
+        wanted: Option<NodeId>,
+        named_by: NamedBy,
+    ) -> Result<(), Held> {
+        self.forget_old(now);
+        if let Some(attempt) = self.attempts.get(to) {
+            let is_there = |found| wanted.is_none_or(|wanted| found == wanted);
+            if !attempt.found.is_some_and(is_there) {
+                return Err(Held::Recent);
+            }
+        }
+        if named_by == NamedBy::Peer {
+            let interval = self.interval.ok_or(Held::TooMany)?;
+            if self.ages.len() >= REMEMBERED || self.full_at > now.saturating_add(self.ahead) {
+                return Err(Held::TooMany);
+            }
+            self.full_at = self.full_at.max(now).saturating_add(interval);
+        }
+        self.note(now, to, None);
+        Ok(())
+    }
+
+    /// A dial was in vain: nobody was there, or another life than the one that was wanted.
+    pub fn failed(&mut self, now: Duration, to: &A, found: Option<NodeId>) {
+        self.forget_old(now);
+        self.note(now, to, found);
+    }
+
+    /// Somebody was found there, by whatever dial: what was known before is no more.
+    pub fn found(&mut self, to: &A) {
+        self.attempts.remove(to);
+    }
+
+    fn note(&mut self, at: Duration, to: &A, found: Option<NodeId>) {
+        if self.ages.len() < 2 * REMEMBERED {
+            self.attempts.insert(to.clone(), Attempt { at, found });
+            self.ages.push_back((at, to.clone()));
+        }
+    }
+
+    fn forget_old(&mut self, now: Duration) {
+        while let Some((at, to)) = self.ages.front()
+            && at.saturating_add(AGAIN) <= now
+        {
+            if self.attempts.get(to).is_some_and(|known| known.at == *at) {
+                self.attempts.remove(to);
+            }
+            self.ages.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: DialLimits = DialLimits { rate: 10, burst: 4 };
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    fn node(number: u64) -> Option<NodeId> {
+        NodeId::new(number)
+    }
+
+    fn begin(dials: &mut Dials<u32>, now: f64, to: u32, wanted: Option<NodeId>) -> Option<Held> {
+        (dials.begin(seconds(now), &to, wanted, NamedBy::Peer)).err()
+    }
+
+    #[test]
+    fn an_address_is_dialled_once_a_second_whoever_is_wanted_there() {
+        let mut dials = Dials::new(DialLimits::default());
+        assert_eq!(begin(&mut dials, 1.0, 7, node(1)), None);
+        for wanted in 1..6000 {
+            let held = begin(&mut dials, 1.1, 7, node(wanted));
+            assert_eq!(held, Some(Held::Recent), "it is under way");
+        }
+        dials.failed(seconds(1.2), &7, None);
+        for wanted in 1..6000 {
+            let held = begin(&mut dials, 2.1, 7, node(wanted));
+            assert_eq!(held, Some(Held::Recent), "it was in vain");
+        }
+        assert_eq!(begin(&mut dials, 2.1, 8, node(1)), None, "another address");
+        assert_eq!(begin(&mut dials, 2.2, 7, node(2)), None, "a second later");
+    }
+
+    /// A server that is restarted and dies again within a second is found to be gone as soon as the first time.
+    #[test]
+    fn an_address_is_dialled_again_once_another_life_was_found_there() {
+        let mut dials = Dials::new(DialLimits::default());
+        assert_eq!(begin(&mut dials, 1.0, 7, node(1)), None);
+        dials.failed(seconds(1.1), &7, None);
+        assert_eq!(begin(&mut dials, 1.2, 7, node(2)), Some(Held::Recent));
+        dials.found(&7);
+        assert_eq!(begin(&mut dials, 1.3, 7, node(2)), None);
+    }
+
+    #[test]
+    fn a_dial_for_a_life_that_is_not_there_does_not_hinder_one_for_the_life_that_is() {
+        let mut dials = Dials::new(DialLimits::default());
+        assert_eq!(begin(&mut dials, 1.0, 7, node(1)), None);
+        dials.failed(seconds(1.1), &7, node(2));
+        assert_eq!(begin(&mut dials, 1.2, 7, node(3)), Some(Held::Recent));
+        assert_eq!(begin(&mut dials, 1.2, 7, node(2)), None);
+        assert_eq!(begin(&mut dials, 1.2, 7, node(2)), Some(Held::Recent));
+    }
+
+    #[test]
+    fn all_addresses_together_have_a_rate() {
+        let mut dials = Dials::new(LIMITS);
+        let dialled = |dials: &mut Dials<u32>, now: f64, from: u32| {
+            let held = (from..from + 100).map(|to| begin(dials, now, to, None));
+            held.filter(Option::is_none).count()
+        };
+        assert_eq!(dialled(&mut dials, 10.0, 0), 4);
+        assert_eq!(dialled(&mut dials, 10.05, 100), 0);
+        assert_eq!(dialled(&mut dials, 10.1, 200), 1);
+        assert_eq!(dialled(&mut dials, 10.3, 300), 2);
+        assert_eq!(dialled(&mut dials, 99.0, 400), 4);
+        let own = dials.begin(seconds(99.0), &999, None, NamedBy::Application);
+        assert_eq!(own, Ok(()), "the application has named it");
+        let none = DialLimits { rate: 0, burst: 9 };
+        assert_eq!(dialled(&mut Dials::new(none), 10.0, 0), 0);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_goes_by_age() {
+        let limits = DialLimits {
+            rate: u32::MAX,
+            burst: u32::MAX,
+        };
+        let mut dials = Dials::new(limits);
+        let count = 4 * REMEMBERED as u32;
+        let mut begun = 0;
+        for to in 0..count {
+            begun += usize::from(begin(&mut dials, 1.0, to, None).is_none());
+            dials.failed(seconds(1.0), &to, None);
+            dials.found(&to);
+            dials.failed(seconds(1.0), &to, None);
+        }
+        assert!((1..=REMEMBERED).contains(&begun), "{begun}");
+        assert!(dials.attempts.len() <= 2 * REMEMBERED);
+        assert!(dials.ages.len() <= 2 * REMEMBERED);
+        assert_eq!(begin(&mut dials, 2.0, count, None), None);
+        assert_eq!((dials.attempts.len(), dials.ages.len()), (1, 1));
+    }
+}

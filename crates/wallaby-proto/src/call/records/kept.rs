@@ -51,6 +51,8 @@ struct Entry {
     len: usize,
     /// The entry of the same request before it.
     previous: Option<Number>,
+    /// One further back: by these any is found in a few steps, however many there are.
+    jump: Option<Number>,
 }
 
 /// Where an entry's payload is.
@@ -89,6 +91,11 @@ impl Kept {
         if cost > self.budget {
             return previous;
         }
+        // Those that were forgotten behind one that is kept take room, too.
+        while self.entries.len() as u64 >= 2 * (self.budget / ENTRY) {
+            self.drop_first();
+        }
+        let jump = previous.and_then(|previous| self.jump_behind(previous));
         let (place, position) = match len > COPIED {
             true => self.share(response),
             false => (Place::Ring, self.copy(response)),
@@ -104,6 +111,7 @@ impl Kept {
             position,
             len,
             previous,
+            jump,
         });
         Some(self.number(self.entries.len() - 1))
     }
@@ -143,51 +151,78 @@ impl Kept {
         index: u32,
         response: &mut Response,
     ) -> bool {
-        let mut next = last;
-        while let Some(number) = next {
-            let Some(entry) = self.entry(number) else {
-                return false;
-            };
-            if entry.index == index {
-                response.index = entry.index;
-                response.last = entry.last;
-                response.status = entry.status;
-                response.compressed = entry.compressed;
-                response.manifest = entry.manifest;
-                response.payload = match self.large.get(&number) {
-                    Some(payload) => payload.clone(),
-                    None => self.ring.copy(entry.position, entry.len),
-                };
-                return true;
+        let Some((number, entry)) = self.find(last, index) else {
+            return false;
+        };
+        response.index = entry.index;
+        response.last = entry.last;
+        response.status = entry.status;
+        response.compressed = entry.compressed;
+        response.manifest = entry.manifest;
+        response.payload = match self.large.get(&number) {
+            Some(payload) => payload.clone(),
+            None => self.ring.copy(entry.position, entry.len),
+        };
+        true
+    }
+
+    /// The response with this number, of the request whose last entry is given.
+    fn find(&self, last: Option<Number>, index: u32) -> Option<(Number, &Entry)> {
+        let mut number = last?;
+        loop {
+            let entry = self.entry(number)?;
+            if entry.index <= index {
+                return (entry.index == index).then_some((number, entry));
             }
-            next = entry.previous;
+            number = self.closer(entry, index)?;
         }
-        false
+    }
+
+    /// The next entry on the way from this one to the response with this number, which is an earlier one.
+    fn closer(&self, from: &Entry, index: u32) -> Option<Number> {
+        let far = from.jump.filter(|jump| {
+            let there = self.entry(*jump);
+            there.is_some_and(|there| there.index >= index)
+        });
+        far.or(from.previous)
+    }
+
+    /// Where the entry behind this one jumps to: as far as the two jumps from here together if these are of one length, which
+    /// makes a way of logarithmic length (Myers 1983, "An applicative random-access stack"), else here.
+    #[inline(never)]
+    fn jump_behind(&self, previous: Number) -> Option<Number> {
+        let here = self.entry(previous)?;
+        let jump = |from: &Entry| {
+            let to = from.jump?;
+            Some((to, self.entry(to)?))
+        };
+        let Some((near, first)) = jump(here) else {
+            return Some(previous);
+        };
+        let (far, second) = jump(first).unwrap_or((near, first));
+        let even = here.index.abs_diff(first.index) == first.index.abs_diff(second.index);
+        Some(if even { far } else { previous })
     }
 
     /// Puts a status in place of a response of the request whose last entry is given, if that is kept.
     pub(super) fn replace(&mut self, last: Option<Number>, status: &Response) {
-        let mut next = last;
-        while let Some(number) = next {
-            let Some(entry) = self.entry_mut(number) else {
-                return;
-            };
-            if entry.index != status.index {
-                next = entry.previous;
-                continue;
-            }
-            let before = entry.cost();
-            let was_large = entry.place == Place::Large;
-            (entry.status, entry.compressed) = (status.status, status.compressed);
-            (entry.place, entry.len) = (Place::Large, status.payload.len());
-            let cost = entry.cost();
-            self.large.insert(number, status.payload.clone());
-            self.bytes = self.bytes - before + cost;
-            self.shared = self.shared - before * u64::from(was_large) + cost;
-            while self.shared > self.budget {
-                self.drop_first();
-            }
+        let found = self.find(last, status.index);
+        let Some((number, _)) = found else {
             return;
+        };
+        let Some(entry) = self.entry_mut(number) else {
+            return;
+        };
+        let before = entry.cost();
+        let was_large = entry.place == Place::Large;
+        (entry.status, entry.compressed) = (status.status, status.compressed);
+        (entry.place, entry.len) = (Place::Large, status.payload.len());
+        let cost = entry.cost();
+        self.large.insert(number, status.payload.clone());
+        self.bytes = self.bytes - before + cost;
+        self.shared = self.shared - before * u64::from(was_large) + cost;
+        while self.shared > self.budget {
+            self.drop_first();
         }
     }
 
@@ -510,6 +545,52 @@ mod tests {
                     _ => shelf.keep(request, payload),
                 }
             }
+        }
+    }
+
+    /// A response that is kept for long, and then ever more that are forgotten at once: a call that lasts, beside many that do
+    /// not.
+    #[test]
+    fn what_was_forgotten_takes_room_until_those_before_it_are() {
+        let mut kept = Kept::new(2 * HALF);
+        let lasts = kept.keep(&response(0, Vec::new()), None);
+        let most = (2 * HALF / ENTRY) as usize;
+        for number in 1..3 * most {
+            let last = kept.keep(&response(0, Vec::new()), None);
+            kept.forget(last.expect("it fits"));
+            assert!(kept.entries.len() <= most, "{number}");
+            let is_kept = kept.restore(lasts, 0, &mut response(9, Vec::new()));
+            assert_eq!(is_kept, number < most, "{number}");
+        }
+        assert_eq!(kept.bytes(), 0);
+    }
+
+    /// Who asks for responses of a request that has sent many makes nobody look at all of them for each.
+    #[test]
+    fn a_response_is_found_in_few_steps_however_many_there_are() {
+        let mut kept = Kept::new(1 << 22);
+        let (first, count) = (5, 10_000);
+        let mut last = None;
+        for index in first..first + count {
+            last = kept.keep(&response(index, index.to_le_bytes().into()), last);
+        }
+        let steps = |index: u32| {
+            let mut number = last.expect("some are kept");
+            let mut steps = 0;
+            while let Some(entry) = kept.entry(number).filter(|entry| entry.index > index) {
+                number = kept.closer(entry, index).expect("it is there");
+                steps += 1;
+            }
+            steps
+        };
+        for index in (first..first + count).step_by(7) {
+            let mut restored = response(u32::MAX, Vec::new());
+            assert!(kept.restore(last, index, &mut restored));
+            assert_eq!(restored.payload[..], index.to_le_bytes());
+            assert!(steps(index) <= 3 * 14, "{index}: {}", steps(index));
+        }
+        for index in [0, first - 1, first + count, u32::MAX] {
+            assert!(!kept.restore(last, index, &mut response(9, Vec::new())));
         }
     }
 

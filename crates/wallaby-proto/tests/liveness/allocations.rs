@@ -1,31 +1,34 @@
-//! Remembering a request of one hop allocates nothing, once the tables have grown.
+//! Remembering a request of one hop allocates nothing, once the tables have grown; what a large one took is given back.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Admission, Output, RecordLimits, Records};
+use wallaby_proto::call::records::{Admission, Output, RecordLimits, Records, Remembered};
 use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::wire::Request;
 
-use crate::shelf::{HOME, home, request};
+use crate::shelf::{HOME, Handled, Shelf, home, ping, request};
 
 /// The system's allocator, counting what this thread asks of it.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
 // SAFETY: every call goes to the system's allocator as it came; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        BYTES.set(BYTES.get().wrapping_add(layout.size()));
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        BYTES.set(BYTES.get().wrapping_sub(layout.size()));
         // SAFETY: the caller's promises are passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -65,4 +68,41 @@ fn remembering_a_request_of_one_hop_allocates_nothing() {
     }
     assert_eq!(ALLOCATIONS.get() - before, 0);
     assert_eq!(records.remembered().calls, 1001);
+}
+
+/// Each slot of the table in turn is that of a request which delegates often, and of which many others are asked about.
+#[test]
+fn what_requests_took_is_given_back_when_they_are_forgotten() {
+    let mut shelf = Shelf::new();
+    let slots = 50;
+    let mut before = 0;
+    for round in 0..=slots {
+        let first = 1_000 * (round + 1);
+        // Those that run take the slots before.
+        let running: Vec<Handled> = (1..=round)
+            .map(|number| shelf.accept(request(first + number, "0")))
+            .collect();
+        let mut large = shelf.accept(request(first, "0"));
+        let sent: Vec<Outbound<u64>> = (0..1_000)
+            .filter_map(|_| large.server.delegate(7, "work".into()))
+            .collect();
+        shelf.release(large.ticket, sent, 0);
+        for child in 0..200 {
+            let now = shelf.time();
+            let asked = ping(first, &format!("0.{child}"));
+            assert!(shelf.records.onward(&asked, now).is_some());
+        }
+        for mut handled in running.into_iter().chain([large]) {
+            let sent = handled.server.finish(None);
+            shelf.release(handled.ticket, [sent], 0);
+        }
+        shelf.actions();
+        shelf.until(shelf.now + 10_000);
+        assert_eq!(shelf.records.remembered(), Remembered::default());
+        if round == 0 {
+            before = BYTES.get();
+        }
+    }
+    let more = BYTES.get() - before;
+    assert!(more < slots as usize * 4_096, "{more} bytes");
 }

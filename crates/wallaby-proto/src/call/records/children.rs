@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::call::records::table::empty;
 use crate::id::Path;
 use crate::wire::Child;
 
@@ -39,7 +40,7 @@ impl Children {
     }
 
     pub(super) fn clear(&mut self) {
-        self.all.clear();
+        empty(&mut self.all);
         self.folded.clear();
     }
 

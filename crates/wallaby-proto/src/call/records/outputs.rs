@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::call::records::table::empty;
 use crate::id::NodeId;
 
 /// One connection of this life to another, by a number that the driver never uses again.
@@ -94,9 +95,9 @@ impl Outputs {
         self.first = None;
         self.waiting = 0;
         if let Some(rare) = &mut self.rare {
-            rare.more.clear();
-            rare.apart.clear();
-            rare.onward.clear();
+            empty(&mut rare.more);
+            empty(&mut rare.apart);
+            empty(&mut rare.onward);
         }
     }
 

@@ -125,7 +125,7 @@ pub(super) struct Record {
     pub(super) due: Option<Nanoseconds>,
 }
 
-/// What a request of one hop does not have. A slot that had it once keeps its memory.
+/// What a request of one hop does not have. A slot that had it once keeps its memory, as far as most requests need it.
 #[derive(Debug, Default)]
 pub(super) struct Rare {
     pub(super) children: Children,
@@ -526,6 +526,16 @@ impl Table {
     }
 }
 
+/// Room that a slot keeps for its next request. One that had much more gives it back: else a peer that fills slot after slot,
+/// one at a time, would have them all keep as much.
+const KEPT_ROOM: usize = 16;
+
+/// Empties what a slot holds of its request.
+pub(super) fn empty<T>(all: &mut Vec<T>) {
+    all.clear();
+    all.shrink_to(KEPT_ROOM);
+}
+
 impl Record {
     #[cold]
     #[inline(never)]
@@ -566,7 +576,7 @@ impl Record {
             rare.continuation = None;
             rare.manifest = None;
             rare.reply_to = None;
-            rare.passed.clear();
+            empty(&mut rare.passed);
         }
     }
 

@@ -81,11 +81,11 @@ impl Branch {
         self.received.has(index) && !self.has_status(index)
     }
 
-    /// How many responses are waited for, as far as the facts tell.
+    /// How many responses are not here, as far as the facts tell. Those of a lost branch are not waited for.
     pub(super) fn missing(&self) -> u64 {
         match self.facts {
-            Some(facts) if !self.lost => u64::from(facts.responses - self.received.count),
-            _ => 0,
+            Some(facts) => u64::from(facts.responses - self.received.count),
+            None => 0,
         }
     }
 }

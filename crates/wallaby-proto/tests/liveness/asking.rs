@@ -446,3 +446,18 @@ fn a_hint_is_believed_once_a_period() {
     assert_eq!([111, 209].map(&mut hint), [0, 0]);
     assert_eq!(hint(110 + PERIOD), 1);
 }
+
+/// A pong names the parent of a branch before its manifest does.
+#[test]
+fn a_parent_that_is_known_does_not_become_known_again() {
+    let mut desk = Desk::new();
+    desk.initiator.note_adopted(true);
+    let listed = Progress {
+        children: vec![child(2)],
+        ..running()
+    };
+    desk.pong(1, "0", listed);
+    assert_eq!(desk.initiator.take_adopted(), [at("0.0").path]);
+    desk.end(1, "0", facts(2, 0));
+    assert_eq!(desk.initiator.take_adopted(), [at("0.1").path]);
+}

@@ -91,6 +91,17 @@ fn facts_are_written_once() {
     assert_eq!(initiator.handle_response(&from_child), Err(conflict));
 }
 
+/// COMPLETE is a walk from the root: what nobody on the way there has named is not waited for (PROTOCOL-NOTES 8).
+#[test]
+fn facts_of_a_branch_that_nobody_expects_name_nothing_that_is_missing() {
+    let mut initiator = initiator(Budgets::default());
+    initiator.handle_end(&end(&[0, 7], 3, 2)).expect("facts");
+    assert!(!initiator.is_complete());
+    initiator.handle_response(&last(&[0], 0)).expect("the last");
+    assert!(initiator.is_complete());
+    assert_eq!(initiator.missing().count(), 0);
+}
+
 #[test]
 fn a_response_beyond_the_facts_is_refused_whichever_comes_first() {
     let unexpected = |index| Violation::UnexpectedResponse {
@@ -197,6 +208,9 @@ fn requests_are_within_the_budget() {
     let mut wide = initiator(budgets);
     assert_eq!(wide.handle_end(&end(&[0], 2, 0)), Ok(()));
     assert_eq!(wide.handle_end(&end(&[0, 0], 1, 0)), Err(limit));
+    // One that no facts name yet, with as many below it as there may be requests in all.
+    let mut below = initiator(budgets);
+    assert_eq!(below.handle_end(&end(&[0, 0], 3, 0)), Err(limit));
     let mut early = initiator(budgets);
     assert_eq!(
         early.handle_response(&response(&[0, 5], 0)),
@@ -436,7 +450,9 @@ fn branches_whose_parents_become_known_are_told_once_if_that_is_wanted() {
     let mut initiator = Initiator::new(call(), token(), Budgets::default());
     initiator.note_adopted(true);
     initiator.send().expect("within the budget");
+    initiator.send().expect("within the budget");
     initiator.close();
+    assert!(!initiator.has_adopted(), "initial requests have no parent");
     initiator
         .handle_response(&response(&[0, 1], 0))
         .expect("it overtook its parent");

@@ -50,6 +50,8 @@ pub enum Broken {
     /// What has left by a session counts as being written until its peer has acknowledged it, so that a server which died before
     /// that is excused.
     UnacknowledgedExcuses,
+    /// What a server tells of a request that has ended leaves out the manifest that it was given.
+    ManifestForgotten,
     /// An initiator that finds a server gone does not tell its calls.
     NeverGone,
 }

@@ -113,6 +113,7 @@ points! {
     PongContinued: "records: continued",
     PongFacts: "records: facts told",
     PongWriting: "records: still writing",
+    PongManifest: "records: a manifest told that was passed on before",
     PongLost: "records: a response given up",
     Announced: "records: announced",
     ResponseResent: "records: a response sent again",

@@ -471,6 +471,7 @@ impl Oracle {
         record.detection.ponged(pong, now);
         if pong.progress.is_some() {
             record.trail.told(now);
+            record.trail.told_of(pong.request);
         }
         let place = Place::End(pong.request.path);
         let told = pong
@@ -490,6 +491,13 @@ impl Oracle {
         }
     }
 
+    /// A request was given the manifest of this branch.
+    pub(crate) fn given(&mut self, call: CallId, request: RequestId, owner: Path) {
+        if let Some(record) = self.calls.get_mut(&call) {
+            record.trail.given(request, owner);
+        }
+    }
+
     /// The protocol gives a call up, and says why.
     /// `hanging` are dials of the initiator that were cut off without being told, by their servers, and when.
     pub(crate) fn failed(
@@ -504,10 +512,18 @@ impl Oracle {
         };
         let planned = &plan.calls[record.index];
         let lives = &self.lives;
+        let is_known = record.trail.is_known_to_have_ended(failure);
         let wrong = record.trail.failed(now, failure, hanging, planned, lives);
         if let Some(words) = wrong {
             let what = format!("{}: {failure}: {words}", failure.call);
             self.violate(now, Rule::WrongFailure, what);
+        }
+        if is_known {
+            let what = format!(
+                "{}: {failure}: who holds its manifest has told",
+                failure.call
+            );
+            self.violate(now, Rule::FalseFailure, what);
         }
     }
 

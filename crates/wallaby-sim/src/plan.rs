@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::random::Random;
-use crate::workload::{Hop, Shape};
+use crate::workload::{Finale, Hop, Shape};
 
 /// One world, fully described.
 #[derive(Debug, Clone, PartialEq)]
@@ -186,6 +186,10 @@ impl Plan {
         if random.one_in(16) {
             plan.add_crash(&mut random);
         }
+        let mut random = next(8);
+        if random.one_in(16) {
+            plan.add_lost_end(&mut random);
+        }
         plan
     }
 
@@ -251,6 +255,60 @@ impl Plan {
             restart: random.one_in(2).then(|| random.millis(0, 1000)),
             machine: random.one_in(2),
         }];
+    }
+
+    /// A server delegates twice and is gone before anybody asks it. The end of its second child takes its manifest along, and is
+    /// lost with its connection: only who sent that can still tell how the branch above ended.
+    fn add_lost_end(&mut self, random: &mut Random) {
+        let Some([home, near, far]) = self.three(random) else {
+            return;
+        };
+        self.links = self.links.quick();
+        for node in &mut self.nodes {
+            (node.requests, node.udp) = (ROOMY, false);
+        }
+        let begin = self.end() + 500 * MS;
+        let call = |at, root| CallPlan {
+            initiator: home,
+            at,
+            roots: vec![root],
+            deadline: Duration::from_secs(30),
+            ping_period: 250 * MS,
+            timeout: 1250 * MS,
+            stall: None,
+            retries: 0,
+            appetite: Duration::ZERO,
+            abort: None,
+        };
+        let mut last = Hop::waiting(far, MS);
+        last.task.number = 2;
+        let mut root = Hop::sending_on(near, Hop::waiting(far, MS));
+        root.task.finale = Finale::Forward(last);
+        // The first call sees to it that the connections are there.
+        let first = Hop::sending_on(near, Hop::waiting(far, MS));
+        let second = begin + 500 * MS;
+        self.calls.extend([call(begin, first), call(second, root)]);
+        let cut = second + random.millis(120, 200);
+        self.faults = vec![
+            Fault::Partition {
+                from: 1 << far,
+                to: 1 << home,
+                both: false,
+                at: second,
+                lasts: cut + MS - second,
+            },
+            Fault::Crash {
+                node: near,
+                at: second + random.millis(60, 110),
+                restart: None,
+                machine: false,
+            },
+            Fault::Cut {
+                a: far,
+                b: home,
+                at: cut,
+            },
+        ];
     }
 
     /// Calls and faults that meet in a way that chance alone rarely brings about.

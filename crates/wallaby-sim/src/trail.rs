@@ -90,6 +90,10 @@ pub(crate) struct Trail {
     relays: BTreeSet<NodeId>,
     /// Something has told the initiator that a server took a request.
     told: Option<Duration>,
+    /// Whose manifest each request was given.
+    given: BTreeMap<RequestId, Path>,
+    /// Branches whose manifests were given to requests that have told of themselves.
+    told_of: BTreeSet<Path>,
     failed: Option<Failed>,
 }
 
@@ -225,6 +229,22 @@ impl Trail {
     /// The initiator is told that a server took a request.
     pub(crate) fn told(&mut self, now: Duration) {
         self.told.get_or_insert(now);
+    }
+
+    /// A request was given the manifest of this branch.
+    pub(crate) fn given(&mut self, request: RequestId, owner: Path) {
+        self.given.insert(request, owner);
+    }
+
+    /// The initiator is told of this request: of the manifest that it was given, too (PROTOCOL-NOTES 12).
+    pub(crate) fn told_of(&mut self, request: RequestId) {
+        self.told_of.extend(self.given.get(&request));
+    }
+
+    /// Whether a branch is said to be silent although somebody has told how it ended.
+    pub(crate) fn is_known_to_have_ended(&self, failure: &Failure) -> bool {
+        let is_silent = matches!(failure.kind, FailureKind::Silent { .. });
+        is_silent && self.told_of.contains(&failure.request.path)
     }
 
     pub(crate) fn control_sent(&mut self, flight: Flight, now: Duration) {

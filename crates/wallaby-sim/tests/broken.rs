@@ -8,6 +8,7 @@
 //! | a call that neither completes nor fails | `NoWatch` |
 //! | a terminal status that changes | `OutcomeChanges` |
 //! | a failure without a cause, or one that says what is not true | `UnknownFails`, `TimersFirst`, `PongListsHeld`, `GcFromArrival`, `Watermark`, `NoQuestion`; `NothingSent` |
+//! | a failure of what somebody has told the end of | `ManifestForgotten` |
 //! | a failure that is told too late | `UnacknowledgedExcuses`, `NeverGone` |
 //! | a status lost | `LostStatus` |
 //! | memory that grows | `NeverForgets`, `NoKeepAlive` |
@@ -145,6 +146,11 @@ fn requests_into_a_session_that_its_peer_has_given_up() {
 #[test]
 fn silence_that_is_excused_until_an_acknowledgement_comes() {
     check(Broken::UnacknowledgedExcuses, &[Rule::LateFailure]);
+}
+
+#[test]
+fn a_manifest_that_is_lost_with_the_message_that_took_it_along() {
+    check(Broken::ManifestForgotten, &[Rule::FalseFailure]);
 }
 
 #[test]

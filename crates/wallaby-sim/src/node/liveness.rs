@@ -286,10 +286,11 @@ impl Node {
                 );
             }
             RecordAction::Announce {
-                pong,
+                mut pong,
                 reply_to,
                 session,
             } => {
+                self.spoil(&mut pong, context);
                 context.hit(Point::Announced);
                 context.oracle.pongs(context.queue.now(), &pong);
                 let came = socket(session);

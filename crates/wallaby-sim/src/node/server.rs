@@ -263,8 +263,11 @@ impl Node {
         if request.id.path.is_folded() {
             context.hit(Point::RequestFolded);
         }
-        if request.manifest.is_some() {
+        if let Some(manifest) = request.manifest {
             context.hit(Point::RequestCarriesManifest);
+            context
+                .oracle
+                .given(request.call, request.id, manifest.owner);
         }
         if request.payload.len() > wallaby_proto::wire::MAX_FRAME {
             context.hit(Point::ConnectionParts);
@@ -518,7 +521,14 @@ impl Job {
 
 impl Node {
     /// What a node that is broken so makes of a pong.
-    pub(super) fn spoil(&self, pong: &mut Pong, context: &Context<'_>) {
+    pub(super) fn spoil(&self, pong: &mut Pong, context: &mut Context<'_>) {
+        let ended = pong.progress.as_mut().filter(|progress| progress.finished);
+        if let Some(progress) = ended.filter(|ended| ended.manifest.is_some()) {
+            context.hit(Point::PongManifest);
+            if context.is(Broken::ManifestForgotten) {
+                progress.manifest = None;
+            }
+        }
         let of = |job: &&Job| (job.server.call(), job.server.id()) == (pong.call, pong.request);
         let Some(job) = self.jobs.values().find(of) else {
             return;

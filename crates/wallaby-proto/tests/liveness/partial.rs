@@ -240,3 +240,31 @@ fn of_a_long_way_a_loss_names_the_end() {
     assert_eq!(longest, 64);
     assert!(desk.initiator.is_complete());
 }
+
+/// Of many losses at the end of a long way each names the request that it came of; the whole way only as long as they are few.
+#[test]
+fn losses_take_limited_room_however_many_there_are() {
+    let mut desk = desk();
+    let mut place = "0".to_owned();
+    for _ in 0..12 {
+        desk.response(1, &place, 0, false, Some((&place, facts(1, 1))));
+        place += ".0";
+    }
+    desk.response(1, &place, 0, false, Some((&place, facts(5_000, 1))));
+    let (mut losses, mut steps) = (0, 0);
+    while let Some(due) = desk.watch.next_timeout() {
+        desk.watch.handle_timeout(&mut desk.initiator, due);
+        while let Some(action) = desk.watch.poll() {
+            let Action::Lost(failure) = action else {
+                continue;
+            };
+            let last = failure.path.last().expect("what it came of");
+            assert_eq!(last.request, at(&place));
+            assert!(losses >= 1_000 || failure.path.len() == 13, "{failure}");
+            steps += failure.path.len();
+            losses += 1;
+        }
+    }
+    assert_eq!(losses, 5_000);
+    assert!(steps <= 16_384 + 5_000, "{steps}");
+}

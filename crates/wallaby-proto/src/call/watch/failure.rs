@@ -21,7 +21,8 @@ pub struct Failure {
     pub request: RequestId,
     /// Where that request was last known to be.
     pub server: Location,
-    /// The requests that led to it, from the initiator on, as far as known; of more than 64 the last ones.
+    /// The requests that led to it, from the initiator on, as far as known; of more than 64 the last ones, and of a call that
+    /// goes on without what is lost only the last one once its losses name very many.
     pub path: Vec<Step>,
     /// Branches of the call that are known.
     pub known: u64,

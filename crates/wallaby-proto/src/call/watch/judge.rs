@@ -16,6 +16,9 @@ const GONE: u32 = 3;
 /// Most requests that a failure names of those that led to the one that failed.
 pub(super) const MOST_STEPS: usize = 64;
 
+/// Most that all losses of one call name together, but for the last one of each.
+const MOST_STEPS_OF_LOSSES: usize = 16_384;
+
 impl Watch {
     /// When a branch will have been silent for too long, if nothing happens until then.
     pub(super) fn silent_at(&self, initiator: &Initiator, position: u32) -> Duration {
@@ -251,7 +254,7 @@ impl Watch {
         &mut self,
         initiator: &mut Initiator,
         position: u32,
-        failure: Box<Failure>,
+        mut failure: Box<Failure>,
         now: Duration,
     ) {
         let request = failure.request;
@@ -259,6 +262,12 @@ impl Watch {
         if initiator.is_complete() || initiator.branch_at(position).is_some_and(|at| at.lost) {
             return;
         }
+        // The application keeps them all: a server that names ever more requests must not make each of them a long story.
+        let room = MOST_STEPS_OF_LOSSES.saturating_sub(self.told_steps).max(1);
+        let excess = failure.path.len().saturating_sub(room);
+        failure.path.drain(..excess);
+        failure.path.shrink_to_fit();
+        self.told_steps += failure.path.len();
         self.actions.push_back(Action::Lost(failure));
         match initiator.give_up(position) {
             Ok(()) => self.look_at_changes(initiator, now),

@@ -133,6 +133,8 @@ pub struct Watch {
     retries: u32,
     /// Pings that went to requests which the call has no room for.
     strays: u32,
+    /// Steps that led to what was lost, of all losses together.
+    told_steps: usize,
     /// The highest attempt of any initial request.
     latest_attempt: u32,
     /// The initial requests above branches, once one of them was sent again.
@@ -210,6 +212,7 @@ impl Watch {
             taken: false,
             retries: 0,
             strays: 0,
+            told_steps: 0,
             latest_attempt: 0,
             roots: Roots::default(),
             excused: BTreeMap::new(),

@@ -95,6 +95,7 @@ pub(crate) async fn run(options: Options, mut tell: impl FnMut(&str)) -> Result<
         seed: options.seed,
         lane: 0,
         hostile: false,
+        budgets: false,
     };
     let start = moment::now();
     let cluster = Cluster::start(settings).await?;

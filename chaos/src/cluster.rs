@@ -30,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) lane: usize,
     /// Among processes that lie.
     pub(crate) hostile: bool,
+    /// Servers limit what comes of a request.
+    pub(crate) budgets: bool,
 }
 
 /// A place for a process. Servers come first, then clients.
@@ -111,6 +113,7 @@ impl Cluster {
             name: format!("proxy {host}"),
             servers,
             hostile: settings.hostile.then(|| self.liar(settings)),
+            budgets: settings.budgets,
             watch: settings.watch,
             role: self.role(host, number, listens.then_some(entrance))?,
         };

@@ -90,6 +90,9 @@ pub struct Hostile {
     /// Only this attack; may be said several times
     #[arg(long = "attack", value_name = "NAME")]
     attacks: Vec<String>,
+    /// Servers with nothing but defaults: what comes of a request is not limited by `max_budgets`
+    #[arg(long)]
+    no_budgets: bool,
     /// One attack after the other, each for as long as all would take
     #[arg(long)]
     each: bool,
@@ -248,6 +251,7 @@ impl Hostile {
             rate: self.rate,
             attacks: self.attacks,
             each: self.each,
+            budgets: !self.no_budgets,
         };
         let report = hostile::run(options, teller()).await?;
         let mut text = report::hostile(&report);

@@ -20,6 +20,8 @@ pub(crate) struct Config {
     pub(crate) servers: Vec<String>,
     /// Where a server is reached that lies.
     pub(crate) hostile: Option<String>,
+    /// Whether servers limit what comes of a request.
+    pub(crate) budgets: bool,
     /// How calls are watched over.
     pub(crate) watch: Watch,
     pub(crate) role: Role,

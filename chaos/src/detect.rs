@@ -166,6 +166,7 @@ pub(crate) async fn run(options: Options) -> Result<Report> {
             seed: options.seed,
             lane,
             hostile: false,
+            budgets: false,
         };
         lanes.push(Lane {
             cluster: Cluster::start(settings).await?,

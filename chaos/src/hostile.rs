@@ -30,7 +30,7 @@ use wallaby_bench::Transport;
 
 pub(crate) use self::attackers::{ATTACKS, attend, names};
 pub(crate) use self::host::manners as server_attacks;
-use crate::audit::{Books, Closed, Findings, audit};
+use crate::audit::{Books, Closed, Findings, MARGIN, audit};
 use crate::child::{Child, PATIENCE};
 use crate::cluster::{Cluster, Settings};
 use crate::control::{Announcement, Config, Hostility, Instruction, Load, Role, Watch};
@@ -48,6 +48,8 @@ pub(crate) const MOST: Budgets = Budgets {
 
 /// Calls to the hostile server that ended later than their deadline, and a margin.
 pub(crate) const LATE: &str = "calls to the hostile server: too late";
+/// Requests of hostile trees that servers began long after their deadline.
+pub(crate) const OVERDUE: &str = "runs after their deadline";
 /// Messages about calls of others, which nobody should have got.
 const STOLEN: &str = "told of others";
 /// What came where nobody had asked for anything.
@@ -55,8 +57,6 @@ const VICTIM_BYTES: &str = "bytes at the victim";
 const VICTIM_DIALS: &str = "dials at the victim";
 /// Attacks that should have been ended, and were not.
 const UNSTOPPED: &str = "peers that nobody stopped";
-/// Bytes of what named it.
-const NAMING: &str = "bytes that name the victim";
 
 /// The defaults.
 const WATCH: Watch = Watch {
@@ -78,10 +78,11 @@ const ENOUGH: usize = 300;
 const QUICK_MS: f64 = 20.0;
 /// What a process may hold besides what it holds without hostile peers.
 const MEMORY_KIB: u64 = 512 << 10;
-/// An endpoint dials an address once a second, and there are two of the victim's.
-const DIALS_A_SECOND: f64 = 2.0;
-/// Nobody is sent more than so many times what was sent to name him.
-const AMPLIFIED: u64 = 3;
+/// Hostile processes, each with a victim's addresses.
+const VICTIMS: f64 = 2.0;
+/// How often an endpoint dials an address that peers have named, and how many bytes it sends there over UDP, in a second.
+const DIALS_A_SECOND: f64 = 1.0;
+const BYTES_A_SECOND: f64 = 240.0;
 
 /// What a run is asked for.
 #[derive(Debug, Clone)]
@@ -97,6 +98,8 @@ pub(crate) struct Options {
     pub(crate) attacks: Vec<String>,
     /// One after the other.
     pub(crate) each: bool,
+    /// Whether servers set [`MOST`].
+    pub(crate) budgets: bool,
 }
 
 /// What came of it.
@@ -194,6 +197,7 @@ pub(crate) async fn run(options: Options, mut tell: impl FnMut(&str)) -> Result<
         seed: options.seed,
         lane: 0,
         hostile: true,
+        budgets: options.budgets,
     };
     let chosen = match &options.attacks[..] {
         [] => all.into_iter().map(str::to_owned).collect(),
@@ -255,6 +259,7 @@ impl Run {
         for seat in &self.cluster.seats {
             seat.child.as_ref().context("all run")?.forget_peak()?;
         }
+        let mut overdue = self.counted(OVERDUE).await?;
         let before = Before {
             at: moment::now(),
             worked: self.worked()?,
@@ -302,6 +307,8 @@ impl Run {
             (moment::now() - before.at) as f64 / 1e9,
             self.worked()? - before.worked,
         );
+        overdue = self.counted(OVERDUE).await? - overdue;
+        done.insert(OVERDUE.to_owned(), overdue);
         let mut baits = self.baits().await?;
         for (outcome, count) in before.baits {
             baits.entry(outcome).and_modify(|now| *now -= count);
@@ -395,6 +402,7 @@ impl Run {
                 name: name.to_owned(),
                 servers: Vec::new(),
                 hostile: None,
+                budgets: false,
                 watch: WATCH,
                 role: Role::Hostile(hostility),
             };
@@ -463,6 +471,16 @@ impl Run {
         children.map(Child::worked).sum()
     }
 
+    /// What all honest servers have counted of this, together.
+    async fn counted(&mut self, what: &str) -> Result<u64> {
+        let mut sum = 0;
+        for seat in 0..self.cluster.servers {
+            let counted = self.cluster.child(seat)?.health().await?.counted;
+            sum += counted.get(what).copied().unwrap_or_default();
+        }
+        Ok(sum)
+    }
+
     /// How calls to the hostile server ended so far.
     async fn baits(&mut self) -> Result<BTreeMap<String, u64>> {
         let mut all = BTreeMap::new();
@@ -513,16 +531,18 @@ impl Run {
         let counted = |what: &str| phase.done.get(what).copied().unwrap_or_default();
         let endpoints = self.cluster.seats.len() as f64;
         let dials = counted(VICTIM_DIALS);
-        let may = (endpoints * (phase.seconds + 1.0) * DIALS_A_SECOND) as u64;
+        let most = VICTIMS * endpoints * (phase.seconds + 1.0);
+        let may = (most * DIALS_A_SECOND) as u64;
         if dials > may {
             wrong.push(format!(
                 "{dials} dials at a port where nobody had asked for anything, {may} at most were expected"
             ));
         }
-        let (bytes, naming) = (counted(VICTIM_BYTES), counted(NAMING));
-        if bytes > AMPLIFIED * naming {
+        let bytes = counted(VICTIM_BYTES);
+        let may = (most * BYTES_A_SECOND) as u64;
+        if bytes > may {
             wrong.push(format!(
-                "{bytes} bytes at a port where nobody had asked for anything, named by {naming}"
+                "{bytes} bytes at a port where nobody had asked for anything, {may} at most were expected"
             ));
         }
         let stolen = counted(STOLEN);
@@ -535,6 +555,12 @@ impl Run {
         if unstopped > 0 {
             wrong.push(format!(
                 "{unstopped} connections of who never reads, or never finishes a message, were not ended"
+            ));
+        }
+        let overdue = counted(OVERDUE);
+        if overdue > 0 {
+            wrong.push(format!(
+                "{overdue} requests of trees began more than {MARGIN:?} after their deadline"
             ));
         }
         let late = phase.baits.get(LATE).copied().unwrap_or_default();
@@ -550,4 +576,4 @@ impl Run {
 /// Longest work of an honest handler: it is the protocol that is measured.
 const WORK_US: u32 = 1_000;
 /// Calls to the hostile server that each honest client has outstanding.
-const BAITS: u16 = 2;
+const BAITS: u16 = 4;

@@ -51,7 +51,7 @@ pub(crate) fn builder(config: &Config, entrance: Option<&Entrance>) -> Result<Bu
         .ping(watch.period, watch.timeout)
         .default_deadline(watch.deadline)
         .dial_timeout(watch.timeout);
-    if config.hostile.is_some() {
+    if config.budgets {
         builder = builder.max_budgets(hostile::MOST);
     }
     if let Some(entrance) = entrance {
@@ -86,13 +86,20 @@ impl Instructions {
     }
 }
 
-/// Tells how this endpoint is whenever asked.
-pub(crate) async fn attend_reports(endpoint: &Endpoint) -> Result<()> {
+/// Tells how this endpoint is whenever asked, and what was counted besides.
+pub(crate) async fn attend_reports(
+    endpoint: &Endpoint,
+    counted: impl Fn() -> (String, u64),
+) -> Result<()> {
     let mut instructions = Instructions::new();
     announce(&Announcement::Ready)?;
     while let Some(instruction) = instructions.next().await? {
         match instruction {
-            Instruction::Report => announce(&Announcement::Health(health(endpoint)))?,
+            Instruction::Report => {
+                let mut health = health(endpoint);
+                health.counted.extend([counted()]);
+                announce(&Announcement::Health(health))?;
+            }
             other => bail!("a server can't {other:?}"),
         }
     }

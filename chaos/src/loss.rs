@@ -62,6 +62,7 @@ pub(crate) async fn run(options: Options) -> Result<Report> {
         seed: options.seed,
         lane: 0,
         hostile: false,
+        budgets: false,
     };
     let mut cluster = Cluster::start(settings).await?;
     let (mut rows, mut violations) = (Vec::new(), Vec::new());

@@ -32,6 +32,8 @@ pub(crate) struct Spread {
     pub(crate) deep: u16,
     /// How long the handler of its first request goes on.
     pub(crate) hold_ms: u32,
+    /// When nothing of it should run any more ([`crate::moment::now`]); 0: whenever.
+    pub(crate) until: u64,
 }
 
 impl Spread {
@@ -40,6 +42,7 @@ impl Spread {
             wide,
             deep,
             hold_ms: 0,
+            until: 0,
         }
     }
 }

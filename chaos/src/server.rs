@@ -3,7 +3,7 @@
 use anyhow::Result;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use wallaby::{Address, Code, Endpoint, Many, One, Request, Status};
 
@@ -11,6 +11,7 @@ use crate::control::{Config, Entrance};
 use crate::journal::{Event, Journal};
 use crate::life;
 use crate::plan::{Number, Receipt, Spread, Step};
+use crate::{audit, hostile, moment};
 
 /// Does what the step says and hands on what follows.
 #[wallaby::service(package = "chaos")]
@@ -29,6 +30,8 @@ struct Server {
     /// How many of them are honest.
     honest: usize,
     next: AtomicUsize,
+    /// Requests of trees that began long after their deadline.
+    late: AtomicU64,
 }
 
 #[wallaby::serve]
@@ -69,12 +72,20 @@ impl Counter for Server {
     }
 
     async fn spread(&self, request: Request<Many<Receipt>>, spread: Spread) -> Result<(), Status> {
+        if spread.until > 0 && moment::now() > spread.until + audit::MARGIN.as_nanos() as u64 {
+            self.late.fetch_add(1, Ordering::Relaxed);
+        }
         let Some(deep) = spread.deep.checked_sub(1) else {
             return Ok(());
         };
         for _ in 0..spread.wide {
             let next = self.next.fetch_add(1, Ordering::Relaxed) % self.honest;
-            let further = counter::spread(Spread::of(spread.wide, deep));
+            let further = Spread {
+                deep,
+                hold_ms: 0,
+                ..spread
+            };
+            let further = counter::spread(further);
             request.delegate(&self.peers[next], further).await?;
         }
         let hold = Duration::from_millis(spread.hold_ms.into());
@@ -117,10 +128,17 @@ pub(crate) async fn serve(config: &Config, entrance: &Entrance, journal: &Path) 
         peers: life::addresses(config.servers.iter().chain(&config.hostile))?,
         honest: config.servers.len(),
         next: AtomicUsize::new(0),
+        late: AtomicU64::new(0),
     });
     let endpoint: Endpoint = life::builder(config, Some(entrance))?
-        .serve(counter::service(server))
+        .serve(counter::service(Arc::clone(&server)))
         .bind()
         .await?;
-    life::attend_reports(&endpoint).await
+    let late = || {
+        (
+            hostile::OVERDUE.to_owned(),
+            server.late.load(Ordering::Relaxed),
+        )
+    };
+    life::attend_reports(&endpoint, late).await
 }

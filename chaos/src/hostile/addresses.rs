@@ -26,8 +26,6 @@ pub(crate) async fn reflect(ground: Arc<Ground>, mut random: Random) -> Result<u
             .collect();
         sent += requests.len() as u64;
         let frames = line.requests(many_method(), requests);
-        let bytes: usize = frames.iter().map(|frame| frame.body.len() + 8).sum();
-        ground.count(super::NAMING, bytes as u64);
         line.send(&frames).await?;
         line.drain().await?;
     }
@@ -44,7 +42,6 @@ pub(crate) async fn call_back(ground: Arc<Ground>, mut random: Random) -> Result
         let mut line = super::line::Line::dial(&server, node, Some(victim)).await?;
         let own = request(node, 1, payload.clone());
         let frames = line.requests(many_method(), [own]);
-        ground.count(super::NAMING, 200);
         line.send(&frames).await?;
     }
     Ok(10)

@@ -43,7 +43,7 @@ attacks! {
     "eavesdropping", "connects and waits for what is for others", 2, 500 ms, identity::eavesdrop;
     "garbage", "bytes that are no protocol, frames that end in the middle", 1, 30 ms, identity::garbage;
     "requests-overdrawn", "requests beyond the window, whose handlers hang", 1, 2000 ms, memory::overdraw;
-    "small-requests", "requests of a few bytes between frames that are dropped", 1, 2000 ms, memory::sparse;
+    "small-requests", "requests of a few bytes between long answers that nobody waits for", 1, 2000 ms, memory::sparse;
     "unfinished", "120 large messages that grow by 4 bytes a second", 30, 500 ms, memory::trickle;
     "deaf", "pings without end by who never reads", 1, 2000 ms, memory::deaf;
     "half-handshakes", "half a hello, or a session that stays silent", 4, 500 ms, memory::half_handshakes;
@@ -123,6 +123,23 @@ async fn repeat(attack: &'static Attack, ground: Arc<Ground>, rate: f64, mut ran
         match (attack.volley)(Arc::clone(&ground), own).await {
             Ok(times) => ground.count(attack.name, times),
             Err(_) => ground.count(&format!("{}{CUT_SHORT}", attack.name), 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+
+    #[test]
+    fn the_security_page_names_each_attack() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/security.md");
+        let text = std::fs::read_to_string(page).unwrap();
+        for name in names() {
+            assert!(
+                text.contains(&format!("`{name}`")),
+                "docs/security.md lacks {name}"
+            );
         }
     }
 }

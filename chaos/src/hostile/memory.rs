@@ -3,9 +3,9 @@
 use anyhow::{Result, bail};
 use std::sync::Arc;
 use std::time::Duration;
-use wallaby::{Address, RequestId};
+use wallaby::{Address, CallId, RequestId};
 use wallaby_bench::random::Random;
-use wallaby_proto::wire::{Message, Ping};
+use wallaby_proto::wire::{Message, Ping, Response};
 
 use super::ground::{self, Ground, many, many_method, request, spread, spread_method, step, token};
 use super::line::Line;
@@ -38,20 +38,43 @@ pub(crate) async fn overdraw(ground: Arc<Ground>, mut random: Random) -> Result<
     Ok(sent)
 }
 
-/// Small requests whose handlers hang, each in the company of frames that are read and dropped: what is kept of a read
-/// buffer should be what is kept of the request.
+/// Small requests whose handlers hang, each in the company of answers that nobody waits for: what is kept of a read buffer
+/// should be what is kept of the request.
 pub(crate) async fn sparse(ground: Arc<Ground>, mut random: Random) -> Result<u64> {
     let mut line = ground.stranger(&mut random).await?;
-    let node = line.link.sender;
+    let (node, server) = (line.link.sender, line.link.receiver);
     let payload = many(step(Duration::from_secs(5), 0))?;
-    for call in 1..=200 {
+    for call in 1..=1_000 {
         let mut frames = line.requests(many_method(), [request(node, call, payload.clone())]);
-        frames.extend((0..400).map(|nonce| Frame::probe(1 << 60 | nonce)));
+        for index in 0..4 {
+            let sequence = (call << 8) + index;
+            let answer = Response {
+                call: CallId {
+                    initiator: server,
+                    sequence,
+                },
+                relays: 0,
+                token: None,
+                request: RequestId::FIRST,
+                index: 0,
+                last: true,
+                manifest: None,
+                status: false,
+                compressed: false,
+                options: None,
+                payload: FILLER.into(),
+            };
+            frames.push(Frame::of(&Message::Response(answer), line.link));
+        }
         line.send(&frames).await?;
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        if call % 10 == 0 {
+            line.drain().await?;
+        }
     }
-    Ok(200)
+    Ok(1_000)
 }
+
+const FILLER: &[u8] = &[3; 30_000];
 
 /// Large messages on several connections at a time, four megabytes of each, and then four bytes every second.
 pub(crate) async fn trickle(ground: Arc<Ground>, mut random: Random) -> Result<u64> {

@@ -12,7 +12,6 @@ pub(crate) mod kind {
     pub(crate) const HELLO: u8 = 0x01;
     pub(crate) const METHOD: u8 = 0x02;
     pub(crate) const PART: u8 = 0x04;
-    pub(crate) const PROBE: u8 = 0x06;
     pub(crate) const REQUEST: u8 = 0x10;
     pub(crate) const RESPONSE: u8 = 0x11;
     pub(crate) const END: u8 = 0x12;
@@ -51,13 +50,6 @@ impl Frame {
         let mut body = BytesMut::new();
         message.encode(&mut body, link);
         Self::new(kind, body)
-    }
-
-    /// Something that asks for nothing and costs no credit.
-    pub(crate) fn probe(nonce: u64) -> Self {
-        let mut body = vec![1]; // an answer, to nobody's question
-        put_varint(&mut body, nonce);
-        Self::new(kind::PROBE, body)
     }
 
     /// The first bytes of a message that is said to be of this length.
@@ -224,7 +216,6 @@ mod tests {
         let mut bytes = hello(node(1), None);
         Frame::method(many_method(), 0).put(&mut bytes);
         Frame::of(&Message::Request(own.clone()), link).put(&mut bytes);
-        Frame::probe(7).put(&mut bytes);
         let mut second = own.clone();
         second.call.sequence = 9;
         let whole = Frame::of(&Message::Request(second.clone()), link).body;

@@ -7,6 +7,7 @@ use wallaby_bench::random::Random;
 use wallaby_proto::wire::{Budgets, Options, ReplyTo};
 
 use super::ground::{self, Ground, many, many_method, pings, request, spread, spread_method, step};
+use crate::moment;
 use crate::plan::Spread;
 
 /// Requests that come from another initiator each.
@@ -108,8 +109,13 @@ pub(crate) async fn ping_settings(ground: Arc<Ground>, mut random: Random) -> Re
 pub(crate) async fn bomb(ground: Arc<Ground>, mut random: Random) -> Result<u64> {
     let mut line = ground.stranger(&mut random).await?;
     let node = line.link.sender;
-    let mut request = request(node, 1, spread(Spread::of(4, 12))?);
-    request.deadline = Some(Duration::from_secs(2));
+    let deadline = Duration::from_secs(2);
+    let tree = Spread {
+        until: moment::now() + deadline.as_nanos() as u64,
+        ..Spread::of(4, 12)
+    };
+    let mut request = request(node, 1, spread(tree)?);
+    request.deadline = Some(deadline);
     request.options = Some(Box::new(Options {
         budgets: Some(Budgets {
             requests: u32::MAX,

@@ -57,6 +57,9 @@ const IMPURE: &[&str] = &[
 /// What may not be left in any source file.
 const UNFINISHED: &[&str] = &["todo!(", "unimplemented!(", "dbg!("];
 
+/// Below this heading the security page says which tests show what.
+const ATTACKS: &str = "## Attacks, bounds, tests\n";
+
 /// A file longer than this is two files.
 const MOST_LINES: usize = 1200;
 
@@ -232,6 +235,33 @@ fn files_are_short() {
             )
         })
     }));
+}
+
+/// A promise whose test was renamed or dropped is a promise that nobody keeps.
+#[test]
+fn tests_that_the_table_of_attacks_names_exist() {
+    let page = "docs/security.md";
+    let text = read(page);
+    let section = text.split_once(ATTACKS).map_or("", |(_, section)| section);
+    let rows = section.lines().filter(|line| line.starts_with("| "));
+    let tests: Vec<&str> = rows
+        .filter_map(|row| row.split('|').nth(3))
+        .flat_map(|tests| tests.split('`').skip(1).step_by(2))
+        .collect();
+    let sources = sources();
+    let exists = |test: &str| {
+        let words = format!("fn {test}(");
+        sources.iter().any(|(_, source)| source.contains(&words))
+    };
+    let mut problems: Vec<String> = tests
+        .iter()
+        .filter(|test| !exists(test))
+        .map(|test| format!("{page}: the table of attacks names a test `{test}`, which does not exist"))
+        .collect();
+    if tests.is_empty() {
+        problems.push(format!("{page}: there is no table of tests below `{ATTACKS}`"));
+    }
+    report(problems);
 }
 
 #[test]

@@ -256,10 +256,14 @@ fn tests_that_the_table_of_attacks_names_exist() {
     let mut problems: Vec<String> = tests
         .iter()
         .filter(|test| !exists(test))
-        .map(|test| format!("{page}: the table of attacks names a test `{test}`, which does not exist"))
+        .map(|test| {
+            format!("{page}: the table of attacks names a test `{test}`, which does not exist")
+        })
         .collect();
     if tests.is_empty() {
-        problems.push(format!("{page}: there is no table of tests below `{ATTACKS}`"));
+        problems.push(format!(
+            "{page}: there is no table of tests below `{ATTACKS}`"
+        ));
     }
     report(problems);
 }

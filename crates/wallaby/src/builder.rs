@@ -18,7 +18,7 @@ use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Endpoint};
 use crate::error::BindError;
 use crate::executor::ExecutorConfig;
 use crate::service::{Layer, Service};
-use crate::transport;
+use crate::transport::{self, Transport, Transports};
 
 /// What an endpoint takes and keeps; see each field for what happens beyond it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,6 +108,7 @@ pub(crate) struct Config {
     pub(crate) executor: ExecutorConfig,
     pub(crate) layers: Vec<Arc<dyn Layer>>,
     pub(crate) send_layers: Vec<Arc<dyn SendLayer>>,
+    pub(crate) transports: Transports,
 }
 
 impl Default for Config {
@@ -137,6 +138,7 @@ impl Default for Config {
             executor: ExecutorConfig::default(),
             layers: Vec::new(),
             send_layers: Vec::new(),
+            transports: Transports::default(),
         }
     }
 }
@@ -355,6 +357,21 @@ impl Builder {
     /// Puts a sender around what typed clients send; the one added last is outermost.
     pub fn send_layer(mut self, layer: impl SendLayer) -> Self {
         self.config.send_layers.push(Arc::new(layer));
+        self
+    }
+
+    /// Dials and listens at addresses of further schemes by this transport. An endpoint has one for each scheme, and
+    /// Wallaby's own schemes are taken.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use wallaby::{Builder, Endpoint, transport::Transport};
+    /// # fn example(tls: Arc<dyn Transport>) -> Builder {
+    /// Endpoint::builder().transport(tls).listen("tls://0.0.0.0:7443")
+    /// # }
+    /// ```
+    pub fn transport(mut self, transport: Arc<dyn Transport>) -> Self {
+        self.config.transports.add(transport);
         self
     }
 

@@ -130,6 +130,7 @@ pub(crate) struct Events {
     pub(crate) no_way: Sparse,
     pub(crate) unsealed: Sparse,
     pub(crate) forbidden: Sparse,
+    pub(crate) not_accepted: Sparse,
 }
 
 impl Endpoint {
@@ -159,16 +160,18 @@ impl Endpoint {
     }
 
     pub(crate) async fn from_builder(builder: Builder) -> Result<Self, BindError> {
+        let transports = &builder.config.transports;
+        transports.check()?;
         let mut listeners = Vec::new();
         for address in &builder.listen {
-            listeners.push(transport::listen(address).await?);
+            listeners.push(transport::listen(address, transports).await?);
         }
         let told = builder.advertise.as_ref();
         let told = told.or_else(|| listeners.first().map(|(_, address)| address));
         if let (Some(folder), Some(address)) = (&builder.config.same_host, told)
             && let Some(socket) = same_host::socket(folder, address)
         {
-            listeners.push(transport::listen(&socket.to_string()).await?);
+            listeners.push(transport::listen(&socket.to_string(), transports).await?);
         }
         Self::start(builder, listeners)
     }

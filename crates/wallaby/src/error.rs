@@ -45,6 +45,14 @@ pub enum BindError {
         /// Where.
         address: Address,
     },
+    /// A transport from outside cannot have this scheme ([`crate::Builder::transport`]).
+    #[error("no transport can be added for the scheme {scheme:?}: {why}")]
+    Transport {
+        /// The scheme.
+        scheme: String,
+        /// Why.
+        why: String,
+    },
     /// The operating system gives no random numbers.
     #[error("no random numbers from the operating system: {0}")]
     Random(String),
@@ -107,6 +115,14 @@ pub enum ConnectError {
         /// Where.
         server: Address,
         /// What the system said.
+        reason: String,
+    },
+    /// Somebody answers there, but the transport's own handshake failed: one side does not trust or understand the other.
+    #[error("cannot connect to {server}: {reason}")]
+    Rejected {
+        /// Where.
+        server: Address,
+        /// What the transport said.
         reason: String,
     },
     /// Nobody answered in time.
@@ -471,6 +487,11 @@ impl ConnectError {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
                 Self::Refused { server, reason }
             }
+            io::ErrorKind::InvalidData | io::ErrorKind::PermissionDenied
+                if matches!(server, Address::Other(_)) =>
+            {
+                Self::Rejected { server, reason }
+            }
             _ => Self::Unreachable { server, reason },
         }
     }
@@ -491,6 +512,7 @@ impl ConnectError {
         match self {
             Self::Refused { server, .. }
             | Self::Unreachable { server, .. }
+            | Self::Rejected { server, .. }
             | Self::TimedOut { server, .. }
             | Self::Held { server, .. }
             | Self::Handshake { server, .. }

@@ -19,12 +19,14 @@
 //! | [`Method`], [`Target`], [`One`], [`Many`], [`codec`] | what a method's type says, and how payloads look |
 //! | [`ExecutorConfig`], [`Layer`], [`SendLayer`] | which requests run when, and middleware |
 //! | [`RawCall`], [`RawRequest`], [`Service::raw`] | the same with payloads as bytes, for tools and gateways |
+//! | [`transport`] | transports from outside, and who a peer has proven to be |
 //! | [`polling`] | endpoints that the application turns itself, without a runtime |
 //! | [`Trace`], [`Metrics`] | the tree of hops of a call, and what an endpoint counts |
 
 pub mod codec;
 pub mod link;
 pub mod polling;
+pub mod transport;
 
 mod attempts;
 mod blocking;
@@ -62,7 +64,6 @@ pub mod simulation;
 mod streaming;
 mod timer;
 mod trace;
-mod transport;
 mod ways;
 
 pub use wallaby_macros::{serve, service};

@@ -113,6 +113,8 @@ metrics! {
     unknown_pings,
     /// Connections opened, by either side.
     connections_opened,
+    /// Streams that came in and were not opened: the handshake of their transport failed or took too long.
+    accepts_failed,
     /// Connections that ended.
     connections_ended,
     /// Connections among them that were given up since the peer was silent.

@@ -22,6 +22,7 @@ use crate::error::SendError;
 use crate::handling::{Delivery, Destination, Handling, Keep, Sending};
 use crate::method::{Answer, Many, One, Target};
 use crate::timer::Instant;
+use crate::transport::Identity;
 
 /// A request whose payloads are bytes: what [`Request`] is built on, for tools, gateways and other formats.
 ///
@@ -83,6 +84,18 @@ impl RawRequest {
     /// The endpoint that sent this request: the initiator, or the server before.
     pub fn delegator(&self) -> Option<NodeId> {
         self.handling.delegator()
+    }
+
+    /// Who sent this request, as far as the transport that brought it has proven: the initiator, or the server before. What
+    /// they say of others, as of the initiator, they may invent.
+    pub fn identity(&self) -> &Identity {
+        &self.handling.peer.identity
+    }
+
+    /// Who made the call, if that is proven: only where the initiator itself sent this request.
+    pub fn initiator_identity(&self) -> Option<&Identity> {
+        let own = self.depth() == 0 && self.delegator() == Some(self.initiator());
+        own.then(|| self.identity())
     }
 
     /// The call's metadata.
@@ -403,6 +416,16 @@ impl<A, C> Request<A, C> {
     /// See [`RawRequest::delegator`].
     pub fn delegator(&self) -> Option<NodeId> {
         self.raw.delegator()
+    }
+
+    /// See [`RawRequest::identity`].
+    pub fn identity(&self) -> &Identity {
+        self.raw.identity()
+    }
+
+    /// See [`RawRequest::initiator_identity`].
+    pub fn initiator_identity(&self) -> Option<&Identity> {
+        self.raw.initiator_identity()
     }
 
     /// See [`RawRequest::metadata`].

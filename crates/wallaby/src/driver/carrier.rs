@@ -10,12 +10,12 @@ use wallaby_proto::wire::{Message, Request, Response};
 use wallaby_proto::{Address, CallId};
 
 use crate::driver::port::PortSession;
-use crate::transport::WriteHalf;
+use crate::transport::StreamWriter;
 
 /// A peer's messages go one of these ways.
 #[expect(clippy::large_enum_variant, reason = "most are streams")]
 pub(crate) enum Carrier {
-    Stream(Connection, WriteHalf),
+    Stream(Connection, StreamWriter),
     Session(PortSession),
 }
 

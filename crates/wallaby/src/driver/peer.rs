@@ -30,8 +30,8 @@ use crate::driver::room::{Room, Waiting, Want};
 use crate::link::DelayLine;
 use crate::liveness::Liveness;
 use crate::timer::{self, Instant};
-use crate::transport::ReadHalf;
 use crate::transport::udp::Socket;
+use crate::transport::{Identity, StreamReader};
 
 /// Least and most room for one read from the transport. A small room is used over and over and stays in the cache.
 const READ: (usize, usize) = (2 * 1024, 64 * 1024);
@@ -50,6 +50,8 @@ const READS_A_TURN: usize = 2;
 pub(crate) struct Peer {
     /// Unique in this process.
     pub(crate) id: u64,
+    /// What its transport has proven of it.
+    pub(crate) identity: Identity,
     state: Mutex<State>,
     hello: OnceLock<Arc<Hello>>,
     closed: AtomicBool,
@@ -167,12 +169,14 @@ pub(crate) trait Dispatch {
 impl Peer {
     pub(crate) fn new(
         carrier: Carrier,
+        identity: Identity,
         delay: Option<Arc<DelayLine<Delayed>>>,
         liveness: Arc<Liveness>,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
+            identity,
             state: Mutex::new(State {
                 carrier,
                 opened: Instant::now(),
@@ -723,7 +727,7 @@ impl Peer {
     /// Reads and dispatches until the connection ends; returns why.
     pub(crate) async fn drive(
         self: &Arc<Self>,
-        mut reader: ReadHalf,
+        mut reader: StreamReader,
         dispatch: &mut impl Dispatch,
     ) -> Result<String, ConnectionError> {
         let mut input = Input {
@@ -785,7 +789,7 @@ impl Peer {
     fn poll(
         self: &Arc<Self>,
         cx: &mut Context<'_>,
-        reader: &mut ReadHalf,
+        reader: &mut StreamReader,
         input: &mut Input,
         events: &mut Vec<Event>,
         dispatch: &mut impl Dispatch,
@@ -1035,7 +1039,7 @@ impl Input {
 
     fn poll_read(
         &mut self,
-        reader: &mut ReadHalf,
+        reader: &mut StreamReader,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         if self.bytes.capacity() - self.bytes.len() < self.room {

@@ -17,13 +17,13 @@ use crate::driver::peer::Peer;
 use crate::error::ConnectError;
 use crate::pool::Opening;
 use crate::timer::{self, Instant};
-use crate::transport::{self, Listener, ReadHalf, WriteHalf};
+use crate::transport::{self, Accepted, Incoming, Opened as Stream, StreamListener};
 
 /// A peer, and who learns when its handshake is done.
 pub(super) type Opened = (Arc<Peer>, oneshot::Receiver<Result<(), ConnectError>>);
 
 /// Where streams come in, until the endpoint is closed.
-pub(super) type Listening = Mutex<Option<Listener>>;
+pub(super) type Listening = Mutex<Option<StreamListener>>;
 
 impl Inner {
     /// The connection to a server, dialled if need be; several who need it wait for the same one.
@@ -209,8 +209,8 @@ impl Inner {
         }
     }
 
-    async fn dial_stream(&self, server: &Address) -> Result<(ReadHalf, WriteHalf), ConnectError> {
-        let stream = transport::dial(server, self.config.ring).await;
+    async fn dial_stream(&self, server: &Address) -> Result<Stream, ConnectError> {
+        let stream = transport::dial(server, self.config.ring, &self.config.transports).await;
         let stream = stream.ok_or_else(|| ConnectError::NoTransport {
             server: server.clone(),
         })?;
@@ -222,11 +222,11 @@ impl Inner {
         self: &Arc<Self>,
         server: &Address,
         expected: Option<NodeId>,
-        (reader, writer): (ReadHalf, WriteHalf),
+        stream: Stream,
         opening: Opening,
     ) -> Opened {
         let connection = Connection::dial(Arc::clone(&self.hello), expected);
-        self.adopt(connection, reader, writer, Some(server.clone()), opening)
+        self.adopt(connection, stream, Some(server.clone()), opening)
     }
 
     /// Room for one more connection; the one that is closed for it, if any, is counted as ended.
@@ -249,14 +249,21 @@ impl Inner {
                 return;
             };
             match accepted {
-                Ok((reader, writer)) => {
-                    let connection = Connection::accept(Arc::clone(&endpoint.hello));
-                    match endpoint.make_room() {
-                        Ok(opening) => endpoint.welcome(connection, reader, writer, opening),
-                        Err(limit) => {
-                            let carrier = Carrier::Stream(connection, writer);
-                            let peer = Peer::new(carrier, None, Arc::clone(&endpoint.liveness));
-                            peer.end(&format!("all {limit} connections are in use"));
+                Ok(incoming) => {
+                    let end = Instant::now() + endpoint.config.dial_timeout;
+                    match (endpoint.make_room(), incoming) {
+                        (Ok(opening), Incoming::Open(stream)) => {
+                            endpoint.welcome(stream, opening, end);
+                        }
+                        (Ok(opening), Incoming::Opening(accepted)) => {
+                            let opened =
+                                Arc::clone(&endpoint).open_accepted(accepted, opening, end);
+                            endpoint.spawn(opened);
+                        }
+                        (Err(limit), Incoming::Open(stream)) => endpoint.turn_away(stream, limit),
+                        (Err(limit), Incoming::Opening(_)) => {
+                            let why = format!("all {limit} connections are in use");
+                            endpoint.not_accepted(&why);
                         }
                     }
                 }
@@ -270,37 +277,59 @@ impl Inner {
     }
 
     /// Drives a connection that somebody else has opened, and who must say who they are soon.
-    fn welcome(
-        self: &Arc<Self>,
-        connection: Connection,
-        reader: ReadHalf,
-        writer: WriteHalf,
-        opening: Opening,
-    ) {
-        let (peer, opened) = self.adopt(connection, reader, writer, None, opening);
-        let after = self.config.dial_timeout;
+    fn welcome(self: &Arc<Self>, stream: Stream, opening: Opening, end: Instant) {
+        let connection = Connection::accept(Arc::clone(&self.hello));
+        let (peer, opened) = self.adopt(connection, stream, None, opening);
         self.spawn(async move {
-            if timer::timeout_at(Instant::now() + after, opened)
-                .await
-                .is_none()
-            {
+            if timer::timeout_at(end, opened).await.is_none() {
                 peer.end("the handshake took too long");
             }
         });
+    }
+
+    /// Says so to somebody for whom there is no room.
+    fn turn_away(&self, stream: Stream, limit: usize) {
+        let connection = Connection::accept(Arc::clone(&self.hello));
+        let carrier = Carrier::Stream(connection, stream.writer);
+        let peer = Peer::new(carrier, stream.identity, None, Arc::clone(&self.liveness));
+        peer.end(&format!("all {limit} connections are in use"));
+    }
+
+    /// Waits for what the transport of an accepted stream has to do first; the place among the connections is its own already.
+    async fn open_accepted(self: Arc<Self>, accepted: Accepted, opening: Opening, end: Instant) {
+        match timer::timeout_at(end, accepted).await {
+            Some(Ok(stream)) => self.welcome(stream.into(), opening, end),
+            Some(Err(error)) => self.not_accepted(&error.to_string()),
+            None => self.not_accepted("its transport's handshake took too long"),
+        }
+    }
+
+    /// A stream that came in does not become a connection: that is counted and logged.
+    #[cold]
+    fn not_accepted(&self, reason: &str) {
+        self.meters.accepts_failed.add();
+        if let Some(more) = self.sparse.not_accepted.pass(self.age()) {
+            tracing::warn!(reason, more, "a stream that came in was not accepted");
+        }
     }
 
     /// Drives a new connection in a task of its own; the receiver learns when its handshake is done.
     fn adopt(
         self: &Arc<Self>,
         connection: Connection,
-        reader: ReadHalf,
-        writer: WriteHalf,
+        stream: Stream,
         dialled: Option<Address>,
         opening: Opening,
     ) -> Opened {
         let (opened, receiver) = oneshot::channel();
+        let Stream {
+            reader,
+            writer,
+            identity,
+        } = stream;
         let carrier = Carrier::Stream(connection, writer);
-        let peer = Peer::new(carrier, self.delay.clone(), Arc::clone(&self.liveness));
+        let (delay, liveness) = (self.delay.clone(), Arc::clone(&self.liveness));
+        let peer = Peer::new(carrier, identity, delay, liveness);
         peer.flush_now();
         let mut dispatcher = Dispatcher::new(Arc::clone(self), dialled, opened, opening);
         let (driven, endpoint) = (Arc::clone(&peer), Arc::clone(self));

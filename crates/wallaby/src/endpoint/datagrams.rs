@@ -17,6 +17,7 @@ use crate::driver::port::{Port, PortSession};
 use crate::error::{BindError, ConnectError};
 use crate::pool::Opening;
 use crate::random;
+use crate::transport::Identity;
 use crate::transport::udp::Socket;
 
 /// Sessions that a socket has room for, each way, however few connections an endpoint may have.
@@ -112,7 +113,12 @@ impl Inner {
 
     fn session_peer(&self, session: PortSession) -> Arc<Peer> {
         let liveness = Arc::clone(&self.liveness);
-        Peer::new(Carrier::Session(session), None, liveness)
+        Peer::new(
+            Carrier::Session(session),
+            Identity::default(),
+            None,
+            liveness,
+        )
     }
 
     /// Says goodbye to all peers over UDP and frees the addresses.

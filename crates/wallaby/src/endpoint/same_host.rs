@@ -7,7 +7,7 @@ use wallaby_proto::Address;
 
 use crate::endpoint::Inner;
 use crate::timer::{self, Instant};
-use crate::transport::{self, ReadHalf, WriteHalf};
+use crate::transport::{self, Opened};
 
 /// How long who offers shared memory may take, before it is dialled at the address itself.
 const LIMIT: Duration = Duration::from_millis(500);
@@ -29,14 +29,14 @@ pub(super) fn socket(folder: &str, address: &Address) -> Option<Address> {
 
 impl Inner {
     /// A stream to a server of this host that offers shared memory; `None` if it does not, or not as it should.
-    pub(super) async fn dial_same_host(&self, server: &Address) -> Option<(ReadHalf, WriteHalf)> {
+    pub(super) async fn dial_same_host(&self, server: &Address) -> Option<Opened> {
         let socket = socket(self.config.same_host.as_deref()?, server)?;
         if let Address::Shm(path) = &socket
             && !Path::new(&**path).exists()
         {
             return None; // of another host, most likely
         }
-        let dialled = transport::dial(&socket, self.config.ring);
+        let dialled = transport::dial(&socket, self.config.ring, &self.config.transports);
         match timer::timeout_at(Instant::now() + LIMIT, dialled).await?? {
             Ok(stream) => Some(stream),
             Err(error) => {

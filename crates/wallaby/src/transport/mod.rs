@@ -1,10 +1,16 @@
-//! What moves bytes, picked by the address's scheme: streams, and datagrams in [`udp`].
+//! What moves bytes, picked by the address's scheme.
 //!
-//! A transport only moves bytes. Framing, handshake and credit are `wallaby_proto::connection`; over datagrams all that
-//! and more is `wallaby_proto::datagram`.
+//! Wallaby's own transports are `tcp:`, `udp:`, `unix:`, `shm:` and `mem:`. Others come in from outside by the trait
+//! [`Transport`], streams only; `wallaby-tls` is one. A transport only moves bytes, and says by an [`Identity`] what it has
+//! proven of the peer: handlers see that beside the peer's node id ([`crate::Request::identity`]).
+
+// Framing, handshake and credit are `wallaby_proto::connection`; over datagrams (`udp`) all that and more is
+// `wallaby_proto::datagram`.
 
 pub(crate) mod bare;
 pub(crate) mod connecting;
+mod foreign;
+mod identity;
 pub(crate) mod inbox;
 mod mem;
 pub(crate) mod outbox;
@@ -25,6 +31,11 @@ use bytes::BytesMut;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host};
 use wallaby_proto::{Address, AddressError};
 
+pub(crate) use self::foreign::Transports;
+pub use self::foreign::{
+    Accepted, Dialled, Listened, Listener, ReadHalf, Stream, Transport, WriteHalf,
+};
+pub use self::identity::{Identity, Name, Proven};
 pub(crate) use self::socket::receive;
 
 use crate::error::BindError;
@@ -43,29 +54,46 @@ pub(crate) fn ring_capacity(bytes: usize) -> usize {
 
 /// The receiving end of a stream; one task owns it.
 #[derive(Debug)]
-pub(crate) enum ReadHalf {
+pub(crate) enum StreamReader {
     Socket(socket::Reader),
     Mem(mem::Reader),
     #[cfg(target_os = "linux")]
     Shm(shm::Reader),
     #[cfg(feature = "turmoil")]
     Simulated(simulated::Half),
+    Foreign(Box<dyn ReadHalf>),
 }
 
 /// The sending end of a stream; anybody may write to it without waiting.
 #[derive(Debug)]
-pub(crate) enum WriteHalf {
+pub(crate) enum StreamWriter {
     Socket(socket::Writer),
     Mem(mem::Writer),
     #[cfg(target_os = "linux")]
     Shm(shm::Writer),
     #[cfg(feature = "turmoil")]
     Simulated(simulated::Half),
+    Foreign(Box<dyn WriteHalf>),
+}
+
+/// An open stream, and who is at its other end.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) reader: StreamReader,
+    pub(crate) writer: StreamWriter,
+    pub(crate) identity: Identity,
+}
+
+/// A stream that has come in.
+pub(crate) enum Incoming {
+    Open(Opened),
+    /// Its transport has to do something first.
+    Opening(Accepted),
 }
 
 /// Where streams come in.
 #[derive(Debug)]
-pub(crate) enum Listener {
+pub(crate) enum StreamListener {
     Tcp(TcpListener),
     Unix {
         // Removed first: once nobody listens, another endpoint may put its own there.
@@ -80,12 +108,13 @@ pub(crate) enum Listener {
     },
     #[cfg(feature = "turmoil")]
     Simulated(simulated::Listener),
+    Foreign(Box<dyn Listener>),
 }
 
 /// Where peers come in.
 #[derive(Debug)]
 pub(crate) enum Entrance {
-    Streams(Listener),
+    Streams(StreamListener),
     Datagrams(udp::Socket),
 }
 
@@ -106,13 +135,13 @@ impl Drop for SocketFile {
     }
 }
 
-impl From<Listener> for Entrance {
-    fn from(listener: Listener) -> Self {
+impl From<StreamListener> for Entrance {
+    fn from(listener: StreamListener) -> Self {
         Self::Streams(listener)
     }
 }
 
-impl ReadHalf {
+impl StreamReader {
     /// Appends what is there, as far as it fits the spare room of `input`; zero bytes mean that the peer sends nothing
     /// more.
     pub(crate) fn poll_read(
@@ -127,11 +156,12 @@ impl ReadHalf {
             Self::Shm(reader) => reader.poll_read(cx, input),
             #[cfg(feature = "turmoil")]
             Self::Simulated(half) => half.poll_read(cx, input),
+            Self::Foreign(half) => half.poll_read(cx, input),
         }
     }
 }
 
-impl WriteHalf {
+impl StreamWriter {
     /// Writes as much as fits now.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
@@ -141,6 +171,7 @@ impl WriteHalf {
             Self::Shm(writer) => writer.try_write(bytes),
             #[cfg(feature = "turmoil")]
             Self::Simulated(half) => half.try_write(bytes),
+            Self::Foreign(half) => half.try_write(bytes),
         }
     }
 
@@ -153,6 +184,7 @@ impl WriteHalf {
             Self::Shm(writer) => writer.poll_writable(cx),
             #[cfg(feature = "turmoil")]
             Self::Simulated(half) => half.poll_writable(cx),
+            Self::Foreign(half) => half.poll_writable(cx),
         }
     }
 
@@ -165,27 +197,33 @@ impl WriteHalf {
             Self::Shm(writer) => writer.shutdown(),
             #[cfg(feature = "turmoil")]
             Self::Simulated(half) => half.shutdown(),
+            Self::Foreign(half) => half.shutdown(),
         }
     }
 }
 
-impl Listener {
+impl StreamListener {
     /// The next stream.
-    pub(crate) fn poll_accept(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<(ReadHalf, WriteHalf)>> {
-        Poll::Ready(match self {
-            Self::Tcp(listener) => ready!(listener.poll_accept(cx))
-                .and_then(|(stream, _)| socket::tcp(stream).map(sockets)),
-            Self::Unix { listener, .. } => ready!(listener.poll_accept(cx))
-                .and_then(|(stream, _)| socket::unix(stream).map(sockets)),
+    pub(crate) fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Incoming>> {
+        let opened = match self {
+            Self::Foreign(listener) => {
+                return listener
+                    .poll_accept(cx)
+                    .map(|accepted| accepted.map(Incoming::Opening));
+            }
+            Self::Tcp(listener) => {
+                ready!(listener.poll_accept(cx)).and_then(|(stream, _)| tcp(stream))
+            }
+            Self::Unix { listener, .. } => {
+                ready!(listener.poll_accept(cx)).and_then(|(stream, _)| unix(stream))
+            }
             Self::Mem(listener) => ready!(listener.poll_accept(cx)).map(mems),
             #[cfg(target_os = "linux")]
             Self::Shm { listener, .. } => ready!(listener.poll_accept(cx)).map(shms),
             #[cfg(feature = "turmoil")]
             Self::Simulated(listener) => ready!(listener.poll_accept(cx)).map(simulated),
-        })
+        };
+        Poll::Ready(opened.map(Incoming::Open))
     }
 }
 
@@ -194,29 +232,28 @@ impl Listener {
 pub(crate) async fn dial(
     server: &Address,
     ring: usize,
-) -> Option<io::Result<(ReadHalf, WriteHalf)>> {
+    transports: &Transports,
+) -> Option<io::Result<Opened>> {
     #[cfg(feature = "turmoil")]
     if let (Address::Tcp(socket), true) = (server, turmoil::in_simulation()) {
         return Some(simulated::dial(*socket).await.map(simulated));
     }
     Some(match server {
-        Address::Tcp(socket) => TcpStream::connect(socket)
-            .await
-            .and_then(socket::tcp)
-            .map(sockets),
-        Address::Unix(path) => UnixStream::connect(&**path)
-            .await
-            .and_then(socket::unix)
-            .map(sockets),
+        Address::Tcp(socket) => TcpStream::connect(socket).await.and_then(tcp),
+        Address::Unix(path) => UnixStream::connect(&**path).await.and_then(unix),
         Address::Mem(name) => mem::dial(name).await.map(mems),
         #[cfg(target_os = "linux")]
         Address::Shm(path) => shm::dial(path, ring).await.map(shms),
+        Address::Other(other) => transports.of(other)?.dial(other).await.map(Opened::from),
         _ => return None,
     })
 }
 
 /// Listens; returns the address as others see it (port 0 is replaced by the real one).
-pub(crate) async fn listen(address: &str) -> Result<(Entrance, Address), BindError> {
+pub(crate) async fn listen(
+    address: &str,
+    transports: &Transports,
+) -> Result<(Entrance, Address), BindError> {
     let address = resolve(address).await?;
     let failed = |source| BindError::Listen {
         address: address.clone(),
@@ -226,12 +263,15 @@ pub(crate) async fn listen(address: &str) -> Result<(Entrance, Address), BindErr
         #[cfg(feature = "turmoil")]
         Address::Tcp(socket) if turmoil::in_simulation() => {
             let (listener, socket) = simulated::listen(*socket).await.map_err(failed)?;
-            Ok((Listener::Simulated(listener).into(), Address::Tcp(socket)))
+            Ok((
+                StreamListener::Simulated(listener).into(),
+                Address::Tcp(socket),
+            ))
         }
         Address::Tcp(socket) => {
             let listener = TcpListener::bind(socket).await.map_err(failed)?;
             let socket = listener.local_addr().map_err(failed)?;
-            Ok((Listener::Tcp(listener).into(), Address::Tcp(socket)))
+            Ok((StreamListener::Tcp(listener).into(), Address::Tcp(socket)))
         }
         Address::Udp(socket) => {
             let socket = udp::Socket::bind(*socket).map_err(failed)?;
@@ -242,7 +282,7 @@ pub(crate) async fn listen(address: &str) -> Result<(Entrance, Address), BindErr
             let path = Path::new(&**path);
             let listener = listen_unix(path, UnixListener::bind);
             Ok((
-                Listener::Unix {
+                StreamListener::Unix {
                     listener: listener.map_err(failed)?,
                     _file: SocketFile::new(path),
                 }
@@ -255,7 +295,7 @@ pub(crate) async fn listen(address: &str) -> Result<(Entrance, Address), BindErr
             let path = Path::new(&**path);
             let listener = listen_unix(path, shm::Listener::bind);
             Ok((
-                Listener::Shm {
+                StreamListener::Shm {
                     listener: listener.map_err(failed)?,
                     _file: SocketFile::new(path),
                 }
@@ -265,7 +305,17 @@ pub(crate) async fn listen(address: &str) -> Result<(Entrance, Address), BindErr
         }
         Address::Mem(name) => {
             let listener = mem::listen(name).map_err(failed)?;
-            Ok((Listener::Mem(listener).into(), address.clone()))
+            Ok((StreamListener::Mem(listener).into(), address.clone()))
+        }
+        Address::Other(other) => {
+            let Some(transport) = transports.of(other) else {
+                return Err(BindError::NoTransport { address });
+            };
+            let (listener, here) = transport.listen(other).await.map_err(failed)?;
+            Ok((
+                StreamListener::Foreign(listener).into(),
+                Address::Other(here),
+            ))
         }
         _ => Err(BindError::NoTransport { address }),
     }
@@ -324,20 +374,56 @@ fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
-fn sockets((read, write): (socket::Reader, socket::Writer)) -> (ReadHalf, WriteHalf) {
-    (ReadHalf::Socket(read), WriteHalf::Socket(write))
+fn tcp(stream: TcpStream) -> io::Result<Opened> {
+    socket::tcp(stream).map(|ends| sockets(ends, Identity::default()))
+}
+
+fn unix(stream: UnixStream) -> io::Result<Opened> {
+    let identity = Identity::of_local(&stream);
+    socket::unix(stream).map(|ends| sockets(ends, identity))
+}
+
+fn sockets((reader, writer): (socket::Reader, socket::Writer), identity: Identity) -> Opened {
+    Opened {
+        reader: StreamReader::Socket(reader),
+        writer: StreamWriter::Socket(writer),
+        identity,
+    }
 }
 
 #[cfg(feature = "turmoil")]
-fn simulated((read, write): (simulated::Half, simulated::Half)) -> (ReadHalf, WriteHalf) {
-    (ReadHalf::Simulated(read), WriteHalf::Simulated(write))
+fn simulated((reader, writer): (simulated::Half, simulated::Half)) -> Opened {
+    Opened {
+        reader: StreamReader::Simulated(reader),
+        writer: StreamWriter::Simulated(writer),
+        identity: Identity::default(),
+    }
 }
 
 #[cfg(target_os = "linux")]
-fn shms((read, write): (shm::Reader, shm::Writer)) -> (ReadHalf, WriteHalf) {
-    (ReadHalf::Shm(read), WriteHalf::Shm(write))
+fn shms((reader, writer): (shm::Reader, shm::Writer)) -> Opened {
+    let identity = reader.identity();
+    Opened {
+        reader: StreamReader::Shm(reader),
+        writer: StreamWriter::Shm(writer),
+        identity,
+    }
 }
 
-fn mems((read, write): (mem::Reader, mem::Writer)) -> (ReadHalf, WriteHalf) {
-    (ReadHalf::Mem(read), WriteHalf::Mem(write))
+fn mems((reader, writer): (mem::Reader, mem::Writer)) -> Opened {
+    Opened {
+        reader: StreamReader::Mem(reader),
+        writer: StreamWriter::Mem(writer),
+        identity: Identity::new(Proven::ThisProcess, false),
+    }
+}
+
+impl From<Stream> for Opened {
+    fn from(stream: Stream) -> Self {
+        Self {
+            reader: StreamReader::Foreign(stream.read),
+            writer: StreamWriter::Foreign(stream.write),
+            identity: stream.identity,
+        }
+    }
 }

@@ -10,6 +10,8 @@
 pub(crate) mod bodies;
 pub(crate) mod lines;
 pub(crate) mod raw;
+#[macro_use]
+pub(crate) mod suite;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -19,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::Semaphore;
+use wallaby::transport::Transport;
 use wallaby::{Address, Builder, Call, CallError, Endpoint, Failure, Many, Service, Status};
 
 /// Text in, text out.
@@ -48,6 +51,8 @@ enum Scheme {
     Udp,
     Unix(PathBuf),
     Shm(PathBuf),
+    /// A transport from outside, and an address of its scheme for a folder and a number.
+    Foreign(Arc<dyn Transport>, PathBuf, fn(&Path, u64) -> String),
 }
 
 impl Net {
@@ -75,6 +80,16 @@ impl Net {
         net
     }
 
+    /// A transport from outside, and what its addresses are.
+    pub(crate) fn foreign(
+        transport: Arc<dyn Transport>,
+        address: fn(&Path, u64) -> String,
+    ) -> Self {
+        let mut net = Self::new(Scheme::Mem);
+        net.scheme = Scheme::Foreign(transport, net.make_folder(), address);
+        net
+    }
+
     fn make_folder(&self) -> PathBuf {
         let folder = format!("wallaby-test-{}-{}", std::process::id(), self.number);
         let folder = std::env::temp_dir().join(folder);
@@ -95,7 +110,7 @@ impl Net {
     /// Where its sockets are.
     pub(crate) fn folder(&self) -> &Path {
         match &self.scheme {
-            Scheme::Unix(folder) | Scheme::Shm(folder) => folder,
+            Scheme::Unix(folder) | Scheme::Shm(folder) | Scheme::Foreign(_, folder, _) => folder,
             Scheme::Mem | Scheme::Tcp | Scheme::Udp => panic!("it has none"),
         }
     }
@@ -109,6 +124,7 @@ impl Net {
             Scheme::Udp => "udp://127.0.0.1:0".into(),
             Scheme::Unix(folder) => format!("unix://{}/{next}", folder.display()),
             Scheme::Shm(folder) => format!("shm://{}/{next}", folder.display()),
+            Scheme::Foreign(_, folder, address) => address(folder, next),
         }
     }
 
@@ -123,14 +139,30 @@ impl Net {
     }
 
     pub(crate) async fn bind(&self, builder: Builder) -> Endpoint {
-        let endpoint = builder.listen(&self.address()).bind().await;
+        let endpoint = self.with(builder).listen(&self.address()).bind().await;
         endpoint.expect("the address is free")
+    }
+
+    /// An endpoint that does not listen, and can dial all others.
+    pub(crate) async fn client(&self) -> Endpoint {
+        let client = self.with(Endpoint::builder()).bind().await;
+        client.expect("there is a runtime")
+    }
+
+    /// With the transport, if it comes from outside.
+    pub(crate) fn with(&self, builder: Builder) -> Builder {
+        match &self.scheme {
+            Scheme::Foreign(transport, ..) => builder.transport(Arc::clone(transport)),
+            _ => builder,
+        }
     }
 }
 
 impl Drop for Net {
     fn drop(&mut self) {
-        if let Scheme::Unix(folder) | Scheme::Shm(folder) = &self.scheme {
+        if let Scheme::Unix(folder) | Scheme::Shm(folder) | Scheme::Foreign(_, folder, _) =
+            &self.scheme
+        {
             let _ = std::fs::remove_dir_all(folder);
         }
     }

@@ -34,6 +34,7 @@ use tokio::task::JoinSet;
 
 use self::ring::{Consumer, Producer};
 use self::setup::{Agreed, Offer, SetupError};
+use super::Identity;
 use crate::timer::{self, Instant};
 
 /// How long a stranger may take to say what it has to say at once.
@@ -53,6 +54,8 @@ struct Link {
     peer_bell: OwnedFd,
     /// The peer has ended, or this side has.
     gone: AtomicBool,
+    /// Who the peer is.
+    identity: Identity,
 }
 
 #[derive(Debug)]
@@ -142,12 +145,14 @@ async fn set_up(stream: UnixStream, limit: Duration) -> Option<Result<Ends, Setu
 impl Link {
     /// The ends of a connection whose set-up is done.
     fn open(agreed: Agreed, stream: UnixStream) -> Result<Ends, SetupError> {
+        let identity = Identity::of_local(&stream);
         let life = stream.into_std()?;
         let link = Arc::new(Self {
             life: memory::register(life.into())?,
             bell: memory::register(agreed.bell)?,
             peer_bell: agreed.peer_bell,
             gone: AtomicBool::new(false),
+            identity,
         });
         let (producer, consumer) = ring::ends(agreed.memory, agreed.capacity, agreed.side);
         let writer = Writer {
@@ -212,6 +217,11 @@ impl Link {
 }
 
 impl Reader {
+    /// Who is at the other end.
+    pub(super) fn identity(&self) -> Identity {
+        self.link.identity.clone()
+    }
+
     /// Appends what is there, as far as it fits the spare room of `input`; zero bytes mean that nothing more comes.
     pub(super) fn poll_read(
         &mut self,

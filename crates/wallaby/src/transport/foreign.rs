@@ -1,0 +1,224 @@
+//! Transports from outside: the trait that they implement, and the streams that they open.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use wallaby_proto::OtherAddress;
+
+use super::identity::Identity;
+use crate::error::BindError;
+
+/// A way to move bytes between endpoints that is not part of Wallaby, named by the schemes of its addresses: see
+/// [`crate::Builder::transport`].
+///
+/// A transport only moves bytes, in both directions and in order, and says who the peer is as far as it has proven that.
+/// Framing, the handshake of endpoints, credit and keep-alive come above it, as over TCP. Names in addresses are its own
+/// affair: it finds out where they lead when it dials.
+///
+/// # Example
+///
+/// A transport that is nothing but TCP under another name:
+///
+/// ```
+/// use std::io;
+/// use std::sync::Arc;
+/// use std::task::{Context, Poll, ready};
+///
+/// use bytes::BytesMut;
+/// use tokio::io::ReadBuf;
+/// use tokio::net::{TcpListener, TcpStream};
+/// use wallaby::OtherAddress;
+/// use wallaby::transport::{Accepted, Dialled, Identity, Listened, Listener, ReadHalf, Stream, Transport, WriteHalf};
+///
+/// struct Plain;
+///
+/// #[derive(Debug)]
+/// struct Half(Arc<TcpStream>);
+///
+/// #[derive(Debug)]
+/// struct Listening(TcpListener);
+///
+/// impl ReadHalf for Half {
+///     fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
+///         loop {
+///             ready!(self.0.poll_read_ready(cx))?;
+///             match self.0.try_read_buf(input) {
+///                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+///                 read => return Poll::Ready(read),
+///             }
+///         }
+///     }
+/// }
+///
+/// impl WriteHalf for Half {
+///     fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+///         self.0.try_write(bytes)
+///     }
+///
+///     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+///         self.0.poll_write_ready(cx)
+///     }
+///
+///     fn shutdown(&self) {
+///         use std::os::fd::AsFd;
+///         let socket = self.0.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
+///         let _ = socket.map(|socket| socket.shutdown(std::net::Shutdown::Both));
+///     }
+/// }
+///
+/// fn stream(stream: TcpStream) -> Stream {
+///     let stream = Arc::new(stream);
+///     Stream::new(Half(stream.clone()), Half(stream), Identity::default())
+/// }
+///
+/// impl Listener for Listening {
+///     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+///         let (accepted, _) = ready!(self.0.poll_accept(cx))?;
+///         Poll::Ready(Ok(Box::pin(async { Ok(stream(accepted)) })))
+///     }
+/// }
+///
+/// impl Transport for Plain {
+///     fn schemes(&self) -> &[&str] {
+///         &["plain"]
+///     }
+///
+///     fn dial<'a>(&'a self, to: &'a OtherAddress) -> Dialled<'a> {
+///         Box::pin(async { Ok(stream(TcpStream::connect(to.text()).await?)) })
+///     }
+///
+///     fn listen<'a>(&'a self, at: &'a OtherAddress) -> Listened<'a> {
+///         Box::pin(async {
+///             let listener = TcpListener::bind(at.text()).await?;
+///             let text = listener.local_addr()?.to_string();
+///             let here = OtherAddress::new(at.scheme(), &text).map_err(io::Error::other)?;
+///             Ok((Box::new(Listening(listener)) as Box<dyn Listener>, here))
+///         })
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = wallaby::Endpoint::builder().transport(Arc::new(Plain)).listen("plain://127.0.0.1:0").bind().await?;
+/// let client = wallaby::Endpoint::builder().transport(Arc::new(Plain)).bind().await?;
+/// client.connect(server.address().expect("it listens")).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait Transport: Send + Sync + 'static {
+    /// The schemes of the addresses that it dials and listens at, as in [`OtherAddress::new`].
+    fn schemes(&self) -> &[&str];
+
+    /// Opens a stream to who listens there. The future is dropped when the dial takes too long
+    /// ([`crate::Builder::dial_timeout`]).
+    ///
+    /// An error of the kind `InvalidData` or `PermissionDenied` says that somebody answers there, but that one side does not
+    /// understand or trust the other ([`crate::ConnectError::Rejected`]); `ConnectionRefused` and `NotFound`, that nobody
+    /// listens.
+    fn dial<'a>(&'a self, to: &'a OtherAddress) -> Dialled<'a>;
+
+    /// Listens; with the address as others see it.
+    fn listen<'a>(&'a self, at: &'a OtherAddress) -> Listened<'a>;
+}
+
+/// A stream that is being dialled.
+pub type Dialled<'a> = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + 'a>>;
+
+/// A listener that is being made.
+pub type Listened<'a> =
+    Pin<Box<dyn Future<Output = io::Result<(Box<dyn Listener>, OtherAddress)>> + Send + 'a>>;
+
+/// A stream that has come in and is being opened: its handshake, if the transport has one. It is driven in a task of its own
+/// and blocks nobody; it counts among the connections, and is dropped when it takes longer than
+/// [`crate::Builder::dial_timeout`]. An error is logged and counted ([`crate::Metrics::accepts_failed`]).
+pub type Accepted = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+
+/// Where streams come in. Dropped when its endpoint is closed.
+pub trait Listener: Send + fmt::Debug {
+    /// The next stream. After an error it is asked again a little later.
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>>;
+}
+
+/// The receiving end of a stream; one task owns it.
+pub trait ReadHalf: Send + fmt::Debug {
+    /// Appends what is there, as far as it fits the spare room of `input`, which has some; zero bytes mean that the peer sends
+    /// nothing more.
+    fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>>;
+}
+
+/// The sending end of a stream; any thread may write to it, one at a time, and nobody waits in it.
+pub trait WriteHalf: Send + Sync + fmt::Debug {
+    /// Writes as much as fits now: an error of the kind `WouldBlock` if that is nothing. Bytes that it takes count as sent:
+    /// they are never given back, and may arrive even if the stream breaks.
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Ready when something may fit again, after a write that did not fit. Only the task that reads waits for it.
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Ends the stream in both directions; what was written still arrives.
+    fn shutdown(&self);
+}
+
+/// An open stream, and who is at its other end.
+#[derive(Debug)]
+pub struct Stream {
+    pub(super) read: Box<dyn ReadHalf>,
+    pub(super) write: Box<dyn WriteHalf>,
+    pub(super) identity: Identity,
+}
+
+impl Stream {
+    /// A stream of these halves, whose peer has proven this.
+    pub fn new(
+        read: impl ReadHalf + 'static,
+        write: impl WriteHalf + 'static,
+        identity: Identity,
+    ) -> Self {
+        Self {
+            read: Box::new(read),
+            write: Box::new(write),
+            identity,
+        }
+    }
+}
+
+/// The transports of an endpoint that are not part of Wallaby.
+#[derive(Clone, Default)]
+pub(crate) struct Transports(Vec<Arc<dyn Transport>>);
+
+impl Transports {
+    pub(crate) fn add(&mut self, transport: Arc<dyn Transport>) {
+        self.0.push(transport);
+    }
+
+    /// Each scheme must be possible, and have one transport.
+    pub(crate) fn check(&self) -> Result<(), BindError> {
+        let schemes: Vec<_> = self.0.iter().flat_map(|one| one.schemes()).collect();
+        for (index, scheme) in schemes.iter().enumerate() {
+            let why = if let Err(error) = OtherAddress::new(scheme, "text") {
+                error.to_string()
+            } else if schemes[..index].contains(scheme) {
+                "another transport has it".into()
+            } else {
+                continue;
+            };
+            return Err(BindError::Transport {
+                scheme: (**scheme).into(),
+                why,
+            });
+        }
+        Ok(())
+    }
+
+    /// The one for such addresses.
+    pub(crate) fn of(&self, address: &OtherAddress) -> Option<&dyn Transport> {
+        let scheme = address.scheme();
+        let transport = self.0.iter().find(|one| one.schemes().contains(&scheme))?;
+        Some(&**transport)
+    }
+}

@@ -103,7 +103,7 @@ impl Attempts {
             method: Arc::clone(method),
             payload,
             begun,
-            deadline: begun + bounded(time),
+            deadline: begun + timer::bounded(time),
             made: 0,
             racing: Vec::with_capacity(1),
             past: Vec::new(),
@@ -213,7 +213,7 @@ impl Attempts {
     /// How long an attempt may take before another one is made beside it.
     fn hedge_after(&self) -> Option<Duration> {
         let hedge = self.policy.hedge.as_ref()?;
-        Some(bounded(hedge.after(self.method.name())))
+        Some(timer::bounded(hedge.after(self.method.name())))
     }
 
     /// Begins an attempt.
@@ -380,7 +380,7 @@ impl Attempts {
             return Err(NoMore::Limit);
         }
         let failed = self.failed.len() as u32 + 1;
-        let at = Instant::now() + bounded(retry.pause(failed, random()));
+        let at = Instant::now() + timer::bounded(retry.pause(failed, random()));
         if at >= self.deadline {
             return Err(NoMore::Deadline);
         }
@@ -439,11 +439,6 @@ impl Attempts {
     fn meters(&self) -> &Meters {
         &self.client.endpoint().meters
     }
-}
-
-/// A time that can be added to the present one.
-fn bounded(time: Duration) -> Duration {
-    time.min(Duration::from_secs(365 * 86_400))
 }
 
 /// Any number; the largest if the system has none.

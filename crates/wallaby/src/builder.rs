@@ -18,6 +18,7 @@ use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Endpoint};
 use crate::error::BindError;
 use crate::executor::ExecutorConfig;
 use crate::service::{Layer, Service};
+use crate::timer;
 use crate::transport::{self, Transport, Transports};
 
 /// What an endpoint takes and keeps; see each field for what happens beyond it.
@@ -96,6 +97,7 @@ pub(crate) struct Config {
     pub(crate) waiting: WaitingLimits,
     pub(crate) max_depth: u32,
     pub(crate) max_budgets: Option<Budgets>,
+    pub(crate) requests_of_call: u32,
     /// The first seals, all verify.
     pub(crate) cluster_keys: Vec<ClusterKey>,
     pub(crate) require_seals: bool,
@@ -129,6 +131,7 @@ impl Default for Config {
             waiting: WaitingLimits::default(),
             max_depth: 4096,
             max_budgets: None,
+            requests_of_call: Budgets::default().requests,
             cluster_keys: Vec::new(),
             require_seals: false,
             link_delay: None,
@@ -151,12 +154,14 @@ impl Config {
             initiators: self.remembered.max(RecordLimits::default().initiators),
             kept_bytes: self.kept_bytes,
             ping: DEFAULT_PING,
+            deadline: DEFAULT_DEADLINE,
+            requests_of_call: self.requests_of_call,
             ..RecordLimits::default()
         }
     }
 }
 
-/// Sets up an [`Endpoint`].
+/// Sets up an [`Endpoint`]. Times that are longer than a year count as a year, unless a setting says otherwise.
 ///
 /// ```
 /// # use wallaby::{Endpoint, ExecutorConfig, Schedule};
@@ -217,20 +222,20 @@ impl Builder {
 
     /// How much time a call has if it does not say. Default 60 s.
     pub fn default_deadline(mut self, deadline: Duration) -> Self {
-        self.config.default_deadline = deadline;
+        self.config.default_deadline = timer::bounded(deadline);
         self
     }
 
     /// How long a server may take to accept a connection. Default 2 s.
     pub fn dial_timeout(mut self, timeout: Duration) -> Self {
-        self.config.dial_timeout = timeout;
+        self.config.dial_timeout = timer::bounded(timeout);
         self
     }
 
     /// How long an initiator may take to accept a connection that is to bring it an answer; after that the answer goes back the
     /// way its request came, and the initiator is not dialled again for a second. Default 250 ms.
     pub fn dial_back_timeout(mut self, timeout: Duration) -> Self {
-        self.config.dial_back_timeout = timeout;
+        self.config.dial_back_timeout = timer::bounded(timeout);
         self
     }
 
@@ -243,17 +248,23 @@ impl Builder {
 
     /// How calls of this endpoint are watched over if they do not say: after each `period` the servers of a call are asked
     /// about its requests, and silence for `timeout` is a failure. Default 500 ms and 5 s; keep the timeout near ten
-    /// periods. Servers bound the period to at least 10 ms and the timeout to at most 10 minutes.
+    /// periods. A period below 1 ms counts as 1 ms, a timeout below the period as the period, and none is longer than a
+    /// year. Servers bound the period to at least 10 ms and the timeout to at most 10 minutes.
     pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
-        self.config.ping = PingSettings { period, timeout };
+        self.config.ping = PingSettings { period, timeout }.bounded();
         self
     }
 
     /// How long a peer may be silent while something waits for it: an answer, credit, or bytes that were written last.
     /// After `period` it is asked whether it is there, and after `timeout` in all its connection is given up; calls that
     /// it carried go on or fail as when it breaks. Default 3 s and 10 s; a period of [`Duration::MAX`] switches this
-    /// off. Where nothing waits, nobody asks. Sessions over UDP have times of their own.
+    /// off, one below 1 ms counts as 1 ms. Where nothing waits, nobody asks. Sessions over UDP have times of their own.
     pub fn keep_alive(mut self, period: Duration, timeout: Duration) -> Self {
+        // The longest of all switches it off.
+        let period = match period {
+            Duration::MAX => period,
+            _ => period.clamp(PingSettings::SHORTEST, PingSettings::LONGEST),
+        };
         self.config.keep_alive = KeepAliveSettings { period, timeout };
         self
     }
@@ -264,7 +275,7 @@ impl Builder {
     /// request after a longer pause costs a round trip more, and a server that was restarted in the pause is found; in a
     /// shorter one, the first call fails that went to its former life. Default 5 s.
     pub fn confirm_after(mut self, silence: Duration) -> Self {
-        self.config.confirm_after = silence;
+        self.config.confirm_after = timer::bounded(silence);
         self
     }
 
@@ -277,7 +288,7 @@ impl Builder {
     }
 
     /// How many requests are remembered, running ones included, and how many bytes of answers in case they must be sent
-    /// again, of as many initiators (4,096 at least). Default 65,536 and 16 MiB. Beyond, ended requests are forgotten, oldest first; if all run, a further one is
+    /// again, of as many initiators (4,096 at least); of answers of up to 4 KiB at most 1 GiB. Default 65,536 and 16 MiB. Beyond, ended requests are forgotten, oldest first; if all run, a further one is
     /// refused with the status `ResourceExhausted`.
     pub fn remember(mut self, requests: usize, answer_bytes: u64) -> Self {
         self.config.remembered = requests;
@@ -294,7 +305,7 @@ impl Builder {
         self.config.waiting = WaitingLimits {
             answers,
             bytes,
-            time,
+            time: timer::bounded(time),
         };
         self
     }
@@ -314,6 +325,15 @@ impl Builder {
     /// initiator.
     pub fn max_budgets(mut self, most: Budgets) -> Self {
         self.config.max_budgets = Some(most);
+        self
+    }
+
+    /// How many requests of one call are taken here, as long as the call is remembered, if they state no budgets
+    /// ([`crate::Client::budgets`]); further ones are refused with the status `ResourceExhausted`. Default 65,536: no initiator
+    /// that keeps to its own default lets a call have more. So a tree that grows without end comes to its end even if its
+    /// initiator neither counts nor stops it.
+    pub fn max_requests_of_call(mut self, requests: u32) -> Self {
+        self.config.requests_of_call = requests;
         self
     }
 
@@ -344,7 +364,7 @@ impl Builder {
 
     /// How long a handler may go on after its request was stopped before it no longer counts as running. Default 5 s.
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.config.grace = grace;
+        self.config.grace = timer::bounded(grace);
         self
     }
 
@@ -377,7 +397,7 @@ impl Builder {
 
     /// Emulates a link: all that this endpoint sends is delayed by so much, order kept. For tests and demonstrations.
     pub fn link_delay(mut self, delay: Duration) -> Self {
-        self.config.link_delay = (!delay.is_zero()).then_some(delay);
+        self.config.link_delay = (!delay.is_zero()).then_some(timer::bounded(delay));
         self
     }
 

@@ -209,7 +209,7 @@ impl Caller {
     /// [`crate::Builder::ping`].
     #[must_use]
     pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
-        self.change().ping = Some(PingSettings { period, timeout });
+        self.change().ping = Some(PingSettings { period, timeout }.bounded());
         self
     }
 

@@ -266,7 +266,7 @@ impl Endpoint {
     ///
     /// How many handlers still ran, and how many requests waited for one, when time was up.
     pub async fn drain(&self, within: Duration) -> Result<(), Undrained> {
-        let end = Instant::now() + within;
+        let end = Instant::now() + timer::bounded(within);
         self.inner.begin_draining();
         while !self.inner.is_drained() {
             if Instant::now() >= end {

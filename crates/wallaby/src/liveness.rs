@@ -292,9 +292,15 @@ impl Liveness {
         self.leave(state);
     }
 
-    /// Whether a delegation that has waited may still be sent: its call may have been aborted, long ago even.
-    pub(crate) fn may_send(&self, ticket: Ticket) -> bool {
-        self.lock().records.may_send(ticket)
+    /// The time that a delegation has which has waited; `None` if it must not be sent any more: its call may have been
+    /// aborted, long ago even.
+    pub(crate) fn time_left(&self, ticket: Ticket) -> Option<Duration> {
+        let raw = self.epoch.elapsed();
+        let mut state = self.lock();
+        let now = state.clock.turn(raw);
+        let left = state.records.time_left(ticket, now);
+        self.leave(state);
+        left
     }
 
     /// Whether a request may go on: its call was not aborted.

@@ -18,6 +18,14 @@ pub(crate) use tokio::time::Instant; // the system's clock, except in simulation
 
 use crate::endpoint::Inner;
 
+/// What is longer is taken for this: it can be added to any moment, and nobody waits for its end.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
+/// A time that an application states, as it can be added to the present one.
+pub(crate) fn bounded(time: Duration) -> Duration {
+    time.min(LONGEST)
+}
+
 /// A moment that time is counted from, for what asks for the time with every datagram.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Epoch {

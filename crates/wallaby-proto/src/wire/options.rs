@@ -77,6 +77,23 @@ pub struct PingSettings {
     pub timeout: Duration,
 }
 
+impl PingSettings {
+    /// The shortest period of all: who asked more often would do nothing else.
+    pub const SHORTEST: Duration = Duration::from_millis(1);
+
+    /// The longest period and timeout of all, a year.
+    pub const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
+    /// These, or what comes nearest of what makes sense: the period is between [`Self::SHORTEST`] and [`Self::LONGEST`], and
+    /// the timeout between the period and [`Self::LONGEST`].
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        let period = self.period.clamp(Self::SHORTEST, Self::LONGEST);
+        let timeout = self.timeout.clamp(period, Self::LONGEST);
+        Self { period, timeout }
+    }
+}
+
 /// What a call may use up. In a request: what it and all that it leads to may use up, itself not counted; servers split it
 /// among their delegations (see [`crate::call::allowance`]).
 ///

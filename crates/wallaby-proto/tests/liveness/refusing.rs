@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use wallaby_proto::Code;
 use wallaby_proto::call::records::{
-    Action, Admission, Output, Passage, RecordLimits, RefusedRequest, Session,
+    Action, Admission, Frozen, Output, Passage, RecordLimits, RefusedRequest, Session,
 };
-use wallaby_proto::wire::{PingSettings, Pong, ReplyTo, Request};
+use wallaby_proto::call::server::Outbound;
+use wallaby_proto::wire::{Budgets, PingSettings, Pong, ReplyTo, Request};
 
 use crate::desk::{Desk, address, at, node, token};
 use crate::shelf::{Shelf, abort, limits, origin, ping, request, with_options};
@@ -231,4 +233,78 @@ fn a_call_does_not_fail_while_the_status_of_a_refused_request_waits() {
         let failed = failed.expect("nobody knows of it");
         assert!(failed.contains("0 gave no sign of life"), "{failed}");
     }
+}
+
+/// What a request that came directly turns out to be.
+fn admit(shelf: &mut Shelf, request: &Request) -> Admission {
+    let now = shelf.time();
+    shelf.records.admit(request, origin(1, node(1)), now)
+}
+
+fn refused_with(admission: &Admission) -> Option<Code> {
+    match admission {
+        Admission::Refused(status) => Some(status.code()),
+        _ => None,
+    }
+}
+
+/// A request that arrives without time is not executed; one that runs when its time is over delegates no more, and what it
+/// delegated and was not sent until then is not sent.
+#[test]
+fn nothing_begins_after_the_deadline() {
+    let within = |time| Request {
+        deadline: Some(time),
+        ..request(1, "0")
+    };
+    let mut shelf = Shelf::new();
+    let late = admit(&mut shelf, &within(Duration::ZERO));
+    assert_eq!(refused_with(&late), Some(Code::DeadlineExceeded));
+    assert_eq!(shelf.records.remembered().requests, 0);
+    let mut handled = shelf.accept(within(Duration::from_millis(100)));
+    let mut sent = Vec::new();
+    for _ in 0..3 {
+        sent.extend(handled.server.delegate(2, "work".into()));
+    }
+    sent.push(handled.server.finish(None));
+    let delegated: Vec<_> = sent
+        .iter()
+        .filter_map(|outbound| match outbound {
+            Outbound::Request(delegated) => Some(delegated),
+            _ => None,
+        })
+        .collect();
+    shelf.now += 60;
+    assert_eq!(shelf.delegate(handled.ticket, delegated[0]), Ok(()));
+    let left = |shelf: &Shelf| shelf.records.time_left(handled.ticket, shelf.time());
+    assert_eq!(left(&shelf), Some(Duration::from_millis(40)), "it waits");
+    shelf.now += 39;
+    assert_eq!(shelf.delegate(handled.ticket, delegated[1]), Ok(()));
+    shelf.now += 1;
+    let refused = shelf.delegate(handled.ticket, delegated[2]);
+    assert_eq!(refused, Err(Frozen::Late));
+    assert_eq!(left(&shelf), None, "what waits is not sent");
+    let status = Frozen::Late.status();
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+}
+
+/// An initiator that neither counts nor stops gets as many requests of a call handled here as one may have that keeps to the
+/// default. Budgets that are stated are split, and need no count.
+#[test]
+fn a_server_takes_so_many_requests_of_a_call() {
+    let mut shelf = Shelf::with(RecordLimits {
+        requests_of_call: 3,
+        ..limits()
+    });
+    for place in 0..3 {
+        shelf.accept(request(1, &place.to_string()));
+    }
+    let more = admit(&mut shelf, &request(1, "3"));
+    assert_eq!(refused_with(&more), Some(Code::ResourceExhausted));
+    let again = admit(&mut shelf, &request(1, "2"));
+    assert_eq!(again, Admission::Duplicate);
+    shelf.accept(request(2, "0"));
+    let stated = with_options(request(1, "4"), |options| {
+        options.budgets = Some(Budgets::default());
+    });
+    shelf.accept(stated);
 }

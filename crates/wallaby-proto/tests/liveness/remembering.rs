@@ -687,7 +687,7 @@ fn an_abort_freezes_every_request_of_its_call() {
         panic!("it was held back")
     };
     assert!(!shelf.records.may_delegate(one.ticket));
-    assert_eq!(shelf.delegate(one.ticket, &delegated), Err(Frozen));
+    assert_eq!(shelf.delegate(one.ticket, &delegated), Err(Frozen::Aborted));
     let (_, actions) = shelf.ask(abort(1, "0.0"));
     assert!(actions.is_empty(), "they were told");
     // Note 11: the end is a status; then the request has ended.
@@ -717,6 +717,9 @@ fn an_abort_frees_what_was_kept() {
     assert_eq!(shelf.records.remembered().kept_bytes, 0);
 }
 
+/// The time that a request has which states none.
+const DEADLINE: Duration = Duration::from_secs(60);
+
 /// A delegation waits for credit for so long that its call is over: where it would go nobody may remember that.
 #[test]
 fn delegations_of_calls_that_are_over_are_not_sent() {
@@ -735,12 +738,13 @@ fn delegations_of_calls_that_are_over_are_not_sent() {
                     .delegation_released(handled.ticket, &delegated, child(2), None, now);
             assert_eq!(released, Ok(()));
         }
-        assert!(shelf.records.may_send(handled.ticket));
+        let left = |shelf: &Shelf| shelf.records.time_left(handled.ticket, shelf.time());
+        assert_eq!(left(&shelf), Some(DEADLINE));
         match over {
             "aborted" => drop(shelf.ask(abort(1, "0"))),
             _ => drop(shelf.until(5000)),
         }
-        assert!(!shelf.records.may_send(handled.ticket), "{over}");
+        assert_eq!(left(&shelf), None, "{over}");
     }
 }
 

@@ -762,7 +762,7 @@ impl Node {
         context: &mut Context<'_>,
     ) -> Option<Parcel> {
         let Parcel {
-            message,
+            mut message,
             to,
             job,
             released,
@@ -782,12 +782,13 @@ impl Node {
         if root.is_some_and(|(sequence, _)| self.is_over(sequence)) {
             return None;
         }
-        if let (Message::Request(_), Some((ticket, sent))) = (&message, released)
-            && !self.records.may_send(ticket)
-        {
-            self.records.dropped(ticket, sent);
-            self.ready.extend(job);
-            return None;
+        if let (Message::Request(request), Some((ticket, sent))) = (&mut message, released) {
+            let Some(left) = self.records.time_left(ticket, self.now()) else {
+                self.records.dropped(ticket, sent);
+                self.ready.extend(job);
+                return None;
+            };
+            request.deadline = Some(left);
         }
         let key = match &message {
             Message::Response(response) => Some((response.call, response.request, response.index)),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Admission, Passage, RefusedRequest, Sent, Ticket};
+use wallaby_proto::call::records::{Admission, Frozen, Passage, RefusedRequest, Sent, Ticket};
 use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Server, undelivered};
 use wallaby_proto::wire::{
     Child, End, Message, MethodRef, Options, PingSettings, Pong, ReplyTo, Request, Response,
@@ -669,14 +669,16 @@ impl Node {
             server: address(context.plan, server),
             node: self.found.get(&server).copied(),
         };
-        if self
+        let released = self
             .records
-            .delegation_released(job.ticket, &delegated, to, None, now)
-            .is_ok()
-        {
+            .delegation_released(job.ticket, &delegated, to, None, now);
+        let Err(frozen) = released else {
             return Leaving::As(Outbound::Request(delegated));
+        };
+        // Requests end here at their deadline to the moment, so none is late.
+        if frozen == Frozen::Aborted {
+            context.hit(Point::DelegationFrozen);
         }
-        context.hit(Point::DelegationFrozen);
         let inherited = Inherited {
             reply_to: ReplyTo::Relay,
             deadline: None,
@@ -685,10 +687,7 @@ impl Node {
         };
         let (call, token) = (job.server.call(), job.server.token());
         let (_, request) = delegated.into_request(call, token, MethodRef::Number(0), inherited);
-        let response = undelivered(
-            &request,
-            &Status::new(Code::Cancelled, "the call was aborted"),
-        );
+        let response = undelivered(&request, &frozen.status());
         context
             .oracle
             .replaced(context.queue.now(), self.id, &response);

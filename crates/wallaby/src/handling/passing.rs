@@ -58,7 +58,7 @@ impl Handling {
     fn refuse_onward(self: &Arc<Self>, delegated: Delegated<Destination>, why: SendError) {
         let status = Status::from(why);
         let (to, request) = match self.pack(delegated, None) {
-            Ok(packed) | Err(packed) => packed,
+            Ok((to, request)) | Err((to, request, _)) => (to, request),
         };
         self.answer_for(&to, &request, status.code(), status.message());
     }

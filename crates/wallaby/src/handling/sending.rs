@@ -251,9 +251,9 @@ impl Handling {
         let peer = self.endpoint.pool.ready(&delegated.to.server);
         let mut parcel = match self.pack(delegated, peer.as_ref()) {
             Ok((to, request)) => Parcel::Request(to, request),
-            Err((to, request)) => {
-                let why = "the call was aborted";
-                self.answer_for(&to, &request, Code::Cancelled, why);
+            Err((to, request, frozen)) => {
+                let status = frozen.status();
+                self.answer_for(&to, &request, status.code(), status.message());
                 return None;
             }
         };
@@ -282,10 +282,13 @@ impl Handling {
         }
     }
 
-    /// Whether a delegation that has waited may still be sent.
-    fn may_send(&self) -> bool {
+    /// The time that a delegation has which has waited; `None` if it must not be sent any more.
+    fn time_left(&self) -> Option<Duration> {
         let liveness = &self.endpoint.liveness;
-        self.ticket.is_none_or(|ticket| liveness.may_send(ticket))
+        match self.ticket {
+            Some(ticket) => liveness.time_left(ticket),
+            None => Some(self.remaining()).filter(|left| !left.is_zero()),
+        }
     }
 
     /// The time, as far as it matters to records: a handler that has not waited yet began just now.
@@ -332,17 +335,17 @@ impl Handling {
         });
     }
 
-    /// The request for the next server, or one that must not be sent since the call was aborted.
+    /// The request for the next server, or one that must not be sent, and why.
     pub(super) fn pack(
         &self,
         delegated: Delegated<Destination>,
         peer: Option<&Arc<Peer>>,
-    ) -> Result<(Destination, Request), (Destination, Request)> {
+    ) -> Result<(Destination, Request), (Destination, Request, Frozen)> {
         let to = child(&delegated.to.server, peer);
         let (liveness, now) = (&self.endpoint.liveness, Instant::now());
         let noted = match self.ticket {
             Some(ticket) => liveness.delegated(ticket, &delegated, to, now),
-            None => Err(Frozen),
+            None => Err(Frozen::Aborted),
         };
         let mut inherited = Inherited {
             reply_to: self.onward_reply_to(),
@@ -369,7 +372,7 @@ impl Handling {
         let packed = delegated.into_request(self.call, self.token, number, inherited);
         match noted {
             Ok(_) => Ok(packed),
-            Err(Frozen) => Err(packed),
+            Err(frozen) => Err((packed.0, packed.1, frozen)),
         }
     }
 
@@ -645,10 +648,13 @@ impl Handling {
                 let room = peer.room();
                 let place = self.place(&parcel);
                 let sent = match &mut parcel {
-                    Parcel::Request(..) if !self.may_send() => {
-                        return self.note_dropped(&parcel);
+                    Parcel::Request(to, request) => {
+                        let Some(left) = self.time_left() else {
+                            return self.note_dropped(&parcel);
+                        };
+                        request.deadline = Some(left);
+                        self.attempt_request(&peer, to, request)
                     }
-                    Parcel::Request(to, request) => self.attempt_request(&peer, to, request),
                     Parcel::Answer(message) => self.attempt_answer(&peer, message, place).is_some(),
                 };
                 if sent {

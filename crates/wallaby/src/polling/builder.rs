@@ -78,6 +78,7 @@ pub(super) struct Config {
     pub(super) kept_bytes: u64,
     pub(super) max_depth: u32,
     pub(super) max_budgets: Option<Budgets>,
+    pub(super) requests_of_call: u32,
     /// The first seals, all verify.
     pub(super) cluster_keys: Vec<ClusterKey>,
     pub(super) require_seals: bool,
@@ -102,6 +103,7 @@ impl Default for Config {
             kept_bytes: records.kept_bytes,
             max_depth: 4096,
             max_budgets: None,
+            requests_of_call: Budgets::default().requests,
             cluster_keys: Vec::new(),
             require_seals: false,
             ring: transport::DEFAULT_RING,
@@ -145,13 +147,13 @@ impl Builder {
 
     /// How much time a call has if it does not say. Default 60 s.
     pub fn default_deadline(mut self, deadline: Duration) -> Self {
-        self.config.default_deadline = deadline;
+        self.config.default_deadline = deadline.min(PingSettings::LONGEST);
         self
     }
 
     /// How long a server may take to accept a connection, and who connects to say who it is. Default 2 s.
     pub fn dial_timeout(mut self, timeout: Duration) -> Self {
-        self.config.dial_timeout = timeout;
+        self.config.dial_timeout = timeout.min(PingSettings::LONGEST);
         self
     }
 
@@ -163,13 +165,18 @@ impl Builder {
 
     /// How calls are watched over that do not say: see [`crate::Builder::ping`]. Default 500 ms and 5 s.
     pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
-        self.config.ping = PingSettings { period, timeout };
+        self.config.ping = PingSettings { period, timeout }.bounded();
         self
     }
 
     /// How long a peer may be silent while something on a stream waits for it: see [`crate::Builder::keep_alive`]. Default 3 s
     /// and 10 s.
     pub fn keep_alive(mut self, period: Duration, timeout: Duration) -> Self {
+        // The longest of all switches it off.
+        let period = match period {
+            Duration::MAX => period,
+            _ => period.clamp(PingSettings::SHORTEST, PingSettings::LONGEST),
+        };
         self.config.keep_alive = KeepAliveSettings { period, timeout };
         self
     }
@@ -177,7 +184,7 @@ impl Builder {
     /// A peer over UDP that was silent for so long is asked whether it is still there before a request goes to it: see
     /// [`crate::Builder::confirm_after`]. Default 5 s.
     pub fn confirm_after(mut self, silence: Duration) -> Self {
-        self.config.confirm_after = silence;
+        self.config.confirm_after = silence.min(PingSettings::LONGEST);
         self
     }
 
@@ -205,6 +212,12 @@ impl Builder {
     /// The most that a request here may use up: see [`crate::Builder::max_budgets`].
     pub fn max_budgets(mut self, most: Budgets) -> Self {
         self.config.max_budgets = Some(most);
+        self
+    }
+
+    /// How many requests of one call are taken here that state no budgets: see [`crate::Builder::max_requests_of_call`].
+    pub fn max_requests_of_call(mut self, requests: u32) -> Self {
+        self.config.requests_of_call = requests;
         self
     }
 

@@ -46,7 +46,8 @@ pub struct CallOptions {
     pub metadata: Metadata,
     /// What the call's tree may use up.
     pub budgets: Option<Budgets>,
-    /// How often its servers are asked about it, and how long silence may last; as the endpoint says if not set.
+    /// How often its servers are asked about it, and how long silence may last; as the endpoint says if not set. What is
+    /// beyond [`PingSettings::bounded`] is taken for the nearest that is not.
     pub ping: Option<PingSettings>,
     /// How long a handler may make no progress; as the endpoint says if not set.
     pub stall_limit: Option<Duration>,
@@ -312,7 +313,7 @@ impl Core {
             pinged: Vec::new(),
             allowance,
         });
-        let ping = options.ping.unwrap_or(self.config.ping);
+        let ping = options.ping.unwrap_or(self.config.ping).bounded();
         // Calls that are over sooner cost no place among the alarms.
         if time <= self.config.ping.period.saturating_mul(2) {
             self.alarms.insert((deadline, Alarm::Call(sequence)));

@@ -17,7 +17,7 @@ use super::event::{Event, RequestKey};
 use super::peer::{PeerId, Peers, Refused};
 use super::requests::{Held, Job};
 use super::streams::Streams;
-use crate::endpoint::DEFAULT_PING;
+use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::error::BindError;
 use crate::liveness::written_next;
 use crate::random;
@@ -146,6 +146,8 @@ impl Core {
             requests: config.remembered,
             kept_bytes: config.kept_bytes,
             ping: DEFAULT_PING,
+            deadline: DEFAULT_DEADLINE,
+            requests_of_call: config.requests_of_call,
             ..RecordLimits::default()
         };
         let dials = Dials::new(config.dial_policy.limits());

@@ -628,7 +628,7 @@ impl Core {
                     .delegation_released(ticket, &delegated, child, None, self.now);
                 noted.map(|()| (ticket, quiet, oldest))
             }
-            None => Err(Frozen),
+            None => Err(Frozen::Aborted),
         };
         let (call, token) = (job.server.call(), job.server.token());
         let mut inherited = Inherited {
@@ -649,14 +649,13 @@ impl Core {
         }
         let (to, mut request) =
             delegated.into_request(call, token, MethodRef::Number(0), inherited);
-        let Ok((ticket, ..)) = noted else {
-            return self.answer_for(
-                &request,
-                &to.server,
-                None,
-                Code::Cancelled,
-                "the call was aborted",
-            );
+        let ticket = match noted {
+            Ok((ticket, ..)) => ticket,
+            Err(frozen) => {
+                let status = frozen.status();
+                let why = status.message();
+                return self.answer_for(&request, &to.server, None, status.code(), why);
+            }
         };
         let released = Some((ticket, Sent::Delegation));
         let born = Some(job.arrived.saturating_sub(age(job)));

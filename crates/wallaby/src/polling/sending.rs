@@ -335,11 +335,12 @@ impl Core {
         if initial && self.is_over(request.call.sequence) {
             return Attempt::Settled;
         }
-        if let Some((ticket, sent)) = released
-            && !self.records.may_send(ticket)
-        {
-            self.records.dropped(ticket, sent);
-            return Attempt::Settled;
+        if let Some((ticket, sent)) = released {
+            let Some(left) = self.records.time_left(ticket, self.now) else {
+                self.records.dropped(ticket, sent);
+                return Attempt::Settled;
+            };
+            request.deadline = Some(left);
         }
         match self.send_request(id, request, method, born) {
             Ok(mark) => {

@@ -40,12 +40,22 @@ impl Records {
         if key.call.sequence < self.table.peers.get(peer).proven {
             return Admission::BelowOldest;
         }
+        let time = request.deadline.unwrap_or(self.limits.deadline);
+        if time.is_zero() {
+            return late();
+        }
         if !self.has_room(now) {
             return full("requests", self.limits.requests);
         }
         // What was forgotten to make room may have been the last of this call.
         let known = known.and_then(|_| self.table.look_up(peer, &key).call);
+        let unstated = u32::from(options.is_none_or(|options| options.budgets.is_none()));
+        let taken = known.map_or(0, |call| self.table.calls.get(call).unstated);
+        if unstated > 0 && taken >= self.limits.requests_of_call {
+            return too_many(self.limits.requests_of_call);
+        }
         let call = known.unwrap_or_else(|| self.table.add_call(key, hash, peer, settings));
+        self.table.calls.at(call).unstated += unstated;
         let transit = Nanoseconds::from(origin.transit);
         let carried = options.and_then(|options| options.quiet);
         let quiet = carried.map_or(transit, |carried| transit.saturating_add(carried.into()));
@@ -62,6 +72,7 @@ impl Records {
                 direct: origin.peer == key.call.initiator,
                 reply_to: &request.reply_to,
                 carried: quiet,
+                deadline: now.saturating_add(time.into()),
                 now,
             },
         );
@@ -180,6 +191,22 @@ impl Records {
 fn invalid(id: RequestId, attempt: u32) -> Admission {
     let text = format!("no request of a call is {id} in attempt {attempt}");
     Admission::Refused(Status::new(Code::InvalidArgument, text))
+}
+
+/// Time has run out on the way: nothing is executed in vain.
+#[cold]
+#[inline(never)]
+fn late() -> Admission {
+    let text = "the call's deadline passed before the request arrived";
+    Admission::Refused(Status::new(Code::DeadlineExceeded, text))
+}
+
+/// No initiator that keeps to the default lets a call grow so much: it is one that neither counts nor stops.
+#[cold]
+#[inline(never)]
+fn too_many(most: u32) -> Admission {
+    let text = format!("this server takes {most} requests of a call that states no budgets");
+    Admission::Refused(Status::new(Code::ResourceExhausted, text))
 }
 
 #[cold]

@@ -118,6 +118,7 @@ impl Records {
                 direct: false,
                 reply_to: &ReplyTo::Peer,
                 carried: Nanoseconds::ZERO,
+                deadline: now,
                 now,
             },
         );

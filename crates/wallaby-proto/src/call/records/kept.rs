@@ -64,6 +64,9 @@ enum Place {
     Gone,
 }
 
+/// The most bytes of small responses, whatever the budget: their memory is taken in one piece.
+const MOST_COPIED: u64 = 1 << 30;
+
 impl Entry {
     fn cost(&self) -> u64 {
         ENTRY + self.len as u64
@@ -78,7 +81,7 @@ impl Kept {
             shared: 0,
             first: Number::MIN,
             entries: VecDeque::new(),
-            ring: Ring::new(budget / 2),
+            ring: Ring::new((budget / 2).min(MOST_COPIED)),
             large: BTreeMap::new(),
         }
     }

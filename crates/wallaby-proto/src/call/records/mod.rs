@@ -17,7 +17,7 @@
 //! the server half released a         records.response_released(..), end_released(..) or delegation_released(..): each,
 //! message:                           in order, before it is sent. Is a delegation refused: send server::undelivered.
 //! it was queued only later:          records.placed(ticket, ..), or records.dropped(ticket, ..) if it never will be;
-//!                                    a delegation only if it still records.may_send(ticket)
+//!                                    a delegation only if there still is records.time_left(ticket, now), which it says
 //! a response is too large for its    the first time a status goes in its place: records.response_replaced(ticket, ..);
 //! session:                           sent again it does not go there: records.too_large(ticket, ..)
 //! a delegation leaves:               options.quiet = records.quiet(ticket, now), oldest = records.oldest(ticket)
@@ -74,8 +74,8 @@ pub use self::passing::{Passage, RefusedRequest};
 use self::table::Table;
 use self::time::{Nanoseconds, PingTimes};
 use crate::id::{CallId, NodeId, RequestId};
-use crate::status::Status;
-use crate::wire::{PingSettings, Pong, ReplyTo, Response};
+use crate::status::{Code, Status};
+use crate::wire::{Budgets, PingSettings, Pong, ReplyTo, Response};
 
 /// How much an endpoint remembers, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +97,11 @@ pub struct RecordLimits {
     pub shortest_period: Duration,
     /// The longest timeout that a call may ask for: 10 minutes by default.
     pub longest_timeout: Duration,
+    /// The time that a request has which states none: 60 s by default.
+    pub deadline: Duration,
+    /// Requests of one call that are taken while the call is remembered, if they state no budgets. As many as an initiator
+    /// lets a call have that states none, by default: 65,536.
+    pub requests_of_call: u32,
 }
 
 impl Default for RecordLimits {
@@ -109,6 +114,8 @@ impl Default for RecordLimits {
             ping: PingSettings::default(),
             shortest_period: Duration::from_millis(10),
             longest_timeout: Duration::from_secs(600),
+            deadline: Duration::from_secs(60),
+            requests_of_call: Budgets::DEFAULT.requests,
         }
     }
 }
@@ -169,10 +176,27 @@ pub enum Admission {
     Refused(Status),
 }
 
-/// A delegation of a call that was aborted, or of a request that is not running: it must not be sent.
+/// Why a delegation must not be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the request was aborted: it may not delegate any more")]
-pub struct Frozen;
+pub enum Frozen {
+    /// Its call was aborted, or its request does not run.
+    #[error("the call was aborted")]
+    Aborted,
+    /// Its call's deadline has passed.
+    #[error("the call's deadline passed before the request was sent")]
+    Late,
+}
+
+impl Frozen {
+    /// What is answered in the delegation's name.
+    pub fn status(self) -> Status {
+        let code = match self {
+            Self::Aborted => Code::Cancelled,
+            Self::Late => Code::DeadlineExceeded,
+        };
+        Status::new(code, self.to_string())
+    }
+}
 
 /// Why a handler has to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]

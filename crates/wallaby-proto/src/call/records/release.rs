@@ -58,7 +58,7 @@ impl Records {
     ///
     /// # Errors
     ///
-    /// If it must not be sent, as the call was aborted meanwhile: what the server half counts as sent is answered with a
+    /// If it must not be sent, as the call was aborted meanwhile or its deadline has passed: what the server half counts as sent is answered with a
     /// status, in its name ([`crate::call::server::undelivered`]).
     pub fn delegation_released<T>(
         &mut self,
@@ -69,23 +69,24 @@ impl Records {
         now: Duration,
     ) -> Result<(), Frozen> {
         let Some(slot) = self.slot(ticket) else {
-            return Err(Frozen);
+            return Err(Frozen::Aborted);
         };
         let now = Nanoseconds::from(now);
         let may = self.may_delegate(ticket);
         let record = self.table.records.at(slot);
+        let late = record.deadline <= now;
         record.learn(&delegated.manifest);
         if delegated.id.path == record.id.path {
             record.rare().continuation = Some(to);
         } else {
             record.rare().children.push(delegated.id.path, to);
         }
-        if may {
+        if may && !late {
             self.note_release(slot, Sent::Delegation, output, now);
             return Ok(());
         }
         self.end_if_over(slot, now);
-        Err(Frozen)
+        Err(if may { Frozen::Late } else { Frozen::Aborted })
     }
 
     /// A released delegation was handed to a connection with this life, which was not known when it was released: from now
@@ -148,6 +149,7 @@ impl Records {
                 direct,
                 reply_to: &reply_to,
                 carried,
+                deadline: now,
                 now,
             },
         );
@@ -212,13 +214,14 @@ impl Records {
         })
     }
 
-    /// Whether a delegation that was released, and has waited for its connection or for credit, may still be sent: not if
-    /// its call was aborted meanwhile, or is over. Then it is [`Self::dropped`].
-    pub fn may_send(&self, ticket: Ticket) -> bool {
-        self.slot(ticket).is_some_and(|slot| {
-            let call = self.table.records.get(slot).call;
-            !self.table.calls.get(call).aborted
-        })
+    /// The time that a delegation has which was released, and has waited for its connection or for credit: it says so when
+    /// it is sent. `None` if it must not be sent any more, as its call was aborted meanwhile or is over, or its deadline has
+    /// passed. Then it is [`Self::dropped`].
+    pub fn time_left(&self, ticket: Ticket, now: Duration) -> Option<Duration> {
+        let record = self.table.records.get(self.slot(ticket)?);
+        let left = record.deadline.saturating_sub(now.into());
+        let may = left > Nanoseconds::ZERO && !self.table.calls.get(record.call).aborted;
+        may.then(|| left.into())
     }
 
     /// How long the initiator has not heard of this line of the call: what a delegation carries (PROTOCOL-NOTES 14).

@@ -83,6 +83,8 @@ pub(super) struct Call {
     pub(super) aborted: bool,
     pub(super) requests: List,
     pub(super) count: u32,
+    /// How many were taken that state no budgets.
+    pub(super) unstated: u32,
     /// The highest attempt of any of its requests.
     latest_attempt: u32,
     links: Links,
@@ -117,6 +119,8 @@ pub(super) struct Record {
     /// of it then.
     pub(super) heard: Nanoseconds,
     pub(super) carried: Nanoseconds,
+    /// From then on it may not delegate.
+    pub(super) deadline: Nanoseconds,
     /// When the initiator last showed that it lives.
     pub(super) pinged: Nanoseconds,
     /// When it made progress last; once it has ended, when it did, or was pinged last after that.
@@ -150,6 +154,7 @@ pub(super) struct NewRecord<'a> {
     pub(super) direct: bool,
     pub(super) reply_to: &'a ReplyTo,
     pub(super) carried: Nanoseconds,
+    pub(super) deadline: Nanoseconds,
     pub(super) now: Nanoseconds,
 }
 
@@ -398,6 +403,7 @@ impl Table {
             aborted: false,
             requests: List::EMPTY,
             count: 0,
+            unstated: 0,
             latest_attempt: 0,
             links: Links::UNLISTED,
         });
@@ -560,6 +566,7 @@ impl Record {
             direct: false,
             heard: Nanoseconds::ZERO,
             carried: Nanoseconds::ZERO,
+            deadline: Nanoseconds::ZERO,
             pinged: Nanoseconds::ZERO,
             since: Nanoseconds::ZERO,
             due: None,
@@ -604,6 +611,7 @@ impl Record {
         }
         self.heard = new.now;
         self.carried = new.carried;
+        self.deadline = new.deadline;
         self.pinged = new.now;
         self.since = new.now;
         self.due = None;

@@ -446,4 +446,27 @@ mod tests {
             assert!(watch.next_timeout().is_none());
         }
     }
+
+    #[test]
+    fn whatever_the_period_is_a_watch_does_not_spin() {
+        let times = [Duration::ZERO, Duration::from_nanos(1), Duration::MAX];
+        for (period, timeout) in times
+            .into_iter()
+            .flat_map(|one| times.map(|two| (one, two)))
+        {
+            let (mut initiator, _) = chain(2);
+            let now = Duration::from_secs(1);
+            let settings = WatchSettings {
+                ping: PingSettings { period, timeout },
+                ..WatchSettings::default()
+            };
+            let mut watch = Watch::new(&mut initiator, settings, [at(1)], now);
+            watch.handle_timeout(&mut initiator, now);
+            let next = watch.next_timeout().expect("it asks again");
+            assert!(
+                next >= now + PingSettings::SHORTEST,
+                "{period:?} {timeout:?}"
+            );
+        }
+    }
 }

@@ -199,7 +199,10 @@ impl Watch {
         now: Duration,
     ) -> Self {
         let mut watch = Self {
-            settings,
+            settings: WatchSettings {
+                ping: settings.ping.bounded(),
+                ..settings
+            },
             phase: Phase::Watching,
             lines: Vec::new(),
             hops: 0,

@@ -19,6 +19,7 @@ const LAYERS: &[&str] = &[
     "wallaby-macros",
     "wallaby",
     "wallaby-onc",
+    "wallaby-tls",
     "wallaby-fuzz",
     "wallaby-bench",
     "wallaby-bench-peers",

@@ -208,7 +208,7 @@ impl Builder {
         self
     }
 
-    /// How many handlers run at a time, how many requests wait, and in which order.
+    /// How many handlers run at a time, how many requests wait, and in which order. Both are shared among clients.
     pub fn executor(mut self, executor: ExecutorConfig) -> Self {
         self.config.executor = executor;
         self
@@ -288,8 +288,9 @@ impl Builder {
     }
 
     /// How many requests are remembered, running ones included, and how many bytes of answers in case they must be sent
-    /// again, of as many initiators (4,096 at least); of answers of up to 4 KiB at most 1 GiB. Default 65,536 and 16 MiB. Beyond, ended requests are forgotten, oldest first; if all run, a further one is
-    /// refused with the status `ResourceExhausted`.
+    /// again, of as many initiators (4,096 at least); of answers of up to 4 KiB at most 1 GiB. Default 65,536 and 16 MiB.
+    /// Beyond, ended requests are forgotten, oldest first; if all run, a further one is refused with the status `ResourceExhausted`. Before that, one is refused whose
+    /// client has its share of those that run: see `docs/security.md`, *Shares*.
     pub fn remember(mut self, requests: usize, answer_bytes: u64) -> Self {
         self.config.remembered = requests;
         self.config.kept_bytes = answer_bytes;

@@ -1,19 +1,25 @@
 //! Which requests run now, which wait, and which are refused.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use wallaby_proto::NodeId;
+use wallaby_proto::call::records::Session;
+use wallaby_proto::call::shares::Shares;
 
 use crate::timer::Instant;
 
 /// How many handlers run at a time, how many requests wait, and in which order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecutorConfig {
-    /// Handlers that run at a time; one that waits for something counts as running. Default 4,096.
-    pub concurrency: usize,
-    /// Requests that wait while all handlers run; one more is refused with the status `ResourceExhausted`. Default
+    /// Handlers that run at a time; one that waits for something counts as running. One client can use up seven eighths of
+    /// them at most, or all if there are eight or fewer: the rest is for others. See `docs/security.md`, *Shares*. Default
     /// 4,096.
+    pub concurrency: usize,
+    /// Requests that wait for handlers; one more, or one of a client that has its share of them, is refused with the status
+    /// `ResourceExhausted`. Shared like handlers. Default 4,096.
     pub queue: usize,
     /// Which of the waiting requests runs next. Default: first come, first served.
     pub schedule: Schedule,
@@ -29,7 +35,7 @@ impl Default for ExecutorConfig {
     }
 }
 
-/// Which of the waiting requests runs next.
+/// Which of the waiting requests runs next, of those whose clients have equally few handlers that run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Schedule {
     /// The one that has waited longest.
@@ -41,7 +47,14 @@ pub enum Schedule {
     EarliestDeadline,
 }
 
+/// The connection that a request came over, and its initiator.
+pub(crate) type Owner = (Session, NodeId);
+
 /// Admits jobs of type `J`.
+///
+/// Handlers that run and requests that wait are shared: see [`Shares`]. A place that becomes free goes to the connection with
+/// the fewest handlers that run, and of its initiators to the one with the fewest; who has its share waits even if there are
+/// places.
 #[derive(Debug)]
 pub(crate) struct Executor<J> {
     config: ExecutorConfig,
@@ -52,9 +65,30 @@ pub(crate) struct Executor<J> {
 
 #[derive(Debug)]
 struct State<J> {
-    running: usize,
-    waiting: BinaryHeap<Waiting<J>>,
+    running: Shares,
+    waiting: Shares,
+    /// What waits, by connection, and these by whose turn it is. Whoever is first here has its share, or nothing would wait.
+    lines: BTreeMap<Session, Line<J>>,
+    order: BTreeSet<(Rank, Session)>,
     arrivals: u64,
+}
+
+/// How many handlers run of an initiator or connection, then the urgency and arrival of what waits: the lowest is next.
+type Rank = (usize, u64, u64);
+
+/// What waits of one connection, by initiator, and these by whose turn it is.
+#[derive(Debug)]
+struct Line<J> {
+    rank: Rank,
+    queues: BTreeMap<NodeId, Queue<J>>,
+    order: BTreeSet<(Rank, NodeId)>,
+}
+
+/// What waits of one initiator.
+#[derive(Debug)]
+struct Queue<J> {
+    rank: Rank,
+    jobs: BinaryHeap<Waiting<J>>,
 }
 
 /// What became of a job.
@@ -70,8 +104,10 @@ pub(crate) enum Admitted<J> {
 impl<J> Executor<J> {
     pub(crate) fn new(config: ExecutorConfig) -> Self {
         let state = State {
-            running: 0,
-            waiting: BinaryHeap::new(),
+            running: Shares::new(config.concurrency.max(1)),
+            waiting: Shares::new(config.queue),
+            lines: BTreeMap::new(),
+            order: BTreeSet::new(),
             arrivals: 0,
         };
         Self {
@@ -96,44 +132,51 @@ impl<J> Executor<J> {
     }
 
     /// Admits a job; `urgency` is smaller for what should run earlier.
-    pub(crate) fn admit(&self, job: J, urgency: u64) -> Admitted<J> {
+    pub(crate) fn admit(&self, job: J, owner: Owner, urgency: u64) -> Admitted<J> {
         let mut state = self.lock();
-        if state.running < self.config.concurrency.max(1) {
-            state.running += 1;
+        if state.running.try_take(owner.0, owner.1).is_ok() {
+            if !state.lines.is_empty() {
+                state.list(owner);
+            }
             return Admitted::Run(job);
         }
-        self.queue(state, job, urgency)
+        state.queue(job, owner, urgency)
     }
 
-    #[inline(never)]
-    fn queue(&self, mut state: MutexGuard<'_, State<J>>, job: J, urgency: u64) -> Admitted<J> {
-        if state.waiting.len() >= self.config.queue {
-            return Admitted::Refused(job);
-        }
-        state.arrivals += 1;
-        let arrival = state.arrivals;
-        state.waiting.push(Waiting {
-            urgency,
-            arrival,
-            job,
-        });
-        Admitted::Queued
-    }
-
-    /// A job is done; returns the one that runs in its place.
-    pub(crate) fn release(&self) -> Option<J> {
+    /// A job of this owner is done; returns the one that runs in its place.
+    pub(crate) fn release(&self, owner: Owner) -> Option<J> {
         let mut state = self.lock();
-        if state.waiting.is_empty() {
-            state.running -= 1;
+        let share = state.running.name(owner.0, owner.1);
+        state.running.give_back(share);
+        if state.lines.is_empty() {
             return None;
         }
+        state.list(owner);
         state.next()
     }
 
     /// How many jobs run and how many wait.
     pub(crate) fn load(&self) -> (usize, usize) {
         let state = self.lock();
-        (state.running, state.waiting.len())
+        (state.running.taken(), state.waiting.taken())
+    }
+
+    /// Why a job of this owner was refused.
+    #[cold]
+    pub(crate) fn why_refused(&self, (session, initiator): Owner) -> String {
+        let mut state = self.lock();
+        let (running, waiting) = (state.running.taken(), state.waiting.taken());
+        if waiting >= self.config.queue {
+            return format!(
+                "{running} handlers run and {waiting} requests wait: no more are taken"
+            );
+        }
+        let share = state.waiting.name(session, initiator);
+        let own = state.waiting.taken_by_connection(share);
+        format!(
+            "{running} handlers run and {waiting} requests wait of {}, of this connection {own}: it has its share",
+            self.config.queue
+        )
     }
 
     fn lock(&self) -> MutexGuard<'_, State<J>> {
@@ -143,8 +186,73 @@ impl<J> Executor<J> {
 
 impl<J> State<J> {
     #[inline(never)]
+    fn queue(&mut self, job: J, owner: Owner, urgency: u64) -> Admitted<J> {
+        let (session, initiator) = owner;
+        if self.waiting.try_take(session, initiator).is_err() {
+            return Admitted::Refused(job);
+        }
+        self.arrivals += 1;
+        let arrival = self.arrivals;
+        let line = self.lines.entry(session).or_insert_with(|| Line {
+            rank: Rank::default(),
+            queues: BTreeMap::new(),
+            order: BTreeSet::new(),
+        });
+        let queue = line.queues.entry(initiator).or_insert_with(|| Queue {
+            rank: Rank::default(),
+            jobs: BinaryHeap::new(),
+        });
+        queue.jobs.push(Waiting {
+            urgency,
+            arrival,
+            job,
+        });
+        self.list(owner);
+        Admitted::Queued
+    }
+
+    /// Something has changed of an owner: what runs of it, or what waits. If something waits, its turn may be another one.
+    #[inline(never)]
+    fn list(&mut self, (session, initiator): Owner) {
+        let Some(line) = self.lines.get_mut(&session) else {
+            return;
+        };
+        let share = self.running.name(session, initiator);
+        if let Some(queue) = line.queues.get_mut(&initiator) {
+            line.order.remove(&(queue.rank, initiator));
+            if let Some(first) = queue.jobs.peek() {
+                let (urgency, arrival) = first.rank();
+                queue.rank = (self.running.taken_by(share), urgency, arrival);
+                line.order.insert((queue.rank, initiator));
+            } else {
+                line.queues.remove(&initiator);
+            }
+        }
+        self.order.remove(&(line.rank, session));
+        let Some(((_, urgency, arrival), first)) = line.order.first().copied() else {
+            self.lines.remove(&session);
+            return;
+        };
+        let share = self.running.name(session, first);
+        line.rank = (self.running.weight(share), urgency, arrival);
+        self.order.insert((line.rank, session));
+    }
+
+    /// What runs next, if somebody who waits may have another place.
+    #[inline(never)]
     fn next(&mut self) -> Option<J> {
-        self.waiting.pop().map(|waiting| waiting.job)
+        let ((weight, ..), session) = *self.order.first()?;
+        if !self.running.allows(weight) {
+            return None;
+        }
+        let line = self.lines.get_mut(&session)?;
+        let (_, initiator) = *line.order.first()?;
+        let first = line.queues.get_mut(&initiator)?.jobs.pop()?;
+        self.running.take(session, initiator);
+        let share = self.waiting.name(session, initiator);
+        self.waiting.give_back(share);
+        self.list((session, initiator));
+        Some(first.job)
     }
 }
 
@@ -186,6 +294,24 @@ impl<J> Eq for Waiting<J> {}
 mod tests {
     use super::*;
 
+    /// A client by its own connection.
+    fn owner(number: u64) -> Owner {
+        behind(number, number)
+    }
+
+    fn behind(session: u64, initiator: u64) -> Owner {
+        let node = NodeId::new(initiator).expect("not zero");
+        (Session(session), node)
+    }
+
+    fn executor<J>(concurrency: usize, queue: usize) -> Executor<J> {
+        Executor::new(ExecutorConfig {
+            concurrency,
+            queue,
+            schedule: Schedule::Fifo,
+        })
+    }
+
     #[test]
     fn runs_up_to_the_limit_then_queues_then_refuses() {
         let executor = Executor::new(ExecutorConfig {
@@ -193,17 +319,26 @@ mod tests {
             queue: 2,
             schedule: Schedule::OldestCall,
         });
-        assert!(matches!(executor.admit("runs", 9), Admitted::Run("runs")));
-        assert!(matches!(executor.admit("later", 5), Admitted::Queued));
-        assert!(matches!(executor.admit("sooner", 3), Admitted::Queued));
         assert!(matches!(
-            executor.admit("refused", 1),
+            executor.admit("runs", owner(1), 9),
+            Admitted::Run("runs")
+        ));
+        assert!(matches!(
+            executor.admit("later", owner(1), 5),
+            Admitted::Queued
+        ));
+        assert!(matches!(
+            executor.admit("sooner", owner(1), 3),
+            Admitted::Queued
+        ));
+        assert!(matches!(
+            executor.admit("refused", owner(1), 1),
             Admitted::Refused("refused")
         ));
         assert_eq!(executor.load(), (1, 2));
-        assert_eq!(executor.release(), Some("sooner"));
-        assert_eq!(executor.release(), Some("later"));
-        assert_eq!(executor.release(), None);
+        assert_eq!(executor.release(owner(1)), Some("sooner"));
+        assert_eq!(executor.release(owner(1)), Some("later"));
+        assert_eq!(executor.release(owner(1)), None);
         assert_eq!(executor.load(), (0, 0));
     }
 
@@ -246,9 +381,111 @@ mod tests {
             schedule: Schedule::Fifo,
         });
         for job in 0..5 {
-            executor.admit(job, 0);
+            executor.admit(job, owner(1), 0);
         }
-        let order: Vec<_> = std::iter::from_fn(|| executor.release()).collect();
+        let order: Vec<_> = std::iter::from_fn(|| executor.release(owner(1))).collect();
         assert_eq!(order, [1, 2, 3, 4]);
+    }
+
+    /// Offers so many jobs of an owner; how many run, how many wait, and how many were refused.
+    fn offer(executor: &Executor<Owner>, owner: Owner, count: usize) -> (usize, usize, usize) {
+        let mut became = (0, 0, 0);
+        for _ in 0..count {
+            match executor.admit(owner, owner, 0) {
+                Admitted::Run(_) => became.0 += 1,
+                Admitted::Queued => became.1 += 1,
+                Admitted::Refused(_) => became.2 += 1,
+            }
+        }
+        became
+    }
+
+    #[test]
+    fn handlers_that_hang_leave_room_for_others() {
+        let executor = executor(4096, 4096);
+        let (running, waiting, refused) = offer(&executor, owner(1), 100_000);
+        assert!((3500..3700).contains(&running), "{running}");
+        assert!((3500..3700).contains(&waiting), "{waiting}");
+        assert_eq!(running + waiting + refused, 100_000);
+        assert!(executor.why_refused(owner(1)).contains("share"));
+        for client in 2..100 {
+            assert_eq!(offer(&executor, owner(client), 3), (3, 0, 0), "{client}");
+            // A place that was another's is not the greedy one's.
+            let next: Vec<_> = (0..3).map(|_| executor.release(owner(client))).collect();
+            assert_eq!(next, [None; 3]);
+        }
+        // What the greedy one gives back it gets again.
+        assert_eq!(executor.release(owner(1)), Some(owner(1)));
+        assert_eq!(executor.load(), (running, waiting - 1));
+    }
+
+    /// Jobs of one tick each: whoever has few gets all of them done, and no place is idle that could be used.
+    #[test]
+    fn many_short_jobs_of_one_client_do_not_delay_others() {
+        let executor = executor(64, 64);
+        let (mut running, mut good, mut of_greedy, mut most) = (Vec::new(), 0, 0, 0);
+        for tick in 0..500 {
+            for owner in std::mem::take(&mut running) {
+                running.extend(executor.release(owner));
+                match owner.0 {
+                    Session(1) => of_greedy += 1,
+                    _ => good += 1,
+                }
+            }
+            for (client, count) in [(1, 200), (2 + tick % 10, 1)] {
+                for _ in 0..count {
+                    if let Admitted::Run(job) = executor.admit(owner(client), owner(client), 0) {
+                        running.push(job);
+                    }
+                }
+            }
+            most = most.max(running.len());
+        }
+        assert!(good >= 499, "{good}");
+        assert!(of_greedy > 499 * 64 * 3 / 4, "{of_greedy}");
+        assert!(most <= 64);
+    }
+
+    #[test]
+    fn places_go_to_those_who_have_fewest() {
+        let executor = executor(8, 100);
+        assert_eq!(offer(&executor, owner(1), 20), (8, 12, 0));
+        assert_eq!(offer(&executor, owner(2), 3), (0, 3, 0));
+        assert_eq!(offer(&executor, behind(3, 30), 3), (0, 3, 0));
+        assert_eq!(offer(&executor, behind(3, 31), 1), (0, 1, 0));
+        let order: Vec<Owner> = (0..7).filter_map(|_| executor.release(owner(1))).collect();
+        let [one, two] = [owner(1), owner(2)];
+        let [first, second] = [behind(3, 30), behind(3, 31)];
+        assert_eq!(order, [two, first, second, two, first, one, one]);
+    }
+
+    /// What waits is found by what it is waiting behind, not by looking through it.
+    #[test]
+    fn everything_that_waits_runs_in_the_end() {
+        let executor = executor(5, 1000);
+        let mut running = Vec::new();
+        let mut offered = 0;
+        for round in 0..40 {
+            for session in 1..=round % 9 + 1 {
+                for initiator in 1..=round % 4 + 1 {
+                    offered += 1;
+                    let owner = behind(session, initiator);
+                    match executor.admit(owner, owner, round * 7 % 5) {
+                        Admitted::Run(owner) => running.push(owner),
+                        Admitted::Queued => {}
+                        Admitted::Refused(_) => panic!("there is room"),
+                    }
+                }
+            }
+        }
+        let mut done = 0;
+        while let Some(owner) = running.pop() {
+            done += 1;
+            running.extend(executor.release(owner));
+        }
+        assert_eq!(done, offered);
+        assert_eq!(executor.load(), (0, 0));
+        let state = executor.lock();
+        assert!(state.lines.is_empty() && state.order.is_empty());
     }
 }

@@ -25,6 +25,8 @@ use crate::call::CallShared;
 use crate::driver::peer::Peer;
 use crate::endpoint::{DEFAULT_DEADLINE, Inner};
 use crate::error::SendError;
+use crate::executor::Owner;
+use crate::liveness;
 use crate::log;
 use crate::pipeline::Held;
 use crate::request::RawRequest;
@@ -167,6 +169,11 @@ impl Handling {
             in_line: None,
             gathered: false,
         })
+    }
+
+    /// Whose handler it takes.
+    pub(crate) fn owner(&self) -> Owner {
+        (liveness::session(&self.peer), self.call.initiator)
     }
 
     /// When it stops by itself.
@@ -700,7 +707,7 @@ impl Job {
             Err(panic) => {
                 handling.end_poll(Some(Err(panicked(&handling, &*panic))));
                 handling.leave();
-                Inner::release(&handling.endpoint);
+                Inner::release(&handling);
                 return;
             }
         };
@@ -736,7 +743,7 @@ impl Job {
         // One that is being stopped has ended already, though its handler may not have been told.
         if handling.lock().stopped.is_some() {
             handling.leave();
-            Inner::release(&handling.endpoint);
+            Inner::release(handling);
             return;
         }
         self.start();
@@ -815,7 +822,7 @@ impl Run {
 
     fn leave(&mut self) {
         if std::mem::take(&mut self.placed) {
-            Inner::release(&self.handling.endpoint);
+            Inner::release(&self.handling);
         }
     }
 
@@ -836,7 +843,7 @@ impl Run {
             if self.in_grace {
                 self.placed = false;
                 self.handling.endpoint.meters.stuck.add();
-                Inner::release(&self.handling.endpoint);
+                Inner::release(&self.handling);
                 return;
             }
             self.handling.stop(&too_late());

@@ -26,6 +26,7 @@ mod recalling;
 mod refusing;
 mod remembering;
 mod roo;
+mod shares;
 mod shelf;
 mod stopping;
 mod waiting;

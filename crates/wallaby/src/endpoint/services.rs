@@ -84,7 +84,7 @@ impl Inner {
             handler: Arc::clone(handler),
             payload,
         };
-        let admission = self.executor.admit(job, urgency);
+        let admission = self.executor.admit(job, handling.owner(), urgency);
         match &admission {
             Admitted::Run(_) => {}
             Admitted::Queued => handling.enlist(),
@@ -97,17 +97,15 @@ impl Inner {
     #[inline(never)]
     fn refuse(&self, job: &Job) {
         self.meters.requests_refused.add();
-        let (running, waiting) = self.executor.load();
-        let message =
-            format!("{running} handlers run and {waiting} requests wait: no more are taken");
+        let message = self.executor.why_refused(job.handling.owner());
         job.handling
             .fail(&Status::new(Code::ResourceExhausted, message));
     }
 
     /// A handler is done: the next request in the queue takes its place.
-    pub(crate) fn release(endpoint: &Arc<Self>) {
-        if let Some(job) = endpoint.executor.release() {
-            endpoint.spawn_late(job);
+    pub(crate) fn release(handling: &Handling) {
+        if let Some(job) = handling.endpoint.executor.release(handling.owner()) {
+            handling.endpoint.spawn_late(job);
         }
     }
 

@@ -6,6 +6,7 @@ use crate::call::records::list::Linked;
 use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_FRESH, OF_INITIATOR};
 use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::call::records::{Admission, MAX_ATTEMPT, Origin, Records, StopReason};
+use crate::call::shares::Share;
 use crate::id::{NodeId, RequestId};
 use crate::status::{Code, Status};
 use crate::wire::{PingSettings, Request};
@@ -24,7 +25,7 @@ impl Records {
         }
         let now = Nanoseconds::from(now);
         let stated = options.and_then(|options| options.ping);
-        let settings = stated.map_or(self.ping, |ping| self.bounded(ping));
+        let settings = stated.map_or((self.ping, 0), |ping| self.class(ping));
         let peer = self.table.peer(key.call.initiator);
         let found = peer.map(|peer| self.table.look_up(peer, &key));
         let (known, hash) = found.map_or((None, None), |found| (found.call, found.hash));
@@ -44,7 +45,12 @@ impl Records {
         if time.is_zero() {
             return late();
         }
+        let share = match self.shares.try_take(origin.session, key.call.initiator) {
+            Ok(share) => share,
+            Err(share) => return self.beyond_share(share),
+        };
         if !self.has_room(now) {
+            self.shares.give_back(share);
             return full("requests", self.limits.requests);
         }
         // What was forgotten to make room may have been the last of this call.
@@ -52,6 +58,7 @@ impl Records {
         let unstated = u32::from(options.is_none_or(|options| options.budgets.is_none()));
         let taken = known.map_or(0, |call| self.table.calls.get(call).unstated);
         if unstated > 0 && taken >= self.limits.requests_of_call {
+            self.shares.give_back(share);
             return too_many(self.limits.requests_of_call);
         }
         let call = known.unwrap_or_else(|| self.table.add_call(key, hash, peer, settings));
@@ -59,34 +66,45 @@ impl Records {
         let transit = Nanoseconds::from(origin.transit);
         let carried = options.and_then(|options| options.quiet);
         let quiet = carried.map_or(transit, |carried| transit.saturating_add(carried.into()));
-        let slot = self.add(
-            peer,
-            NewRecord {
-                call,
-                id: request.id,
-                attempt,
-                depth: request.depth,
-                base: request.base,
-                manifest: request.manifest.as_ref(),
-                session: origin.session,
-                direct: origin.peer == key.call.initiator,
-                reply_to: &request.reply_to,
-                carried: quiet,
-                deadline: now.saturating_add(time.into()),
-                now,
-            },
-        );
-        if quiet < self.prompt && (stated.is_none() || settings == self.ping) {
+        let slot = self.table.add_record(NewRecord {
+            call,
+            id: request.id,
+            attempt,
+            depth: request.depth,
+            base: request.base,
+            manifest: request.manifest.as_ref(),
+            session: origin.session,
+            share,
+            direct: origin.peer == key.call.initiator,
+            reply_to: &request.reply_to,
+            carried: quiet,
+            deadline: now.saturating_add(time.into()),
+            now,
+        });
+        if quiet < self.prompt && (stated.is_none() || settings.0 == self.ping) {
             if self.fresh.first().is_none() {
                 self.fresh_from = now;
             }
             self.fresh.push::<OF_FRESH>(&mut self.table.records, slot);
         } else {
             let at_peer = self.table.peers.at(peer);
-            at_peer.gc_timeout = at_peer.gc_timeout.max(settings.gc_timeout());
+            at_peer.gc_timeout = at_peer.gc_timeout.max(settings.0.gc_timeout());
             self.look_at(slot, now);
         }
         Admission::Accepted(self.ticket(slot))
+    }
+
+    /// A request is refused as others would have no room if it were not.
+    #[cold]
+    #[inline(never)]
+    fn beyond_share(&mut self, share: Share) -> Admission {
+        let text = format!(
+            "{} requests of this connection run here, and {} in all, of at most {}: it has its share",
+            self.shares.taken_by_connection(share),
+            self.shares.taken(),
+            self.limits.requests,
+        );
+        Admission::Refused(Status::new(Code::ResourceExhausted, text))
     }
 
     /// Whether a further request of a known call is not handled.
@@ -97,6 +115,13 @@ impl Records {
         }
         let aborted = self.table.calls.get(call).aborted;
         aborted.then(|| Admission::Refused(Status::new(Code::Cancelled, "the call was aborted")))
+    }
+
+    /// What a call asks for, within the limits, and the list that its requests are in once they have ended.
+    #[inline(never)]
+    fn class(&mut self, ping: PingSettings) -> (PingTimes, u8) {
+        let settings = self.bounded(ping);
+        (settings, self.ended.class(settings, self.ping))
     }
 
     /// What a call asks for, within the limits.
@@ -129,10 +154,8 @@ impl Records {
         if self.table.peers.len() >= self.limits.initiators && !self.evict_peer(now) {
             return None;
         }
-        let peer = self.table.add_peer(node, now);
-        self.table.peers.at(peer).gc_timeout = self.ping.gc_timeout();
-        self.schedule_collection(peer, now);
-        Some(peer)
+        self.collect_at(now.saturating_add(self.gc_timeout));
+        Some(self.table.add_peer(node, self.gc_timeout, now))
     }
 
     /// The initiator's oldest live call became known. What only others say frees memory; what it says itself also stops
@@ -158,14 +181,6 @@ impl Records {
             next = Linked::<OF_INITIATOR>::links_of(&self.table.calls, call).next();
             self.forget_call(call, sequence < proven);
         }
-    }
-
-    /// Adds a request that runs, of this initiator.
-    #[inline]
-    pub(super) fn add(&mut self, peer: u32, new: NewRecord<'_>) -> u32 {
-        self.table.peers.at(peer).running += 1;
-        self.running += 1;
-        self.table.add_record(new)
     }
 
     /// A call is over: its ended requests are forgotten, the others stopped if that is certain. If it is not, requests of

@@ -6,9 +6,10 @@ use bytes::Bytes;
 
 use crate::call::records::list::Linked;
 use crate::call::records::outputs::{Fate, is_written};
-use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_ENDED, OF_FRESH, Record};
+use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_FRESH, Record};
 use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Action, Origin, Records, Session, StopReason};
+use crate::call::shares::Share;
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::Facts;
 use crate::wire::{MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, ReplyTo, Response};
@@ -100,28 +101,26 @@ impl Records {
         if !self.has_room(now) {
             return None;
         }
-        let call = self.table.add_call(key, None, peer, self.ping);
+        let call = self.table.add_call(key, None, peer, (self.ping, 0));
         let id = RequestId {
             path: Path::ROOT,
             hop: 0,
         };
-        let slot = self.add(
-            peer,
-            NewRecord {
-                call,
-                id,
-                attempt: 0,
-                depth: 0,
-                base: 0,
-                manifest: None,
-                session: Session(0),
-                direct: false,
-                reply_to: &ReplyTo::Peer,
-                carried: Nanoseconds::ZERO,
-                deadline: now,
-                now,
-            },
-        );
+        let slot = self.table.add_record(NewRecord {
+            call,
+            id,
+            attempt: 0,
+            depth: 0,
+            base: 0,
+            manifest: None,
+            session: Session(0),
+            share: Share::NOBODY,
+            direct: false,
+            reply_to: &ReplyTo::Peer,
+            carried: Nanoseconds::ZERO,
+            deadline: now,
+            now,
+        });
         let none = Facts {
             requests: 0,
             responses: 0,
@@ -158,7 +157,8 @@ impl Records {
         }
         let record = self.table.records.at(slot);
         if record.ended && record.pinged > record.since {
-            self.keep_longer(slot);
+            let pinged = record.pinged;
+            self.renew(slot, pinged); // it is remembered from then on
         }
         let record = self.table.records.get(slot);
         let settings = self.table.calls.get(record.call).settings;
@@ -184,16 +184,6 @@ impl Records {
         record.due = Some(due);
         self.queue.insert((due, slot));
         self.note_due(due);
-    }
-
-    /// An ended request was pinged: it is remembered from then on.
-    pub(super) fn keep_longer(&mut self, slot: u32) {
-        let record = self.table.records.at(slot);
-        record.since = record.pinged;
-        let peer = self.table.calls.get(record.call).peer;
-        let list = &mut self.table.peers.at(peer).ended;
-        list.remove::<OF_ENDED>(&mut self.table.records, slot);
-        list.push::<OF_ENDED>(&mut self.table.records, slot);
     }
 
     pub(super) fn announce(&mut self, slot: u32, now: Nanoseconds) {

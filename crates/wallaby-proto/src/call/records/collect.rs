@@ -1,15 +1,57 @@
 //! What is forgotten, and when: in time, or for want of room.
 
-use crate::call::records::Records;
-use crate::call::records::list::Linked;
-use crate::call::records::table::OF_ENDED;
-use crate::call::records::time::Nanoseconds;
+use crate::call::records::list::{Linked, List};
+use crate::call::records::table::{OF_CALL, OF_ENDED};
+use crate::call::records::time::{Nanoseconds, PingTimes};
+use crate::call::records::{MOST_LOOKED_AT, Records};
 
-/// Initiators, and ended requests of each, that are looked at to find one that can be forgotten.
+/// Ended requests that are looked at to find one that can be forgotten.
 const MOST_SEEN: usize = 8;
 
-/// Initiators that are looked at to find one that can be forgotten with all of its requests.
-const MOST_INITIATORS_SEEN: usize = 4096;
+/// The default's, and one for each power of two of 16 ms that longer ones come to.
+const CLASSES: usize = 32;
+
+/// Requests that have ended, each list in the order in which they did or were pinged last. A list has those that are
+/// remembered for about the same time, so that the first of each is the next one to be forgotten in time, and the oldest of
+/// all is one of these.
+#[derive(Debug)]
+pub(super) struct Ended {
+    lists: [List; CLASSES],
+    /// The highest one that was ever used.
+    last: usize,
+}
+
+impl Default for Ended {
+    fn default() -> Self {
+        Self {
+            lists: [List::EMPTY; CLASSES],
+            last: 0,
+        }
+    }
+}
+
+impl Ended {
+    /// Which list is for requests of calls with these settings.
+    pub(super) fn class(&mut self, settings: PingTimes, default: PingTimes) -> u8 {
+        if settings.gc_timeout() <= default.gc_timeout() {
+            return 0;
+        }
+        let class = settings.gc_timeout().magnitude().clamp(1, CLASSES - 1);
+        self.last = self.last.max(class);
+        class as u8
+    }
+
+    #[inline]
+    pub(super) fn list(&mut self, class: u8) -> &mut List {
+        &mut self.lists[usize::from(class) % CLASSES]
+    }
+
+    /// The first of each list.
+    fn firsts(&self) -> impl Iterator<Item = u32> {
+        let used = self.lists.iter().take(self.last + 1);
+        used.filter_map(|list| list.first())
+    }
+}
 
 impl Records {
     /// Whether another request can be remembered, if need be after forgetting one that has ended.
@@ -17,58 +59,93 @@ impl Records {
         self.table.records.len() < self.limits.requests || self.evict(now)
     }
 
-    /// Forgets the request that ended first, or nearly, of all; `false` if all run or are being written.
+    /// Forgets the request that ended first of all; `false` if all run or are being written.
     #[inline(never)]
     pub(super) fn evict(&mut self, now: Nanoseconds) -> bool {
-        let Some(slot) = self.evictable() else {
-            return false;
-        };
-        self.forget_early(slot, now);
-        true
-    }
-
-    /// The ended request that is missed least.
-    fn evictable(&self) -> Option<u32> {
-        let ended = self.table.records.len() - self.running;
-        let (mut oldest, mut seen) = (None, 0);
-        for &(_, peer) in self.collections.iter().take(MOST_SEEN) {
-            for slot in self.ended_of(peer).take(MOST_SEEN) {
-                // Nobody else may know what is still under way.
-                if !self.is_being_written(slot) {
-                    return Some(slot);
-                }
-                oldest = oldest.or(Some(slot));
-                seen += 1;
+        let mut unread = None;
+        for _ in 0..MOST_SEEN {
+            let slot = match self.first_ended() {
+                Some(slot) if unread != Some(slot) => slot,
+                _ => return false,
+            };
+            if !self.is_being_written(slot) {
+                self.forget_early(slot, now);
+                return true;
             }
+            // Nobody else may know what is still under way.
+            self.renew(slot, now);
+            unread = unread.or(Some(slot));
         }
         // Those who do not read what they asked for keep nobody else out.
-        oldest.filter(|_| seen < ended)
-    }
-
-    /// Forgets an initiator of which nothing runs or is being written; `false` if there is none.
-    #[inline(never)]
-    pub(super) fn evict_peer(&mut self, now: Nanoseconds) -> bool {
-        let idle = |&peer: &u32| {
-            let mut ended = self.ended_of(peer).take(MOST_SEEN);
-            self.table.peers.get(peer).running == 0
-                && !ended.any(|slot| self.is_being_written(slot))
-        };
-        let known = self.collections.iter().map(|entry| entry.1);
-        let Some(peer) = known.take(MOST_INITIATORS_SEEN).find(idle) else {
-            return false;
-        };
-        while let Some(slot) = self.table.peers.get(peer).ended.first() {
+        if let Some(slot) = unread {
             self.forget_early(slot, now);
         }
-        if let Some(due) = self.table.peers.at(peer).collection.take() {
-            self.collections.remove(&(due, peer));
+        unread.is_some()
+    }
+
+    /// The request that ended first.
+    fn first_ended(&self) -> Option<u32> {
+        let since = |slot: &u32| self.table.records.get(*slot).since;
+        self.ended.firsts().min_by_key(since)
+    }
+
+    /// An ended request counts as one that has ended now.
+    pub(super) fn renew(&mut self, slot: u32, now: Nanoseconds) {
+        let record = self.table.records.at(slot);
+        record.since = now;
+        let list = self.ended.list(self.table.calls.get(record.call).class);
+        list.remove::<OF_ENDED>(&mut self.table.records, slot);
+        list.push::<OF_ENDED>(&mut self.table.records, slot);
+    }
+
+    /// Forgets an initiator of which nothing runs or is being written; `false` if none is found.
+    #[inline(never)]
+    pub(super) fn evict_peer(&mut self, now: Nanoseconds) -> bool {
+        if let Some(bare) = self.table.first_bare() {
+            self.table.remove_peer(bare);
+            return true;
         }
-        self.table.remove_peer(peer);
-        true
+        for _ in 0..MOST_SEEN {
+            let Some(slot) = self.first_ended() else {
+                return false;
+            };
+            let peer = self.table.calls.get(self.table.records.get(slot).call).peer;
+            if self.is_needed(peer) {
+                self.renew(slot, now);
+                continue;
+            }
+            let calls: Vec<u32> = self.table.calls_of(peer).collect();
+            calls
+                .into_iter()
+                .for_each(|call| self.forget_ended(call, now));
+            if self.table.peers.get(peer).calls.first().is_none() {
+                self.table.remove_peer(peer);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether something of an initiator runs, or is being written, as far as a few of its requests show.
+    fn is_needed(&self, peer: u32) -> bool {
+        let calls = self.table.calls_of(peer).take(MOST_SEEN);
+        let mut few = calls.flat_map(|call| self.table.requests(call).take(MOST_SEEN));
+        few.any(|slot| !self.table.records.get(slot).ended || self.is_being_written(slot))
+    }
+
+    /// Forgets the requests of a call that have ended.
+    fn forget_ended(&mut self, call: u32, now: Nanoseconds) {
+        let mut next = self.table.calls.get(call).requests.first();
+        while let Some(slot) = next {
+            next = Linked::<OF_CALL>::links_of(&self.table.records, slot).next();
+            if self.table.records.get(slot).ended {
+                self.forget_early(slot, now);
+            }
+        }
     }
 
     fn forget_early(&mut self, slot: u32, now: Nanoseconds) {
-        let gc_timeout = self.gc_timeout(slot);
+        let gc_timeout = self.gc_timeout_of(slot);
         self.evicted_until = self.evicted_until.max(now.saturating_add(gc_timeout));
         self.forget(slot);
     }
@@ -78,17 +155,11 @@ impl Records {
         outputs.are_being_written(&self.sessions)
     }
 
-    /// The ended requests of an initiator, those first that ended first.
-    fn ended_of(&self, peer: u32) -> impl Iterator<Item = u32> {
-        let first = self.table.peers.get(peer).ended.first();
-        std::iter::successors(first, |&slot| {
-            Linked::<OF_ENDED>::links_of(&self.table.records, slot).next()
-        })
-    }
-
-    pub(super) fn gc_timeout(&self, slot: u32) -> Nanoseconds {
-        let call = self.table.calls.get(self.table.records.get(slot).call);
-        self.table.peers.get(call.peer).gc_timeout
+    /// How long a request is remembered after its end: its call may want more than the default, but gets no less.
+    fn gc_timeout_of(&self, slot: u32) -> Nanoseconds {
+        let record = self.table.records.get(slot);
+        let settings = self.table.calls.get(record.call).settings;
+        settings.gc_timeout().max(self.gc_timeout)
     }
 
     pub(super) fn forget(&mut self, slot: u32) {
@@ -99,42 +170,183 @@ impl Records {
         if let Some(last) = record.kept.take() {
             self.kept.forget(last);
         }
-        self.table.remove_record(slot, &mut self.fresh);
+        self.table
+            .remove_record(slot, &mut self.fresh, &mut self.ended);
     }
 
-    /// Sees to it that an initiator's requests are looked through when the first of them may be forgotten.
+    /// Sees to it that what has ended is looked through at this time.
     #[inline(never)]
-    pub(super) fn schedule_collection(&mut self, peer: u32, now: Nanoseconds) {
-        let at_peer = self.table.peers.at(peer);
-        if at_peer.collection.is_some() {
-            return;
+    pub(super) fn collect_at(&mut self, due: Nanoseconds) {
+        if due < self.collect_at {
+            self.collect_at = due;
+            self.note_due(due);
         }
-        let since = match at_peer.ended.first() {
-            Some(slot) => self.table.records.get(slot).since,
-            None => at_peer.heard,
-        };
-        let due = since.saturating_add(at_peer.gc_timeout).max(now);
-        at_peer.collection = Some(due);
-        self.collections.insert((due, peer));
-        self.note_due(due);
     }
 
-    /// Forgets what has ended long enough ago, and an initiator of which nothing is left.
-    pub(super) fn collect(&mut self, peer: u32, now: Nanoseconds) {
-        let gc_timeout = self.table.peers.get(peer).gc_timeout;
-        let over = |since: Nanoseconds| since.saturating_add(gc_timeout) <= now;
-        while let Some(slot) = self.table.peers.get(peer).ended.first() {
-            if !over(self.table.records.get(slot).since) {
-                return self.schedule_collection(peer, now);
+    /// Forgets what has ended long enough ago, and initiators of which nothing is left.
+    pub(super) fn collect(&mut self, now: Nanoseconds) {
+        let (mut next, mut looked_at) = (Nanoseconds::NEVER, 0);
+        for class in 0..=self.ended.last {
+            while let Some(slot) = self.ended.lists[class].first() {
+                let since = self.table.records.get(slot).since;
+                let due = since.saturating_add(self.gc_timeout_of(slot));
+                if due > now || looked_at >= MOST_LOOKED_AT {
+                    next = next.min(due.max(now));
+                    break;
+                }
+                looked_at += 1;
+                self.forget(slot);
             }
-            self.forget(slot);
         }
-        let at_peer = self.table.peers.get(peer);
-        if at_peer.calls.first().is_none() && over(at_peer.heard) {
-            self.table.remove_peer(peer);
-        } else {
-            // Something runs, or it was heard of lately.
-            self.schedule_collection(peer, now.saturating_add(gc_timeout.divided_by(8)));
+        next = next.min(self.collect_bare(now));
+        self.collect_at = Nanoseconds::NEVER;
+        if next != Nanoseconds::NEVER {
+            self.collect_at(next.min(now.saturating_add(self.gc_timeout)));
+        }
+    }
+
+    /// The same for initiators alone; when the next one is due.
+    fn collect_bare(&mut self, now: Nanoseconds) -> Nanoseconds {
+        let mut next = Nanoseconds::NEVER;
+        let mut kept = None;
+        for _ in 0..MOST_LOOKED_AT {
+            let Some(peer) = self.table.first_bare().filter(|peer| kept != Some(*peer)) else {
+                break;
+            };
+            let at_peer = self.table.peers.get(peer);
+            let due = at_peer.heard.saturating_add(at_peer.gc_timeout);
+            if due <= now {
+                self.table.remove_peer(peer);
+            } else {
+                // It may have been heard of since it came here.
+                next = next.min(due);
+                kept = kept.or(Some(peer));
+                self.table.note_bare(peer);
+            }
+        }
+        match self.table.first_bare() {
+            Some(_) if next == Nanoseconds::NEVER => now,
+            _ => next,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+
+    use crate::call::records::table::looks;
+    use crate::call::records::{Admission, Origin, Output, RecordLimits, Records, Session};
+    use crate::call::server::{Outbound, Server};
+    use crate::id::{CallId, NodeId, Path, RequestId, Token};
+    use crate::wire::{MethodRef, ReplyTo, Request};
+
+    fn node(number: u64) -> NodeId {
+        NodeId::new(number).expect("not zero")
+    }
+
+    fn request(initiator: u64, sequence: u64) -> Request {
+        let call = CallId {
+            initiator: node(initiator),
+            sequence,
+        };
+        let token = Token::new(7);
+        Request {
+            call,
+            token,
+            id: RequestId {
+                path: Path::ROOT.child(0, call, token),
+                hop: 0,
+            },
+            depth: 0,
+            base: 0,
+            reply_to: ReplyTo::Peer,
+            manifest: None,
+            deadline: None,
+            oldest: 1,
+            traced: false,
+            compressed: false,
+            options: None,
+            method: MethodRef::Number(0),
+            payload: Bytes::new(),
+        }
+    }
+
+    /// A request comes over this session, and ends with its answer at this mark of its output.
+    fn answer(records: &mut Records, session: u64, mut request: Request, mark: u64) {
+        let origin = Origin {
+            session: Session(session),
+            peer: node(session),
+            transit: Duration::ZERO,
+        };
+        match records.admit(&request, origin, Duration::ZERO) {
+            Admission::Accepted(ticket) => {
+                let mut server = Server::<()>::new(&mut request);
+                for sent in server.respond(Bytes::new(), None) {
+                    if let Outbound::Response(response) = sent {
+                        let output = Output {
+                            session: Session(session),
+                            mark,
+                        };
+                        records.response_released(ticket, &response, Some(output), Duration::ZERO);
+                    }
+                }
+            }
+            Admission::Refused(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The most that one of 200 requests costs once a table of this size is full.
+    fn most_looks(
+        size: usize,
+        spoil: fn(&mut Records, usize),
+        next: fn(u64) -> (u64, u64),
+    ) -> usize {
+        let limits = RecordLimits {
+            requests: size,
+            initiators: size,
+            ..RecordLimits::default()
+        };
+        let mut records = Records::new(limits, [3; 16]);
+        for session in 1..5 {
+            records.session_opened(Session(session), node(session));
+        }
+        spoil(&mut records, size);
+        let mut most = 0;
+        for number in 0..200 {
+            let (initiator, sequence) = next(number);
+            looks::take();
+            answer(&mut records, 4, request(initiator, sequence), 0);
+            most = most.max(looks::take());
+        }
+        most
+    }
+
+    #[test]
+    fn a_request_costs_the_same_however_many_are_remembered() {
+        let ended: fn(&mut Records, usize) = |records, size| {
+            (1..=size as u64).for_each(|sequence| answer(records, 1, request(1, sequence), 0));
+        };
+        let unread: fn(&mut Records, usize) = |records, size| {
+            (1..=size as u64).for_each(|sequence| answer(records, 1, request(1, sequence), 9));
+        };
+        let invented: fn(&mut Records, usize) = |records, size| {
+            (1..=size as u64).for_each(|number| answer(records, 1, request(9 + number, 1), 0));
+        };
+        let invented_unread: fn(&mut Records, usize) = |records, size| {
+            (1..=size as u64).for_each(|number| answer(records, 1, request(9 + number, 1), 9));
+        };
+        let known: fn(u64) -> (u64, u64) = |number| (2, number + 1);
+        let strangers: fn(u64) -> (u64, u64) = |number| (1 << 32 | number, 1);
+        for spoil in [ended, unread, invented, invented_unread] {
+            for next in [known, strangers] {
+                let [few, many] = [1_000, 10_000].map(|size| most_looks(size, spoil, next));
+                println!("{few} looks among 1,000, {many} among 10,000");
+                assert!(many < few + 100 && many < 300); // some places are moved when they become too few
+            }
         }
     }
 }

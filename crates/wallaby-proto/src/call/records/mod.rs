@@ -65,6 +65,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use self::collect::Ended;
 use self::kept::Kept;
 use self::list::List;
 pub use self::outputs::{Output, Session};
@@ -73,6 +74,7 @@ use self::passing::Passages;
 pub use self::passing::{Passage, RefusedRequest};
 use self::table::Table;
 use self::time::{Nanoseconds, PingTimes};
+use crate::call::shares::Shares;
 use crate::id::{CallId, NodeId, RequestId};
 use crate::status::{Code, Status};
 use crate::wire::{Budgets, PingSettings, Pong, ReplyTo, Response};
@@ -81,7 +83,8 @@ use crate::wire::{Budgets, PingSettings, Pong, ReplyTo, Response};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordLimits {
     /// Requests, running and ended ones. Beyond it ended ones are forgotten, oldest first; if all run or are being
-    /// written, a new one is refused. 65,536 by default.
+    /// written, a new one is refused. Before that, one is refused whose connection, or whose initiator on it, has more than
+    /// its share of the running ones ([`Shares`]). 65,536 by default.
     pub requests: usize,
     /// Initiators. Beyond it those of which nothing runs or is being written are forgotten; if something of all does,
     /// requests of further ones are refused. 4,096 by default.
@@ -277,6 +280,8 @@ pub struct Records {
     limits: RecordLimits,
     /// Those of calls that state none.
     ping: PingTimes,
+    /// How long their requests are remembered.
+    gc_timeout: Nanoseconds,
     /// Requests that were quiet for less need not be announced to the moment.
     prompt: Nanoseconds,
     table: Table,
@@ -292,12 +297,14 @@ pub struct Records {
     fresh_for: Nanoseconds,
     /// Requests that are looked at a second time, or have times of their own.
     queue: BTreeSet<(Nanoseconds, u32)>,
-    /// When ended requests of an initiator are looked through.
-    collections: BTreeSet<(Nanoseconds, u32)>,
+    /// Those that have ended.
+    ended: Ended,
+    /// When these and the initiators are looked through.
+    collect_at: Nanoseconds,
     /// The earliest of the times that were set since [`Self::take_sooner`] was asked last.
     sooner: Option<Nanoseconds>,
-    /// Requests that have not ended.
-    running: usize,
+    /// Whose the requests are that have not ended.
+    shares: Shares,
     /// Until then a request that is not known may be one that was forgotten before its time.
     evicted_until: Nanoseconds,
     actions: VecDeque<Action>,
@@ -310,6 +317,7 @@ impl Records {
         Self {
             limits,
             ping,
+            gc_timeout: ping.gc_timeout(),
             prompt: ping.period.divided_by(16),
             table: Table::new(secret),
             sessions: BTreeMap::new(),
@@ -319,9 +327,10 @@ impl Records {
             fresh_from: Nanoseconds::ZERO,
             fresh_for: ping.period.saturating_add(ping.period.divided_by(8)),
             queue: BTreeSet::new(),
-            collections: BTreeSet::new(),
+            ended: Ended::default(),
+            collect_at: Nanoseconds::NEVER,
             sooner: None,
-            running: 0,
+            shares: Shares::new(limits.requests),
             evicted_until: Nanoseconds::ZERO,
             actions: VecDeque::new(),
         }
@@ -337,7 +346,7 @@ impl Records {
         let fresh = self.fresh.first();
         let fresh = fresh.map(|_| self.fresh_from.saturating_add(self.fresh_for));
         let queued = self.queue.first().map(|first| first.0);
-        let collection = self.collections.first().map(|first| first.0);
+        let collection = Some(self.collect_at).filter(|due| *due != Nanoseconds::NEVER);
         let passage = self.passages.next_due();
         let all = [fresh, queued, collection, passage];
         all.into_iter().flatten().min().map(Duration::from)
@@ -434,13 +443,8 @@ impl Records {
             self.look_at(slot, now);
         }
         self.announce_passages(now);
-        while let Some(&(due, peer)) = self.collections.first() {
-            if due > now {
-                break;
-            }
-            self.collections.pop_first();
-            self.table.peers.at(peer).collection = None;
-            self.collect(peer, now);
+        if self.collect_at <= now {
+            self.collect(now);
         }
     }
 }

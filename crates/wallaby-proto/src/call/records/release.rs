@@ -6,6 +6,7 @@ use crate::call::records::table::{NewRecord, OF_ENDED, Record};
 use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Frozen, Output, Records, Sent, Session, Ticket};
 use crate::call::server::Delegated;
+use crate::call::shares::Share;
 use crate::id::{NodeId, RequestId};
 use crate::manifest::{Facts, Manifest};
 use crate::wire::{Child, End, Request, Response};
@@ -135,24 +136,21 @@ impl Records {
             return None;
         }
         self.slot(ticket)?; // it may have been forgotten to make room
-        let peer = self.table.calls.get(call).peer;
-        let slot = self.add(
-            peer,
-            NewRecord {
-                call,
-                id: request.id,
-                attempt,
-                depth: depth.saturating_add(1),
-                base: request.base,
-                manifest: request.manifest.as_ref(),
-                session,
-                direct,
-                reply_to: &reply_to,
-                carried,
-                deadline: now,
-                now,
-            },
-        );
+        let slot = self.table.add_record(NewRecord {
+            call,
+            id: request.id,
+            attempt,
+            depth: depth.saturating_add(1),
+            base: request.base,
+            manifest: request.manifest.as_ref(),
+            session,
+            share: Share::NOBODY, // it ends at once
+            direct,
+            reply_to: &reply_to,
+            carried,
+            deadline: now,
+            now,
+        });
         self.look_at(slot, now);
         Some(self.ticket(slot))
     }
@@ -292,14 +290,12 @@ impl Records {
         }
         record.ended = true;
         record.since = now;
-        self.running -= 1;
-        let peer = self.table.calls.get(record.call).peer;
-        let at_peer = self.table.peers.at(peer);
-        at_peer.running -= 1;
-        let list = &mut at_peer.ended;
+        self.shares.give_back(record.share);
+        let call = self.table.calls.get(record.call);
+        let list = self.ended.list(call.class);
         list.push::<OF_ENDED>(&mut self.table.records, slot);
-        if at_peer.collection.is_none() {
-            self.schedule_collection(peer, now);
+        if self.collect_at == Nanoseconds::NEVER {
+            self.collect_at(now.saturating_add(self.gc_timeout));
         }
     }
 }

@@ -6,6 +6,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::call::records::Ticket;
 use crate::call::records::children::Children;
+use crate::call::records::collect::Ended;
 use crate::call::records::index::Index;
 use crate::call::records::kept::Number;
 use crate::call::records::list::{Linked, Links, List, NONE};
@@ -13,6 +14,7 @@ use crate::call::records::near::Near;
 use crate::call::records::onward::Passed;
 use crate::call::records::outputs::{Outputs, Session};
 use crate::call::records::time::{Nanoseconds, PingTimes};
+use crate::call::shares::Share;
 use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::wire::{Child, ReplyTo};
@@ -48,6 +50,8 @@ pub(super) const OF_FRESH: usize = 1;
 pub(super) const OF_ENDED: usize = 2;
 /// The list that calls are in.
 pub(super) const OF_INITIATOR: usize = 3;
+/// The list that initiators are in.
+pub(super) const OF_BARE: usize = 4;
 
 /// One life of an initiator.
 #[derive(Debug)]
@@ -60,16 +64,11 @@ pub(super) struct Peer {
     /// Its calls by sequence, lowest first.
     pub(super) calls: List,
     near: Near,
-    /// Its requests that have ended, in the order in which they did or were pinged last.
-    pub(super) ended: List,
-    /// The longest time that one of its calls wants to be remembered.
+    /// How long it is remembered when no request of it is: as long as one of its calls wanted to be at most.
     pub(super) gc_timeout: Nanoseconds,
-    /// Its requests that have not ended.
-    pub(super) running: u32,
     /// When it was heard of last.
     pub(super) heard: Nanoseconds,
-    /// When its requests are looked through.
-    pub(super) collection: Option<Nanoseconds>,
+    links: Links,
 }
 
 /// One call, as far as it has come here.
@@ -80,6 +79,8 @@ pub(super) struct Call {
     hash: u64,
     pub(super) peer: u32,
     pub(super) settings: PingTimes,
+    /// The list that its requests are in once they have ended.
+    pub(super) class: u8,
     pub(super) aborted: bool,
     pub(super) requests: List,
     pub(super) count: u32,
@@ -113,6 +114,8 @@ pub(super) struct Record {
     /// The number of its last kept response.
     pub(super) kept: Option<Number>,
     pub(super) session: Session,
+    /// Whose place it takes while it runs.
+    pub(super) share: Share,
     /// That session's other end is the initiator.
     pub(super) direct: bool,
     /// When the initiator last heard of this line of the call; or when the request came, and how long it had not heard
@@ -151,6 +154,7 @@ pub(super) struct NewRecord<'a> {
     pub(super) base: u32,
     pub(super) manifest: Option<&'a Manifest>,
     pub(super) session: Session,
+    pub(super) share: Share,
     pub(super) direct: bool,
     pub(super) reply_to: &'a ReplyTo,
     pub(super) carried: Nanoseconds,
@@ -197,10 +201,14 @@ impl<T> Slots<T> {
     }
 
     pub(super) fn at(&mut self, slot: u32) -> &mut T {
+        #[cfg(test)]
+        looks::count();
         &mut self.slots[slot as usize]
     }
 
     pub(super) fn get(&self, slot: u32) -> &T {
+        #[cfg(test)]
+        looks::count();
         &self.slots[slot as usize]
     }
 
@@ -210,6 +218,23 @@ impl<T> Slots<T> {
 
     pub(super) fn slots(&self) -> std::ops::Range<u32> {
         0..self.slots.len() as u32
+    }
+}
+
+/// How often slots were looked at: tests see what a message costs, however full a table is.
+#[cfg(test)]
+pub(super) mod looks {
+    use std::cell::Cell;
+
+    thread_local!(static LOOKS: Cell<usize> = const { Cell::new(0) });
+
+    pub(super) fn count() {
+        LOOKS.set(LOOKS.get() + 1);
+    }
+
+    /// How many there were since this was asked last.
+    pub(crate) fn take() -> usize {
+        LOOKS.take()
     }
 }
 
@@ -242,6 +267,7 @@ linked!(OF_CALL, Slots<Record>, record => &mut record.links[OF_CALL], &record.li
 linked!(OF_FRESH, Slots<Record>, record => &mut record.links[OF_FRESH], &record.links[OF_FRESH]);
 linked!(OF_ENDED, Slots<Record>, record => &mut record.links[OF_ENDED], &record.links[OF_ENDED]);
 linked!(OF_INITIATOR, Slots<Call>, call => &mut call.links, &call.links);
+linked!(OF_BARE, Slots<Peer>, peer => &mut peer.links, &peer.links);
 
 #[derive(Debug)]
 pub(super) struct Table {
@@ -256,6 +282,9 @@ pub(super) struct Table {
     by_request: Index,
     /// The initiator that was looked up last: requests come in rows.
     last_peer: u32,
+    /// Initiators of which no request is remembered, in the order in which the last one was forgotten. One is again of the last
+    /// of these, perhaps: it stays here, as it comes back soon.
+    pub(super) bare: List,
 }
 
 impl Table {
@@ -269,6 +298,7 @@ impl Table {
             far: Index::default(),
             by_request: Index::default(),
             last_peer: NONE,
+            bare: List::EMPTY,
         }
     }
 
@@ -363,20 +393,24 @@ impl Table {
         })
     }
 
-    pub(super) fn add_peer(&mut self, node: NodeId, now: Nanoseconds) -> u32 {
+    pub(super) fn add_peer(
+        &mut self,
+        node: NodeId,
+        gc_timeout: Nanoseconds,
+        now: Nanoseconds,
+    ) -> u32 {
         let slot = self.peers.add(Peer {
             node,
             proven: 0,
             oldest: 0,
             calls: List::EMPTY,
             near: Near::default(),
-            ended: List::EMPTY,
-            gc_timeout: Nanoseconds::ZERO,
-            running: 0,
+            gc_timeout,
             heard: now,
-            collection: None,
+            links: Links::UNLISTED,
         });
         self.by_node.insert(self.keyed.hash_one(node), slot);
+        self.note_bare(slot);
         slot
     }
 
@@ -384,6 +418,7 @@ impl Table {
         let hash = self.keyed.hash_one(self.peers.get(slot).node);
         self.by_node.remove(hash, slot);
         self.last_peer = NONE;
+        self.bare.remove::<OF_BARE>(&mut self.peers, slot);
         self.peers.free.push(slot);
     }
 
@@ -393,13 +428,14 @@ impl Table {
         key: CallKey,
         hash: Option<u64>,
         peer: u32,
-        settings: PingTimes,
+        (settings, class): (PingTimes, u8),
     ) -> u32 {
         let slot = self.calls.add(Call {
             key,
             hash: 0,
             peer,
             settings,
+            class,
             aborted: false,
             requests: List::EMPTY,
             count: 0,
@@ -408,6 +444,9 @@ impl Table {
             links: Links::UNLISTED,
         });
         self.name_call(slot, key.call.sequence, hash, peer);
+        if self.bare.last != peer {
+            self.bare.remove::<OF_BARE>(&mut self.peers, peer);
+        }
         let before = self.place_among(peer, key.call.sequence);
         let list = &mut self.peers.at(peer).calls;
         list.insert_after::<OF_INITIATOR>(&mut self.calls, slot, before);
@@ -498,7 +537,7 @@ impl Table {
     }
 
     /// Takes a request out of all lists, and its call if it was the last one. Its generation is over.
-    pub(super) fn remove_record(&mut self, slot: u32, fresh: &mut List) {
+    pub(super) fn remove_record(&mut self, slot: u32, fresh: &mut List, ended: &mut Ended) {
         let record = self.records.at(slot);
         let call = record.call;
         record.generation = record.generation.wrapping_add(1);
@@ -506,19 +545,41 @@ impl Table {
         fresh.remove::<OF_FRESH>(&mut self.records, slot);
         self.records.free.push(slot);
         let at_call = self.calls.at(call);
+        let ended = ended.list(at_call.class);
+        ended.remove::<OF_ENDED>(&mut self.records, slot);
         at_call.count -= 1;
         let (sequence, hash) = (at_call.key.call.sequence, at_call.hash);
         let (peer, count) = (at_call.peer, at_call.count);
-        let at_peer = self.peers.at(peer);
-        (at_peer.ended).remove::<OF_ENDED>(&mut self.records, slot);
         if count > 0 {
             return self.remove_from_call(slot, call, count);
         }
+        let at_peer = self.peers.at(peer);
         (at_peer.calls).remove::<OF_INITIATOR>(&mut self.calls, call);
         if !at_peer.near.remove(sequence, call) {
             self.far.remove(hash, call);
         }
         self.calls.free.push(call);
+        if self.bare.last != peer && at_peer.calls.first().is_none() {
+            self.note_bare(peer);
+        }
+    }
+
+    /// The last request of an initiator was forgotten.
+    #[inline(never)]
+    pub(super) fn note_bare(&mut self, peer: u32) {
+        if let Some(last) = self.bare.last()
+            && self.peers.get(last).calls.first().is_some()
+        {
+            self.bare.remove::<OF_BARE>(&mut self.peers, last);
+        }
+        self.bare.remove::<OF_BARE>(&mut self.peers, peer);
+        self.bare.push::<OF_BARE>(&mut self.peers, peer);
+    }
+
+    /// The initiator of which no request has been remembered for longest.
+    pub(super) fn first_bare(&self) -> Option<u32> {
+        let is_bare = |peer: &u32| self.peers.get(*peer).calls.first().is_none();
+        self.bare.first().filter(is_bare)
     }
 
     /// A request was removed from a call that has so many others.
@@ -563,6 +624,7 @@ impl Record {
             rare: None,
             kept: None,
             session: new.session,
+            share: new.share,
             direct: false,
             heard: Nanoseconds::ZERO,
             carried: Nanoseconds::ZERO,
@@ -603,6 +665,7 @@ impl Record {
         self.facts = None;
         self.kept = None;
         self.session = new.session;
+        self.share = new.share;
         self.direct = new.direct;
         if new.manifest.is_some() || *new.reply_to != ReplyTo::Peer {
             let rare = self.rare();

@@ -11,6 +11,13 @@ pub(super) struct Nanoseconds(u64);
 impl Nanoseconds {
     pub(super) const ZERO: Self = Self(0);
 
+    pub(super) const NEVER: Self = Self(u64::MAX);
+
+    /// Which power of two of 16 ms this comes to, roughly.
+    pub(super) fn magnitude(self) -> usize {
+        (self.0 >> 24).checked_ilog2().map_or(0, |log| log as usize)
+    }
+
     pub(super) fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }

@@ -1,0 +1,369 @@
+//! Fair shares of a table whose places peers take and keep: by connection, and within one by initiator.
+//!
+//! Connections are what is shared among first: they are few, and cost their owner something, while anybody can invent
+//! initiators. A front server has many initiators on one connection, so these share what is the connection's.
+//!
+//! While a table is nearly empty, one holder may take nearly all of it. The less is free, the less a holder may have: a
+//! connection at most eight times what is free, and an initiator at most eight times what its connection may have more. So
+//! some places are always free for those who have few, nobody has to be counted, and nothing is reserved for those who are
+//! not there. A table of up to eight places can be filled by one initiator.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::call::records::Session;
+use crate::id::NodeId;
+
+/// How many times what is free one holder may have.
+const TIMES: usize = 8;
+
+/// Holders without a place that stay known: most come again soon.
+const MOST_IDLE: usize = 1024;
+
+/// No holder was named yet.
+const NONE: u32 = u32::MAX - 1;
+
+/// Names an initiator on a connection, as long as it holds a place, or until another one is [named](Shares::name).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share(u32);
+
+impl Share {
+    /// That of nobody: it has taken none.
+    pub const NOBODY: Self = Self(u32::MAX);
+}
+
+/// Who has how many places of a table.
+#[derive(Debug)]
+pub struct Shares {
+    limit: usize,
+    /// Up to here nobody can have more than its share.
+    plenty: usize,
+    taken: usize,
+    holders: Vec<Holder>,
+    free_holders: Vec<u32>,
+    connections: Vec<Connection>,
+    free_connections: Vec<u32>,
+    by_name: BTreeMap<(Session, NodeId), u32>,
+    by_session: BTreeMap<Session, u32>,
+    /// The one that was named last, and how many places were taken when it was: requests come in rows, and it alone changes
+    /// that number meanwhile.
+    last: u32,
+    last_name: Option<(Session, NodeId)>,
+    settled: usize,
+    /// Those that had no place when they were put here, longest ago first; some may have one by now.
+    idle: VecDeque<u32>,
+}
+
+/// An initiator on a connection.
+#[derive(Debug)]
+struct Holder {
+    name: (Session, NodeId),
+    connection: u32,
+    taken: u32,
+    is_idle: bool,
+}
+
+#[derive(Debug)]
+struct Connection {
+    session: Session,
+    taken: u32,
+    /// Its initiators that are known.
+    holders: u32,
+}
+
+impl Shares {
+    /// A table with so many places, all free.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            plenty: limit - limit.div_ceil(TIMES),
+            taken: 0,
+            holders: Vec::new(),
+            free_holders: Vec::new(),
+            connections: Vec::new(),
+            free_connections: Vec::new(),
+            by_name: BTreeMap::new(),
+            by_session: BTreeMap::new(),
+            last: NONE,
+            last_name: None,
+            settled: 0,
+            idle: VecDeque::new(),
+        }
+    }
+
+    /// How many places are taken.
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// The share of an initiator on a connection.
+    #[inline]
+    pub fn name(&mut self, session: Session, initiator: NodeId) -> Share {
+        if self.last_name != Some((session, initiator)) {
+            self.look_up((session, initiator));
+        }
+        Share(self.last)
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, name: (Session, NodeId)) {
+        self.settle();
+        self.last = match self.by_name.get(&name) {
+            Some(holder) => *holder,
+            None => self.add(name),
+        };
+        self.last_name = Some(name);
+    }
+
+    /// Counts what the one that was named last has taken and given back since then.
+    fn settle(&mut self) {
+        // More may have been given back than was taken.
+        let change = self.taken.wrapping_sub(self.settled) as u32;
+        self.settled = self.taken;
+        if let Some(holder) = self.holders.get_mut(self.last as usize) {
+            holder.taken = holder.taken.wrapping_add(change);
+            let connection = &mut self.connections[holder.connection as usize];
+            connection.taken = connection.taken.wrapping_add(change);
+            if holder.taken == 0 && !holder.is_idle {
+                self.rest(self.last);
+            }
+        }
+    }
+
+    fn add(&mut self, name: (Session, NodeId)) -> u32 {
+        let connection = self.connection(name.0);
+        self.connections[connection as usize].holders += 1;
+        let new = Holder {
+            name,
+            connection,
+            taken: 0,
+            is_idle: false,
+        };
+        let holder = put(&mut self.holders, &mut self.free_holders, new);
+        self.by_name.insert(name, holder);
+        holder
+    }
+
+    fn connection(&mut self, session: Session) -> u32 {
+        if let Some(known) = self.by_session.get(&session) {
+            return *known;
+        }
+        let new = Connection {
+            session,
+            taken: 0,
+            holders: 0,
+        };
+        let connection = put(&mut self.connections, &mut self.free_connections, new);
+        self.by_session.insert(session, connection);
+        connection
+    }
+
+    /// A holder has no place. If there are too many of these, the one is forgotten that has had none for longest.
+    #[inline(never)]
+    fn rest(&mut self, holder: u32) {
+        self.holders[holder as usize].is_idle = true;
+        self.idle.push_back(holder);
+        if self.idle.len() <= MOST_IDLE {
+            return;
+        }
+        if let Some(idle) = self.idle.pop_front() {
+            self.holders[idle as usize].is_idle = false;
+            if self.holders[idle as usize].taken == 0 && idle != self.last {
+                self.forget(idle);
+            }
+        }
+    }
+
+    fn forget(&mut self, holder: u32) {
+        let Holder {
+            name, connection, ..
+        } = self.holders[holder as usize];
+        self.by_name.remove(&name);
+        self.free_holders.push(holder);
+        let of_connection = &mut self.connections[connection as usize];
+        of_connection.holders -= 1;
+        if of_connection.holders == 0 {
+            self.by_session.remove(&of_connection.session);
+            self.free_connections.push(connection);
+        }
+    }
+
+    /// How many places a holder has taken, and its connection.
+    fn counts(&mut self, Share(holder): Share) -> (usize, usize) {
+        self.settle();
+        let holder = self.holders.get(holder as usize);
+        holder.map_or((0, 0), |holder| {
+            let connection = &self.connections[holder.connection as usize];
+            (holder.taken as usize, connection.taken as usize)
+        })
+    }
+
+    /// How many places a holder has taken.
+    pub fn taken_by(&mut self, share: Share) -> usize {
+        self.counts(share).0
+    }
+
+    /// How many places the holder's connection has taken.
+    pub fn taken_by_connection(&mut self, share: Share) -> usize {
+        self.counts(share).1
+    }
+
+    /// How much a holder has, with what its connection has: who has least is served first.
+    pub fn weight(&mut self, share: Share) -> usize {
+        let (own, connection) = self.counts(share);
+        own + connection * TIMES
+    }
+
+    /// Whether somebody who has so much may have another place.
+    pub fn allows(&self, weight: usize) -> bool {
+        let free = self.limit.saturating_sub(self.taken);
+        weight < free.saturating_mul(TIMES * TIMES)
+    }
+
+    /// Whether a holder may have another place.
+    #[inline(never)]
+    pub fn has_room(&mut self, share: Share) -> bool {
+        let weight = self.weight(share);
+        self.allows(weight)
+    }
+
+    /// An initiator on a connection takes a place, if it may have another one.
+    ///
+    /// # Errors
+    ///
+    /// Its share if it may not.
+    #[inline]
+    pub fn try_take(&mut self, session: Session, initiator: NodeId) -> Result<Share, Share> {
+        let share = self.name(session, initiator);
+        // As long as no more is taken nobody can have too much.
+        if self.taken >= self.plenty && !self.has_room(share) {
+            return Err(share);
+        }
+        self.taken += 1;
+        Ok(share)
+    }
+
+    /// An initiator on a connection takes a place, as it may.
+    pub fn take(&mut self, session: Session, initiator: NodeId) {
+        self.name(session, initiator);
+        self.taken += 1;
+    }
+
+    /// A holder gives a place back that it took.
+    #[inline]
+    pub fn give_back(&mut self, share: Share) {
+        if share.0 != self.last {
+            return self.give_back_of_other(share);
+        }
+        self.taken -= 1;
+    }
+
+    #[inline(never)]
+    fn give_back_of_other(&mut self, Share(number): Share) {
+        if let Some(holder) = self.holders.get_mut(number as usize) {
+            self.taken -= 1;
+            self.settled = self.settled.wrapping_sub(1);
+            holder.taken -= 1;
+            self.connections[holder.connection as usize].taken -= 1;
+            if holder.taken == 0 && !holder.is_idle {
+                self.rest(number);
+            }
+        }
+    }
+}
+
+fn put<T>(all: &mut Vec<T>, free: &mut Vec<u32>, new: T) -> u32 {
+    match free.pop() {
+        Some(slot) => {
+            all[slot as usize] = new;
+            slot
+        }
+        None => {
+            all.push(new);
+            all.len() as u32 - 1
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_has_too_much_while_there_is_plenty() {
+        for limit in 0..100 {
+            let mut shares = Shares::new(limit);
+            let share = shares.name(Session(1), node(1));
+            while shares.taken < shares.plenty {
+                assert!(shares.has_room(share), "{} of {limit}", shares.taken);
+                shares.take(Session(1), node(1));
+            }
+        }
+    }
+
+    fn node(number: u64) -> NodeId {
+        NodeId::new(number).expect("not zero")
+    }
+
+    /// Takes as many places as there are for it, up to so many.
+    fn take(shares: &mut Shares, session: u64, initiator: u64, most: usize) -> usize {
+        for taken in 0..most {
+            let share = shares.name(Session(session), node(initiator));
+            if !shares.has_room(share) {
+                return taken;
+            }
+            shares.take(Session(session), node(initiator));
+        }
+        most
+    }
+
+    #[test]
+    fn one_holder_leaves_room_for_those_who_come_later() {
+        let mut shares = Shares::new(1000);
+        let greedy = take(&mut shares, 1, 1, 2000);
+        assert!((850..900).contains(&greedy), "{greedy}");
+        for session in 2..12 {
+            assert_eq!(take(&mut shares, session, session, 3), 3, "{session}");
+        }
+        // Its further initiators are no further connections.
+        let invented: usize = (2..500).map(|number| take(&mut shares, 1, number, 9)).sum();
+        assert!(invented < 20, "{invented}");
+        assert_eq!(take(&mut shares, 12, 1, 3), 3, "another one's connection");
+    }
+
+    #[test]
+    fn initiators_of_one_connection_share_what_is_its() {
+        let mut shares = Shares::new(10_000);
+        let greedy = take(&mut shares, 1, 1, 20_000);
+        assert!(greedy > 8000, "{greedy}");
+        for initiator in 2..5 {
+            assert_eq!(take(&mut shares, 1, initiator, 20), 20, "{initiator}");
+        }
+    }
+
+    #[test]
+    fn a_small_table_is_whoevers_comes_first() {
+        for limit in 0..=8 {
+            let mut shares = Shares::new(limit);
+            assert_eq!(take(&mut shares, 1, 1, 20), limit);
+            assert_eq!(take(&mut shares, 2, 2, 20), 0);
+        }
+    }
+
+    #[test]
+    fn holders_that_come_and_go_leave_nothing_behind() {
+        let mut shares = Shares::new(100);
+        let kept = shares.try_take(Session(7), node(7)).expect("it is empty");
+        for number in 1..20_000 {
+            let share = shares.try_take(Session(number / 3 + 8), node(number));
+            shares.give_back(share.expect("there is room"));
+        }
+        assert_eq!(shares.taken(), 1);
+        assert!(shares.by_name.len() <= MOST_IDLE + 2);
+        assert!(shares.holders.len() <= MOST_IDLE + 3 && shares.connections.len() <= MOST_IDLE + 3);
+        assert_eq!(
+            shares.by_session.len() + shares.free_connections.len(),
+            shares.connections.len()
+        );
+        assert_eq!(shares.name(Session(7), node(7)), kept, "it holds a place");
+    }
+}

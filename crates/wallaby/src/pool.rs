@@ -1,8 +1,9 @@
 //! Connections: one per server, cached, bounded; found by address for requests and by life for answers.
 
 mod recent;
+mod routes;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -11,12 +12,16 @@ use wallaby_proto::connection::{Counters, DialLimits, Dials, Held, NamedBy};
 use wallaby_proto::{Address, NodeId};
 
 use self::recent::Recent;
+use self::routes::Routes;
 use crate::driver::peer::Peer;
 use crate::error::ConnectError;
 use crate::timer::Instant;
 
 /// Most addresses whose lives are remembered, and most ways back to initiators.
 const REMEMBERED: usize = 16_384;
+
+/// Connections in use that are looked at to find one that can be closed.
+const MOST_SEEN: usize = 64;
 
 /// A connection that several may be waiting for.
 pub(crate) type Slot = Arc<OnceCell<Result<Arc<Peer>, ConnectError>>>;
@@ -45,30 +50,48 @@ struct State {
     /// The life that was last found at an address.
     lives: HashMap<Address, NodeId>,
     /// All that are open, whoever dialled.
-    open: HashMap<u64, Arc<Peer>>,
+    open: HashMap<u64, Open>,
+    /// These by when they were used, as far as is known here.
+    by_use: BTreeSet<(u64, u64)>,
     /// What those have carried that were open and have ended.
     carried: Counters,
-    by_node: HashMap<NodeId, Vec<Arc<Peer>>>,
+    by_node: HashMap<NodeId, BTreeMap<u64, Arc<Peer>>>,
     /// The one of these used last: many answers go to the same initiator.
     last_by_node: Option<(NodeId, Arc<Peer>)>,
     /// Dials of addresses that peers have named.
     dials: Dials<Address>,
     /// Ways back to initiators that are not connected: how many hops away they are, and over which connection.
-    routes: HashMap<NodeId, (u32, Weak<Peer>)>,
+    routes: Routes<Weak<Peer>>,
+}
+
+/// An open connection.
+#[derive(Debug)]
+struct Open {
+    peer: Arc<Peer>,
+    /// When it was used last, as far as is known in the order by use.
+    used: u64,
+    /// The addresses that it may be found by.
+    addresses: Vec<Address>,
 }
 
 impl State {
+    fn all(&self) -> Vec<Arc<Peer>> {
+        let open = self.open.values();
+        open.map(|open| Arc::clone(&open.peer)).collect()
+    }
+
     fn new(dials: DialLimits) -> Self {
         Self {
             by_address: HashMap::new(),
             recent: Recent::default(),
             lives: HashMap::new(),
             open: HashMap::new(),
+            by_use: BTreeSet::new(),
             carried: Counters::default(),
             by_node: HashMap::new(),
             last_by_node: None,
             dials: Dials::new(dials),
-            routes: HashMap::new(),
+            routes: Routes::new(REMEMBERED),
         }
     }
 }
@@ -170,7 +193,7 @@ impl Pool {
             return Some(Arc::clone(peer));
         }
         let peers = state.by_node.get(&node)?;
-        let peer = Arc::clone(peers.iter().find(|peer| !peer.is_closed())?);
+        let peer = Arc::clone(peers.values().find(|peer| !peer.is_closed())?);
         self.use_now(&peer);
         state.last_by_node = Some((node, Arc::clone(&peer)));
         Some(peer)
@@ -178,7 +201,8 @@ impl Pool {
 
     /// An open connection.
     pub(crate) fn by_id(&self, id: u64) -> Option<Arc<Peer>> {
-        self.lock().open.get(&id).cloned()
+        let state = self.lock();
+        state.open.get(&id).map(|open| Arc::clone(&open.peer))
     }
 
     /// How many connections to a life are open.
@@ -186,7 +210,7 @@ impl Pool {
         let state = self.lock();
         let peers = state.by_node.get(&node);
         peers.map_or(0, |peers| {
-            peers.iter().filter(|peer| !peer.is_closed()).count()
+            peers.values().filter(|peer| !peer.is_closed()).count()
         })
     }
 
@@ -197,23 +221,43 @@ impl Pool {
     ///
     /// The limit, if all connections are needed.
     pub(crate) fn make_room(&self) -> Result<(Opening, bool), usize> {
-        let candidates = {
-            let state = self.lock();
-            if state.open.len() + self.opening.load(Ordering::Acquire) < self.limit {
-                return Ok((Opening::new(&self.opening), false));
-            }
-            let mut candidates: Vec<_> = state.open.values().cloned().collect();
-            candidates.sort_by_key(|peer| peer.used.load(Ordering::Relaxed));
-            candidates
-        };
-        for idle in candidates.into_iter().filter(|peer| peer.is_idle()) {
-            let opening = Opening::new(&self.opening);
-            idle.end("least recently used of too many connections");
-            if self.remove(&idle) {
-                return Ok((opening, true));
+        let open = self.lock().open.len();
+        if open + self.opening.load(Ordering::Acquire) < self.limit {
+            return Ok((Opening::new(&self.opening), false));
+        }
+        for _ in 0..open.min(MOST_SEEN) {
+            let Some(idle) = self.least_recently_used() else {
+                break;
+            };
+            if idle.is_idle() {
+                let opening = Opening::new(&self.opening);
+                idle.end("least recently used of too many connections");
+                if self.remove(&idle) {
+                    return Ok((opening, true));
+                }
             }
         }
         Err(self.limit)
+    }
+
+    /// The connection that was used least recently. If it is not closed it counts as used now: it is needed.
+    fn least_recently_used(&self) -> Option<Arc<Peer>> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        loop {
+            let (known, id) = state.by_use.pop_first()?;
+            let open = state.open.get_mut(&id)?;
+            let used = open.peer.used.load(Ordering::Relaxed);
+            let is_found = used <= known;
+            open.used = match is_found {
+                true => self.ticks.load(Ordering::Relaxed),
+                false => used,
+            };
+            state.by_use.insert((open.used, id));
+            if is_found {
+                return Some(Arc::clone(&open.peer));
+            }
+        }
     }
 
     /// A connection is open; its peer's life is known. Returns connections to an earlier life at the same address:
@@ -224,12 +268,16 @@ impl Pool {
             return Vec::new();
         };
         let mut state = self.lock();
-        state.open.insert(peer.id, Arc::clone(peer));
-        state
-            .by_node
-            .entry(node)
-            .or_default()
-            .push(Arc::clone(peer));
+        let used = peer.used.load(Ordering::Relaxed);
+        let open = Open {
+            peer: Arc::clone(peer),
+            used,
+            addresses: dialled.cloned().into_iter().collect(),
+        };
+        state.open.insert(peer.id, open);
+        state.by_use.insert((used, peer.id));
+        let of_node = state.by_node.entry(node).or_default();
+        of_node.insert(peer.id, Arc::clone(peer));
         let Some(address) = dialled else {
             return Vec::new();
         };
@@ -239,7 +287,8 @@ impl Pool {
         }
         match state.lives.insert(address.clone(), node) {
             Some(before) if before != node => {
-                state.by_node.get(&before).cloned().unwrap_or_default()
+                let stale = state.by_node.get(&before);
+                stale.map_or_else(Vec::new, |stale| stale.values().cloned().collect())
             }
             _ => Vec::new(),
         }
@@ -256,7 +305,8 @@ impl Pool {
             Some(Err(_)) => false,
             None => true,
         });
-        if !has_other && state.open.contains_key(&peer.id) {
+        if !has_other && let Some(open) = state.open.get_mut(&peer.id) {
+            open.addresses.push(address.clone());
             let slot = OnceCell::new_with(Some(Ok(Arc::clone(peer))));
             state.by_address.insert(address, Arc::new(slot));
         }
@@ -284,29 +334,34 @@ impl Pool {
         if let Some(node) = peer.node()
             && let Some(peers) = state.by_node.get_mut(&node)
         {
-            peers.retain(|other| other.id != peer.id);
+            peers.remove(&peer.id);
             if peers.is_empty() {
                 state.by_node.remove(&node);
             }
         }
-        state
-            .by_address
-            .retain(|_, slot| !matches!(slot.get(), Some(Ok(other)) if other.id == peer.id));
         state.recent.forget(peer);
         state.last_by_node.take_if(|(_, last)| last.id == peer.id);
-        let was_open = state.open.remove(&peer.id).is_some();
-        if was_open {
-            state.carried += peer.counters();
+        state.routes.ended(peer.id);
+        let Some(open) = state.open.remove(&peer.id) else {
+            return false;
+        };
+        state.by_use.remove(&(open.used, peer.id));
+        for address in open.addresses {
+            let slot = state.by_address.get(&address);
+            let is_its = |slot: &Slot| matches!(slot.get(), Some(Ok(it)) if it.id == peer.id);
+            if slot.is_some_and(is_its) {
+                state.by_address.remove(&address);
+            }
         }
-        was_open
+        state.carried += peer.counters();
+        true
     }
 
     /// What all connections have carried, open or not: each is counted as one or the other.
     pub(crate) fn carried(&self) -> Counters {
         let (mut carried, open) = {
             let state = self.lock();
-            let open: Vec<_> = state.open.values().cloned().collect();
-            (state.carried, open)
+            (state.carried, state.all())
         };
         for peer in open {
             carried += peer.counters();
@@ -316,7 +371,7 @@ impl Pool {
 
     /// All open connections.
     pub(crate) fn open(&self) -> Vec<Arc<Peer>> {
-        self.lock().open.values().cloned().collect()
+        self.lock().all()
     }
 
     /// A dial of this address begins, for an answer of this life or a question to it; one that is under way is shared.
@@ -355,26 +410,13 @@ impl Pool {
     /// the initiator never form a circle.
     #[inline(never)]
     pub(crate) fn learn_route(&self, initiator: NodeId, depth: u32, peer: &Arc<Peer>) {
-        let mut state = self.lock();
-        let known = state.routes.get(&initiator).map(|(known, _)| *known);
-        if known.is_some_and(|known| known < depth) {
-            return;
-        }
-        if state.routes.len() >= REMEMBERED {
-            state
-                .routes
-                .retain(|_, (_, way)| way.upgrade().is_some_and(|way| !way.is_closed()));
-        }
-        if known.is_some() || state.routes.len() < REMEMBERED {
-            state
-                .routes
-                .insert(initiator, (depth, Arc::downgrade(peer)));
-        }
+        let way = Arc::downgrade(peer);
+        self.lock().routes.learn(initiator, depth, peer.id, way);
     }
 
     /// The way back to an initiator that is not connected.
     pub(crate) fn route(&self, initiator: NodeId) -> Option<Arc<Peer>> {
-        let way = self.lock().routes.get(&initiator)?.1.upgrade()?;
+        let way = self.lock().routes.find(initiator)?.upgrade()?;
         (!way.is_closed()).then_some(way)
     }
 }

@@ -98,7 +98,9 @@ pub(super) struct Core {
     pub(super) last_address: Option<(Address, PeerId)>,
     pub(super) last_node: Option<(NodeId, PeerId)>,
     /// Connections that are being opened, or that end soon.
-    pub(super) opening: Vec<PeerId>,
+    pub(super) opening: BTreeSet<(Duration, PeerId)>,
+    /// All connections by when they were used, as far as is known here.
+    pub(super) by_use: BTreeSet<(u64, PeerId)>,
     /// The life that was last found at each address.
     pub(super) found: HashMap<Address, NodeId>,
     /// Dials of addresses that peers have named, and those of them that are for one life and under way.
@@ -169,7 +171,8 @@ impl Core {
             by_node: HashMap::new(),
             last_address: None,
             last_node: None,
-            opening: Vec::new(),
+            opening: BTreeSet::new(),
+            by_use: BTreeSet::new(),
             found: HashMap::new(),
             dials,
             dialled_back: HashMap::new(),

@@ -167,8 +167,9 @@ pub(super) struct Peer {
     pub(super) until: Option<Duration>,
     pub(super) hello: Option<Arc<Hello>>,
     pub(super) node: Option<NodeId>,
-    /// When it was used last.
+    /// When it was used last, and the same as far as is known in the order by use.
     pub(super) used: u64,
+    pub(super) listed: u64,
     /// Calls and requests that need it.
     pub(super) busy: u32,
     /// The credit of its calls before this one was forgotten last.
@@ -238,6 +239,7 @@ impl Peer {
             hello: None,
             node: None,
             used: 0,
+            listed: 0,
             busy: 0,
             over: None,
             methods: Vec::new(),

@@ -12,6 +12,9 @@ use super::core::Core;
 use super::peer::{Parcel, Peer, PeerId, Towards, Way};
 use crate::error::ConnectError;
 
+/// Connections in use that are looked at to find one that can be closed.
+const MOST_SEEN: usize = 64;
+
 /// Addresses of which something is remembered, for each connection that there may be.
 const REMEMBERED: usize = 4;
 
@@ -137,15 +140,25 @@ impl Core {
     }
 
     pub(super) fn add_peer(&mut self, mut peer: Peer) -> PeerId {
-        peer.used = self.used;
-        self.peers.insert(peer)
+        (peer.used, peer.listed) = (self.used, self.used);
+        let id = self.peers.insert(peer);
+        self.by_use.insert((self.used, id));
+        id
     }
 
     /// A connection is given up if it is not open after so long.
     pub(super) fn open_until(&mut self, id: PeerId, patience: Duration) {
+        let until = self.now.saturating_add(patience);
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.until = Some(self.now.saturating_add(patience));
-            self.opening.push(id);
+            let before = peer.until.replace(until);
+            self.not_opening(id, before);
+            self.opening.insert((until, id));
+        }
+    }
+
+    fn not_opening(&mut self, id: PeerId, until: Option<Duration>) {
+        if let Some(until) = until {
+            self.opening.remove(&(until, id));
         }
     }
 
@@ -155,21 +168,46 @@ impl Core {
         if self.peers.len() < limit {
             return Ok(());
         }
-        let gate = &self.gate;
-        let idle = self.peers.iter().filter(|(_, peer)| {
-            let rests = match &peer.way {
-                Way::Session(session) => {
-                    gate.peek(*session).is_none_or(|session| session.is_idle())
-                }
-                Way::Stream(stream) => stream.connection.is_idle(),
-                Way::Failed(_) => true,
+        for _ in 0..self.peers.len().min(MOST_SEEN) {
+            let id = self.least_recently_used().ok_or(limit)?;
+            if self.is_idle(id) {
+                self.close_peer(id, "room is needed for another connection");
+                return Ok(());
+            }
+        }
+        Err(limit)
+    }
+
+    /// The connection that was used least recently. If it is not closed it counts as used now: it is needed.
+    fn least_recently_used(&mut self) -> Option<PeerId> {
+        loop {
+            let (known, id) = self.by_use.pop_first()?;
+            let Some(peer) = self.peers.get_mut(id) else {
+                continue;
             };
-            peer.busy == 0 && peer.until.is_none() && peer.queues.is_none() && rests
-        });
-        let oldest = idle.min_by_key(|(_, peer)| peer.used).map(|(id, _)| id);
-        let id = oldest.ok_or(limit)?;
-        self.close_peer(id, "room is needed for another connection");
-        Ok(())
+            let is_found = peer.used <= known;
+            peer.listed = if is_found { self.used } else { peer.used };
+            self.by_use.insert((peer.listed, id));
+            if is_found {
+                return Some(id);
+            }
+        }
+    }
+
+    /// Whether nobody needs a connection.
+    fn is_idle(&self, id: PeerId) -> bool {
+        let Some(peer) = self.peers.get(id) else {
+            return false;
+        };
+        let rests = match &peer.way {
+            Way::Session(session) => {
+                let session = self.gate.peek(*session);
+                session.is_none_or(|session| session.is_idle())
+            }
+            Way::Stream(stream) => stream.connection.is_idle(),
+            Way::Failed(_) => true,
+        };
+        peer.busy == 0 && peer.until.is_none() && peer.queues.is_none() && rests
     }
 
     /// Ends a connection from this side.
@@ -216,14 +254,14 @@ impl Core {
         };
         peer.hello = Some(Arc::clone(hello));
         peer.node = Some(hello.node);
-        peer.until = None;
+        let until = peer.until.take();
         let at = peer.at.clone();
         if let Some(at) = &at
             && self.dialled_back.get(at) == Some(&id)
         {
             self.dialled_back.remove(at);
         }
-        self.opening.retain(|opening| *opening != id);
+        self.not_opening(id, until);
         self.by_node.entry(hello.node).or_default().push(id);
         self.records.session_opened(id.session(), hello.node);
         if let Some(at) = at {
@@ -236,7 +274,11 @@ impl Core {
 
     /// The peer is going away: what was sent is still answered, and new requests go elsewhere.
     pub(super) fn going_away(&mut self, id: PeerId) {
-        self.by_address.retain(|_, known| *known != id);
+        if let Some(at) = self.peers.get(id).and_then(|peer| peer.at.as_ref())
+            && self.by_address.get(at) == Some(&id)
+        {
+            self.by_address.remove(at);
+        }
         self.last_address = None;
         let requests = self.peers.get_mut(id).and_then(|peer| peer.queues.as_mut());
         let requests = requests.map(|queues| std::mem::take(&mut queues.requests));
@@ -276,21 +318,16 @@ impl Core {
 
     /// When the next connection must be open.
     pub(super) fn opening_until(&self) -> Option<Duration> {
-        let opening = self
-            .opening
-            .iter()
-            .filter_map(|id| self.peers.get(*id)?.until);
-        opening.min()
+        self.opening.first().map(|(until, _)| *until)
     }
 
     /// Gives up connections that take too long to open, or to tell their last words.
     pub(super) fn end_dials(&mut self) {
-        let late = |id: &&PeerId| {
-            let until = self.peers.get(**id).and_then(|peer| peer.until);
-            until.is_some_and(|until| until <= self.now)
-        };
-        let late: Vec<PeerId> = self.opening.iter().filter(late).copied().collect();
-        for id in late {
+        while let Some(&(until, id)) = self.opening.first() {
+            if until > self.now {
+                return;
+            }
+            self.opening.pop_first();
             self.say_goodbye(id, "the handshake took too long");
             let Some(peer) = self.peers.get(id) else {
                 continue;
@@ -311,7 +348,8 @@ impl Core {
         let Some(mut peer) = self.peers.remove(id) else {
             return;
         };
-        self.opening.retain(|opening| *opening != id);
+        self.not_opening(id, peer.until);
+        self.by_use.remove(&(peer.listed, id));
         if let Some(at) = &peer.at
             && self.dialled_back.get(at) == Some(&id)
         {

@@ -63,7 +63,7 @@ fn paths(found: &Value) -> Vec<&str> {
 
 #[test]
 fn the_whole_demo_as_json() {
-    for transport in ["tcp", "unix", "shm"] {
+    for transport in ["tcp", "unix", "shm", "tls"] {
         let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{transport}.html"));
         let output = wallaby()
             .args([

@@ -2,6 +2,7 @@
 
 use super::event::{Event, Ready};
 use super::process::ending;
+use super::sockets::Sockets;
 use crate::progress::Progress;
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
@@ -21,8 +22,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) servers: u32,
     pub(crate) link: Duration,
-    /// Where a server listens, by its name.
-    pub(crate) listen: &'a dyn Fn(&str) -> String,
+    /// Where its servers listen.
+    pub(crate) sockets: &'a Sockets,
 }
 
 /// All server processes. They end with [`Cluster::end`], with this value, and with this process.
@@ -93,11 +94,14 @@ impl Cluster {
         let program = std::env::current_exe().context("this program's own file can't be found")?;
         let parent = std::process::id().to_string();
         let link = format!("{}us", plan.link.as_micros());
-        let listen = (plan.listen)(name);
+        let listen = plan.sockets.address(name);
+        let tls = plan.sockets.certificate(name)?;
+        let tls = tls.map(|folder| ["--tls".into(), folder.into_os_string()]);
         let mut child = Command::new(program)
             .args(["demo", "serve"])
             .args(arguments)
             .args(["--listen", &listen, "--link", &link, "--child-of", &parent])
+            .args(tls.into_iter().flatten())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

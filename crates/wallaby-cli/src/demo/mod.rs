@@ -5,6 +5,7 @@
 //! [`cluster`] all. [`query`] asks, [`measure`] asks many times, [`run`] is the whole job, [`search`] and
 //! [`interactive`] are its smaller forms. What comes out is a [`report`], shown by [`show`], [`tree`] and [`html`].
 
+pub(crate) mod certificates;
 pub(crate) mod cluster;
 pub(crate) mod comparison;
 pub(crate) mod concordance;
@@ -35,6 +36,7 @@ pub(crate) mod words;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
+use std::path::Path;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
@@ -80,6 +82,8 @@ pub(crate) enum Transport {
     Tcp,
     Unix,
     Shm,
+    /// TCP with mutual TLS, by certificates made for the run
+    Tls,
 }
 
 impl Demo {
@@ -103,9 +107,14 @@ impl Demo {
 }
 
 /// An endpoint of the demo, before it is bound: its link delayed, and patient enough for such a link.
-fn endpoint(link: Duration) -> wallaby::Builder {
+/// With a folder of certificates it can talk over TLS.
+fn endpoint(link: Duration, tls: Option<&Path>) -> anyhow::Result<wallaby::Builder> {
     const DIALLING: Duration = Duration::from_secs(2);
-    wallaby::Endpoint::builder()
+    let builder = wallaby::Endpoint::builder()
         .link_delay(link)
-        .dial_timeout(DIALLING.max(link * 10))
+        .dial_timeout(DIALLING.max(link * 10));
+    Ok(match tls {
+        Some(folder) => builder.transport(certificates::transport(folder)?),
+        None => builder,
+    })
 }

@@ -84,13 +84,12 @@ impl Options {
             .clone()
             .map_or_else(documents::default_folder, Ok)?;
         documents::check(&folder)?;
-        let listen = |name: &str| sockets.address(name);
         cluster
             .start(&Plan {
                 folder: &folder,
                 servers: self.servers,
                 link: self.link,
-                listen: &listen,
+                sockets,
             })
             .await?;
         let result = self.search(cluster, sockets, &folder, words).await;
@@ -106,9 +105,7 @@ impl Options {
         words: Vec<String>,
     ) -> anyhow::Result<()> {
         let index = cluster.index().context("there is no index server")?;
-        let searcher = self
-            .searcher(cluster, index, &sockets.address("client"))
-            .await?;
+        let searcher = self.searcher(cluster, index, sockets).await?;
         let mut report = Report {
             collection: collection(cluster, index, folder.display().to_string()),
             link_us: self.link.as_secs_f64() * 1e6,
@@ -133,9 +130,11 @@ impl Options {
         &self,
         cluster: &Cluster,
         index: &Server,
-        listen: &str,
+        sockets: &Sockets,
     ) -> anyhow::Result<Searcher> {
-        let endpoint = super::endpoint(self.link).listen(listen).bind().await;
+        let tls = sockets.certificate("client")?;
+        let builder = super::endpoint(self.link, tls.as_deref())?;
+        let endpoint = builder.listen(&sockets.address("client")).bind().await;
         let endpoint = endpoint.context("the client's endpoint can't be made")?;
         let address = |server: &Server| server.ready.address.parse::<Address>();
         let names = cluster

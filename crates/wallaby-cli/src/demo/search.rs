@@ -12,6 +12,7 @@ use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 use wallaby::Address;
 
@@ -39,6 +40,9 @@ pub(crate) struct Search {
     /// Delay everything that this client sends, as a link would: 250us, 1ms
     #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
     link: Duration,
+    /// Talk over mutual TLS, by roots.pem, certificate.pem and key.pem in this folder
+    #[arg(long, value_name = "DIR")]
+    tls: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -92,7 +96,7 @@ impl Search {
     }
 
     async fn searcher(&self) -> anyhow::Result<Searcher> {
-        let mut builder = super::endpoint(self.link);
+        let mut builder = super::endpoint(self.link, self.tls.as_deref())?;
         if let Some(address) = beside(&self.index) {
             builder = builder.listen(&address);
         }

@@ -46,12 +46,15 @@ pub(crate) enum Serve {
 /// Where and how a server listens.
 #[derive(Debug, Args)]
 pub(crate) struct Listening {
-    /// The address to listen at: tcp://HOST:PORT (port 0: any), unix:///PATH or shm:///PATH
+    /// The address to listen at: tcp://HOST:PORT (port 0: any), unix:///PATH, shm:///PATH or, with --tls, tls://HOST:PORT
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:0")]
     listen: Address,
     /// Delay everything that this server sends, as a link would: 250us, 1ms
     #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
     link: Duration,
+    /// Talk over mutual TLS, by roots.pem, certificate.pem and key.pem in this folder
+    #[arg(long, value_name = "DIR")]
+    tls: Option<PathBuf>,
     /// End when this process does, which reads events from standard output
     #[arg(long, value_name = "PROCESS", hide = true)]
     child_of: Option<u32>,
@@ -86,7 +89,7 @@ impl Serve {
 impl Listening {
     /// An endpoint that tells its counts, and the address it listens at.
     async fn bind(&self) -> anyhow::Result<(Endpoint, Address)> {
-        let endpoint = super::endpoint(self.link)
+        let endpoint = super::endpoint(self.link, self.tls.as_deref())?
             .listen(&self.listen.to_string())
             .bind()
             .await?;

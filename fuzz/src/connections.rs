@@ -124,7 +124,7 @@ pub(crate) fn run(bytes: &[u8]) {
                 ends[from].connection.set_time(now);
             }
             _ if choices.once_in(8) && ends[from].opened => ends[from].connection.go_away(),
-            _ => drop(ends[from].connection.check_stalled()),
+            _ => drop(ends[from].connection.check_stalled(Duration::ZERO)),
         }
     }
     loop {

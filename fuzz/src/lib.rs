@@ -9,7 +9,7 @@
 //! | `status` | a payload | the same |
 //! | `address` | a text | the same |
 //! | `hello` | a stream before the handshake | nothing but a handshake passes |
-//! | `frames` | a stream after it, raw or as frames | the output stays bounded |
+//! | `frames` | a stream after it, raw or as frames | output, requests and unfinished messages stay within their limits |
 //! | `datagram` | datagrams from anybody to a gate | no address gets more than three times what it sent |
 //! | `connections` | what two honest ends of a stream do | every message arrives once, as it was sent |
 //! | `gates` | the same for datagrams, with loss and damage | at most once, as it was sent; all, once the net heals |

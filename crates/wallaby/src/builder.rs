@@ -7,7 +7,7 @@ use std::time::Duration;
 use wallaby_proto::Address;
 use wallaby_proto::call::records::RecordLimits;
 use wallaby_proto::call::waiting::WaitingLimits;
-use wallaby_proto::connection::KeepAliveSettings;
+use wallaby_proto::connection::{Bounds, KeepAliveSettings, PartialLimits, Partials};
 use wallaby_proto::datagram::Settings as SessionSettings;
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{Budgets, PingSettings};
@@ -40,6 +40,15 @@ pub struct Limits {
     pub parts: u64,
     /// Large messages that arrive at a time, a connection. Beyond: they take turns. Default 4.
     pub streams: u32,
+    /// How much of messages that are not whole is held, all connections together, and how fast these must arrive. Beyond:
+    /// senders wait, and too slow ones lose their connections. Default 256 MiB, and 16 KiB a second over 10 s.
+    pub partials: PartialLimits,
+    /// Bytes that wait to be read by a peer, a connection. Beyond: nothing is read from it, and if it does not read for the
+    /// time of [`Builder::keep_alive`] the connection is closed. Default 1 MiB.
+    pub output: usize,
+    /// Bytes of answers of other servers that wait to be passed on to their initiators, each with 64 bytes besides its
+    /// payload, all together. Beyond: they are dropped and counted as undeliverable. Default 64 MiB.
+    pub relayed: u64,
     /// Open connections. Beyond: the least recently used one that nobody needs is closed; if all are needed, new ones
     /// are refused. Default 1,024.
     pub connections: usize,
@@ -70,6 +79,9 @@ impl Default for Limits {
             item: 1 << 20,
             parts: wire.parts,
             streams: wire.streams,
+            partials: PartialLimits::default(),
+            output: Bounds::default().output,
+            relayed: 64 << 20,
             connections: 1024,
             calls: 1_000_000,
             kept_call: 1 << 20,
@@ -147,6 +159,14 @@ impl Default for Config {
 }
 
 impl Config {
+    /// What connections hold for their peers.
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds {
+            output: self.limits.output,
+            partials: Partials::new(self.limits.partials),
+        }
+    }
+
     pub(crate) fn records(&self) -> RecordLimits {
         RecordLimits {
             requests: self.remembered,

@@ -13,8 +13,9 @@ use futures_core::Stream;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::task::JoinHandle;
-use wallaby_proto::call::initiator::{Arrival, Initiator};
-use wallaby_proto::connection::{MethodDefinition, Refusal};
+use wallaby_proto::call::initiator::{Arrival, Initiator, Violation};
+use wallaby_proto::call::taken::{AnswerLimits, Answers};
+use wallaby_proto::connection::{ConnectionError, MAX_CALLS, MethodDefinition, Refusal};
 use wallaby_proto::wire::{
     Budgets, End, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
 };
@@ -135,20 +136,12 @@ struct State {
     /// The failure was yielded.
     told: bool,
     roots: Roots,
-    /// What the application took of answers, by connection, since it was last credited.
-    #[expect(clippy::box_collection, reason = "small while there is none")]
-    taken: Option<Box<Vec<Taken>>>,
+    /// What answers cost of the call's credit, if any did.
+    credit: Option<Box<Answers>>,
     watched: Option<Box<Watched>>,
     rare: Option<Box<Rare>>,
     /// Nothing of the call runs any more, as far as known.
     settled: bool,
-}
-
-#[derive(Debug)]
-struct Taken {
-    peer: Arc<Peer>,
-    responses: u64,
-    bytes: u64,
 }
 
 /// An answer with its payload as bytes.
@@ -190,7 +183,7 @@ impl CallShared {
                 ended: None,
                 told: false,
                 roots: Roots::default(),
-                taken: None,
+                credit: None,
                 watched: None,
                 rare,
                 settled: false,
@@ -303,10 +296,12 @@ impl CallShared {
             Arrival::Duplicate | Arrival::Contradiction => {
                 self.endpoint.meters.duplicates_dropped.add();
                 // One that was sent again has cost the call's credit like any other.
-                let worth = self.endpoint.config.limits.call / 4;
-                let size = response.payload.len() as u64;
-                if let Some(taken) = peer.and_then(|peer| state.credit(peer, size, worth)) {
-                    taken.peer.grant_call(self.id, taken.responses, taken.bytes);
+                if let Some(peer) = peer {
+                    let size = response.payload.len();
+                    self.note_arrival(state, peer, size)?;
+                    if let Some((responses, bytes)) = state.credit(peer, size, self.worth()) {
+                        peer.grant_call(self.id, responses, bytes);
+                    }
                 }
             }
             Arrival::New => {
@@ -318,8 +313,11 @@ impl CallShared {
                     state.note_answer(response.request.path, self.begun().elapsed());
                 }
                 let first_failed = response.status && self.options.fail_fast;
-                if peer.is_none() {
-                    *state.own() += response.payload.len() as u64 + ANSWER_COST;
+                match peer {
+                    None => *state.own() += response.payload.len() as u64 + ANSWER_COST,
+                    // The last one costs nothing any more.
+                    Some(_) if state.initiator.is_complete() => {}
+                    Some(peer) => self.note_arrival(state, peer, response.payload.len())?,
                 }
                 state.answers.push(Box::new(RawAnswer {
                     request: response.request,
@@ -334,6 +332,44 @@ impl CallShared {
             }
         }
         Ok(())
+    }
+
+    /// An answer came that costs the call's credit.
+    ///
+    /// # Errors
+    ///
+    /// If it was not granted. Its connection is closed then, unless the sender may have forgotten what it had sent before.
+    fn note_arrival(
+        &self,
+        state: &mut State,
+        peer: &Arc<Peer>,
+        size: usize,
+    ) -> Result<(), Failure> {
+        let limits = &self.endpoint.config.limits;
+        let limits = AnswerLimits {
+            call: limits.call.max(1),
+            message: limits.message,
+        };
+        let roots = &state.roots;
+        let requests = || roots.iter().count() as u64;
+        let credit = state.credit.get_or_insert_default();
+        let messages = || peer.counters().messages_received;
+        let Err(meanwhile) = credit.arrive(peer.id, size as u64, limits, requests, messages) else {
+            return Ok(());
+        };
+        if meanwhile < MAX_CALLS as u64 {
+            let what = "answers of a call";
+            let reason = ConnectionError::Overdrawn { what }.to_string();
+            let peer = Arc::clone(peer);
+            // Later: whoever ends with it may want to know of this call.
+            (self.endpoint.runtime).spawn(async move { peer.end(&reason) });
+        }
+        Err(Failure::Violation(Violation::Overdrawn))
+    }
+
+    /// Credit goes out from so many bytes on.
+    fn worth(&self) -> u64 {
+        self.endpoint.config.limits.call / 4
     }
 
     fn handle_end(state: &mut State, end: &End) -> Result<(), Failure> {
@@ -700,14 +736,14 @@ impl CallShared {
     ) -> Poll<Option<Result<RawAnswer, CallError>>> {
         let mut state = self.lock();
         if let Some(answer) = state.next_answer() {
-            let credit = state.take(&answer, self.endpoint.config.limits.call / 4);
+            let credit = state.take(&answer, self.worth());
             if answer.peer.is_none() {
                 *state.own() -= answer.payload.len() as u64 + ANSWER_COST;
                 self.tell();
             }
             drop(state);
-            if let Some(taken) = credit {
-                taken.peer.grant_call(self.id, taken.responses, taken.bytes);
+            if let (Some((responses, bytes)), Some(peer)) = (credit, &answer.peer) {
+                peer.grant_call(self.id, responses, bytes);
             }
             return Poll::Ready(Some(answer.into_result()));
         }
@@ -808,32 +844,18 @@ impl State {
     }
 
     /// The application takes an answer; returns what is to be credited for now. A call that has ended needs no credit.
-    fn take(&mut self, answer: &RawAnswer, worth: u64) -> Option<Taken> {
+    fn take(&mut self, answer: &RawAnswer, worth: u64) -> Option<(u64, u64)> {
         let peer = answer.peer.as_ref()?;
         if self.ended.is_some() {
             return None;
         }
-        self.credit(peer, answer.payload.len() as u64, worth)
+        self.credit(peer, answer.payload.len(), worth)
     }
 
     /// An answer of this size over a connection is out of the way; returns what is to be credited for now.
-    fn credit(&mut self, peer: &Arc<Peer>, size: u64, worth: u64) -> Option<Taken> {
-        let all = self.taken.get_or_insert_default();
-        let position = match all.iter().position(|taken| taken.peer.id == peer.id) {
-            Some(position) => position,
-            None => {
-                all.push(Taken {
-                    peer: Arc::clone(peer),
-                    responses: 0,
-                    bytes: 0,
-                });
-                all.len() - 1
-            }
-        };
-        let taken = &mut all[position];
-        taken.responses += 1;
-        taken.bytes += size;
-        (taken.bytes + ANSWER_COST * taken.responses >= worth).then(|| all.swap_remove(position))
+    fn credit(&mut self, peer: &Peer, size: usize, worth: u64) -> Option<(u64, u64)> {
+        let credit = self.credit.get_or_insert_default();
+        credit.take(peer.id, size as u64, worth)
     }
 
     /// A missing request in words.

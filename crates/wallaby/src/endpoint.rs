@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use wallaby_proto::call::records::Remembered;
-use wallaby_proto::connection::{Features, Hello, Limits as WireLimits, VERSION};
+use wallaby_proto::connection::{Bounds, Features, Hello, Limits as WireLimits, VERSION};
 use wallaby_proto::wire::{Message, PingSettings};
 use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
 
@@ -59,10 +59,6 @@ const AWAY: Duration = Duration::from_secs(10);
 /// How often an endpoint that is shutting down looks whether all is done.
 const DRAIN_CHECK: Duration = Duration::from_millis(2);
 
-/// How often connections are looked at while nothing is known to wait on them, and how long a large message may take to
-/// grow.
-const STALL_CHECK: Duration = Duration::from_secs(15);
-
 /// One addressable participant, client and server at once. Cheap to clone; it closes when the last clone is dropped.
 ///
 /// An endpoint lives in the tokio runtime in which it was made.
@@ -80,6 +76,8 @@ pub(crate) struct Inner {
     pub(crate) node: NodeId,
     secret: [u8; 16],
     hello: Arc<Hello>,
+    /// What streams hold for their peers.
+    bounds: Bounds,
     /// Where others reach this endpoint.
     pub(crate) address: Option<Address>,
     pub(crate) config: Config,
@@ -188,7 +186,7 @@ impl Endpoint {
         for service in builder.services {
             inner.register(service)?;
         }
-        inner.tend_by(Instant::now() + STALL_CHECK, true);
+        inner.tend_by(Instant::now() + inner.stall_check(), true);
         for (entrance, _) in listeners {
             let listener = match entrance {
                 Entrance::Streams(listener) => listener,
@@ -329,6 +327,7 @@ impl Inner {
         };
         let delay = Delayed::link(config.link_delay, config.link_bandwidth)
             .map_err(|error| BindError::Random(error.to_string()))?;
+        let bounds = config.bounds();
         Ok(Arc::new_cyclic(|inner: &Weak<Self>| {
             let base: Arc<dyn Sender> = Arc::new(Base(inner.clone()));
             let layers = &config.send_layers;
@@ -358,7 +357,11 @@ impl Inner {
                 handlings: Mutex::default(),
                 me: inner.clone(),
                 next_alarm: Mutex::default(),
-                next_tending: Mutex::new((Instant::now(), Instant::now() + STALL_CHECK)),
+                next_tending: Mutex::new((
+                    Instant::now(),
+                    Instant::now() + bounds.partials.limits().period,
+                )),
+                bounds,
                 listened: AtomicU64::new(0),
                 away_after: micros(config.keep_alive.timeout.min(AWAY) / 4),
                 kept: AtomicU64::new(0),

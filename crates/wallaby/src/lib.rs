@@ -67,7 +67,7 @@ mod trace;
 mod ways;
 
 pub use wallaby_macros::{serve, service};
-pub use wallaby_proto::connection::MethodDefinition;
+pub use wallaby_proto::connection::{MethodDefinition, PartialLimits};
 pub use wallaby_proto::seal::{ClusterKey, ClusterKeyError};
 pub use wallaby_proto::wire::{Budgets, Metadata, MetadataError};
 pub use wallaby_proto::{

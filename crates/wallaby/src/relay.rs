@@ -3,6 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
@@ -19,11 +20,31 @@ use crate::ways::Wait;
 /// Times that an answer of which no byte was written moves to another connection.
 const MOVES: usize = 3;
 
+/// What an answer that waits costs besides its payload.
+const ANSWER_COST: u64 = 64;
+
+const NO_WAY: &str = "no connection towards its initiator took it";
+
 /// Answers that wait for credit or for a way, by call. What waits here was not credited itself, so the server before
 /// sends no more than the call's window.
 #[derive(Debug, Default)]
 pub(crate) struct Relay {
     waiting: Mutex<HashMap<CallId, Queue>>,
+    /// What all of them cost.
+    bytes: Arc<AtomicU64>,
+}
+
+/// What an answer costs that waits, as long as it does.
+#[derive(Debug)]
+struct Room {
+    bytes: Arc<AtomicU64>,
+    cost: u64,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.bytes.fetch_sub(self.cost, Ordering::Relaxed);
+    }
 }
 
 /// Answers of one call, and the task that sends them.
@@ -49,6 +70,8 @@ pub(crate) struct Passing {
     place: Option<Place>,
     /// Its room among those that wait for a way.
     wait: Option<Wait>,
+    /// Its room among all that wait.
+    room: Option<Room>,
 }
 
 /// What became of an attempt to send an answer.
@@ -71,6 +94,7 @@ impl Passing {
             size,
             place: None,
             wait: None,
+            room: None,
         }
     }
 
@@ -134,7 +158,7 @@ impl Passing {
                 }
             }
         }
-        self.give_up(endpoint);
+        self.give_up(endpoint, NO_WAY);
     }
 
     /// Waits for a way; `false` if none was found in time, or too much waits already.
@@ -158,14 +182,11 @@ impl Passing {
         endpoint.way_onward(self.response.call, self.response.token, &self.from)
     }
 
-    fn give_up(&mut self, endpoint: &Inner) {
+    fn give_up(&mut self, endpoint: &Inner, why: &str) {
         if let Some(place) = self.place.take() {
             endpoint.liveness.dropped(place);
         }
-        endpoint.cannot_pass_on(
-            self.response.call,
-            &"no connection towards its initiator took it",
-        );
+        endpoint.cannot_pass_on(self.response.call, &why);
     }
 }
 
@@ -192,11 +213,15 @@ impl Relay {
             return;
         }
         passing.note_slow(endpoint);
+        passing.room = self.room(endpoint.config.limits.relayed, passing.size);
+        if passing.room.is_none() {
+            return passing.give_up(endpoint, "too much waits to be passed on already");
+        }
         match self.lock().entry(call) {
             Entry::Occupied(mut queue) => {
                 let queue = queue.get_mut();
                 if queue.stuck && !passing.make_room(endpoint) {
-                    return passing.give_up(endpoint);
+                    return passing.give_up(endpoint, NO_WAY);
                 }
                 queue.answers.push_back(passing);
             }
@@ -213,6 +238,15 @@ impl Relay {
                 });
             }
         }
+    }
+
+    /// Room for one more answer with a payload of this size, unless too much waits already.
+    fn room(&self, limit: u64, size: u64) -> Option<Room> {
+        let cost = size + ANSWER_COST;
+        let bytes = Arc::clone(&self.bytes);
+        let before = bytes.fetch_add(cost, Ordering::Relaxed);
+        let room = Room { bytes, cost };
+        (before.saturating_add(cost) <= limit).then_some(room)
     }
 
     /// The call is over, says somebody who shows this token: nobody takes what waits for it.
@@ -248,7 +282,7 @@ impl Relay {
             queue.answers.retain_mut(|passing| {
                 let fits = passing.make_room(endpoint);
                 if !fits {
-                    passing.give_up(endpoint);
+                    passing.give_up(endpoint, NO_WAY);
                 }
                 fits
             });

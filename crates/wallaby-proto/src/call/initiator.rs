@@ -120,6 +120,9 @@ pub enum Violation {
         /// The response's number.
         index: u32,
     },
+    /// A connection has brought more answers than were granted.
+    #[error("more answers came over one connection than were granted")]
+    Overdrawn,
     /// The call has more requests than it may.
     #[error("the call's tree has more than {limit} requests")]
     TooManyRequests {

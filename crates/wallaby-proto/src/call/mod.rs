@@ -11,6 +11,7 @@ pub mod initiator;
 pub mod records;
 pub mod server;
 pub mod shares;
+pub mod taken;
 pub mod waiting;
 pub mod watch;
 

@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::bodies::{BodyEvent, Wish};
-use super::{Connection, ConnectionError, Event, PARTS, put_credit};
+use super::{Connection, ConnectionError, Event};
 use crate::wire::kind;
 
 impl Connection {
@@ -37,20 +37,20 @@ impl Connection {
         } else {
             0
         };
-        Ok(self.note_body(read))
+        self.note_body(read)
     }
 
     pub(super) fn handle_body(&mut self, body: Bytes) -> Result<Option<Event>, ConnectionError> {
         let read = self.bodies_in.read(body)?;
-        Ok(self.note_body(read))
+        self.note_body(read)
     }
 
-    fn note_body(&mut self, (bytes, event): (u64, Option<(u64, BodyEvent)>)) -> Option<Event> {
-        self.pace.part_arrived(bytes as usize);
-        if let Some(bytes) = self.parts_grants.add(bytes) {
-            put_credit(&mut self.output, PARTS, bytes);
-        }
-        event.map(|(number, event)| Event::Body(number, event))
+    fn note_body(
+        &mut self,
+        (bytes, event): (u64, Option<(u64, BodyEvent)>),
+    ) -> Result<Option<Event>, ConnectionError> {
+        self.part_arrived(bytes)?;
+        Ok(event.map(|(number, event)| Event::Body(number, event)))
     }
 
     pub(super) fn handle_body_credit(&mut self, body: &[u8]) -> Result<Event, ConnectionError> {

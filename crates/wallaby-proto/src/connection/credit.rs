@@ -1,31 +1,55 @@
 //! Credit: how much one side may send before the other has processed something.
 //!
 //! A window may be overdrawn by one message, so that a message larger than the window passes; memory stays bounded by
-//! the window and the largest message.
+//! the window and the largest message. The receiver keeps account, too: more than that breaks the protocol.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::id::CallId;
 
-/// Most calls whose credit a connection keeps; the oldest is forgotten first, which gives it a fresh window.
-const MAX_CALLS: usize = 4096;
+/// Most calls whose credit a connection keeps; the one that used it least recently is forgotten first, which gives it a
+/// fresh window.
+pub const MAX_CALLS: usize = 4096;
 
-/// What a receiver owes, saved up until it is worth a frame.
+/// A window as its receiver sees it: what has come, and what it owes for that, saved up until it is worth a frame.
 #[derive(Debug)]
 pub(crate) struct Grants {
     saved: u64,
     worth: u64,
+    /// What has come and was not granted anew yet; less than nothing if more was granted than came.
+    used: i64,
+    /// Most that an honest sender can have used: the window, and one message beyond it.
+    most: i64,
 }
 
 impl Grants {
-    pub(crate) fn new(worth: u64) -> Self {
-        Self { saved: 0, worth }
+    /// Of a window of this size, whose dearest message costs so much; credit goes out from `worth` on.
+    pub(crate) fn new(window: u64, dearest: u64, worth: u64) -> Self {
+        let most = window.saturating_add(dearest);
+        Self {
+            saved: 0,
+            worth,
+            used: 0,
+            most: i64::try_from(most).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// Something has come that costs so much; `false` if it was not granted.
+    #[inline]
+    pub(crate) fn take(&mut self, cost: u64) -> bool {
+        self.used = self.used.saturating_add_unsigned(cost);
+        self.used <= self.most
     }
 
     /// Adds what was processed; returns what to grant now.
+    #[inline]
     pub(crate) fn add(&mut self, bytes: u64) -> Option<u64> {
-        self.saved += bytes;
-        (self.saved >= self.worth).then(|| std::mem::take(&mut self.saved))
+        self.saved = self.saved.saturating_add(bytes);
+        if self.saved < self.worth {
+            return None;
+        }
+        self.used = self.used.saturating_sub_unsigned(self.saved);
+        Some(std::mem::take(&mut self.saved))
     }
 }
 
@@ -34,7 +58,22 @@ impl Grants {
 pub(crate) struct CallWindows {
     /// The call that took credit last, for itself: most initiators have one call at a time answered over a connection.
     latest: Option<(CallId, u64)>,
-    others: BTreeMap<CallId, u64>,
+    others: Others,
+}
+
+/// What is outstanding of other calls.
+#[derive(Debug, Default)]
+struct Others {
+    calls: BTreeMap<CallId, Outstanding>,
+    /// Their uses, in order. One that is not its call's latest means nothing.
+    uses: VecDeque<(CallId, u64)>,
+    next_use: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Outstanding {
+    bytes: u64,
+    latest_use: u64,
 }
 
 impl CallWindows {
@@ -46,7 +85,7 @@ impl CallWindows {
         };
         let has_room = *outstanding < limit;
         if has_room {
-            *outstanding += cost;
+            *outstanding = outstanding.saturating_add(cost);
         }
         has_room
     }
@@ -54,10 +93,10 @@ impl CallWindows {
     /// Whether something is left of a call's window of size `limit`.
     pub(crate) fn has_room(&self, call: CallId, limit: u64) -> bool {
         let outstanding = match &self.latest {
-            Some((latest, outstanding)) if *latest == call => Some(outstanding),
-            _ => self.others.get(&call),
+            Some((latest, outstanding)) if *latest == call => Some(*outstanding),
+            _ => self.others.calls.get(&call).map(|known| known.bytes),
         };
-        outstanding.is_none_or(|outstanding| *outstanding < limit)
+        outstanding.is_none_or(|outstanding| outstanding < limit)
     }
 
     pub(crate) fn grant(&mut self, call: CallId, bytes: u64) {
@@ -75,50 +114,86 @@ impl CallWindows {
             call.initiator == oldest.initiator && call.sequence < oldest.sequence
         };
         self.latest = self.latest.filter(|latest| !is_over(latest));
-        if !self.others.is_empty() {
-            self.forget_others(oldest);
+        if !self.others.calls.is_empty() {
+            self.others.forget(oldest);
         }
     }
 
     fn outstanding(&mut self, call: CallId) -> Option<&mut u64> {
         match &mut self.latest {
             Some((latest, outstanding)) if *latest == call => Some(outstanding),
-            _ if self.others.is_empty() => None,
-            _ => self.others.get_mut(&call),
+            _ if self.others.calls.is_empty() => None,
+            _ => self.others.outstanding(call),
         }
     }
 
     fn add(&mut self, call: CallId, cost: u64) {
         if let Some((before, outstanding)) = self.latest.replace((call, cost)) {
-            self.keep(before, outstanding);
+            self.others.keep(before, outstanding);
         }
-    }
-
-    #[inline(never)]
-    fn keep(&mut self, call: CallId, outstanding: u64) {
-        if self.others.len() + 1 >= MAX_CALLS {
-            self.others.pop_first();
-        }
-        self.others.insert(call, outstanding);
     }
 
     #[inline(never)]
     fn remove(&mut self, call: CallId) {
-        if self.others.remove(&call).is_none() {
+        if self.others.calls.remove(&call).is_none() {
             self.latest = None;
         }
     }
+}
+
+impl Others {
+    #[inline(never)]
+    fn outstanding(&mut self, call: CallId) -> Option<&mut u64> {
+        if !self.calls.contains_key(&call) {
+            return None;
+        }
+        let latest_use = self.note_use(call);
+        let known = self.calls.get_mut(&call)?;
+        known.latest_use = latest_use;
+        Some(&mut known.bytes)
+    }
+
+    fn note_use(&mut self, call: CallId) -> u64 {
+        if self.uses.len() >= 2 * MAX_CALLS {
+            let calls = &self.calls;
+            self.uses
+                .retain(|&(call, number)| is_latest(calls, call, number));
+        }
+        self.next_use += 1;
+        self.uses.push_back((call, self.next_use));
+        self.next_use
+    }
 
     #[inline(never)]
-    fn forget_others(&mut self, oldest: CallId) {
+    fn keep(&mut self, call: CallId, bytes: u64) {
+        while self.calls.len() + 1 >= MAX_CALLS {
+            let Some((call, number)) = self.uses.pop_front() else {
+                break;
+            };
+            if is_latest(&self.calls, call, number) {
+                self.calls.remove(&call);
+            }
+        }
+        let latest_use = self.note_use(call);
+        self.calls.insert(call, Outstanding { bytes, latest_use });
+    }
+
+    #[inline(never)]
+    fn forget(&mut self, oldest: CallId) {
         let first = CallId {
             sequence: 0,
             ..oldest
         };
-        while let Some((&call, _)) = self.others.range(first..oldest).next() {
-            self.others.remove(&call);
+        while let Some((&call, _)) = self.calls.range(first..oldest).next() {
+            self.calls.remove(&call);
         }
     }
+}
+
+fn is_latest(calls: &BTreeMap<CallId, Outstanding>, call: CallId, number: u64) -> bool {
+    calls
+        .get(&call)
+        .is_some_and(|known| known.latest_use == number)
 }
 
 #[cfg(test)]
@@ -172,13 +247,30 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_goes_on_is_not_forgotten_for_later_ones() {
+        let mut windows = CallWindows::default();
+        assert!(windows.take(call(1, 1), 1, LIMIT));
+        for sequence in 2..10 * MAX_CALLS as u64 {
+            assert!(windows.take(call(1, sequence), 1, LIMIT));
+            if sequence % 4000 == 0 {
+                assert!(windows.take(call(1, 1), 1, 1 << 40));
+            }
+        }
+        assert!(
+            !windows.has_room(call(1, 1), 11),
+            "all of it was kept in mind"
+        );
+        assert!(windows.others.uses.len() <= 2 * MAX_CALLS);
+    }
+
+    #[test]
     fn not_more_calls_are_kept_than_the_limit() {
         let mut windows = CallWindows::default();
         let count = MAX_CALLS as u64 + 1;
         for sequence in 1..=count {
             assert!(windows.take(call(1, sequence), LIMIT, LIMIT));
         }
-        assert_eq!(windows.others.len() + 1, MAX_CALLS);
+        assert_eq!(windows.others.calls.len() + 1, MAX_CALLS);
         assert!(windows.has_room(call(1, 1), LIMIT), "forgotten first");
         assert!(!windows.has_room(call(1, 2), LIMIT));
         assert!(!windows.has_room(call(1, count), LIMIT));

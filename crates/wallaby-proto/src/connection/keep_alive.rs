@@ -93,7 +93,8 @@ impl KeepAlive {
     ///
     /// # Errors
     ///
-    /// [`ConnectionError::Silent`] if nothing came for the timeout, although the peer was asked.
+    /// [`ConnectionError::Silent`] if nothing came for the timeout, although the peer was asked;
+    /// [`ConnectionError::Unread`] if it was not listened to for so long, because it does not read.
     pub fn look(
         &mut self,
         settings: &KeepAliveSettings,
@@ -119,8 +120,13 @@ impl KeepAlive {
         };
         self.silence += now.saturating_sub(looked).min(interval);
         if self.silence >= settings.timeout {
-            return Err(ConnectionError::Silent {
-                silence: self.silence,
+            let silence = self.silence;
+            return Err(match connection.takes_input() {
+                true => ConnectionError::Silent { silence },
+                false => ConnectionError::Unread {
+                    waiting: connection.waiting(),
+                    silence,
+                },
             });
         }
         if self.silence >= settings.period && !self.asked {

@@ -49,6 +49,7 @@ impl Connection {
             if self.is_too_large(&request.payload) {
                 return Ok(Some(too_large(Message::Request(request), len as u64)));
             }
+            self.take_request(request.payload.len())?;
             return Ok(Some(Event::Message(Message::Request(request))));
         }
         let mut rest = reader;
@@ -62,6 +63,7 @@ impl Connection {
         if self.is_too_large(&request.payload) {
             return Ok(Some(too_large(Message::Request(request), len as u64)));
         }
+        self.take_request(request.payload.len())?;
         Ok(Some(Event::Message(Message::Request(request))))
     }
 

@@ -7,6 +7,7 @@
 
 mod arriving;
 mod bodies;
+pub(crate) mod bounds;
 pub(crate) mod credit;
 mod dials;
 mod hello;
@@ -26,6 +27,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
 pub use self::bodies::{BodyEvent, BodyRefusal, MAX_BODIES};
+pub use self::bounds::{Bounds, PartialLimits, Partials};
+pub use self::credit::MAX_CALLS;
 pub use self::dials::{DialLimits, Dials, Held, NamedBy};
 pub use self::hello::{Features, Hello, Limits, VERSION};
 pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
@@ -97,6 +100,8 @@ pub struct Connection {
     call_windows: CallWindows,
     request_grants: Grants,
     parts_grants: Grants,
+    /// Most bytes of output that wait before nothing is read and nothing without credit is sent.
+    most_output: usize,
     counters: Counters,
     /// Bytes of a frame that has not arrived as a whole, at the latest look.
     arriving: usize,
@@ -210,9 +215,26 @@ pub enum ConnectionError {
         /// Why it is.
         when: &'static str,
     },
-    /// A message in parts did not grow any more.
-    #[error("a message in parts is stalled")]
-    Stalled,
+    /// The peer sent more than it was granted: see *Credit* in `docs/protocol.md`.
+    #[error("the peer sent more {what} than it was granted")]
+    Overdrawn {
+        /// Of what.
+        what: &'static str,
+    },
+    /// An unfinished message grew too slowly: see [`PartialLimits`].
+    #[error("an unfinished message is stalled: it gains less than {rate} bytes a second")]
+    Stalled {
+        /// What it must gain at least.
+        rate: u64,
+    },
+    /// The peer read nothing of what waits for it: see [`Bounds::output`].
+    #[error("the peer read none of the {waiting} bytes that wait for it for {silence:?}")]
+    Unread {
+        /// Bytes of output.
+        waiting: usize,
+        /// For how long.
+        silence: Duration,
+    },
     /// The peer gave no sign of life, though it was asked: see [`KeepAlive`].
     #[error("nothing was heard from the peer for {silence:?}, though it was asked")]
     Silent {
@@ -267,6 +289,8 @@ impl Connection {
 
     fn new(role: Role, me: Arc<Hello>) -> Self {
         let limits = me.limits;
+        let bounds = Bounds::default();
+        let highest_own_cost = highest_cost(limits.requests);
         Self {
             role,
             me,
@@ -274,7 +298,7 @@ impl Connection {
             output: Output::default(),
             outbox: Outbox::default(),
             pace: Pace::default(),
-            inbox: Inbox::default(),
+            inbox: Inbox::new(bounds.partials.share()),
             bodies: bodies::Sending::default(),
             bodies_in: bodies::Receiving::default(),
             numbers: Numbers::default(),
@@ -283,11 +307,16 @@ impl Connection {
             last_received: 0,
             request_window: 0,
             highest_cost: 0,
-            highest_own_cost: highest_cost(limits.requests),
+            highest_own_cost,
             longest: 0,
             call_windows: CallWindows::default(),
-            request_grants: Grants::new(limits.requests / 2),
-            parts_grants: Grants::new(PARTS_GRANT.min(limits.parts)),
+            request_grants: Grants::new(
+                limits.requests,
+                highest_own_cost + MESSAGE_COST,
+                limits.requests / 2,
+            ),
+            parts_grants: Grants::new(limits.parts, MAX_BODY as u64, PARTS_GRANT.min(limits.parts)),
+            most_output: bounds.output,
             counters: Counters::default(),
             arriving: 0,
             refused: false,
@@ -296,6 +325,13 @@ impl Connection {
             left: VecDeque::new(),
             large_relayed: Vec::new(),
         }
+    }
+
+    /// Holds no more than this for the peer.
+    pub fn bounded(mut self, bounds: &Bounds) -> Self {
+        self.inbox = Inbox::new(bounds.partials.share());
+        self.most_output = bounds.output;
+        self
     }
 
     /// The peer, once the handshake is done.
@@ -477,6 +513,8 @@ impl Connection {
             {
                 return Err(self.blocked());
             }
+        } else if self.is_full(response.payload.len()) {
+            return Err(self.blocked());
         }
         let in_parts = self.send(kind::RESPONSE, &response.payload, |out, link| {
             response.put_header(out, link)
@@ -535,10 +573,13 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// If the handshake is not done.
+    /// If the handshake is not done, or if more waits to be written than [`Bounds::output`].
     pub fn send_control(&mut self, message: Message) -> Result<(), Refusal> {
         if self.peer.is_none() {
             return Err(Refusal::NotOpen);
+        }
+        if !self.takes_input() {
+            return Err(self.blocked());
         }
         self.send(message.kind(), message.payload(), |out, link| {
             message.put_header(out, link)
@@ -681,14 +722,35 @@ impl Connection {
         self.counters.bytes_sent += written as u64;
     }
 
-    /// Takes the next frame off `input`; `None` if it holds no complete frame. Frames that only concern the connection
-    /// are dealt with on the way. Much of a body is told before its frame is complete.
+    /// Whether input is handled. It is not while more output waits than [`Bounds::output`]: a peer that does not read must not
+    /// make this side owe it more and more.
+    pub fn takes_input(&self) -> bool {
+        self.output.len() <= self.most_output
+    }
+
+    /// Whether parts that have come are not granted anew because unfinished messages of the endpoint take too much room. Ask
+    /// for that by [`grant_withheld`](Self::grant_withheld) from time to time.
+    pub fn is_withholding(&self) -> bool {
+        self.inbox.is_withholding()
+    }
+
+    /// Grants what was withheld, if there is room now.
+    pub fn grant_withheld(&mut self) {
+        self.grant_parts(0);
+    }
+
+    /// Takes the next frame off `input`; `None` if it holds no complete frame, or while [input is not
+    /// taken](Self::takes_input). Frames that only concern the connection are dealt with on the way. Much of a body is told
+    /// before its frame is complete.
     ///
     /// # Errors
     ///
     /// If the connection must be closed.
     pub fn handle_input(&mut self, input: &mut BytesMut) -> Result<Option<Event>, ConnectionError> {
         loop {
+            if !self.takes_input() {
+                return Ok(None);
+            }
             if self.bodies_in.has_begun() {
                 let event = self.go_on_with_body(input)?;
                 if event.is_some() || self.bodies_in.has_begun() {
@@ -717,16 +779,18 @@ impl Connection {
         Link::new(peer.node, self.me.node)
     }
 
-    /// To be called now and then, seconds apart.
+    /// To be called each [`PartialLimits::period`], with the time since any one moment.
     ///
     /// # Errors
     ///
-    /// If a message in parts has not grown since the last time.
-    pub fn check_stalled(&mut self) -> Result<(), ConnectionError> {
-        if self.inbox.is_stalled() {
-            Err(ConnectionError::Stalled)
-        } else {
-            Ok(())
+    /// If an unfinished message has gained too little since the last time, although this side took what came.
+    pub fn check_stalled(&mut self, now: Duration) -> Result<(), ConnectionError> {
+        if !self.takes_input() {
+            self.inbox.hold_back();
+        }
+        match self.inbox.is_stalled(now) {
+            true => Err(self.inbox.stalled()),
+            false => Ok(()),
         }
     }
 
@@ -830,10 +894,7 @@ impl Connection {
     fn handle_part(&mut self, body: &[u8]) -> Result<Option<Event>, ConnectionError> {
         let link = self.link();
         let (bytes, assembled) = self.inbox.handle_part(body, self.me.limits)?;
-        self.pace.part_arrived(bytes as usize);
-        if let Some(bytes) = self.parts_grants.add(bytes) {
-            put_credit(&mut self.output, PARTS, bytes);
-        }
+        self.part_arrived(bytes)?;
         let (message, size) = match assembled {
             Assembled::Partly => return Ok(None),
             Assembled::Whole { kind, body } => {
@@ -855,7 +916,41 @@ impl Connection {
         if size > limit.saturating_add(MAX_FRAME as u64) || message.payload().len() as u64 > limit {
             return Ok(Some(too_large(message, size)));
         }
+        if let Message::Request(request) = &message {
+            self.take_request(request.payload.len())?;
+        }
         Ok(Some(Event::Message(message)))
+    }
+
+    /// Bytes of parts, or of bodies, have come.
+    fn part_arrived(&mut self, bytes: u64) -> Result<(), ConnectionError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.pace.part_arrived(bytes as usize);
+        if !self.parts_grants.take(bytes) {
+            let what = "parts of messages";
+            return Err(ConnectionError::Overdrawn { what });
+        }
+        self.grant_parts(bytes);
+        Ok(())
+    }
+
+    fn grant_parts(&mut self, bytes: u64) {
+        let bytes = self.inbox.grantable(bytes);
+        if let Some(bytes) = self.parts_grants.add(bytes) {
+            put_credit(&mut self.output, PARTS, bytes);
+        }
+    }
+
+    /// A request has come that will wait for its handler: it must have been granted.
+    #[inline(always)]
+    fn take_request(&mut self, payload: usize) -> Result<(), ConnectionError> {
+        let cost = request_cost(payload, self.highest_own_cost);
+        match self.request_grants.take(cost) {
+            true => Ok(()),
+            false => Err(ConnectionError::Overdrawn { what: "requests" }),
+        }
     }
 
     /// A request with options that came may have a body.
@@ -987,12 +1082,20 @@ impl Connection {
 
     /// Whether a message with a payload of this size must wait for others to be written.
     fn is_congested(&self, payload: usize) -> bool {
+        self.is_above(payload, OUTPUT_LIMIT.min(self.most_output))
+    }
+
+    /// The same for a message without credit.
+    fn is_full(&self, payload: usize) -> bool {
+        self.is_above(payload, self.most_output)
+    }
+
+    fn is_above(&self, payload: usize, limit: usize) -> bool {
         if payload > MAX_FRAME {
-            let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.message);
             let waiting = self.outbox.bytes();
-            return waiting > 0 && (waiting + payload) as u64 > limit;
+            return waiting > 0 && (waiting + payload) as u64 > self.longest;
         }
-        self.output.len() > OUTPUT_LIMIT
+        self.output.len() > limit
     }
 
     /// Sends a message of this kind; `put_header` appends all of it but the payload. Returns whether it travels in parts.

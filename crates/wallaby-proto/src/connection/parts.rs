@@ -5,17 +5,19 @@
 //! transport's own buffers do not fill with them and small messages wait behind little.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use crate::connection::bounds::{Progress, Share, Watch};
 use crate::connection::output::Output;
-use crate::connection::{Limits, bodies};
+use crate::connection::{ConnectionError, Limits, bodies};
 use crate::varint::{self, Reader};
 use crate::wire::{DecodeError, MAX_FRAME, kind};
 
 /// Room for a message is made for at most so many times what has arrived of it: often enough that little is moved,
 /// seldom enough that a peer which only announces gets none.
-const GROWTH: u64 = 16;
+const GROWTH: u64 = 4;
 
 /// A large message, or some of a body, on its way out.
 #[derive(Debug)]
@@ -170,14 +172,17 @@ struct Incoming {
     bytes: BytesMut,
     arrived: u64,
     too_large: bool,
-    /// Grew since the last look: one that does not is stalled.
-    moved: bool,
+    progress: Progress,
 }
 
 /// The large messages that are arriving.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Inbox {
     streams: BTreeMap<u64, Incoming>,
+    share: Share,
+    watch: Watch,
+    /// What has come and gets no credit before there is room for more.
+    withheld: u64,
 }
 
 /// What a part completed.
@@ -196,6 +201,15 @@ pub(super) enum Assembled {
 }
 
 impl Inbox {
+    pub(super) fn new(share: Share) -> Self {
+        Self {
+            streams: BTreeMap::new(),
+            share,
+            watch: Watch::default(),
+            withheld: 0,
+        }
+    }
+
     /// Takes one part; returns how many bytes of the message were in it, and what it completed.
     pub(super) fn handle_part(
         &mut self,
@@ -221,7 +235,7 @@ impl Inbox {
                 bytes: BytesMut::new(),
                 arrived: 0,
                 too_large,
-                moved: true,
+                progress: Progress::default(),
             };
             self.streams.insert(stream, incoming);
         }
@@ -238,25 +252,65 @@ impl Inbox {
                 why: "no stream",
             });
         };
+        let held = incoming.bytes.len() as u64;
         let assembled = incoming.take(bytes)?;
+        match &assembled {
+            Assembled::Partly => self.share.add(incoming.bytes.len() as u64 - held),
+            Assembled::Whole { .. } => self.share.remove(held),
+            Assembled::TooLarge { .. } => {}
+        }
         if incoming.arrived == incoming.total {
             self.streams.remove(&stream);
         }
         Ok((bytes.len() as u64, assembled))
     }
 
-    /// Whether a message has not grown since this was last asked.
-    pub(super) fn is_stalled(&mut self) -> bool {
-        self.streams
-            .values_mut()
-            .any(|incoming| !std::mem::take(&mut incoming.moved))
+    /// Bytes of parts have come; how many of all that have come may be granted anew now.
+    pub(super) fn grantable(&mut self, bytes: u64) -> u64 {
+        self.withheld += bytes;
+        if self.streams.is_empty() || self.share.may_grow() {
+            return std::mem::take(&mut self.withheld);
+        }
+        self.watch.hold_back();
+        0
+    }
+
+    /// Whether credit is withheld for want of room.
+    pub(super) fn is_withholding(&self) -> bool {
+        self.withheld > 0
+    }
+
+    /// Messages that do not come now are none of the peer's fault.
+    pub(super) fn hold_back(&mut self) {
+        self.watch.hold_back();
+    }
+
+    /// Why the connection ends then.
+    pub(super) fn stalled(&self) -> ConnectionError {
+        ConnectionError::Stalled {
+            rate: self.share.rate(),
+        }
+    }
+
+    /// Whether a message has gained too little since this was last asked.
+    pub(super) fn is_stalled(&mut self, now: Duration) -> bool {
+        if self.is_withholding() {
+            self.watch.hold_back();
+        }
+        let time = self.watch.look(now, self.share.limits().period);
+        let least = time.map(|time| self.share.least(time));
+        let mut stalled = false;
+        for incoming in self.streams.values_mut() {
+            stalled |= incoming.progress.look(least);
+        }
+        stalled
     }
 }
 
 impl Incoming {
     fn take(&mut self, bytes: &[u8]) -> Result<Assembled, DecodeError> {
         let first = self.arrived == 0;
-        self.moved = true;
+        self.progress.gain(bytes.len());
         self.arrived += bytes.len() as u64;
         if self.arrived > self.total {
             return Err(DecodeError::Malformed {

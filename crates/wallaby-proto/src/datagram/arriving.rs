@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::connection::Event;
+use crate::connection::{ConnectionError, Event};
 use crate::datagram::assembly::Assembled;
 use crate::datagram::methods;
 use crate::datagram::outgoing::Streams;
 use crate::datagram::packet::{Ack, Flags, Frame, INTRODUCTION};
 use crate::datagram::recovery::nanoseconds;
-use crate::datagram::session::{MAX_REASON, REQUESTS, Session, Stage};
+use crate::datagram::session::{MAX_REASON, MESSAGE_COST, REQUESTS, Session, Stage};
 use crate::datagram::window::Arrival;
 use crate::id::{CallId, NodeId};
 use crate::varint::Reader;
@@ -28,6 +28,14 @@ pub(super) enum Dropped {
     Overrun,
     /// Its bytes are no packet, or it is out of place.
     Malformed,
+    /// It breaks the rules of the connection, which ends.
+    Broken(ConnectionError),
+}
+
+impl From<ConnectionError> for Dropped {
+    fn from(error: ConnectionError) -> Self {
+        Self::Broken(error)
+    }
 }
 
 impl From<DecodeError> for Dropped {
@@ -89,7 +97,7 @@ impl Session {
         let mut closed = None;
         while let Some(frame) = Frame::read(&mut reader)? {
             asks = true;
-            let reason = self.handle_frame(frame, datagram, link, &mut events)?;
+            let reason = self.handle_frame(now, frame, datagram, link, &mut events)?;
             closed = closed.or(reason);
         }
         let now = nanoseconds(now);
@@ -130,6 +138,7 @@ impl Session {
 
     fn handle_frame(
         &mut self,
+        now: Duration,
         frame: Frame,
         datagram: &Bytes,
         link: Link,
@@ -159,7 +168,8 @@ impl Session {
             } => {
                 let limit = Streams::of(&self.me.limits).with_control();
                 let piece = &datagram[start..end];
-                match (self.assembly).insert(number, kind, total, offset, piece, limit) {
+                let message = (number, kind, total);
+                match (self.assembly).insert(now, message, offset, piece, limit) {
                     Assembled::Partly => return Ok(None),
                     Assembled::Full => return Err(Dropped::Overrun),
                     Assembled::Contradiction => return Err(Dropped::Malformed),
@@ -183,7 +193,7 @@ impl Session {
         end: usize,
         link: Link,
         events: &mut impl FnMut(Event),
-    ) -> Result<Option<String>, DecodeError> {
+    ) -> Result<Option<String>, Dropped> {
         let body = &bytes[start..end];
         let mut reader = Reader::new(body);
         match kind {
@@ -198,13 +208,15 @@ impl Session {
                 let mut request = Request::blank(link.sender);
                 request.read_header(&mut reader, link)?;
                 if request.body().is_some() {
-                    return Err(DecodeError::Malformed {
-                        what: "request",
-                        why: "a body, over datagrams",
-                    });
+                    return Err(Dropped::Malformed); // a body, over datagrams
                 }
                 request.method = self.number(request.method)?;
                 request.payload = bytes.slice(start + reader.position()..end);
+                let size = request.payload.len() as u64;
+                let waits = size <= self.me.limits.message; // else it is refused here
+                if waits && !self.request_grants.take(size + MESSAGE_COST) {
+                    return Err(ConnectionError::Overdrawn { what: "requests" }.into());
+                }
                 self.deliver(Message::Request(request), end - start, events);
             }
             kind::RESPONSE => {

@@ -1,7 +1,11 @@
 //! Messages that arrive in several datagrams, in any order.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 
+use crate::connection::ConnectionError;
+use crate::connection::bounds::{Progress, Share, Watch};
 use crate::datagram::outgoing::{MAX_PIECES, Streams};
 
 /// One that is not complete.
@@ -10,18 +14,28 @@ struct Partial {
     number: u64,
     kind: u8,
     total: usize,
-    /// As long as the furthest piece reaches: it grows with what arrived, not with what was announced.
+    /// What has arrived, ascending, with gaps between: so much memory as bytes came, whatever was announced.
+    runs: Vec<Run>,
+    progress: Progress,
+}
+
+/// Bytes without a gap, and where they begin.
+#[derive(Debug)]
+struct Run {
+    start: usize,
     bytes: BytesMut,
-    /// Start and end of what has arrived, ascending, with gaps between them.
-    runs: Vec<(usize, usize)>,
 }
 
 /// Those that are not complete.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Assembly {
     partials: Vec<Partial>,
     /// How long they will be together.
     bytes: usize,
+    share: Share,
+    watch: Watch,
+    /// When it is looked whether they grow.
+    due: Option<Duration>,
 }
 
 /// What became of a piece.
@@ -38,90 +52,196 @@ pub(super) enum Assembled {
 }
 
 impl Assembly {
-    /// Takes a piece of message `number`, which lies within `total`. What does not fit the `limit` is not begun.
+    pub(super) fn new(share: Share) -> Self {
+        Self {
+            partials: Vec::new(),
+            bytes: 0,
+            share,
+            watch: Watch::default(),
+            due: None,
+        }
+    }
+
+    /// Takes a piece of message `number`, which lies within `total`. What does not fit the `limit` is not begun. Where
+    /// unfinished messages of the endpoint take too much room, only the first one here goes on.
     pub(super) fn insert(
         &mut self,
-        number: u64,
-        kind: u8,
-        total: usize,
+        now: Duration,
+        (number, kind, total): (u64, u8, usize),
         offset: usize,
         piece: &[u8],
         limit: Streams,
     ) -> Assembled {
         let known = (self.partials.iter()).position(|partial| partial.number == number);
-        let index = match known {
-            Some(index) => index,
-            None if !limit.admit(self.partials.len(), self.bytes, total) => return Assembled::Full,
-            None => {
-                self.bytes += total;
-                self.partials.push(Partial {
-                    number,
-                    kind,
-                    total,
-                    bytes: BytesMut::new(),
-                    runs: Vec::new(),
-                });
-                self.partials.len() - 1
+        let place = known.unwrap_or(self.partials.len());
+        if place > 0 && self.share.is_pressed() {
+            self.watch.hold_back();
+            return Assembled::Full;
+        }
+        if known.is_none() {
+            if !limit.admit(self.partials.len(), self.bytes, total) {
+                return Assembled::Full;
             }
-        };
-        let partial = &mut self.partials[index];
+            self.begin(now, number, kind, total);
+        }
+        let partial = &mut self.partials[place];
         if (partial.kind, partial.total) != (kind, total) {
             return Assembled::Contradiction;
         }
-        if !partial.insert(offset, piece) {
+        let Some(gained) = partial.insert(offset, piece) else {
             return Assembled::Full;
+        };
+        partial.progress.gain(gained);
+        self.share.add(gained as u64);
+        match &mut partial.runs[..] {
+            [run] if run.bytes.len() == total => {
+                let whole = std::mem::take(&mut run.bytes).freeze();
+                self.bytes -= total;
+                self.share.remove(total as u64);
+                self.partials.swap_remove(place);
+                Assembled::Whole(whole)
+            }
+            _ => Assembled::Partly,
         }
-        if partial.runs != [(0, total)] {
-            return Assembled::Partly;
+    }
+
+    fn begin(&mut self, now: Duration, number: u64, kind: u8, total: usize) {
+        self.bytes += total;
+        self.partials.push(Partial {
+            number,
+            kind,
+            total,
+            runs: Vec::new(),
+            progress: Progress::default(),
+        });
+        if self.due.is_none() {
+            self.watch = Watch::default();
+            self.look(now);
         }
-        self.bytes -= total;
-        Assembled::Whole(self.partials.swap_remove(index).bytes.freeze())
+    }
+
+    /// When [`Assembly::check`] has something to do.
+    pub(super) fn due(&self) -> Option<Duration> {
+        self.due
+    }
+
+    /// It is `now`: whether each unfinished message has gained enough.
+    pub(super) fn check(&mut self, now: Duration) -> Result<(), ConnectionError> {
+        if self.due.is_none_or(|due| now < due) {
+            return Ok(());
+        }
+        if self.partials.is_empty() {
+            self.due = None;
+            return Ok(());
+        }
+        match self.look(now) {
+            true => Err(ConnectionError::Stalled {
+                rate: self.share.rate(),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Looks at all of them; whether one is stalled.
+    fn look(&mut self, now: Duration) -> bool {
+        let period = self.share.limits().period;
+        self.due = Some(now.saturating_add(period));
+        let time = self.watch.look(now, period);
+        let least = time.map(|time| self.share.least(time));
+        let mut stalled = false;
+        for partial in &mut self.partials {
+            stalled |= partial.progress.look(least);
+        }
+        stalled
     }
 }
 
 impl Partial {
-    /// `false` if there are too many gaps.
-    fn insert(&mut self, offset: usize, piece: &[u8]) -> bool {
+    /// How many bytes are new; `None` if there are too many gaps.
+    fn insert(&mut self, offset: usize, piece: &[u8]) -> Option<usize> {
         let end = offset + piece.len();
         // The runs that this one touches become one with it.
-        let from = self.runs.partition_point(|run| run.1 < offset);
-        let to = self.runs.partition_point(|run| run.0 <= end);
+        let from = self.runs.partition_point(|run| run.end() < offset);
+        let to = self.runs.partition_point(|run| run.start <= end);
         if from == to && self.runs.len() >= MAX_PIECES {
-            return false;
+            return None;
         }
-        let joined = self.runs[from..to]
-            .iter()
-            .fold((offset, end), |joined, run| {
-                (joined.0.min(run.0), joined.1.max(run.1))
-            });
-        self.runs.splice(from..to, [joined]);
-        if self.bytes.len() == offset {
-            self.bytes.extend_from_slice(piece);
-        } else {
-            self.bytes.resize(self.bytes.len().max(end), 0);
-            self.bytes[offset..end].copy_from_slice(piece);
+        let before: usize = self.runs[from..to].iter().map(|run| run.bytes.len()).sum();
+        let mut touched = self.runs.drain(from..to);
+        let mut joined = Run {
+            start: offset,
+            bytes: BytesMut::new(),
+        };
+        match touched.next() {
+            Some(first) if first.start <= offset => {
+                joined = first;
+                joined.append(offset, piece);
+            }
+            Some(first) => {
+                joined.append(offset, piece);
+                joined.append(first.start, &first.bytes);
+            }
+            None => joined.append(offset, piece),
         }
-        true
+        touched.for_each(|run| joined.append(run.start, &run.bytes));
+        let gained = joined.bytes.len() - before;
+        self.runs.insert(from, joined);
+        Some(gained)
+    }
+}
+
+impl Run {
+    fn end(&self) -> usize {
+        self.start + self.bytes.len()
+    }
+
+    /// Appends what is new of bytes that begin within it or at its end.
+    fn append(&mut self, start: usize, bytes: &[u8]) {
+        let known = self.end() - start;
+        if known < bytes.len() {
+            self.bytes.extend_from_slice(&bytes[known..]);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::{PartialLimits, Partials};
 
     const MESSAGE: &[u8] = b"the quick brown fox jumps over the lazy dog";
 
     const TWO: Streams = Streams { count: 2, bytes: 0 };
 
+    fn empty() -> Assembly {
+        Assembly::new(Partials::default().share())
+    }
+
+    fn insert(
+        assembly: &mut Assembly,
+        message: (u64, u8, usize),
+        offset: usize,
+        piece: &[u8],
+        limit: Streams,
+    ) -> Assembled {
+        assembly.insert(Duration::ZERO, message, offset, piece, limit)
+    }
+
     fn put(assembly: &mut Assembly, number: u64, from: usize, to: usize) -> Assembled {
         let total = MESSAGE.len();
-        assembly.insert(number, 0x10, total, from, &MESSAGE[from..to], TWO)
+        insert(
+            assembly,
+            (number, 0x10, total),
+            from,
+            &MESSAGE[from..to],
+            TWO,
+        )
     }
 
     #[test]
     fn pieces_come_in_any_order_and_twice_and_overlap() {
         for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1], [1, 3, 0, 2]] {
-            let mut assembly = Assembly::default();
+            let mut assembly = empty();
             for (step, piece) in order.into_iter().enumerate() {
                 let (from, to) = (piece * 11, (piece * 11 + 13).min(MESSAGE.len()));
                 let assembled = put(&mut assembly, 7, from, to);
@@ -137,13 +257,13 @@ mod tests {
 
     #[test]
     fn no_more_messages_than_allowed_and_no_contradictions() {
-        let mut assembly = Assembly::default();
+        let mut assembly = empty();
         assert_eq!(put(&mut assembly, 1, 0, 5), Assembled::Partly);
         assert_eq!(put(&mut assembly, 2, 0, 5), Assembled::Partly);
         assert_eq!(put(&mut assembly, 3, 0, 5), Assembled::Full);
-        let other_kind = assembly.insert(1, 0x11, MESSAGE.len(), 5, b"x", TWO);
+        let other_kind = insert(&mut assembly, (1, 0x11, MESSAGE.len()), 5, b"x", TWO);
         assert_eq!(other_kind, Assembled::Contradiction);
-        let other_total = assembly.insert(1, 0x10, MESSAGE.len() + 1, 5, b"x", TWO);
+        let other_total = insert(&mut assembly, (1, 0x10, MESSAGE.len() + 1), 5, b"x", TWO);
         assert_eq!(other_total, Assembled::Contradiction);
         assert!(matches!(
             put(&mut assembly, 1, 5, MESSAGE.len()),
@@ -154,33 +274,90 @@ mod tests {
 
     #[test]
     fn more_messages_are_taken_as_long_as_they_are_short() {
-        let mut assembly = Assembly::default();
+        let mut assembly = empty();
         let limit = Streams {
             count: 2,
             bytes: 300,
         };
-        let mut insert = |number| assembly.insert(number, 0x10, 100, 0, b"x", limit);
-        assert_eq!([1, 2, 3].map(&mut insert), [const { Assembled::Partly }; 3]);
-        assert_eq!(insert(4), Assembled::Full);
-        let end = assembly.insert(1, 0x10, 100, 1, &[b'x'; 99], limit);
+        let mut begin = |number| insert(&mut assembly, (number, 0x10, 100), 0, b"x", limit);
+        assert_eq!([1, 2, 3].map(&mut begin), [const { Assembled::Partly }; 3]);
+        assert_eq!(begin(4), Assembled::Full);
+        let end = insert(&mut assembly, (1, 0x10, 100), 1, &[b'x'; 99], limit);
         assert!(matches!(end, Assembled::Whole(_)), "{end:?}");
-        let mut insert = |number| assembly.insert(number, 0x10, 100, 0, b"x", limit);
-        assert_eq!(
-            [4, 5].map(&mut insert),
-            [Assembled::Partly, Assembled::Full]
-        );
+        let mut begin = |number| insert(&mut assembly, (number, 0x10, 100), 0, b"x", limit);
+        assert_eq!([4, 5].map(&mut begin), [Assembled::Partly, Assembled::Full]);
     }
 
     #[test]
     fn crumbs_are_bounded() {
-        let mut assembly = Assembly::default();
-        let mut insert = |offset| assembly.insert(1, 0x10, 1000, offset, b"x", TWO);
-        (0..MAX_PIECES).for_each(|crumb| assert_eq!(insert(2 * crumb), Assembled::Partly));
-        assert_eq!(insert(2 * MAX_PIECES), Assembled::Full);
+        let mut assembly = empty();
+        let mut crumb = |offset| insert(&mut assembly, (1, 0x10, 1000), offset, b"x", TWO);
+        (0..MAX_PIECES).for_each(|number| assert_eq!(crumb(2 * number), Assembled::Partly));
+        assert_eq!(crumb(2 * MAX_PIECES), Assembled::Full);
         assert_eq!(
-            insert(1),
+            crumb(1),
             Assembled::Partly,
             "a crumb that fills a gap is taken"
         );
+    }
+
+    #[test]
+    fn memory_follows_what_arrived() {
+        let partials = Partials::default();
+        let mut assembly = Assembly::new(partials.share());
+        for number in 0..2 {
+            insert(
+                &mut assembly,
+                (number, 0x10, 64 << 10),
+                (64 << 10) - 1,
+                b"x",
+                TWO,
+            );
+        }
+        let room: usize = (assembly.partials.iter())
+            .flat_map(|partial| &partial.runs)
+            .map(|run| run.bytes.capacity())
+            .sum();
+        assert!(room <= 256, "{room} bytes for two");
+        assert_eq!(partials.held(), 2);
+        drop(assembly);
+        assert_eq!(partials.held(), 0);
+    }
+
+    #[test]
+    fn only_the_first_goes_on_where_there_is_no_room() {
+        let limits = PartialLimits {
+            bytes: 8,
+            ..PartialLimits::default()
+        };
+        let partials = Partials::new(limits);
+        let (mut one, mut other) = (
+            Assembly::new(partials.share()),
+            Assembly::new(partials.share()),
+        );
+        assert_eq!(put(&mut one, 1, 0, 5), Assembled::Partly);
+        assert_eq!(put(&mut one, 2, 0, 5), Assembled::Partly);
+        assert_eq!(put(&mut one, 2, 5, 9), Assembled::Full);
+        assert_eq!(put(&mut other, 1, 0, 5), Assembled::Partly);
+        assert_eq!(put(&mut other, 2, 0, 5), Assembled::Full);
+        assert!(matches!(put(&mut one, 1, 5, 43), Assembled::Whole(_)));
+        assert!(matches!(put(&mut one, 2, 5, 43), Assembled::Whole(_)));
+    }
+
+    #[test]
+    fn crumbs_do_not_keep_a_message_alive() {
+        let partials = Partials::default();
+        let period = PartialLimits::default().period;
+        let mut assembly = Assembly::new(partials.share());
+        let mut now = Duration::ZERO;
+        let mut crumb = |now, offset| {
+            assembly.insert(now, (1, 0x10, 1000), offset, b"x", TWO);
+            assembly.check(now)
+        };
+        let ended = (0..100).find(|&step| {
+            now += period / 4;
+            crumb(now, step).is_err()
+        });
+        assert!(ended.is_some_and(|step| step < 12), "{ended:?}");
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::connection::{ConnectionError, Event, Hello, NamedBy};
+use crate::connection::{ConnectionError, Event, Hello, NamedBy, Partials};
 use crate::datagram::arriving::Dropped;
 use crate::datagram::cookies::{self, Cookies};
 use crate::datagram::leaving::Fate;
@@ -92,6 +92,7 @@ type Sessions = HashMap<u64, Box<Session>, BuildHasherDefault<IdHasher>>;
 #[derive(Debug)]
 pub struct Gate {
     me: Arc<Hello>,
+    partials: Partials,
     /// What challenges say of this side.
     hello: Bytes,
     settings: Settings,
@@ -124,6 +125,7 @@ impl Gate {
         Self {
             hello: hello_bytes(&me, None),
             me,
+            partials: Partials::default(),
             settings,
             cookies: Cookies::new(secret),
             sessions: Sessions::default(),
@@ -136,6 +138,12 @@ impl Gate {
             events: VecDeque::new(),
             counters: Counters::default(),
         }
+    }
+
+    /// Counts unfinished messages together with others of the endpoint.
+    pub fn sharing(mut self, partials: Partials) -> Self {
+        self.partials = partials;
+        self
     }
 
     /// Opens a session with whoever is at this address, or with the `expected` life only. An event tells when it is
@@ -178,7 +186,9 @@ impl Gate {
             tries: 0,
         };
         let me = Arc::clone(&self.me);
-        self.insert(Session::new(me, to, (id, 0), stage, now, &self.settings));
+        let (settings, partials) = (&self.settings, &self.partials);
+        let session = Session::new(me, to, (id, 0), stage, now, settings, partials);
+        self.insert(session);
         Ok(SessionId(id))
     }
 
@@ -333,6 +343,7 @@ impl Gate {
             match session.handle_timeout(now) {
                 Fate::GoesOn => self.wake(id),
                 Fate::Ends(cause) => self.end(now, id, cause),
+                Fate::Breaks(error) => self.break_off(id, error),
                 Fate::IsOver => drop(self.remove(now, id)),
             }
         }
@@ -426,11 +437,12 @@ impl Gate {
                 }
                 self.end(now, id, Cause::Closed(reason));
             }
+            Err(Dropped::Broken(error)) => self.break_off(id, error),
             Err(dropped) => {
                 match dropped {
                     Dropped::Duplicate => self.counters.duplicate += 1,
                     Dropped::Overrun => self.counters.overrun += 1,
-                    Dropped::Malformed => self.counters.malformed += 1,
+                    Dropped::Malformed | Dropped::Broken(_) => self.counters.malformed += 1,
                 }
                 self.wake(id); // its acknowledgements may have counted
             }
@@ -549,7 +561,9 @@ impl Gate {
             issued: Some(issued),
         };
         let me = Arc::clone(&self.me);
-        let mut session = Session::new(me, from, (server, client), stage, now, &self.settings);
+        let (settings, partials) = (&self.settings, &self.partials);
+        let ids = (server, client);
+        let mut session = Session::new(me, from, ids, stage, now, settings, partials);
         session.since = since;
         session.set_peer(Arc::clone(&peer));
         // The challenge went there, and this came back.
@@ -645,14 +659,22 @@ impl Gate {
         if matches!(session.stage, Stage::Closing { .. }) {
             return; // the driver has closed it and waits for nothing
         }
-        let pending = session.pending().collect();
-        let ended = Box::new(Ended {
-            cause,
-            pending,
-            acknowledged: session.acknowledged(),
-            counters: session.counters(),
-        });
-        self.events.push_back((SessionId(id), Err(ended)));
+        self.events
+            .push_back((SessionId(id), Err(ended(&session, cause))));
+    }
+
+    /// The peer breaks the rules of a session: it is told so, and the session ends.
+    fn break_off(&mut self, id: u64, error: ConnectionError) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        if !matches!(session.stage, Stage::Closing { .. }) {
+            let reason = error.to_string();
+            let ended = ended(session, Cause::Broken(error));
+            self.events.push_back((SessionId(id), Err(ended)));
+            session.close(&reason);
+        }
+        self.wake(id);
     }
 
     fn remove(&mut self, now: Duration, id: u64) -> Option<Box<Session>> {
@@ -669,6 +691,15 @@ impl Gate {
         }
         Some(session)
     }
+}
+
+fn ended(session: &Session, cause: Cause) -> Box<Ended> {
+    Box::new(Ended {
+        cause,
+        pending: session.pending().collect(),
+        acknowledged: session.acknowledged(),
+        counters: session.counters(),
+    })
 }
 
 /// This session may have something to send.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::call::clock::earliest;
-use crate::connection::NamedBy;
+use crate::connection::{ConnectionError, NamedBy};
 use crate::datagram::Cause;
 use crate::datagram::outgoing::Streams;
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, Flags};
@@ -31,6 +31,8 @@ pub(super) enum Fate {
     GoesOn,
     /// It ends, and the driver learns why.
     Ends(Cause),
+    /// It ends since the peer breaks the rules; the peer is told, too.
+    Breaks(ConnectionError),
     /// This side had closed it, and the peer knows or has been told often enough.
     IsOver,
 }
@@ -220,6 +222,7 @@ impl Session {
                 let sent = self.recovery.timeout();
                 let sent = sent.unwrap_or_else(|| nanoseconds(self.idle_at()));
                 let next = earliest(Some(sent), self.ack_due());
+                let next = earliest(next, self.assembly.due().map(nanoseconds));
                 earliest(next, self.asked_until().map(nanoseconds))
             }
         }
@@ -246,6 +249,9 @@ impl Session {
                 until: Some(until), ..
             } if *until <= now => return Fate::IsOver,
             _ => {}
+        }
+        if let Err(error) = self.assembly.check(now) {
+            return Fate::Breaks(error);
         }
         if !self.recovery.is_waiting() && self.idle_at() <= now {
             self.probe = true;

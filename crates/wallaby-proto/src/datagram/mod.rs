@@ -259,6 +259,9 @@ pub enum Cause {
         /// Who is there now.
         now: NodeId,
     },
+    /// The peer broke the rules; it was told so.
+    #[error("{0}")]
+    Broken(connection::ConnectionError),
     /// The handshake failed.
     #[error(transparent)]
     Handshake(#[from] connection::ConnectionError),

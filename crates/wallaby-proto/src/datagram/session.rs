@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes};
 
 use crate::connection::credit::{CallWindows, Grants};
-use crate::connection::{Counters, Hello, MethodDefinition, NamedBy};
+use crate::connection::{Counters, Hello, MethodDefinition, NamedBy, Partials};
 use crate::datagram::assembly::Assembly;
 use crate::datagram::methods::{self, Calls, Introduced};
 use crate::datagram::outgoing::{MessageNumber, Outbound, Outgoing};
@@ -22,7 +22,7 @@ use crate::varint;
 use crate::wire::{Link, Message, MethodRef, Request, Response, kind};
 
 /// What each message costs of a window besides its payload.
-const MESSAGE_COST: u64 = 64;
+pub(super) const MESSAGE_COST: u64 = 64;
 
 /// Of the numbers for messages that are not acknowledged, so many are kept for those that need no credit.
 const CONTROL_NUMBERS: u64 = WINDOW / 4;
@@ -63,7 +63,7 @@ pub struct Session {
     pub(super) sizing: Sizing,
     pub(super) request_window: i64,
     pub(super) call_windows: CallWindows,
-    request_grants: Grants,
+    pub(super) request_grants: Grants,
     /// The next packet asks for an acknowledgement even if it holds no message.
     pub(super) probe: bool,
     /// So many packets may leave whatever the congestion window says.
@@ -128,8 +128,10 @@ impl Session {
         stage: Stage,
         now: Duration,
         settings: &Settings,
+        partials: &Partials,
     ) -> Self {
-        let grants = Grants::new(me.limits.requests / 2);
+        let requests = me.limits.requests;
+        let grants = Grants::new(requests, MAX_MESSAGE as u64 + MESSAGE_COST, requests / 2);
         Self {
             me,
             peer: None,
@@ -139,7 +141,7 @@ impl Session {
             stage,
             received: Received::default(),
             window: Window::default(),
-            assembly: Assembly::default(),
+            assembly: Assembly::new(partials.share()),
             introduced: Introduced::default(),
             calls: Calls::default(),
             outgoing: Outgoing::default(),

@@ -11,6 +11,7 @@
 //! | `refused` | that each datagram that is refused is counted, and costs nothing else |
 //! | `full` | what is sent where nothing is acknowledged, and who has his turn |
 //! | `sizing` | longer datagrams to peers on the same host |
+//! | `bounds` | what a peer can make a session hold |
 //! | `told` | what a gate and its sessions tell their driver |
 //! | `allocations` | that an exchange allocates nothing |
 //!
@@ -18,6 +19,7 @@
 //! that one only, `WALLABY_BLESS=1` rewrites the vectors.
 
 mod allocations;
+mod bounds;
 #[path = "../common/chance.rs"]
 mod chance;
 mod full;

@@ -71,6 +71,8 @@ pub(crate) struct World {
     pub(crate) log: Option<Vec<Flying>>,
     /// What the bandwidth had no room for.
     pub(crate) dropped: u64,
+    /// Changes each datagram on its way.
+    pub(crate) tamper: Option<fn(&mut Vec<u8>)>,
 }
 
 /// The address of a node: from 101 on they are all on one host.
@@ -93,6 +95,7 @@ impl World {
             stopped: BTreeMap::new(),
             log: None,
             dropped: 0,
+            tamper: None,
         }
     }
 
@@ -143,6 +146,9 @@ impl World {
 
     /// Puts a datagram on the network.
     pub(crate) fn fly(&mut self, mut datagram: Flying) {
+        if let Some(tamper) = self.tamper {
+            tamper(&mut datagram.bytes);
+        }
         if let Some(log) = &mut self.log {
             log.push(datagram.clone());
         }

@@ -185,7 +185,7 @@ fn calls_that_are_over_are_forgotten() {
 }
 
 #[test]
-fn the_oldest_of_too_many_calls_is_forgotten_first() {
+fn of_too_many_calls_the_least_recently_used_is_forgotten_first() {
     let mut pair = Pair::open(Limits {
         call: 1,
         ..limits()
@@ -204,11 +204,16 @@ fn the_oldest_of_too_many_calls_is_forgotten_first() {
         Ok(()),
         "the table is full: one makes room"
     );
-    assert_eq!(respond(&mut pair.bob, at(2), 0), Err(Refusal::Blocked));
     assert_eq!(
         respond(&mut pair.bob, at(1), 0),
+        Err(Refusal::Blocked),
+        "it was used again"
+    );
+    assert_eq!(respond(&mut pair.bob, at(3), 0), Err(Refusal::Blocked));
+    assert_eq!(
+        respond(&mut pair.bob, at(2), 0),
         Ok(()),
-        "the oldest had been forgotten"
+        "it had been forgotten"
     );
 }
 

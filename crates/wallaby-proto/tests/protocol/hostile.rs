@@ -1,6 +1,8 @@
 //! Bytes that no peer of ours would write: a typed error at worst, never a panic, and no memory that grows with what a
 //! peer merely announces.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -75,7 +77,7 @@ fn feed(connection: &mut Connection, bytes: &[u8], cuts: &[usize]) {
         }
         written(connection);
     }
-    drop(connection.check_stalled());
+    drop(connection.check_stalled(Duration::from_secs(1)));
 }
 
 proptest! {

@@ -5,6 +5,7 @@
 //! | `vectors`, `sizes`, `doc` | the bytes of every message and frame, how many they are, and that `docs/protocol.md` says so |
 //! | `roundtrip`, `hostile`, `limits` | what is written is read again; what nobody would write is refused |
 //! | `handshake`, `credit`, `parts`, `bodies` | what a connection does besides carrying messages |
+//! | `bounds` | what a hostile peer can make a connection hold |
 //! | `items` | items in a body, cut anywhere |
 //! | `transcript` | what the halves of a call say to each other, scenario by scenario |
 //! | `tree` | completion against an independent oracle |
@@ -19,6 +20,7 @@
 //! `WALLABY_BLESS=1` rewrites the golden files.
 
 mod bodies;
+mod bounds;
 mod budgets;
 #[path = "../common/chance.rs"]
 mod chance;

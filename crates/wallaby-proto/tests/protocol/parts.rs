@@ -278,10 +278,12 @@ fn a_message_in_parts_that_does_not_grow_is_stalled() {
     });
     send(&mut pair.bob, numbered(0, 200 * KIB)).expect("room");
     pair.carry_to_alice(40 * KIB).expect("legal bytes");
-    assert_eq!(pair.alice.check_stalled(), Ok(()), "it came just now");
+    let seconds = Duration::from_secs;
+    assert_eq!(pair.alice.check_stalled(seconds(10)), Ok(()), "just now");
     pair.carry_to_alice(40 * KIB).expect("legal bytes");
-    assert_eq!(pair.alice.check_stalled(), Ok(()), "it grew");
-    assert_eq!(pair.alice.check_stalled(), Err(ConnectionError::Stalled));
+    assert_eq!(pair.alice.check_stalled(seconds(20)), Ok(()), "it grew");
+    let stalled = pair.alice.check_stalled(seconds(30));
+    assert_eq!(stalled, Err(ConnectionError::Stalled { rate: 16_384 }));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wallaby_proto::call::initiator::{Arrival, Initiator, Violation};
 use wallaby_proto::call::records::{Sent, Ticket};
 use wallaby_proto::call::server::undelivered;
+use wallaby_proto::call::taken::{AnswerLimits, Answers};
 use wallaby_proto::call::watch::{FailureKind, Location, Watch};
 use wallaby_proto::wire::{
     Budgets, Child, Message, MethodRef, Options, ReplyTo, Request, Response,
@@ -13,7 +14,7 @@ use wallaby_proto::{CallId, Code, Facts, RequestId, Status, Token};
 
 use super::again::Again;
 use super::liveness::{location, ping_settings};
-use super::peers::{Destination, Parcel};
+use super::peers::{Destination, Parcel, session};
 use super::{Node, Short, address};
 use crate::broken::Broken;
 use crate::context::{Context, note};
@@ -43,6 +44,8 @@ pub(super) struct Call {
     pub(super) writing: Vec<(RequestId, Socket, u64)>,
     /// Answers that the application has not taken, by the connection that credits them: how many, and their bytes.
     untaken: BTreeMap<Socket, (u64, u64)>,
+    /// The same as the protocol counts it.
+    credit: Answers,
     /// A take is due.
     taking: bool,
     /// What may be sent again.
@@ -160,6 +163,7 @@ impl Node {
             unsent: roots.iter().map(|(id, ..)| *id).collect(),
             writing: Vec::new(),
             untaken: BTreeMap::new(),
+            credit: Answers::default(),
             taking: false,
             again: Again::default(),
         };
@@ -369,9 +373,22 @@ impl Node {
         let (Some(call), Some(from)) = (self.calls.get_mut(&id.sequence), from) else {
             return;
         };
+        let size = response.payload.len() as u64;
         let (count, bytes) = call.untaken.entry(from).or_default();
         *count += 1;
-        *bytes += response.payload.len() as u64;
+        *bytes += size;
+        let limits = AnswerLimits {
+            call: self.hello.limits.call,
+            message: self.hello.limits.message,
+        };
+        let requests = || call.servers.len() as u64;
+        let arrived = call
+            .credit
+            .arrive(session(from).0, size, limits, requests, || 0);
+        if arrived.is_err() {
+            let what = format!("more answers of {id} over {from:?} than were granted");
+            context.violate(Rule::FalseAccusation, what);
+        }
         let appetite = context.plan.calls[call.index].appetite;
         if appetite.is_zero() {
             self.take_answers(id.sequence, context);
@@ -387,7 +404,15 @@ impl Node {
         };
         call.taking = false;
         let id = call.initiator.call();
-        for (socket, (count, bytes)) in std::mem::take(&mut call.untaken) {
+        let untaken = std::mem::take(&mut call.untaken);
+        for (socket, (count, bytes)) in &untaken {
+            let connection = session(*socket).0;
+            for _ in 1..*count {
+                call.credit.take(connection, 0, u64::MAX);
+            }
+            call.credit.take(connection, *bytes, 0);
+        }
+        for (socket, (count, bytes)) in untaken {
             if let Some(peer) = self.peers.get_mut(&socket) {
                 peer.wire.grant_call(&mut self.gate, id, count, bytes);
                 self.pump(socket, context);

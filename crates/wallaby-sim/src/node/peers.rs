@@ -1017,7 +1017,8 @@ impl Node {
             Cause::Closed(_) => Point::SessionClosed,
             Cause::NoAnswer(_) => Point::SessionNoAnswer,
             Cause::Unreachable => Point::SessionUnreachable,
-            Cause::Silent { .. } => Point::SessionSilent,
+            // What came was too little, for as long as silence may last.
+            Cause::Silent { .. } | Cause::Broken(_) => Point::SessionSilent,
             Cause::Forgotten(_) => Point::SessionForgotten,
             Cause::Restarted { .. } => Point::SessionRestarted,
             Cause::Handshake(_) => Point::SessionWrongLife,
@@ -1029,7 +1030,8 @@ impl Node {
                 }
             }
             Cause::Handshake(ConnectionError::WrongNode { .. }) => {} // told below
-            Cause::Handshake(error) => {
+            Cause::Broken(ConnectionError::Stalled { .. }) => {}
+            Cause::Handshake(error) | Cause::Broken(error) => {
                 context.violate(Rule::FalseAccusation, format!("n{}: {error}", self.index));
             }
             _ => {}

@@ -171,11 +171,27 @@ impl Carrier {
         }
     }
 
-    /// Only streams stall: a session's pieces are sent again or it ends.
-    pub(crate) fn check_stalled(&mut self) -> Result<(), ConnectionError> {
+    /// Whether large messages arrive too slowly. Sessions see to it by themselves.
+    pub(crate) fn check_stalled(&mut self, now: Duration) -> Result<(), ConnectionError> {
         match self {
-            Self::Stream(connection, _) => connection.check_stalled(),
+            Self::Stream(connection, _) => connection.check_stalled(now),
             Self::Session(_) => Ok(()),
+        }
+    }
+
+    /// Whether what comes is handled: see [`Connection::takes_input`]. A session drops what it need not take.
+    pub(crate) fn takes_input(&self) -> bool {
+        match self {
+            Self::Stream(connection, _) => connection.takes_input(),
+            Self::Session(_) => true,
+        }
+    }
+
+    /// Whether credit for parts is withheld: see [`Connection::is_withholding`].
+    pub(crate) fn is_withholding(&self) -> bool {
+        match self {
+            Self::Stream(connection, _) => connection.is_withholding(),
+            Self::Session(_) => false,
         }
     }
 }

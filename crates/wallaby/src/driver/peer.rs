@@ -42,6 +42,9 @@ const CORK_LIMIT: usize = 64 * 1024;
 /// How long the last words of a peer that takes nothing more may take to arrive: they are on their way already.
 const DRAIN: Duration = Duration::from_secs(1);
 
+/// How often it is looked whether there is room for more of large messages again.
+const RETRY: Duration = Duration::from_millis(50);
+
 /// Reads handled before other tasks get their turn. The second mostly finds that nothing more is there; where much
 /// arrives, whoever waits for some of it goes first.
 const READS_A_TURN: usize = 2;
@@ -151,6 +154,8 @@ struct State {
     parts_awaited: bool,
     /// The driver, while it waits.
     driver: Option<Waker>,
+    /// It does not read before more of the output is written.
+    unread: bool,
     /// Why the connection ends.
     ended: Option<String>,
     /// It ends since the peer takes nothing more; what the peer had sent before is still read.
@@ -189,6 +194,7 @@ impl Peer {
                 bodies: Vec::new(),
                 parts_awaited: false,
                 driver: None,
+                unread: false,
                 ended: None,
                 broken: false,
                 keep_alive: KeepAlive::default(),
@@ -518,9 +524,9 @@ impl Peer {
         self.flush(&mut state);
     }
 
-    /// Ends the connection if a large message that arrives has stopped to grow.
-    pub(crate) fn check_stalled(self: &Arc<Self>) {
-        let stalled = self.lock().carrier.check_stalled();
+    /// Ends the connection if a large message arrives too slowly.
+    pub(crate) fn check_stalled(self: &Arc<Self>, now: Duration) {
+        let stalled = self.lock().carrier.check_stalled(now);
         if let Err(error) = stalled {
             self.end(&error.to_string());
         }
@@ -611,6 +617,11 @@ impl Peer {
         }
         if std::mem::take(&mut state.parts_awaited) {
             self.room.tell();
+        }
+        if state.unread && state.carrier.takes_input() {
+            state.unread = false;
+            self.room.tell();
+            state.driver.iter().for_each(Waker::wake_by_ref);
         }
         if let Err(error) = result {
             self.mark_broken(state, &error);
@@ -733,7 +744,9 @@ impl Peer {
         let mut input = Input {
             bytes: BytesMut::new(),
             room: READ.0,
+            unread: false,
             drained: None,
+            retry: None,
         };
         let end = poll_fn(|cx| {
             let mut scratch = SCRATCH.take();
@@ -794,23 +807,36 @@ impl Peer {
         events: &mut Vec<Event>,
         dispatch: &mut impl Dispatch,
     ) -> Poll<Result<String, ConnectionError>> {
-        let (ended, broken) = self.poll_write(cx);
-        if let (Some(ended), false) = (&ended, broken) {
+        let Written {
+            ended,
+            broken,
+            unread,
+            withholds,
+        } = self.poll_write(cx);
+        if let (Some(ended), false) = (&ended, broken && !unread) {
             return Poll::Ready(Ok(ended.clone()));
         }
+        if withholds || input.retry.is_some() {
+            self.poll_withheld(cx, input, withholds);
+        }
+        if unread {
+            return Poll::Pending; // until the transport takes something
+        }
         for _ in 0..READS_A_TURN {
-            let Poll::Ready(read) = input.poll_read(reader, cx) else {
-                let Some(ended) = ended else {
-                    return Poll::Pending;
+            if !std::mem::take(&mut input.unread) {
+                let Poll::Ready(read) = input.poll_read(reader, cx) else {
+                    let Some(ended) = ended else {
+                        return Poll::Pending;
+                    };
+                    return input.poll_drained(cx).map(|()| Ok(ended));
                 };
-                return input.poll_drained(cx).map(|()| Ok(ended));
-            };
-            match read {
-                Ok(0) => return Poll::Ready(Ok("the peer closed it".into())),
-                Ok(_) => {}
-                Err(error) => return Poll::Ready(Ok(format!("cannot read: {error}"))),
+                match read {
+                    Ok(0) => return Poll::Ready(Ok("the peer closed it".into())),
+                    Ok(_) => {}
+                    Err(error) => return Poll::Ready(Ok(format!("cannot read: {error}"))),
+                }
             }
-            match self.handle_input(&mut input.bytes, events, dispatch) {
+            match self.handle_input(input, events, dispatch) {
                 Ok(false) => {}
                 // What this turn's messages set off goes first.
                 Ok(true) => break,
@@ -821,9 +847,32 @@ impl Peer {
         Poll::Pending
     }
 
-    /// Goes on writing if the transport takes something again; says why if the connection has ended, and whether there
-    /// may be something left to read.
-    fn poll_write(self: &Arc<Self>, cx: &mut Context<'_>) -> (Option<String>, bool) {
+    /// Grants credit for parts that was withheld, as soon as there is room.
+    #[cold]
+    #[inline(never)]
+    fn poll_withheld(self: &Arc<Self>, cx: &mut Context<'_>, input: &mut Input, withholds: bool) {
+        if !withholds {
+            input.retry = None;
+            return;
+        }
+        let retry = input
+            .retry
+            .get_or_insert_with(|| timer::sleep_until(Instant::now() + RETRY));
+        if Pin::new(retry).poll(cx).is_pending() {
+            return;
+        }
+        input.retry = None;
+        let mut state = self.lock();
+        if let Some(connection) = state.carrier.stream() {
+            connection.grant_withheld();
+            self.written(&mut state);
+        }
+        drop(state);
+        cx.waker().wake_by_ref();
+    }
+
+    /// Goes on writing if the transport takes something again.
+    fn poll_write(self: &Arc<Self>, cx: &mut Context<'_>) -> Written {
         let mut state = self.lock();
         state.gathering = false;
         while state.blocked && state.ended.is_none() {
@@ -851,16 +900,27 @@ impl Peer {
         {
             state.driver = Some(cx.waker().clone());
         }
-        (state.ended.clone(), state.broken)
+        state.unread = !state.carrier.takes_input();
+        Written {
+            ended: state.ended.clone(),
+            broken: state.broken,
+            unread: state.unread,
+            withholds: state.carrier.is_withholding(),
+        }
     }
 
     /// Returns whether there is something to write, in the next turn of the driver.
     fn handle_input(
         self: &Arc<Self>,
-        input: &mut BytesMut,
+        input: &mut Input,
         events: &mut Vec<Event>,
         dispatch: &mut impl Dispatch,
     ) -> Result<bool, ConnectionError> {
+        let Input {
+            bytes: input,
+            unread,
+            ..
+        } = input;
         let mut state = self.lock();
         state.tell_time();
         let Carrier::Stream(connection, _) = &mut state.carrier else {
@@ -872,6 +932,7 @@ impl Peer {
             Ok(Some(_)) if !input.is_empty() => take_further(connection, input, events),
             _ => None,
         };
+        *unread = !connection.takes_input();
         // The handshake's answer, credit for parts, and parts of ours that credit has freed.
         let has_output = connection.has_output();
         state.gathering =
@@ -900,6 +961,18 @@ impl Peer {
         }
         events.clear();
     }
+}
+
+/// What a driver finds before it reads.
+struct Written {
+    /// Why the connection has ended.
+    ended: Option<String>,
+    /// There may be something left to read, though it has.
+    broken: bool,
+    /// So much waits to be written that nothing is read.
+    unread: bool,
+    /// There is no room for more of large messages.
+    withholds: bool,
 }
 
 /// Takes what came with the first event off `input`; returns why the connection has to end.
@@ -1025,8 +1098,12 @@ struct Input {
     bytes: BytesMut,
     /// Room for the next read: grows while reads fill it.
     room: usize,
+    /// Some of it was not handled, since too much waits to be written.
+    unread: bool,
     /// When nothing more is expected of a peer that takes nothing more.
     drained: Option<timer::Sleep>,
+    /// When it is looked again whether there is room for more of large messages.
+    retry: Option<timer::Sleep>,
 }
 
 impl Input {

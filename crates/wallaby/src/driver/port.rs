@@ -11,10 +11,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Counters, Event, Hello, Mark, MethodDefinition, NamedBy, Refusal};
+use wallaby_proto::connection::{Counters, Event, Mark, MethodDefinition, NamedBy, Refusal};
 use wallaby_proto::datagram::{
-    BySession, Cause, Ended, Gate, MessageNumber, SessionEvent, SessionId, Settings,
-    TooManySessions,
+    BySession, Cause, Ended, Gate, MessageNumber, SessionEvent, SessionId, TooManySessions,
 };
 use wallaby_proto::wire::{Message, Request, Response};
 use wallaby_proto::{Address, CallId, NodeId};
@@ -86,9 +85,7 @@ impl Port {
     pub(crate) fn new(
         socket: Socket,
         listens: bool,
-        hello: &Arc<Hello>,
-        secret: [u8; 16],
-        settings: Settings,
+        gate: Gate,
         delay: Option<Arc<DelayLine<Delayed>>>,
     ) -> Arc<Self> {
         let outbox = socket.outbox();
@@ -98,7 +95,7 @@ impl Port {
             epoch: Epoch::now(),
             delay,
             state: Mutex::new(State {
-                gate: Gate::new(Arc::clone(hello), secret, settings),
+                gate,
                 socket: Some(Arc::new(socket)),
                 outbox,
                 dialled: Vec::new(),

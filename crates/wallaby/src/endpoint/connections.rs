@@ -225,7 +225,7 @@ impl Inner {
         stream: Stream,
         opening: Opening,
     ) -> Opened {
-        let connection = Connection::dial(Arc::clone(&self.hello), expected);
+        let connection = Connection::dial(Arc::clone(&self.hello), expected).bounded(&self.bounds);
         self.adopt(connection, stream, Some(server.clone()), opening)
     }
 
@@ -278,7 +278,7 @@ impl Inner {
 
     /// Drives a connection that somebody else has opened, and who must say who they are soon.
     fn welcome(self: &Arc<Self>, stream: Stream, opening: Opening, end: Instant) {
-        let connection = Connection::accept(Arc::clone(&self.hello));
+        let connection = Connection::accept(Arc::clone(&self.hello)).bounded(&self.bounds);
         let (peer, opened) = self.adopt(connection, stream, None, opening);
         self.spawn(async move {
             if timer::timeout_at(end, opened).await.is_none() {
@@ -289,7 +289,7 @@ impl Inner {
 
     /// Says so to somebody for whom there is no room.
     fn turn_away(&self, stream: Stream, limit: usize) {
-        let connection = Connection::accept(Arc::clone(&self.hello));
+        let connection = Connection::accept(Arc::clone(&self.hello)).bounded(&self.bounds);
         let carrier = Carrier::Stream(connection, stream.writer);
         let peer = Peer::new(carrier, stream.identity, None, Arc::clone(&self.liveness));
         peer.end(&format!("all {limit} connections are in use"));

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
 use wallaby_proto::connection::NamedBy;
-use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, Settings, TooManySessions};
+use wallaby_proto::datagram::{Gate, LOOPBACK_DATAGRAM, Settings, TooManySessions};
 use wallaby_proto::{Address, NodeId};
 
 use super::connections::Opened;
@@ -37,7 +37,9 @@ impl Inner {
             ..Settings::default()
         };
         let delay = self.delay.clone();
-        let port = Port::new(socket, listens, &self.hello, secret, settings, delay);
+        let hello = Arc::clone(&self.hello);
+        let gate = Gate::new(hello, secret, settings).sharing(self.bounds.partials.clone());
+        let port = Port::new(socket, listens, gate, delay);
         self.spawn(Arc::clone(&port).drive(self.me.clone()));
         Ok(port)
     }

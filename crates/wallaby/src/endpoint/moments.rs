@@ -5,8 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{DEFAULT_PING, Inner, STALL_CHECK, locked, micros};
-use crate::driver::peer::Peer;
+use super::{DEFAULT_PING, Inner, locked, micros};
 use crate::timer::{self, Instant};
 
 /// Deadlines that pass within so short a time are looked at together.
@@ -47,7 +46,7 @@ impl Inner {
             self.end_late_calls(now);
         }
         if now >= locked(&self.next_tending).0 {
-            self.tend_by(now + STALL_CHECK, true);
+            self.tend_by(now + self.stall_check(), true);
             if let Some(endpoint) = self.me.upgrade() {
                 self.spawn(async move { endpoint.tend() });
             }
@@ -127,6 +126,11 @@ impl Inner {
         }
     }
 
+    /// How often it is looked whether large messages grow.
+    pub(super) fn stall_check(&self) -> Duration {
+        self.bounds.partials.limits().period
+    }
+
     /// Gives up connections whose peers are silent while something waits for them, or whose large messages have stopped
     /// to grow and would hold their memory for ever. It runs where connections are driven: a runtime that was blocked
     /// has not listened.
@@ -149,8 +153,8 @@ impl Inner {
         }
         let late = Instant::now() >= locked(&self.next_tending).1;
         if late {
-            locked(&self.next_tending).1 = Instant::now() + STALL_CHECK;
-            peers.iter().for_each(Peer::check_stalled);
+            locked(&self.next_tending).1 = Instant::now() + self.stall_check();
+            peers.iter().for_each(|peer| peer.check_stalled(now));
         }
     }
 

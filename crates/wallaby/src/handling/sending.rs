@@ -547,22 +547,22 @@ impl Handling {
                 if let Some(ticket) = self.ticket {
                     self.endpoint.liveness.replaced(ticket, response);
                 }
-                self.attempt_status(peer, response, place)
+                self.attempt_status(peer, response, counted, place)
             }
             Err(_) => None,
         }
     }
 
-    /// Not counted: it is small, and counting it could only make it wait.
     #[cold]
     #[inline(never)]
     fn attempt_status(
         &self,
         peer: &Arc<Peer>,
         status: &Response,
+        counted: bool,
         place: Option<Place>,
     ) -> Option<Output> {
-        match peer.try_response(status, false, self.oldest, place) {
+        match peer.try_response(status, counted, self.oldest, place) {
             Ok(output) => Some(output),
             Err(Refused::Ended(_) | Refused::Now(Refusal::Blocked)) => None,
             Err(Refused::Now(refusal)) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use wallaby_proto::call::records::RecordLimits;
 use wallaby_proto::connection::{
-    Features, Hello, KeepAliveSettings, Limits as WireLimits, VERSION,
+    Bounds, Features, Hello, KeepAliveSettings, Limits as WireLimits, PartialLimits, VERSION,
 };
 use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, Settings};
 use wallaby_proto::seal::ClusterKey;
@@ -43,9 +43,14 @@ pub struct Limits {
     /// Live calls. Beyond: calls fail with [`crate::Failure::TooManyCalls`]. Default 1,000,000.
     pub calls: usize,
     /// Bytes of messages that wait for a connection or for credit, each with 64 bytes besides its payload. Beyond, what would
-    /// have to wait is [`crate::SendError::Full`] in handlers; calls fail with [`crate::Failure::Refused`]; the status that
-    /// ends such a request still waits. A stream whose peer leaves as many bytes untaken is not read meanwhile. Default 16 MiB.
+    /// have to wait is [`crate::SendError::Full`] in handlers; calls fail with [`crate::Failure::Refused`]; the status
+    /// that ends such a request still waits. Default 16 MiB.
     pub waiting: usize,
+    /// How much of messages that are not whole is held, all connections together, and how fast these must arrive: see
+    /// [`crate::Limits::partials`].
+    pub partials: PartialLimits,
+    /// Bytes that wait to be read by a peer, a connection: see [`crate::Limits::output`]. Default 1 MiB.
+    pub output: usize,
 }
 
 impl Default for Limits {
@@ -58,6 +63,8 @@ impl Default for Limits {
             connections: 1024,
             calls: 1_000_000,
             waiting: 16 << 20,
+            partials: PartialLimits::default(),
+            output: Bounds::default().output,
         }
     }
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::allowance::Allowance;
-use wallaby_proto::call::initiator::{Arrival, Initiator};
+use wallaby_proto::call::initiator::{Arrival, Initiator, Violation};
+use wallaby_proto::call::taken::{AnswerLimits, Answers};
 use wallaby_proto::call::watch::Watch;
-use wallaby_proto::connection::{Mark, MethodDefinition, Refusal};
+use wallaby_proto::connection::{ConnectionError, MAX_CALLS, Mark, MethodDefinition, Refusal};
 use wallaby_proto::datagram::MAX_MESSAGE;
 use wallaby_proto::wire::{
     Budgets, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
@@ -15,15 +16,12 @@ use wallaby_proto::{Address, CallId, NodeId, RequestId, Token};
 
 use super::core::{Alarm, Core, Queued};
 use super::event::{Answer, CallKey, Event};
-use super::peer::{Parcel, PeerId, Towards};
+use super::peer::{Parcel, PeerId, Towards, Way};
 use super::peers::reachable;
 use super::stream::Place;
 use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::error::{ConnectError, Failure};
 use crate::line::Line;
-
-/// What an answer costs of a window besides its payload.
-const ANSWER_COST: u64 = 64;
 
 /// Longer times than this are as good as none.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
@@ -66,8 +64,8 @@ pub(super) struct Call {
     pub(super) roots: Line<Root>,
     /// It has come to its outcome; what still runs is being stopped.
     pub(super) ended: bool,
-    /// What the application took of answers, by session, since it was last credited.
-    taken: Vec<Taken>,
+    /// What answers cost of the call's credit.
+    credit: Answers,
     pub(super) watch: Option<Box<Watch>>,
     /// When the watch wants to look at it.
     pub(super) watch_due: Option<Duration>,
@@ -88,13 +86,6 @@ pub(super) struct Root {
     pub(super) node: Option<NodeId>,
     /// That has ended.
     pub(super) lost: bool,
-}
-
-#[derive(Debug)]
-struct Taken {
-    session: PeerId,
-    responses: u64,
-    bytes: u64,
 }
 
 /// Live calls: a call's place is the end of its sequence, and a sequence whose place is taken is passed over. So nothing is
@@ -237,27 +228,6 @@ impl Call {
         }
     }
 
-    /// An answer of this size over a session is out of the way; what is to be credited for now.
-    fn credit(&mut self, session: PeerId, size: u64, worth: u64) -> Option<(u64, u64)> {
-        let known = self.taken.iter().position(|taken| taken.session == session);
-        let position = known.unwrap_or_else(|| {
-            self.taken.push(Taken {
-                session,
-                responses: 0,
-                bytes: 0,
-            });
-            self.taken.len() - 1
-        });
-        let taken = self.taken.get_mut(position)?;
-        taken.responses += 1;
-        taken.bytes += size;
-        if taken.bytes + ANSWER_COST * taken.responses < worth {
-            return None;
-        }
-        let taken = self.taken.swap_remove(position);
-        Some((taken.responses, taken.bytes))
-    }
-
     /// A missing request in words.
     fn describe(&self, request: RequestId) -> String {
         let Some(root) = self
@@ -307,7 +277,7 @@ impl Core {
             options: special.then(|| Box::new(options.clone())),
             roots: Line::default(),
             ended: false,
-            taken: Vec::new(),
+            credit: Answers::default(),
             watch: None,
             watch_due: None,
             pinged: Vec::new(),
@@ -463,7 +433,8 @@ impl Core {
             return;
         };
         let id = call.initiator.call();
-        if let Some((responses, bytes)) = call.credit(from, size as u64, worth)
+        let granted = call.credit.take(from.number(), size as u64, worth);
+        if let Some((responses, bytes)) = granted
             && let Some(mut carrier) = self.carrier(from)
         {
             carrier.grant_call(id, responses, bytes);
@@ -519,7 +490,13 @@ impl Core {
             return;
         };
         match handled {
-            Err(failure) => self.end_call(id.sequence, Err(failure)),
+            Err(failure) => {
+                self.end_call(id.sequence, Err(failure));
+                if let Some(from) = self.overdrawn.take() {
+                    let what = "answers of a call";
+                    self.break_stream(from, ConnectionError::Overdrawn { what });
+                }
+            }
             Ok(()) if call.initiator.is_complete() => self.end_call(id.sequence, Ok(())),
             Ok(()) if call.watch.is_some() => self.note_heard(id.sequence, request, from, shown),
             Ok(()) => {}
@@ -539,6 +516,7 @@ impl Core {
             Arrival::Duplicate | Arrival::Contradiction => {
                 // One that was sent again has cost the call's credit like any other.
                 if let Some(from) = from {
+                    self.note_arrival(from, sequence, response.payload.len())?;
                     self.credit(from, sequence, response.payload.len());
                 }
                 Ok(())
@@ -548,6 +526,12 @@ impl Core {
                     .options
                     .as_ref()
                     .is_some_and(|options| options.fail_fast);
+                // The last one costs nothing any more.
+                if let Some(from) = from
+                    && !call.initiator.is_complete()
+                {
+                    self.note_arrival(from, sequence, response.payload.len())?;
+                }
                 let answer = Answer {
                     call: CallKey(sequence),
                     request: response.request,
@@ -566,6 +550,40 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// An answer came that costs the call's credit.
+    ///
+    /// # Errors
+    ///
+    /// If it was not granted. Its connection is closed then, unless the sender may have forgotten what it had sent before.
+    fn note_arrival(&mut self, from: PeerId, sequence: u64, size: usize) -> Result<(), Failure> {
+        let limits = AnswerLimits {
+            call: self.config.limits.call.max(1),
+            message: self.config.limits.message,
+        };
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return Ok(());
+        };
+        let (peers, gate, roots) = (&self.peers, &self.gate, &call.roots);
+        let requests = || roots.iter().count() as u64;
+        let messages = || match peers.get(from).map(|peer| &peer.way) {
+            Some(Way::Stream(stream)) => stream.connection.counters().messages_received,
+            Some(Way::Session(session)) => {
+                let session = gate.peek(*session);
+                session.map_or(0, |session| session.counters().messages_received)
+            }
+            Some(Way::Failed(_)) | None => 0,
+        };
+        let connection = from.number();
+        let arrived = (call.credit).arrive(connection, size as u64, limits, requests, messages);
+        let Err(meanwhile) = arrived else {
+            return Ok(());
+        };
+        if meanwhile < MAX_CALLS as u64 {
+            self.overdrawn = Some(from);
+        }
+        Err(Failure::Violation(Violation::Overdrawn))
     }
 
     /// The call has ended, but what it still hears tells what has stopped.
@@ -787,7 +805,7 @@ mod tests {
             options: None,
             roots: Line::default(),
             ended: false,
-            taken: Vec::new(),
+            credit: Answers::default(),
             watch: None,
             watch_due: None,
             pinged: Vec::new(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wallaby_proto::call::clock::{Clock, earliest};
 use wallaby_proto::call::records::{RecordLimits, Records, Ticket};
-use wallaby_proto::connection::{Dials, Event as News, Hello, MethodDefinition};
+use wallaby_proto::connection::{Bounds, Dials, Event as News, Hello, MethodDefinition, Partials};
 use wallaby_proto::datagram::{Gate, Settings};
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, Code, NodeId, Status};
@@ -90,6 +90,10 @@ pub(super) struct Core {
     /// The same, but it stood still while nobody listened: all other state machines keep to it.
     pub(super) now: Duration,
     pub(super) counters: Counters,
+    /// What streams hold for their peers.
+    pub(super) bounds: Bounds,
+    /// A connection that has just brought more answers than were granted.
+    pub(super) overdrawn: Option<PeerId>,
 
     pub(super) peers: Peers,
     pub(super) by_address: HashMap<Address, PeerId>,
@@ -153,13 +157,20 @@ impl Core {
             ..RecordLimits::default()
         };
         let dials = Dials::new(config.dial_policy.limits());
+        let bounds = Bounds {
+            output: config.limits.output,
+            partials: Partials::new(config.limits.partials),
+        };
         let fresh_for = config.ping.period.saturating_mul(9) / 8;
         Ok(Self {
             config,
             node: hello.node,
             address: hello.address.clone(),
             secret: random::bytes()?,
-            gate: Gate::new(Arc::clone(&hello), random::bytes()?, settings),
+            gate: Gate::new(Arc::clone(&hello), random::bytes()?, settings)
+                .sharing(bounds.partials.clone()),
+            bounds,
+            overdrawn: None,
             hello,
             streams,
             clock: Clock::default(),

@@ -437,7 +437,7 @@ impl<D: Datagrams> Endpoint<D> {
         let wait = self.core.rest_rings(wait);
         // Before something that is due is done, all that has arrived is to be handled.
         let spared = wait.is_zero() && !left.is_zero() && self.do_rings_come_first();
-        if spared && !self.core.have_rings_something() {
+        if spared && !self.core.streams.has_unread() && !self.core.have_rings_something() {
             return Ok(());
         }
         let (received, ready) = match spared {
@@ -449,6 +449,7 @@ impl<D: Datagrams> Endpoint<D> {
         }
         self.core.used += 1;
         self.take_datagrams(received);
+        self.serve_unread();
         let all = self.serve_streams(ready) & self.serve_rings();
         self.handle_events();
         let empty = all && received < self.datagrams.batch();
@@ -546,6 +547,19 @@ impl<D: Datagrams> Endpoint<D> {
             index += 1;
         }
         all
+    }
+
+    /// Goes on with what had arrived from peers that did not read, and do now.
+    fn serve_unread(&mut self) {
+        if !self.core.streams.has_unread() {
+            return;
+        }
+        let mut input = std::mem::take(&mut self.input);
+        while let Some(id) = self.core.take_unread(&mut input) {
+            self.handle_stream(id, &mut input);
+            self.core.keep_input(id, &mut input);
+        }
+        self.input = input;
     }
 
     /// Handles what has arrived on a stream; whether that is all.

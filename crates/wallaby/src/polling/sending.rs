@@ -98,6 +98,11 @@ impl Core {
             self.attempt(id, parcel)
         };
         if let (Some(parcel), Some(peer)) = (waiting, self.peers.get_mut(id)) {
+            // Who does not read what it asked for asks again.
+            let is_report = matches!(parcel.message, Message::Pong(_) | Message::Trace(_));
+            if is_report && peer.node.is_some() {
+                return;
+            }
             self.waiting += parcel.cost();
             peer.queues().push(parcel);
         }
@@ -461,8 +466,7 @@ impl Core {
         if let Some(ticket) = manner.ticket {
             self.records.response_replaced(ticket, response);
         }
-        // Not counted: it is small, and counting it could only make it wait.
-        match self.carrier(id)?.send_response(response, false) {
+        match self.carrier(id)?.send_response(response, manner.counted) {
             Ok(mark) => Some(mark),
             Err(Refusal::Blocked | Refusal::NotOpen) => None,
             Err(_) => {

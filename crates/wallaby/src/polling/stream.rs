@@ -29,6 +29,8 @@ pub(super) struct Stream {
     pub(super) queued: bool,
     /// What has arrived of a frame that is not whole; while input is handled, what was lent for it.
     input: BytesMut,
+    /// Some of it was not handled, since too much waits to be written.
+    pub(super) unread: bool,
     lent: bool,
     /// Room for the next read: grows while reads fill it.
     room: usize,
@@ -84,6 +86,7 @@ impl Stream {
             awake: false,
             queued: false,
             input: BytesMut::new(),
+            unread: false,
             lent: false,
             room: READ.0,
             large: Vec::new(),
@@ -91,10 +94,9 @@ impl Stream {
         }
     }
 
-    /// What is to be awaited of the socket. A peer that does not take what waits for it, more than `most` bytes, is not read:
-    /// it must not make this side pile up answers.
-    pub(super) fn wanted(&self, most: usize) -> Interest {
-        let waits = self.connection.waiting() > most;
+    /// What is to be awaited of the socket. A peer that does not take what waits for it is not read: it must not make this
+    /// side pile up answers.
+    pub(super) fn wanted(&self) -> Interest {
         match self.stage {
             // The other side speaks first where shared memory is agreed on.
             Stage::Connecting if self.rings().is_some() => Interest::READABLE,
@@ -103,7 +105,7 @@ impl Stream {
                 writable: true,
             },
             Stage::Full => Interest {
-                readable: !waits,
+                readable: self.connection.takes_input(),
                 writable: true,
             },
             Stage::Open | Stage::Broken => Interest::READABLE,
@@ -219,10 +221,7 @@ impl Stream {
         if self.connection.wants_time() {
             self.connection.set_time(now);
         }
-        if !self.input.is_empty() {
-            std::mem::swap(&mut self.input, input);
-            self.lent = true;
-        }
+        self.lend(input);
         if input.capacity() - input.len() < self.room {
             input.reserve(2 * self.room);
         }
@@ -248,6 +247,14 @@ impl Stream {
         Ok(if read < room { Read::All } else { Read::Some })
     }
 
+    /// Lends what has arrived of a frame that is not whole, or was not handled.
+    pub(super) fn lend(&mut self, input: &mut BytesMut) {
+        if !self.input.is_empty() {
+            std::mem::swap(&mut self.input, input);
+            self.lent = true;
+        }
+    }
+
     /// All whole frames were taken from `input`: the rest is kept, and what was lent goes back.
     pub(super) fn keep(&mut self, input: &mut BytesMut) {
         if std::mem::take(&mut self.lent) || !input.is_empty() {
@@ -256,5 +263,6 @@ impl Stream {
         if self.input.is_empty() {
             self.input = BytesMut::new();
         }
+        self.unread = !self.connection.takes_input();
     }
 }

@@ -31,8 +31,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long it is not told again that nothing is accepted, for the same reason.
 const TOLD: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether messages in parts grow.
-const STALL_CHECK: Duration = Duration::from_secs(15);
+/// How often it is looked whether there is room for more of large messages again.
+const RETRY: Duration = Duration::from_millis(50);
 
 /// How long the last words of a peer that takes nothing more may take to arrive: they are on their way already.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -63,6 +63,10 @@ pub(super) struct Streams {
     look: Option<Duration>,
     /// When it is looked whether large messages grow.
     stall_check: Option<Duration>,
+    /// When it is looked whether there is room for more of large messages, while some are held back.
+    retry: Option<Duration>,
+    /// Those of whose input some was not handled, and whose peers have read what waited for them.
+    unread: Vec<PeerId>,
     /// When listeners are listened to again.
     accept_again: Option<Duration>,
     refusals: Refusals,
@@ -166,12 +170,18 @@ impl Streams {
     /// When something has to be done next.
     pub(super) fn due(&self) -> Option<Duration> {
         self.epoll.as_ref()?;
-        earliest(earliest(self.look, self.stall_check), self.accept_again)
+        let looks = earliest(earliest(self.look, self.stall_check), self.retry);
+        earliest(looks, self.accept_again)
+    }
+
+    /// Whether there is input that was not handled and may be now.
+    pub(super) fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
     }
 
     /// Whether something is to be written or told before a wait.
     pub(super) fn has_output(&self) -> bool {
-        !self.unwritten.is_empty() || !self.failed.is_empty()
+        !self.unwritten.is_empty() || !self.failed.is_empty() || self.has_unread()
     }
 
     /// From now on this is awaited of a listener.
@@ -209,7 +219,8 @@ impl Core {
         };
         match dialled {
             Ok((channel, connected)) => {
-                let connection = Connection::dial(Arc::clone(&self.hello), expected);
+                let connection =
+                    Connection::dial(Arc::clone(&self.hello), expected).bounded(&self.bounds);
                 let stream = Stream::new(connection, channel, connected);
                 Ok(Way::Stream(Box::new(stream)))
             }
@@ -226,7 +237,7 @@ impl Core {
             }
             Some(Way::Session(_)) | None => return,
         };
-        stream.interest = stream.wanted(usize::MAX);
+        stream.interest = stream.wanted();
         let token = match stream.rings() {
             Some(_) => {
                 self.streams.rings.begin();
@@ -239,7 +250,7 @@ impl Core {
         let added = epoll.and_then(|epoll| epoll.add(descriptor, token, interest));
         stream.queued = true;
         self.streams.unwritten.push(id);
-        let first = self.now.saturating_add(STALL_CHECK);
+        let first = self.now.saturating_add(self.stall_check());
         self.streams.stall_check.get_or_insert(first);
         if let Err(error) = added {
             self.cannot_wait(id, &error);
@@ -288,7 +299,7 @@ impl Core {
 
     /// Somebody has connected, and must say who they are soon.
     fn welcome(&mut self, channel: Channel) {
-        let connection = Connection::accept(Arc::clone(&self.hello));
+        let connection = Connection::accept(Arc::clone(&self.hello)).bounded(&self.bounds);
         let connected = matches!(channel, Channel::Socket(_));
         let mut stream = Box::new(Stream::new(connection, channel, connected));
         if let Err(limit) = self.make_room() {
@@ -363,12 +374,28 @@ impl Core {
         }
     }
 
+    /// What was not handled of the input of a stream, if that may be now: it is lent until [`Self::keep_input`].
+    pub(super) fn take_unread(&mut self, input: &mut BytesMut) -> Option<PeerId> {
+        loop {
+            let id = self.streams.unread.pop()?;
+            if let Some(stream) = self.peers.get_mut(id).and_then(Peer::stream_mut) {
+                stream.lend(input);
+                return Some(id);
+            }
+        }
+    }
+
     /// All whole messages that had arrived were handled.
     pub(super) fn keep_input(&mut self, id: PeerId, input: &mut BytesMut) {
         let Some(stream) = self.peers.get_mut(id).and_then(Peer::stream_mut) else {
             return input.clear(); // nobody handles what it had sent after its end
         };
         stream.keep(input);
+        if stream.connection.is_withholding() {
+            self.streams
+                .retry
+                .get_or_insert(self.now.saturating_add(RETRY));
+        }
         if stream.connection.has_output() && !std::mem::replace(&mut stream.queued, true) {
             self.streams.unwritten.push(id);
         }
@@ -385,7 +412,7 @@ impl Core {
 
     /// Writes what a stream takes now.
     pub(super) fn write_stream(&mut self, id: PeerId) {
-        let (now, most) = (self.now, self.config.limits.waiting);
+        let now = self.now;
         let Some(stream) = self.peers.get_mut(id).and_then(Peer::stream_mut) else {
             return;
         };
@@ -393,7 +420,11 @@ impl Core {
         let before = stream.connection.counters().bytes_sent;
         let written = stream.write(now);
         let progress = stream.connection.counters().bytes_sent > before;
-        let wanted = stream.wanted(most);
+        if stream.unread && stream.connection.takes_input() {
+            stream.unread = false;
+            self.streams.unread.push(id);
+        }
+        let wanted = stream.wanted();
         if wanted != stream.interest {
             stream.interest = wanted;
             let socket = stream.channel.descriptor();
@@ -508,6 +539,7 @@ impl Core {
         }
         if self.peers.streams() == 0 {
             (self.streams.look, self.streams.stall_check) = (None, None);
+            self.streams.retry = None;
         }
     }
 
@@ -533,6 +565,9 @@ impl Core {
             is_due(&mut self.streams.look),
             is_due(&mut self.streams.stall_check),
         );
+        if is_due(&mut self.streams.retry) {
+            self.grant_withheld();
+        }
         if look {
             self.look_for_silence();
         }
@@ -572,15 +607,40 @@ impl Core {
         self.streams.look = next.map(|interval| now.saturating_add(interval));
     }
 
+    /// How often it is looked whether large messages grow.
+    fn stall_check(&self) -> Duration {
+        self.bounds.partials.limits().period
+    }
+
+    /// Grants credit for parts that was withheld, where there is room now.
+    fn grant_withheld(&mut self) {
+        for id in self.peers.ids() {
+            let Some(stream) = self.peers.get_mut(id).and_then(Peer::stream_mut) else {
+                continue;
+            };
+            if !stream.connection.is_withholding() {
+                continue;
+            }
+            stream.connection.grant_withheld();
+            if stream.connection.is_withholding() {
+                self.streams.retry = Some(self.now.saturating_add(RETRY));
+            }
+            if stream.connection.has_output() {
+                self.write_stream(id);
+            }
+        }
+    }
+
     fn check_stalled(&mut self) {
+        let now = self.now;
         for id in self.peers.ids() {
             let stream = self.peers.get_mut(id).and_then(Peer::stream_mut);
-            if let Some(Err(error)) = stream.map(|stream| stream.connection.check_stalled()) {
+            if let Some(Err(error)) = stream.map(|stream| stream.connection.check_stalled(now)) {
                 self.break_stream(id, error);
             }
         }
         if self.peers.streams() > 0 {
-            self.streams.stall_check = Some(self.now.saturating_add(STALL_CHECK));
+            self.streams.stall_check = Some(self.now.saturating_add(self.stall_check()));
         }
     }
 }

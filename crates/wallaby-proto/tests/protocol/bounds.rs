@@ -1,0 +1,410 @@
+//! What a peer can make a connection hold, whatever it sends and however little it reads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use wallaby_proto::connection::{
+    Bounds, Connection, ConnectionError, Event, KeepAlive, KeepAliveSettings, Limits,
+    PartialLimits, Partials, Refusal,
+};
+use wallaby_proto::wire::{MAX_FRAME, Message};
+
+use crate::chance::Random;
+use crate::limits::request;
+use crate::pair::{Pair, hello, method, written};
+use crate::samples::{self, alice, bob, response};
+
+const KIB: usize = 1024;
+/// Kinds of frames.
+const PART: u8 = 0x04;
+const PROBE: u8 = 0x06;
+const PERIOD: Duration = Duration::from_secs(10);
+
+fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+    let len = (body.len() as u32).to_le_bytes();
+    [&len[..3], &[kind], body].concat()
+}
+
+/// A server, and a peer that believes it has been granted `believed`.
+struct Hostile {
+    peer: Connection,
+    server: Connection,
+    input: BytesMut,
+}
+
+impl Hostile {
+    fn new(limits: Limits, bounds: &Bounds, believed: Limits) -> Self {
+        let mut peer = Connection::dial(Arc::new(hello(alice(), Limits::default())), None);
+        let mut server = Connection::accept(Arc::new(hello(bob(), limits))).bounded(bounds);
+        let mut lie = Connection::accept(Arc::new(hello(bob(), believed)));
+        let first = written(&mut peer);
+        for side in [&mut server, &mut lie] {
+            let opened = side.handle_input(&mut BytesMut::from(&first[..]));
+            assert!(matches!(opened, Ok(Some(Event::Opened(_)))), "{opened:?}");
+        }
+        let told = written(&mut lie);
+        let opened = peer.handle_input(&mut BytesMut::from(&told[..]));
+        assert!(matches!(opened, Ok(Some(Event::Opened(_)))), "{opened:?}");
+        drop(written(&mut server));
+        let input = BytesMut::new();
+        Self {
+            peer,
+            server,
+            input,
+        }
+    }
+
+    /// The server reads this much of what its peer has to say.
+    fn carry(&mut self, most: usize) -> Result<Vec<Event>, ConnectionError> {
+        let output = self.peer.output();
+        let len = output.len().min(most);
+        self.input.extend_from_slice(&output[..len]);
+        self.peer.advance(len);
+        self.read()
+    }
+
+    fn read(&mut self) -> Result<Vec<Event>, ConnectionError> {
+        let mut events = Vec::new();
+        while let Some(event) = self.server.handle_input(&mut self.input)? {
+            events.push(event);
+        }
+        Ok(events)
+    }
+
+    /// The peer learns what the server grants.
+    fn answer(&mut self) {
+        let mut bytes = BytesMut::from(&written(&mut self.server)[..]);
+        while let Some(event) = self.peer.handle_input(&mut bytes).expect("legal bytes") {
+            drop(event);
+        }
+    }
+}
+
+fn generous() -> Limits {
+    Limits {
+        requests: 1 << 40,
+        parts: 1 << 40,
+        ..Limits::default()
+    }
+}
+
+#[test]
+fn requests_beyond_the_window_and_one_message_close_the_connection() {
+    let limits = Limits {
+        requests: 10_000,
+        ..Limits::default()
+    };
+    for payload in [0, 1000, MAX_FRAME, 200 * KIB] {
+        let mut hostile = Hostile::new(limits, &Bounds::default(), generous());
+        let mut arrived = 0;
+        let error = loop {
+            hostile
+                .peer
+                .send_request(&mut request(payload), &method())
+                .expect("it believes that it may");
+            match hostile.carry(usize::MAX) {
+                Ok(events) => arrived += payload_of(&events),
+                Err(error) => break error,
+            }
+            hostile.answer();
+        };
+        let what = "requests";
+        assert_eq!(error, ConnectionError::Overdrawn { what });
+        // The window, a message of the highest cost, and of each message its cost without payload.
+        let most = 10_000 + MAX_FRAME + payload;
+        assert!(arrived <= most, "{arrived} bytes of {payload} each");
+    }
+}
+
+fn payload_of(events: &[Event]) -> usize {
+    let payload = |event: &Event| match event {
+        Event::Message(Message::Request(request)) => request.payload.len(),
+        _ => 0,
+    };
+    events.iter().map(payload).sum()
+}
+
+/// Small and large requests overtake each other, and credit comes when it likes: an honest sender is never accused.
+#[test]
+fn who_keeps_to_the_window_is_never_accused() {
+    for seed in 1..200 {
+        println!("WALLABY_SEED={seed}");
+        let mut random = Random(seed);
+        let limits = Limits {
+            requests: 1 + random.below(300_000),
+            parts: 32 * 1024 + random.below(100_000),
+            streams: 1 + random.below(4) as u32,
+            ..Limits::default()
+        };
+        let mut pair = Pair::open(limits);
+        let mut waiting = Vec::new();
+        for _ in 0..300 {
+            match random.below(4) {
+                0 => {
+                    let payload = match random.below(3) {
+                        0 => random.below(100),
+                        1 => random.below(70_000),
+                        _ => random.below(700_000),
+                    };
+                    let _ = pair
+                        .alice
+                        .send_request(&mut request(payload as usize), &method());
+                }
+                1 if !waiting.is_empty() => {
+                    let one = random.below(waiting.len() as u64) as usize;
+                    pair.bob.grant_request(waiting.swap_remove(one));
+                }
+                2 => drop(pair.carry_to_alice(usize::MAX).expect("legal bytes")),
+                _ => {
+                    let most = random.below(200_000) as usize;
+                    for event in pair.carry_to_bob(most).expect("legal bytes") {
+                        if let Event::Message(Message::Request(request)) = event {
+                            waiting.push(request.payload.len());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn budget(bytes: u64) -> Bounds {
+    let limits = PartialLimits {
+        bytes,
+        ..PartialLimits::default()
+    };
+    Bounds {
+        partials: Partials::new(limits),
+        ..Bounds::default()
+    }
+}
+
+#[test]
+fn parts_beyond_the_window_close_the_connection_where_credit_is_withheld() {
+    let bounds = budget(100_000);
+    let mut first = Hostile::new(Limits::default(), &bounds, generous());
+    let mut second = Hostile::new(Limits::default(), &bounds, generous());
+    let large = |hostile: &mut Hostile| {
+        hostile
+            .peer
+            .send_request(&mut request(8 << 20), &method())
+            .expect("it believes that it may");
+    };
+    large(&mut first);
+    large(&mut second);
+    while bounds.partials.held() < 100_000 {
+        first.carry(32 * KIB).expect("there is room");
+    }
+    let error = loop {
+        match second.carry(32 * KIB) {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    let what = "parts of messages";
+    assert_eq!(error, ConnectionError::Overdrawn { what });
+    let held = bounds.partials.held();
+    let most = 100_000 + 3 * 32 * 1024 + Limits::default().parts + 2 * MAX_FRAME as u64;
+    assert!(held <= most, "{held}");
+    drop((first, second));
+    assert_eq!(bounds.partials.held(), 0, "who is gone holds nothing");
+}
+
+/// Many large messages at a time, of which the budget takes a few: each comes through, and little is held.
+#[test]
+fn messages_that_fill_the_budget_together_wait_for_each_other() {
+    let bounds = budget(1 << 20);
+    let limits = Limits::default();
+    let mut all: Vec<Hostile> = (0..20)
+        .map(|_| Hostile::new(limits, &bounds, limits))
+        .collect();
+    for hostile in &mut all {
+        for _ in 0..4 {
+            hostile
+                .peer
+                .send_request(&mut request(700_000), &method())
+                .expect("room");
+        }
+    }
+    let (mut arrived, mut most, mut waited) = (0, 0, false);
+    for _ in 0..100_000 {
+        for hostile in &mut all {
+            for event in hostile.carry(50_000).expect("honest") {
+                if let Event::Message(Message::Request(request)) = event {
+                    arrived += 1;
+                    hostile.server.grant_request(request.payload.len());
+                }
+            }
+            waited |= hostile.server.is_withholding();
+            hostile.server.grant_withheld();
+            hostile.answer();
+            most = most.max(bounds.partials.held());
+        }
+        if arrived == 80 {
+            break;
+        }
+    }
+    assert_eq!(arrived, 80);
+    assert!(waited, "there was not room for all");
+    // The budget, what each had been granted before, and the one whose turn it is.
+    let bound = (1 << 20) + 20 * (limits.parts + 2 * MAX_FRAME as u64) + 4 * 700_100;
+    assert!(most <= bound, "{most}");
+    assert_eq!(bounds.partials.held(), 0);
+}
+
+#[test]
+fn a_message_must_gain_its_least_rate_and_more_where_room_is_short() {
+    let run = |bytes: u64, each: usize| {
+        let bounds = budget(bytes);
+        let mut hostile = Hostile::new(Limits::default(), &bounds, generous());
+        let mut body = vec![0];
+        body.extend([0x80, 0x80, 0x80, 0x04, 0x10]); // 8 MiB, a request
+        body.extend([7; 1000]);
+        hostile.input.extend_from_slice(&frame(PART, &body));
+        hostile.read().expect("a part");
+        let mut now = Duration::ZERO;
+        (0..5).find_map(|_| {
+            now += PERIOD;
+            let ended = hostile.server.check_stalled(now).err();
+            let mut part = vec![0];
+            part.extend(vec![7; each]);
+            hostile.input.extend_from_slice(&frame(PART, &part));
+            hostile.read().expect("a part");
+            hostile.answer();
+            ended
+        })
+    };
+    let stalled = |rate| Some(ConnectionError::Stalled { rate });
+    // What 16 KiB a second make in 10 s, less a frame that may be on its way.
+    let least = 10 * 16 * KIB - 2 * MAX_FRAME;
+    assert_eq!(run(1 << 30, 4), stalled(16_384));
+    assert_eq!(run(1 << 30, least - 1), stalled(16_384));
+    assert_eq!(run(1 << 30, least), None);
+    assert_eq!(run(100, least), stalled(16 * 16_384), "room is short");
+}
+
+#[test]
+fn who_is_held_back_is_not_accused_of_being_slow() {
+    let bounds = budget(100_000);
+    let limits = Limits::default();
+    let mut first = Hostile::new(limits, &bounds, limits);
+    let mut second = Hostile::new(limits, &bounds, limits);
+    for hostile in [&mut first, &mut second] {
+        hostile
+            .peer
+            .send_request(&mut request(8 << 20), &method())
+            .expect("room");
+    }
+    // The first one takes the room and its turn.
+    for _ in 0..10 {
+        first.carry(usize::MAX).expect("honest");
+        first.answer();
+    }
+    let mut now = Duration::ZERO;
+    for _ in 0..10 {
+        second.carry(usize::MAX).expect("honest");
+        second.answer();
+        now += PERIOD;
+        assert_eq!(second.server.check_stalled(now), Ok(()));
+        second.server.grant_withheld();
+    }
+    assert!(second.server.is_withholding());
+    drop(first);
+    second.server.grant_withheld();
+    assert!(!second.server.is_withholding());
+    // Now it may, and does not.
+    let ended = (0..3).find_map(|_| {
+        now += PERIOD;
+        second.server.check_stalled(now).err()
+    });
+    assert!(
+        matches!(ended, Some(ConnectionError::Stalled { .. })),
+        "{ended:?}"
+    );
+}
+
+fn pings(count: usize) -> Vec<u8> {
+    let mut probes = Vec::new();
+    for _ in 0..count {
+        probes.extend(frame(PROBE, &[0, 1]));
+    }
+    probes
+}
+
+#[test]
+fn who_does_not_read_is_not_read() {
+    let bounds = Bounds {
+        output: 10_000,
+        ..Bounds::default()
+    };
+    let mut hostile = Hostile::new(Limits::default(), &bounds, generous());
+    hostile.input.extend_from_slice(&pings(100_000));
+    hostile.read().expect("legal bytes");
+    let waiting = hostile.server.waiting();
+    assert!((10_001..10_100).contains(&waiting), "{waiting} bytes wait");
+    assert!(!hostile.server.takes_input());
+    let unread = hostile.input.len();
+    assert!(unread > 0);
+    // Nothing else is added either.
+    let message = samples::all()
+        .into_iter()
+        .map(|sample| sample.message)
+        .find(|message| matches!(message, Message::Pong(_)))
+        .expect("a pong");
+    assert_eq!(hostile.server.send_control(message), Err(Refusal::Blocked));
+    let uncounted = hostile.server.send_response(&response(&[0]), false);
+    assert_eq!(uncounted, Err(Refusal::Blocked));
+    assert_eq!(hostile.server.waiting(), waiting);
+    // When it reads, it is read.
+    hostile.answer();
+    hostile.read().expect("legal bytes");
+    assert!(hostile.input.len() < unread);
+}
+
+#[test]
+fn who_does_not_read_for_long_is_given_up() {
+    let bounds = Bounds {
+        output: 1000,
+        ..Bounds::default()
+    };
+    let settings = KeepAliveSettings::default();
+    let interval = settings.interval().expect("it is on");
+    let mut hostile = Hostile::new(Limits::default(), &bounds, generous());
+    let (mut keep_alive, mut now) = (KeepAlive::default(), Duration::ZERO);
+    let given_up = (0..100).find_map(|_| {
+        hostile.input.extend_from_slice(&pings(1000));
+        hostile.read().expect("legal bytes");
+        now += interval;
+        keep_alive
+            .look(&settings, &mut hostile.server, false, now)
+            .err()
+    });
+    let Some(ConnectionError::Unread { waiting, silence }) = given_up else {
+        panic!("{given_up:?}");
+    };
+    assert!(waiting < 1100, "{waiting}");
+    assert!(silence >= settings.timeout && silence < settings.timeout + interval);
+}
+
+#[test]
+fn large_answers_do_not_pile_up_for_who_says_that_it_takes_any() {
+    let mine = Limits {
+        message: 1 << 20,
+        ..Limits::default()
+    };
+    let theirs = Limits {
+        message: u64::MAX,
+        call: u64::MAX,
+        ..Limits::default()
+    };
+    let mut pair = Pair::closed(hello(alice(), theirs), hello(bob(), mine));
+    pair.carry_to_bob(usize::MAX).expect("a hello");
+    pair.carry_to_alice(usize::MAX).expect("a hello");
+    let mut answer = response(&[0]);
+    answer.payload = Bytes::from(vec![1; 300_000]);
+    let taken = (0..100)
+        .take_while(|_| pair.bob.send_response(&answer, true).is_ok())
+        .count();
+    assert_eq!(taken, 3, "as many as make up the longest message");
+}

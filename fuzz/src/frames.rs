@@ -79,7 +79,7 @@ impl Held {
     fn new(limits: Limits, bounds: &Bounds, cut: usize) -> Self {
         let dearest = (limits.requests / 8).max(64 << 10);
         Self {
-            keeps: cut % 2 == 0,
+            keeps: cut.is_multiple_of(2),
             requests: 0,
             dearest,
             most: limits.requests + dearest + 64,

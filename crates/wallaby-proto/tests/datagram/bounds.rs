@@ -25,7 +25,7 @@ fn world(requests: u64) -> World {
 }
 
 /// A hello that says 10,001 says 16,383 when it arrives.
-fn exaggerate(datagram: &mut Vec<u8>) {
+fn exaggerate(datagram: &mut [u8]) {
     let at = datagram
         .windows(3)
         .position(|bytes| bytes == [8, 0x91, 0x4e]);

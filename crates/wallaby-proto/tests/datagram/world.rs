@@ -72,7 +72,7 @@ pub(crate) struct World {
     /// What the bandwidth had no room for.
     pub(crate) dropped: u64,
     /// Changes each datagram on its way.
-    pub(crate) tamper: Option<fn(&mut Vec<u8>)>,
+    pub(crate) tamper: Option<fn(&mut [u8])>,
 }
 
 /// The address of a node: from 101 on they are all on one host.

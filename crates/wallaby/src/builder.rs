@@ -7,7 +7,9 @@ use std::time::Duration;
 use wallaby_proto::Address;
 use wallaby_proto::call::records::RecordLimits;
 use wallaby_proto::call::waiting::WaitingLimits;
-use wallaby_proto::connection::{Bounds, KeepAliveSettings, PartialLimits, Partials};
+use wallaby_proto::connection::{
+    Bounds, KeepAliveSettings, PartialLimits, Partials, StrangerLimits,
+};
 use wallaby_proto::datagram::Settings as SessionSettings;
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{Budgets, PingSettings};
@@ -49,8 +51,8 @@ pub struct Limits {
     /// Bytes of answers of other servers that wait to be passed on to their initiators, each with 64 bytes besides its
     /// payload, all together. Beyond: they are dropped and counted as undeliverable. Default 64 MiB.
     pub relayed: u64,
-    /// Open connections. Beyond: the least recently used one that nobody needs is closed; if all are needed, new ones
-    /// are refused. Default 1,024.
+    /// Open connections, [strangers](Builder::strangers) aside. Beyond: one that nobody needs is closed, first one that was
+    /// never of use, then the one used least recently; if all are needed, new ones are refused. Default 1,024.
     pub connections: usize,
     /// Live calls. Beyond: calls fail with [`crate::Failure::TooManyCalls`]. Default 1,000,000.
     pub calls: usize,
@@ -99,6 +101,7 @@ pub(crate) struct Config {
     pub(crate) dial_timeout: Duration,
     pub(crate) dial_back_timeout: Duration,
     pub(crate) dial_policy: DialPolicy,
+    pub(crate) strangers: StrangerLimits,
     pub(crate) grace: Duration,
     pub(crate) ping: PingSettings,
     pub(crate) keep_alive: KeepAliveSettings,
@@ -133,6 +136,7 @@ impl Default for Config {
             dial_timeout: Duration::from_secs(2),
             dial_back_timeout: Duration::from_millis(250),
             dial_policy: DialPolicy::default(),
+            strangers: StrangerLimits::default(),
             grace: Duration::from_secs(5),
             ping: DEFAULT_PING,
             keep_alive: KeepAliveSettings::default(),
@@ -256,6 +260,14 @@ impl Builder {
     /// way its request came, and the initiator is not dialled again for a second. Default 250 ms.
     pub fn dial_back_timeout(mut self, timeout: Duration) -> Self {
         self.config.dial_back_timeout = timer::bounded(timeout);
+        self
+    }
+
+    /// How many strangers there are at a time, and for how long each: who has connected and not said who they are, or over
+    /// `udp:` has opened a session and said nothing. Beyond, the one that came first goes. They are not counted among
+    /// [`Limits::connections`] and never take the place of one. Default 256, for 2 s.
+    pub fn strangers(mut self, count: usize, time: Duration) -> Self {
+        self.config.strangers = StrangerLimits { count, time };
         self
     }
 

@@ -24,8 +24,11 @@ pub(crate) struct Dispatcher {
     endpoint: Arc<Inner>,
     dialled: Option<Address>,
     opened: Option<oneshot::Sender<Result<(), ConnectError>>>,
-    /// Its place among the connections, until it is open.
+    /// Its place among the connections, until it is open: of one that this side has dialled.
     opening: Option<Opening>,
+    /// It was not dialled, and has not shown that it wants anything: over a stream its handshake does, over datagrams its
+    /// first message.
+    stranger: bool,
     /// What the peer's method numbers mean here.
     methods: Vec<Method>,
     /// The initiator of the last request that was not the peer's own, how many hops away it is, and how many connections
@@ -48,15 +51,16 @@ impl Dispatcher {
     pub(crate) fn new(
         endpoint: Arc<Inner>,
         dialled: Option<Address>,
-        opened: oneshot::Sender<Result<(), ConnectError>>,
-        opening: Opening,
+        opened: Option<oneshot::Sender<Result<(), ConnectError>>>,
+        opening: Option<Opening>,
     ) -> Self {
-        let (opened, opening) = (Some(opened), Some(opening));
+        let stranger = opening.is_none();
         Self {
             endpoint,
             dialled,
             opened,
             opening,
+            stranger,
             methods: Vec::new(),
             route: None,
             now: None,
@@ -210,6 +214,9 @@ impl Dispatcher {
     }
 
     fn handle_message(&mut self, peer: &Arc<Peer>, message: &mut Message) {
+        if self.stranger && !self.hear(peer, message) {
+            return;
+        }
         match message {
             Message::Request(request) => self.handle_request(peer, request),
             Message::Response(_) | Message::End(_) | Message::Trace(_) | Message::Pong(_) => {
@@ -302,18 +309,43 @@ impl Dispatch for Dispatcher {
     fn batch_done(&mut self, peer: &Arc<Peer>) {
         self.now = None;
         if !self.granted.is_empty() {
+            self.endpoint.pool.has_brought(peer);
             peer.grant_requests(self.granted.drain(..));
         }
     }
 }
 
 impl Dispatcher {
+    /// The first message over datagrams: with it a peer is no stranger any more. If there is no room for it, its request gets a
+    /// status, since the message counts as received.
+    #[cold]
+    #[inline(never)]
+    fn hear(&mut self, peer: &Arc<Peer>, message: &mut Message) -> bool {
+        let Err(full) = self.endpoint.settle(peer) else {
+            self.stranger = false;
+            return true;
+        };
+        if let Message::Request(request) = message {
+            self.granted.push(request.payload.len());
+            let status = Status::new(Code::Unavailable, full);
+            let status = status.by(self.endpoint.address.as_ref());
+            self.endpoint.answer_stranger(peer, request, &status);
+        }
+        false
+    }
+
     /// What concerns the connection and not a call.
     #[cold]
     #[inline(never)]
     fn handle_rare(&mut self, peer: &Arc<Peer>, event: &mut Event) {
         match event {
             Event::Opened(_) => {
+                if self.stranger && !peer.is_over_datagrams() {
+                    if let Err(full) = self.endpoint.settle(peer) {
+                        return peer.refuse(&full);
+                    }
+                    self.stranger = false;
+                }
                 self.endpoint.connection_opened(peer, self.dialled.as_ref());
                 self.opening = None;
                 if let Some(opened) = self.opened.take() {

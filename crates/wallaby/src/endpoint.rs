@@ -337,7 +337,11 @@ impl Inner {
                 secret,
                 hello: Arc::new(hello),
                 address,
-                pool: Pool::new(config.limits.connections, config.dial_policy.limits()),
+                pool: Pool::new(
+                    config.limits.connections,
+                    config.strangers,
+                    config.dial_policy.limits(),
+                ),
                 relay: Relay::default(),
                 liveness: Arc::new(Liveness::new(
                     config.records(),

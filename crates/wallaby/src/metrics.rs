@@ -119,6 +119,9 @@ metrics! {
     connections_ended,
     /// Connections among them that were given up since the peer was silent.
     connections_silent,
+    /// Strangers whose connection was closed: they did not say who they are, or over `udp:` nothing at all, for too long or
+    /// while too many others did.
+    strangers_dismissed,
     /// Connections among them that were closed to make room for others: those used least recently.
     connections_evicted,
 }

@@ -3,12 +3,14 @@
 mod recent;
 mod routes;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tokio::sync::OnceCell;
-use wallaby_proto::connection::{Counters, DialLimits, Dials, Held, NamedBy};
+use tokio::sync::{OnceCell, oneshot};
+use wallaby_proto::connection::{
+    Counters, DialLimits, Dials, Held, NamedBy, Places, StrangerLimits, Usefulness,
+};
 use wallaby_proto::{Address, NodeId};
 
 use self::recent::Recent;
@@ -20,8 +22,16 @@ use crate::timer::Instant;
 /// Most addresses whose lives are remembered, and most ways back to initiators.
 const REMEMBERED: usize = 16_384;
 
-/// Connections in use that are looked at to find one that can be closed.
-const MOST_SEEN: usize = 64;
+/// Who has connected and not shown yet that it wants anything.
+#[derive(Debug)]
+pub(crate) enum Stranger {
+    Peer(Arc<Peer>),
+    /// A stream whose transport has something to do first, until this is dropped.
+    Opening(oneshot::Sender<()>),
+}
+
+/// Connections that are looked at for one that nobody needs.
+const EXAMINED: usize = 64;
 
 /// A connection that several may be waiting for.
 pub(crate) type Slot = Arc<OnceCell<Result<Arc<Peer>, ConnectError>>>;
@@ -29,6 +39,7 @@ pub(crate) type Slot = Arc<OnceCell<Result<Arc<Peer>, ConnectError>>>;
 /// All connections of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Pool {
+    /// Most connections that are no strangers.
     limit: usize,
     /// When it was made.
     born: Instant,
@@ -51,13 +62,17 @@ struct State {
     lives: HashMap<Address, NodeId>,
     /// All that are open, whoever dialled.
     open: HashMap<u64, Open>,
-    /// These by when they were used, as far as is known here.
-    by_use: BTreeSet<(u64, u64)>,
     /// What those have carried that were open and have ended.
     carried: Counters,
     by_node: HashMap<NodeId, BTreeMap<u64, Arc<Peer>>>,
     /// The one of these used last: many answers go to the same initiator.
     last_by_node: Option<(NodeId, Arc<Peer>)>,
+    /// Which of them are strangers, and in which order the others make room.
+    places: Places<u64>,
+    /// The strangers.
+    strangers: HashMap<u64, Stranger>,
+    /// Somebody looks for strangers that have been there for too long.
+    watched: bool,
     /// Dials of addresses that peers have named.
     dials: Dials<Address>,
     /// Ways back to initiators that are not connected: how many hops away they are, and over which connection.
@@ -68,10 +83,15 @@ struct State {
 #[derive(Debug)]
 struct Open {
     peer: Arc<Peer>,
-    /// When it was used last, as far as is known in the order by use.
-    used: u64,
     /// The addresses that it may be found by.
     addresses: Vec<Address>,
+}
+
+fn usefulness(peer: &Arc<Peer>) -> Usefulness {
+    Usefulness {
+        ever: peer.useful.load(Ordering::Relaxed),
+        last: peer.used.load(Ordering::Relaxed),
+    }
 }
 
 impl State {
@@ -80,13 +100,15 @@ impl State {
         open.map(|open| Arc::clone(&open.peer)).collect()
     }
 
-    fn new(dials: DialLimits) -> Self {
+    fn new(strangers: StrangerLimits, dials: DialLimits) -> Self {
         Self {
+            places: Places::new(strangers),
+            strangers: HashMap::new(),
+            watched: false,
             by_address: HashMap::new(),
             recent: Recent::default(),
             lives: HashMap::new(),
             open: HashMap::new(),
-            by_use: BTreeSet::new(),
             carried: Counters::default(),
             by_node: HashMap::new(),
             last_by_node: None,
@@ -114,12 +136,12 @@ impl Drop for Opening {
 }
 
 impl Pool {
-    pub(crate) fn new(limit: usize, dials: DialLimits) -> Self {
+    pub(crate) fn new(limit: usize, strangers: StrangerLimits, dials: DialLimits) -> Self {
         Self {
             limit,
             born: Instant::now(),
             opening: Arc::default(),
-            state: Mutex::new(State::new(dials)),
+            state: Mutex::new(State::new(strangers, dials)),
             ticks: AtomicU64::new(1),
             ended: AtomicU64::new(0),
         }
@@ -130,6 +152,7 @@ impl Pool {
     }
 
     fn use_now(&self, peer: &Peer) {
+        peer.useful.store(true, Ordering::Relaxed);
         peer.used.store(
             self.ticks.fetch_add(1, Ordering::Relaxed),
             Ordering::Relaxed,
@@ -214,68 +237,115 @@ impl Pool {
         })
     }
 
-    /// Makes room for one more connection: the least recently used one that nobody needs is closed. Returns
-    /// whether one was.
+    /// Makes room for one more connection that is no stranger's: of those that nobody needs, one that was never of use is
+    /// closed, or else the one used least recently. Returns whether one was. Few are looked at: those that are needed count as
+    /// used, so that others are looked at the next time.
     ///
     /// # Errors
     ///
-    /// The limit, if all connections are needed.
+    /// The limit, if all of them are needed.
     pub(crate) fn make_room(&self) -> Result<(Opening, bool), usize> {
-        let open = self.lock().open.len();
-        if open + self.opening.load(Ordering::Acquire) < self.limit {
-            return Ok((Opening::new(&self.opening), false));
-        }
-        for _ in 0..open.min(MOST_SEEN) {
-            let Some(idle) = self.least_recently_used() else {
+        for _ in 0..=EXAMINED {
+            let mut state = self.lock();
+            let settled = state.places.settled();
+            if settled + self.opening.load(Ordering::Acquire) < self.limit {
+                return Ok((Opening::new(&self.opening), false));
+            }
+            let State { places, open, .. } = &mut *state;
+            let least = places.least_useful(|id| Some(usefulness(&open.get(&id)?.peer)));
+            let Some(peer) = least.and_then(|id| Some(Arc::clone(&open.get(&id)?.peer))) else {
                 break;
             };
-            if idle.is_idle() {
+            drop(state);
+            if peer.is_idle() {
                 let opening = Opening::new(&self.opening);
-                idle.end("least recently used of too many connections");
-                if self.remove(&idle) {
+                peer.end("room is needed for another connection");
+                if self.remove(&peer) {
                     return Ok((opening, true));
                 }
+                continue;
+            }
+            let now = Usefulness {
+                ever: true,
+                last: self.ticks.load(Ordering::Relaxed),
+            };
+            let mut state = self.lock();
+            if state.open.contains_key(&peer.id) {
+                state.places.settle(peer.id, now);
             }
         }
         Err(self.limit)
     }
 
-    /// The connection that was used least recently. If it is not closed it counts as used now: it is needed.
-    fn least_recently_used(&self) -> Option<Arc<Peer>> {
+    // Strangers.
+
+    /// A stranger has connected. Returns one that must go for it, and whether nobody waits for strangers to be there for too
+    /// long.
+    pub(crate) fn welcome(&self, id: u64, stranger: Stranger) -> (Option<Stranger>, bool) {
+        let now = self.born.elapsed();
         let mut state = self.lock();
-        let state = &mut *state;
-        loop {
-            let (known, id) = state.by_use.pop_first()?;
-            let open = state.open.get_mut(&id)?;
-            let used = open.peer.used.load(Ordering::Relaxed);
-            let is_found = used <= known;
-            open.used = match is_found {
-                true => self.ticks.load(Ordering::Relaxed),
-                false => used,
-            };
-            state.by_use.insert((open.used, id));
-            if is_found {
-                return Some(Arc::clone(&open.peer));
-            }
+        state.strangers.insert(id, stranger);
+        let oldest = state.places.welcome(now, id);
+        let oldest = oldest.and_then(|oldest| state.strangers.remove(&oldest));
+        (oldest, !std::mem::replace(&mut state.watched, true))
+    }
+
+    /// Strangers that have been there for too long, and when the next one will; `None` if there are no more.
+    pub(crate) fn expired(&self) -> (Vec<Stranger>, Option<Instant>) {
+        let now = self.born.elapsed();
+        let mut state = self.lock();
+        let State {
+            places, strangers, ..
+        } = &mut *state;
+        let expired = std::iter::from_fn(|| places.expired(now));
+        let expired = expired.filter_map(|id| strangers.remove(&id)).collect();
+        let next = state.places.next_timeout();
+        state.watched = next.is_some();
+        (expired, next.map(|next| self.born + next))
+    }
+
+    /// A stranger is none any more, or gone.
+    pub(crate) fn stranger_left(&self, id: u64) {
+        let mut state = self.lock();
+        state.strangers.remove(&id);
+        state.places.leave(id);
+    }
+
+    /// A stranger has shown that it wants something, and there is room.
+    pub(crate) fn settle(&self, peer: &Arc<Peer>) {
+        let mut state = self.lock();
+        state.strangers.remove(&peer.id);
+        match state.open.contains_key(&peer.id) {
+            true => state.places.settle(peer.id, usefulness(peer)),
+            false => state.places.leave(peer.id), // it is about to be opened
         }
+    }
+
+    /// A connection has brought requests.
+    pub(crate) fn has_brought(&self, peer: &Peer) {
+        peer.useful.store(true, Ordering::Relaxed);
+        let now = self.ticks.load(Ordering::Relaxed);
+        peer.used.store(now, Ordering::Relaxed);
     }
 
     /// A connection is open; its peer's life is known. Returns connections to an earlier life at the same address:
     /// that life is over, and so are they.
     pub(crate) fn opened(&self, peer: &Arc<Peer>, dialled: Option<&Address>) -> Vec<Arc<Peer>> {
-        self.use_now(peer);
+        let tick = self.ticks.fetch_add(1, Ordering::Relaxed);
+        peer.used.store(tick, Ordering::Relaxed);
+        peer.useful.store(dialled.is_some(), Ordering::Relaxed);
         let Some(node) = peer.node() else {
             return Vec::new();
         };
         let mut state = self.lock();
-        let used = peer.used.load(Ordering::Relaxed);
         let open = Open {
             peer: Arc::clone(peer),
-            used,
             addresses: dialled.cloned().into_iter().collect(),
         };
+        if !state.places.is_stranger(peer.id) {
+            state.places.settle(peer.id, usefulness(peer));
+        }
         state.open.insert(peer.id, open);
-        state.by_use.insert((used, peer.id));
         let of_node = state.by_node.entry(node).or_default();
         of_node.insert(peer.id, Arc::clone(peer));
         let Some(address) = dialled else {
@@ -341,11 +411,12 @@ impl Pool {
         }
         state.recent.forget(peer);
         state.last_by_node.take_if(|(_, last)| last.id == peer.id);
+        state.places.leave(peer.id);
+        state.strangers.remove(&peer.id);
         state.routes.ended(peer.id);
         let Some(open) = state.open.remove(&peer.id) else {
             return false;
         };
-        state.by_use.remove(&(open.used, peer.id));
         for address in open.addresses {
             let slot = state.by_address.get(&address);
             let is_its = |slot: &Slot| matches!(slot.get(), Some(Ok(it)) if it.id == peer.id);
@@ -427,7 +498,7 @@ mod tests {
 
     #[test]
     fn a_dial_that_failed_leaves_nothing_behind() {
-        let pool = Pool::new(1, DialLimits::default());
+        let pool = Pool::new(1, StrangerLimits::default(), DialLimits::default());
         let server: Address = "tcp://127.0.0.1:1".parse().expect("an address");
         let (first, also) = (pool.slot(&server), pool.slot(&server));
         assert!(Arc::ptr_eq(&first, &also), "both wait for the same dial");

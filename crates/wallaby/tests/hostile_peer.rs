@@ -209,11 +209,7 @@ async fn a_message_before_an_error_counts() {
 async fn who_says_nothing_is_not_kept() {
     patience(async {
         let net = Net::tcp();
-        let mut limits = Limits::default();
-        limits.connections = 2;
-        let builder = Endpoint::builder()
-            .limits(limits)
-            .dial_timeout(Duration::from_millis(100));
+        let builder = Endpoint::builder().strangers(2, Duration::from_millis(100));
         let server = net
             .bind(builder.serve(
                 service().method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
@@ -221,19 +217,19 @@ async fn who_says_nothing_is_not_kept() {
                 }),
             ))
             .await;
-        let mut silent = [
-            Raw::connect(&at(&server), hello(1)).await,
-            Raw::connect(&at(&server), hello(2)).await,
-        ];
-        // They hold the places of two connections, and no more.
-        let mut third = Raw::connect(&at(&server), hello(3)).await;
-        let reason = third.closed().await.expect("a reason");
-        assert!(reason.contains("all 2 connections"), "{reason}");
-        for peer in &mut silent {
+        let mut silent = Vec::new();
+        for node in 1..=3 {
+            silent.push(Raw::connect(&at(&server), hello(node)).await);
+        }
+        // There are places for two of them, and these are theirs for a while.
+        let reason = silent[0].closed().await.expect("a reason");
+        assert!(reason.contains("others have connected since"), "{reason}");
+        for peer in &mut silent[1..] {
             let reason = peer.closed().await.expect("a reason");
             assert!(reason.contains("handshake"), "{reason}");
         }
         still_serves(&server).await;
+        assert_eq!(server.metrics().strangers_dismissed, 3);
     })
     .await;
 }

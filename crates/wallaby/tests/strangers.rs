@@ -5,9 +5,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::raw::{Raw, hello, request};
-use common::{Net, at, patience, service, until, work};
-use tokio::net::{TcpListener, UdpSocket};
-use wallaby::{Address, CallId, DialPolicy, Endpoint, NodeId, One, Request};
+use common::{Gate, Net, at, client, patience, service, status, until, work};
+use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
+use wallaby::{Address, CallId, Code, DialPolicy, Endpoint, Limits, NodeId, One, Request};
 use wallaby_proto::wire::ReplyTo;
 
 async fn echo(net: &Net, builder: wallaby::Builder) -> Endpoint {
@@ -119,6 +119,162 @@ async fn all_addresses_that_peers_name_share_a_rate() {
         until(|| server.metrics().dials_held >= 50 - most).await;
         let held = server.metrics().dials_held;
         assert!(held <= 40, "{held} were held back");
+    })
+    .await;
+}
+
+fn limited(connections: usize) -> Limits {
+    let mut limits = Limits::default();
+    limits.connections = connections;
+    limits
+}
+
+async fn asks(clients: &[Endpoint], server: &Endpoint) {
+    for client in clients {
+        let answer = work::at(client, at(server)).one("hop".into()).await;
+        assert_eq!(answer.expect("it is served"), "hop");
+    }
+}
+
+/// Half handshakes have places of their own: all connections may be in use, and none is closed for them.
+#[tokio::test]
+async fn half_handshakes_take_nobodys_place() {
+    patience(async {
+        for net in [Net::tcp(), Net::unix()] {
+            let builder = Endpoint::builder()
+                .limits(limited(2))
+                .strangers(4, Duration::from_secs(60));
+            let server = echo(&net, builder).await;
+            let clients = [client(), client()];
+            asks(&clients, &server).await;
+            let mut silent = Vec::new();
+            for _ in 0..50 {
+                silent.push(Half::open(&at(&server)).await);
+            }
+            until(|| server.metrics().strangers_dismissed == 46).await;
+            asks(&clients, &server).await;
+            let metrics = server.metrics();
+            assert_eq!(
+                (metrics.connections_opened, metrics.connections_ended),
+                (2, 0),
+                "{}",
+                at(&server)
+            );
+            // Who says hello still finds a place: one that nobody needs makes room.
+            asks(&[client()], &server).await;
+            assert_eq!(server.metrics().connections_evicted, 1);
+        }
+    })
+    .await;
+}
+
+/// A connection without a handshake.
+enum Half {
+    Tcp { _stream: TcpStream },
+    Unix { _stream: UnixStream },
+}
+
+impl Half {
+    async fn open(at: &Address) -> Self {
+        match at {
+            Address::Tcp(at) => Self::Tcp {
+                _stream: TcpStream::connect(at).await.expect("it listens"),
+            },
+            Address::Unix(path) => Self::Unix {
+                _stream: UnixStream::connect(&**path).await.expect("it listens"),
+            },
+            other => panic!("{other}"),
+        }
+    }
+}
+
+/// Sessions over UDP of who says nothing: their addresses are proven, but they want nothing.
+#[tokio::test]
+async fn silent_sessions_take_nobodys_place() {
+    patience(async {
+        let net = Net::udp();
+        let builder = Endpoint::builder()
+            .limits(limited(4))
+            .strangers(4, Duration::from_secs(60));
+        let server = echo(&net, builder).await;
+        let clients = [client(), client()];
+        asks(&clients, &server).await;
+        let mut silent = Vec::new();
+        for _ in 0..20 {
+            let stranger = client();
+            stranger.connect(at(&server)).await.expect("a session");
+            silent.push(stranger);
+        }
+        until(|| server.metrics().strangers_dismissed == 16).await;
+        asks(&clients, &server).await;
+        let metrics = server.metrics();
+        assert_eq!(metrics.connections_evicted, 0);
+        for client in &clients {
+            assert_eq!(
+                client.metrics().connections_opened,
+                1,
+                "it was never closed"
+            );
+        }
+        // Each of them is served as soon as it wants something.
+        asks(&silent[..1], &server).await;
+        asks(&silent[19..], &server).await;
+    })
+    .await;
+}
+
+/// Who has said hello and never sent a request goes before who has.
+#[tokio::test]
+async fn who_was_never_of_use_makes_room_first() {
+    patience(async {
+        let net = Net::tcp();
+        let server = echo(&net, Endpoint::builder().limits(limited(4))).await;
+        let clients = [client(), client()];
+        asks(&clients, &server).await;
+        let mut idle = Vec::new();
+        for node in 1..=30 {
+            idle.push(Raw::dial(&at(&server), hello(node)).await);
+        }
+        let mut first = idle.remove(0);
+        let reason = first.closed().await.expect("a reason");
+        assert!(reason.contains("room is needed"), "{reason}");
+        until(|| server.metrics().connections_evicted == 28).await;
+        asks(&clients, &server).await;
+        for client in &clients {
+            assert_eq!(
+                client.metrics().connections_opened,
+                1,
+                "it was never closed"
+            );
+        }
+    })
+    .await;
+}
+
+/// Over UDP a stranger's first message has arrived when it is found that there is no room: its request gets a status.
+#[tokio::test]
+async fn a_request_for_which_no_connection_is_left_gets_a_status() {
+    patience(async {
+        let gate = Gate::new();
+        let waits = gate.clone();
+        let net = Net::udp();
+        let service = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let waits = waits.clone();
+            async move {
+                waits.pass().await;
+                Ok(request.respond(what).await?)
+            }
+        });
+        let builder = Endpoint::builder().limits(limited(1)).serve(service);
+        let server = net.bind(builder).await;
+        let (busy, other) = (client(), client());
+        let first = work::at(&busy, at(&server)).one("first".into());
+        until(|| server.load() == (1, 0)).await;
+        let refused = status(work::at(&other, at(&server)).one("other".into()).await);
+        assert_eq!(refused.code(), Code::Unavailable);
+        assert!(refused.message().contains("all 1 connections"), "{refused}");
+        gate.open(1);
+        assert_eq!(first.await.expect("an answer"), "first");
     })
     .await;
 }

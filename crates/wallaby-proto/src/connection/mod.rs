@@ -17,6 +17,7 @@ mod methods;
 mod output;
 mod pace;
 mod parts;
+mod places;
 
 use std::collections::VecDeque;
 use std::ops::AddAssign;
@@ -33,6 +34,8 @@ pub use self::dials::{DialLimits, Dials, Held, NamedBy};
 pub use self::hello::{Features, Hello, Limits, VERSION};
 pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
 pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
+
+pub use self::places::{Places, StrangerLimits, Usefulness};
 
 use self::bodies::Wish;
 use self::credit::{CallWindows, Grants};
@@ -624,6 +627,15 @@ impl Connection {
         let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
         self.output
             .put_frame(kind::CLOSE, |out| out.put_slice(reason.as_bytes()));
+    }
+
+    /// The same for a peer that has just said who it is, and for which there is no room: if this side's hello was not written
+    /// yet, it is not, so that the peer knows that nothing of it was taken.
+    pub fn refuse(&mut self, reason: &str) {
+        if self.counters.bytes_sent == 0 {
+            self.output = Output::default();
+        }
+        self.close(reason);
     }
 
     /// Asks the peer whether it is there, if the handshake is done. What it answers only shows in [`Self::heard`].

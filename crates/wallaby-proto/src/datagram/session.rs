@@ -433,9 +433,11 @@ impl Session {
         self.presence = Presence::Assumed;
         let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
         self.push_own(kind::CLOSE, |out| out.put_slice(reason.as_bytes()));
+        // Who opened it and said nothing is told once: else sessions that strangers open would take up room as they end.
+        let was_silent = issued.is_some() && self.counters.messages_received == 0;
         self.stage = Stage::Closing {
             issued,
-            until: None,
+            until: was_silent.then_some(Duration::ZERO),
         };
     }
 

@@ -108,6 +108,13 @@ impl Carrier {
         either!(self, way => way.close(reason));
     }
 
+    pub(crate) fn refuse(&mut self, reason: &str) {
+        match self {
+            Self::Stream(connection, _) => connection.refuse(reason),
+            Self::Session(session) => session.close(reason),
+        }
+    }
+
     /// Whether parts of large messages or of bodies wait to leave.
     pub(crate) fn has_parts(&self) -> bool {
         match self {

@@ -63,10 +63,18 @@ pub(crate) struct Peer {
     room: Room,
     /// Tick of the last use, for the pool.
     pub(crate) used: AtomicU64,
+    /// It has brought a request, or was taken to send something.
+    pub(crate) useful: AtomicBool,
     /// Calls and requests that need this connection.
     pub(crate) busy: AtomicU32,
     delay: Option<Arc<DelayLine<Delayed>>>,
     liveness: Arc<Liveness>,
+}
+
+/// A number for a connection, unique in this process.
+pub(crate) fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Somebody needs a connection, whether anything is under way on it or not.
@@ -178,9 +186,8 @@ impl Peer {
         delay: Option<Arc<DelayLine<Delayed>>>,
         liveness: Arc<Liveness>,
     ) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            id: next_id(),
             identity,
             state: Mutex::new(State {
                 carrier,
@@ -204,6 +211,7 @@ impl Peer {
             leaving: AtomicBool::new(false),
             room: Room::new(),
             used: AtomicU64::new(0),
+            useful: AtomicBool::new(false),
             busy: AtomicU32::new(0),
             delay,
             liveness,
@@ -506,6 +514,16 @@ impl Peer {
     /// Somebody who sends something for which there is perhaps no room now.
     pub(crate) fn waiting(&self) -> Waiting<'_> {
         self.room.waiting()
+    }
+
+    /// Ends a connection for which there is no room.
+    pub(crate) fn refuse(self: &Arc<Self>, reason: &str) {
+        let mut state = self.lock();
+        if state.ended.is_none() {
+            state.carrier.refuse(reason);
+            self.flush(&mut state);
+            self.fail(state, reason);
+        }
     }
 
     /// Ends the connection: the peer is told why, what was accepted is written as far as the transport takes it now.

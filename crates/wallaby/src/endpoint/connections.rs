@@ -13,14 +13,17 @@ use wallaby_proto::{Address, NodeId};
 use super::{Inner, locked};
 use crate::dispatch::Dispatcher;
 use crate::driver::carrier::Carrier;
-use crate::driver::peer::Peer;
+use crate::driver::peer::{self, Peer};
 use crate::error::ConnectError;
-use crate::pool::Opening;
+use crate::pool::{Opening, Stranger};
 use crate::timer::{self, Instant};
 use crate::transport::{self, Accepted, Incoming, Opened as Stream, StreamListener};
 
 /// A peer, and who learns when its handshake is done.
 pub(super) type Opened = (Arc<Peer>, oneshot::Receiver<Result<(), ConnectError>>);
+
+/// What a connection that is dialled has until it is open.
+type Dialled = (Address, oneshot::Sender<Result<(), ConnectError>>, Opening);
 
 /// Where streams come in, until the endpoint is closed.
 pub(super) type Listening = Mutex<Option<StreamListener>>;
@@ -226,7 +229,9 @@ impl Inner {
         opening: Opening,
     ) -> Opened {
         let connection = Connection::dial(Arc::clone(&self.hello), expected).bounded(&self.bounds);
-        self.adopt(connection, stream, Some(server.clone()), opening)
+        let (opened, receiver) = oneshot::channel();
+        let dialled = Some((server.clone(), opened, opening));
+        (self.adopt(connection, stream, dialled), receiver)
     }
 
     /// Room for one more connection; the one that is closed for it, if any, is counted as ended.
@@ -249,23 +254,12 @@ impl Inner {
                 return;
             };
             match accepted {
-                Ok(incoming) => {
-                    let end = Instant::now() + endpoint.config.dial_timeout;
-                    match (endpoint.make_room(), incoming) {
-                        (Ok(opening), Incoming::Open(stream)) => {
-                            endpoint.welcome(stream, opening, end);
-                        }
-                        (Ok(opening), Incoming::Opening(accepted)) => {
-                            let opened =
-                                Arc::clone(&endpoint).open_accepted(accepted, opening, end);
-                            endpoint.spawn(opened);
-                        }
-                        (Err(limit), Incoming::Open(stream)) => endpoint.turn_away(stream, limit),
-                        (Err(limit), Incoming::Opening(_)) => {
-                            let why = format!("all {limit} connections are in use");
-                            endpoint.not_accepted(&why);
-                        }
-                    }
+                Ok(Incoming::Open(stream)) => endpoint.let_in(stream),
+                Ok(Incoming::Opening(accepted)) => {
+                    let (id, place) = (peer::next_id(), oneshot::channel());
+                    endpoint.welcome(id, Stranger::Opening(place.0));
+                    let opened = Arc::clone(&endpoint).open_accepted(accepted, id, place.1);
+                    endpoint.spawn(opened);
                 }
                 Err(error) => {
                     // Out of file descriptors, most likely: accepting again at once would only burn the processor.
@@ -276,31 +270,70 @@ impl Inner {
         }
     }
 
-    /// Drives a connection that somebody else has opened, and who must say who they are soon.
-    fn welcome(self: &Arc<Self>, stream: Stream, opening: Opening, end: Instant) {
-        let connection = Connection::accept(Arc::clone(&self.hello)).bounded(&self.bounds);
-        let (peer, opened) = self.adopt(connection, stream, None, opening);
-        self.spawn(async move {
-            if timer::timeout_at(end, opened).await.is_none() {
-                peer.end("the handshake took too long");
+    /// Somebody has connected, and must show soon that it wants something. If there are too many of these, the oldest goes.
+    pub(super) fn welcome(self: &Arc<Self>, id: u64, stranger: Stranger) {
+        let (oldest, unwatched) = self.pool.welcome(id, stranger);
+        if let Some(oldest) = oldest {
+            let reason = "others have connected since, and it has said nothing";
+            self.dismiss(oldest, reason);
+        }
+        if unwatched {
+            let endpoint = Arc::downgrade(self);
+            self.spawn(async move { Self::dismiss_the_silent(endpoint).await });
+        }
+    }
+
+    async fn dismiss_the_silent(endpoint: Weak<Self>) {
+        while let Some(inner) = endpoint.upgrade() {
+            let (silent, next) = inner.pool.expired();
+            for stranger in silent {
+                inner.dismiss(stranger, "the handshake took too long");
             }
-        });
+            let Some(next) = next else { return };
+            drop(inner);
+            timer::sleep_until(next).await;
+        }
     }
 
-    /// Says so to somebody for whom there is no room.
-    fn turn_away(&self, stream: Stream, limit: usize) {
+    /// A stranger has to go; if this side has taken its connection to send something, it is none.
+    fn dismiss(&self, stranger: Stranger, reason: &str) {
+        match stranger {
+            Stranger::Peer(peer) => {
+                if peer.useful.load(Ordering::Relaxed) && self.settle(&peer).is_ok() {
+                    return;
+                }
+                peer.end(reason);
+            }
+            Stranger::Opening(place) => {
+                drop(place);
+                self.not_accepted(reason);
+            }
+        }
+        self.meters.strangers_dismissed.add();
+    }
+
+    /// Drives a connection that somebody else has opened.
+    fn let_in(self: &Arc<Self>, stream: Stream) {
         let connection = Connection::accept(Arc::clone(&self.hello)).bounded(&self.bounds);
-        let carrier = Carrier::Stream(connection, stream.writer);
-        let peer = Peer::new(carrier, stream.identity, None, Arc::clone(&self.liveness));
-        peer.end(&format!("all {limit} connections are in use"));
+        self.adopt(connection, stream, None);
     }
 
-    /// Waits for what the transport of an accepted stream has to do first; the place among the connections is its own already.
-    async fn open_accepted(self: Arc<Self>, accepted: Accepted, opening: Opening, end: Instant) {
-        match timer::timeout_at(end, accepted).await {
-            Some(Ok(stream)) => self.welcome(stream.into(), opening, end),
-            Some(Err(error)) => self.not_accepted(&error.to_string()),
-            None => self.not_accepted("its transport's handshake took too long"),
+    /// Waits for what the transport of an accepted stream has to do first, as long as it has its place among the strangers.
+    async fn open_accepted(
+        self: Arc<Self>,
+        accepted: Accepted,
+        id: u64,
+        mut place: oneshot::Receiver<()>,
+    ) {
+        let opened = tokio::select! {
+            biased;
+            _ = &mut place => return, // it was dismissed
+            opened = accepted => opened,
+        };
+        self.pool.stranger_left(id);
+        match opened {
+            Ok(stream) => self.let_in(stream.into()),
+            Err(error) => self.not_accepted(&error.to_string()),
         }
     }
 
@@ -313,15 +346,31 @@ impl Inner {
         }
     }
 
-    /// Drives a new connection in a task of its own; the receiver learns when its handshake is done.
+    /// A stranger has shown that it wants something: it is none any more, if there is room for it.
+    ///
+    /// # Errors
+    ///
+    /// In words, if there is none.
+    pub(crate) fn settle(&self, peer: &Arc<Peer>) -> Result<(), String> {
+        let room = self.make_room();
+        let _opening = room.map_err(|limit| format!("all {limit} connections are in use"))?;
+        self.pool.settle(peer);
+        Ok(())
+    }
+
+    /// Drives a new connection in a task of its own: one that was dialled, with who learns when its handshake is done and the
+    /// place that it has until then, or a stranger's.
     fn adopt(
         self: &Arc<Self>,
         connection: Connection,
         stream: Stream,
-        dialled: Option<Address>,
-        opening: Opening,
-    ) -> Opened {
-        let (opened, receiver) = oneshot::channel();
+        dialled: Option<Dialled>,
+    ) -> Arc<Peer> {
+        let (dialled, opened, opening) = match dialled {
+            Some((server, opened, opening)) => (Some(server), Some(opened), Some(opening)),
+            None => (None, None, None),
+        };
+        let is_stranger = dialled.is_none();
         let Stream {
             reader,
             writer,
@@ -331,6 +380,10 @@ impl Inner {
         let (delay, liveness) = (self.delay.clone(), Arc::clone(&self.liveness));
         let peer = Peer::new(carrier, identity, delay, liveness);
         peer.flush_now();
+        if is_stranger {
+            let stranger = Stranger::Peer(Arc::clone(&peer));
+            self.welcome(peer.id, stranger); // before anything of it arrives
+        }
         let mut dispatcher = Dispatcher::new(Arc::clone(self), dialled, opened, opening);
         let (driven, endpoint) = (Arc::clone(&peer), Arc::clone(self));
         let drive = async move {
@@ -338,7 +391,7 @@ impl Inner {
             endpoint.connection_ended(&driven, &dispatcher.ended(end));
         };
         self.spawn(drive);
-        (peer, receiver)
+        peer
     }
 
     /// A connection's handshake is done.

@@ -15,7 +15,7 @@ use crate::driver::carrier::Carrier;
 use crate::driver::peer::Peer;
 use crate::driver::port::{Port, PortSession};
 use crate::error::{BindError, ConnectError};
-use crate::pool::Opening;
+use crate::pool::{Opening, Stranger};
 use crate::random;
 use crate::transport::Identity;
 use crate::transport::udp::Socket;
@@ -59,8 +59,12 @@ impl Inner {
         let dialled = port.dial(to, expected, named_by, |session| {
             let peer = self.session_peer(session);
             adopted = Some(Arc::clone(&peer));
-            let dispatcher =
-                Dispatcher::new(Arc::clone(self), Some(server.clone()), opened, opening);
+            let dispatcher = Dispatcher::new(
+                Arc::clone(self),
+                Some(server.clone()),
+                Some(opened),
+                Some(opening),
+            );
             (peer, dispatcher)
         });
         match (dialled, adopted) {
@@ -100,17 +104,9 @@ impl Inner {
             peer.end("this endpoint does not listen");
             return None;
         }
-        match self.make_room() {
-            Ok(opening) => {
-                let (opened, _) = oneshot::channel();
-                let dispatcher = Dispatcher::new(Arc::clone(self), None, opened, opening);
-                Some((peer, dispatcher))
-            }
-            Err(limit) => {
-                peer.end(&format!("all {limit} connections are in use"));
-                None
-            }
-        }
+        self.welcome(peer.id, Stranger::Peer(Arc::clone(&peer)));
+        let dispatcher = Dispatcher::new(Arc::clone(self), None, None, None);
+        Some((peer, dispatcher))
     }
 
     fn session_peer(&self, session: PortSession) -> Arc<Peer> {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use wallaby_proto::call::records::RecordLimits;
 use wallaby_proto::connection::{
-    Bounds, Features, Hello, KeepAliveSettings, Limits as WireLimits, PartialLimits, VERSION,
+    Bounds, Features, Hello, KeepAliveSettings, Limits as WireLimits, PartialLimits,
+    StrangerLimits, VERSION,
 };
 use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, Settings};
 use wallaby_proto::seal::ClusterKey;
@@ -37,8 +38,8 @@ pub struct Limits {
     pub requests: u64,
     /// Bytes of answers that wait for the application, a call and connection. Beyond: servers wait. Default 1 MiB.
     pub call: u64,
-    /// Connections. Beyond: the least recently used one that nobody needs is closed; if all are needed, new ones are
-    /// refused. Default 1,024.
+    /// Connections, [strangers](Builder::strangers) aside. Beyond: one that nobody needs is closed, first one that was never of
+    /// use, then the one used least recently; if all are needed, new ones are refused. Default 1,024.
     pub connections: usize,
     /// Live calls. Beyond: calls fail with [`crate::Failure::TooManyCalls`]. Default 1,000,000.
     pub calls: usize,
@@ -77,6 +78,7 @@ pub(super) struct Config {
     pub(super) dial_timeout: Duration,
     pub(super) dial_back_timeout: Duration,
     pub(super) dial_policy: DialPolicy,
+    pub(super) strangers: StrangerLimits,
     pub(super) ping: PingSettings,
     pub(super) confirm_after: Duration,
     pub(super) keep_alive: KeepAliveSettings,
@@ -102,6 +104,7 @@ impl Default for Config {
             dial_timeout: Duration::from_secs(2),
             dial_back_timeout: Duration::from_millis(250),
             dial_policy: DialPolicy::default(),
+            strangers: StrangerLimits::default(),
             ping: DEFAULT_PING,
             confirm_after: Settings::default().confirm_after,
             keep_alive: KeepAliveSettings::default(),
@@ -161,6 +164,14 @@ impl Builder {
     /// How long a server may take to accept a connection, and who connects to say who it is. Default 2 s.
     pub fn dial_timeout(mut self, timeout: Duration) -> Self {
         self.config.dial_timeout = timeout.min(PingSettings::LONGEST);
+        self
+    }
+
+    /// How many strangers there are at a time, and for how long each: who has connected and not said who they are, or over
+    /// `udp:` has opened a session and said nothing. Beyond, the one that came first goes. They are not counted among
+    /// [`Limits::connections`] and never take the place of one. Default 256, for 2 s.
+    pub fn strangers(mut self, count: usize, time: Duration) -> Self {
+        self.config.strangers = StrangerLimits { count, time };
         self
     }
 

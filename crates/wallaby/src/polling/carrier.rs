@@ -100,6 +100,13 @@ impl Carrier<'_> {
         either!(self, way => way.close(reason));
     }
 
+    pub(super) fn refuse(&mut self, reason: &str) {
+        match self {
+            Self::Stream(connection) => connection.refuse(reason),
+            Self::Session(session) => session.close(reason),
+        }
+    }
+
     pub(super) fn is_over_datagrams(&self) -> bool {
         matches!(self, Self::Session(_))
     }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use wallaby_proto::call::clock::{Clock, earliest};
 use wallaby_proto::call::records::{RecordLimits, Records, Ticket};
-use wallaby_proto::connection::{Bounds, Dials, Event as News, Hello, MethodDefinition, Partials};
+use wallaby_proto::connection::{
+    Bounds, Dials, Event as News, Hello, MethodDefinition, Partials, Places,
+};
 use wallaby_proto::datagram::{Gate, Settings};
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, Code, NodeId, Status};
@@ -32,6 +34,9 @@ pub struct Counters {
     pub datagrams_sent: u64,
     /// Datagrams dropped: damaged, not what the protocol says, or for no session.
     pub datagrams_dropped: u64,
+    /// Strangers whose connection was closed: they did not say who they are, or over `udp:` nothing at all, for too long or
+    /// while too many others did.
+    pub strangers_dismissed: u64,
     /// Connections refused: all that may be are in use.
     pub connections_refused: u64,
     /// Streams broken off: their peer sent what the protocol does not say, or was silent for too long.
@@ -96,6 +101,8 @@ pub(super) struct Core {
     pub(super) overdrawn: Option<PeerId>,
 
     pub(super) peers: Peers,
+    /// Which of them are strangers, and in which order the others make room.
+    pub(super) places: Places<PeerId>,
     pub(super) by_address: HashMap<Address, PeerId>,
     pub(super) by_node: HashMap<NodeId, Vec<PeerId>>,
     /// What was looked up last in those two.
@@ -103,8 +110,6 @@ pub(super) struct Core {
     pub(super) last_node: Option<(NodeId, PeerId)>,
     /// Connections that are being opened, or that end soon.
     pub(super) opening: BTreeSet<(Duration, PeerId)>,
-    /// All connections by when they were used, as far as is known here.
-    pub(super) by_use: BTreeSet<(u64, PeerId)>,
     /// The life that was last found at each address.
     pub(super) found: HashMap<Address, NodeId>,
     /// Dials of addresses that peers have named, and those of them that are for one life and under way.
@@ -156,6 +161,7 @@ impl Core {
             requests_of_call: config.requests_of_call,
             ..RecordLimits::default()
         };
+        let places = Places::new(config.strangers);
         let dials = Dials::new(config.dial_policy.limits());
         let bounds = Bounds {
             output: config.limits.output,
@@ -178,12 +184,12 @@ impl Core {
             now: Duration::ZERO,
             counters: Counters::default(),
             peers: Peers::default(),
+            places,
             by_address: HashMap::new(),
             by_node: HashMap::new(),
             last_address: None,
             last_node: None,
             opening: BTreeSet::new(),
-            by_use: BTreeSet::new(),
             found: HashMap::new(),
             dials,
             dialled_back: HashMap::new(),
@@ -221,6 +227,7 @@ impl Core {
         let fresh = fresh.map(|(begun, _)| begun.saturating_add(self.fresh_for));
         let watched = self.watched.first().map(|first| first.0);
         let mut due = earliest(self.records.next_timeout(), self.streams.due());
+        due = earliest(due, self.places.next_timeout());
         if fresh.is_some() || watched.is_some() {
             due = earliest(due, earliest(fresh, watched));
         }
@@ -247,6 +254,7 @@ impl Core {
         if self.due().is_some_and(|due| due <= now) {
             self.look_at_streams();
             self.end_dials();
+            self.dismiss_the_silent();
             self.note_written();
             self.records.handle_timeout(now);
             self.look_at_calls();

@@ -190,7 +190,8 @@ impl<D: Datagrams> Endpoint<D> {
     /// What it has counted since its start.
     pub fn counters(&self) -> Counters {
         let gate = self.core.gate.counters();
-        let stray = gate.stray + gate.unknown + gate.refused + gate.duplicate + gate.overrun;
+        let stray =
+            gate.stray + gate.unknown + gate.refused + gate.duplicate + gate.overrun + gate.short;
         Counters {
             datagrams_received: gate.received,
             datagrams_sent: gate.sent,
@@ -638,6 +639,11 @@ impl<D: Datagrams> Endpoint<D> {
     }
 
     fn handle_news(&mut self, id: PeerId, news: &mut News) {
+        if let News::Message(message) = news
+            && !self.core.heard(id, message)
+        {
+            return;
+        }
         match news {
             News::Message(Message::Request(request)) => self.handle_request(id, request),
             news => self.core.handle_news(id, news),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wallaby_proto::call::records::{Passage, Sent, Session, Ticket};
 use wallaby_proto::call::watch::Location;
-use wallaby_proto::connection::{Hello, Mark, MethodDefinition};
+use wallaby_proto::connection::{Hello, Mark, MethodDefinition, Usefulness};
 use wallaby_proto::datagram::{BySession, SessionId};
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, CallId, NodeId, Status};
@@ -167,9 +167,10 @@ pub(super) struct Peer {
     pub(super) until: Option<Duration>,
     pub(super) hello: Option<Arc<Hello>>,
     pub(super) node: Option<NodeId>,
-    /// When it was used last, and the same as far as is known in the order by use.
+    /// When it was used last.
     pub(super) used: u64,
-    pub(super) listed: u64,
+    /// It has brought a request, or was dialled or taken to send one.
+    pub(super) useful: bool,
     /// Calls and requests that need it.
     pub(super) busy: u32,
     /// The credit of its calls before this one was forgotten last.
@@ -230,6 +231,13 @@ pub(super) enum Towards {
 }
 
 impl Peer {
+    pub(super) fn usefulness(&self) -> Usefulness {
+        Usefulness {
+            ever: self.useful,
+            last: self.used,
+        }
+    }
+
     pub(super) fn new(way: Way, at: Option<Address>, dialled: Option<Option<NodeId>>) -> Self {
         Self {
             way,
@@ -239,7 +247,7 @@ impl Peer {
             hello: None,
             node: None,
             used: 0,
-            listed: 0,
+            useful: false,
             busy: 0,
             over: None,
             methods: Vec::new(),

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::connection::{Hello, NamedBy};
+use wallaby_proto::connection::{Hello, NamedBy, Usefulness};
 use wallaby_proto::datagram::{Cause, Ended, SessionId, TooManySessions};
-use wallaby_proto::{Address, NodeId};
+use wallaby_proto::wire::Message;
+use wallaby_proto::{Address, Code, NodeId, Status};
 
 use super::carrier::Carrier;
 use super::core::Core;
-use super::peer::{Parcel, Peer, PeerId, Towards, Way};
+use super::peer::{Parcel, Peer, PeerId, Towards, Way, nobody};
 use crate::error::ConnectError;
 
-/// Connections in use that are looked at to find one that can be closed.
-const MOST_SEEN: usize = 64;
+/// Connections that are looked at for one that nobody needs.
+const EXAMINED: usize = 64;
 
 /// Addresses of which something is remembered, for each connection that there may be.
 const REMEMBERED: usize = 4;
@@ -126,7 +127,11 @@ impl Core {
             None => self.config.dial_timeout,
             Some(_) => self.config.dial_back_timeout,
         };
-        let id = self.add_peer(Peer::new(way, Some(to.clone()), Some(expected)));
+        let mut peer = Peer::new(way, Some(to.clone()), Some(expected));
+        (peer.used, peer.useful) = (self.used, true);
+        let usefulness = peer.usefulness();
+        let id = self.peers.insert(peer);
+        self.places.settle(id, usefulness);
         self.open_until(id, patience);
         self.begin_stream(id);
         match expected {
@@ -137,13 +142,6 @@ impl Core {
             }
         }
         Ok(id)
-    }
-
-    pub(super) fn add_peer(&mut self, mut peer: Peer) -> PeerId {
-        (peer.used, peer.listed) = (self.used, self.used);
-        let id = self.peers.insert(peer);
-        self.by_use.insert((self.used, id));
-        id
     }
 
     /// A connection is given up if it is not open after so long.
@@ -162,42 +160,37 @@ impl Core {
         }
     }
 
-    /// Makes room for another connection, if need be: the least recently used one that nobody needs is closed.
+    /// Makes room for another connection that is no stranger's, if need be: of those that nobody needs, one that was never of
+    /// use is closed, or else the one used least recently. Few are looked at: those that are needed count as used, so that
+    /// others are looked at the next time.
     pub(super) fn make_room(&mut self) -> Result<(), usize> {
         let limit = self.config.limits.connections;
-        if self.peers.len() < limit {
-            return Ok(());
-        }
-        for _ in 0..self.peers.len().min(MOST_SEEN) {
-            let id = self.least_recently_used().ok_or(limit)?;
-            if self.is_idle(id) {
-                self.close_peer(id, "room is needed for another connection");
+        for _ in 0..=EXAMINED {
+            if self.places.settled() < limit {
                 return Ok(());
             }
+            let peers = &self.peers;
+            let least = self
+                .places
+                .least_useful(|id| Some(peers.get(id)?.usefulness()));
+            let id = least.ok_or(limit)?;
+            if self.is_idle(id) {
+                self.close_peer(id, "room is needed for another connection");
+                continue;
+            }
+            let now = Usefulness {
+                ever: true,
+                last: self.used,
+            };
+            self.places.settle(id, now);
         }
         Err(limit)
-    }
-
-    /// The connection that was used least recently. If it is not closed it counts as used now: it is needed.
-    fn least_recently_used(&mut self) -> Option<PeerId> {
-        loop {
-            let (known, id) = self.by_use.pop_first()?;
-            let Some(peer) = self.peers.get_mut(id) else {
-                continue;
-            };
-            let is_found = peer.used <= known;
-            peer.listed = if is_found { self.used } else { peer.used };
-            self.by_use.insert((peer.listed, id));
-            if is_found {
-                return Some(id);
-            }
-        }
     }
 
     /// Whether nobody needs a connection.
     fn is_idle(&self, id: PeerId) -> bool {
         let Some(peer) = self.peers.get(id) else {
-            return false;
+            return true;
         };
         let rests = match &peer.way {
             Way::Session(session) => {
@@ -208,6 +201,79 @@ impl Core {
             Way::Failed(_) => true,
         };
         peer.busy == 0 && peer.until.is_none() && peer.queues.is_none() && rests
+    }
+
+    /// Somebody has connected, and must show soon that it wants something. If there are too many of these, the oldest goes.
+    pub(super) fn welcome(&mut self, way: Way, at: Option<Address>) -> PeerId {
+        let mut peer = Peer::new(way, at, None);
+        peer.used = self.used;
+        let id = self.peers.insert(peer);
+        if let Some(oldest) = self.places.welcome(self.now, id) {
+            self.dismiss_peer(
+                oldest,
+                "others have connected since, and it has said nothing",
+            );
+        }
+        id
+    }
+
+    /// A stranger has to go; if this side has taken its connection to send something, it is none.
+    fn dismiss_peer(&mut self, id: PeerId, reason: &str) {
+        if self.peers.get(id).is_some_and(|peer| peer.useful) && self.settle(id).is_ok() {
+            return;
+        }
+        self.counters.strangers_dismissed += 1;
+        self.close_peer(id, reason);
+    }
+
+    /// Strangers that have been there for too long go.
+    pub(super) fn dismiss_the_silent(&mut self) {
+        while let Some(id) = self.places.expired(self.now) {
+            self.dismiss_peer(id, "the handshake took too long");
+        }
+    }
+
+    /// A stranger has shown that it wants something: it is none any more, if there is room for it.
+    fn settle(&mut self, id: PeerId) -> Result<(), String> {
+        if let Err(limit) = self.make_room() {
+            self.counters.connections_refused += 1;
+            return Err(format!("all {limit} connections are in use"));
+        }
+        if let Some(peer) = self.peers.get(id) {
+            self.places.settle(id, peer.usefulness());
+        }
+        Ok(())
+    }
+
+    /// Ends a connection for which there is no room.
+    fn refuse(&mut self, id: PeerId, reason: String) {
+        if let Some(mut carrier) = self.carrier(id) {
+            carrier.refuse(&reason);
+        }
+        self.write_stream(id);
+        let server = self.peers.get(id).map_or_else(nobody, Peer::server);
+        self.remove_peer(id, ConnectError::Closed { server, reason });
+    }
+
+    /// A message has come; whether it is handled. Over datagrams the first one makes a stranger a connection; if there is no
+    /// room for that, a request gets a status, since the message counts as received.
+    pub(super) fn heard(&mut self, id: PeerId, message: &mut Message) -> bool {
+        let is_useful = self.peers.get(id).is_some_and(|peer| peer.useful);
+        if !is_useful
+            && self.places.is_stranger(id)
+            && let Err(full) = self.settle(id)
+        {
+            if let Message::Request(request) = message {
+                let status = self.own(Status::new(Code::Unavailable, full));
+                self.answer_stranger(id, request, &status);
+                self.grant_request(id, request.payload.len());
+            }
+            return false;
+        }
+        if let Message::Request(_) = message {
+            self.use_peer(id);
+        }
+        true
     }
 
     /// Ends a connection from this side.
@@ -236,19 +302,23 @@ impl Core {
         let Some(at) = self.gate.peek(session).map(|session| session.remote()) else {
             return;
         };
-        if let Err(limit) = self.make_room() {
-            if let Some(session) = self.gate.session(session) {
-                session.close(&format!("all {limit} connections are in use"));
-            }
-            return;
-        }
         let at = Some(Address::Udp(at));
-        let id = self.add_peer(Peer::new(Way::Session(session), at, None));
+        let id = self.welcome(Way::Session(session), at);
         self.opened(id, hello);
     }
 
     /// The handshake is done.
     pub(super) fn opened(&mut self, id: PeerId, hello: &Arc<Hello>) {
+        let is_stream = self
+            .peers
+            .get(id)
+            .is_some_and(|peer| peer.stream().is_some());
+        if is_stream
+            && self.places.is_stranger(id)
+            && let Err(full) = self.settle(id)
+        {
+            return self.refuse(id, full);
+        }
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
@@ -349,7 +419,7 @@ impl Core {
             return;
         };
         self.not_opening(id, peer.until);
-        self.by_use.remove(&(peer.listed, id));
+        self.places.leave(id);
         if let Some(at) = &peer.at
             && self.dialled_back.get(at) == Some(&id)
         {

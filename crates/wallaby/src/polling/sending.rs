@@ -394,7 +394,7 @@ impl Core {
 
     pub(super) fn use_peer(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.used = self.used;
+            (peer.used, peer.useful) = (self.used, true);
         }
     }
 

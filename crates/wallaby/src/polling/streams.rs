@@ -280,7 +280,7 @@ impl Core {
                 return;
             };
             match listener.accept() {
-                Ok(channel) => self.welcome(channel),
+                Ok(channel) => self.let_in(channel),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
@@ -298,19 +298,11 @@ impl Core {
     }
 
     /// Somebody has connected, and must say who they are soon.
-    fn welcome(&mut self, channel: Channel) {
+    fn let_in(&mut self, channel: Channel) {
         let connection = Connection::accept(Arc::clone(&self.hello)).bounded(&self.bounds);
         let connected = matches!(channel, Channel::Socket(_));
-        let mut stream = Box::new(Stream::new(connection, channel, connected));
-        if let Err(limit) = self.make_room() {
-            self.counters.connections_refused += 1;
-            let reason = format!("all {limit} connections are in use");
-            stream.connection.close(&reason);
-            let _ = stream.write(self.now); // as far as it fits: nobody waits for it
-            return;
-        }
-        let id = self.add_peer(Peer::new(Way::Stream(stream), None, None));
-        self.open_until(id, self.config.dial_timeout);
+        let stream = Box::new(Stream::new(connection, channel, connected));
+        let id = self.welcome(Way::Stream(stream), None);
         self.begin_stream(id);
     }
 

@@ -1,12 +1,18 @@
 //! Datagrams that no honest peer sends, and peers that ask for more than they may.
 
+use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use wallaby::polling::{CallOptions, Datagrams, Endpoint, Wait};
-use wallaby::{Address, ClusterKey, Code};
+use bytes::BytesMut;
+use wallaby::polling::{CallOptions, Datagrams, Endpoint, Event, Limits, Udp, Wait};
+use wallaby::{Address, CallId, ClusterKey, Code, NodeId, RequestId};
+use wallaby_proto::Token;
+use wallaby_proto::connection::{Connection, Features, Hello, Limits as WireLimits, VERSION};
+use wallaby_proto::wire::{MethodRef, ReplyTo, Request};
 
 use crate::alone::{outcome, pair, work};
+use crate::proxy::Path;
 use crate::world::World;
 
 /// The same numbers for each seed.
@@ -93,6 +99,132 @@ fn garbage_on_a_real_socket_is_dropped() {
     }
     assert_eq!(server.counters().datagrams_dropped, 9);
     assert_eq!(server.sizes(), (0, 0, 0));
+}
+
+/// Answers to these clients' requests, while all of them and the server take turns.
+fn ask(server: &mut Endpoint<Udp>, clients: &mut [Endpoint<Udp>], at: &Address) {
+    for client in clients {
+        let sent = client.call(at.clone(), work::one("hop".into()), &CallOptions::default());
+        sent.expect("it is sent");
+        loop {
+            client.turn(Wait::Not).expect("the socket lives");
+            server.turn(Wait::Not).expect("the socket lives");
+            match client.next_event() {
+                Some(Event::Complete { statuses: 0, .. }) => break,
+                Some(Event::Answer(_)) | None => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// Who connects and says nothing has a place of its own, and takes nobody else's.
+#[test]
+fn strangers_take_nobodys_place() {
+    let mut limits = Limits::default();
+    limits.connections = 2;
+    let path = Path::new();
+    let builder = Endpoint::builder()
+        .listen(&path.text())
+        .limits(limits)
+        .strangers(4, Duration::from_secs(60));
+    let mut server = builder.bind("udp://127.0.0.1:0").expect("a socket");
+    let serve = server.serve(&work::ONE, |request, (what,)| Ok(request.respond(&what)?));
+    serve.expect("no other has its name");
+    let mut clients = [(); 3].map(|()| Endpoint::bind("udp://127.0.0.1:0").expect("a socket"));
+    let (used, later) = clients.split_at_mut(2);
+    ask(&mut server, used, &path.address());
+    let mut silent = Vec::new();
+    for _ in 0..50 {
+        silent.push(path.connect());
+        server.turn(Wait::Not).expect("the socket lives");
+    }
+    while server.counters().strangers_dismissed < 46 {
+        server.turn(Wait::Not).expect("the socket lives");
+    }
+    assert_eq!(server.sizes().2, 2 + 4);
+    ask(&mut server, used, &path.address());
+    assert!(used.iter().all(|client| client.sizes().2 == 1));
+    // Who says hello still finds a place: one that nobody needs makes room.
+    ask(&mut server, later, &path.address());
+    assert_eq!(server.sizes().2, 2 + 3);
+    assert_eq!(server.counters().connections_refused, 0);
+}
+
+/// A request that names other initiators at one address makes one dial of it, and over UDP a few short datagrams.
+#[test]
+fn an_address_that_a_peer_names_is_sent_little() {
+    let victim = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    victim.set_nonblocking(true).expect("it can be");
+    let door = Address::Udp(victim.local_addr().expect("it is bound"));
+    let path = Path::new();
+    let builder = Endpoint::builder().listen(&path.text());
+    let mut server = builder.bind("udp://127.0.0.1:0").expect("a socket");
+    let serve = server.serve(&work::ONE, |request, (what,)| Ok(request.respond(&what)?));
+    serve.expect("no other has its name");
+    let begun = std::time::Instant::now();
+    let mut stream = path.connect();
+    let mut connection = Connection::dial(hello(9).into(), None);
+    let mut input = BytesMut::new();
+    let mut sent = 0;
+    while server.counters().dials_held < 500 {
+        let output = connection.output().to_vec();
+        stream.write_all(&output).expect("it is read");
+        connection.advance(output.len());
+        server.turn(Wait::Not).expect("the socket lives");
+        let mut buffer = [0; 4096];
+        if let Ok(len) = stream.read(&mut buffer) {
+            input.extend_from_slice(&buffer[..len]);
+        }
+        while let Ok(Some(_)) = connection.handle_input(&mut input) {}
+        if connection.peer().is_some() && sent < 600 {
+            sent += 1;
+            let mut aimed = aimed(1000 + sent, &door);
+            let sent = connection.send_request(&mut aimed, work::ONE.definition());
+            sent.expect("there is credit");
+        }
+    }
+    let (mut datagrams, mut buffer) = (0, [0; 2000]);
+    while let Ok(len) = victim.recv(&mut buffer) {
+        datagrams += 1;
+        assert!(len <= 80, "an ask of {len} bytes");
+    }
+    let most = 3 * (begun.elapsed().as_secs() + 1);
+    assert!((1..=most).contains(&datagrams), "{datagrams} datagrams");
+}
+
+fn hello(node: u64) -> Hello {
+    Hello {
+        versions: (VERSION, VERSION),
+        node: NodeId::new(node).expect("not zero"),
+        expected: None,
+        address: None,
+        features: Features::default(),
+        limits: WireLimits::default(),
+    }
+}
+
+/// A request of an initiator that does not exist, said to be reached at this address.
+fn aimed(initiator: u64, at: &Address) -> Request {
+    Request {
+        call: CallId {
+            initiator: NodeId::new(initiator).expect("not zero"),
+            sequence: 1,
+        },
+        token: Token::new(4711),
+        id: RequestId::FIRST,
+        depth: 1,
+        base: 0,
+        reply_to: ReplyTo::At(at.clone()),
+        manifest: None,
+        deadline: None,
+        oldest: 1,
+        traced: false,
+        compressed: false,
+        options: None,
+        method: MethodRef::Number(0),
+        payload: bytes::Bytes::from_static(b"\x01x"),
+    }
 }
 
 #[test]

@@ -336,14 +336,13 @@ fn plain(path: &Path) -> String {
     path.shared().trim_start_matches("shm://").to_owned()
 }
 
-/// Strangers are connections until they have said who they are, and have as long as a dial for it.
+/// Strangers have places of their own until they have said who they are, and little time for it.
 #[test]
 fn strangers_are_refused_and_let_go() {
     let world = World::new(70);
-    let mut limits = Limits::default();
-    limits.connections = 3;
     let path = Path::new();
-    let mut server = world.bind(Endpoint::builder().limits(limits).listen(&path.shared()));
+    let builder = Endpoint::builder().strangers(3, Duration::from_secs(2));
+    let mut server = world.bind(builder.listen(&path.shared()));
     let connect = || UnixStream::connect(plain(&path)).expect("it listens");
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 12], b"wb-shm", b"x"] {
         let before = server.counters().connections_broken;
@@ -358,7 +357,7 @@ fn strangers_are_refused_and_let_go() {
         assert_eq!(server.sizes().2, 0);
     }
     let mut silent: Vec<UnixStream> = (0..5).map(|_| connect()).collect();
-    while server.counters().connections_refused < 2 {
+    while server.counters().strangers_dismissed < 2 {
         server.turn(Wait::Not).expect("the system lives");
     }
     assert_eq!(server.sizes().2, 3);

@@ -40,7 +40,10 @@ pub enum BindError {
         r#source: io::Error,
     },
     /// No transport for this scheme can listen.
-    #[error("cannot listen on {address}: no transport for its scheme")]
+    #[error(
+        "cannot listen on {address}: no transport for its scheme: expected tcp://, udp://, unix://, shm:// or another \
+         that this endpoint has a transport for"
+    )]
     NoTransport {
         /// Where.
         address: Address,

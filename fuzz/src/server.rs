@@ -83,7 +83,7 @@ impl Host {
                         let answer = undelivered(&request, &status);
                         assert!(answer.last && answer.status);
                     }
-                    Admission::Duplicate => {}
+                    Admission::Duplicate | Admission::BelowOldest => {}
                 }
             }
             2 | 3 => {

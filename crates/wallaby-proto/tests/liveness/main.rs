@@ -5,7 +5,6 @@
 //! | `asking`, `judging`, `stopping` | the client half, rule by rule (the numbers are those of PROTOCOL-NOTES) |
 //! | `partial` | the client half of calls that go on without what is lost |
 //! | `remembering`, `recalling`, `refusing`, `limits`, `names` | the server half, rule by rule |
-//! | `claims` | the server half towards who only says that it is the initiator |
 //! | `roo` | the known defects of the thesis' implementation, one test each |
 //! | `random` | both halves in a small world with faults, against an oracle that saw everything |
 //!
@@ -16,7 +15,6 @@ mod allocations;
 mod asking;
 #[path = "../common/chance.rs"]
 mod chance;
-mod claims;
 mod desk;
 mod judging;
 mod limits;

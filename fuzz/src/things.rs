@@ -149,6 +149,7 @@ pub(crate) fn request(choices: &mut Choices<'_>, call: CallId, id: RequestId) ->
         oldest: u64::from(choices.number()).min(call.sequence),
         traced: false,
         compressed: false,
+        waited: std::time::Duration::ZERO,
         options,
         method: MethodRef::Number(0),
         payload: Bytes::new(),

@@ -133,6 +133,7 @@ pub(crate) fn request(initiator: NodeId, sequence: u64, payload: Bytes) -> Reque
         oldest: 0,
         traced: false,
         compressed: false,
+        waited: Duration::ZERO,
         options: None,
         method: MethodRef::Number(0),
         payload,

@@ -180,6 +180,7 @@ impl Client {
             oldest: call().sequence,
             traced: false,
             compressed: false,
+            waited: Duration::ZERO,
             options: None,
             method: MethodRef::Number(0),
             payload: Bytes::from_static(&[0]),

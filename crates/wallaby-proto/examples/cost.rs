@@ -170,6 +170,7 @@ impl Cluster {
             oldest: call.sequence,
             traced: false,
             compressed: false,
+            waited: Duration::ZERO,
             options: None,
             method: MethodRef::Number(0),
             payload: Bytes::from_static(&PAYLOAD),

@@ -119,6 +119,7 @@ impl Line {
             oldest: sequence,
             traced: false,
             compressed: false,
+            waited: Duration::ZERO,
             options: None,
             method: MethodRef::Number(0),
             payload: Bytes::from_static(payload),

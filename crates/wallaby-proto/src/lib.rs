@@ -52,7 +52,7 @@
 //! let mut request = Request {
 //!     call, token: Token::new(42), id: initiator.send().unwrap(), depth: 0, base: 0, reply_to: ReplyTo::Peer,
 //!     manifest: None, deadline: None, oldest: 1, traced: false, compressed: false, options: None,
-//!     method: MethodRef::Number(0), payload: "are you there?".into(),
+//!     method: MethodRef::Number(0), payload: "are you there?".into(), waited: std::time::Duration::ZERO,
 //! };
 //! let method = MethodDefinition::new("example.Door/knock", "raw", 0, 0).unwrap();
 //! at_alice.send_request(&mut request, &method).unwrap();

@@ -105,6 +105,7 @@ fn a_call_of_one_hop_allocates_nothing() {
             oldest: sequence,
             traced: false,
             compressed: false,
+            waited: std::time::Duration::ZERO,
             options: None,
             method: MethodRef::Number(0),
             payload: Bytes::from_static(&[7; 100]),

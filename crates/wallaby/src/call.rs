@@ -510,6 +510,7 @@ impl CallShared {
             oldest: self.endpoint.oldest_call(),
             traced: self.options.traced,
             compressed: false,
+            waited: Duration::ZERO,
             options: self.request_options(budgets),
             method: MethodRef::Number(0),
             payload,
@@ -678,6 +679,7 @@ impl CallShared {
             let mut waiting = peer.waiting();
             loop {
                 let room = peer.room();
+                request.deadline = self.stated_deadline();
                 if self.try_send_on(&peer, server, method, &mut request) {
                     return Ok(());
                 }

@@ -314,8 +314,8 @@ impl Inner {
             expected: None,
             address: address.clone(),
             features: match config.executor.schedule {
-                Schedule::OldestCall => Features::AGE,
-                Schedule::Fifo | Schedule::EarliestDeadline => Features::default(),
+                Schedule::OldestCall => Features::AGE.and(Features::TIME),
+                Schedule::Fifo | Schedule::EarliestDeadline => Features::TIME,
             },
             limits: WireLimits {
                 message: limits.message,

@@ -128,7 +128,7 @@ impl Handling {
         ticket: Option<Ticket>,
         arrived: Instant,
     ) -> Arc<Self> {
-        let time = request.deadline.unwrap_or(DEFAULT_DEADLINE);
+        let time = request.time(DEFAULT_DEADLINE);
         let server = Server::bounded(request, endpoint.config.max_budgets.as_ref());
         peer.busy.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self {

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::raw::{Raw, hello, request};
 use common::{Net, at, patience, service, until, work};
@@ -16,28 +16,45 @@ use wallaby_proto::wire::Message;
 struct Pair {
     servers: [Endpoint; 2],
     handled: Arc<AtomicU64>,
+    /// When the last one began, in nanoseconds since then.
+    last: Arc<AtomicU64>,
+    since: Instant,
 }
 
 impl Pair {
     async fn new(net: &Net, builder: impl Fn() -> Builder) -> Self {
-        let handled = Arc::new(AtomicU64::new(0));
+        let (handled, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let since = Instant::now();
         let places: Arc<[OnceLock<Address>; 2]> = Arc::default();
         let mut servers = Vec::new();
         for place in &*places {
-            let service = Self::service(Arc::clone(&handled), Arc::clone(&places));
+            let (handled, last) = (Arc::clone(&handled), Arc::clone(&last));
+            let begins = move || {
+                handled.fetch_add(1, Ordering::Relaxed);
+                last.fetch_max(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            };
+            let service = Self::service(begins, Arc::clone(&places));
             let server = net.bind(builder().serve(service)).await;
             place.set(at(&server)).expect("set once");
             servers.push(server);
         }
         let servers = servers.try_into().expect("two");
-        Self { servers, handled }
+        Self {
+            servers,
+            handled,
+            last,
+            since,
+        }
     }
 
-    fn service(handled: Arc<AtomicU64>, places: Arc<[OnceLock<Address>; 2]>) -> Service {
+    fn service(
+        begins: impl Fn() + Send + Sync + 'static,
+        places: Arc<[OnceLock<Address>; 2]>,
+    ) -> Service {
         service().method(
             &work::MANY,
             move |request: Request<Many<_>>, (what,): (String,)| {
-                handled.fetch_add(1, Ordering::Relaxed);
+                begins();
                 let places = Arc::clone(&places);
                 async move {
                     // It does not wait: nobody has told it to stop.
@@ -124,6 +141,39 @@ async fn a_bomb_ends_when_each_server_has_had_enough_of_it() {
         }
         pair.is_at_rest().await;
         assert_eq!(pair.handled.load(Ordering::Relaxed), 2 * u64::from(MOST));
+    })
+    .await;
+}
+
+/// What requests wait in sockets and buffers counts as well: else a tree that has a second lasts for half a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bomb_does_not_outlive_its_deadline_in_sockets() {
+    const TIME: Duration = Duration::from_secs(1);
+    /// The last one begins some tenths of a second late; this machine may have other things to do.
+    const SLACK: Duration = Duration::from_secs(5);
+    /// It is over when nothing has begun for so long.
+    const QUIET: Duration = Duration::from_secs(1);
+    patience(async {
+        let builder = || Endpoint::builder().max_requests_of_call(u32::MAX);
+        let pair = Pair::new(&Net::tcp(), builder).await;
+        let mut peer = Raw::dial(&at(&pair.servers[0]), hello(7)).await;
+        let mut bomb = request(call(), b"\x04bomb");
+        bomb.deadline = Some(TIME);
+        let begun = Instant::now();
+        peer.send_request(bomb, work::MANY.definition()).await;
+        // It takes what it gets, and stops nothing.
+        let initiator = tokio::spawn(async move { while peer.event().await.is_some() {} });
+        let last = || {
+            let last = Duration::from_nanos(pair.last.load(Ordering::Relaxed));
+            (pair.since + last).saturating_duration_since(begun)
+        };
+        let is_at_rest = || pair.servers.iter().all(|server| server.load() == (0, 0));
+        while begun.elapsed() < last().max(TIME) + QUIET || !is_at_rest() {
+            tokio::time::sleep(QUIET / 100).await;
+            let last = last();
+            assert!(last < TIME + SLACK, "one began after {last:?}");
+        }
+        initiator.abort();
     })
     .await;
 }

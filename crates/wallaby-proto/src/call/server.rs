@@ -155,6 +155,7 @@ impl<T> Delegated<T> {
             oldest: inherited.oldest,
             traced: self.traced,
             compressed: false,
+            waited: Duration::ZERO,
             options,
             method,
             payload: self.payload,

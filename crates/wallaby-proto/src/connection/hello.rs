@@ -40,6 +40,14 @@ pub struct Features(pub u64);
 impl Features {
     /// Requests should carry their call's age: this side schedules by it.
     pub const AGE: Self = Self(1 << 0);
+    /// The time should be told ahead of requests with deadlines: this side counts how long they have waited on their way.
+    pub const TIME: Self = Self(1 << 1);
+
+    /// These and those.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 
     /// Whether all of `other` are among these.
     pub fn contains(self, other: Self) -> bool {

@@ -59,6 +59,9 @@ impl Connection {
         if request.options.is_some() {
             self.begin_body(&request)?;
         }
+        if request.is_timed() {
+            request.waited = self.waited();
+        }
         request.payload = take_payload(input, rest.position(), len);
         if self.is_too_large(&request.payload) {
             return Ok(Some(too_large(Message::Request(request), len as u64)));

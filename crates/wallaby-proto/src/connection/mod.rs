@@ -10,6 +10,7 @@ mod bodies;
 pub(crate) mod bounds;
 pub(crate) mod credit;
 mod dials;
+mod event;
 mod hello;
 mod keep_alive;
 mod messages;
@@ -18,6 +19,7 @@ mod output;
 mod pace;
 mod parts;
 mod places;
+pub(crate) mod transit;
 
 use std::collections::VecDeque;
 use std::ops::AddAssign;
@@ -25,12 +27,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use thiserror::Error;
 
 pub use self::bodies::{BodyEvent, BodyRefusal, MAX_BODIES};
 pub use self::bounds::{Bounds, PartialLimits, Partials};
 pub use self::credit::MAX_CALLS;
 pub use self::dials::{DialLimits, Dials, Held, NamedBy};
+pub use self::event::{ConnectionError, Event, Refusal};
 pub use self::hello::{Features, Hello, Limits, VERSION};
 pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
 pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
@@ -43,6 +45,7 @@ use self::methods::{Number, Numbers};
 use self::output::Output;
 use self::pace::Pace;
 use self::parts::{Assembled, Inbox, Left, Outbox};
+use self::transit::{Telling, Transit};
 use crate::id::{CallId, NodeId};
 use crate::varint::{self, Reader};
 use crate::wire::{
@@ -103,6 +106,11 @@ pub struct Connection {
     call_windows: CallWindows,
     request_grants: Grants,
     parts_grants: Grants,
+    /// The time, once somebody wants to know it.
+    now: Option<Duration>,
+    telling: Telling,
+    /// What the peer's times tell, once it has told one.
+    transit: Option<Box<Transit>>,
     /// Most bytes of output that wait before nothing is read and nothing without credit is sent.
     most_output: usize,
     counters: Counters,
@@ -159,124 +167,6 @@ impl AddAssign for Counters {
     }
 }
 
-/// What arrived.
-#[derive(Debug, PartialEq)]
-pub enum Event {
-    /// The handshake is done; the peer is who it says, as far as the transport proves.
-    Opened(Arc<Hello>),
-    /// The peer will call this method by this number; numbers count up from 0.
-    Method(u32, MethodDefinition),
-    /// A message.
-    Message(Message),
-    /// The beginning of a message above the limit; its payload is incomplete and the rest is dropped.
-    TooLarge {
-        /// The message, without its payload.
-        message: Message,
-        /// Its length in bytes, header included.
-        size: u64,
-    },
-    /// Something of the body with this number, whose request came before.
-    Body(u64, BodyEvent),
-    /// Something that was refused for want of credit may be accepted now.
-    Credit,
-    /// The peer sends nothing new; it had received so many messages.
-    GoingAway {
-        /// Messages received by the peer.
-        received: u64,
-    },
-    /// The peer closes the connection and says why.
-    Closed(String),
-}
-
-/// Why a connection must be closed.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum ConnectionError {
-    /// The peer sent bytes that are no message.
-    #[error("malformed bytes: {0}")]
-    Malformed(DecodeError),
-    /// The two sides have no version in common.
-    #[error("the peer speaks versions {theirs:?} of the protocol, this side {ours:?}")]
-    Version {
-        /// Lowest and highest of this side.
-        ours: (u8, u8),
-        /// Lowest and highest of the peer.
-        theirs: (u8, u8),
-    },
-    /// Another life answers at this address than the one that was meant: both sides close the connection.
-    #[error("expected node {expected}, but node {found} answers")]
-    WrongNode {
-        /// Whom the dialler wanted.
-        expected: NodeId,
-        /// Who is there.
-        found: NodeId,
-    },
-    /// A frame that is out of place.
-    #[error("frame kind {kind:#04x} {when}")]
-    OutOfPlace {
-        /// Its number.
-        kind: u8,
-        /// Why it is.
-        when: &'static str,
-    },
-    /// The peer sent more than it was granted: see *Credit* in `docs/protocol.md`.
-    #[error("the peer sent more {what} than it was granted")]
-    Overdrawn {
-        /// Of what.
-        what: &'static str,
-    },
-    /// An unfinished message grew too slowly: see [`PartialLimits`].
-    #[error("an unfinished message is stalled: it gains less than {rate} bytes a second")]
-    Stalled {
-        /// What it must gain at least.
-        rate: u64,
-    },
-    /// The peer read nothing of what waits for it: see [`Bounds::output`].
-    #[error("the peer read none of the {waiting} bytes that wait for it for {silence:?}")]
-    Unread {
-        /// Bytes of output.
-        waiting: usize,
-        /// For how long.
-        silence: Duration,
-    },
-    /// The peer gave no sign of life, though it was asked: see [`KeepAlive`].
-    #[error("nothing was heard from the peer for {silence:?}, though it was asked")]
-    Silent {
-        /// For how long.
-        silence: Duration,
-    },
-}
-
-impl From<DecodeError> for ConnectionError {
-    fn from(error: DecodeError) -> Self {
-        Self::Malformed(error)
-    }
-}
-
-/// Why a message was not accepted for sending; the connection goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Refusal {
-    /// The handshake is not done yet.
-    #[error("the handshake is not done yet")]
-    NotOpen,
-    /// There is no credit or no room for it now; [`Event::Credit`] or writing output changes that.
-    #[error("no credit for it now")]
-    Blocked,
-    /// It is longer than the peer takes.
-    #[error("a message of {size} bytes, but the peer takes at most {limit}")]
-    TooLarge {
-        /// Its payload, in bytes.
-        size: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// The peer takes no more method names on this connection, or two have the same hash.
-    #[error("no number is left for its method on this connection")]
-    NoMethodNumber,
-    /// A request with a body, where messages may overtake each other.
-    #[error("a body can't follow a request over udp: (over tcp:, unix:, shm: and mem: it can)")]
-    NoBodies,
-}
-
 impl Connection {
     /// The side that dialled; it insists on a life if one is `expected`.
     pub fn dial(me: Arc<Hello>, expected: Option<NodeId>) -> Self {
@@ -319,6 +209,9 @@ impl Connection {
                 limits.requests / 2,
             ),
             parts_grants: Grants::new(limits.parts, MAX_BODY as u64, PARTS_GRANT.min(limits.parts)),
+            now: None,
+            telling: Telling::default(),
+            transit: None,
             most_output: bounds.output,
             counters: Counters::default(),
             arriving: 0,
@@ -373,6 +266,9 @@ impl Connection {
         request.method = MethodRef::Number(number);
         let cost = request_cost(request.payload.len(), self.highest_cost);
         self.request_window -= cost as i64;
+        if self.tells_time(request) {
+            self.tell_time();
+        }
         let quiet = self.pace.quiet();
         let in_parts = self.send(kind::REQUEST, &request.payload, |out, link| {
             request.put_header(out, link)
@@ -709,15 +605,17 @@ impl Connection {
         !self.output.is_empty() || self.next_part().is_some()
     }
 
-    /// Whether large messages are leaving, so that [`set_time`](Self::set_time) is of use.
+    /// Whether large messages are leaving, or the peer tells its time, so that [`set_time`](Self::set_time) is of use.
     pub fn wants_time(&self) -> bool {
-        !self.outbox.is_empty() || self.pace.is_timing()
+        !self.outbox.is_empty() || self.pace.is_timing() || self.transit.is_some()
     }
 
-    /// Tells the time since any one moment, before input is handled and output is asked for. It is only needed for the
-    /// pace of large messages: without it they are slow beside small ones where a round trip takes long.
+    /// Tells the time since any one moment, before input is handled, output is asked for, and a request is sent [that tells
+    /// it](Self::tells_time). Without it large messages are slow beside small ones where a round trip takes long, and what a
+    /// request waits on its way does not count.
     pub fn set_time(&mut self, now: Duration) {
         self.pace.set_time(now);
+        self.now = Some(now);
     }
 
     fn next_part(&self) -> Option<usize> {
@@ -855,6 +753,7 @@ impl Connection {
                 received: read_one(body, "going away")?,
             })),
             kind::PROBE => self.handle_probe(body).map(|()| None),
+            kind::TIME => self.handle_time(body).map(|()| None),
             kind::CLOSE => Ok(Some(closed(body))),
             kind::HELLO => Err(ConnectionError::OutOfPlace {
                 kind,
@@ -907,7 +806,7 @@ impl Connection {
         let link = self.link();
         let (bytes, assembled) = self.inbox.handle_part(body, self.me.limits)?;
         self.part_arrived(bytes)?;
-        let (message, size) = match assembled {
+        let (mut message, size) = match assembled {
             Assembled::Partly => return Ok(None),
             Assembled::Whole { kind, body } => {
                 let size = body.len() as u64;
@@ -928,7 +827,10 @@ impl Connection {
         if size > limit.saturating_add(MAX_FRAME as u64) || message.payload().len() as u64 > limit {
             return Ok(Some(too_large(message, size)));
         }
-        if let Message::Request(request) = &message {
+        if let Message::Request(request) = &mut message {
+            if request.is_timed() {
+                request.waited = self.waited();
+            }
             self.take_request(request.payload.len())?;
         }
         Ok(Some(Event::Message(message)))

@@ -8,7 +8,7 @@ use crate::connection::{ConnectionError, Event};
 use crate::datagram::assembly::Assembled;
 use crate::datagram::methods;
 use crate::datagram::outgoing::Streams;
-use crate::datagram::packet::{Ack, Flags, Frame, INTRODUCTION};
+use crate::datagram::packet::{Ack, Flags, Frame, INTRODUCTION, TIMED};
 use crate::datagram::recovery::nanoseconds;
 use crate::datagram::session::{MAX_REASON, MESSAGE_COST, REQUESTS, Session, Stage};
 use crate::datagram::window::Arrival;
@@ -157,7 +157,7 @@ impl Session {
             Frame::Probe => None,
             Frame::Whole {
                 kind, start, end, ..
-            } => self.handle_message(kind, datagram, start, end, link, events)?,
+            } => self.handle_message(now, kind, datagram, start, end, link, events)?,
             Frame::Piece {
                 kind,
                 total,
@@ -174,7 +174,7 @@ impl Session {
                     Assembled::Full => return Err(Dropped::Overrun),
                     Assembled::Contradiction => return Err(Dropped::Malformed),
                     Assembled::Whole(body) => {
-                        self.handle_message(kind, &body, 0, body.len(), link, events)?
+                        self.handle_message(now, kind, &body, 0, body.len(), link, events)?
                     }
                 }
             }
@@ -185,8 +185,13 @@ impl Session {
 
     /// Takes the message of this kind whose body lies from `start` to `end` in `bytes`; payloads stay where they are in
     /// memory.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what is known of a message, and where it goes"
+    )]
     fn handle_message(
         &mut self,
+        now: Duration,
         kind: u8,
         bytes: &Bytes,
         start: usize,
@@ -197,7 +202,11 @@ impl Session {
         let body = &bytes[start..end];
         let mut reader = Reader::new(body);
         match kind {
-            kind::REQUEST | INTRODUCTION => {
+            kind::REQUEST | INTRODUCTION | TIMED => {
+                let told = match kind {
+                    TIMED => Some(reader.varint("time")?),
+                    _ => None,
+                };
                 if kind == INTRODUCTION {
                     let method = methods::read(&mut reader)?;
                     let (_, number, is_new) = self.introduced.introduce(&method)?;
@@ -212,6 +221,9 @@ impl Session {
                 }
                 request.method = self.number(request.method)?;
                 request.payload = bytes.slice(start + reader.position()..end);
+                if let Some(told) = told {
+                    request.waited = self.waited(told, now);
+                }
                 let size = request.payload.len() as u64;
                 let waits = size <= self.me.limits.message; // else it is refused here
                 if waits && !self.request_grants.take(size + MESSAGE_COST) {
@@ -247,6 +259,14 @@ impl Session {
             }
         }
         Ok(None)
+    }
+
+    /// How long a request has waited that was sent when the peer's clock showed this.
+    #[inline(never)]
+    fn waited(&mut self, told: u64, now: Duration) -> Duration {
+        let transit = self.transit.get_or_insert_default();
+        transit.handle_time(told, now);
+        transit.waited(now)
     }
 
     // Called for requests and for responses: there the message is made where it goes.

@@ -56,6 +56,9 @@ mod frame {
 /// The kind of a request that also says what its method is: its receiver has not confirmed to know it.
 pub(super) const INTRODUCTION: u8 = 0x30;
 
+/// The kind of a request that says before what its sender's clock showed.
+pub(super) const TIMED: u8 = 0x31;
+
 /// What begins a packet says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Flags(u8);

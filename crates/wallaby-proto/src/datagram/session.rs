@@ -7,11 +7,12 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes};
 
 use crate::connection::credit::{CallWindows, Grants};
-use crate::connection::{Counters, Hello, MethodDefinition, NamedBy, Partials};
+use crate::connection::transit::{Transit, microseconds};
+use crate::connection::{Counters, Features, Hello, MethodDefinition, NamedBy, Partials};
 use crate::datagram::assembly::Assembly;
 use crate::datagram::methods::{self, Calls, Introduced};
 use crate::datagram::outgoing::{MessageNumber, Outbound, Outgoing};
-use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, INTRODUCTION, PIECE_OVERHEAD};
+use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, INTRODUCTION, PIECE_OVERHEAD, TIMED};
 use crate::datagram::received::Received;
 use crate::datagram::recovery::{ASLEEP, PathStats, Recovery};
 use crate::datagram::sizing::Sizing;
@@ -64,6 +65,10 @@ pub struct Session {
     pub(super) request_window: i64,
     pub(super) call_windows: CallWindows,
     pub(super) request_grants: Grants,
+    /// When a request was about to be sent last.
+    now: Option<Duration>,
+    /// What the peer's times tell, once it has told one.
+    pub(super) transit: Option<Box<Transit>>,
     /// The next packet asks for an acknowledgement even if it holds no message.
     pub(super) probe: bool,
     /// So many packets may leave whatever the congestion window says.
@@ -150,6 +155,8 @@ impl Session {
             request_window: 0,
             call_windows: CallWindows::default(),
             request_grants: grants,
+            now: None,
+            transit: None,
             probe: false,
             probes: 0,
             length_before: 0,
@@ -223,6 +230,7 @@ impl Session {
     ///
     /// A sign of life is that it has acknowledged something, as old as what it has acknowledged.
     pub fn confirm(&mut self, now: Duration) -> bool {
+        self.now = Some(now);
         let silent = now.saturating_sub(self.recovery.alive());
         match self.presence {
             Presence::Unknown(_) => true,
@@ -314,6 +322,9 @@ impl Session {
         if named.introduces.is_some() {
             methods::put(&mut header, method);
             kind = INTRODUCTION;
+        } else if let Some(now) = self.time_for(request) {
+            varint::put(&mut header, microseconds(now));
+            kind = TIMED;
         }
         if let Some(link) = self.link() {
             request.put_header(&mut header, link);
@@ -321,6 +332,13 @@ impl Session {
         self.counters.messages_sent += 1;
         let payload = request.payload.clone();
         Ok(self.push(header, kind, payload, false, named.introduces))
+    }
+
+    /// What the clock shows, if the receiver wants to know that of this request.
+    fn time_for(&self, request: &Request) -> Option<Duration> {
+        let wants = |peer: &Arc<Hello>| peer.features.contains(Features::TIME);
+        let is_told = request.is_timed() && self.peer.as_ref().is_some_and(wants);
+        self.now.filter(|_| is_told)
     }
 
     /// Sends a response. Only what is `counted` needs the call's credit: a server need not count the one small answer

@@ -48,6 +48,7 @@ pub(crate) mod kind {
     pub(crate) const CLOSE: u8 = 0x08;
     pub(crate) const BODY: u8 = 0x09;
     pub(crate) const BODY_CREDIT: u8 = 0x0a;
+    pub(crate) const TIME: u8 = 0x0b;
     pub(crate) const REQUEST: u8 = 0x10;
     pub(crate) const RESPONSE: u8 = 0x11;
     pub(crate) const END: u8 = 0x12;

@@ -42,6 +42,8 @@ pub struct Request {
     pub method: MethodRef,
     /// The arguments.
     pub payload: Bytes,
+    /// How long it has waited on its way, as far as the connection can tell that it came over. It does not travel.
+    pub waited: Duration,
 }
 
 /// How a request names its method.
@@ -83,6 +85,19 @@ const KNOWN: u64 = (1 << 11) - 1;
 const RARE: u64 = PLACE | BASE | MANIFEST | DEADLINE | OLDEST | OPTIONS | ADDRESS;
 
 impl Request {
+    /// The time that is left when it arrives; `default` is that of a request which states none.
+    #[inline]
+    pub fn time(&self, default: Duration) -> Duration {
+        self.deadline.unwrap_or(default).saturating_sub(self.waited)
+    }
+
+    /// Whether its sender tells what its clock shows, so that what it waits on its way counts: a server passes it on, and it has a
+    /// deadline. Initiators stop their calls themselves; the clock of their machine may have stood still.
+    #[inline]
+    pub(crate) fn is_timed(&self) -> bool {
+        self.depth > 0 && self.deadline.is_some()
+    }
+
     /// The number of the body that follows it.
     pub(crate) fn body(&self) -> Option<u64> {
         self.options.as_ref()?.body
@@ -344,6 +359,7 @@ impl Begin {
             options: None,
             method,
             payload,
+            waited: Duration::ZERO,
         }
     }
 }

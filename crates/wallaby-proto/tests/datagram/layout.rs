@@ -125,6 +125,14 @@ impl Layout<'_> {
                 self.take(8, "fingerprint of the answer");
                 self.take(self.rest.len() - end, "body of the request");
             }
+            0x31 => {
+                self.take(1, "request that tells the time");
+                self.varint("message");
+                let len = self.varint("length") as usize;
+                let end = self.rest.len() - len;
+                self.varint("microseconds");
+                self.take(self.rest.len() - end, "body of the request");
+            }
             kind => {
                 self.take(1, name(kind));
                 self.varint("message");

@@ -12,6 +12,7 @@
 //! | `full` | what is sent where nothing is acknowledged, and who has his turn |
 //! | `sizing` | longer datagrams to peers on the same host |
 //! | `bounds` | what a peer can make a session hold |
+//! | `transit` | how long requests waited on their way |
 //! | `told` | what a gate and its sessions tell their driver |
 //! | `allocations` | that an exchange allocates nothing |
 //!
@@ -36,5 +37,6 @@ mod refused;
 mod session;
 mod sizing;
 mod told;
+mod transit;
 mod vectors;
 mod world;

@@ -47,6 +47,7 @@ pub(crate) fn request(initiator: NodeId, sequence: u64, payload: Bytes) -> Reque
         oldest: sequence,
         traced: false,
         compressed: false,
+        waited: std::time::Duration::ZERO,
         options: None,
         method: MethodRef::Number(0),
         payload,

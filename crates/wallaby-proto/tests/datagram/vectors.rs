@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Event, NamedBy};
+use wallaby_proto::connection::{Event, Features, Hello, Limits, NamedBy};
 use wallaby_proto::datagram::{SessionId, Settings};
-use wallaby_proto::wire::{Message, MethodRef};
+use wallaby_proto::wire::{Message, MethodRef, Request};
 
-use crate::messages::{method, node, ping, request, response};
+use crate::messages::{hello, method, node, ping, request, response};
 use crate::world::{Flying, Happening, Network, World, address};
 use crate::{golden, layout};
 
@@ -23,7 +23,7 @@ struct Sample {
     prepare: fn(&mut World) -> u64,
 }
 
-const SAMPLES: [Sample; 18] = [
+const SAMPLES: [Sample; 19] = [
     Sample {
         name: "ask",
         about: "A client asks for a session. Nothing in it needs to be true.",
@@ -90,6 +90,32 @@ const SAMPLES: [Sample; 18] = [
             answer(world, at_2, 1);
             carry(world, 2);
             send(world, at_1, 2, 10);
+            1
+        },
+    },
+    Sample {
+        name: "request-timed",
+        about: "A delegated request with a deadline, for who wants to know how long it waits: the sender's clock shows 1,001 s.",
+        prepare: |world| {
+            let wants = Hello {
+                features: Features::TIME,
+                ..hello(node(2), Limits::default())
+            };
+            world.start_as(2, wants, Settings::default());
+            let (at_1, at_2) = open(world);
+            answer(world, at_2, 1);
+            carry(world, 2);
+            world.now = Duration::from_secs(1001);
+            let mut delegated = Request {
+                depth: 1,
+                deadline: Some(Duration::from_secs(2)),
+                ..request(node(1), 2, vec![b'a'; 10].into())
+            };
+            let now = world.now;
+            let session = world.gate(1).session(at_1).expect("open");
+            assert!(session.confirm(now));
+            let sent = session.send_request(&mut delegated, &method());
+            sent.expect("room");
             1
         },
     },

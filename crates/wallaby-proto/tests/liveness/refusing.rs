@@ -259,8 +259,14 @@ fn nothing_begins_after_the_deadline() {
     let mut shelf = Shelf::new();
     let late = admit(&mut shelf, &within(Duration::ZERO));
     assert_eq!(refused_with(&late), Some(Code::DeadlineExceeded));
+    let waited = |time| Request {
+        waited: Duration::from_millis(20),
+        ..within(Duration::from_millis(time))
+    };
+    let late = admit(&mut shelf, &waited(20));
+    assert_eq!(refused_with(&late), Some(Code::DeadlineExceeded));
     assert_eq!(shelf.records.remembered().requests, 0);
-    let mut handled = shelf.accept(within(Duration::from_millis(100)));
+    let mut handled = shelf.accept(waited(120));
     let mut sent = Vec::new();
     for _ in 0..3 {
         sent.extend(handled.server.delegate(2, "work".into()));

@@ -69,6 +69,7 @@ pub(crate) fn request(sequence: u64, id: &str) -> Request {
         oldest: 1,
         traced: false,
         compressed: false,
+        waited: Duration::ZERO,
         options: None,
         method: MethodRef::Number(0),
         payload: Bytes::new(),

@@ -1,5 +1,7 @@
 //! One frame of every kind that only concerns a connection, as the golden vectors pin them.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use wallaby_proto::connection::{Connection, Event, Features, Hello, Limits};
 use wallaby_proto::wire::{Link, Message, Options, Request};
@@ -37,6 +39,7 @@ pub(crate) fn all() -> Vec<Sample> {
     samples.extend(parts());
     samples.extend(bodies());
     samples.extend(ends());
+    samples.push(time());
     samples
 }
 
@@ -336,6 +339,41 @@ fn bodies() -> Vec<Sample> {
             at_sender(),
         ),
     ]
+}
+
+/// Bob wants to know how long delegated requests wait; the handshake is done.
+fn timed() -> Pair {
+    let at_bob = Hello {
+        features: Features::TIME,
+        ..hello(bob(), Limits::default())
+    };
+    let mut pair = Pair::closed(hello(alice(), Limits::default()), at_bob);
+    pair.carry_to_bob(usize::MAX).expect("a good hello");
+    pair.carry_to_alice(usize::MAX).expect("a good hello");
+    pair
+}
+
+fn time() -> Sample {
+    let mut pair = timed();
+    let mut delegated = Request {
+        depth: 1,
+        deadline: Some(Duration::from_secs(1)),
+        ..request(0)
+    };
+    pair.alice.set_time(Duration::from_millis(1_500));
+    let sent = pair.alice.send_request(&mut delegated, &method());
+    sent.expect("room");
+    let mut written = written(&mut pair.alice);
+    let mut time = written.split_off(frame_len(&written));
+    time.truncate(frame_len(&time));
+    Sample {
+        name: "time",
+        about: "What the sender's clock shows, ahead of a delegated request with a deadline: a second and a half.",
+        link: Link::new(alice(), bob()),
+        begins: true,
+        written: time,
+        reader: Box::new(|bytes: &[u8]| effect(&mut timed(), bytes)),
+    }
 }
 
 fn ends() -> Vec<Sample> {

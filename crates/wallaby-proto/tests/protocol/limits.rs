@@ -76,6 +76,7 @@ pub(crate) fn request(payload: usize) -> Request {
         oldest: call().sequence,
         traced: false,
         compressed: false,
+        waited: std::time::Duration::ZERO,
         options: None,
         method: MethodRef::Number(0),
         payload: vec![9; payload].into(),

@@ -14,6 +14,7 @@
 //! | `budgets` | trees that grow without end |
 //! | `seal` | what a seal covers |
 //! | `keep_alive` | half-open connections |
+//! | `transit` | how long requests waited on their way |
 //! | `told`, `driven` | what messages say about themselves, and a connection to its driver |
 //!
 //! The other modules are what these share. `WALLABY_CASES=20` runs twenty times as many cases of each property,
@@ -47,5 +48,6 @@ mod sizes;
 mod strategies;
 mod told;
 mod transcript;
+mod transit;
 mod tree;
 mod vectors;

@@ -28,6 +28,7 @@ fn server(repeatable: bool) -> Server<()> {
         oldest: 0,
         traced: false,
         compressed: false,
+        waited: std::time::Duration::ZERO,
         options: Some(Box::new(options)),
         method: MethodRef::Number(0),
         payload: Bytes::new(),

@@ -127,6 +127,7 @@ impl Operation {
                 oldest: self.first,
                 traced: false,
                 compressed: false,
+                waited: std::time::Duration::ZERO,
                 options: None,
                 method: MethodRef::Number(0),
                 payload: self.payload.clone(),

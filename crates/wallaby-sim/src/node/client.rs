@@ -191,6 +191,7 @@ impl Node {
                 oldest,
                 traced: false,
                 compressed: false,
+                waited: std::time::Duration::ZERO,
                 options: Some(Box::new(Options {
                     ping,
                     repeatable: plan.retries > 0,

@@ -159,7 +159,7 @@ impl Node {
             node: id,
             expected: None,
             address: (plan.reach != Reach::Silent).then(|| address(context.plan, index)),
-            features: Features::default(),
+            features: Features::TIME,
             limits,
         };
         let hello = Arc::new(hello);

@@ -497,7 +497,11 @@ impl Node {
             .network
             .read(socket, bytes.len(), &mut context.queue);
         stream.input.extend_from_slice(bytes);
+        let now = self.raw;
         while let Some(stream) = self.stream(socket) {
+            if stream.connection.wants_time() {
+                stream.connection.set_time(now);
+            }
             match stream.connection.handle_input(&mut stream.input) {
                 Ok(Some(event)) => self.handle_event(socket, event, context),
                 Ok(None) => break,
@@ -800,13 +804,13 @@ impl Node {
         };
         let flight = self.flight(socket);
         let sending = oracle::sending(&message);
-        let asks = (!context.is(Broken::NoQuestion)).then_some(self.raw);
+        let (now, asks) = (self.raw, !context.is(Broken::NoQuestion));
         let peer = self.peers.get_mut(&socket)?;
         let refused = match message {
             Message::Request(mut request) => {
                 let refused =
                     peer.wire
-                        .send_request(&mut self.gate, asks, &mut request, &self.method);
+                        .send_request(&mut self.gate, now, asks, &mut request, &self.method);
                 refused.map_err(|refusal| (refusal, Message::Request(request)))
             }
             Message::Response(response) => {

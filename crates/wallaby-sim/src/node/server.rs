@@ -131,7 +131,7 @@ impl Node {
         }
         note!(context, self.index, "runs {id} of {call}");
         let Task { acts, finale, .. } = task.unwrap_or(Task::NOTHING);
-        let time = request.deadline.unwrap_or(Duration::from_secs(60));
+        let time = request.time(Duration::from_secs(60));
         let ping = request.options.as_ref().and_then(|options| options.ping);
         let job = Job {
             server: Server::new(&mut request),

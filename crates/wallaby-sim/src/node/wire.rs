@@ -77,22 +77,26 @@ impl Wire {
         }
     }
 
-    /// Sends a request; returns its mark. The time is given if a peer that has shown no life for long is asked first.
+    /// Sends a request; returns its mark. A peer that has shown no life for long is asked first, if need be.
     pub(super) fn send_request(
         &mut self,
         gate: &mut Gate,
-        now: Option<Duration>,
+        now: Duration,
+        asks: bool,
         request: &mut Request,
         method: &MethodDefinition,
     ) -> Result<u64, Refusal> {
         match self {
             Self::Stream(stream) => {
+                if stream.connection.tells_time(request) {
+                    stream.connection.set_time(now);
+                }
                 stream.connection.send_request(request, method)?;
                 Ok(stream.mark(request.payload.len() > MAX_FRAME))
             }
             Self::Session(session) => {
                 let state = gate.session(session.id).ok_or(Refusal::NotOpen)?;
-                if now.is_some_and(|now| !state.confirm(now)) {
+                if asks && !state.confirm(now) {
                     return Err(Refusal::Blocked);
                 }
                 let number = state.send_request(request, method)?;

@@ -38,6 +38,15 @@ impl Carrier {
         either!(self, way => way.send_request(request, method))
     }
 
+    /// A stream wants to know the time before a request is sent that it tells the time of.
+    pub(crate) fn tell_time_of(&mut self, request: &Request, now: impl FnOnce() -> Duration) {
+        if let Self::Stream(connection, _) = self
+            && connection.tells_time(request)
+        {
+            connection.set_time(now());
+        }
+    }
+
     pub(crate) fn send_response(
         &mut self,
         response: &Response,
@@ -139,7 +148,7 @@ impl Carrier {
         }
     }
 
-    /// A stream wants to know the time only while large messages leave; a session's socket has its own.
+    /// A stream wants to know the time only while large messages leave, or its peer tells its own; a session's socket has its own.
     pub(crate) fn tell_time(&mut self, now: impl FnOnce() -> Duration) {
         if let Self::Stream(connection, _) = self
             && connection.wants_time()

@@ -293,6 +293,8 @@ impl Peer {
         if let Some(ended) = &state.ended {
             return Err(Refused::Ended(ended.clone()));
         }
+        let opened = state.opened;
+        state.carrier.tell_time_of(request, || opened.elapsed());
         state.carrier.send_request(request, method)?;
         self.sent(&mut state, place);
         Ok(())

@@ -58,7 +58,7 @@ impl Inner {
         request: &mut Request,
         status: &Status,
     ) {
-        let time = request.deadline.unwrap_or(DEFAULT_DEADLINE);
+        let time = request.time(DEFAULT_DEADLINE);
         let refused = RefusedRequest {
             call: request.call,
             token: request.token,

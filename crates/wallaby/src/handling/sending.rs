@@ -284,11 +284,11 @@ impl Handling {
 
     /// The time that a delegation has which has waited; `None` if it must not be sent any more.
     fn time_left(&self) -> Option<Duration> {
-        let liveness = &self.endpoint.liveness;
-        match self.ticket {
-            Some(ticket) => liveness.time_left(ticket),
-            None => Some(self.remaining()).filter(|left| !left.is_zero()),
-        }
+        let left = self.remaining();
+        let may = self
+            .ticket
+            .is_none_or(|ticket| self.endpoint.liveness.time_left(ticket).is_some());
+        (may && !left.is_zero()).then_some(left)
     }
 
     /// The time, as far as it matters to records: a handler that has not waited yet began just now.

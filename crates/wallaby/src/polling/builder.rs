@@ -113,7 +113,7 @@ impl Default for Config {
             kept_bytes: records.kept_bytes,
             max_depth: 4096,
             max_budgets: None,
-            requests_of_call: Budgets::default().requests,
+            requests_of_call: RecordLimits::default().requests_of_call,
             cluster_keys: Vec::new(),
             require_seals: false,
             ring: transport::DEFAULT_RING,
@@ -321,7 +321,7 @@ impl Builder {
             node: random_node()?,
             expected: None,
             address: self.advertise.or_else(|| addresses.first().cloned()),
-            features: Features::default(),
+            features: Features::TIME,
             limits: WireLimits {
                 message: config.limits.message,
                 requests: config.limits.requests.max(1),

@@ -58,7 +58,7 @@ pub(super) struct Call {
     token: Token,
     /// How much time it had, and when that is over.
     time: Duration,
-    deadline: Duration,
+    pub(super) deadline: Duration,
     /// What is not the default.
     options: Option<Box<CallOptions>>,
     pub(super) roots: Line<Root>,
@@ -364,6 +364,7 @@ impl Core {
             oldest,
             traced: false,
             compressed: false,
+            waited: Duration::ZERO,
             options: call.request_options(budgets, self.config.ping),
             method: MethodRef::Number(0),
             payload,

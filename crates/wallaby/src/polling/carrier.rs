@@ -42,9 +42,13 @@ impl Carrier<'_> {
         &mut self,
         request: &mut Request,
         method: &MethodDefinition,
+        now: Duration,
     ) -> Result<Mark, Refusal> {
         match self {
             Self::Stream(connection) => {
+                if connection.tells_time(request) {
+                    connection.set_time(now);
+                }
                 connection.send_request(request, method)?;
                 Ok(connection.mark())
             }

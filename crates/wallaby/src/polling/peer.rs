@@ -203,9 +203,18 @@ pub(super) struct Parcel {
     pub(super) released: Option<(Ticket, Sent)>,
     /// The same of the status of a request that has no record.
     pub(super) refused: Option<Passage>,
-    /// When its call began, as far as known, for a request onward.
-    pub(super) born: Option<Duration>,
+    /// Those of a request onward.
+    pub(super) times: Option<Times>,
     pub(super) moves: u8,
+}
+
+/// What a request onward says of the time when it is sent, at last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    /// When its call began, as far as known.
+    pub(super) born: Duration,
+    /// When its time is over.
+    pub(super) until: Duration,
 }
 
 /// Where a message goes.
@@ -354,7 +363,7 @@ impl Parcel {
             method: None,
             released: None,
             refused: None,
-            born: None,
+            times: None,
             moves: 0,
         }
     }

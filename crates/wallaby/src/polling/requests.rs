@@ -17,7 +17,7 @@ use wallaby_proto::{Address, Code, Status};
 use super::calls::most_to;
 use super::core::{Alarm, Core};
 use super::event::{Event, RequestKey};
-use super::peer::{Parcel, PeerId, Refused, Towards};
+use super::peer::{Parcel, PeerId, Refused, Times, Towards};
 use super::peers::reachable;
 use super::sending::{Attempt, Manner, output};
 use crate::blocking::panic_message;
@@ -193,7 +193,7 @@ impl Core {
         ticket: Option<Ticket>,
         served: usize,
     ) -> Box<Job> {
-        let time = request.deadline.unwrap_or(DEFAULT_DEADLINE);
+        let time = request.time(DEFAULT_DEADLINE);
         Box::new(Job {
             server: Server::bounded(request, self.config.max_budgets.as_ref()),
             ticket,
@@ -658,7 +658,10 @@ impl Core {
             }
         };
         let released = Some((ticket, Sent::Delegation));
-        let born = Some(job.arrived.saturating_sub(age(job)));
+        let times = Some(Times {
+            born: job.arrived.saturating_sub(age(job)),
+            until: job.deadline,
+        });
         if let Some(id) = known
             && self
                 .peers
@@ -667,14 +670,14 @@ impl Core {
         {
             let towards = Towards::Server(to.server.clone());
             let method = &to.method;
-            match self.attempt_request(id, &mut request, method, released, born, &towards) {
+            match self.attempt_request(id, &mut request, method, released, times, &towards) {
                 Attempt::Waits => {}
                 Attempt::Sent | Attempt::Settled => return,
             }
         }
         let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to.server));
         parcel.method = Some(to.method);
-        (parcel.released, parcel.born) = (released, born);
+        (parcel.released, parcel.times) = (released, times);
         self.post(parcel);
     }
 

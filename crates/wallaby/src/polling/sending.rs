@@ -11,7 +11,7 @@ use wallaby_proto::wire::{Message, Request, Response};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId};
 
 use super::core::Core;
-use super::peer::{MESSAGE_COST, Parcel, PeerId, Towards};
+use super::peer::{MESSAGE_COST, Parcel, PeerId, Times, Towards};
 use super::peers::reachable;
 use super::stream::Place;
 use crate::error::{ConnectError, hint};
@@ -238,12 +238,12 @@ impl Core {
             method,
             released,
             refused,
-            born,
+            times,
             moves,
         } = parcel;
         let message = match (message, &towards, &method) {
             (Message::Request(mut request), _, Some(method)) => {
-                match self.attempt_request(id, &mut request, method, released, born, &towards) {
+                match self.attempt_request(id, &mut request, method, released, times, &towards) {
                     Attempt::Waits => Message::Request(request),
                     Attempt::Sent => {
                         self.note_taken(id, released, request.id);
@@ -306,7 +306,7 @@ impl Core {
             method,
             released,
             refused,
-            born,
+            times,
             moves,
         })
     }
@@ -332,7 +332,7 @@ impl Core {
         request: &mut Request,
         method: &Arc<MethodDefinition>,
         released: Option<(Ticket, Sent)>,
-        born: Option<Duration>,
+        times: Option<Times>,
         towards: &Towards,
     ) -> Attempt {
         let initial =
@@ -341,13 +341,19 @@ impl Core {
             return Attempt::Settled;
         }
         if let Some((ticket, sent)) = released {
-            let Some(left) = self.records.time_left(ticket, self.now) else {
+            let may = self.records.time_left(ticket, self.now).is_some();
+            let left = times.map_or(Duration::ZERO, |times| times.until.saturating_sub(self.raw));
+            if !may || left.is_zero() {
                 self.records.dropped(ticket, sent);
                 return Attempt::Settled;
-            };
+            }
             request.deadline = Some(left);
+        } else if request.deadline.is_some()
+            && let Some(call) = self.calls.get(request.call.sequence)
+        {
+            request.deadline = Some(call.deadline.saturating_sub(self.raw));
         }
-        match self.send_request(id, request, method, born) {
+        match self.send_request(id, request, method, times) {
             Ok(mark) => {
                 match released {
                     Some(_) => self.note_placed(id, released, mark),
@@ -371,13 +377,13 @@ impl Core {
         id: PeerId,
         request: &mut Request,
         method: &MethodDefinition,
-        born: Option<Duration>,
+        times: Option<Times>,
     ) -> Result<Mark, Refusal> {
         let Some(hello) = self.peers.get(id).and_then(|peer| peer.hello()) else {
             return Err(Refusal::NotOpen);
         };
-        if let (Some(born), true) = (born, hello.features.contains(Features::AGE)) {
-            request.options.get_or_insert_default().age = Some(self.raw.saturating_sub(born));
+        if let (Some(times), true) = (times, hello.features.contains(Features::AGE)) {
+            request.options.get_or_insert_default().age = Some(self.raw.saturating_sub(times.born));
         }
         if let Some(key) = self.config.cluster_keys.first() {
             key.seal(request, hello.node, self.address.as_ref());
@@ -387,7 +393,7 @@ impl Core {
         if !carrier.confirm(raw) {
             return Err(Refusal::Blocked);
         }
-        let mark = carrier.send_request(request, method)?;
+        let mark = carrier.send_request(request, method, raw)?;
         self.use_peer(id);
         Ok(mark)
     }

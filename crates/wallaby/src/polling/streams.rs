@@ -328,13 +328,13 @@ impl Core {
 
     /// Reads what has arrived on a stream; whether there may be more, `None` if it has ended.
     pub(super) fn read_stream(&mut self, id: PeerId, input: &mut BytesMut) -> Option<bool> {
-        let now = self.now;
+        let raw = self.raw;
         let peer = self.peers.get_mut(id)?;
         let stream = peer.stream_mut()?;
         if stream.is_connecting() {
             return None;
         }
-        let reason = match stream.read(input, now) {
+        let reason = match stream.read(input, raw) {
             Ok(Read::All) => return Some(false),
             Ok(Read::Some) => return Some(true),
             Ok(Read::End) => "the peer closed it".to_owned(),
@@ -404,13 +404,13 @@ impl Core {
 
     /// Writes what a stream takes now.
     pub(super) fn write_stream(&mut self, id: PeerId) {
-        let now = self.now;
+        let (now, raw) = (self.now, self.raw);
         let Some(stream) = self.peers.get_mut(id).and_then(Peer::stream_mut) else {
             return;
         };
         stream.queued = false;
         let before = stream.connection.counters().bytes_sent;
-        let written = stream.write(now);
+        let written = stream.write(raw);
         let progress = stream.connection.counters().bytes_sent > before;
         if stream.unread && stream.connection.takes_input() {
             stream.unread = false;

@@ -197,6 +197,7 @@ pub(crate) fn request(call: CallId, payload: &'static [u8]) -> Request {
         oldest: call.sequence,
         traced: false,
         compressed: false,
+        waited: std::time::Duration::ZERO,
         options: None,
         method: MethodRef::Number(0),
         payload: payload.into(),

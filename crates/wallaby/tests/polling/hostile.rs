@@ -221,6 +221,7 @@ fn aimed(initiator: u64, at: &Address) -> Request {
         oldest: 1,
         traced: false,
         compressed: false,
+        waited: Duration::ZERO,
         options: None,
         method: MethodRef::Number(0),
         payload: bytes::Bytes::from_static(b"\x01x"),

@@ -41,7 +41,7 @@ impl Records {
         if key.call.sequence < self.table.peers.get(peer).proven {
             return Admission::BelowOldest;
         }
-        let time = request.deadline.unwrap_or(self.limits.deadline);
+        let time = request.time(self.limits.deadline);
         if time.is_zero() {
             return late();
         }

@@ -268,6 +268,7 @@ mod tests {
             oldest: 1,
             traced: false,
             compressed: false,
+            waited: Duration::ZERO,
             options: None,
             method: MethodRef::Number(0),
             payload: Bytes::new(),

@@ -77,7 +77,7 @@ use self::time::{Nanoseconds, PingTimes};
 use crate::call::shares::Shares;
 use crate::id::{CallId, NodeId, RequestId};
 use crate::status::{Code, Status};
-use crate::wire::{Budgets, PingSettings, Pong, ReplyTo, Response};
+use crate::wire::{PingSettings, Pong, ReplyTo, Response};
 
 /// How much an endpoint remembers, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,8 +102,8 @@ pub struct RecordLimits {
     pub longest_timeout: Duration,
     /// The time that a request has which states none: 60 s by default.
     pub deadline: Duration,
-    /// Requests of one call that are taken while the call is remembered, if they state no budgets. As many as an initiator
-    /// lets a call have that states none, by default: 65,536.
+    /// Requests of one call that are taken while the call is remembered, if they state no budgets. 16,384 by default: a quarter
+    /// of what an initiator lets such a call have at all servers together.
     pub requests_of_call: u32,
 }
 
@@ -118,7 +118,7 @@ impl Default for RecordLimits {
             shortest_period: Duration::from_millis(10),
             longest_timeout: Duration::from_secs(600),
             deadline: Duration::from_secs(60),
-            requests_of_call: Budgets::DEFAULT.requests,
+            requests_of_call: 1 << 14,
         }
     }
 }

@@ -266,6 +266,7 @@ impl World {
                 oldest: 0,
                 traced: false,
                 compressed: false,
+                waited: Duration::ZERO,
                 options: None,
                 method: MethodRef::Number(0),
                 payload: Bytes::new(),

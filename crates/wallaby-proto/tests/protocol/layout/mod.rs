@@ -94,6 +94,7 @@ impl<'a> Layout<'a> {
             0x08 => self.close(),
             0x09 => self.body(),
             0x0a => self.body_credit(),
+            0x0b => self.one("time", "microseconds"),
             0x10 => self.request(),
             0x11 => self.response(),
             0x12 => self.end(),

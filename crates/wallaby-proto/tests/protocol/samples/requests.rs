@@ -30,6 +30,7 @@ fn request(indexes: &[u32]) -> Request {
         oldest: SEQUENCE,
         traced: false,
         compressed: false,
+        waited: Duration::ZERO,
         options: None,
         method: MethodRef::Number(5),
         payload: Bytes::from_static(b"hop"),

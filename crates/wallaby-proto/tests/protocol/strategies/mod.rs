@@ -189,6 +189,7 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
                 let (traced, compressed, deadline) = flags;
                 let somebody_else = reply_to == ReplyTo::Peer && call.initiator != alice();
                 Request {
+                    waited: std::time::Duration::ZERO,
                     call,
                     token,
                     id,

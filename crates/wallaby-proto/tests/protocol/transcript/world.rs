@@ -83,6 +83,7 @@ impl World {
             oldest: 1,
             traced: false,
             compressed: false,
+            waited: std::time::Duration::ZERO,
             options: None,
             method: MethodRef::Number(0),
             payload: word.to_owned().into(),

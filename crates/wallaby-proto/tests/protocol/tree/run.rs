@@ -133,6 +133,7 @@ impl Run {
             oldest: self.call.sequence,
             traced: false,
             compressed: false,
+            waited: std::time::Duration::ZERO,
             options: None,
             method: MethodRef::Number(0),
             payload: Bytes::new(),

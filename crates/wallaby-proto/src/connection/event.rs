@@ -1,0 +1,128 @@
+//! What a connection tells: what arrived, why it must be closed, why a message was not accepted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::{BodyEvent, Hello, MethodDefinition};
+use crate::id::NodeId;
+use crate::wire::{DecodeError, Message};
+
+/// What arrived.
+#[derive(Debug, PartialEq)]
+pub enum Event {
+    /// The handshake is done; the peer is who it says, as far as the transport proves.
+    Opened(Arc<Hello>),
+    /// The peer will call this method by this number; numbers count up from 0.
+    Method(u32, MethodDefinition),
+    /// A message.
+    Message(Message),
+    /// The beginning of a message above the limit; its payload is incomplete and the rest is dropped.
+    TooLarge {
+        /// The message, without its payload.
+        message: Message,
+        /// Its length in bytes, header included.
+        size: u64,
+    },
+    /// Something of the body with this number, whose request came before.
+    Body(u64, BodyEvent),
+    /// Something that was refused for want of credit may be accepted now.
+    Credit,
+    /// The peer sends nothing new; it had received so many messages.
+    GoingAway {
+        /// Messages received by the peer.
+        received: u64,
+    },
+    /// The peer closes the connection and says why.
+    Closed(String),
+}
+
+/// Why a connection must be closed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ConnectionError {
+    /// The peer sent bytes that are no message.
+    #[error("malformed bytes: {0}")]
+    Malformed(DecodeError),
+    /// The two sides have no version in common.
+    #[error("the peer speaks versions {theirs:?} of the protocol, this side {ours:?}")]
+    Version {
+        /// Lowest and highest of this side.
+        ours: (u8, u8),
+        /// Lowest and highest of the peer.
+        theirs: (u8, u8),
+    },
+    /// Another life answers at this address than the one that was meant: both sides close the connection.
+    #[error("expected node {expected}, but node {found} answers")]
+    WrongNode {
+        /// Whom the dialler wanted.
+        expected: NodeId,
+        /// Who is there.
+        found: NodeId,
+    },
+    /// A frame that is out of place.
+    #[error("frame kind {kind:#04x} {when}")]
+    OutOfPlace {
+        /// Its number.
+        kind: u8,
+        /// Why it is.
+        when: &'static str,
+    },
+    /// The peer sent more than it was granted: see *Credit* in `docs/protocol.md`.
+    #[error("the peer sent more {what} than it was granted")]
+    Overdrawn {
+        /// Of what.
+        what: &'static str,
+    },
+    /// An unfinished message grew too slowly: see [`super::PartialLimits`].
+    #[error("an unfinished message is stalled: it gains less than {rate} bytes a second")]
+    Stalled {
+        /// What it must gain at least.
+        rate: u64,
+    },
+    /// The peer read nothing of what waits for it: see [`super::Bounds::output`].
+    #[error("the peer read none of the {waiting} bytes that wait for it for {silence:?}")]
+    Unread {
+        /// Bytes of output.
+        waiting: usize,
+        /// For how long.
+        silence: Duration,
+    },
+    /// The peer gave no sign of life, though it was asked: see [`super::KeepAlive`].
+    #[error("nothing was heard from the peer for {silence:?}, though it was asked")]
+    Silent {
+        /// For how long.
+        silence: Duration,
+    },
+}
+
+impl From<DecodeError> for ConnectionError {
+    fn from(error: DecodeError) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+/// Why a message was not accepted for sending; the connection goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// The handshake is not done yet.
+    #[error("the handshake is not done yet")]
+    NotOpen,
+    /// There is no credit or no room for it now; [`Event::Credit`] or writing output changes that.
+    #[error("no credit for it now")]
+    Blocked,
+    /// It is longer than the peer takes.
+    #[error("a message of {size} bytes, but the peer takes at most {limit}")]
+    TooLarge {
+        /// Its payload, in bytes.
+        size: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The peer takes no more method names on this connection, or two have the same hash.
+    #[error("no number is left for its method on this connection")]
+    NoMethodNumber,
+    /// A request with a body, where messages may overtake each other.
+    #[error("a body can't follow a request over udp: (over tcp:, unix:, shm: and mem: it can)")]
+    NoBodies,
+}

@@ -262,7 +262,7 @@ impl Cluster {
         self.settle(within, true).await
     }
 
-    /// The same; what is left of calls is no matter if they were to take longer than that.
+    /// The same; what is remembered of calls is no matter if they were to take longer than that.
     pub(crate) async fn settle(&mut self, within: Duration, idle: bool) -> Result<Vec<String>> {
         let end = moment::now() + within.as_nanos() as u64;
         let most = self.seats.len() as u64;
@@ -274,7 +274,8 @@ impl Cluster {
             };
             let health = loop {
                 let health = child.health().await?;
-                if health.is_idle() || moment::now() >= end {
+                let rests = health.is_idle() || !idle && health.is_at_rest();
+                if rests || moment::now() >= end {
                     break health;
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -302,7 +303,7 @@ impl Seat {
     ) -> Vec<String> {
         let name = &self.name;
         let mut wrong = Vec::new();
-        if idle && !health.is_idle() {
+        if !health.is_at_rest() || idle && !health.is_idle() {
             wrong.push(format!("{name} still has something of calls: {health:?}"));
         }
         if health.panics > 0 {

@@ -251,7 +251,12 @@ pub(crate) struct Health {
 impl Health {
     /// Whether nothing is left of calls that are over.
     pub(crate) fn is_idle(&self) -> bool {
-        self.calls + self.running + self.waiting + self.remembered + self.kept_bytes == 0
+        self.is_at_rest() && self.remembered + self.kept_bytes == 0
+    }
+
+    /// Whether nothing runs, whatever is remembered.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.calls + self.running + self.waiting == 0
     }
 }
 

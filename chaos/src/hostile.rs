@@ -68,9 +68,8 @@ const WATCH: Watch = Watch {
 const ROUND: Duration = Duration::from_secs(20);
 /// How long it may take until nothing is left of what hostile peers have asked for.
 const REST: Duration = Duration::from_secs(60);
-/// Attacks whose calls are to last, and how long is waited for those of others then.
+/// Attacks whose calls say that they may last, so that they are remembered for longer.
 const LONG_CALLS: [&str; 2] = ["hanging", "ping-settings"];
-const AWHILE: Duration = Duration::from_secs(15);
 /// A handler's last line may follow the end of its call.
 const LAST_LINES: Duration = Duration::from_millis(300);
 /// Slower than this many times is too slow.
@@ -337,11 +336,10 @@ impl Run {
         }
         // What honest calls leave behind is looked at in other runs, and takes its time to be forgotten.
         let is_long = |name: &String| LONG_CALLS.contains(&name.as_str());
-        // Calls that say that they may take minutes are given minutes, also when their initiator has gone.
+        // What is remembered of calls with timeouts of minutes is remembered for minutes; but nothing of them runs.
         let soon = !attacks.iter().any(is_long);
         if !attacks.is_empty() {
-            let within = if soon { REST } else { AWHILE };
-            wrong.extend(self.cluster.settle(within, soon).await?);
+            wrong.extend(self.cluster.settle(REST, soon).await?);
         }
         if let Some(words) = self.cluster.lost()? {
             bail!("{words} during {}", phase.name);

@@ -113,6 +113,7 @@ pub(crate) struct Config {
     pub(crate) max_depth: u32,
     pub(crate) max_budgets: Option<Budgets>,
     pub(crate) requests_of_call: u32,
+    pub(crate) initiator_timeout: Duration,
     /// The first seals, all verify.
     pub(crate) cluster_keys: Vec<ClusterKey>,
     pub(crate) require_seals: bool,
@@ -148,6 +149,7 @@ impl Default for Config {
             max_depth: 4096,
             max_budgets: None,
             requests_of_call: RecordLimits::default().requests_of_call,
+            initiator_timeout: RecordLimits::default().patience,
             cluster_keys: Vec::new(),
             require_seals: false,
             link_delay: None,
@@ -180,6 +182,7 @@ impl Config {
             ping: DEFAULT_PING,
             deadline: DEFAULT_DEADLINE,
             requests_of_call: self.requests_of_call,
+            patience: self.initiator_timeout,
             ..RecordLimits::default()
         }
     }
@@ -280,8 +283,10 @@ impl Builder {
 
     /// How calls of this endpoint are watched over if they do not say: after each `period` the servers of a call are asked
     /// about its requests, and silence for `timeout` is a failure. Default 500 ms and 5 s; keep the timeout near ten
-    /// periods. A period below 1 ms counts as 1 ms, a timeout below the period as the period, and none is longer than a
-    /// year. Servers bound the period to at least 10 ms and the timeout to at most 10 minutes.
+    /// periods. A period below 1 ms counts as 1 ms, one above 5 s as 5 s, a timeout below the period as the period, and none is
+    /// longer than a year. Servers bound the period to at least 10 ms and the timeout to at most 10 minutes. A timeout is how
+    /// long this endpoint waits for servers; how long they go on for an endpoint that does not ask, they decide
+    /// ([`initiator_timeout`](Self::initiator_timeout)).
     pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
         self.config.ping = PingSettings { period, timeout }.bounded();
         self
@@ -367,6 +372,16 @@ impl Builder {
     /// its budgets. So a tree that grows without end comes to its end even if its initiator neither counts nor stops it.
     pub fn max_requests_of_call(mut self, requests: u32) -> Self {
         self.config.requests_of_call = requests;
+        self
+    }
+
+    /// How long a handler runs on whose initiator does not ask about it any more, though it states a longer timeout: then the
+    /// initiator counts as dead, and the handler is cancelled. Default 30 s. It is the ping period and two timeouts of the call
+    /// if that is less (10.5 s by default), and five ping periods at least. Initiators ask each ping period, 5 s at most, so
+    /// that the handlers of one that lives go on. So handlers of a client that has died are gone within this time, whatever
+    /// it has stated.
+    pub fn initiator_timeout(mut self, limit: Duration) -> Self {
+        self.config.initiator_timeout = timer::bounded(limit);
         self
     }
 

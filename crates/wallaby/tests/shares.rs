@@ -3,17 +3,31 @@
 #[macro_use]
 mod common;
 
+use std::future::IntoFuture;
+use std::time::Duration;
+
 use common::{Gate, Net, at, client, service, status, until, work};
-use wallaby::{Code, Endpoint, ExecutorConfig, One, Request, Schedule};
+use wallaby::{Builder, Client, Code, Endpoint, ExecutorConfig, One, Request, Schedule};
 
 over_every_transport!(
     one_client_does_not_shut_others_out,
     hanging_requests_of_one_client_leave_room_in_the_table,
     many_short_calls_of_one_client_leave_others_theirs,
+    handlers_of_a_client_that_has_died_give_their_places_back,
 );
 
 /// Handlers wait at the gate, unless they are asked for something short.
 async fn bind(net: &Net, gate: &Gate, places: usize, remembered: usize) -> Endpoint {
+    bind_with(net, gate, places, remembered, |builder| builder).await
+}
+
+async fn bind_with(
+    net: &Net,
+    gate: &Gate,
+    places: usize,
+    remembered: usize,
+    adapt: fn(Builder) -> Builder,
+) -> Endpoint {
     let gate = gate.clone();
     let server = service().method(
         &work::ONE,
@@ -33,7 +47,7 @@ async fn bind(net: &Net, gate: &Gate, places: usize, remembered: usize) -> Endpo
         schedule: Schedule::Fifo,
     };
     let builder = Endpoint::builder().serve(server).executor(executor);
-    net.bind(builder.remember(remembered, 1 << 20)).await
+    net.bind(adapt(builder.remember(remembered, 1 << 20))).await
 }
 
 /// Clients that each have a connection of their own make a few short calls, all of which are answered.
@@ -96,6 +110,30 @@ async fn hanging_requests_of_one_client_leave_room_in_the_table(net: Net) {
         }
     }
     assert_eq!((answers, refused), (running, 300 - running));
+}
+
+/// It has stated that silence of ten minutes is no failure; others that have stated the same still live.
+async fn handlers_of_a_client_that_has_died_give_their_places_back(net: Net) {
+    const AGES: Duration = Duration::from_secs(600);
+    let gate = Gate::new();
+    let soon = |builder: Builder| builder.initiator_timeout(Duration::from_millis(200));
+    let server = bind_with(&net, &gate, 32, 1 << 16, soon).await;
+    let hang = |client: &Endpoint, period| {
+        let client = Client::new(client, at(&server)).ping(Duration::from_millis(period), AGES);
+        work::within(client).one("hang".into())
+    };
+    let (dies, lives) = (client(), client());
+    // Five periods are the least that anybody is given.
+    let call = tokio::spawn(hang(&lives, 500).into_future());
+    until(|| server.load() == (1, 0)).await;
+    let calls: Vec<_> = (0..20).map(|_| hang(&dies, 20)).collect();
+    until(|| server.load() == (21, 0)).await;
+    dies.close();
+    until(|| server.load() == (1, 0)).await;
+    gate.open(1);
+    let answer = call.await.expect("it does not panic");
+    assert_eq!(answer.expect("an answer"), "hang");
+    drop(calls);
 }
 
 /// The greedy client always has more calls than are taken; as many handlers end as others make calls.

@@ -92,8 +92,8 @@ impl Default for PingSettings {
 }
 
 impl PingSettings {
-    /// How long a server remembers a request that has ended, and believes in an initiator that does not ping: the ping
-    /// period and two timeouts (PROTOCOL-NOTES 30).
+    /// How long a server remembers a request that has ended, and at most believes in an initiator that does not ping: the
+    /// ping period and two timeouts (PROTOCOL-NOTES 30).
     pub fn gc_timeout(&self) -> Duration {
         let timeouts = self.timeout.saturating_mul(2);
         self.period.saturating_add(timeouts)

@@ -81,14 +81,17 @@ impl PingSettings {
     /// The shortest period of all: who asked more often would do nothing else.
     pub const SHORTEST: Duration = Duration::from_millis(1);
 
-    /// The longest period and timeout of all, a year.
+    /// The longest period of all: a server need not believe for long in an initiator that does not ask.
+    pub const LONGEST_PERIOD: Duration = Duration::from_secs(5);
+
+    /// The longest timeout of all, a year.
     pub const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
-    /// These, or what comes nearest of what makes sense: the period is between [`Self::SHORTEST`] and [`Self::LONGEST`], and
-    /// the timeout between the period and [`Self::LONGEST`].
+    /// These, or what comes nearest of what makes sense: the period is between [`Self::SHORTEST`] and
+    /// [`Self::LONGEST_PERIOD`], and the timeout between the period and [`Self::LONGEST`].
     #[must_use]
     pub fn bounded(self) -> Self {
-        let period = self.period.clamp(Self::SHORTEST, Self::LONGEST);
+        let period = self.period.clamp(Self::SHORTEST, Self::LONGEST_PERIOD);
         let timeout = self.timeout.clamp(period, Self::LONGEST);
         Self { period, timeout }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, Admission, Frozen, Output, Remembered, Sent, Session, StopReason,
+    Action, Admission, Frozen, Output, RecordLimits, Remembered, Sent, Session, StopReason,
 };
 use wallaby_proto::call::server::{Outbound, undelivered};
 use wallaby_proto::wire::{Child, MAX_CHILDREN, Ping, ReplyTo, Request, Response};
@@ -944,24 +944,60 @@ fn requests_of_dead_initiators_are_stopped() {
     shelf.accept(request(1, "0"));
     shelf.until(600);
     shelf.ping(1, "0");
-    let stops = |actions: Vec<(u64, Action)>| -> Vec<u64> {
-        let stop = |action: &Action| {
-            matches!(
-                action,
-                Action::Stop {
-                    reason: StopReason::InitiatorSilent,
-                    ..
-                }
-            )
-        };
-        actions
-            .into_iter()
-            .filter(|(_, action)| stop(action))
-            .map(|(time, _)| time)
-            .collect()
-    };
     assert!(stops(shelf.until(1699)).is_empty());
     assert_eq!(stops(shelf.until(5000)), [1700]);
+}
+
+/// When a request was stopped as its initiator is silent.
+fn stops(actions: Vec<(u64, Action)>) -> Vec<u64> {
+    let stop = |action: &Action| {
+        matches!(
+            action,
+            Action::Stop {
+                reason: StopReason::InitiatorSilent,
+                ..
+            }
+        )
+    };
+    actions
+        .into_iter()
+        .filter(|(_, action)| stop(action))
+        .map(|(time, _)| time)
+        .collect()
+}
+
+/// A call may state a timeout of minutes: its handlers do not outlive its initiator by more than their server allows. One that
+/// asks is believed, though it asks as seldom as may be.
+#[test]
+fn a_timeout_of_minutes_keeps_no_handler_of_a_dead_initiator() {
+    let states = |period, timeout| {
+        with_options(request(1, "0"), move |options| {
+            options.ping = Some(wallaby_proto::wire::PingSettings { period, timeout });
+        })
+    };
+    let (second, ages) = (Duration::from_secs(1), Duration::MAX);
+    let cases = [
+        // What is stated, and for how long such an initiator is believed: 30 s, five periods at least, the gc timeout at most.
+        (second, 300 * second, 30_000),
+        (ages, ages, 30_000),
+        (second, 5 * second, 11_000),
+    ];
+    for (period, timeout, belief) in cases {
+        let mut shelf = Shelf::with(limits());
+        shelf.accept(states(period, timeout));
+        for asked in [5_000, 10_000, 15_000] {
+            assert_eq!(stops(shelf.until(asked)), []);
+            shelf.ping(1, "0");
+        }
+        assert_eq!(stops(shelf.until(15_000 + belief - 1)), []);
+        assert_eq!(stops(shelf.until(100_000)), [15_000 + belief]);
+    }
+    let mut shelf = Shelf::with(RecordLimits {
+        patience: Duration::ZERO,
+        ..limits()
+    });
+    shelf.accept(states(second, 300 * second));
+    assert_eq!(stops(shelf.until(100_000)), [5_000]);
 }
 
 /// Note 19: a delegation that certainly was not delivered is answered by who wanted to send it, and found there.

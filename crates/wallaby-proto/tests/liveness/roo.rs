@@ -207,10 +207,10 @@ fn names_do_not_collide_under_fan_out() {
     }
 }
 
-/// Ten thousand branches live, each due at a time of its own: a turn asks about the one that is due and no other.
+/// Five thousand branches live, each due at a time of its own: a turn asks about the one that is due and no other.
 #[test]
 fn a_tick_looks_at_what_is_due_and_at_nothing_else() {
-    const BRANCHES: u64 = 10_000;
+    const BRANCHES: u64 = 5_000;
     let mut initiator = Initiator::new(call(), token(), Budgets::default());
     let settings = WatchSettings {
         ping: PingSettings {

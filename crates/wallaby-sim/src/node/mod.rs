@@ -339,9 +339,15 @@ impl Node {
 }
 
 fn record_limits(plan: NodePlan) -> RecordLimits {
+    // As little as may be for some: who asks each ping period is not given up for that.
+    let patience = match plan.keeps {
+        true => Duration::ZERO,
+        false => RecordLimits::default().patience,
+    };
     RecordLimits {
         requests: plan.requests,
         kept_bytes: if plan.keeps { 1 << 20 } else { 0 },
+        patience,
         ..RecordLimits::default()
     }
 }

@@ -1,6 +1,7 @@
 //! Connections over streams: dialled and accepted, driven, and ended.
 
 use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
@@ -325,10 +326,13 @@ impl Inner {
         id: u64,
         mut place: oneshot::Receiver<()>,
     ) {
-        let opened = tokio::select! {
-            biased;
-            _ = &mut place => return, // it was dismissed
-            opened = accepted => opened,
+        let mut accepted = pin!(accepted);
+        let opened = poll_fn(|cx| match Pin::new(&mut place).poll(cx) {
+            Poll::Ready(_) => Poll::Ready(None),
+            Poll::Pending => accepted.as_mut().poll(cx).map(Some),
+        });
+        let Some(opened) = opened.await else {
+            return; // it was dismissed
         };
         self.pool.stranger_left(id);
         match opened {

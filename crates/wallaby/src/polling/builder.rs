@@ -88,6 +88,7 @@ pub(super) struct Config {
     pub(super) max_depth: u32,
     pub(super) max_budgets: Option<Budgets>,
     pub(super) requests_of_call: u32,
+    pub(super) initiator_timeout: Duration,
     /// The first seals, all verify.
     pub(super) cluster_keys: Vec<ClusterKey>,
     pub(super) require_seals: bool,
@@ -114,6 +115,7 @@ impl Default for Config {
             max_depth: 4096,
             max_budgets: None,
             requests_of_call: RecordLimits::default().requests_of_call,
+            initiator_timeout: RecordLimits::default().patience,
             cluster_keys: Vec::new(),
             require_seals: false,
             ring: transport::DEFAULT_RING,
@@ -236,6 +238,12 @@ impl Builder {
     /// How many requests of one call are taken here that state no budgets: see [`crate::Builder::max_requests_of_call`].
     pub fn max_requests_of_call(mut self, requests: u32) -> Self {
         self.config.requests_of_call = requests;
+        self
+    }
+
+    /// How long a handler runs on whose initiator does not ask about it: see [`crate::Builder::initiator_timeout`].
+    pub fn initiator_timeout(mut self, limit: Duration) -> Self {
+        self.config.initiator_timeout = limit.min(PingSettings::LONGEST);
         self
     }
 

@@ -159,6 +159,7 @@ impl Core {
             ping: DEFAULT_PING,
             deadline: DEFAULT_DEADLINE,
             requests_of_call: config.requests_of_call,
+            patience: config.initiator_timeout,
             ..RecordLimits::default()
         };
         let places = Places::new(config.strangers);

@@ -128,9 +128,11 @@ impl Records {
     #[inline(never)]
     pub(super) fn bounded(&self, ping: PingSettings) -> PingTimes {
         let longest = self.limits.longest_timeout;
-        let period = ping
-            .period
-            .clamp(self.limits.shortest_period.min(longest), longest);
+        let longest_period = longest.min(PingSettings::LONGEST_PERIOD);
+        let period = ping.period.clamp(
+            self.limits.shortest_period.min(longest_period),
+            longest_period,
+        );
         let timeout = ping.timeout.clamp(period, longest);
         PingTimes::from(PingSettings { period, timeout })
     }

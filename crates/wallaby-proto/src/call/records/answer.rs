@@ -162,7 +162,8 @@ impl Records {
         }
         let record = self.table.records.get(slot);
         let settings = self.table.calls.get(record.call).settings;
-        let silent_at = record.pinged.saturating_add(settings.gc_timeout());
+        let belief = settings.belief(self.limits.patience.into());
+        let silent_at = record.pinged.saturating_add(belief);
         let aborted = self.table.calls.get(record.call).aborted;
         let owes = !aborted && record.outputs.are_being_written(&self.sessions);
         if record.ended && !owes {

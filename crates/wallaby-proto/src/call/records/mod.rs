@@ -100,6 +100,9 @@ pub struct RecordLimits {
     pub shortest_period: Duration,
     /// The longest timeout that a call may ask for: 10 minutes by default.
     pub longest_timeout: Duration,
+    /// A request runs on for so long at most if its initiator does not ask about it, whatever timeout that has stated; but for
+    /// five ping periods at least. 30 s by default.
+    pub patience: Duration,
     /// The time that a request has which states none: 60 s by default.
     pub deadline: Duration,
     /// Requests of one call that are taken while the call is remembered, if they state no budgets. 16,384 by default: a quarter
@@ -117,6 +120,7 @@ impl Default for RecordLimits {
             ping: PingSettings::default(),
             shortest_period: Duration::from_millis(10),
             longest_timeout: Duration::from_secs(600),
+            patience: Duration::from_secs(30),
             deadline: Duration::from_secs(60),
             requests_of_call: 1 << 14,
         }
@@ -208,7 +212,7 @@ pub enum StopReason {
     /// The initiator has aborted the call.
     #[error("the call was aborted")]
     Aborted,
-    /// Nobody has asked about the request for the gc timeout (PROTOCOL-NOTES 31).
+    /// Nobody has asked about the request for the gc timeout, or for [`RecordLimits::patience`] (PROTOCOL-NOTES 31).
     #[error("the initiator does not ask about the call any more")]
     InitiatorSilent,
     /// The initiator has finished with the call (PROTOCOL-NOTES 29).

@@ -49,6 +49,9 @@ impl From<Nanoseconds> for Duration {
     }
 }
 
+/// An initiator that lives asks at least once in so many ping periods.
+const FEW_PERIODS: u64 = 5;
+
 /// [`PingSettings`] of a call, or of those that state none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PingTimes {
@@ -60,6 +63,12 @@ impl PingTimes {
     /// As [`PingSettings::gc_timeout`].
     pub(super) fn gc_timeout(self) -> Nanoseconds {
         self.period.saturating_add(self.timeout.saturating_mul(2))
+    }
+
+    /// How long an initiator is believed in that does not ping, by who has so much patience. Some pings may be lost or late.
+    pub(super) fn belief(self, patience: Nanoseconds) -> Nanoseconds {
+        let patience = patience.max(self.period.saturating_mul(FEW_PERIODS));
+        self.gc_timeout().min(patience)
     }
 }
 

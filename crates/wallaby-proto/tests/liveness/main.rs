@@ -3,6 +3,7 @@
 //! | module | what it checks |
 //! |---|---|
 //! | `asking`, `judging`, `stopping` | the client half, rule by rule (the numbers are those of PROTOCOL-NOTES) |
+//! | `rates` | how much the client half asks because servers say so |
 //! | `partial` | the client half of calls that go on without what is lost |
 //! | `remembering`, `recalling`, `refusing`, `limits`, `names` | the server half, rule by rule |
 //! | `roo` | the known defects of the thesis' implementation, one test each |
@@ -22,6 +23,7 @@ mod names;
 mod onward;
 mod partial;
 mod random;
+mod rates;
 mod recalling;
 mod refusing;
 mod remembering;

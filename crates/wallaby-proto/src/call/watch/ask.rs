@@ -30,12 +30,36 @@ impl Watch {
         if self.judge(initiator, position, now) {
             return;
         }
-        let line = &mut self.lines[position as usize];
-        if line.next_ping <= now {
-            line.next_ping = now.saturating_add(self.settings.ping.period);
+        let line = &self.lines[position as usize];
+        // No peer has named what the application has sent, and one ping to who is above is for all that are below.
+        let is_free = initiator.is_initial(position) || line.highest_located().is_none();
+        if line.next_ping <= now && (is_free || self.has_place(position, now)) {
+            let line = &mut self.lines[position as usize];
+            (line.placed, line.next_ping) = (false, now.saturating_add(self.settings.ping.period));
             self.ask(initiator, position, now);
         }
         self.arm(initiator, position);
+    }
+
+    /// Whether a branch that wants to be asked about has its place among the pings of this period; if these are too many, it
+    /// gets one in a later period.
+    pub(super) fn has_place(&mut self, position: u32, now: Duration) -> bool {
+        let line = &mut self.lines[position as usize];
+        if line.placed {
+            line.placed = line.next_ping > now;
+            return !line.placed;
+        }
+        let place = self.pace.next(self.settings.ping.period, now);
+        if place <= now {
+            return true;
+        }
+        (line.placed, line.next_ping) = (true, place);
+        if !line.was_asked() && self.phase == Phase::Watching {
+            // Who was never asked is not silent.
+            line.evidence = line.evidence.max(place);
+            line.gaps.restart(0, place);
+        }
+        false
     }
 
     /// A hint says that asking now may tell something; one in a ping period is believed.
@@ -79,8 +103,11 @@ impl Watch {
         let alone = asked.iter().all(|&index| Some(index) == top);
         // Who announces itself is alive, but must be asked as well, or it takes the initiator for dead.
         let found = line.top().is_some_and(|hop| hop.at.is_known());
-        for index in asked {
-            self.ping_unless_recent(initiator, position, index, now);
+        for (others, index) in asked.into_iter().enumerate() {
+            let pinged = self.ping_unless_recent(initiator, position, index, now);
+            if pinged && others > 0 {
+                self.take_place(now);
+            }
         }
         if (!seen || !found) && alone {
             self.ask_above(initiator, position, now);
@@ -103,7 +130,10 @@ impl Watch {
             let line = &mut self.lines[above as usize];
             line.wanted = Some(line.wanted.map_or(child, |wanted| wanted.min(child)));
             if let Some(index) = line.highest_located() {
-                return self.ping_unless_recent(initiator, above, index, now);
+                if self.ping_unless_recent(initiator, above, index, now) {
+                    self.take_place(now);
+                }
+                return;
             }
             if line
                 .climbed
@@ -116,25 +146,32 @@ impl Watch {
         }
     }
 
+    /// What is asked besides takes a place, too, and waits for none.
+    fn take_place(&mut self, now: Duration) {
+        self.pace.next(self.settings.ping.period, now);
+    }
+
     /// Who was asked less long ago is not asked again.
     fn recent(&self) -> Duration {
         self.settings.ping.period / 2
     }
 
-    /// Many children may want to ask the same parent.
+    /// Many children may want to ask the same parent. Returns whether it is asked.
     pub(super) fn ping_unless_recent(
         &mut self,
         initiator: &Initiator,
         position: u32,
         index: usize,
         now: Duration,
-    ) {
+    ) -> bool {
         self.wind(initiator, position, now);
         let recent = self.recent();
         let pinged = self.lines[position as usize].hops[index].pinged;
-        if pinged.is_none_or(|pinged| pinged.saturating_add(recent) <= now) {
+        let asks = pinged.is_none_or(|pinged| pinged.saturating_add(recent) <= now);
+        if asks {
             self.ping(initiator, position, index, now);
         }
+        asks
     }
 
     pub(super) fn ping(

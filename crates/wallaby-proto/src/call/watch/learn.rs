@@ -77,6 +77,7 @@ impl Watch {
         let Some(index) = self.hop(initiator, position, number, now) else {
             return;
         };
+        let is_winding = self.is_winding_down();
         let line = self.line(position);
         let hop = &mut line.hops[index];
         hop.base = Some(progress.base);
@@ -91,7 +92,8 @@ impl Watch {
             hop.writing = Some(now);
             line.gaps.restart(progress.base, now);
         }
-        if index + 1 == line.hops.len() {
+        // Who was told to stop, and does not say so, was not there when it was told.
+        if index + 1 == line.hops.len() && (progress.aborted || !is_winding) {
             line.evidence = now;
             line.gone = None;
         }
@@ -136,7 +138,7 @@ impl Watch {
         let Some(next) = pong.request.hop.checked_add(1) else {
             return;
         };
-        self.locate(initiator, position, next, &to.location(), now);
+        self.locate_named(initiator, position, next, &to.location(), now);
         if let Some(index) = self.hop(initiator, position, next, now) {
             self.line(position).hops[index].base = Some(base);
         }
@@ -153,20 +155,24 @@ impl Watch {
         let listed = progress.children.len();
         let end = progress.children_from.saturating_add(listed as u32);
         let line = self.line(position);
-        let goes_on = progress.children_from <= line.listed && end > line.listed;
-        if goes_on {
-            line.listed = end;
+        let before = line.listed;
+        if progress.children_from <= before {
+            line.listed = before.max(end);
         }
+        let mut has_room = true;
         for (place, child) in progress.children.iter().zip(progress.children_from..) {
             match initiator.discover(position, child) {
                 Ok(found) => {
                     self.look_at_changes(initiator, now);
-                    self.locate(initiator, found, 0, &place.location(), now);
+                    self.locate_named(initiator, found, 0, &place.location(), now);
                     self.look_at(initiator, found, now);
                 }
                 Err(violation) => {
+                    has_room = false;
                     self.violated(initiator, request, violation, now);
-                    self.stop_child(initiator, request, child, place);
+                    if !self.stop_child(initiator, request, child, place) {
+                        break; // what is beyond is not even looked at
+                    }
                 }
             }
         }
@@ -181,40 +187,63 @@ impl Watch {
         if end >= line.listed || (listed == 0 && (progress.finished || progress.aborted)) {
             line.hops[index].more = listed >= MAX_CHILDREN;
         }
-        if goes_on && listed >= MAX_CHILDREN {
+        // A whole list of requests that nothing had listed before: as many as the call has room for are asked for at once.
+        let goes_on = listed >= MAX_CHILDREN && progress.children_from == before;
+        if goes_on && (has_room || self.has_strays_left(initiator)) {
             self.ping(initiator, position, index, now);
         }
     }
 
     /// A request of a call that has failed tells of itself, and the call has no room for it (PROTOCOL-NOTES 34). Who has not
     /// been told to stop is told over the connection that the pong came on; all that it led to is told in any case.
-    pub(super) fn handle_stray(&mut self, initiator: &Initiator, pong: &Pong) -> Option<Ping> {
+    pub(super) fn handle_stray(
+        &mut self,
+        initiator: &Initiator,
+        pong: &Pong,
+        now: Duration,
+    ) -> Option<Ping> {
         let (request, progress) = (pong.request, pong.progress.as_ref()?);
         for (place, child) in progress.children.iter().zip(progress.children_from..) {
-            self.stop_child(initiator, request, child, place);
+            if !self.stop_child(initiator, request, child, place) {
+                break;
+            }
         }
         if let (Some(place), Some(hop)) = (&progress.continuation, request.hop.checked_add(1)) {
             self.stop_stray(initiator, RequestId { hop, ..request }, place);
         }
-        let (listed, ping) = (progress.children.len(), dismiss(pong, initiator.token()));
-        let more = listed >= MAX_CHILDREN && self.may_stop_stray(initiator);
-        let children_from = progress.children_from.saturating_add(listed as u32);
-        match (progress.aborted, more) {
-            (false, _) => Some(ping),
-            (true, true) => Some(Ping {
-                children_from,
-                ..ping
-            }),
-            (true, false) => None,
+        let listed = progress.children.len();
+        if progress.aborted && listed < MAX_CHILDREN {
+            return None;
         }
+        let announced = pong.announced && !progress.aborted;
+        let may = self.may_stop_stray(initiator)
+            || (announced && self.stray_pace.take(self.settings.ping.period, now));
+        let children_from = match progress.aborted {
+            true => progress.children_from.saturating_add(listed as u32),
+            false => 0,
+        };
+        may.then(|| Ping {
+            children_from,
+            ..dismiss(pong, initiator.token())
+        })
     }
 
-    /// A child of this request, which the call has no room for.
-    fn stop_child(&mut self, initiator: &Initiator, parent: RequestId, index: u32, at: &Child) {
+    /// A child of this request, which the call has no room for. Returns whether further ones may be told.
+    fn stop_child(
+        &mut self,
+        initiator: &Initiator,
+        parent: RequestId,
+        index: u32,
+        at: &Child,
+    ) -> bool {
+        if !self.has_strays_left(initiator) {
+            return false;
+        }
         let path = parent
             .path
             .child(index, initiator.call(), initiator.token());
         self.stop_stray(initiator, RequestId { path, hop: 0 }, at);
+        true
     }
 
     fn stop_stray(&mut self, initiator: &Initiator, request: RequestId, at: &Child) {
@@ -236,13 +265,17 @@ impl Watch {
     /// A peer that names ever more requests does not make the initiator write to all of them: as many are told as the call may
     /// have requests, and at least one list of children. The others are told when they announce themselves.
     fn may_stop_stray(&mut self, initiator: &Initiator) -> bool {
-        let most = initiator.budgets().requests.max(MAX_CHILDREN as u32);
-        let may = self.phase != Phase::Quiet && self.strays < most;
+        let may = self.has_strays_left(initiator);
         self.strays += u32::from(may);
         may
     }
 
-    /// Where a request is handled became known, perhaps again.
+    fn has_strays_left(&self, initiator: &Initiator) -> bool {
+        let most = initiator.budgets().requests.max(MAX_CHILDREN as u32);
+        self.phase != Phase::Quiet && self.strays < most
+    }
+
+    /// Where a request is handled became known, perhaps again. New requests are asked about at once (PROTOCOL-NOTES 22).
     pub(super) fn locate(
         &mut self,
         initiator: &mut Initiator,
@@ -251,9 +284,37 @@ impl Watch {
         at: &Location,
         now: Duration,
     ) {
-        let Some(index) = self.hop(initiator, position, number, now) else {
-            return;
-        };
+        if let Some(index) = self.note_location(initiator, position, number, at, now) {
+            self.ping(initiator, position, index, now);
+        }
+    }
+
+    /// The same, as another server says: when it is its turn among all that servers name.
+    fn locate_named(
+        &mut self,
+        initiator: &mut Initiator,
+        position: u32,
+        number: u32,
+        at: &Location,
+        now: Duration,
+    ) {
+        if let Some(index) = self.note_location(initiator, position, number, at, now)
+            && self.has_place(position, now)
+        {
+            self.ping(initiator, position, index, now);
+        }
+    }
+
+    /// Returns which hop of the line is to be asked now.
+    fn note_location(
+        &mut self,
+        initiator: &mut Initiator,
+        position: u32,
+        number: u32,
+        at: &Location,
+        now: Duration,
+    ) -> Option<usize> {
+        let index = self.hop(initiator, position, number, now)?;
         let line = &mut self.lines[position as usize];
         let is_top = index + 1 == line.hops.len();
         let hop = &mut line.hops[index];
@@ -270,7 +331,7 @@ impl Watch {
             line.gone = gone.then(|| line.gone.unwrap_or(now));
         }
         if !located {
-            return;
+            return None;
         }
         let wanted = line.wanted.is_some() && line.highest_located() == Some(index);
         let (from, to) = line.range(index);
@@ -280,10 +341,9 @@ impl Watch {
             .is_some_and(|branch| branch.received.missing(from, to).next().is_some());
         // The way to a hop that has only announced itself leads over this one: it is gone at once, not a hop a period.
         let leads = line.highest_located() == Some(index);
-        // New requests are asked about at once (PROTOCOL-NOTES 22), overtaken ones if they have something to tell.
-        if wanted || (self.is_open(initiator, position) && (leads || misses)) {
-            self.ping(initiator, position, index, now);
-        }
+        // Overtaken requests are asked if they have something to tell.
+        let asks = wanted || (self.is_open(initiator, position) && (leads || misses));
+        asks.then_some(index)
     }
 
     /// The position among its line of a hop, which may be heard of for the first time; `None` if there is no room, or if

@@ -29,6 +29,8 @@ pub(super) struct Line {
     pub(super) wanted: Option<u32>,
     /// When its regular ping is due.
     pub(super) next_ping: Duration,
+    /// That time is a place among the pings of its period.
+    pub(super) placed: bool,
     /// When a hint last caused a ping out of turn.
     pub(super) hinted: Option<Duration>,
     /// When its ancestors were asked last for one below it, as it could not be asked itself.
@@ -121,6 +123,11 @@ impl Line {
     pub(super) fn is_rerun(&self) -> bool {
         let ended = |top: &Hop| top.state == State::Ended && !top.continued;
         self.attempt > 0 && !self.top().is_some_and(ended)
+    }
+
+    /// Whether any of the requests that are known of it was asked about.
+    pub(super) fn was_asked(&self) -> bool {
+        self.hops.iter().any(|hop| hop.pinged.is_some())
     }
 
     /// The highest hop that can be asked.

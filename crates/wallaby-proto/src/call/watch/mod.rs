@@ -33,6 +33,7 @@ mod learn;
 mod line;
 mod located;
 mod location;
+mod pace;
 mod queue;
 mod root;
 mod wind;
@@ -46,6 +47,8 @@ use self::hints::{Ended, Hints};
 use self::line::Line;
 use self::located::Located;
 pub use self::location::{Location, Source};
+pub use self::pace::MOST_ASKED;
+use self::pace::Pace;
 use self::queue::Queue;
 use self::root::Roots;
 use crate::call::initiator::Initiator;
@@ -119,6 +122,8 @@ pub struct Watch {
     located: Option<Box<Located>>,
     /// Lines that have to be looked at, by time.
     queue: Queue,
+    /// How many of them may be asked about in a period.
+    pace: Pace,
     /// Where branches are handled that the application itself has placed.
     placed: BTreeMap<Path, Location>,
     /// Nodes of this call that are gone.
@@ -133,6 +138,8 @@ pub struct Watch {
     retries: u32,
     /// Pings that went to requests which the call has no room for.
     strays: u32,
+    /// How many more of these may be told in a period, because they announce themselves.
+    stray_pace: Pace,
     /// Steps that led to what was lost, of all losses together.
     told_steps: usize,
     /// The highest attempt of any initial request.
@@ -209,12 +216,14 @@ impl Watch {
             located: None,
             placed: BTreeMap::new(),
             queue: Queue::default(),
+            pace: Pace::default(),
             gone: BTreeMap::new(),
             beyond: BTreeSet::new(),
             evicted: false,
             taken: false,
             retries: 0,
             strays: 0,
+            stray_pace: Pace::default(),
             told_steps: 0,
             latest_attempt: 0,
             roots: Roots::default(),
@@ -380,7 +389,7 @@ impl Watch {
             self.violated(initiator, pong.request, violation, now);
         }
         let Some(position) = initiator.find(&pong.request.path) else {
-            return self.handle_stray(initiator, pong);
+            return self.handle_stray(initiator, pong, now);
         };
         self.look_at_changes(initiator, now);
         match &pong.progress {
@@ -390,8 +399,8 @@ impl Watch {
             _ if pong.attempt < attempt => {}
             Some(progress) => self.handle_known(initiator, position, pong, progress, from, now),
         }
-        if pong.announced && self.is_winding_down() {
-            // Undiscovered branches are reached like this (PROTOCOL-NOTES 34).
+        if pong.announced && (self.is_winding_down() || self.line(position).placed) {
+            // Undiscovered branches are reached like this (PROTOCOL-NOTES 34), and those that wait for their turn.
             let top = self.line(position).highest_located();
             if let Some(index) = top {
                 self.ping_unless_recent(initiator, position, index, now);

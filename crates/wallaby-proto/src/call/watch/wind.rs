@@ -37,13 +37,18 @@ impl Watch {
         if self.phase == Phase::Watching || std::mem::replace(&mut line.wound, true) {
             return;
         }
+        // Who was asked before is told at once; the others when it is their turn, or when they announce themselves.
+        if !line.placed || line.was_asked() {
+            (line.placed, line.next_ping) = (true, now);
+        }
         // What they answered before is not what they answer to an abort.
         line.hops.iter_mut().for_each(|hop| {
             hop.aborted = false;
             hop.pinged = None;
         });
         line.climbed = None;
-        line.next_ping = now;
+        // That it waits for its turn keeps the call alive no longer.
+        line.evidence = line.evidence.min(now);
         let told = match initiator.branch_at(position) {
             Some(branch) => line.told_stop(branch),
             None => Stopped::Quiet,

@@ -465,9 +465,10 @@ impl Pool {
         state.dials.begin(now, address, wanted, named_by)
     }
 
-    /// That dial says nothing of the next one.
-    pub(crate) fn dial_over(&self, address: &Address) {
-        self.lock().dials.found(address);
+    /// Who is there took the connection and closed it; `was_met` says that the life that was wanted was found there before.
+    pub(crate) fn dial_closed(&self, address: &Address, was_met: bool) {
+        let now = self.born.elapsed();
+        self.lock().dials.closed(now, address, was_met);
     }
 
     /// That dial was in vain; another life may have been there.

@@ -2,13 +2,15 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::raw::{Raw, hello, request};
 use common::{Gate, Net, at, client, patience, service, status, until, work};
 use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use wallaby::{Address, CallId, Code, DialPolicy, Endpoint, Limits, NodeId, One, Request};
-use wallaby_proto::wire::ReplyTo;
+use wallaby_proto::wire::{Child, Message, Pong, Progress, ReplyTo};
 
 async fn echo(net: &Net, builder: wallaby::Builder) -> Endpoint {
     let echo = service().method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
@@ -66,6 +68,76 @@ async fn an_address_is_dialled_once_a_second_however_many_initiators_are_said_to
         assert!(server.metrics().dials_held > 0);
     })
     .await;
+}
+
+/// A server names an address at which somebody accepts and closes: however often a request there is asked about, it is dialled
+/// once a second.
+#[tokio::test]
+async fn an_address_that_accepts_and_closes_is_dialled_once_a_second() {
+    patience(async {
+        let victim = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let door = Address::Tcp(victim.local_addr().expect("it is bound"));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let own = Address::Tcp(listener.local_addr().expect("it is bound"));
+        let (dials, begun) = (Arc::new(AtomicU64::new(0)), Instant::now());
+        let counted = Arc::clone(&dials);
+        let closes = tokio::spawn(async move {
+            while let Ok((stream, _)) = victim.accept().await {
+                counted.fetch_add(1, Ordering::Relaxed);
+                drop(stream);
+            }
+        });
+        let period = Duration::from_millis(5);
+        let client = Endpoint::builder().ping(period, Duration::from_secs(600));
+        let client = Net::tcp().bind(client).await;
+        let call = work::at(&client, own).many(String::new());
+        let mut liar = Raw::accept(&listener, hello(9)).await;
+        let request = liar.request().await;
+        // Each asks about the child, too.
+        for _ in 0..200 {
+            if let Message::Ping(ping) = liar.message().await {
+                let child = (ping.children_from == 0).then(|| Child {
+                    server: door.clone(),
+                    node: NodeId::new(77),
+                });
+                liar.send(Message::Pong(runs(&request, child))).await;
+            }
+        }
+        let most = seconds(begun);
+        let dials = dials.load(Ordering::Relaxed);
+        assert!((1..=most).contains(&dials), "{dials} dials, not {most}");
+        assert!(client.metrics().dials_held > 0);
+        closes.abort();
+        drop(call);
+    })
+    .await;
+}
+
+/// The request runs, and perhaps has handed something on.
+fn runs(request: &wallaby_proto::wire::Request, child: Option<Child>) -> Pong {
+    Pong {
+        call: request.call,
+        relays: 0,
+        token: Some(request.token),
+        request: request.id,
+        attempt: 0,
+        announced: false,
+        writing: false,
+        evicted: false,
+        progress: Some(Progress {
+            finished: false,
+            aborted: false,
+            base: 0,
+            count: 0,
+            children_from: 0,
+            children: child.into_iter().collect(),
+            continuation: None,
+            facts: None,
+            manifest: None,
+            idle: Some(Duration::ZERO),
+            lost: Vec::new(),
+        }),
+    }
 }
 
 /// The same over UDP: what arrives at the address is less than what made the server send it.

@@ -128,6 +128,15 @@ impl<A: Clone + Ord> Dials<A> {
         self.note(now, to, found);
     }
 
+    /// Who is there took the connection and closed it before it was open. One that `was_met` there may be about to die: that is
+    /// found out by the next dial, which may begin at once. Of others nothing says that they want to be dialled.
+    pub fn closed(&mut self, now: Duration, to: &A, was_met: bool) {
+        match was_met {
+            true => self.found(to),
+            false => self.failed(now, to, None),
+        }
+    }
+
     /// Somebody was found there, by whatever dial: what was known before is no more.
     pub fn found(&mut self, to: &A) {
         self.attempts.remove(to);
@@ -185,6 +194,17 @@ mod tests {
         }
         assert_eq!(begin(&mut dials, 2.1, 8, node(1)), None, "another address");
         assert_eq!(begin(&mut dials, 2.2, 7, node(2)), None, "a second later");
+    }
+
+    #[test]
+    fn an_address_that_accepts_and_closes_is_dialled_once_a_second_unless_its_life_was_met() {
+        for (was_met, held) in [(false, Some(Held::Recent)), (true, None)] {
+            let mut dials = Dials::new(DialLimits::default());
+            assert_eq!(begin(&mut dials, 1.0, 7, node(1)), None);
+            dials.closed(seconds(1.1), &7, was_met);
+            assert_eq!(begin(&mut dials, 1.2, 7, node(1)), held);
+            assert_eq!(begin(&mut dials, 2.3, 7, node(1)), None, "a second later");
+        }
     }
 
     /// A server that is restarted and dies again within a second is found to be gone as soon as the first time.

@@ -129,12 +129,12 @@ impl Inner {
         if let Some(peer) = self.pool.ready(address) {
             return Ok(peer);
         }
+        let was_met = wanted.is_some() && self.pool.was_at(address, wanted);
         self.may_dial(address, wanted, named_by)?;
         let connected = self.connect_named(address, named_by).await;
         match &connected {
             Ok(_) => {}
-            // Who takes a connection and closes it may be about to die: it is asked again with the next ping.
-            Err(ConnectError::Closed { .. }) => self.pool.dial_over(address),
+            Err(ConnectError::Closed { .. }) => self.pool.dial_closed(address, was_met),
             Err(_) => self.pool.dial_failed(address, None),
         }
         connected

@@ -395,9 +395,8 @@ impl Core {
                     Some(_) => {}
                 }
             }
-            // Who takes a connection and closes it may be about to die: it is asked again with the next ping.
             match why {
-                Some(ConnectError::Closed { .. }) => self.dials.found(at),
+                Some(ConnectError::Closed { .. }) => self.dials.closed(self.now, at, met),
                 None => {} // somebody is there
                 Some(_) => self.dials.failed(self.now, at, None),
             }

@@ -5,7 +5,6 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -532,7 +531,7 @@ pub(crate) struct Received {
 impl Received {
     /// `limit` is how much of it may be under way.
     pub(crate) fn new(inbound: Arc<Inbound>, peer: Arc<Peer>, number: u64, limit: u64) -> Self {
-        peer.busy.fetch_add(1, Ordering::Relaxed);
+        peer.hold();
         Self {
             inbound,
             peer,
@@ -573,7 +572,7 @@ impl Drop for Received {
         if self.inbound.lock().end.is_none() {
             self.peer.stop_body(self.number);
         }
-        self.peer.busy.fetch_sub(1, Ordering::Relaxed);
+        self.peer.release();
     }
 }
 
@@ -652,6 +651,8 @@ async fn end(peer: &Arc<Peer>, number: u64, how: Result<(), &str>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     /// A buffer that something arrived in, and whether anybody still keeps it.
@@ -693,7 +694,7 @@ mod tests {
     /// As one that has read so far ahead that it must not read now.
     #[test]
     fn who_only_waits_for_its_end_is_woken_by_it() {
-        struct Woken(std::sync::atomic::AtomicBool);
+        struct Woken(AtomicBool);
         impl std::task::Wake for Woken {
             fn wake(self: Arc<Self>) {
                 self.0.store(true, Ordering::Relaxed);

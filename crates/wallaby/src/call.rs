@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
@@ -439,7 +438,7 @@ impl CallShared {
             self.settle(&mut state);
         }
         for used in state.roots.iter().filter_map(|sent| sent.peer.as_ref()) {
-            used.busy.fetch_sub(1, Ordering::Relaxed);
+            used.release();
         }
         let waker = state.waker.take();
         if winds_down {
@@ -705,7 +704,7 @@ impl CallShared {
         if let Some(sent) = state.roots.find_mut(&id.path) {
             sent.node = peer.node();
             sent.peer = Some(Arc::clone(peer));
-            peer.busy.fetch_add(1, Ordering::Relaxed);
+            peer.hold();
         }
         true
     }
@@ -717,7 +716,7 @@ impl CallShared {
             && let Some(peer) = sent.peer.take()
             && !ended
         {
-            peer.busy.fetch_sub(1, Ordering::Relaxed);
+            peer.release();
         }
     }
 

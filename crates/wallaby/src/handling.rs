@@ -130,7 +130,7 @@ impl Handling {
     ) -> Arc<Self> {
         let time = request.time(DEFAULT_DEADLINE);
         let server = Server::bounded(request, endpoint.config.max_budgets.as_ref());
-        peer.busy.fetch_add(1, Ordering::Relaxed);
+        peer.hold();
         Arc::new(Self {
             endpoint,
             peer,
@@ -876,7 +876,7 @@ impl Drop for Run {
 
 impl Drop for Handling {
     fn drop(&mut self) {
-        self.peer.busy.fetch_sub(1, Ordering::Relaxed);
+        self.peer.release();
         if let Some(size) = self.in_line {
             // Later: whoever drops it may hold the peer's lock.
             let peer = Arc::clone(&self.peer);

@@ -30,8 +30,22 @@ pub(crate) enum Stranger {
     Opening(oneshot::Sender<()>),
 }
 
-/// Connections that are looked at for one that nobody needs.
+/// Connections that were needed when room was wanted and are looked at again, whether anybody has said that they are free.
 const EXAMINED: usize = 64;
+
+/// Connections that were needed when room was wanted, and perhaps are not any more.
+#[derive(Debug, Default)]
+pub(crate) struct Freed(Mutex<Vec<u64>>);
+
+impl Freed {
+    fn lock(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn note(&self, connection: u64) {
+        self.lock().push(connection);
+    }
+}
 
 /// A connection that several may be waiting for.
 pub(crate) type Slot = Arc<OnceCell<Result<Arc<Peer>, ConnectError>>>;
@@ -46,6 +60,7 @@ pub(crate) struct Pool {
     /// Connections whose handshake is not done.
     opening: Arc<AtomicUsize>,
     state: Mutex<State>,
+    freed: Arc<Freed>,
     ticks: AtomicU64,
     /// How many connections have ended.
     ended: AtomicU64,
@@ -100,6 +115,15 @@ impl State {
         open.map(|open| Arc::clone(&open.peer)).collect()
     }
 
+    /// Connections that were needed, and perhaps are not any more, may make room again.
+    fn take_freed(&mut self, freed: &Freed) {
+        for id in std::mem::take(&mut *freed.lock()) {
+            if let Some(open) = self.open.get(&id) {
+                self.places.free(id, usefulness(&open.peer));
+            }
+        }
+    }
+
     fn new(strangers: StrangerLimits, dials: DialLimits) -> Self {
         Self {
             places: Places::new(strangers),
@@ -142,6 +166,7 @@ impl Pool {
             born: Instant::now(),
             opening: Arc::default(),
             state: Mutex::new(State::new(strangers, dials)),
+            freed: Arc::default(),
             ticks: AtomicU64::new(1),
             ended: AtomicU64::new(0),
         }
@@ -238,15 +263,16 @@ impl Pool {
     }
 
     /// Makes room for one more connection that is no stranger's: of those that nobody needs, one that was never of use is
-    /// closed, or else the one used least recently. Returns whether one was. Few are looked at: those that are needed count as
-    /// used, so that others are looked at the next time.
+    /// closed, or else the one used least recently. Returns whether one was. One that is found to be needed is not looked at
+    /// again before it may be free, so that each costs one look for each time that it was free.
     ///
     /// # Errors
     ///
     /// The limit, if all of them are needed.
     pub(crate) fn make_room(&self) -> Result<(Opening, bool), usize> {
-        for _ in 0..=EXAMINED {
+        loop {
             let mut state = self.lock();
+            state.take_freed(&self.freed);
             let settled = state.places.settled();
             if settled + self.opening.load(Ordering::Acquire) < self.limit {
                 return Ok((Opening::new(&self.opening), false));
@@ -257,24 +283,37 @@ impl Pool {
                 break;
             };
             drop(state);
-            if peer.is_idle() {
-                let opening = Opening::new(&self.opening);
-                peer.end("room is needed for another connection");
-                if self.remove(&peer) {
-                    return Ok((opening, true));
-                }
-                continue;
+            if let Some(opening) = self.close_idle(&peer) {
+                return Ok((opening, true));
             }
-            let now = Usefulness {
-                ever: true,
-                last: self.ticks.load(Ordering::Relaxed),
-            };
+            peer.pass_over(&self.freed);
+            if !peer.is_closed() && !peer.is_idle() {
+                self.lock().places.need(peer.id);
+            }
+        }
+        for _ in 0..EXAMINED {
             let mut state = self.lock();
-            if state.open.contains_key(&peer.id) {
-                state.places.settle(peer.id, now);
+            let next = state.places.next_needed();
+            let Some(open) = next.and_then(|id| state.open.get(&id)) else {
+                break;
+            };
+            let peer = Arc::clone(&open.peer);
+            drop(state);
+            if let Some(opening) = self.close_idle(&peer) {
+                return Ok((opening, true));
             }
         }
         Err(self.limit)
+    }
+
+    /// Closes a connection for another one, unless somebody needs it.
+    fn close_idle(&self, peer: &Arc<Peer>) -> Option<Opening> {
+        if !peer.is_idle() {
+            return None;
+        }
+        let opening = Opening::new(&self.opening);
+        peer.end("room is needed for another connection");
+        self.remove(peer).then_some(opening)
     }
 
     // Strangers.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::raw::{Raw, hello, request};
 use common::{Gate, Net, at, client, patience, service, status, until, work};
 use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
-use wallaby::{Address, CallId, Code, DialPolicy, Endpoint, Limits, NodeId, One, Request};
+use wallaby::{Address, CallId, Code, DialPolicy, Endpoint, Limits, Many, NodeId, One, Request};
 use wallaby_proto::wire::{Child, Message, Pong, Progress, ReplyTo};
 
 async fn echo(net: &Net, builder: wallaby::Builder) -> Endpoint {
@@ -319,6 +319,72 @@ async fn who_was_never_of_use_makes_room_first() {
                 "it was never closed"
             );
         }
+    })
+    .await;
+}
+
+/// A hundred connections whose requests run were used before the one that nobody needs: it makes room all the same, and so does
+/// each that comes to rest.
+#[tokio::test]
+async fn connections_that_are_needed_hide_none_that_is_not() {
+    patience(async {
+        const NEEDED: u64 = 100;
+        let net = Net::tcp();
+        let gate = Gate::new();
+        let opened = gate.clone();
+        let slow = service()
+            .method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
+                Ok(request.respond(what).await?)
+            })
+            .method(&work::MANY, move |request: Request<Many<String>>, (_,)| {
+                let gate = opened.clone();
+                async move {
+                    gate.pass().await;
+                    Ok(request.respond(String::new()).await?)
+                }
+            });
+        let limits = limited(NEEDED as usize + 1);
+        let server = net
+            .bind(Endpoint::builder().limits(limits).serve(slow))
+            .await;
+        let mut open = Vec::new();
+        for node in 1..=NEEDED + 3 {
+            let mut raw = Raw::dial(&at(&server), hello(node)).await;
+            let call = CallId {
+                initiator: NodeId::new(node).expect("not zero"),
+                sequence: 1,
+            };
+            if node <= NEEDED {
+                let request = request(call, b"x");
+                raw.send_request(request, work::MANY.definition()).await;
+                until(|| server.load() == (node as usize, 0)).await;
+            } else {
+                // Each takes the place of the one before, which nobody needs.
+                let request = request(call, b"x");
+                raw.send_request(request, work::ONE.definition()).await;
+                raw.response().await;
+                let evicted = server.metrics().connections_evicted;
+                assert_eq!(evicted, node - NEEDED - 1);
+            }
+            open.push(raw);
+        }
+        let last = CallId {
+            initiator: NodeId::new(NEEDED + 3).expect("not zero"),
+            sequence: 2,
+        };
+        let raw = open.last_mut().expect("there are some");
+        raw.send_request(request(last, b"x"), work::MANY.definition())
+            .await;
+        until(|| server.load() == (NEEDED as usize + 1, 0)).await;
+        assert!(
+            client().connect(at(&server)).await.is_err(),
+            "all are needed"
+        );
+        gate.open(1);
+        until(|| server.load() == (NEEDED as usize, 0)).await;
+        let newcomer = [client()];
+        asks(&newcomer, &server).await;
+        assert_eq!(server.metrics().connections_evicted, 3);
     })
     .await;
 }

@@ -39,6 +39,8 @@ pub struct Usefulness {
 enum Place {
     Stranger(u64),
     Settled(Usefulness),
+    /// It was needed when it was to make room.
+    Needed(u64),
 }
 
 /// The connections of an endpoint, by their keys.
@@ -48,7 +50,10 @@ pub struct Places<K> {
     places: BTreeMap<K, Place>,
     /// By when they came, and until when they may stay.
     strangers: BTreeMap<u64, (Duration, K)>,
+    /// Those that may make room.
     settled: BTreeSet<(Usefulness, K)>,
+    /// Those that are needed, in the order in which that was found.
+    needed: BTreeMap<u64, K>,
     arrivals: u64,
 }
 
@@ -60,6 +65,7 @@ impl<K: Copy + Ord> Places<K> {
             places: BTreeMap::new(),
             strangers: BTreeMap::new(),
             settled: BTreeSet::new(),
+            needed: BTreeMap::new(),
             arrivals: 0,
         }
     }
@@ -112,17 +118,48 @@ impl<K: Copy + Ord> Places<K> {
         match self.places.remove(&key) {
             Some(Place::Stranger(number)) => drop(self.strangers.remove(&number)),
             Some(Place::Settled(usefulness)) => drop(self.settled.remove(&(usefulness, key))),
+            Some(Place::Needed(number)) => drop(self.needed.remove(&number)),
             None => {}
         }
     }
 
     /// How many are no strangers.
     pub fn settled(&self) -> usize {
-        self.settled.len()
+        self.settled.len() + self.needed.len()
     }
 
-    /// The one of least use that is no stranger; `usefulness` says how much each is of use now. If it is needed, settle it
-    /// anew, as one that was used just now, and ask again.
+    /// It is needed: it is not to make room before somebody [frees](Self::free) it.
+    pub fn need(&mut self, key: K) {
+        if let Some(Place::Settled(_) | Place::Needed(_)) = self.places.get(&key) {
+            self.leave(key);
+            self.arrivals += 1;
+            self.places.insert(key, Place::Needed(self.arrivals));
+            self.needed.insert(self.arrivals, key);
+        }
+    }
+
+    /// Whether it is known to be needed.
+    pub fn is_needed(&self, key: K) -> bool {
+        matches!(self.places.get(&key), Some(Place::Needed(_)))
+    }
+
+    /// It may make room again, if it was needed.
+    pub fn free(&mut self, key: K, usefulness: Usefulness) {
+        if let Some(Place::Needed(_)) = self.places.get(&key) {
+            self.settle(key, usefulness);
+        }
+    }
+
+    /// The one of which it was found first that it is needed; it becomes the last. Perhaps it is not needed any more, and nobody
+    /// has said so.
+    pub fn next_needed(&mut self) -> Option<K> {
+        let key = *self.needed.first_key_value()?.1;
+        self.need(key);
+        Some(key)
+    }
+
+    /// The one of least use that is no stranger; `usefulness` says how much each is of use now. If it is needed, say
+    /// [so](Self::need), and ask again.
     pub fn least_useful(&mut self, usefulness: impl Fn(K) -> Option<Usefulness>) -> Option<K> {
         loop {
             let &(known, key) = self.settled.first()?;
@@ -196,9 +233,33 @@ mod tests {
         assert_eq!(places.least_useful(now), Some(3));
         places.leave(3);
         assert_eq!(places.least_useful(now), Some(1));
-        places.settle(1, use_of(true, 10)); // it is needed
+        places.need(1);
         assert_eq!(places.least_useful(now), Some(2));
+        assert_eq!(places.settled(), 2);
         assert_eq!(places.least_useful(|_| None), None, "all are gone");
-        assert_eq!(places.settled(), 0);
+        assert_eq!(places.next_needed(), Some(1));
+        places.leave(1);
+        assert_eq!((places.settled(), places.next_needed()), (0, None));
+    }
+
+    #[test]
+    fn who_is_needed_is_looked_at_once_until_it_is_free() {
+        let mut places = Places::new(LIMITS);
+        (1..=100).for_each(|key| places.settle(key, use_of(true, key)));
+        let used = |key| Some(use_of(true, key));
+        for key in 1..=99 {
+            assert_eq!(places.least_useful(used), Some(key));
+            places.need(key);
+        }
+        assert_eq!(places.least_useful(used), Some(100));
+        places.leave(100);
+        assert_eq!(places.least_useful(used), None);
+        places.free(7, use_of(true, 7));
+        assert_eq!(places.least_useful(used), Some(7));
+        places.free(8, use_of(true, 200));
+        places.free(1000, use_of(true, 0));
+        assert_eq!((places.least_useful(used), places.settled()), (Some(7), 99));
+        let turns: Vec<_> = (0..98).filter_map(|_| places.next_needed()).collect();
+        assert_eq!((turns[0], turns[1], turns[97]), (1, 2, 1), "round by round");
     }
 }

@@ -5,7 +5,6 @@
 //! one did, under the same ids: what has arrived is not delivered twice.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use wallaby_proto::call::watch::{Failure as Loss, FailureKind, Location};
 use wallaby_proto::connection::MethodDefinition;
@@ -170,7 +169,7 @@ impl CallShared {
         options.attempt = *attempt;
         sent.lost = false;
         if let Some(peer) = sent.peer.take() {
-            peer.busy.fetch_sub(1, Ordering::Relaxed);
+            peer.release();
             resending.earlier.push(peer.id);
         }
         self.endpoint.meters.resends.add();

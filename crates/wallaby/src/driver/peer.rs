@@ -29,6 +29,7 @@ use crate::driver::own::OwnOutput;
 use crate::driver::room::{Room, Waiting, Want};
 use crate::link::DelayLine;
 use crate::liveness::Liveness;
+use crate::pool::Freed;
 use crate::timer::{self, Instant};
 use crate::transport::udp::Socket;
 use crate::transport::{Identity, StreamReader};
@@ -66,7 +67,8 @@ pub(crate) struct Peer {
     /// It has brought a request, or was taken to send something.
     pub(crate) useful: AtomicBool,
     /// Calls and requests that need this connection.
-    pub(crate) busy: AtomicU32,
+    busy: AtomicU32,
+    passed_over: PassedOver,
     delay: Option<Arc<DelayLine<Delayed>>>,
     liveness: Arc<Liveness>,
 }
@@ -82,8 +84,15 @@ pub(crate) struct Wanted<'a>(&'a Peer);
 
 impl Drop for Wanted<'_> {
     fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.0.release();
     }
+}
+
+/// Whether it was needed when the pool wanted room, and who is to learn when it may not be any more.
+#[derive(Debug, Default)]
+struct PassedOver {
+    was: AtomicBool,
+    freed: OnceLock<Arc<Freed>>,
 }
 
 /// Whoever waits for a message's place in the output.
@@ -213,6 +222,7 @@ impl Peer {
             used: AtomicU64::new(0),
             useful: AtomicBool::new(false),
             busy: AtomicU32::new(0),
+            passed_over: PassedOver::default(),
             delay,
             liveness,
         })
@@ -254,8 +264,35 @@ impl Peer {
 
     /// It is not idle as long as this lives.
     pub(crate) fn want(&self) -> Wanted<'_> {
-        self.busy.fetch_add(1, Ordering::Relaxed);
+        self.hold();
         Wanted(self)
+    }
+
+    /// A call or a request needs it, until it is released.
+    pub(crate) fn hold(&self) {
+        self.busy.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn release(&self) {
+        if self.busy.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.note_free();
+        }
+    }
+
+    /// Room was wanted while it was needed: the pool learns when that may have changed.
+    pub(crate) fn pass_over(&self, freed: &Arc<Freed>) {
+        self.passed_over.freed.get_or_init(|| Arc::clone(freed));
+        self.passed_over.was.store(true, Ordering::SeqCst);
+    }
+
+    fn note_free(&self) {
+        let passed_over = &self.passed_over;
+        if passed_over.was.load(Ordering::SeqCst)
+            && let Some(freed) = passed_over.freed.get()
+            && passed_over.was.swap(false, Ordering::SeqCst)
+        {
+            freed.note(self.id);
+        }
     }
 
     /// Whether nobody needs it, and nothing is under way on it.
@@ -645,6 +682,9 @@ impl Peer {
         }
         if let Err(error) = result {
             self.mark_broken(state, &error);
+        }
+        if self.passed_over.was.load(Ordering::Relaxed) && state.carrier.is_idle() {
+            self.note_free();
         }
     }
 

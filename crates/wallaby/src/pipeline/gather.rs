@@ -7,7 +7,6 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
@@ -75,14 +74,14 @@ struct Waited(Arc<Peer>);
 
 impl Waited {
     fn new(peer: &Arc<Peer>) -> Self {
-        peer.busy.fetch_add(1, Ordering::Relaxed);
+        peer.hold();
         Self(Arc::clone(peer))
     }
 }
 
 impl Drop for Waited {
     fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.0.release();
     }
 }
 

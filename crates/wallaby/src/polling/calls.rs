@@ -635,11 +635,14 @@ impl Core {
                 failure: Box::new(failure.clone()),
             },
         };
+        let mut rested = Vec::new();
         for root in call.roots.iter() {
             if let Some(peer) = root.session.and_then(|id| self.peers.get_mut(id)) {
                 peer.busy = peer.busy.saturating_sub(1);
+                rested.extend(root.session.filter(|_| peer.busy == 0));
             }
         }
+        rested.into_iter().for_each(|id| self.may_rest(id));
         self.tell(event);
         if outcome.is_ok() || !self.wind_down(sequence) {
             self.forget_call(sequence);

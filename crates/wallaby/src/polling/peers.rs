@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::connection::{Hello, NamedBy, Usefulness};
+use wallaby_proto::connection::{Hello, NamedBy};
 use wallaby_proto::datagram::{Cause, Ended, SessionId, TooManySessions};
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, Code, NodeId, Status};
@@ -13,8 +13,11 @@ use super::core::Core;
 use super::peer::{Parcel, Peer, PeerId, Towards, Way, nobody};
 use crate::error::ConnectError;
 
-/// Connections that are looked at for one that nobody needs.
+/// Connections that were needed when room was wanted and are looked at again, whether anybody has said that they are free.
 const EXAMINED: usize = 64;
+
+/// Why a connection is closed that nobody needs.
+const ROOM_NEEDED: &str = "room is needed for another connection";
 
 /// Addresses of which something is remembered, for each connection that there may be.
 const REMEMBERED: usize = 4;
@@ -161,30 +164,41 @@ impl Core {
     }
 
     /// Makes room for another connection that is no stranger's, if need be: of those that nobody needs, one that was never of
-    /// use is closed, or else the one used least recently. Few are looked at: those that are needed count as used, so that
-    /// others are looked at the next time.
+    /// use is closed, or else the one used least recently. One that is found to be needed is not looked at again before it may
+    /// be free, so that each costs one look for each time that it was free.
     pub(super) fn make_room(&mut self) -> Result<(), usize> {
         let limit = self.config.limits.connections;
-        for _ in 0..=EXAMINED {
-            if self.places.settled() < limit {
-                return Ok(());
-            }
+        while self.places.settled() >= limit {
             let peers = &self.peers;
             let least = self
                 .places
                 .least_useful(|id| Some(peers.get(id)?.usefulness()));
-            let id = least.ok_or(limit)?;
-            if self.is_idle(id) {
-                self.close_peer(id, "room is needed for another connection");
-                continue;
+            let Some(id) = least else { break };
+            match self.is_idle(id) {
+                true => self.close_peer(id, ROOM_NEEDED),
+                false => self.places.need(id),
             }
-            let now = Usefulness {
-                ever: true,
-                last: self.used,
-            };
-            self.places.settle(id, now);
+        }
+        for _ in 0..EXAMINED {
+            if self.places.settled() < limit {
+                return Ok(());
+            }
+            let id = self.places.next_needed().ok_or(limit)?;
+            if self.is_idle(id) {
+                self.close_peer(id, ROOM_NEEDED);
+            }
         }
         Err(limit)
+    }
+
+    /// A connection may have become one that nobody needs.
+    pub(super) fn may_rest(&mut self, id: PeerId) {
+        if self.places.is_needed(id)
+            && self.is_idle(id)
+            && let Some(peer) = self.peers.get(id)
+        {
+            self.places.free(id, peer.usefulness());
+        }
     }
 
     /// Whether nobody needs a connection.

@@ -319,6 +319,7 @@ impl Core {
             .remove(&(job.given_up_at(), Alarm::Request(key)));
         if let Some(peer) = self.peers.get_mut(job.from) {
             peer.busy = peer.busy.saturating_sub(1);
+            self.may_rest(job.from);
         }
     }
 

@@ -438,6 +438,7 @@ impl Core {
         if progress && self.peers.get(id).is_some_and(Peer::holds_messages) {
             self.pump(id); // what waits for room, not for credit
         }
+        self.may_rest(id);
         if let Err(error) = written {
             tracing::debug!(%error, "a connection takes nothing more");
             self.going_away(id);

@@ -485,6 +485,31 @@ fn streams_are_closed_that_nobody_needs_when_there_are_too_many() {
     }
 }
 
+/// A hundred connections are needed and came before the one that is not: that makes room all the same.
+#[test]
+fn streams_that_are_needed_hide_none_that_is_not() {
+    const NEEDED: usize = 100;
+    let world = World::new(63);
+    let mut limits = Limits::default();
+    limits.connections = NEEDED + 1;
+    let (mut client, _at) = bind(&world, Endpoint::builder().limits(limits));
+    let silent: Vec<_> = (0..NEEDED)
+        .map(|_| bind(&world, Endpoint::builder()))
+        .collect();
+    for (_, at) in &silent {
+        call(&mut client, at, "hop");
+    }
+    let mut servers: Vec<_> = (0..3).map(|_| bind(&world, Endpoint::builder())).collect();
+    let mut streams = Streams::new(&world, None);
+    for (server, at) in &mut servers {
+        serve(server);
+        call(&mut client, at, "hop");
+        let answers = words(&mut streams, &mut [&mut client, server]);
+        assert_eq!(answers, [Ok(4)]);
+        assert_eq!(client.sizes().2, NEEDED + 1);
+    }
+}
+
 #[test]
 fn addresses_that_cannot_be_listened_on_are_errors() {
     let path = Path::new();

@@ -479,7 +479,7 @@ mod tests {
                 .map(|piece| piece.end)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(ends(0), []);
+        assert_eq!(ends(0), [0; 0]);
         assert_eq!(ends(2_999), [2_999]);
         assert_eq!(ends(4_499), [1_500, 4_499]);
         assert_eq!(ends(4_500), [1_500, 3_000, 4_500]);

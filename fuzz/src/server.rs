@@ -83,7 +83,7 @@ impl Host {
                         let answer = undelivered(&request, &status);
                         assert!(answer.last && answer.status);
                     }
-                    Admission::Duplicate | Admission::BelowOldest => {}
+                    Admission::Duplicate => {}
                 }
             }
             2 | 3 => {

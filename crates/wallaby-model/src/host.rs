@@ -252,7 +252,7 @@ impl Host {
                 }
             }
             Admission::Refused(status) => return to_client(refusal(&request, &status), effects),
-            Admission::Duplicate | Admission::BelowOldest => return,
+            Admission::Duplicate => return,
         };
         let number = request.payload.first().copied().unwrap_or_default();
         let handler = Handler {

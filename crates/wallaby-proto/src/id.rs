@@ -81,7 +81,7 @@ impl fmt::Debug for CallId {
 ///
 /// Responses, pings and aborts that do not come over a connection that a request of the call used must show it. It is
 /// also the key under which long paths fold.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u64);
 
 impl Token {
@@ -94,6 +94,17 @@ impl Token {
     pub fn derive(secret: [u8; 16], sequence: u64) -> Self {
         let mut hasher = siphasher::sip::SipHasher24::new_with_key(&secret);
         hasher.write_u64(sequence);
+        Self(hasher.finish())
+    }
+
+    /// What a server shows in place of the token where the other end of a connection only claims to be the initiator: who
+    /// knows the token can tell that the server does, too. The token does not follow from it, and to anybody else, or from
+    /// another server, it says nothing.
+    pub fn vouch(self, call: CallId, server: NodeId) -> Self {
+        let mut hasher = siphasher::sip::SipHasher24::new_with_keys(self.0, call.sequence);
+        hasher.write_u8(0xfe); // no path begins so
+        hasher.write_u64(call.initiator.get());
+        hasher.write_u64(server.get());
         Self(hasher.finish())
     }
 

@@ -68,7 +68,6 @@ points! {
     RequestCarriesManifest: "request: carries a manifest",
     RequestRefused: "request: refused for want of room",
     RequestDeadline: "request: stopped at its deadline",
-    RequestBelowOldest: "request: of a call that is over",
     RequestUndelivered: "request: certainly not delivered",
     // How a branch ends.
     EndLast: "end: the last response says so",
@@ -82,6 +81,9 @@ points! {
     AnswerCarriesManifest: "answer: carries an ancestor's manifest",
     AnswerAfterEnd: "answer: after its call had ended",
     AnswerDirect: "answer: over the connection of its request",
+    AnswerProven: "answer: over a connection that is proven to be its initiator's",
+    Invited: "answer: who says that it is the initiator is asked to prove it",
+    TokenShown: "answer: its initiator proves who it is",
     AnswerDialledBack: "answer: over a connection dialled for it",
     DialHeld: "a node that others have named: not dialled again yet",
     AnswerRelayed: "answer: relayed",
@@ -119,7 +121,6 @@ points! {
     ResponseResent: "records: a response sent again",
     StopAborted: "records: stopped, aborted",
     StopSilent: "records: stopped, the initiator is silent",
-    StopOver: "records: stopped, the call is over",
     DelegationFrozen: "records: a delegation refused after an abort",
     RequestDuplicate: "records: a duplicate dropped",
     // What was lost when a call failed, and told in time.

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use wallaby_proto::call::records::Admission;
 use wallaby_proto::connection::{BodyEvent, ConnectionError, Event, MethodDefinition};
 use wallaby_proto::wire::{Message, MethodRef, Request};
-use wallaby_proto::{Address, Code, NodeId, Status};
+use wallaby_proto::{Address, Code, Status};
 
 use crate::body::{Following, Received};
 use crate::driver::peer::{Dispatch, Peer};
@@ -31,9 +31,6 @@ pub(crate) struct Dispatcher {
     stranger: bool,
     /// What the peer's method numbers mean here.
     methods: Vec<Method>,
-    /// The initiator of the last request that was not the peer's own, how many hops away it is, and how many connections
-    /// had ended by then: only then the way back may have to be learnt again.
-    route: Option<(NodeId, u32, u64)>,
     /// When the batch that is handled arrived.
     now: Option<Instant>,
     /// Payload sizes of requests that left the queue in this batch.
@@ -62,7 +59,6 @@ impl Dispatcher {
             opening,
             stranger,
             methods: Vec::new(),
-            route: None,
             now: None,
             granted: Vec::new(),
             closed: None,
@@ -122,7 +118,6 @@ impl Dispatcher {
             self.granted.push(payload.len());
             return;
         }
-        self.learn_route(peer, request.call.initiator, request.depth);
         let size = payload.len();
         let arrived = *self.now.get_or_insert_with(Instant::now);
         let Some(method) = self.methods.get_mut(number as usize) else {
@@ -135,7 +130,7 @@ impl Dispatcher {
         let (ticket, refusal) = match admission {
             Admission::Accepted(ticket) => (Some(ticket), None),
             Admission::Refused(status) => (None, Some(status)),
-            Admission::Duplicate | Admission::BelowOldest => {
+            Admission::Duplicate => {
                 self.endpoint.meters.requests_dropped.add();
                 self.granted.push(size);
                 return;
@@ -197,20 +192,6 @@ impl Dispatcher {
         let limit = self.endpoint.config.limits.call;
         let received = Received::new(inbound, Arc::clone(peer), number, limit);
         Some(Box::new(Following::new(received)))
-    }
-
-    /// Requests lead back to initiators that cannot be dialled over this connection. How near an initiator was that is
-    /// connected now counts as well: once it is not, no way may lead from here to a server that is farther from it.
-    fn learn_route(&mut self, peer: &Arc<Peer>, initiator: NodeId, depth: u32) {
-        let own = peer.node() == Some(initiator);
-        let depth = if own { 0 } else { depth.max(1) };
-        let pool = &self.endpoint.pool;
-        let route = Some((initiator, depth, pool.ended()));
-        if self.route != route {
-            pool.learn_route(initiator, depth, peer);
-            self.endpoint.found_way(initiator);
-            self.route = route;
-        }
     }
 
     fn handle_message(&mut self, peer: &Arc<Peer>, message: &mut Message) {

@@ -14,7 +14,8 @@ use wallaby_proto::call::records::{
     Sent, Session, StopReason, Ticket,
 };
 use wallaby_proto::call::server::Delegated;
-use wallaby_proto::call::waiting::{Full, Waiting, WaitingId, WaitingLimits};
+use wallaby_proto::call::waiting::{Awaited, Full, Waiting, WaitingId, WaitingLimits};
+use wallaby_proto::call::watch::{self, is_vouched};
 use wallaby_proto::connection::{NamedBy, Refusal};
 use wallaby_proto::wire::{Child, Message, Ping, Pong, ReplyTo, Request, Response};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
@@ -115,6 +116,22 @@ impl Liveness {
     /// The session that answers of a call leave by, if its initiator is reached by none of its own.
     pub(crate) fn way_back(&self, call: CallId, token: Token) -> Option<Session> {
         self.lock().records.way_back(call, token)
+    }
+
+    /// The session that an initiator has proven to be its own, for what came over another one.
+    pub(crate) fn way_direct(&self, initiator: NodeId, came: Session) -> Option<Session> {
+        self.lock().records.way_direct(initiator, came)
+    }
+
+    /// What to say over a session that claims to be the initiator's own, of a request that came over another one.
+    pub(crate) fn invite(
+        &self,
+        named: (CallId, Token, RequestId),
+        (came, claims): (Session, Session),
+        own: NodeId,
+    ) -> Option<Pong> {
+        let records = &mut self.lock().records;
+        records.invite(named, came, (claims, own))
     }
 
     // What servers tell.
@@ -310,21 +327,21 @@ impl Liveness {
 
     // Answers without a way.
 
-    /// An answer waits for a way to this initiator, and `waits` is told when there is one.
+    /// An answer waits for a way to its initiator, and `waits` is told when there is one.
     ///
     /// # Errors
     ///
     /// If too many wait.
     pub(crate) fn begin_wait(
         &self,
-        initiator: NodeId,
+        awaited: Awaited,
         payload: usize,
         waits: oneshot::Sender<()>,
     ) -> Result<WaitingId, Full> {
         let raw = self.epoch.elapsed();
         let mut state = self.lock();
         let now = state.clock.turn(raw);
-        let put = state.waiting.put(initiator, payload, waits, now);
+        let put = state.waiting.put(awaited, payload, waits, now);
         put.map_err(|(full, _)| full)
     }
 
@@ -333,10 +350,15 @@ impl Liveness {
         self.lock().waiting.remove(id);
     }
 
-    /// There is a way to this initiator: whoever waits for one.
-    pub(crate) fn end_waits(&self, initiator: NodeId) -> Vec<oneshot::Sender<()>> {
+    /// There is a way for answers of this call: whoever waits for one.
+    pub(crate) fn end_waits(&self, call: CallId, token: Token) -> Vec<oneshot::Sender<()>> {
         let waiting = &mut self.lock().waiting;
-        std::iter::from_fn(|| waiting.take(initiator)).collect()
+        std::iter::from_fn(|| waiting.take(call, token)).collect()
+    }
+
+    /// Of which calls of this initiator answers wait for a way, a few of them.
+    pub(crate) fn awaited(&self, initiator: NodeId) -> Vec<Awaited> {
+        self.lock().waiting.of(initiator)
     }
 
     // What calls are watched.
@@ -415,13 +437,17 @@ impl Inner {
             return; // messages come only after the handshake
         };
         let now = self.liveness.now();
-        if self.pass_ping(peer, ping, now) && !ping.abort {
+        let origin = origin(peer, node);
+        if self.pass_ping(peer, ping, (origin, now)) && !ping.abort {
             return;
         }
         self.note_written(now);
         let mut state = self.liveness.lock();
-        state.records.handle_ping(ping, origin(peer, node), now);
+        let is_known = state.records.handle_ping(ping, origin, now);
         self.liveness.leave(state);
+        if is_known {
+            self.found_way(ping.call, ping.token);
+        }
         if ping.abort {
             self.relay.forget(ping.call, ping.token);
         }
@@ -451,13 +477,22 @@ impl Inner {
 
     /// A ping about a request that came of one here goes on to where that was handed, for an initiator that cannot reach
     /// its server. Returns whether it does.
-    fn pass_ping(self: &Arc<Self>, from: &Arc<Peer>, ping: &Ping, now: Duration) -> bool {
-        let next = self.liveness.lock().records.onward(ping, now);
+    fn pass_ping(
+        self: &Arc<Self>,
+        from: &Arc<Peer>,
+        ping: &Ping,
+        (origin, now): (Origin, Duration),
+    ) -> bool {
+        let next = self.liveness.lock().records.onward(ping, origin, now);
         let Some(next) = next.filter(|next| next.node != Some(self.node)) else {
             return false;
         };
-        let known = next.node.and_then(|node| self.pool.by_node(node));
-        match known.or_else(|| self.pool.ready(&next.server)) {
+        self.found_way(ping.call, ping.token);
+        let known = match next.node {
+            Some(node) => self.pool.at(&next.server, node),
+            None => self.pool.ready(&next.server),
+        };
+        match known {
             Some(peer) if peer.id == from.id => return false,
             Some(peer) => {
                 peer.control(Message::Ping(ping.clone()));
@@ -467,7 +502,9 @@ impl Inner {
                 self.runtime.spawn(async move {
                     let named_by = NamedBy::Peer;
                     let (server, node) = (&next.server, next.node);
-                    if let Ok(peer) = endpoint.connect_asked(server, node, named_by).await {
+                    if let Ok(peer) = endpoint.connect_asked(server, node, named_by).await
+                        && next.node.is_none_or(|node| peer.node() == Some(node))
+                    {
                         peer.control(Message::Ping(ping));
                     }
                 });
@@ -500,16 +537,18 @@ impl Inner {
     pub(crate) fn handle_pong(self: &Arc<Self>, peer: Option<&Arc<Peer>>, pong: &Pong) {
         match self.call(pong.call.sequence) {
             Some(call) => call.handle_pong(peer, pong),
-            // The call is over: whoever still works for it is told (PROTOCOL-NOTES 31). The token goes along: nobody
-            // learns that of a call to come.
+            // The call is over: whoever still works for it is told (PROTOCOL-NOTES 31). The token goes along, to who
+            // knows it.
             None if pong.announced => {
                 if let Some(peer) = peer {
                     let token = self.token(pong.call.sequence);
                     let to_come = pong.call.sequence >= self.calls().next();
-                    if to_come || pong.token.is_some_and(|shown| shown != token) {
+                    let is_shown =
+                        pong.token == Some(token) || is_vouched(pong, token, peer.node());
+                    if to_come || !is_shown {
                         return self.note_forged(pong.call, Some(peer));
                     }
-                    let stop = wallaby_proto::call::watch::dismiss(pong, token);
+                    let stop = watch::dismiss(pong, token);
                     peer.control(Message::Ping(stop));
                 }
             }
@@ -640,33 +679,53 @@ impl Inner {
             return self.handle_pong(None, &pong);
         }
         let came = self.pool.by_id(session.0);
-        if let Some(peer) = came
-            .as_ref()
-            .filter(|peer| peer.node() == Some(initiator) && *reply_to == ReplyTo::Peer)
-        {
-            pong.token = None;
+        if let Some(peer) = came.as_ref().filter(|peer| peer.node() == Some(initiator)) {
+            if *reply_to == ReplyTo::Peer {
+                pong.token = pong.token.map(|token| token.vouch(pong.call, self.node));
+            }
             peer.control(Message::Pong(pong));
             return;
         }
-        if let Some(peer) = self.pool.by_node(initiator) {
+        let address = match reply_to {
+            ReplyTo::At(address) => Some(address.clone()),
+            ReplyTo::Peer | ReplyTo::Relay => None,
+        };
+        let known = address.as_ref();
+        let known = known.and_then(|address| self.pool.at(address, initiator));
+        if let Some(peer) = known.or_else(|| self.way_direct(initiator, session)) {
             peer.control(Message::Pong(pong));
             return;
         }
-        let ReplyTo::At(address) = reply_to.clone() else {
-            let way = came.or_else(|| self.pool.route(initiator));
-            way.into_iter().for_each(|peer| {
-                peer.control(Message::Pong(pong.clone()));
-            });
-            return;
+        let Some(address) = address else {
+            return self.announce_back(came, pong);
         };
         let endpoint = Arc::clone(self);
         self.runtime.spawn(async move {
-            let dialled = endpoint.connect_initiator(&address, initiator).await.ok();
-            let way = dialled.or(came).or_else(|| endpoint.pool.route(initiator));
-            if let Some(peer) = way {
-                peer.control(Message::Pong(pong));
+            match endpoint.connect_initiator(&address, initiator).await {
+                Ok(peer) => {
+                    peer.control(Message::Pong(pong));
+                }
+                Err(_) => endpoint.announce_back(came, pong),
             }
         });
+    }
+
+    /// The same back the way that the request came; if that is gone, who claims to be the initiator is asked to prove it.
+    fn announce_back(&self, came: Option<Arc<Peer>>, pong: Pong) {
+        let Some(token) = pong.token else { return };
+        let awaited = Awaited {
+            call: pong.call,
+            token,
+            request: pong.request,
+        };
+        let Some(peer) = came else {
+            for claiming in self.pool.claiming(pong.call.initiator) {
+                self.invite(&claiming, awaited);
+            }
+            return;
+        };
+        self.invite_from(&peer, awaited);
+        peer.control(Message::Pong(pong));
     }
 
     /// A request must stop. One that its handler's thread still works at is stopped when it first waits.

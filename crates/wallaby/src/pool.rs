@@ -1,11 +1,10 @@
-//! Connections: one per server, cached, bounded; found by address for requests and by life for answers.
+//! Connections: one per server, cached, bounded; found by address for requests and for answers.
 
 mod recent;
-mod routes;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OnceCell, oneshot};
 use wallaby_proto::connection::{
@@ -14,12 +13,11 @@ use wallaby_proto::connection::{
 use wallaby_proto::{Address, NodeId};
 
 use self::recent::Recent;
-use self::routes::Routes;
 use crate::driver::peer::Peer;
 use crate::error::ConnectError;
 use crate::timer::Instant;
 
-/// Most addresses whose lives are remembered, and most ways back to initiators.
+/// Most addresses whose lives are remembered.
 const REMEMBERED: usize = 16_384;
 
 /// Who has connected and not shown yet that it wants anything.
@@ -47,6 +45,9 @@ impl Freed {
     }
 }
 
+/// Connections that claim to be one node's, of which an answer takes notice.
+const MAX_CLAIMING: usize = 4;
+
 /// A connection that several may be waiting for.
 pub(crate) type Slot = Arc<OnceCell<Result<Arc<Peer>, ConnectError>>>;
 
@@ -62,8 +63,6 @@ pub(crate) struct Pool {
     state: Mutex<State>,
     freed: Arc<Freed>,
     ticks: AtomicU64,
-    /// How many connections have ended.
-    ended: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -79,9 +78,8 @@ struct State {
     open: HashMap<u64, Open>,
     /// What those have carried that were open and have ended.
     carried: Counters,
+    /// By what their peers say that they are: that proves nothing of those who dialled this endpoint.
     by_node: HashMap<NodeId, BTreeMap<u64, Arc<Peer>>>,
-    /// The one of these used last: many answers go to the same initiator.
-    last_by_node: Option<(NodeId, Arc<Peer>)>,
     /// Which of them are strangers, and in which order the others make room.
     places: Places<u64>,
     /// The strangers.
@@ -90,8 +88,6 @@ struct State {
     watched: bool,
     /// Dials of addresses that peers have named.
     dials: Dials<Address>,
-    /// Ways back to initiators that are not connected: how many hops away they are, and over which connection.
-    routes: Routes<Weak<Peer>>,
 }
 
 /// An open connection.
@@ -135,9 +131,7 @@ impl State {
             open: HashMap::new(),
             carried: Counters::default(),
             by_node: HashMap::new(),
-            last_by_node: None,
             dials: Dials::new(dials),
-            routes: Routes::new(REMEMBERED),
         }
     }
 }
@@ -168,7 +162,6 @@ impl Pool {
             state: Mutex::new(State::new(strangers, dials)),
             freed: Arc::default(),
             ticks: AtomicU64::new(1),
-            ended: AtomicU64::new(0),
         }
     }
 
@@ -230,21 +223,31 @@ impl Pool {
         }
     }
 
-    /// The open connection to a life, if there is one.
-    pub(crate) fn by_node(&self, node: NodeId) -> Option<Arc<Peer>> {
-        let mut state = self.lock();
-        if let Some((last, peer)) = &state.last_by_node
-            && *last == node
-            && !peer.is_closed()
-        {
-            self.use_now(peer);
-            return Some(Arc::clone(peer));
+    /// The open connection with what is reached at an address, if it says that it is this life: one that was dialled there,
+    /// or whose other end has shown that it is there.
+    pub(crate) fn at(&self, address: &Address, node: NodeId) -> Option<Arc<Peer>> {
+        let state = self.lock();
+        let recent = state.recent.get(address).map(Arc::clone);
+        let known = || {
+            Some(Arc::clone(
+                state.by_address.get(address)?.get()?.as_ref().ok()?,
+            ))
+        };
+        let peer = recent.or_else(known)?;
+        if peer.is_closed() || peer.node() != Some(node) {
+            return None;
         }
-        let peers = state.by_node.get(&node)?;
-        let peer = Arc::clone(peers.values().find(|peer| !peer.is_closed())?);
         self.use_now(&peer);
-        state.last_by_node = Some((node, Arc::clone(&peer)));
         Some(peer)
+    }
+
+    /// Open connections whose other end says that it is this life, a few of them: perhaps none of them is.
+    pub(crate) fn claiming(&self, node: NodeId) -> Vec<Arc<Peer>> {
+        let state = self.lock();
+        let peers = state.by_node.get(&node).into_iter();
+        let peers = peers.flat_map(BTreeMap::values);
+        let open = peers.filter(|peer| !peer.is_closed()).take(MAX_CLAIMING);
+        open.cloned().collect()
     }
 
     /// An open connection.
@@ -431,14 +434,8 @@ impl Pool {
         self.ticks.load(Ordering::Relaxed) - 1 // the clock begins with 1
     }
 
-    /// How many connections have ended.
-    pub(crate) fn ended(&self) -> u64 {
-        self.ended.load(Ordering::Acquire)
-    }
-
     /// A connection has ended. Returns whether it was open.
     pub(crate) fn remove(&self, peer: &Arc<Peer>) -> bool {
-        self.ended.fetch_add(1, Ordering::AcqRel);
         let mut state = self.lock();
         if let Some(node) = peer.node()
             && let Some(peers) = state.by_node.get_mut(&node)
@@ -449,10 +446,8 @@ impl Pool {
             }
         }
         state.recent.forget(peer);
-        state.last_by_node.take_if(|(_, last)| last.id == peer.id);
         state.places.leave(peer.id);
         state.strangers.remove(&peer.id);
-        state.routes.ended(peer.id);
         let Some(open) = state.open.remove(&peer.id) else {
             return false;
         };
@@ -514,21 +509,6 @@ impl Pool {
     pub(crate) fn dial_failed(&self, address: &Address, found: Option<NodeId>) {
         let now = self.born.elapsed();
         self.lock().dials.failed(now, address, found);
-    }
-
-    /// A request of this initiator, `depth` hops from it, came over a connection; 0 hops if it is the initiator's own. The
-    /// shortest way is kept, and how long it was is kept even when it is gone: ways that only lead to servers nearer to
-    /// the initiator never form a circle.
-    #[inline(never)]
-    pub(crate) fn learn_route(&self, initiator: NodeId, depth: u32, peer: &Arc<Peer>) {
-        let way = Arc::downgrade(peer);
-        self.lock().routes.learn(initiator, depth, peer.id, way);
-    }
-
-    /// The way back to an initiator that is not connected.
-    pub(crate) fn route(&self, initiator: NodeId) -> Option<Arc<Peer>> {
-        let way = self.lock().routes.find(initiator)?.upgrade()?;
-        (!way.is_closed()).then_some(way)
     }
 }
 

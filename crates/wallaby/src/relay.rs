@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
+use wallaby_proto::call::waiting::Awaited;
 use wallaby_proto::connection::Refusal;
 use wallaby_proto::wire::{MAX_FRAME, Response};
 use wallaby_proto::{CallId, Token};
@@ -108,8 +109,14 @@ impl Passing {
 
     /// Its room among those that wait for a way; `false` if there is none.
     fn make_room(&mut self, endpoint: &Arc<Inner>) -> bool {
-        if self.wait.is_none() {
-            self.wait = endpoint.wait_for_way(self.response.call, self.response.payload.len());
+        // Who shows no token is not told apart from others.
+        if let (None, Some(token)) = (&self.wait, self.response.token) {
+            let awaited = Awaited {
+                call: self.response.call,
+                token,
+                request: self.response.request,
+            };
+            self.wait = endpoint.wait_for_way(awaited, self.response.payload.len());
         }
         self.wait.is_some()
     }

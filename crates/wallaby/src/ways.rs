@@ -4,12 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use wallaby_proto::call::waiting::WaitingId;
+use wallaby_proto::call::records::{Session, invitation};
+use wallaby_proto::call::waiting::{Awaited, WaitingId};
+use wallaby_proto::wire::Message;
 use wallaby_proto::{CallId, NodeId, Token};
 
 use crate::driver::peer::Peer;
 use crate::endpoint::Inner;
-use crate::liveness::Liveness;
+use crate::liveness::{Liveness, session};
 
 /// An answer that waits for a way to its initiator.
 pub(crate) struct Wait {
@@ -40,13 +42,16 @@ impl fmt::Debug for Wait {
 impl Inner {
     /// An answer with a payload of so many bytes waits for a way to the initiator of its call, unless too much does
     /// already. To be called before the last look for a way, so that none is missed.
-    pub(crate) fn wait_for_way(&self, call: CallId, payload: usize) -> Option<Wait> {
+    pub(crate) fn wait_for_way(&self, awaited: Awaited, payload: usize) -> Option<Wait> {
         let (sender, found) = oneshot::channel();
-        match self.liveness.begin_wait(call.initiator, payload, sender) {
+        match self.liveness.begin_wait(awaited, payload, sender) {
             Ok(id) => {
                 self.meters.waited_for_ways.add();
                 self.look_again();
                 let liveness = Arc::clone(&self.liveness);
+                for claiming in self.pool.claiming(awaited.call.initiator) {
+                    self.invite(&claiming, awaited);
+                }
                 Some(Wait {
                     liveness,
                     id,
@@ -55,23 +60,67 @@ impl Inner {
             }
             Err(full) => {
                 if let Some(more) = self.sparse.no_way.pass(self.age()) {
-                    tracing::warn!(%call, %full, more, "an answer may not wait");
+                    tracing::warn!(call = %awaited.call, %full, more, "an answer may not wait");
                 }
                 None
             }
         }
     }
 
-    /// There is a way to this initiator: what waits for one goes on.
-    pub(crate) fn found_way(&self, initiator: NodeId) {
-        for waits in self.liveness.end_waits(initiator) {
+    /// Somebody has shown the token of this call: what waits for a way to its initiator goes on.
+    pub(crate) fn found_way(&self, call: CallId, token: Token) {
+        for waits in self.liveness.end_waits(call, token) {
             // Nobody may be waiting any more.
             let _ = waits.send(());
         }
     }
 
-    /// The connection that leads on to the initiator of a call, for what came from `from` and shows this token: its own,
-    /// else the one that a request of the call came over, else one that other requests of its initiator did. What the
+    /// A connection opened whose other end says that it is this life. If answers wait for that, it is asked to prove it.
+    pub(crate) fn invite_claiming(&self, peer: &Arc<Peer>, node: NodeId) {
+        for awaited in self.liveness.awaited(node) {
+            self.invite(peer, awaited);
+        }
+    }
+
+    /// Asks whoever is there to show the token of a call, as only its initiator would.
+    pub(crate) fn invite(&self, peer: &Arc<Peer>, of: Awaited) {
+        let pong = invitation(of.call, of.token, of.request, self.node);
+        peer.control(Message::Pong(pong));
+    }
+
+    /// An answer goes back over the connection that its request came over. If its initiator seems to be connected itself,
+    /// it is asked to prove it: what comes the same way is then answered straight.
+    #[cold]
+    pub(crate) fn invite_from(&self, came: &Arc<Peer>, of: Awaited) {
+        for claiming in self.pool.claiming(of.call.initiator) {
+            let named = (of.call, of.token, of.request);
+            let sessions = (session(came), session(&claiming));
+            if let Some(pong) = self.liveness.invite(named, sessions, self.node) {
+                claiming.control(Message::Pong(pong));
+            }
+        }
+    }
+
+    /// The connection that a call's initiator has proven to be its own, for what came over another one.
+    pub(crate) fn way_direct(&self, initiator: NodeId, came: Session) -> Option<Arc<Peer>> {
+        let session = self.liveness.way_direct(initiator, came)?;
+        let peer = self.pool.by_id(session.0)?;
+        (!peer.is_closed()).then_some(peer)
+    }
+
+    /// The connection by which answers of a call go back: the one that its request came over or what took its place; the
+    /// initiator's own, if it has proven one.
+    pub(crate) fn way_back(&self, call: CallId, token: Token) -> Option<Arc<Peer>> {
+        let came = self.liveness.way_back(call, token)?;
+        if let Some(direct) = self.way_direct(call.initiator, came) {
+            return Some(direct);
+        }
+        let peer = self.pool.by_id(came.0)?;
+        // Where the requests before it were forgotten, one that this endpoint has sent to itself leads in a circle.
+        (!peer.is_closed() && peer.node() != Some(self.node)).then_some(peer)
+    }
+
+    /// The connection that leads on to the initiator of a call, for what came from `from` and shows this token. What the
     /// initiator says as a server of its own call goes back to it: it may know of that server only by this endpoint.
     pub(crate) fn way_onward(
         &self,
@@ -82,15 +131,7 @@ impl Inner {
         if from.node() == Some(call.initiator) {
             return Some(Arc::clone(from));
         }
-        let direct = self.pool.by_node(call.initiator);
-        let came = || {
-            let session = self.liveness.way_back(call, token?)?;
-            let peer = self.pool.by_id(session.0);
-            peer.filter(|peer| !peer.is_closed())
-        };
-        let way = direct
-            .or_else(came)
-            .or_else(|| self.pool.route(call.initiator))?;
+        let way = self.way_back(call, token?)?;
         (way.id != from.id).then_some(way)
     }
 }

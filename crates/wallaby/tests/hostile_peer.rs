@@ -16,6 +16,7 @@ use wallaby::{
     Outcome, Request, RequestId,
 };
 use wallaby_proto::Token;
+use wallaby_proto::call::records::invitation;
 use wallaby_proto::connection::{Event, Hello, VERSION};
 use wallaby_proto::datagram::{Gate, Settings};
 use wallaby_proto::wire::{MAX_RELAYS, Message, Ping, Pong, ReplyTo, TraceReport};
@@ -348,7 +349,7 @@ async fn what_too_many_servers_passed_on_goes_no_further() {
             let mut response = response(call, token, &[1, b'y']);
             response.relays = relays;
             let mut end = raw::end(call, 0, 1);
-            end.relays = relays;
+            (end.relays, end.token) = (relays, token);
             let mut pong = pong.clone();
             pong.relays = relays;
             let mut report = report.clone();
@@ -423,13 +424,196 @@ async fn forged_pongs_are_dropped_and_learn_nothing() {
         // The next call gets the sequence that was asked for. Only now that is over is its server told to stop.
         let answer = work::at(&initiator, at(&server)).one("x".into()).await;
         assert_eq!(answer.expect("an answer"), "x");
+        // Nor is anybody told to stop, and so the token, who does not show that he knows it.
         forger.send(announce(to_come, Some(Token::new(1)))).await;
-        until(|| initiator.metrics().forged_dropped == 5).await;
         forger.send(announce(to_come, None)).await;
-        let Message::Ping(stop) = forger.message().await else {
+        until(|| initiator.metrics().forged_dropped == 6).await;
+    })
+    .await;
+}
+
+/// A server that goes on working for a call that is over says that it knows the token, and is told to stop.
+#[tokio::test]
+async fn who_still_works_for_a_call_that_is_over_is_told_to_stop() {
+    patience(async {
+        let (client, mut call, mut server, request) = played(Limits::default()).await;
+        let own = NodeId::new(7).expect("not zero");
+        server
+            .send(Message::End(raw::end(request.call, 0, 0)))
+            .await;
+        assert!(call.next().await.is_none());
+        let mut pong = invitation(request.call, request.token, request.id, own);
+        let shown = pong.token;
+        pong.token = None;
+        server.send(Message::Pong(pong.clone())).await;
+        pong.token = shown;
+        server.send(Message::Pong(pong)).await;
+        let Message::Ping(stop) = server.message().await else {
             panic!("not told to stop")
         };
-        assert_eq!((stop.call, stop.abort), (to_come, true));
+        assert_eq!((stop.call, stop.abort), (request.call, true));
+        assert_eq!(client.metrics().forged_dropped, 1);
+    })
+    .await;
+}
+
+/// Somebody says that he is the initiator of others' calls, which are far behind: they go on, and more begin.
+#[tokio::test]
+async fn a_stolen_node_id_stops_no_call() {
+    patience(async {
+        let net = Net::tcp();
+        let server = echo(&net).await;
+        let victim = net.endpoint().await;
+        let running = work::at(&victim, at(&server)).many(String::new());
+        until(|| server.load() == (1, 0)).await;
+        let initiator = running.id().initiator;
+        let stolen = CallId {
+            initiator,
+            sequence: 1 << 40,
+        };
+        let mut thief = Raw::dial(&at(&server), hello(initiator.get())).await;
+        for sequence in [1 << 40, 1 << 41] {
+            let call = CallId { sequence, ..stolen };
+            let request = request(call, &[1, b'x']);
+            thief.send_request(request, work::ONE.definition()).await;
+            thief.response().await;
+        }
+        for _ in 0..14 {
+            let answer = work::at(&victim, at(&server)).one("mine".into()).await;
+            assert_eq!(answer.expect("it is answered"), "mine");
+        }
+        assert_eq!(running.outcome(), None);
+        assert_eq!(server.load(), (1, 0));
+        // Over its own session a call that it called over is refused, and not in silence.
+        let late = request(running.id(), &[1, b'x']);
+        let late = wallaby_proto::wire::Request { oldest: 0, ..late };
+        thief.send_request(late, work::ONE.definition()).await;
+        let refused = thief.response().await;
+        let status = wallaby_proto::Status::from_payload(&refused.payload);
+        assert_eq!(status.expect("a status").code(), Code::Cancelled);
+        assert_eq!(server.metrics().requests_dropped, 0);
+        drop(running);
+    })
+    .await;
+}
+
+/// A request of node 99, which does not listen, as a server on the way passes it on.
+fn passed_on(sequence: u64) -> wallaby_proto::wire::Request {
+    let initiator = NodeId::new(99).expect("not zero");
+    let call = CallId {
+        initiator,
+        sequence,
+    };
+    wallaby_proto::wire::Request {
+        reply_to: ReplyTo::Relay,
+        depth: 1,
+        ..request(call, &[1, b'x'])
+    }
+}
+
+/// Whoever says that he is the initiator gets neither answers nor tokens, and is asked to show that he knows one. Who does
+/// gets the answers of what comes the same way; not of what comes by others, who may have made up the call whose token that
+/// is.
+#[tokio::test]
+async fn answers_go_to_who_proves_to_be_the_initiator() {
+    patience(async {
+        let net = Net::tcp();
+        let server = echo(&net).await;
+        let mut front = Raw::dial(&at(&server), hello(13)).await;
+        let mut thief = Raw::dial(&at(&server), hello(99)).await;
+        let mut initiator = Raw::dial(&at(&server), hello(99)).await;
+        let one = work::ONE.definition();
+        front.send_request(passed_on(1), one).await;
+        let answer = front.response().await;
+        assert_eq!(answer.token, Some(Token::new(4711)));
+        for claiming in [&mut thief, &mut initiator] {
+            let Message::Pong(pong) = claiming.message().await else {
+                panic!("not asked")
+            };
+            assert_eq!(pong.call, answer.call);
+            assert_ne!(pong.token, answer.token, "that would give it away");
+            assert_eq!((pong.progress, pong.writing), (None, false));
+        }
+        // A wrong token proves nothing.
+        let shown = |sequence, token| {
+            let of = passed_on(sequence);
+            Message::Ping(Ping {
+                call: of.call,
+                token: Token::new(token),
+                request: of.id,
+                abort: false,
+                children_from: 0,
+                missing: Vec::new(),
+            })
+        };
+        thief.send(shown(1, 5)).await;
+        let Message::Pong(unknown) = thief.message().await else {
+            panic!("not answered")
+        };
+        assert_eq!(unknown.progress, None);
+        // Nor does that of a call that was brought by the thief's friend.
+        let mut friend = Raw::dial(&at(&server), hello(14)).await;
+        let made_up = wallaby_proto::wire::Request {
+            token: Token::new(6),
+            ..passed_on(77)
+        };
+        friend.send_request(made_up, one).await;
+        friend.response().await;
+        thief.message().await; // it is asked to prove it of that one, too
+        initiator.message().await;
+        thief.send(shown(77, 6)).await;
+        thief.message().await;
+        front.send_request(passed_on(2), one).await;
+        assert_eq!(
+            front.response().await.call.sequence,
+            2,
+            "still by the front"
+        );
+        initiator.send(shown(2, 4711)).await;
+        let Message::Pong(known) = initiator.message().await else {
+            panic!("not answered")
+        };
+        assert!(known.progress.expect("it is known").finished);
+        front.send_request(passed_on(3), one).await;
+        assert_eq!(initiator.response().await.call.sequence, 3);
+    })
+    .await;
+}
+
+/// The initiator neither listens nor is known at the second server but by an earlier call. The first answer of that server
+/// comes by the one before it, and from then on they come straight.
+#[tokio::test]
+async fn the_second_answer_to_who_does_not_listen_comes_straight() {
+    patience(async {
+        let net = Net::tcp();
+        let far = echo(&net).await;
+        let to = at(&far);
+        let near = net
+            .serve(
+                service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+                    let to = to.clone();
+                    async move { Ok(request.forward(to, work::one(what)).await?) }
+                }),
+            )
+            .await;
+        let client = client();
+        work::at(&client, at(&far))
+            .one("hello".into())
+            .await
+            .expect("an answer");
+        let mut straight = 0;
+        while straight < 3 {
+            let before = near.metrics().relayed;
+            let answer = work::at(&client, at(&near)).one("hop".into()).await;
+            assert_eq!(answer.expect("an answer"), "hop");
+            // Its proof may be under way still when the second call is made; once it has come, no call needs another.
+            match near.metrics().relayed - before {
+                0 => straight += 1,
+                _ => assert_eq!(straight, 0),
+            }
+        }
+        assert!(near.metrics().relayed > 0, "the first one");
+        assert_eq!(client.metrics().forged_dropped, 0);
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! Answers to which no way leads: they wait until a connection proves to be their initiator's, or a way is learnt.
+//! Answers to which no way leads: they wait until somebody shows the token of their call.
 //!
 //! An initiator that cannot be dialled is answered along the way its requests came. When a relay on that way is gone,
 //! the answers of all servers behind it would be lost, though the initiator lives and may come by another way at any
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::id::NodeId;
+use crate::id::{CallId, NodeId, RequestId, Token};
 
 /// What an answer costs of the limit in bytes, besides its payload.
 const ANSWER_COST: u64 = 64;
@@ -51,6 +51,20 @@ pub struct Full {
     pub limits: WaitingLimits,
 }
 
+/// What an answer waits for: a way for answers of this call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Awaited {
+    /// The call.
+    pub call: CallId,
+    /// Its token.
+    pub token: Token,
+    /// The request that it answers.
+    pub request: RequestId,
+}
+
+/// Most calls of which an initiator that may have come is told.
+const MAX_TOLD: usize = 16;
+
 /// Names an answer that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WaitingId {
@@ -63,14 +77,24 @@ pub struct WaitingId {
 pub struct Waiting<T> {
     limits: WaitingLimits,
     answers: BTreeMap<WaitingId, Answer<T>>,
-    by_initiator: BTreeSet<(NodeId, WaitingId)>,
+    by_call: BTreeSet<(CallId, Token, WaitingId)>,
     bytes: u64,
     next: u64,
 }
 
+const FIRST: WaitingId = WaitingId {
+    due: Duration::ZERO,
+    number: 0,
+};
+
+const LAST: WaitingId = WaitingId {
+    due: Duration::MAX,
+    number: u64::MAX,
+};
+
 #[derive(Debug)]
 struct Answer<T> {
-    initiator: NodeId,
+    wanted: Awaited,
     cost: u64,
     what: T,
 }
@@ -81,7 +105,7 @@ impl<T> Waiting<T> {
         Self {
             limits,
             answers: BTreeMap::new(),
-            by_initiator: BTreeSet::new(),
+            by_call: BTreeSet::new(),
             bytes: 0,
             next: 0,
         }
@@ -97,14 +121,14 @@ impl<T> Waiting<T> {
         self.answers.is_empty()
     }
 
-    /// An answer with a payload of so many bytes waits for a way to this initiator.
+    /// An answer with a payload of so many bytes waits for a way to its initiator.
     ///
     /// # Errors
     ///
     /// If too many wait already; `what` comes back.
     pub fn put(
         &mut self,
-        initiator: NodeId,
+        awaited: Awaited,
         payload: usize,
         what: T,
         now: Duration,
@@ -125,9 +149,9 @@ impl<T> Waiting<T> {
         let id = WaitingId { due, number };
         self.next += 1;
         self.bytes += cost;
-        self.by_initiator.insert((initiator, id));
+        self.by_call.insert((awaited.call, awaited.token, id));
         let answer = Answer {
-            initiator,
+            wanted: awaited,
             cost,
             what,
         };
@@ -139,24 +163,40 @@ impl<T> Waiting<T> {
     pub fn remove(&mut self, id: WaitingId) -> Option<T> {
         let answer = self.answers.remove(&id)?;
         self.bytes -= answer.cost;
-        self.by_initiator.remove(&(answer.initiator, id));
+        let Awaited { call, token, .. } = answer.wanted;
+        self.by_call.remove(&(call, token, id));
         Some(answer.what)
     }
 
-    /// There is a way to this initiator: the next answer that waits for it, in the order in which they came.
-    pub fn take(&mut self, initiator: NodeId) -> Option<T> {
-        let first = (
-            initiator,
-            WaitingId {
-                due: Duration::ZERO,
-                number: 0,
-            },
-        );
-        let (found, id) = *self.by_initiator.range(first..).next()?;
-        if found != initiator {
+    /// There is a way for answers of this call: the next one that waits for it, in the order in which they came.
+    pub fn take(&mut self, call: CallId, token: Token) -> Option<T> {
+        let (found, shown, id) = *self.by_call.range((call, token, FIRST)..).next()?;
+        if (found, shown) != (call, token) {
             return None;
         }
         self.remove(id)
+    }
+
+    /// What waits for a way to this initiator: a few of its calls, each by one answer.
+    pub fn of(&self, initiator: NodeId) -> Vec<Awaited> {
+        let mut found: Vec<Awaited> = Vec::new();
+        let sequence = 0;
+        let mut from = (
+            CallId {
+                initiator,
+                sequence,
+            },
+            Token::new(0),
+            FIRST,
+        );
+        while found.len() < MAX_TOLD
+            && let Some((call, token, id)) = self.by_call.range(from..).next()
+            && call.initiator == initiator
+        {
+            found.extend(self.answers.get(id).map(|answer| answer.wanted));
+            from = (*call, *token, LAST);
+        }
+        found
     }
 
     /// The next answer that has waited for too long.

@@ -90,7 +90,12 @@ fn what_requests_took_is_given_back_when_they_are_forgotten() {
         for child in 0..200 {
             let now = shelf.time();
             let asked = ping(first, &format!("0.{child}"));
-            assert!(shelf.records.onward(&asked, now).is_some());
+            assert!(
+                shelf
+                    .records
+                    .onward(&asked, crate::shelf::home(), now)
+                    .is_some()
+            );
         }
         for mut handled in running.into_iter().chain([large]) {
             let sent = handled.server.finish(None);

@@ -279,7 +279,7 @@ fn marks_of_aborted_calls_are_bounded() {
     for sequence in 2..1000 {
         shelf.ask(abort(sequence, "0"));
     }
-    assert_eq!(shelf.records.remembered().requests, 10);
+    assert_eq!(shelf.records.remembered().requests, 5);
     assert!(shelf.records.may_delegate(running.ticket));
     assert_eq!(shelf.ping(1, "0").request, at("0"));
     let _ = other_token(request(1, "0"));

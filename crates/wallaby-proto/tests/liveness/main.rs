@@ -6,6 +6,7 @@
 //! | `rates` | how much the client half asks because servers say so |
 //! | `partial` | the client half of calls that go on without what is lost |
 //! | `remembering`, `recalling`, `refusing`, `limits`, `names` | the server half, rule by rule |
+//! | `claims` | the server half towards who only says that it is the initiator |
 //! | `roo` | the known defects of the thesis' implementation, one test each |
 //! | `random` | both halves in a small world with faults, against an oracle that saw everything |
 //!
@@ -16,6 +17,7 @@ mod allocations;
 mod asking;
 #[path = "../common/chance.rs"]
 mod chance;
+mod claims;
 mod desk;
 mod judging;
 mod limits;

@@ -34,7 +34,7 @@ fn forwarder() -> Shelf {
 
 fn onward(shelf: &mut Shelf, ping: &Ping) -> Option<Child> {
     let now = shelf.time();
-    shelf.records.onward(ping, now)
+    shelf.records.onward(ping, crate::shelf::home(), now)
 }
 
 #[test]

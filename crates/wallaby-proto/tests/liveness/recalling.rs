@@ -120,7 +120,9 @@ fn a_ping_goes_on_again_after_three_quarters_of_a_period() {
     let mut passes = |after: u64| {
         shelf.now = after;
         let now = shelf.time();
-        shelf.records.onward(&ping(1, "0.0"), now)
+        shelf
+            .records
+            .onward(&ping(1, "0.0"), crate::shelf::home(), now)
     };
     assert_eq!(passes(0), Some(child(3)));
     assert_eq!([1, 40, 74].map(&mut passes), [const { None }; 3]);

@@ -764,30 +764,28 @@ fn an_abort_that_overtakes_its_request_is_remembered() {
     assert_eq!(shelf.records.remembered(), Remembered::default());
 }
 
-/// Another server says that an aborted call is over. Its requests may still be on their way: they are refused until the
-/// initiator itself says so, or the mark is collected.
+/// A mark is no reason to forget what was handled, and takes no more than half of the room.
 #[test]
-fn what_others_say_does_not_let_in_an_aborted_call() {
-    let mut shelf = Shelf::new();
-    shelf.ask(abort(1, "0"));
-    let told = Request {
-        oldest: 2,
-        ..request(2, "0.0")
-    };
-    let admission = shelf
-        .records
-        .admit(&told, origin(5, node(5)), Duration::ZERO);
-    assert!(matches!(admission, Admission::Accepted(_)));
-    assert!(matches!(
-        shelf.admit(&request(1, "0")),
-        Admission::Refused(_)
-    ));
-    shelf.accept(Request {
-        oldest: 2,
-        ..request(2, "1")
+fn marks_of_aborted_calls_push_nothing_out() {
+    let mut shelf = Shelf::with(wallaby_proto::call::records::RecordLimits {
+        requests: 4,
+        initiators: 2,
+        ..crate::shelf::limits()
     });
-    assert_eq!(shelf.admit(&request(1, "0")), Admission::BelowOldest);
-    assert_eq!(shelf.records.remembered().calls, 1);
+    shelf.answer(request(1, "0"), 0);
+    for sequence in 2..10 {
+        shelf.ask(abort(sequence, "0"));
+    }
+    assert_eq!(shelf.records.remembered().requests, 2);
+    assert!(shelf.ping(1, "0").progress.is_some());
+    assert!(!shelf.ping(1, "0").evicted);
+    // Nor do those of others push out an initiator.
+    let mut other = abort(1, "0");
+    other.call.initiator = node(2);
+    shelf.ask_over(other.clone(), origin(2, node(2)));
+    other.call.initiator = node(3);
+    shelf.ask_over(other, origin(3, node(3)));
+    assert_eq!(shelf.records.remembered().initiators, 1);
 }
 
 /// Who does not show the token speaks of another call.
@@ -825,61 +823,11 @@ fn calls_below_the_oldest_live_one_are_over() {
         shelf.ping(3, "0").progress.is_some(),
         "it is the oldest live one itself"
     );
-    assert_eq!(shelf.admit(&request(2, "1")), Admission::BelowOldest);
+    let Admission::Refused(status) = shelf.admit(&request(2, "1")) else {
+        panic!("it is over")
+    };
+    assert_eq!(status.code(), Code::Cancelled);
     assert_eq!(shelf.records.oldest(running.ticket), Some(2));
-}
-
-/// What others say of the oldest live call frees memory, but stops nothing: only the initiator itself can know.
-#[test]
-fn only_the_initiator_itself_stops_its_calls() {
-    let mut shelf = Shelf::new();
-    shelf.answer(request(1, "0"), 0);
-    shelf.accept(request(2, "0"));
-    let told = Request {
-        oldest: 9,
-        ..request(9, "0.1")
-    };
-    let admission = shelf
-        .records
-        .admit(&told, origin(5, node(5)), Duration::ZERO);
-    let Admission::Accepted(ticket) = admission else {
-        panic!("{admission:?}")
-    };
-    assert!(shelf.actions().is_empty());
-    assert_eq!(shelf.ping(1, "0").progress, None);
-    assert!(matches!(
-        shelf.admit(&request(2, "1")),
-        Admission::Accepted(_)
-    ));
-    assert_eq!(
-        shelf.records.oldest(ticket),
-        Some(9),
-        "delegations pass it on"
-    );
-}
-
-/// The initiator itself says what others had said before: now it is certain, and what still runs is stopped.
-#[test]
-fn the_initiator_proves_what_others_said() {
-    let mut shelf = Shelf::new();
-    let running = shelf.accept(request(1, "0"));
-    let told = Request {
-        oldest: 2,
-        ..request(2, "0.0")
-    };
-    let admission = shelf
-        .records
-        .admit(&told, origin(5, node(5)), Duration::ZERO);
-    assert!(matches!(admission, Admission::Accepted(_)));
-    assert!(shelf.actions().is_empty());
-    shelf.accept(Request {
-        oldest: 2,
-        ..request(2, "1")
-    });
-    assert!(matches!(
-        shelf.actions()[..],
-        [Action::Stop { ticket, reason: StopReason::BelowOldest, .. }] if ticket == running.ticket
-    ));
 }
 
 /// Calls come nearly in order; the watermark finds all of them.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::waiting::{Waiting, WaitingLimits};
+use wallaby_proto::call::waiting::{Awaited, Waiting, WaitingLimits};
+use wallaby_proto::{CallId, RequestId, Token};
 
 use crate::desk::node;
 
@@ -12,22 +13,39 @@ const LIMITS: WaitingLimits = WaitingLimits {
     time: Duration::from_secs(10),
 };
 
+/// The first call of an initiator.
+fn of(initiator: u64) -> Awaited {
+    Awaited {
+        call: CallId {
+            initiator: node(initiator),
+            sequence: 1,
+        },
+        token: Token::new(initiator),
+        request: RequestId::FIRST,
+    }
+}
+
+fn take<T>(waiting: &mut Waiting<T>, initiator: u64) -> Option<T> {
+    let Awaited { call, token, .. } = of(initiator);
+    waiting.take(call, token)
+}
+
 fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
 #[test]
-fn answers_leave_in_order_when_there_is_a_way_to_their_initiator() {
+fn answers_leave_in_order_when_there_is_a_way_for_their_call() {
     let mut waiting = Waiting::new(LIMITS);
     for (initiator, what, second) in [(1, "a", 0), (2, "b", 1), (1, "c", 2)] {
-        let put = waiting.put(node(initiator), 10, what, at(second));
+        let put = waiting.put(of(initiator), 10, what, at(second));
         put.expect("there is room");
     }
     assert!(!waiting.is_empty());
-    assert_eq!(waiting.take(node(3)), None);
-    assert_eq!(waiting.take(node(1)), Some("a"));
-    assert_eq!(waiting.take(node(1)), Some("c"));
-    assert_eq!(waiting.take(node(1)), None);
+    assert_eq!(take(&mut waiting, 3), None);
+    assert_eq!(take(&mut waiting, 1), Some("a"));
+    assert_eq!(take(&mut waiting, 1), Some("c"));
+    assert_eq!(take(&mut waiting, 1), None);
     assert_eq!(waiting.len(), 1);
     assert_eq!(waiting.next_timeout(), Some(at(11)));
 }
@@ -35,12 +53,12 @@ fn answers_leave_in_order_when_there_is_a_way_to_their_initiator() {
 #[test]
 fn nobody_waits_for_ever() {
     let mut waiting = Waiting::new(LIMITS);
-    waiting.put(node(1), 10, "a", at(0)).expect("room");
-    waiting.put(node(2), 10, "b", at(5)).expect("room");
+    waiting.put(of(1), 10, "a", at(0)).expect("room");
+    waiting.put(of(2), 10, "b", at(5)).expect("room");
     assert_eq!(waiting.expired(at(9)), None);
     assert_eq!(waiting.expired(at(10)), Some("a"));
     assert_eq!(waiting.expired(at(10)), None);
-    assert_eq!(waiting.take(node(1)), None);
+    assert_eq!(take(&mut waiting, 1), None);
     assert_eq!(waiting.expired(at(100)), Some("b"));
     assert!(waiting.is_empty());
     assert_eq!(waiting.next_timeout(), None);
@@ -49,42 +67,63 @@ fn nobody_waits_for_ever() {
 #[test]
 fn so_many_may_wait_and_no_more() {
     let mut waiting = Waiting::new(LIMITS);
-    let first = waiting.put(node(1), 0, 0, at(0)).expect("room");
+    let first = waiting.put(of(1), 0, 0, at(0)).expect("room");
     for number in 1..3 {
-        waiting.put(node(1), 0, number, at(0)).expect("room");
+        waiting.put(of(1), 0, number, at(0)).expect("room");
     }
-    let (full, what) = waiting.put(node(2), 0, 3, at(0)).expect_err("no room");
+    let (full, what) = waiting.put(of(2), 0, 3, at(0)).expect_err("no room");
     assert_eq!((full.answers, full.limits, what), (3, LIMITS, 3));
     assert!(full.to_string().contains("at most 3"), "{full}");
     assert_eq!(waiting.remove(first), Some(0));
     assert_eq!(waiting.remove(first), None);
     waiting
-        .put(node(2), 0, 3, at(0))
+        .put(of(2), 0, 3, at(0))
         .expect("there is room again");
 }
 
 #[test]
 fn so_many_bytes_may_wait_and_no_more() {
     let mut waiting = Waiting::new(LIMITS);
-    waiting.put(node(1), 800, 'a', at(0)).expect("room");
-    let (full, _) = waiting.put(node(1), 100, 'b', at(0)).expect_err("no room");
+    waiting.put(of(1), 800, 'a', at(0)).expect("room");
+    let (full, _) = waiting.put(of(1), 100, 'b', at(0)).expect_err("no room");
     assert_eq!(full.bytes, 864);
     assert!(full.to_string().contains("1000 bytes"), "{full}");
-    waiting.put(node(1), 72, 'c', at(0)).expect("just so many");
-    assert_eq!(waiting.take(node(1)), Some('a'));
+    waiting.put(of(1), 72, 'c', at(0)).expect("just so many");
+    assert_eq!(take(&mut waiting, 1), Some('a'));
     waiting
-        .put(node(1), 800, 'd', at(0))
+        .put(of(1), 800, 'd', at(0))
         .expect("its room is free");
 }
 
 #[test]
 fn the_room_of_an_answer_that_is_taken_back_is_free_to_the_byte() {
     let mut waiting = Waiting::new(LIMITS);
-    let first = waiting.put(node(1), 300, 'a', at(0)).expect("room");
-    waiting.put(node(2), 300, 'b', at(0)).expect("room");
+    let first = waiting.put(of(1), 300, 'a', at(0)).expect("room");
+    waiting.put(of(2), 300, 'b', at(0)).expect("room");
     assert_eq!(waiting.len(), 2);
     assert_eq!(waiting.remove(first), Some('a'));
-    let (full, _) = waiting.put(node(1), 573, 'c', at(0)).expect_err("too long");
+    let (full, _) = waiting.put(of(1), 573, 'c', at(0)).expect_err("too long");
     assert_eq!((full.answers, full.bytes), (1, 364));
-    waiting.put(node(1), 572, 'd', at(0)).expect("just so long");
+    waiting.put(of(1), 572, 'd', at(0)).expect("just so long");
+}
+
+/// Whoever only says that it is the initiator is told of what waits, and gets none of it without the call's token.
+#[test]
+fn a_way_is_for_who_shows_the_token() {
+    let mut waiting = Waiting::new(LIMITS);
+    for token in [1, 2] {
+        let awaited = Awaited {
+            token: Token::new(token),
+            ..of(1)
+        };
+        waiting.put(awaited, 0, token, at(0)).expect("room");
+    }
+    waiting.put(of(2), 0, 3, at(0)).expect("room");
+    assert_eq!(waiting.take(of(1).call, Token::new(9)), None);
+    let tokens = [1, 2].map(Token::new);
+    let awaited: Vec<Token> = waiting.of(node(1)).iter().map(|of| of.token).collect();
+    assert_eq!(awaited, tokens);
+    assert_eq!(waiting.of(node(3)), []);
+    assert_eq!(waiting.take(of(1).call, tokens[1]), Some(2));
+    assert_eq!(waiting.take(of(1).call, tokens[1]), None);
 }

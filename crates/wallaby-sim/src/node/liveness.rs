@@ -345,11 +345,15 @@ impl Node {
                         .oracle
                         .gave_up(context.queue.now(), call, context.plan, what);
                 }
-                context.hit(match reason {
-                    wallaby_proto::call::records::StopReason::Aborted => Point::StopAborted,
-                    wallaby_proto::call::records::StopReason::InitiatorSilent => Point::StopSilent,
-                    _ => Point::StopOver,
-                });
+                match reason {
+                    wallaby_proto::call::records::StopReason::Aborted => {
+                        context.hit(Point::StopAborted);
+                    }
+                    wallaby_proto::call::records::StopReason::InitiatorSilent => {
+                        context.hit(Point::StopSilent);
+                    }
+                    _ => {}
+                }
                 if let Some(number) = self.tickets.get(&ticket).copied() {
                     if self.plan.tardy {
                         return self.wake(TARDY, Timer::Stop(number), context);
@@ -403,7 +407,10 @@ impl Node {
             }
         }
         let now = self.now();
-        let next = self.records.onward(ping, now);
+        let Some(origin) = self.origin(from, context) else {
+            return;
+        };
+        let next = self.records.onward(ping, origin, now);
         if let Some(next) = next.filter(|next| next.node != Some(self.id)) {
             context.hit(Point::PingPassed);
             let message = Message::Ping(ping.clone());
@@ -423,22 +430,32 @@ impl Node {
                 },
                 context,
             );
+            self.found_a_way(ping.call, ping.token, context);
             if !ping.abort {
                 return;
             }
         }
-        if let Some(origin) = self.origin(from, context) {
-            self.records.handle_ping(ping, origin, now);
+        if self.records.handle_ping(ping, origin, now) {
+            self.found_a_way(ping.call, ping.token, context);
         }
     }
 
     pub(super) fn handle_pong(&mut self, from: Socket, pong: &Pong, context: &mut Context<'_>) {
-        let source = self.source(from, pong.token);
+        let token = Token::derive(self.secret, pong.call.sequence);
+        let node = self.peers.get(&from).and_then(super::Peer::node);
+        let is_vouched = watch::is_vouched(pong, token, node);
+        let source = self.source(from, pong.token.filter(|_| !is_vouched));
         let now = self.now();
+        if is_vouched
+            && self.calls.contains_key(&pong.call.sequence)
+            && let Some(ping) = watch::show(pong, token)
+        {
+            context.hit(Point::TokenShown);
+            return self.post_over(from, Message::Ping(ping), context);
+        }
         let Some(call) = self.calls.get_mut(&pong.call.sequence) else {
-            if pong.announced {
+            if is_vouched || pong.announced && pong.token == Some(token) {
                 context.hit(Point::AnnouncementDismissed);
-                let token = Token::derive(self.secret, pong.call.sequence);
                 let stop = watch::dismiss(pong, token);
                 self.post_over(from, Message::Ping(stop), context);
             }
@@ -459,16 +476,6 @@ impl Node {
             self.post_over(from, Message::Ping(stop), context);
         }
         self.check_completion(sequence, context);
-    }
-
-    fn post_over(&mut self, socket: Socket, message: Message, context: &mut Context<'_>) {
-        let parcel = Parcel {
-            message,
-            to: Destination::Over(socket),
-            job: None,
-            released: None,
-        };
-        self.post(parcel, context);
     }
 
     /// Who sent a message. One that shows the call's token may have been relayed.

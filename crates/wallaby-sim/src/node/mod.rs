@@ -51,9 +51,6 @@ pub(crate) struct Node {
     /// Sessions over datagrams, as the peers are called here.
     sessions: BTreeMap<SessionId, Socket>,
     gate: Gate,
-    /// Ways back to initiators: how many hops away they are, and over which connection, if that still exists. A way is
-    /// only ever replaced by one that is not longer, so that ways cannot form a circle.
-    routes: BTreeMap<NodeId, (u32, Option<Socket>)>,
     /// Dials of nodes that others have named.
     dials: Dials<u32>,
     calls: BTreeMap<u64, Call>,
@@ -179,7 +176,6 @@ impl Node {
             dialled: BTreeMap::new(),
             sessions: BTreeMap::new(),
             gate: Gate::new(hello, random_secret(context), Settings::default()),
-            routes: BTreeMap::new(),
             dials: Dials::new(DialLimits::default()),
             calls: BTreeMap::new(),
             last_sequence: 0,

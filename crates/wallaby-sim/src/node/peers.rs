@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::call::records::{Output, Sent, Session, Ticket};
+use wallaby_proto::call::records::{Output, Sent, Session, Ticket, invitation};
+use wallaby_proto::call::waiting::Awaited;
 use wallaby_proto::call::watch::Location;
 use wallaby_proto::connection::{
     Connection, ConnectionError, Event, KeepAliveSettings, NamedBy, Refusal,
 };
 use wallaby_proto::datagram::{Cause, SessionId};
 use wallaby_proto::wire::{Message, Response};
-use wallaby_proto::{Address, CallId, Code, NodeId, Status};
+use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
 
 use super::wire::{Progress, Stream, Wire};
 use super::{Node, node_at, socket_address};
@@ -221,12 +222,23 @@ impl Node {
         context
             .oracle
             .relayed(context.queue.now(), &parcel.message, None);
-        let initiator = parcel.message.call().initiator;
-        let payload = match &parcel.message {
-            Message::Response(response) => response.payload.len(),
-            Message::End(_) => 0,
+        let call = parcel.message.call();
+        let Some(token) = parcel.message.token() else {
+            return self.drop_answer(&parcel, context);
+        };
+        let (request, payload) = match &parcel.message {
+            Message::Response(response) => (response.request, response.payload.len()),
+            Message::End(end) => (end.request, 0),
             _ => return self.drop_answer(&parcel, context),
         };
+        let awaited = Awaited {
+            call,
+            token,
+            request,
+        };
+        for claiming in self.claiming(call.initiator) {
+            self.invite(claiming, awaited, context);
+        }
         let now = self.now();
         // Its handler goes on: what it does next need not concern the initiator.
         self.accepted(&parcel);
@@ -234,15 +246,60 @@ impl Node {
             job: None,
             ..parcel
         };
-        match self.waiting.put(initiator, payload, parcel, now) {
+        match self.waiting.put(awaited, payload, parcel, now) {
             Ok(_) => context.hit(Point::AnswerWaits),
             Err((_, parcel)) => self.drop_answer(&parcel, context),
         }
     }
 
-    /// There is a way to an initiator.
-    pub(super) fn found_a_way(&mut self, initiator: NodeId, context: &mut Context<'_>) {
-        let waiting: Vec<_> = std::iter::from_fn(|| self.waiting.take(initiator)).collect();
+    /// Asks whoever is there to show the token of a call, as only its initiator would.
+    pub(super) fn invite(&mut self, to: Socket, of: Awaited, context: &mut Context<'_>) {
+        context.hit(Point::Invited);
+        let pong = invitation(of.call, of.token, of.request, self.id);
+        self.post_over(to, Message::Pong(pong), context);
+    }
+
+    /// A connection opened whose other end says that it is this life. If answers wait for that, it is asked to prove it.
+    fn invite_claiming(&mut self, to: Socket, node: NodeId, context: &mut Context<'_>) {
+        for awaited in self.waiting.of(node) {
+            self.invite(to, awaited, context);
+        }
+    }
+
+    /// An answer goes back over the connection that its request came over. If its initiator seems to be connected itself,
+    /// it is asked to prove it.
+    fn invite_from(&mut self, came: Socket, message: &Message, context: &mut Context<'_>) {
+        let request = match message {
+            Message::Response(response) => response.request,
+            Message::End(end) => end.request,
+            Message::Pong(pong) => pong.request,
+            _ => return,
+        };
+        let Some(token) = message.token() else { return };
+        let call = message.call();
+        for claiming in self.claiming(call.initiator) {
+            let claims = (session(claiming), self.id);
+            let named = (call, token, request);
+            if let Some(pong) = self.records.invite(named, session(came), claims) {
+                context.hit(Point::Invited);
+                self.post_over(claiming, Message::Pong(pong), context);
+            }
+        }
+    }
+
+    pub(super) fn post_over(&mut self, to: Socket, message: Message, context: &mut Context<'_>) {
+        let parcel = Parcel {
+            message,
+            to: Destination::Over(to),
+            job: None,
+            released: None,
+        };
+        self.post(parcel, context);
+    }
+
+    /// Somebody has shown the token of a call: what waits for a way to its initiator goes on.
+    pub(super) fn found_a_way(&mut self, call: CallId, token: Token, context: &mut Context<'_>) {
+        let waiting: Vec<_> = std::iter::from_fn(|| self.waiting.take(call, token)).collect();
         if !waiting.is_empty() {
             context.hit(Point::AnswerFoundWay);
         }
@@ -280,7 +337,6 @@ impl Node {
     }
 
     fn way(&mut self, parcel: &Parcel, context: &mut Context<'_>) -> Way {
-        let call = parcel.message.call();
         match &parcel.to {
             Destination::Server(server) => match self.dialled.get(&(*server, None)) {
                 Some(socket) => Way::Over(*socket),
@@ -291,9 +347,6 @@ impl Node {
                 false => Way::Nowhere,
             },
             Destination::Asked(Location { address, node }) => {
-                if let Some(socket) = node.and_then(|node| self.connection_to(node)) {
-                    return Way::Over(socket);
-                }
                 match address.as_ref().and_then(node_at) {
                     Some(server) => match self.dialled.get(&(server, None)) {
                         Some(socket) => Way::Over(*socket),
@@ -306,30 +359,81 @@ impl Node {
                 }
             }
             Destination::Initiator { address, came, .. } => {
-                let initiator = call.initiator;
-                if self.peers.get(came).and_then(|peer| peer.node) == Some(initiator) {
-                    context.hit(Point::AnswerDirect);
-                    return Way::Over(*came);
-                }
-                if let Some(socket) = self.connection_to(initiator) {
-                    return Way::Over(socket);
-                }
-                if let Some(node) = address.as_ref().and_then(node_at) {
-                    let wanted = Some(initiator);
-                    if let Some(socket) = self.dialled.get(&(node, wanted)) {
-                        return Way::Over(*socket);
-                    }
-                    if self.may_dial(node, wanted, context) {
-                        context.hit(Point::AnswerDialledBack);
-                        return Way::Dial(node, wanted, NamedBy::Peer);
-                    }
-                }
-                match self.routes.get(&initiator) {
-                    Some((_, Some(socket))) => Way::Over(*socket),
-                    _ => Way::Nowhere,
-                }
+                let (address, came) = (address.clone(), *came);
+                self.way_to_initiator(&parcel.message, address, came, context)
             }
         }
+    }
+
+    fn way_to_initiator(
+        &mut self,
+        message: &Message,
+        address: Option<Address>,
+        came: Socket,
+        context: &mut Context<'_>,
+    ) -> Way {
+        let call = message.call();
+        let initiator = call.initiator;
+        if self.peers.get(&came).and_then(|peer| peer.node) == Some(initiator) {
+            context.hit(Point::AnswerDirect);
+            return Way::Over(came);
+        }
+        let server = address.as_ref().and_then(node_at);
+        let known = server.and_then(|server| self.life_at(server, initiator));
+        if let Some(socket) = known.or_else(|| self.way_direct(initiator, came)) {
+            context.hit(Point::AnswerProven);
+            return Way::Over(socket);
+        }
+        if let Some(node) = server {
+            let wanted = Some(initiator);
+            if let Some(socket) = self.dialled.get(&(node, wanted)) {
+                return Way::Over(*socket);
+            }
+            if self.may_dial(node, wanted, context) {
+                context.hit(Point::AnswerDialledBack);
+                return Way::Dial(node, wanted, NamedBy::Peer);
+            }
+        }
+        if self.peers.get(&came).is_some_and(Peer::is_open) {
+            self.invite_from(came, message, context);
+            return Way::Over(came);
+        }
+        let token = message.token();
+        match token.and_then(|token| self.way_back(call, token)) {
+            Some(socket) => Way::Over(socket),
+            None => Way::Nowhere,
+        }
+    }
+
+    /// The open connection by which answers of a call go back: the one that its request came over or what took its place; the
+    /// initiator's own, if it has proven one.
+    pub(super) fn way_back(&self, call: CallId, token: Token) -> Option<Socket> {
+        let came = socket(self.records.way_back(call, token)?);
+        if let Some(direct) = self.way_direct(call.initiator, came) {
+            return Some(direct);
+        }
+        // Where the requests before it were forgotten, one that this node has sent to itself leads in a circle.
+        let peer = self.peers.get(&came)?;
+        (peer.node != Some(self.id)).then_some(came)
+    }
+
+    fn way_direct(&self, initiator: NodeId, came: Socket) -> Option<Socket> {
+        let way = socket(self.records.way_direct(initiator, session(came))?);
+        self.peers.contains_key(&way).then_some(way)
+    }
+
+    /// The open connection to a server that was dialled, if it says that it is this life.
+    fn life_at(&self, server: u32, node: NodeId) -> Option<Socket> {
+        let dialled = [None, Some(node)].map(|wanted| self.dialled.get(&(server, wanted)));
+        let is_it = |socket: &&Socket| self.peers.get(socket).and_then(Peer::node) == Some(node);
+        dialled.into_iter().flatten().find(is_it).copied()
+    }
+
+    /// Open connections whose other end says that it is this life: perhaps none of them is.
+    pub(super) fn claiming(&self, node: NodeId) -> Vec<Socket> {
+        let claiming = self.peers.iter();
+        let claiming = claiming.filter(|(_, peer)| peer.node == Some(node));
+        claiming.map(|(socket, _)| *socket).collect()
     }
 
     /// The life at the other end of an open connection that a message to this place would take, whoever it is for.
@@ -561,7 +665,7 @@ impl Node {
                     self.found_at(server, Some(peer.node), context);
                 }
                 self.not_found(asked, Some(peer.node), context);
-                self.found_a_way(peer.node, context);
+                self.invite_claiming(socket, peer.node, context);
             }
             Event::Message(message) => self.handle_message(socket, message, context),
             Event::TooLarge { message, size } => {
@@ -649,9 +753,6 @@ impl Node {
         };
         self.sessions.retain(|_, known| *known != socket);
         self.dialled.retain(|_, dialled| *dialled != socket);
-        for (_, way) in self.routes.values_mut() {
-            way.take_if(|way| *way == socket);
-        }
         for (call, item) in peer.leaving.up_to(u64::MAX, u64::MAX) {
             context.oracle.left(context.queue.now(), call, item);
         }
@@ -822,6 +923,9 @@ impl Node {
                 let direct = is_direct(&to, socket, peer.node, message.call().initiator);
                 match &mut message {
                     Message::End(end) if direct => end.token = None,
+                    Message::Pong(pong) if direct && pong.announced => {
+                        pong.token = pong.token.map(|token| token.vouch(pong.call, self.id));
+                    }
                     Message::Pong(pong) if direct => pong.token = None,
                     _ => {}
                 }

@@ -84,7 +84,6 @@ impl Node {
         };
         peer.wire
             .grant_request(&mut self.gate, request.payload.len());
-        self.learn_route(&request, from, context);
         self.cover_request(&request, context);
         let Some(origin) = self.origin(from, context) else {
             return false;
@@ -102,10 +101,6 @@ impl Node {
             Admission::Accepted(ticket) => ticket,
             Admission::Duplicate => {
                 context.hit(Point::RequestDuplicate);
-                return false;
-            }
-            Admission::BelowOldest => {
-                context.hit(Point::RequestBelowOldest);
                 return false;
             }
             Admission::Refused(status) => {
@@ -240,17 +235,6 @@ impl Node {
         };
         if let Some(before) = before {
             self.records.passed_on(before, None);
-        }
-    }
-
-    fn learn_route(&mut self, request: &Request, from: Socket, context: &mut Context<'_>) {
-        let initiator = request.call.initiator;
-        let better = self.routes.get(&initiator).is_none_or(|(depth, way)| {
-            request.depth < *depth || request.depth == *depth && way.is_none()
-        });
-        if better {
-            self.routes.insert(initiator, (request.depth, Some(from)));
-            self.found_a_way(initiator, context);
         }
     }
 
@@ -439,13 +423,11 @@ impl Node {
             ReplyTo::At(address) => Some(address.clone()),
             ReplyTo::Peer | ReplyTo::Relay => None,
         };
-        let initiator = request.call.initiator;
-        let known = self
-            .connection_to(initiator)
-            .or_else(|| self.routes.get(&initiator).and_then(|(_, way)| *way));
+        let came = released.and_then(|(ticket, _)| self.records.came(ticket));
+        let came = came.or_else(|| self.records.way_back(request.call, request.token));
         let to = Destination::Initiator {
             address,
-            came: known.unwrap_or(Socket::NONE),
+            came: came.map_or(Socket::NONE, super::peers::socket),
             small: false,
         };
         self.post(
@@ -473,6 +455,10 @@ impl Node {
             let now = self.now();
             self.records.pong_passes(pong, now);
         }
+        let call = message.call();
+        let token = message.token();
+        let next = token.and_then(|token| self.way_back(call, token));
+        let next = next.filter(|next| *next != from);
         if let (Message::Response(response), Some(peer)) = (&message, self.peers.get_mut(&from)) {
             peer.wire.grant_call(
                 &mut self.gate,
@@ -483,17 +469,17 @@ impl Node {
             self.pump(from, context);
         }
         if let Message::Response(response) = &message {
-            let session = super::peers::session(from);
+            let session = super::peers::session(next.unwrap_or(Socket::NONE));
             let passage = self.records.passing(response, session, self.now());
             self.tell_of(response, passage);
         }
-        let initiator = message.call().initiator;
+        let initiator = call.initiator;
         let to = match self.peers.get(&from).and_then(super::Peer::node) {
             // It comes from the initiator's own server side: not over the connection of its request, so it shows its token.
             Some(node) if node == initiator => Destination::Over(from),
             _ => Destination::Initiator {
                 address: None,
-                came: from,
+                came: Socket::NONE, // it did not come over its request's own connection, so it shows its token
                 small: false,
             },
         };

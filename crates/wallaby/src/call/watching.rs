@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::call::watch::{Action, Location, Source, Watch, WatchSettings};
+use wallaby_proto::call::watch::{
+    self, Action, Location, Source, Watch, WatchSettings, is_vouched,
+};
 use wallaby_proto::connection::NamedBy;
 use wallaby_proto::wire::{Message, Ping, PingSettings, Pong};
 use wallaby_proto::{Address, NodeId, Path, RequestId};
@@ -144,8 +146,14 @@ impl CallShared {
     pub(crate) fn handle_pong(self: &Arc<Self>, peer: Option<&Arc<Peer>>, pong: &Pong) {
         let now = self.endpoint.liveness.now();
         let mut state = self.lock();
+        let is_vouched = is_vouched(pong, self.token, peer.and_then(|peer| peer.node()));
+        if is_vouched && let (Some(peer), Some(ping)) = (peer, watch::show(pong, self.token)) {
+            drop(state);
+            return self.ask(peer, ping);
+        }
+        let shown = pong.token.filter(|_| !is_vouched);
         let asked = peer.is_some_and(|peer| state.was_asked_over(peer.id));
-        if !asked && !state.may_answer(self.token, pong.token, peer, &pong.request.path) {
+        if !asked && !state.may_answer(self.token, shown, peer, &pong.request.path) {
             return self.note_forged(peer);
         }
         if state.settled {
@@ -154,7 +162,7 @@ impl CallShared {
         if !state.is_watched() {
             self.begin_watch(&mut state, now);
         }
-        let source = self.source(peer, pong.token.is_some());
+        let source = self.source(peer, shown.is_some());
         let stop = match state.parts() {
             (initiator, Some(watch)) => watch.handle_pong(initiator, pong, &source, now),
             (_, None) => None,
@@ -349,6 +357,14 @@ impl CallShared {
         }
     }
 
+    /// The open connection with this node that one of the initial requests went out on.
+    fn connection_with(&self, node: NodeId) -> Option<Arc<Peer>> {
+        let state = self.lock();
+        let ways = state.roots.iter().filter_map(|sent| sent.peer.as_ref());
+        let mut ways = ways.filter(|way| way.node() == Some(node) && !way.is_closed());
+        ways.next().map(Arc::clone)
+    }
+
     /// Whether the application has sent one of the initial requests there.
     fn was_sent_to(&self, server: &Address) -> bool {
         let state = self.lock();
@@ -442,14 +458,14 @@ impl Inner {
         let Some(call) = self.call(ping.call.sequence) else {
             return;
         };
-        let is_it = |peer: &Arc<Peer>| to.node.is_none() || peer.node() == to.node;
-        let open = to
-            .node
-            .and_then(|node| self.pool.by_node(node))
-            .or_else(|| {
-                let peer = self.pool.ready(to.address.as_ref()?)?;
-                is_it(&peer).then_some(peer)
-            });
+        let at = to.address.as_ref();
+        let open = match to.node {
+            Some(node) => {
+                let known = at.and_then(|address| self.pool.at(address, node));
+                known.or_else(|| call.connection_with(node))
+            }
+            None => at.and_then(|address| self.pool.ready(address)),
+        };
         if let Some(peer) = open {
             return call.ask(&peer, ping);
         }

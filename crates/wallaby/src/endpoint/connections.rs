@@ -411,7 +411,7 @@ impl Inner {
             self.pool.serve_by(server, peer);
         }
         if let Some(node) = peer.node() {
-            self.found_way(node);
+            self.invite_claiming(peer, node);
         }
         if self.closed.load(Ordering::Acquire) {
             peer.end("the endpoint was closed");

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use wallaby_proto::call::records::{Frozen, Output, Sent};
 use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Released, undelivered};
+use wallaby_proto::call::waiting::Awaited;
 use wallaby_proto::connection::{Features, Refusal};
 use wallaby_proto::wire::{MAX_FRAME, Message, MethodRef, ReplyTo, Request, Response};
 use wallaby_proto::{Address, Code, Status};
@@ -693,7 +694,7 @@ impl Handling {
             return false;
         }
         let payload = parcel.payload_length();
-        let Some(wait) = self.endpoint.wait_for_way(self.call, payload) else {
+        let Some(wait) = self.endpoint.wait_for_way(self.awaited(), payload) else {
             return false;
         };
         // One that was found meanwhile would not be told of.
@@ -763,7 +764,34 @@ impl Handling {
         if self.gathered && !self.peer.is_closed() {
             return Some(Arc::clone(&self.peer));
         }
-        self.endpoint.pool.by_node(self.call.initiator)
+        self.way_straight()
+    }
+
+    /// The open connection of the initiator for a request that somebody else has brought: with the address that the request
+    /// names, or one that has proven to be the initiator's.
+    fn way_straight(&self) -> Option<Arc<Peer>> {
+        let initiator = self.call.initiator;
+        let known = self.reply_address();
+        let known = known.and_then(|address| self.endpoint.pool.at(&address, initiator));
+        known.or_else(|| self.endpoint.way_direct(initiator, session(&self.peer)))
+    }
+
+    /// Where the request says that its initiator is reached.
+    fn reply_address(&self) -> Option<Address> {
+        match &self.reply_to {
+            ReplyTo::At(address) => Some(address.clone()),
+            ReplyTo::Peer => self.peer.hello().and_then(|hello| hello.address.clone()),
+            ReplyTo::Relay => None,
+        }
+    }
+
+    /// What an answer without a way waits for.
+    fn awaited(&self) -> Awaited {
+        Awaited {
+            call: self.call,
+            token: self.token,
+            request: self.id,
+        }
     }
 
     /// The same, but dials the initiator; failing that, the way the request came.
@@ -771,12 +799,7 @@ impl Handling {
         if let Some(peer) = self.way_back() {
             return Ok(peer);
         }
-        let address = match &self.reply_to {
-            ReplyTo::At(address) => Some(address.clone()),
-            ReplyTo::Peer => self.peer.hello().and_then(|hello| hello.address.clone()),
-            ReplyTo::Relay => None,
-        };
-        let failed = match address {
+        let failed = match self.reply_address() {
             Some(address) => match self
                 .endpoint
                 .connect_initiator(&address, self.call.initiator)
@@ -793,13 +816,14 @@ impl Handling {
         self.way_by_relay().ok_or(failed)
     }
 
-    /// The way that the request came, or another of its initiator's.
+    /// The way that the request came, or what took its place.
     fn way_by_relay(&self) -> Option<Arc<Peer>> {
         let relay = !self.peer.is_closed() && self.peer.node() != Some(self.call.initiator);
         if relay {
+            self.endpoint.invite_from(&self.peer, self.awaited());
             return Some(Arc::clone(&self.peer));
         }
-        self.endpoint.pool.route(self.call.initiator)
+        self.endpoint.way_back(self.call, self.token)
     }
 }
 

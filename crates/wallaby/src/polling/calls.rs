@@ -55,7 +55,7 @@ pub struct CallOptions {
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) initiator: Initiator,
-    token: Token,
+    pub(super) token: Token,
     /// How much time it had, and when that is over.
     time: Duration,
     pub(super) deadline: Duration,

@@ -104,10 +104,10 @@ pub(super) struct Core {
     /// Which of them are strangers, and in which order the others make room.
     pub(super) places: Places<PeerId>,
     pub(super) by_address: HashMap<Address, PeerId>,
-    pub(super) by_node: HashMap<NodeId, Vec<PeerId>>,
-    /// What was looked up last in those two.
+    /// What was looked up there last.
     pub(super) last_address: Option<(Address, PeerId)>,
-    pub(super) last_node: Option<(NodeId, PeerId)>,
+    /// By what their peers say that they are: that proves nothing of those who dialled this endpoint.
+    pub(super) by_node: HashMap<NodeId, Vec<PeerId>>,
     /// Connections that are being opened, or that end soon.
     pub(super) opening: BTreeSet<(Duration, PeerId)>,
     /// The life that was last found at each address.
@@ -189,7 +189,6 @@ impl Core {
             by_address: HashMap::new(),
             by_node: HashMap::new(),
             last_address: None,
-            last_node: None,
             opening: BTreeSet::new(),
             found: HashMap::new(),
             dials,

@@ -29,6 +29,12 @@ pub(super) struct PeerId {
 }
 
 impl PeerId {
+    /// No connection.
+    pub(super) const NOBODY: Self = Self {
+        slot: 0,
+        generation: 0,
+    };
+
     /// A number that no other connection ever has.
     pub(super) fn number(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)

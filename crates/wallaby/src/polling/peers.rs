@@ -22,6 +22,9 @@ const ROOM_NEEDED: &str = "room is needed for another connection";
 /// Addresses of which something is remembered, for each connection that there may be.
 const REMEMBERED: usize = 4;
 
+/// Connections that claim to be one node's, of which an answer takes notice.
+const MAX_CLAIMING: usize = 4;
+
 /// Fewest addresses whose lives are remembered, in fourths.
 const MIN_FOUND: usize = 64;
 
@@ -50,16 +53,17 @@ impl Core {
         Some(id)
     }
 
-    /// An open connection with a life.
-    pub(super) fn peer_with(&mut self, node: NodeId) -> Option<PeerId> {
-        if let Some((known, id)) = self.last_node
-            && known == node
-        {
-            return Some(id);
-        }
-        let id = *self.by_node.get(&node)?.first()?;
-        self.last_node = Some((node, id));
-        Some(id)
+    /// The open connection with what is reached at an address, if it says that it is this life.
+    pub(super) fn life_at(&mut self, at: &Address, node: NodeId) -> Option<PeerId> {
+        let id = self.peer_at(at)?;
+        let found = self.peers.get(id)?.node();
+        (found == Some(node)).then_some(id)
+    }
+
+    /// Open connections whose other end says that it is this life, a few of them: perhaps none of them is.
+    pub(super) fn claiming(&self, node: NodeId) -> Vec<PeerId> {
+        let peers = self.by_node.get(&node).into_iter().flatten();
+        peers.take(MAX_CLAIMING).copied().collect()
     }
 
     /// How many open connections there are with a life.
@@ -439,7 +443,7 @@ impl Core {
         {
             self.dialled_back.remove(at);
         }
-        (self.last_address, self.last_node) = (None, None);
+        self.last_address = None;
         if let Some(at) = &peer.at
             && self.by_address.get(at) == Some(&id)
         {

@@ -160,7 +160,7 @@ impl Core {
         let (ticket, refusal) = match self.records.admit(request, origin, self.now) {
             Admission::Accepted(ticket) => (Some(ticket), None),
             Admission::Refused(status) => (None, Some(status)),
-            Admission::Duplicate | Admission::BelowOldest => {
+            Admission::Duplicate => {
                 self.counters.requests_dropped += 1;
                 return None;
             }
@@ -452,7 +452,7 @@ impl Core {
         let (way, waits) = match sending {
             Sending::Answer(_) if call.initiator == self.node => return true,
             Sending::Answer(_) => {
-                let way = self.way_back(call.initiator, job.from);
+                let way = self.way_of(job);
                 let peer = way.and_then(|id| self.peers.get(id));
                 (way, peer.is_none_or(|peer| peer.holds_answers(call)))
             }
@@ -549,6 +549,14 @@ impl Core {
         }
     }
 
+    /// The open connection by which answers of a request go straight to its initiator.
+    fn way_of(&mut self, job: &Job) -> Option<PeerId> {
+        let initiator = job.server.call().initiator;
+        self.way_back(initiator, job.from, |core| {
+            core.initiator_address(&job.reply_to, job.from)
+        })
+    }
+
     fn send_answer(&mut self, job: &Job, mut message: Message, small: bool) {
         let initiator = job.server.call().initiator;
         if initiator == self.node {
@@ -557,7 +565,7 @@ impl Core {
             return self.local.push_back(message);
         }
         let own = job.reply_to == ReplyTo::Peer;
-        if let Some(id) = self.way_back(initiator, job.from) {
+        if let Some(id) = self.way_of(job) {
             let direct = own && id == job.from;
             let manner = Manner {
                 direct,
@@ -654,8 +662,8 @@ impl Core {
             Ok((ticket, ..)) => ticket,
             Err(frozen) => {
                 let status = frozen.status();
-                let why = status.message();
-                return self.answer_for(&request, &to.server, None, status.code(), why);
+                let why = (status.code(), status.message());
+                return self.answer_over(&request, &to.server, (None, job.from), why);
             }
         };
         let released = Some((ticket, Sent::Delegation));
@@ -709,8 +717,21 @@ impl Core {
         request: &Request,
         to: &Address,
         released: Option<(Ticket, Sent)>,
-        code: Code,
-        why: &str,
+        why: (Code, &str),
+    ) {
+        let came = released.and_then(|(ticket, _)| self.records.came(ticket));
+        let came = came.or_else(|| self.records.way_back(request.call, request.token));
+        let came = came.map_or(PeerId::NOBODY, |session| PeerId::from_number(session.0));
+        self.answer_over(request, to, (released, came), why);
+    }
+
+    /// The same of a request that came of one over this connection: along which its status goes back, if it must.
+    fn answer_over(
+        &mut self,
+        request: &Request,
+        to: &Address,
+        (released, came): (Option<(Ticket, Sent)>, PeerId),
+        (code, why): (Code, &str),
     ) {
         let status = Status::new(code, why).by(Some(to));
         let response = undelivered(request, &status);
@@ -736,13 +757,6 @@ impl Core {
         let address = match &request.reply_to {
             ReplyTo::At(address) => Some(address.clone()),
             ReplyTo::Peer | ReplyTo::Relay => None,
-        };
-        let Some(came) = self
-            .peer_with(initiator)
-            .or_else(|| self.peers.iter().next().map(|(id, _)| id))
-        else {
-            self.counters.undeliverable += 1;
-            return;
         };
         let towards = Towards::Initiator {
             address,

@@ -116,42 +116,53 @@ impl Core {
             },
             Towards::Over(id) if self.peers.contains(*id) => Route::Over(*id),
             Towards::Over(_) => Route::Nowhere(gone()),
-            Towards::Asked(Location { address, node }) => {
-                if let Some(id) = node.and_then(|node| self.peer_with(node)) {
-                    return Route::Over(id);
-                }
-                match address.as_ref().map(reachable) {
-                    Some(Ok(to)) => match self.peer_at(to) {
-                        Some(id) => Route::Over(id),
-                        None => Route::Dial(to.clone(), None, NamedBy::Peer),
-                    },
-                    Some(Err(error)) => Route::Nowhere(error),
-                    None => Route::Nowhere(gone()),
-                }
-            }
+            Towards::Asked(Location { address, .. }) => match address.as_ref().map(reachable) {
+                Some(Ok(to)) => match self.peer_at(to) {
+                    Some(id) => Route::Over(id),
+                    None => Route::Dial(to.clone(), None, NamedBy::Peer),
+                },
+                Some(Err(error)) => Route::Nowhere(error),
+                None => Route::Nowhere(gone()),
+            },
             Towards::Initiator { address, came, .. } => {
                 let (address, came) = (address.clone(), *came);
-                self.way_to_initiator(parcel.message.call().initiator, address, came)
+                self.way_to_initiator(&parcel.message, address, came)
             }
         }
     }
 
-    /// The open session by which an answer goes straight to its initiator.
-    pub(super) fn way_back(&mut self, initiator: NodeId, came: PeerId) -> Option<PeerId> {
+    /// The open connection by which an answer goes straight to its initiator: the one that its request came over, if the
+    /// initiator brought it itself; one with the address that the request names; one that has proven to be the initiator's.
+    pub(super) fn way_back(
+        &mut self,
+        initiator: NodeId,
+        came: PeerId,
+        address: impl FnOnce(&Self) -> Option<Address>,
+    ) -> Option<PeerId> {
         let node = self.peers.get(came).and_then(|peer| peer.node);
         if node == Some(initiator) {
             return Some(came);
         }
-        self.peer_with(initiator)
+        let known = address(self).and_then(|address| self.life_at(&address, initiator));
+        known.or_else(|| self.way_direct(initiator, came))
+    }
+
+    /// The connection that an initiator has proven to be its own, for what came over another one.
+    fn way_direct(&self, initiator: NodeId, came: PeerId) -> Option<PeerId> {
+        let session = self.records.way_direct(initiator, came.session())?;
+        let id = PeerId::from_number(session.0);
+        self.peers.contains(id).then_some(id)
     }
 
     fn way_to_initiator(
         &mut self,
-        initiator: NodeId,
+        message: &Message,
         address: Option<Address>,
         came: PeerId,
     ) -> Route {
-        if let Some(id) = self.way_back(initiator, came) {
+        let call = message.call();
+        let initiator = call.initiator;
+        if let Some(id) = self.way_back(initiator, came, |_| address.clone()) {
             return Route::Over(id);
         }
         let error = match address
@@ -183,9 +194,38 @@ impl Core {
         // Back along the way that the request came; who is there passes it on.
         let relays = self.peers.get(came).is_some_and(|peer| peer.node.is_some());
         if relays {
-            Route::Over(came)
-        } else {
-            Route::Nowhere(error)
+            self.invite(message, came);
+            return Route::Over(came);
+        }
+        // Where somebody has shown the call's token since.
+        let now = message
+            .token()
+            .and_then(|token| self.records.way_back(call, token));
+        let now = now.map(|session| PeerId::from_number(session.0));
+        let now = now.map(|id| self.way_direct(initiator, id).unwrap_or(id));
+        match now.filter(|id| self.peers.contains(*id)) {
+            Some(id) => Route::Over(id),
+            None => Route::Nowhere(error),
+        }
+    }
+
+    /// An answer goes back over the connection that its request came over. If its initiator seems to be connected itself,
+    /// it is asked to prove it: what comes the same way is then answered straight.
+    fn invite(&mut self, message: &Message, came: PeerId) {
+        let request = match message {
+            Message::Response(response) => response.request,
+            Message::End(end) => end.request,
+            Message::Pong(pong) => pong.request,
+            _ => return,
+        };
+        let Some(token) = message.token() else { return };
+        let call = message.call();
+        for claiming in self.claiming(call.initiator) {
+            let claims = (claiming.session(), self.node);
+            let named = (call, token, request);
+            if let Some(pong) = self.records.invite(named, came.session(), claims) {
+                self.attempt_control(claiming, Message::Pong(pong));
+            }
         }
     }
 
@@ -430,7 +470,8 @@ impl Core {
         manner: Manner,
     ) -> Option<Mark> {
         let Message::Response(response) = message else {
-            return self.attempt_control(id, shown(message.clone(), manner.direct));
+            let message = self.shown(message.clone(), manner.direct);
+            return self.attempt_control(id, message);
         };
         let token = response.token;
         if manner.direct {
@@ -441,6 +482,18 @@ impl Core {
             response.token = token;
         }
         sent
+    }
+
+    /// A message as it must be over this session: one that comes directly shows no token, or only that this server knows it.
+    fn shown(&self, mut message: Message, direct: bool) -> Message {
+        match &mut message {
+            Message::End(end) if direct => end.token = None,
+            Message::Pong(pong) if direct => {
+                pong.token = pong.token.map(|token| token.vouch(pong.call, self.node));
+            }
+            _ => {}
+        }
+        message
     }
 
     fn send_response(
@@ -528,8 +581,7 @@ impl Core {
                     &request,
                     &to,
                     released,
-                    Code::Unavailable,
-                    &error.to_string(),
+                    (Code::Unavailable, &error.to_string()),
                 ),
                 None => self.not_sent(request.call.sequence, request.id, error.clone()),
             },
@@ -564,8 +616,7 @@ impl Core {
             request,
             to,
             released,
-            Code::ResourceExhausted,
-            &format!("{refusal}{hint}"),
+            (Code::ResourceExhausted, &format!("{refusal}{hint}")),
         );
     }
 }
@@ -583,14 +634,4 @@ pub(super) fn output(id: PeerId, mark: u64) -> Output {
         session: id.session(),
         mark,
     }
-}
-
-/// A message as it must be over this session: one that comes directly shows no token.
-fn shown(mut message: Message, direct: bool) -> Message {
-    match &mut message {
-        Message::End(end) if direct => end.token = None,
-        Message::Pong(pong) if direct => pong.token = None,
-        _ => {}
-    }
-    message
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Action as RecordAction, Origin, Sent, Session};
+use wallaby_proto::call::records::{Action as RecordAction, Origin, Sent, Session, invitation};
 use wallaby_proto::call::watch::{self, Action, Location, Source, Watch, WatchSettings};
 use wallaby_proto::connection::{Mark, NamedBy};
 use wallaby_proto::wire::{Message, Ping, Pong, ReplyTo};
@@ -194,15 +194,21 @@ impl Core {
             }
             return;
         };
+        let node = from.and_then(|from| self.peers.get(from)?.node());
+        let is_vouched = watch::is_vouched(pong, call.token, node);
+        if is_vouched && let (Some(from), Some(ping)) = (from, watch::show(pong, call.token)) {
+            return self.ask(sequence, from, ping);
+        }
+        let shown = pong.token.filter(|_| !is_vouched);
         let asked = from.is_some_and(|from| call.pinged.contains(&from));
-        if !asked && !call.may_answer(pong.token, from) {
+        if !asked && !call.may_answer(shown, from) {
             self.counters.forged_dropped += 1;
             return;
         }
         if call.watch.is_none() {
             self.begin_watch(sequence);
         }
-        let (source, now) = (self.source(from, pong.token.is_some()), self.now);
+        let (source, now) = (self.source(from, shown.is_some()), self.now);
         let Some(call) = self.calls.get_mut(sequence) else {
             return;
         };
@@ -221,12 +227,13 @@ impl Core {
         self.follow(sequence);
     }
 
-    /// The call is over: whoever still works for it is told (PROTOCOL-NOTES 31). The token goes along: nobody learns that of
-    /// a call to come.
+    /// The call is over: whoever still works for it is told (PROTOCOL-NOTES 31). The token goes along, to who knows it.
     fn dismiss(&mut self, from: PeerId, pong: &Pong) {
         let token = Token::derive(self.secret, pong.call.sequence);
         let to_come = pong.call.sequence > self.calls.last();
-        if to_come || pong.token.is_some_and(|shown| shown != token) {
+        let node = self.peers.get(from).and_then(|peer| peer.node());
+        let is_shown = pong.token == Some(token) || watch::is_vouched(pong, token, node);
+        if to_come || !is_shown {
             self.counters.forged_dropped += 1;
             return;
         }
@@ -317,10 +324,8 @@ impl Core {
     /// Asks a server about a request.
     fn send_ping(&mut self, to: Location, ping: Ping) {
         let sequence = ping.call.sequence;
-        let open = match to.node.and_then(|node| self.peer_with(node)) {
-            Some(id) => Some(id),
-            None => self.open_at(&to),
-        };
+        let open = self.open_at(&to);
+        let open = open.or_else(|| self.root_with(sequence, to.node?));
         if let Some(id) = open {
             return self.ask(sequence, id, ping);
         }
@@ -344,6 +349,17 @@ impl Core {
             return self.ping_by_relays(&ping);
         }
         self.post(Parcel::new(Message::Ping(ping), Towards::Asked(to)));
+    }
+
+    /// The connection with this node that one of the initial requests went out on.
+    fn root_with(&self, sequence: u64, node: NodeId) -> Option<PeerId> {
+        let roots = self.calls.get(sequence)?.roots.iter();
+        let mut ways = roots.filter_map(|root| root.session);
+        ways.find(|way| {
+            self.peers
+                .get(*way)
+                .is_some_and(|peer| peer.node() == Some(node))
+        })
     }
 
     /// A ping goes out behind what its server's stream has not taken yet: until then no answer can come.
@@ -435,7 +451,12 @@ impl Core {
             return;
         };
         let now = self.now;
-        let next = self.records.onward(ping, now);
+        let origin = Origin {
+            session: from.session(),
+            peer: node,
+            transit: Duration::ZERO,
+        };
+        let next = self.records.onward(ping, origin, now);
         if let Some(next) = next.filter(|next| next.node != Some(self.node)) {
             let towards = Towards::Asked(Location {
                 address: Some(next.server),
@@ -447,11 +468,6 @@ impl Core {
             }
         }
         self.note_written();
-        let origin = Origin {
-            session: from.session(),
-            peer: node,
-            transit: Duration::ZERO,
-        };
         self.records.handle_ping(ping, origin, now);
     }
 
@@ -496,11 +512,21 @@ impl Core {
         }
         let came = Some(PeerId::from_number(session.0));
         let came = came.filter(|came| self.peers.contains(*came));
-        let Some(came) = came.or_else(|| self.peer_with(pong.call.initiator)) else {
-            return; // it came over a session that has ended, from an initiator that is not connected
-        };
+        let came = came.unwrap_or(PeerId::NOBODY);
+        let address = self.initiator_address(reply_to, came);
+        if came == PeerId::NOBODY
+            && address.is_none()
+            && let Some(token) = pong.token
+        {
+            // It came over a session that has ended: who says that it is the initiator is asked to prove it.
+            for claiming in self.claiming(pong.call.initiator) {
+                let invitation = invitation(pong.call, token, pong.request, self.node);
+                self.attempt_control(claiming, Message::Pong(invitation));
+            }
+            return;
+        }
         let towards = Towards::Initiator {
-            address: self.initiator_address(reply_to, came),
+            address,
             came,
             own: *reply_to == ReplyTo::Peer,
             small: true,

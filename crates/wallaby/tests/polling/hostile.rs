@@ -308,3 +308,52 @@ fn requests_beyond_the_limit_are_refused() {
     assert_eq!(answers, [Ok("done".to_owned())]);
     assert_eq!(ask(&mut client, &mut server), [Ok("hop".to_owned())]);
 }
+
+/// A request onward reaches nobody, and neither does the status that says so, as its initiator is gone: whoever else is
+/// connected gets nothing of the call.
+#[test]
+fn what_reaches_no_initiator_goes_to_no_stranger() {
+    let world = World::new(43);
+    let mut server = world.bind(Endpoint::builder());
+    let nowhere = world.bind(Endpoint::builder()).address();
+    world.cut(&nowhere, true);
+    let aside = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let keys = aside.clone();
+    let serve = server.serve(&work::ONE, move |request, (what,)| {
+        if what == "hold" {
+            keys.borrow_mut().push(request.hold());
+            return Ok(());
+        }
+        Ok(request.respond(&what)?)
+    });
+    serve.expect("no other has its name");
+    let mut stranger = world.bind(Endpoint::builder());
+    let call = |client: &mut Endpoint<_>, server: &mut Endpoint<_>, what: &str| {
+        let what = work::one(what.into());
+        let call = client.call(server.address(), what, &CallOptions::default());
+        call.expect("it is sent");
+    };
+    call(&mut stranger, &mut server, "hop");
+    let (answers, _) = outcome(&world, &mut [&mut stranger, &mut server]);
+    assert_eq!(answers, [Ok("hop".to_owned())]);
+    let mut victim = world.bind(Endpoint::builder());
+    call(&mut victim, &mut server, "hold");
+    while aside.borrow().is_empty() {
+        world.step(&mut [&mut victim, &mut server], Duration::from_secs(1));
+    }
+    let key = aside.borrow()[0];
+    let method = std::sync::Arc::new(work::ONE.definition().clone());
+    let request = server.request(key).expect("it runs");
+    request
+        .forward(nowhere, &method, bytes::Bytes::from_static(b"\x04lost"))
+        .expect("it is released");
+    drop(victim);
+    let until = world.now() + Duration::from_secs(300);
+    while world.now() < until && server.counters().undeliverable == 0 {
+        world.step(&mut [&mut stranger, &mut server], Duration::from_secs(1));
+    }
+    assert_eq!(server.counters().undeliverable, 1);
+    let got = stranger.counters();
+    let foreign = (got.late_dropped, got.forged_dropped, got.undeliverable);
+    assert_eq!(foreign, (0, 0, 0));
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::call::records::list::Linked;
 use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_FRESH, OF_INITIATOR};
 use crate::call::records::time::{Nanoseconds, PingTimes};
-use crate::call::records::{Admission, MAX_ATTEMPT, Origin, Records, StopReason};
+use crate::call::records::{Admission, MAX_ATTEMPT, Origin, Records, Session, StopReason};
 use crate::call::shares::Share;
 use crate::id::{NodeId, RequestId};
 use crate::status::{Code, Status};
@@ -30,16 +30,19 @@ impl Records {
         let found = peer.map(|peer| self.table.look_up(peer, &key));
         let (known, hash) = found.map_or((None, None), |found| (found.call, found.hash));
         if let Some(call) = known
-            && let Some(refused) = self.admit_to(call, request.id, attempt)
+            && let Some(refused) = self.admit_to(call, request.id, (attempt, origin.session))
         {
             return refused;
         }
         let Some(peer) = self.admit_peer(peer, key.call.initiator, now) else {
             return full("initiators", self.limits.initiators);
         };
-        self.handle_oldest(peer, request.oldest, origin);
-        if key.call.sequence < self.table.peers.get(peer).proven {
-            return Admission::BelowOldest;
+        let own = origin.peer == key.call.initiator;
+        let line = self.table.line(peer, origin.session, own);
+        self.handle_oldest(peer, line, request.oldest);
+        let at_line = &self.table.peers.get(peer).lines[usize::from(line)];
+        if at_line.own && key.call.sequence < at_line.oldest {
+            return over();
         }
         let time = request.time(self.limits.deadline);
         if time.is_zero() {
@@ -61,7 +64,7 @@ impl Records {
             self.shares.give_back(share);
             return too_many(self.limits.requests_of_call);
         }
-        let call = known.unwrap_or_else(|| self.table.add_call(key, hash, peer, settings));
+        let call = known.unwrap_or_else(|| self.table.add_call(key, hash, (peer, line), settings));
         self.table.calls.at(call).unstated += unstated;
         let transit = Nanoseconds::from(origin.transit);
         let carried = options.and_then(|options| options.quiet);
@@ -75,7 +78,7 @@ impl Records {
             manifest: request.manifest.as_ref(),
             session: origin.session,
             share,
-            direct: origin.peer == key.call.initiator,
+            direct: own,
             reply_to: &request.reply_to,
             carried: quiet,
             deadline: now.saturating_add(time.into()),
@@ -109,12 +112,27 @@ impl Records {
 
     /// Whether a further request of a known call is not handled.
     #[inline(never)]
-    fn admit_to(&self, call: u32, id: RequestId, attempt: u32) -> Option<Admission> {
+    fn admit_to(
+        &mut self,
+        call: u32,
+        id: RequestId,
+        (attempt, session): (u32, Session),
+    ) -> Option<Admission> {
         if self.table.request(call, id, attempt).is_some() {
             return Some(Admission::Duplicate);
         }
-        let aborted = self.table.calls.get(call).aborted;
-        aborted.then(|| Admission::Refused(Status::new(Code::Cancelled, "the call was aborted")))
+        let at_call = self.table.calls.get(call);
+        if at_call.aborted {
+            let status = Status::new(Code::Cancelled, "the call was aborted");
+            return Some(Admission::Refused(status));
+        }
+        // It is in the line of another session, where the end of this one does not look.
+        if self.table.known_line(at_call.peer, session) != Some(at_call.line)
+            && let Some(state) = self.sessions.get_mut(&session)
+        {
+            state.foreign = true;
+        }
+        None
     }
 
     /// What a call asks for, within the limits, and the list that its requests are in once they have ended.
@@ -160,28 +178,23 @@ impl Records {
         Some(self.table.add_peer(node, self.gc_timeout, now))
     }
 
-    /// The initiator's oldest live call became known. What only others say frees memory; what it says itself also stops
-    /// what still runs.
-    pub(super) fn handle_oldest(&mut self, peer: u32, oldest: u64, origin: Origin) {
-        let at_peer = self.table.peers.at(peer);
-        let proves = origin.peer == at_peer.node && oldest > at_peer.proven;
-        if proves {
-            at_peer.proven = oldest;
-        }
-        if oldest > at_peer.oldest {
-            at_peer.oldest = oldest;
-        } else if !proves {
+    /// The initiator's oldest live call, as was said over a session: it is about the calls in the session's line alone. It
+    /// frees memory; where the other end says that it is the initiator, it also stops what still runs.
+    #[inline]
+    pub(super) fn handle_oldest(&mut self, peer: u32, line: u8, oldest: u64) {
+        let at_line = &mut self.table.peers.at(peer).lines[usize::from(line)];
+        if oldest <= at_line.oldest || at_line.is_shared() {
             return;
         }
-        let (oldest, proven) = (at_peer.oldest, at_peer.proven);
-        let mut next = at_peer.calls.first();
+        at_line.oldest = oldest;
+        let own = at_line.own;
+        let mut next = at_line.calls.first();
         while let Some(call) = next {
-            let sequence = self.table.calls.get(call).key.call.sequence;
-            if sequence >= oldest {
+            if self.table.calls.get(call).key.call.sequence >= oldest {
                 return;
             }
             next = Linked::<OF_INITIATOR>::links_of(&self.table.calls, call).next();
-            self.forget_call(call, sequence < proven);
+            self.forget_call(call, own);
         }
     }
 
@@ -224,6 +237,13 @@ fn late() -> Admission {
 fn too_many(most: u32) -> Admission {
     let text = format!("this server takes {most} requests of a call that states no budgets");
     Admission::Refused(Status::new(Code::ResourceExhausted, text))
+}
+
+#[cold]
+#[inline(never)]
+fn over() -> Admission {
+    let text = "the call is over: its initiator has named a later one as the oldest that lives";
+    Admission::Refused(Status::new(Code::Cancelled, text))
 }
 
 #[cold]

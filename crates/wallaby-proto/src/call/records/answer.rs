@@ -8,22 +8,23 @@ use crate::call::records::list::Linked;
 use crate::call::records::outputs::{Fate, is_written};
 use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_FRESH, Record};
 use crate::call::records::time::Nanoseconds;
-use crate::call::records::{Action, Origin, Records, Session, StopReason};
+use crate::call::records::{Action, Origin, Records, StopReason};
 use crate::call::shares::Share;
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::Facts;
 use crate::wire::{MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, ReplyTo, Response};
 
 impl Records {
-    /// A ping arrived: it is answered at once, known or not.
-    pub fn handle_ping(&mut self, ping: &Ping, origin: Origin, now: Duration) {
+    /// A ping arrived: it is answered at once, known or not. Whether its request is known, so that answers of it may have a
+    /// way now: see [`Self::way_back`] and [`Self::way_direct`].
+    pub fn handle_ping(&mut self, ping: &Ping, origin: Origin, now: Duration) -> bool {
         let now = Nanoseconds::from(now);
         let key = CallKey {
             call: ping.call,
             token: ping.token,
         };
         if ping.abort {
-            self.abort(key, now);
+            self.abort(key, origin, now);
         }
         let call = self.table.call(&key);
         let found = call
@@ -35,7 +36,11 @@ impl Records {
                 record.pinged = now;
                 record.hear(now);
                 self.look_at(slot, now);
-                let lost = self.resend(slot, ping, origin);
+                self.note_shown(slot, origin);
+                let lost = match self.may_resend(slot, origin) {
+                    true => self.resend(slot, ping, origin),
+                    false => Vec::new(),
+                };
                 self.pong(slot, ping.children_from, lost, now)
             }
             None => self.unknown(ping, now),
@@ -46,6 +51,18 @@ impl Records {
             session: origin.session,
             pong: Pong { token, ..pong },
         });
+        found.is_some()
+    }
+
+    /// Whether kept answers may go to who asks: to the call's initiator, or to who brought the request. Other servers of the
+    /// call know its token, too, but need none of its answers.
+    fn may_resend(&self, slot: u32, origin: Origin) -> bool {
+        let record = self.table.records.get(slot);
+        let initiator = self.table.calls.get(record.call).key.call.initiator;
+        let brought = self.sessions.get(&record.session);
+        origin.peer == initiator
+            || record.session == origin.session
+            || brought.is_some_and(|brought| brought.peer == origin.peer)
     }
 
     /// What is told of a request that is not remembered.
@@ -71,11 +88,11 @@ impl Records {
     }
 
     #[inline(never)]
-    pub(super) fn abort(&mut self, key: CallKey, now: Nanoseconds) {
+    fn abort(&mut self, key: CallKey, origin: Origin, now: Nanoseconds) {
         self.passages.forget(key);
         let call = match self.table.call(&key) {
             Some(call) => call,
-            None => match self.mark_aborted(key, now) {
+            None => match self.mark_aborted(key, origin, now) {
                 Some(call) => call,
                 None => return,
             },
@@ -94,14 +111,19 @@ impl Records {
         }
     }
 
-    /// Remembers that a call was aborted of which nothing has come: its requests may be on their way.
-    pub(super) fn mark_aborted(&mut self, key: CallKey, now: Nanoseconds) -> Option<u32> {
+    /// Remembers that a call was aborted of which nothing has come: its requests may be on their way. That only saves work
+    /// (PROTOCOL-NOTES 36): such marks take no more than half of the table, and nothing is forgotten for them.
+    fn mark_aborted(&mut self, key: CallKey, origin: Origin, now: Nanoseconds) -> Option<u32> {
         let known = self.table.peer(key.call.initiator);
-        let peer = self.admit_peer(known, key.call.initiator, now)?;
-        if !self.has_room(now) {
+        let is_half_full = self.table.records.len() * 2 >= self.limits.requests
+            || known.is_none() && self.table.peers.len() * 2 >= self.limits.initiators;
+        if is_half_full {
             return None;
         }
-        let call = self.table.add_call(key, None, peer, (self.ping, 0));
+        let peer = self.admit_peer(known, key.call.initiator, now)?;
+        let own = origin.peer == key.call.initiator;
+        let line = self.table.line(peer, origin.session, own);
+        let call = self.table.add_call(key, None, (peer, line), (self.ping, 0));
         let id = RequestId {
             path: Path::ROOT,
             hop: 0,
@@ -113,9 +135,9 @@ impl Records {
             depth: 0,
             base: 0,
             manifest: None,
-            session: Session(0),
+            session: origin.session,
             share: Share::NOBODY,
-            direct: false,
+            direct: own,
             reply_to: &ReplyTo::Peer,
             carried: Nanoseconds::ZERO,
             deadline: now,

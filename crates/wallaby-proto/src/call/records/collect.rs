@@ -118,7 +118,7 @@ impl Records {
             calls
                 .into_iter()
                 .for_each(|call| self.forget_ended(call, now));
-            if self.table.peers.get(peer).calls.first().is_none() {
+            if self.table.peers.get(peer).has_no_calls() {
                 self.table.remove_peer(peer);
                 return true;
             }

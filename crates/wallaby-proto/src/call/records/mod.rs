@@ -12,7 +12,7 @@
 //! a request arrived:                 match records.admit(&request, origin, now) {
 //!                                        Accepted(ticket) => handle it,
 //!                                        Refused(status)  => send server::undelivered(&request, &status),
-//!                                        Duplicate | BelowOldest => drop it,
+//!                                        Duplicate       => drop it,
 //!                                    }
 //! the server half released a         records.response_released(..), end_released(..) or delegation_released(..): each,
 //! message:                           in order, before it is sent. Is a delegation refused: send server::undelivered.
@@ -27,7 +27,7 @@
 //! on, but waits or goes in parts:    then records.passed_on(passage, output)
 //! the status of a refused request    passage = records.refused(&request, now), then the same
 //! does not leave at once:
-//! a ping arrived:                    if records.onward(&ping, now) names a server, it goes on there; unless it did,
+//! a ping arrived:                    if records.onward(&ping, origin, now) names a server, it goes on there; unless it did,
 //!                                    and in any case if it aborts: records.handle_ping(&ping, origin, now)
 //! a pong for another initiator       records.pong_passes(&pong, now)
 //! passes by:
@@ -59,6 +59,7 @@ mod passing;
 mod release;
 mod table;
 mod time;
+mod ways;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -74,6 +75,7 @@ use self::passing::Passages;
 pub use self::passing::{Passage, RefusedRequest};
 use self::table::Table;
 use self::time::{Nanoseconds, PingTimes};
+pub use self::ways::invitation;
 use crate::call::shares::Shares;
 use crate::id::{CallId, NodeId, RequestId};
 use crate::status::{Code, Status};
@@ -177,9 +179,7 @@ pub enum Admission {
     Accepted(Ticket),
     /// It came before, in this attempt: drop it.
     Duplicate,
-    /// Its call is over: drop it (PROTOCOL-NOTES 29).
-    BelowOldest,
-    /// Answer with this status in its name (PROTOCOL-NOTES 11).
+    /// Answer with this status in its name (PROTOCOL-NOTES 11): its call was aborted, or is over (29), or there is no room.
     Refused(Status),
 }
 
@@ -381,6 +381,8 @@ impl Records {
             written: 0,
             confirmed: None,
             relays: false,
+            foreign: false,
+            initiators: BTreeMap::new(),
         };
         self.sessions.insert(session, state);
     }
@@ -412,7 +414,12 @@ impl Records {
         if state.relays {
             concerned.extend(self.table.records.slots());
         } else if let Some(peer) = self.table.peer(state.peer) {
-            let calls: Vec<u32> = self.table.calls_of(peer).collect();
+            let line = self.table.known_line(peer, session);
+            let calls: Vec<u32> = match line.filter(|_| !state.foreign) {
+                Some(line) => self.table.calls_in(peer, line).collect(),
+                None if state.foreign => self.table.calls_of(peer).collect(),
+                None => Vec::new(),
+            };
             calls
                 .iter()
                 .for_each(|&call| concerned.extend(self.table.requests(call)));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::call::records::table::{CallKey, Record};
 use crate::call::records::time::Nanoseconds;
-use crate::call::records::{Records, Session};
+use crate::call::records::{Origin, Records, Session};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::wire::{Child, Ping, Pong};
 
@@ -39,7 +39,7 @@ impl Records {
     /// some requests of a line, ways can form a circle. What still runs in one ends with what is remembered, since only
     /// answers that know the request make that last: see [`Self::pong_passes`].
     #[inline(never)]
-    pub fn onward(&mut self, ping: &Ping, now: Duration) -> Option<Child> {
+    pub fn onward(&mut self, ping: &Ping, origin: Origin, now: Duration) -> Option<Child> {
         let now = Nanoseconds::from(now);
         let key = CallKey {
             call: ping.call,
@@ -50,6 +50,7 @@ impl Records {
             return None;
         }
         let (slot, child) = self.nearest(call, ping.request)?;
+        self.note_shown(slot, origin);
         let period = self.table.calls.get(call).settings.period;
         let record = self.table.records.at(slot);
         let passed = &mut record.rare().passed;
@@ -89,8 +90,8 @@ impl Records {
     }
 
     /// The session that an answer of this call leaves by, if its initiator cannot be reached: that of the request here
-    /// which is nearest to the initiator. The server at its other end handled one that is nearer still, so that no answer
-    /// runs in a circle.
+    /// which is nearest to the initiator, or what took its place: see [`Self::way_direct`]. The server at its other end
+    /// handled one that is nearer still, so that no answer runs in a circle.
     pub fn way_back(&self, call: CallId, token: Token) -> Option<Session> {
         let key = CallKey { call, token };
         let call = self.table.call(&key)?;

@@ -29,6 +29,19 @@ pub(super) struct SessionState {
     pub(super) confirmed: Option<u64>,
     /// Answers for others than the peer went this way.
     pub(super) relays: bool,
+    /// Answers may have gone this way of calls that came first over other sessions.
+    pub(super) foreign: bool,
+    /// Initiators of requests that came this way and who may be connected themselves.
+    pub(super) initiators: BTreeMap<NodeId, Connected>,
+}
+
+/// What is known of the connections of an initiator, as far as requests from one delegating session are concerned.
+#[derive(Debug, Default)]
+pub(super) struct Connected {
+    /// By which it has shown the token of such a request last.
+    pub(super) shown: Option<Session>,
+    /// Those that claim to be its own, and were asked to show one.
+    pub(super) invited: Vec<Session>,
 }
 
 pub(super) type Sessions = BTreeMap<Session, SessionState>;

@@ -235,11 +235,12 @@ impl Records {
         (quiet > worth).then(|| quiet.into())
     }
 
-    /// The oldest live call of the request's initiator, as far as known: what a delegation carries.
+    /// The oldest live call of the request's initiator, as far as all agree who brought calls of it: what a delegation
+    /// carries. So nobody can say through this server what is not believed here.
     pub fn oldest(&self, ticket: Ticket) -> Option<u64> {
         let record = self.table.records.get(self.slot(ticket)?);
         let call = self.table.calls.get(record.call);
-        let oldest = self.table.peers.get(call.peer).oldest;
+        let oldest = self.table.peers.get(call.peer).oldest();
         Some(oldest.min(call.key.call.sequence))
     }
 
@@ -279,6 +280,7 @@ impl Records {
         let initiator = self.table.calls.get(call).key.call.initiator;
         if let Some(session) = self.sessions.get_mut(&session) {
             session.relays |= session.peer != initiator;
+            session.foreign = true;
         }
     }
 

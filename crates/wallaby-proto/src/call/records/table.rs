@@ -44,6 +44,9 @@ pub(super) struct CallKey {
     pub(super) token: Token,
 }
 
+/// Lines of one initiator that are told apart. The last of them is shared by all sessions beyond that.
+const MAX_LINES: usize = 16;
+
 /// The lists that requests are in.
 pub(super) const OF_CALL: usize = 0;
 pub(super) const OF_FRESH: usize = 1;
@@ -57,18 +60,65 @@ pub(super) const OF_BARE: usize = 4;
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) node: NodeId,
-    /// Its oldest live call, as it said itself.
-    pub(super) proven: u64,
-    /// Its oldest live call, as anybody said.
-    pub(super) oldest: u64,
-    /// Its calls by sequence, lowest first.
-    pub(super) calls: List,
+    /// Its calls, by the session that each came over first.
+    pub(super) lines: Vec<Line>,
     near: Near,
     /// How long it is remembered when no request of it is: as long as one of its calls wanted to be at most.
     pub(super) gc_timeout: Nanoseconds,
     /// When it was heard of last.
     pub(super) heard: Nanoseconds,
     links: Links,
+}
+
+/// The calls of an initiator that came first over one session. What is said over it of the oldest live call is about these
+/// calls alone: a node id is only claimed, so whoever is there may be anybody.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// `None` if several sessions share it: what they say is not heeded.
+    session: Option<Session>,
+    /// The other end says that it is the initiator.
+    pub(super) own: bool,
+    /// The oldest live call, as was said over the session.
+    pub(super) oldest: u64,
+    /// By sequence, lowest first.
+    pub(super) calls: List,
+}
+
+impl Line {
+    fn new(session: Session, own: bool) -> Self {
+        Self {
+            session: Some(session),
+            own,
+            oldest: 0,
+            calls: List::EMPTY,
+        }
+    }
+
+    fn share(&mut self) {
+        (self.session, self.own, self.oldest) = (None, false, 0);
+    }
+
+    /// Whether several sessions share it.
+    pub(super) fn is_shared(&self) -> bool {
+        self.session.is_none()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.calls.first().is_none()
+    }
+}
+
+impl Peer {
+    /// Whether no call of it is known.
+    pub(super) fn has_no_calls(&self) -> bool {
+        self.lines.iter().all(Line::is_empty)
+    }
+
+    /// The oldest call that lives, as far as all agree who brought calls of which something is still known.
+    pub(super) fn oldest(&self) -> u64 {
+        let lines = self.lines.iter().filter(|line| !line.is_empty());
+        lines.map(|line| line.oldest).min().unwrap_or(0)
+    }
 }
 
 /// One call, as far as it has come here.
@@ -81,6 +131,8 @@ pub(super) struct Call {
     pub(super) settings: PingTimes,
     /// The list that its requests are in once they have ended.
     pub(super) class: u8,
+    /// Which of its initiator's lines it is in.
+    pub(super) line: u8,
     pub(super) aborted: bool,
     pub(super) requests: List,
     pub(super) count: u32,
@@ -385,12 +437,54 @@ impl Table {
         })
     }
 
-    /// The calls of an initiator, lowest sequence first.
+    /// The calls of an initiator.
     pub(super) fn calls_of(&self, peer: u32) -> impl Iterator<Item = u32> {
-        let first = self.peers.get(peer).calls.first();
+        let lines = 0..self.peers.get(peer).lines.len();
+        lines.flat_map(move |line| self.calls_in(peer, line as u8))
+    }
+
+    /// The calls in a line, lowest sequence first.
+    pub(super) fn calls_in(&self, peer: u32, line: u8) -> impl Iterator<Item = u32> {
+        let line = self.peers.get(peer).lines.get(usize::from(line));
+        let first = line.and_then(|line| line.calls.first());
         std::iter::successors(first, |&slot| {
             Linked::<OF_INITIATOR>::links_of(&self.calls, slot).next()
         })
+    }
+
+    /// The line of what comes over a session for an initiator.
+    #[inline]
+    pub(super) fn line(&mut self, peer: u32, session: Session, own: bool) -> u8 {
+        match self.known_line(peer, session) {
+            Some(line) => line,
+            None => self.add_line(peer, session, own),
+        }
+    }
+
+    #[inline]
+    pub(super) fn known_line(&self, peer: u32, session: Session) -> Option<u8> {
+        let lines = &self.peers.get(peer).lines;
+        let line = lines.iter().position(|line| line.session == Some(session));
+        line.map(|line| line as u8)
+    }
+
+    #[inline(never)]
+    fn add_line(&mut self, peer: u32, session: Session, own: bool) -> u8 {
+        let lines = &mut self.peers.at(peer).lines;
+        if lines.len() < MAX_LINES {
+            lines.push(Line::new(session, own));
+            return lines.len() as u8 - 1;
+        }
+        match lines.iter().position(Line::is_empty) {
+            Some(line) => {
+                lines[line] = Line::new(session, own);
+                line as u8
+            }
+            None => {
+                lines[MAX_LINES - 1].share();
+                MAX_LINES as u8 - 1
+            }
+        }
     }
 
     pub(super) fn add_peer(
@@ -401,9 +495,7 @@ impl Table {
     ) -> u32 {
         let slot = self.peers.add(Peer {
             node,
-            proven: 0,
-            oldest: 0,
-            calls: List::EMPTY,
+            lines: Vec::new(),
             near: Near::default(),
             gc_timeout,
             heard: now,
@@ -427,7 +519,7 @@ impl Table {
         &mut self,
         key: CallKey,
         hash: Option<u64>,
-        peer: u32,
+        (peer, line): (u32, u8),
         (settings, class): (PingTimes, u8),
     ) -> u32 {
         let slot = self.calls.add(Call {
@@ -436,6 +528,7 @@ impl Table {
             peer,
             settings,
             class,
+            line,
             aborted: false,
             requests: List::EMPTY,
             count: 0,
@@ -447,8 +540,9 @@ impl Table {
         if self.bare.last != peer {
             self.bare.remove::<OF_BARE>(&mut self.peers, peer);
         }
-        let before = self.place_among(peer, key.call.sequence);
-        let list = &mut self.peers.at(peer).calls;
+        let line = usize::from(line);
+        let before = self.place_among(self.peers.get(peer).lines[line].calls, key.call.sequence);
+        let list = &mut self.peers.at(peer).lines[line].calls;
         list.insert_after::<OF_INITIATOR>(&mut self.calls, slot, before);
         slot
     }
@@ -472,8 +566,8 @@ impl Table {
 
     /// The call behind which one with this sequence is listed. Calls come nearly in order; one that comes very late is
     /// listed where it is found, which only lets it be forgotten later.
-    fn place_among(&self, peer: u32, sequence: u64) -> u32 {
-        let mut place = self.peers.get(peer).calls.last();
+    fn place_among(&self, calls: List, sequence: u64) -> u32 {
+        let mut place = calls.last();
         for _ in 0..DISORDER {
             match place {
                 Some(call) if self.calls.get(call).key.call.sequence > sequence => {
@@ -549,17 +643,17 @@ impl Table {
         ended.remove::<OF_ENDED>(&mut self.records, slot);
         at_call.count -= 1;
         let (sequence, hash) = (at_call.key.call.sequence, at_call.hash);
-        let (peer, count) = (at_call.peer, at_call.count);
+        let (peer, line, count) = (at_call.peer, usize::from(at_call.line), at_call.count);
         if count > 0 {
             return self.remove_from_call(slot, call, count);
         }
         let at_peer = self.peers.at(peer);
-        (at_peer.calls).remove::<OF_INITIATOR>(&mut self.calls, call);
+        (at_peer.lines[line].calls).remove::<OF_INITIATOR>(&mut self.calls, call);
         if !at_peer.near.remove(sequence, call) {
             self.far.remove(hash, call);
         }
         self.calls.free.push(call);
-        if self.bare.last != peer && at_peer.calls.first().is_none() {
+        if self.bare.last != peer && at_peer.has_no_calls() {
             self.note_bare(peer);
         }
     }
@@ -568,7 +662,7 @@ impl Table {
     #[inline(never)]
     pub(super) fn note_bare(&mut self, peer: u32) {
         if let Some(last) = self.bare.last()
-            && self.peers.get(last).calls.first().is_some()
+            && !self.peers.get(last).has_no_calls()
         {
             self.bare.remove::<OF_BARE>(&mut self.peers, last);
         }
@@ -578,7 +672,7 @@ impl Table {
 
     /// The initiator of which no request has been remembered for longest.
     pub(super) fn first_bare(&self) -> Option<u32> {
-        let is_bare = |peer: &u32| self.peers.get(*peer).calls.first().is_none();
+        let is_bare = |peer: &u32| self.peers.get(*peer).has_no_calls();
         self.bare.first().filter(is_bare)
     }
 

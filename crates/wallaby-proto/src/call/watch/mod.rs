@@ -186,11 +186,28 @@ struct Gone {
 /// The ping with which an initiator answers an announcement of a call that it does not know or that has ended: stop
 /// (PROTOCOL-NOTES 31).
 pub fn dismiss(announcement: &Pong, token: Token) -> Ping {
+    ask(announcement, token, true)
+}
+
+/// Whether a pong that was not asked for shows, in place of the token, that this server knows it ([`Token::vouch`]).
+pub fn is_vouched(pong: &Pong, token: Token, server: Option<NodeId>) -> bool {
+    let vouch = server.map(|server| token.vouch(pong.call, server));
+    pong.announced && vouch.is_some() && pong.token == vouch
+}
+
+/// What to answer a pong that [`is_vouched`] and says nothing of its request: its server wants to be shown the token, so that
+/// answers of what others brought may come over this connection.
+pub fn show(pong: &Pong, token: Token) -> Option<Ping> {
+    let says_nothing = pong.announced && !pong.writing && pong.progress.is_none();
+    says_nothing.then(|| ask(pong, token, false))
+}
+
+fn ask(about: &Pong, token: Token, abort: bool) -> Ping {
     Ping {
-        call: announcement.call,
+        call: about.call,
         token,
-        request: announcement.request,
-        abort: true,
+        request: about.request,
+        abort,
         children_from: 0,
         missing: Vec::new(),
     }

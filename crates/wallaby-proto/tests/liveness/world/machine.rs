@@ -212,7 +212,9 @@ impl World {
         };
         match message {
             Message::Request(request) => self.admit(m, origin, request, now),
-            Message::Ping(ping) => self.machines[m].records.handle_ping(&ping, origin, now),
+            Message::Ping(ping) => {
+                self.machines[m].records.handle_ping(&ping, origin, now);
+            }
             Message::Response(_) | Message::End(_) | Message::Pong(_) => {
                 self.hear(m, from, link, message, now);
             }
@@ -467,7 +469,6 @@ impl World {
                 self.plan_step(m, ticket);
             }
             Admission::Duplicate => self.oracle.count("duplicates dropped"),
-            Admission::BelowOldest => self.oracle.count("requests of dead calls dropped"),
             Admission::Refused(status) => {
                 self.oracle.count("requests refused");
                 self.oracle.request_refused(request.call, run);

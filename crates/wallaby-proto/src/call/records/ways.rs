@@ -1,0 +1,101 @@
+//! Which sessions may be taken for an initiator's own.
+//!
+//! A node id is what the other end of a session claims, and proves nothing. What does is the token of a call, shown over the
+//! session, and it proves as much as that call's request came with: from then on who shows it is taken for the initiator of
+//! all that comes over the session that the request came over. Not of more: whoever brings a request may have made up its
+//! call, and would know the token of that.
+
+use crate::call::records::{Origin, Records, Session, Ticket};
+use crate::id::{CallId, NodeId, RequestId, Token};
+use crate::wire::Pong;
+
+/// Initiators that are kept for a delegating session; beyond it all are forgotten, and prove themselves anew.
+const MAX_INITIATORS: usize = 256;
+
+/// Sessions that claim to be one initiator's and are asked to prove it.
+const MAX_INVITED: usize = 4;
+
+impl Records {
+    /// The session by which answers go straight to this initiator whose request came over another one: it claims the
+    /// initiator's node id, and has shown the token of a request that came the same way.
+    pub fn way_direct(&self, initiator: NodeId, came: Session) -> Option<Session> {
+        let known = self.sessions.get(&came)?.initiators.get(&initiator)?;
+        known.shown.filter(|way| self.sessions.contains_key(way))
+    }
+
+    /// The session that a request came over, or what took its place since.
+    pub fn came(&self, ticket: Ticket) -> Option<Session> {
+        let record = self.table.records.get(self.slot(ticket)?);
+        Some(record.session)
+    }
+
+    /// A message over a session has shown the token of this request's call.
+    ///
+    /// Where the session that the request came over has ended, this one takes its place: as the initiator's own, or for a
+    /// delegated request as a way back to it.
+    pub(super) fn note_shown(&mut self, slot: u32, origin: Origin) {
+        let record = self.table.records.at(slot);
+        if record.session == origin.session {
+            return;
+        }
+        let initiator = self.table.calls.get(record.call).key.call.initiator;
+        let own = origin.peer == initiator;
+        match self.sessions.get_mut(&record.session) {
+            Some(came) if own && !record.direct => {
+                let known = came.initiators.len();
+                if known >= MAX_INITIATORS && !came.initiators.contains_key(&initiator) {
+                    came.initiators.clear();
+                }
+                let known = came.initiators.entry(initiator).or_default();
+                known.shown = Some(origin.session);
+            }
+            Some(_) => {}
+            None if own || !record.direct => {
+                (record.session, record.direct) = (origin.session, own);
+                if let Some(session) = self.sessions.get_mut(&origin.session) {
+                    session.foreign = true;
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// An answer goes back over the session that its request came over, while another one claims to be its initiator's own:
+    /// what to say there, once, so that the initiator shows the call's token. In place of the token it bears what only those
+    /// can make who know it ([`Token::vouch`]); `own` is the node id of this life.
+    pub fn invite(
+        &mut self,
+        (call, token, request): (CallId, Token, RequestId),
+        came: Session,
+        (claims, own): (Session, NodeId),
+    ) -> Option<Pong> {
+        if came == claims || !self.sessions.contains_key(&claims) {
+            return None;
+        }
+        let initiators = &mut self.sessions.get_mut(&came)?.initiators;
+        if initiators.len() >= MAX_INITIATORS && !initiators.contains_key(&call.initiator) {
+            initiators.clear();
+        }
+        let known = initiators.entry(call.initiator).or_default();
+        if known.invited.len() >= MAX_INVITED || known.invited.contains(&claims) {
+            return None;
+        }
+        known.invited.push(claims);
+        Some(invitation(call, token, request, own))
+    }
+}
+
+/// Asks who says that it is a call's initiator to show the call's token.
+pub fn invitation(call: CallId, token: Token, request: RequestId, own: NodeId) -> Pong {
+    Pong {
+        call,
+        relays: 0,
+        token: Some(token.vouch(call, own)),
+        request,
+        attempt: 0,
+        announced: true,
+        writing: false,
+        evicted: false,
+        progress: None,
+    }
+}

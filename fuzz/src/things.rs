@@ -193,6 +193,7 @@ pub(crate) fn ping(choices: &mut Choices<'_>, call: CallId) -> Ping {
         abort: choices.once_in(4),
         children_from: choices.number(),
         missing: (0..choices.below(4)).map(|_| choices.number()).collect(),
+        shows: choices.once_in(8),
     }
 }
 
@@ -275,6 +276,7 @@ fn any_message(
         }),
         4 => Message::Ping(Ping {
             missing: vec![number as u32, number as u32 + 1],
+            shows: false,
             ..ping(choices, call)
         }),
         _ => Message::End(End {

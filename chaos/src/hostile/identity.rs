@@ -37,6 +37,7 @@ pub(crate) async fn impersonate(ground: Arc<Ground>, mut random: Random) -> Resu
             abort: random.per_mille(500),
             children_from: 0,
             missing: vec![0],
+            shows: random.per_mille(200),
         };
         line.send_message(Message::Ping(ping)).await?;
     }

@@ -133,6 +133,7 @@ pub(crate) async fn deaf(ground: Arc<Ground>, mut random: Random) -> Result<u64>
         abort: false,
         children_from: 0,
         missing: Vec::new(),
+        shows: false,
     };
     let frame = Frame::of(&Message::Ping(ping), line.link);
     let batch = vec![frame; 100];

@@ -269,6 +269,7 @@ async fn forged_answers_are_dropped_and_counted() {
             abort: true,
             children_from: 0,
             missing: Vec::new(),
+            shows: false,
         };
         forger.send(Message::Ping(ping)).await;
         // It is told that nobody knows such a request, and the refusal is counted.
@@ -544,6 +545,7 @@ async fn answers_go_to_who_proves_to_be_the_initiator() {
                 abort: false,
                 children_from: 0,
                 missing: Vec::new(),
+                shows: false,
             })
         };
         thief.send(shown(1, 5)).await;

@@ -274,6 +274,7 @@ async fn an_abort_that_overtakes_its_request_stops_it_before_it_starts() {
                 abort,
                 children_from: 0,
                 missing: Vec::new(),
+                shows: false,
             })
         };
         peer.send(ping(true)).await;
@@ -308,6 +309,7 @@ async fn unknown_requests_are_told_so_at_once() {
             abort: false,
             children_from: 0,
             missing: Vec::new(),
+            shows: false,
         };
         peer.send(Message::Ping(ping)).await;
         let Message::Pong(pong) = peer.message().await else {

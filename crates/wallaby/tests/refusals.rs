@@ -65,6 +65,7 @@ async fn ask(relay: &mut Raw, index: u32) -> (Pong, Vec<Response>) {
         abort: false,
         children_from: 0,
         missing: Vec::new(),
+        shows: false,
     };
     relay.send(Message::Ping(ping)).await;
     let mut answers = Vec::new();

@@ -48,6 +48,7 @@ async fn ask(initiator: &mut Raw, token: Token) -> (Pong, Option<Response>) {
         abort: false,
         children_from: 0,
         missing: vec![0],
+        shows: false,
     };
     initiator.send(Message::Ping(ping)).await;
     let mut again = None;

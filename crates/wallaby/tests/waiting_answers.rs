@@ -10,7 +10,7 @@ use wallaby::{Address, Endpoint, Many, One, Outcome, Request, Service};
 
 over_every_transport!(
     they_leave_when_the_initiator_connects,
-    they_leave_by_another_relay,
+    they_leave_when_the_initiator_asks,
     a_relay_keeps_them_too,
     no_more_wait_than_are_allowed,
     nor_larger_ones,
@@ -103,12 +103,12 @@ async fn they_leave_when_the_initiator_connects(net: Net) {
     assert_eq!(line.leaf.metrics().undeliverable, 0);
 }
 
-async fn they_leave_by_another_relay(net: Net) {
+async fn they_leave_when_the_initiator_asks(net: Net) {
     let line = Line::new(&net, |leaf| leaf).await;
     let mut call = work::at(&line.client, at(&line.relay)).many("first".into());
     line.break_off(1).await;
     line.until_waiting(1).await;
-    // Another call of the same initiator comes by.
+    // Another call of the same initiator comes by: that shows nothing of the first one, whose token its initiator shows.
     let other = net.serve(relay(at(&line.leaf))).await;
     let second = work::at(&line.client, at(&other)).one("second".into());
     assert_eq!(call.next().await, Some(Ok("first".into())));
@@ -116,7 +116,6 @@ async fn they_leave_by_another_relay(net: Net) {
     assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
     line.gate.open(1);
     assert_eq!(second.await.expect("an answer"), "second");
-    assert!(other.metrics().relayed >= 1);
 }
 
 async fn a_relay_keeps_them_too(net: Net) {
@@ -134,7 +133,7 @@ async fn a_relay_keeps_them_too(net: Net) {
     client.connect(at(&near)).await.expect("it listens");
     assert_eq!(call.await.expect("an answer"), "late");
     // It counts after it has passed the answer on: the client may be faster.
-    until(|| near.metrics().relayed == 1).await;
+    until(|| near.metrics().relayed >= 1).await;
     assert_eq!(near.metrics().undeliverable, 0);
 }
 

@@ -35,6 +35,9 @@ pub struct Ping {
     pub children_from: u32,
     /// Responses that should have come and have not; who kept them sends them again.
     pub missing: Vec<u32>,
+    /// It only shows the token, to who asked for that. It is not passed on, and answered only by who has no other way to the
+    /// initiator.
+    pub shows: bool,
 }
 
 /// What a server knows of a request, asked or (as an *announcement*) unasked.
@@ -124,13 +127,15 @@ const DIRECT: u64 = 1 << 0;
 const TOKEN: u64 = 1 << 1;
 const ABORT: u64 = 1 << 2;
 const MISSING: u64 = 1 << 3;
-const KNOWN_OF_PING: u64 = DIRECT | ABORT | MISSING;
+const SHOWS: u64 = 1 << 4;
+const KNOWN_OF_PING: u64 = DIRECT | ABORT | MISSING | SHOWS;
 
 impl Ping {
     pub(super) fn put(&self, out: &mut Vec<u8>, link: Link) {
         let flags = flag(self.call.initiator == link.sender, DIRECT)
             | flag(self.abort, ABORT)
-            | flag(!self.missing.is_empty(), MISSING);
+            | flag(!self.missing.is_empty(), MISSING)
+            | flag(self.shows, SHOWS);
         varint::put(out, flags);
         put_initiator(out, self.call, link.sender);
         self.token.put(out);
@@ -161,6 +166,7 @@ impl Ping {
             abort: flags & ABORT != 0,
             children_from,
             missing,
+            shows: flags & SHOWS != 0,
         })
     }
 }

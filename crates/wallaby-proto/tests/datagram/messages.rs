@@ -85,5 +85,6 @@ pub(crate) fn ping(initiator: NodeId, sequence: u64) -> Ping {
         abort: false,
         children_from: 0,
         missing: Vec::new(),
+        shows: false,
     }
 }

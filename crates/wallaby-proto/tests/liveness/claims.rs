@@ -264,3 +264,57 @@ fn an_abort_needs_the_token_alone() {
     let (_, actions) = shelf.ask_over(abort(1, "0.0"), thief());
     assert_eq!(stopped(&actions).len(), 1);
 }
+
+/// To show the token is all that a server has asked for. It says nothing of the request, which might make its initiator ask
+/// for answers that are on their way by a relay.
+#[test]
+fn what_only_shows_the_token_is_not_answered() {
+    let mut shelf = shelf();
+    accept_over(&mut shelf, &delegated(1, "0.0"), front());
+    let shows = |id| Ping {
+        shows: true,
+        ..ping(1, id)
+    };
+    let now = Duration::ZERO;
+    let unknown = Ping {
+        token: Token::new(9),
+        ..shows("0.0")
+    };
+    assert!(!shelf.records.handle_ping(&unknown, home(), now));
+    assert_eq!(shelf.records.way_direct(node(1), FRONT), None);
+    assert!(shelf.records.handle_ping(&shows("0.0"), home(), now));
+    assert_eq!(shelf.records.way_direct(node(1), FRONT), Some(HOME));
+    assert_eq!(shelf.actions(), []);
+    // Now there is no relay any more: what could not be announced is told.
+    shelf.records.session_ended(HOME, now);
+    shelf.records.session_ended(FRONT, now);
+    shelf.actions();
+    let again = origin(9, node(1));
+    shelf.records.session_opened(again.session, again.peer);
+    let (pong, _) = shelf.ask_over(shows("0.0"), again);
+    assert!(pong.progress.is_some());
+}
+
+/// Two requests came over a connection that is gone. When the token is shown of one of them, the answers of both have a way;
+/// before, nobody is told that there is one, since who looks for it asks for the token again.
+#[test]
+fn a_token_that_is_shown_opens_the_way_of_the_whole_call() {
+    let mut shelf = shelf();
+    accept_over(&mut shelf, &delegated(1, "0.0"), front());
+    accept_over(&mut shelf, &delegated(1, "0.1"), front());
+    let now = Duration::ZERO;
+    shelf.records.session_ended(FRONT, now);
+    shelf.actions();
+    let shows = Ping {
+        shows: true,
+        ..ping(1, "0.1")
+    };
+    let call = shows.call;
+    let wrong = Ping {
+        token: Token::new(9),
+        ..shows.clone()
+    };
+    assert!(!shelf.records.handle_ping(&wrong, thief(), now));
+    assert!(shelf.records.handle_ping(&shows, home(), now));
+    assert_eq!(shelf.records.way_back(call, token()), Some(HOME));
+}

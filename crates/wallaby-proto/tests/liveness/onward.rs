@@ -44,6 +44,17 @@ fn a_ping_goes_on_to_the_child_that_its_request_came_of() {
     assert_eq!(onward(&mut shelf, &ping(1, "0.1.5+2")), Some(child(4)));
     assert_eq!(onward(&mut shelf, &ping(1, "0.2")), None, "no such child");
     assert_eq!(onward(&mut shelf, &ping(1, "1")), None, "elsewhere");
+    let shows = Ping {
+        shows: true,
+        ..ping(1, "0.0")
+    };
+    assert_eq!(onward(&mut shelf, &shows), None, "nothing is asked");
+    assert!(
+        shelf
+            .records
+            .handle_ping(&shows, crate::shelf::home(), shelf.time())
+    );
+    assert_eq!(shelf.actions(), []);
 }
 
 #[test]

@@ -234,6 +234,7 @@ pub(crate) fn ping(sequence: u64, id: &str) -> Ping {
         abort: false,
         children_from: 0,
         missing: vec![],
+        shows: false,
     }
 }
 

@@ -23,6 +23,9 @@ impl Records {
             call: ping.call,
             token: ping.token,
         };
+        if ping.shows {
+            return self.handle_shown(key, ping.request, origin, now);
+        }
         if ping.abort {
             self.abort(key, origin, now);
         }
@@ -52,6 +55,39 @@ impl Records {
             pong: Pong { token, ..pong },
         });
         found.is_some()
+    }
+
+    /// The token was shown of a request that is known, or of one that came of a request here. If that has no other way to its
+    /// initiator, what was to be announced goes this one. Whether its answers have a way now.
+    fn handle_shown(
+        &mut self,
+        key: CallKey,
+        request: RequestId,
+        origin: Origin,
+        now: Nanoseconds,
+    ) -> bool {
+        let call = self.table.call(&key);
+        let known = call.and_then(|call| {
+            let known = self.table.latest_request(call, request);
+            known.or_else(|| self.nearest(call, request).map(|(slot, _)| slot))
+        });
+        let (Some(call), Some(slot)) = (call, known) else {
+            return false;
+        };
+        if self.note_shown(slot, origin) {
+            let pong = self.pong(slot, 0, Vec::new(), now);
+            self.actions.push_back(Action::Pong {
+                session: origin.session,
+                pong,
+            });
+        }
+        // Answers of the whole call go by its nearest request. If they still have no way, to look for one would be to ask for
+        // the token again.
+        if let Some(nearest) = self.nearest_to_initiator(call) {
+            self.note_shown(nearest, origin);
+        }
+        let way = self.way_back(key.call, key.token);
+        way.is_some_and(|way| self.sessions.contains_key(&way))
     }
 
     /// Whether kept answers may go to who asks: to the call's initiator, or to who brought the request. Other servers of the

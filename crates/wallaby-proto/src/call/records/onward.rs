@@ -40,6 +40,9 @@ impl Records {
     /// answers that know the request make that last: see [`Self::pong_passes`].
     #[inline(never)]
     pub fn onward(&mut self, ping: &Ping, origin: Origin, now: Duration) -> Option<Child> {
+        if ping.shows {
+            return None;
+        }
         let now = Nanoseconds::from(now);
         let key = CallKey {
             call: ping.call,
@@ -94,17 +97,23 @@ impl Records {
     /// handled one that is nearer still, so that no answer runs in a circle.
     pub fn way_back(&self, call: CallId, token: Token) -> Option<Session> {
         let key = CallKey { call, token };
-        let call = self.table.call(&key)?;
+        let nearest = self.nearest_to_initiator(self.table.call(&key)?)?;
+        Some(self.table.records.get(nearest).session)
+    }
+
+    /// The request of a call that is the fewest hops from the initiator; of equals one whose session is open.
+    pub(super) fn nearest_to_initiator(&self, call: u32) -> Option<u32> {
         let searched = self.table.requests(call).take(MAX_SEARCHED);
-        let records = searched.map(|slot| self.table.records.get(slot));
+        let records = searched.map(|slot| (slot, self.table.records.get(slot)));
         // The mark of an aborted call came with no request.
-        let records = records.filter(|record| record.id.path != Path::ROOT);
-        let nearest = records.min_by_key(|record| record.depth);
-        nearest.map(|record| record.session)
+        let records = records.filter(|(_, record)| record.id.path != Path::ROOT);
+        let is_closed = |record: &Record| !self.sessions.contains_key(&record.session);
+        let nearest = records.min_by_key(|(_, record)| (record.depth, is_closed(record)));
+        nearest.map(|(slot, _)| slot)
     }
 
     /// The request here that another one came of, the nearest on its line, and where that handed it on.
-    fn nearest(&self, call: u32, request: RequestId) -> Option<(u32, Child)> {
+    pub(super) fn nearest(&self, call: u32, request: RequestId) -> Option<(u32, Child)> {
         if request.path == Path::ROOT {
             return None;
         }

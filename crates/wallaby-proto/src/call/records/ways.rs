@@ -32,11 +32,11 @@ impl Records {
     /// A message over a session has shown the token of this request's call.
     ///
     /// Where the session that the request came over has ended, this one takes its place: as the initiator's own, or for a
-    /// delegated request as a way back to it.
-    pub(super) fn note_shown(&mut self, slot: u32, origin: Origin) {
+    /// delegated request as a way back to it. Returns whether it does.
+    pub(super) fn note_shown(&mut self, slot: u32, origin: Origin) -> bool {
         let record = self.table.records.at(slot);
         if record.session == origin.session {
-            return;
+            return false;
         }
         let initiator = self.table.calls.get(record.call).key.call.initiator;
         let own = origin.peer == initiator;
@@ -48,15 +48,17 @@ impl Records {
                 }
                 let known = came.initiators.entry(initiator).or_default();
                 known.shown = Some(origin.session);
+                false
             }
-            Some(_) => {}
+            Some(_) => false,
             None if own || !record.direct => {
                 (record.session, record.direct) = (origin.session, own);
                 if let Some(session) = self.sessions.get_mut(&origin.session) {
                     session.foreign = true;
                 }
+                true
             }
-            None => {}
+            None => false,
         }
     }
 

@@ -218,6 +218,7 @@ impl Watch {
                     .wanted
                     .map_or(line.listed, |wanted| wanted.min(line.listed)),
                 missing,
+                shows: false,
             },
         });
     }

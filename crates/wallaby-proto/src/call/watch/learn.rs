@@ -257,6 +257,7 @@ impl Watch {
                     abort: true,
                     children_from: 0,
                     missing: Vec::new(),
+                    shows: false,
                 },
             });
         }

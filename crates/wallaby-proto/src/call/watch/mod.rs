@@ -186,7 +186,10 @@ struct Gone {
 /// The ping with which an initiator answers an announcement of a call that it does not know or that has ended: stop
 /// (PROTOCOL-NOTES 31).
 pub fn dismiss(announcement: &Pong, token: Token) -> Ping {
-    ask(announcement, token, true)
+    Ping {
+        abort: true,
+        ..about(announcement, token)
+    }
 }
 
 /// Whether a pong that was not asked for shows, in place of the token, that this server knows it ([`Token::vouch`]).
@@ -199,17 +202,21 @@ pub fn is_vouched(pong: &Pong, token: Token, server: Option<NodeId>) -> bool {
 /// answers of what others brought may come over this connection.
 pub fn show(pong: &Pong, token: Token) -> Option<Ping> {
     let says_nothing = pong.announced && !pong.writing && pong.progress.is_none();
-    says_nothing.then(|| ask(pong, token, false))
+    says_nothing.then(|| Ping {
+        shows: true,
+        ..about(pong, token)
+    })
 }
 
-fn ask(about: &Pong, token: Token, abort: bool) -> Ping {
+fn about(pong: &Pong, token: Token) -> Ping {
     Ping {
-        call: about.call,
+        call: pong.call,
         token,
-        request: about.request,
-        abort,
+        request: pong.request,
+        abort: false,
         children_from: 0,
         missing: Vec::new(),
+        shows: false,
     }
 }
 

@@ -40,7 +40,7 @@ const RESPONSE_FLAGS: [&str; 10] = [
     "options",
     "compressed",
 ];
-const PING_FLAGS: [&str; 4] = ["direct", "-", "abort", "missing"];
+const PING_FLAGS: [&str; 5] = ["direct", "-", "abort", "missing", "shows"];
 const PONG_FLAGS: [&str; 14] = [
     "direct",
     "token",

@@ -23,11 +23,16 @@ pub(super) fn controls() -> Vec<Sample> {
         abort: false,
         children_from: 0,
         missing: vec![],
+        shows: false,
     };
     let aborting = Ping {
         abort: true,
         children_from: 256,
         missing: vec![0, 300],
+        ..ping.clone()
+    };
+    let showing = Ping {
+        shows: true,
         ..ping.clone()
     };
     let pong = Pong {
@@ -133,6 +138,12 @@ pub(super) fn controls() -> Vec<Sample> {
             "It aborts one, asks for children from 256 on and for two missing responses.",
             out,
             Message::Ping(aborting),
+        ),
+        sample(
+            "ping-shows",
+            "It only shows the token, to a server that asked for it.",
+            out,
+            Message::Ping(showing),
         ),
         sample(
             "ping-relayed",

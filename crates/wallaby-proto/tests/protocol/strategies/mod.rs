@@ -276,15 +276,17 @@ fn ping() -> impl Strategy<Value = Ping> {
         any::<bool>(),
         number(),
         missing,
+        any::<bool>(),
     )
         .prop_map(
-            |(call, token, request, abort, children_from, missing)| Ping {
+            |(call, token, request, abort, children_from, missing, shows)| Ping {
                 call,
                 token,
                 request,
                 abort,
                 children_from,
                 missing,
+                shows,
             },
         )
 }

@@ -270,6 +270,7 @@ impl Builder {
     /// `udp:` has opened a session and said nothing. Beyond, the one that came first goes. They are not counted among
     /// [`Limits::connections`] and never take the place of one. Default 256, for 2 s.
     pub fn strangers(mut self, count: usize, time: Duration) -> Self {
+        let time = timer::bounded(time);
         self.config.strangers = StrangerLimits { count, time };
         self
     }

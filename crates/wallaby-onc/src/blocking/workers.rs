@@ -25,6 +25,9 @@ pub struct WorkerCounters {
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// More threads than any process has.
+const MOST: usize = 1 << 24;
+
 /// Threads for jobs, which may take as long as they like.
 #[derive(Debug)]
 pub(super) struct Workers {
@@ -60,7 +63,7 @@ impl Workers {
     pub(super) fn new(most: usize, keep: Duration) -> Arc<Self> {
         Arc::new(Self {
             queue: Mutex::new(Queue {
-                most: most.max(1),
+                most: most.clamp(1, MOST),
                 ..Queue::default()
             }),
             changed: Condvar::new(),

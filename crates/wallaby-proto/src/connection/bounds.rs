@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::connection::MAX_BODY;
+use crate::wire::PingSettings;
 
 /// While the budget is used up, unfinished messages must arrive so many times as fast as otherwise.
 const PRESSED: u64 = 16;
@@ -41,7 +42,7 @@ pub struct PartialLimits {
     /// Bytes a second that each unfinished message must gain, and 16 times as many while the budget is used up. A
     /// connection with a slower one is closed.
     pub rate: u64,
-    /// How long a message is watched before that is decided.
+    /// How long a message is watched before that is decided: 10 ms at least, a year at most.
     pub period: Duration,
 }
 
@@ -72,7 +73,7 @@ struct Shared {
 impl Partials {
     /// A budget for one endpoint.
     pub fn new(limits: PartialLimits) -> Self {
-        let period = limits.period.max(SHORTEST);
+        let period = limits.period.clamp(SHORTEST, PingSettings::LONGEST);
         Self(Arc::new(Shared {
             limits: PartialLimits { period, ..limits },
             ..Shared::default()

@@ -499,7 +499,8 @@ impl Core {
 
     /// A life, or nobody, was found at an address: who was there before is gone.
     pub(super) fn found_at(&mut self, at: &Address, node: Option<NodeId>) {
-        if self.found.len() >= REMEMBERED * self.config.limits.connections.max(MIN_FOUND) {
+        let most = self.config.limits.connections.max(MIN_FOUND);
+        if self.found.len() >= most.saturating_mul(REMEMBERED) {
             self.found.clear(); // what is found later is news again
         }
         let before = match node {

@@ -10,6 +10,7 @@ mod proxy;
 #[path = "../common/random.rs"]
 mod random;
 mod rings;
+mod settings;
 mod streams;
 mod trees;
 mod world;

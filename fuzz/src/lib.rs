@@ -14,7 +14,7 @@
 //! | `connections` | what two honest ends of a stream do | every message arrives once, as it was sent |
 //! | `gates` | the same for datagrams, with loss and damage | at most once, as it was sent; all, once the net heals |
 //! | `client` | what happens to an initiator and its watch | one verdict; every call ends; nothing after quiet |
-//! | `server` | what happens to records and handlers | limits hold; all is forgotten in the end |
+//! | `server` | what happens to records and handlers | limits hold; who claims an initiator's node id stops, refuses and learns nothing of its calls; all is forgotten in the end |
 //! | `items` | a limit, how it is cut, and the body of a request | the same items, however it is cut; none over the limit |
 //! | `onc-message` | a message of ONC RPC | what is read is written and read again as the same |
 //! | `onc-record` | a limit, and a stream of records | the same records, however it comes in pieces; none over the limit |

@@ -7,8 +7,8 @@ use wallaby_proto::call::records::{
     Action, Admission, Origin, Output, RecordLimits, Records, Remembered, Sent, Session, Ticket,
 };
 use wallaby_proto::call::server::{Inherited, Outbound, Server, undelivered};
-use wallaby_proto::wire::{Child, MethodRef, ReplyTo};
-use wallaby_proto::{Code, RequestId, Status};
+use wallaby_proto::wire::{Child, MethodRef, Ping, ReplyTo, Request};
+use wallaby_proto::{Code, NodeId, RequestId, Status, Token};
 
 use crate::choices::Choices;
 use crate::things::{address, call, child, node, ping, request, request_id};
@@ -21,6 +21,31 @@ struct Host {
     unplaced: Vec<(Ticket, Sent)>,
     now: Duration,
     mark: u64,
+    victim: Option<Victim>,
+}
+
+/// An initiator with a call, whose node id others claim. They do not know the call's token.
+struct Victim {
+    request: Request,
+    ticket: Ticket,
+    handler: Server<Child>,
+}
+
+const VICTIM: Session = Session(20);
+
+/// While its initiator has asked after it within so long, nobody gives a request up.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+fn victim() -> NodeId {
+    node(4)
+}
+
+fn home() -> Origin {
+    Origin {
+        session: VICTIM,
+        peer: victim(),
+        transit: Duration::ZERO,
+    }
 }
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -46,19 +71,28 @@ pub(crate) fn run(bytes: &[u8]) {
         unplaced: Vec::new(),
         now: Duration::ZERO,
         mark: 0,
+        victim: None,
     };
+    host.begin(&mut choices);
     while !choices.is_empty() {
         host.step(&mut choices);
         host.settle();
+        host.ask();
     }
+    host.call_again();
     host.end();
 }
 
+/// Who is at the other end of a session, as it says itself: two of them claim to be the victim.
+fn peer(session: u32) -> NodeId {
+    node(u64::from(session / 2))
+}
+
 fn origin(choices: &mut Choices<'_>) -> Origin {
-    let number = choices.below(8);
+    let number = choices.below(10);
     Origin {
         session: Session(u64::from(number)),
-        peer: node(u64::from(number / 2)),
+        peer: peer(number),
         transit: match choices.once_in(4) {
             true => choices.time(),
             false => Duration::ZERO,
@@ -68,8 +102,9 @@ fn origin(choices: &mut Choices<'_>) -> Origin {
 
 impl Host {
     fn step(&mut self, choices: &mut Choices<'_>) {
-        let initiator = node(u64::from(choices.below(4)));
-        let call = call(initiator, 1 + u64::from(choices.below(6)));
+        let initiator = node(u64::from(choices.below(5)));
+        let far = if choices.once_in(8) { 1 << 40 } else { 1 };
+        let call = call(initiator, far + u64::from(choices.below(6)));
         match choices.below(12) {
             0 | 1 => {
                 let id = request_id(choices, call);
@@ -92,12 +127,16 @@ impl Host {
             }
             4..=6 => self.act(choices),
             7 => {
-                self.now += choices.time();
+                let passed = choices.time();
+                self.now += passed;
+                if passed >= PATIENCE {
+                    self.victim_leaves();
+                }
                 self.time_out();
             }
             8 => {
-                let number = choices.below(8);
-                let (session, peer) = (Session(u64::from(number)), node(u64::from(number / 2)));
+                let number = choices.below(10);
+                let (session, peer) = (Session(u64::from(number)), peer(number));
                 match choices.once_in(2) {
                     true => self.records.session_ended(session, self.now),
                     false => self.records.session_opened(session, peer),
@@ -117,6 +156,100 @@ impl Host {
                     self.records.progressed(*ticket, self.now);
                 }
             }
+        }
+    }
+
+    /// The victim makes a call.
+    fn begin(&mut self, choices: &mut Choices<'_>) {
+        self.records.session_opened(VICTIM, victim());
+        let call = call(victim(), 3);
+        let mut request = Request {
+            token: Token::new(1234),
+            oldest: 3,
+            depth: 0,
+            base: 0,
+            manifest: None,
+            reply_to: ReplyTo::Peer,
+            options: None,
+            ..request(choices, call, RequestId::FIRST)
+        };
+        let admission = self.records.admit(&request, home(), self.now);
+        let Admission::Accepted(ticket) = admission else {
+            panic!("{admission:?}")
+        };
+        let handler = Server::new(&mut request);
+        self.victim = Some(Victim {
+            request,
+            ticket,
+            handler,
+        });
+    }
+
+    /// It does not ask any more: its request is one like others.
+    fn victim_leaves(&mut self) {
+        let left = self.victim.take();
+        self.handlers
+            .extend(left.map(|victim| (victim.ticket, victim.handler)));
+    }
+
+    /// It asks after its request, which must be running.
+    fn ask(&mut self) {
+        let Some(victim) = &self.victim else { return };
+        let request = &victim.request;
+        let ping = Ping {
+            call: request.call,
+            token: request.token,
+            request: request.id,
+            abort: false,
+            children_from: 0,
+            missing: Vec::new(),
+            shows: false,
+        };
+        assert!(self.records.handle_ping(&ping, home(), self.now));
+        while let Some(action) = self.records.poll() {
+            if let Action::Pong { session, pong } = action
+                && session == VICTIM
+            {
+                let progress = pong.progress.expect("it is known");
+                assert!(!progress.finished && !progress.aborted);
+                return;
+            }
+        }
+        panic!("no pong");
+    }
+
+    /// Nothing that others have said keeps it from making another call.
+    fn call_again(&mut self) {
+        let Some(victim) = &self.victim else { return };
+        let again = self.records.admit(&victim.request, home(), self.now);
+        assert!(matches!(again, Admission::Duplicate), "{again:?}");
+        let mut request = Request {
+            call: call(crate::server::victim(), 4),
+            ..victim.request.clone()
+        };
+        let roomy = self.limits.requests > 100;
+        match self.records.admit(&request, home(), self.now) {
+            Admission::Accepted(ticket) => self.handlers.push((ticket, Server::new(&mut request))),
+            refused => assert!(!roomy, "{refused:?}"),
+        }
+    }
+
+    /// What others are told of the victim's call: nothing.
+    fn check(&self, action: &Action) {
+        let Some(victim) = &self.victim else { return };
+        let request = &victim.request;
+        match action {
+            Action::Stop { ticket, reason, .. } => {
+                assert_ne!(*ticket, victim.ticket, "{reason:?}");
+            }
+            Action::Pong { session, pong } if pong.call == request.call => {
+                let told = pong.progress.is_some() && pong.token == Some(request.token);
+                assert!(*session == VICTIM || !told, "{pong:?}");
+            }
+            Action::Announce { session, pong, .. } if pong.token == Some(request.token) => {
+                assert_eq!(*session, VICTIM);
+            }
+            _ => {}
         }
     }
 
@@ -243,6 +376,7 @@ impl Host {
     fn settle(&mut self) {
         while let Some(action) = self.records.poll() {
             drop(format!("{action:?}"));
+            self.check(&action);
             match action {
                 Action::Stop { ticket, .. } => {
                     let stopped = self.handlers.iter().position(|handler| handler.0 == ticket);
@@ -291,13 +425,15 @@ impl Host {
 
     /// All handlers end, all is written: in the end all is forgotten.
     fn end(&mut self) {
+        self.victim_leaves();
         for (ticket, mut server) in std::mem::take(&mut self.handlers) {
             self.fail(ticket, &mut server);
         }
         for (ticket, sent) in std::mem::take(&mut self.unplaced) {
             self.records.dropped(ticket, sent);
         }
-        (0..8).for_each(|number| self.records.session_ended(Session(number), self.now));
+        let sessions = (0..10).map(Session).chain([VICTIM]);
+        sessions.for_each(|session| self.records.session_ended(session, self.now));
         self.settle();
         for _ in 0..20_000 {
             let Some(next) = self.records.next_timeout() else {

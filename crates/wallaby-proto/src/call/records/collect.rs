@@ -232,7 +232,7 @@ impl Records {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
@@ -243,11 +243,11 @@ mod tests {
     use crate::id::{CallId, NodeId, Path, RequestId, Token};
     use crate::wire::{MethodRef, ReplyTo, Request};
 
-    fn node(number: u64) -> NodeId {
+    pub(in crate::call::records) fn node(number: u64) -> NodeId {
         NodeId::new(number).expect("not zero")
     }
 
-    fn request(initiator: u64, sequence: u64) -> Request {
+    pub(in crate::call::records) fn request(initiator: u64, sequence: u64) -> Request {
         let call = CallId {
             initiator: node(initiator),
             sequence,
@@ -276,7 +276,12 @@ mod tests {
     }
 
     /// A request comes over this session, and ends with its answer at this mark of its output.
-    fn answer(records: &mut Records, session: u64, mut request: Request, mark: u64) {
+    pub(in crate::call::records) fn answer(
+        records: &mut Records,
+        session: u64,
+        mut request: Request,
+        mark: u64,
+    ) {
         let origin = Origin {
             session: Session(session),
             peer: node(session),

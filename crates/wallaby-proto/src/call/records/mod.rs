@@ -52,6 +52,7 @@ mod collect;
 mod index;
 mod kept;
 mod list;
+mod lost;
 mod near;
 mod onward;
 mod outputs;
@@ -69,6 +70,7 @@ use thiserror::Error;
 use self::collect::Ended;
 use self::kept::Kept;
 use self::list::List;
+use self::lost::LostSessions;
 pub use self::outputs::{Output, Session};
 use self::outputs::{SessionState, Sessions};
 use self::passing::Passages;
@@ -292,6 +294,7 @@ pub struct Records {
     sessions: Sessions,
     kept: Kept,
     passages: Passages,
+    lost: LostSessions,
     /// Requests with default settings that were not looked at yet, in the order in which they came.
     fresh: List,
     /// The first of them came then or later: to look at itself would cost memory that is not at hand.
@@ -327,6 +330,7 @@ impl Records {
             sessions: BTreeMap::new(),
             kept: Kept::new(limits.kept_bytes),
             passages: Passages::default(),
+            lost: LostSessions::default(),
             fresh: List::EMPTY,
             fresh_from: Nanoseconds::ZERO,
             fresh_for: ping.period.saturating_add(ping.period.divided_by(8)),
@@ -352,7 +356,8 @@ impl Records {
         let queued = self.queue.first().map(|first| first.0);
         let collection = Some(self.collect_at).filter(|due| *due != Nanoseconds::NEVER);
         let passage = self.passages.next_due();
-        let all = [fresh, queued, collection, passage];
+        let lost = self.lost.next_due();
+        let all = [fresh, queued, collection, passage, lost];
         all.into_iter().flatten().min().map(Duration::from)
     }
 
@@ -410,10 +415,12 @@ impl Records {
             return;
         };
         let now = Nanoseconds::from(now);
-        let mut concerned: Vec<u32> = Vec::new();
         if state.relays {
-            concerned.extend(self.table.records.slots());
-        } else if let Some(peer) = self.table.peer(state.peer) {
+            self.lost.note(session, state.confirmed);
+            return self.look_for_lost(now);
+        }
+        let mut concerned: Vec<u32> = Vec::new();
+        if let Some(peer) = self.table.peer(state.peer) {
             let line = self.table.known_line(peer, session);
             let calls: Vec<u32> = match line.filter(|_| !state.foreign) {
                 Some(line) => self.table.calls_in(peer, line).collect(),
@@ -453,6 +460,7 @@ impl Records {
             looked_at += 1;
             self.look_at(slot, now);
         }
+        self.look_for_lost(now);
         self.announce_passages(now);
         if self.collect_at <= now {
             self.collect(now);

@@ -298,14 +298,19 @@ impl Outputs {
 
     /// Whether answers went out on this session that its other end has not confirmed.
     pub(super) fn has_unconfirmed(&self, session: Session, confirmed: Option<u64>) -> bool {
+        self.any(|output| {
+            output.session == session && confirmed.is_none_or(|mark| output.mark > mark)
+        })
+    }
+
+    /// Whether an answer went out like that.
+    pub(super) fn any(&self, is_it: impl Fn(&Output) -> bool) -> bool {
         let apart = self
             .apart()
             .iter()
             .filter_map(|apart| apart.output.as_ref());
         let mut outputs = self.runs().map(|run| &run.output).chain(apart);
-        outputs.any(|output| {
-            output.session == session && confirmed.is_none_or(|mark| output.mark > mark)
-        })
+        outputs.any(is_it)
     }
 }
 

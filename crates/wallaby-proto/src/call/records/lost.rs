@@ -1,0 +1,155 @@
+//! Sessions that have ended by which answers went on to initiators at their other side: any record may have one that was lost.
+//!
+//! To look at all records each time would let peers that connect and leave keep a server busy whose table is full. So records
+//! are looked at in passes, each for all sessions that had ended when it began, and a step of a pass at a time.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::time::Duration;
+
+use crate::call::records::outputs::Output;
+use crate::call::records::time::Nanoseconds;
+use crate::call::records::{Records, Session};
+
+/// Records that a step looks at: a small fraction of a millisecond.
+const STEP: u32 = 4096;
+
+/// From one step to the next, unless a pass is done: so passes take a fraction of the time, however many sessions end.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Passes to be made.
+#[derive(Debug)]
+pub(super) struct LostSessions {
+    /// For which sessions the pass under way is, and what each other end has confirmed.
+    sought: BTreeMap<Session, Option<u64>>,
+    /// The same of those that ended since it began.
+    later: BTreeMap<Session, Option<u64>>,
+    /// Where it goes on.
+    next: u32,
+    /// Not before that.
+    due: Nanoseconds,
+}
+
+impl Default for LostSessions {
+    fn default() -> Self {
+        Self {
+            sought: BTreeMap::new(),
+            later: BTreeMap::new(),
+            next: 0,
+            due: Nanoseconds::ZERO,
+        }
+    }
+}
+
+impl LostSessions {
+    pub(super) fn note(&mut self, session: Session, confirmed: Option<u64>) {
+        match self.next {
+            0 => self.sought.insert(session, confirmed),
+            _ => self.later.insert(session, confirmed),
+        };
+    }
+
+    pub(super) fn next_due(&self) -> Option<Nanoseconds> {
+        (!self.sought.is_empty()).then_some(self.due)
+    }
+
+    fn has_lost(&self, output: &Output) -> bool {
+        let ended = self.sought.get(&output.session);
+        ended.is_some_and(|confirmed| confirmed.is_none_or(|mark| output.mark > mark))
+    }
+}
+
+impl Records {
+    /// The next step, if it is time: whose answers may have been lost is announced.
+    pub(super) fn look_for_lost(&mut self, now: Nanoseconds) {
+        if self.lost.next_due().is_none_or(|due| due > now) {
+            return;
+        }
+        let slots = self.table.records.slots();
+        let from = self.lost.next.min(slots.end);
+        let to = from.saturating_add(STEP).min(slots.end);
+        for slot in from..to {
+            let outputs = &self.table.records.get(slot).outputs;
+            if outputs.any(|output| self.lost.has_lost(output)) {
+                self.announce(slot, now);
+            }
+        }
+        let is_done = to == slots.end;
+        self.lost.next = if is_done { 0 } else { to };
+        if is_done {
+            self.lost.sought = mem::take(&mut self.lost.later);
+        }
+        self.lost.due = now.saturating_add(PAUSE.into());
+        if let Some(due) = self.lost.next_due() {
+            self.note_due(due);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::records::collect::tests::{answer, node, request};
+    use crate::call::records::table::looks;
+    use crate::call::records::{Action, RecordLimits};
+    use crate::wire::ReplyTo;
+
+    const FRONT: Session = Session(1);
+
+    /// So many requests whose initiator cannot be dialled have come over a session and were answered, which nobody confirms.
+    fn answered(requests: u64) -> Records {
+        let limits = RecordLimits::default();
+        let mut records = Records::new(limits, [3; 16]);
+        records.session_opened(FRONT, node(1));
+        for sequence in 1..=requests {
+            let mut request = request(1000, sequence);
+            (request.reply_to, request.depth) = (ReplyTo::Relay, 1);
+            answer(&mut records, 1, request, 9);
+        }
+        records
+    }
+
+    fn announced(records: &mut Records) -> usize {
+        let actions = std::iter::from_fn(|| records.poll());
+        let is_it = |action: &Action| matches!(action, Action::Announce { .. });
+        actions.filter(is_it).count()
+    }
+
+    #[test]
+    fn all_that_was_lost_is_announced_step_by_step() {
+        let (requests, mut now) = (3 * u64::from(STEP) - 5, Duration::ZERO);
+        let mut records = answered(requests);
+        records.session_ended(FRONT, now);
+        let mut all = announced(&mut records);
+        assert!(all > 0 && all <= STEP as usize, "{all}");
+        for _ in 0..2 {
+            now += PAUSE;
+            records.handle_timeout(now);
+            all += announced(&mut records);
+        }
+        assert_eq!(all as u64, requests);
+    }
+
+    /// A table is full, and peers connect, have one request answered, and leave.
+    #[test]
+    fn who_comes_and_leaves_does_not_make_all_records_be_looked_at() {
+        let mut records = answered(10_000);
+        let now = Duration::ZERO;
+        let mut most = 0;
+        for session in 2..200 {
+            records.session_opened(Session(session), node(session));
+            let mut request = request(1001, session);
+            (request.reply_to, request.depth) = (ReplyTo::Relay, 1);
+            answer(&mut records, session, request, 9);
+            looks::take();
+            records.session_ended(Session(session), now);
+            if session > 2 {
+                most = most.max(looks::take());
+            }
+        }
+        assert!(most < 100, "{most}");
+        looks::take();
+        records.handle_timeout(now + PAUSE);
+        assert!(looks::take() <= 3 * STEP as usize);
+    }
+}

@@ -155,6 +155,40 @@ fn responses_that_are_passed_on_are_limited() {
     );
 }
 
+/// An initiator that takes nothing of what is passed on to it keeps nobody from being told what is on its way to others.
+#[test]
+fn what_is_passed_on_is_shared() {
+    const MOST: usize = 64;
+    let mut shelf = Shelf::with(RecordLimits {
+        passing: MOST,
+        ..limits()
+    });
+    let status = Status::new(Code::Unavailable, "large");
+    let pass = |shelf: &mut Shelf, sequence, session| {
+        let request = request(sequence, "0");
+        let response = wallaby_proto::call::server::undelivered(&request, &status);
+        shelf
+            .records
+            .passing(&response, Session(session), Duration::ZERO)
+    };
+    let mut greedy: Vec<_> = (0..MOST as u64)
+        .map_while(|sequence| pass(&mut shelf, sequence + 1, 1))
+        .collect();
+    assert!(
+        (MOST * 3 / 4..MOST).contains(&greedy.len()),
+        "{}",
+        greedy.len()
+    );
+    assert!(pass(&mut shelf, 1000, 2).is_some(), "another session's");
+    // What it takes makes room for more.
+    for passage in greedy.drain(..) {
+        shelf.records.passed_on(passage, None);
+    }
+    for sequence in 0..MOST as u64 / 2 {
+        assert!(pass(&mut shelf, sequence + 1, 1).is_some());
+    }
+}
+
 #[test]
 fn kept_responses_are_limited_by_their_bytes() {
     let kept_bytes = 20_000;

@@ -96,7 +96,7 @@ pub struct RecordLimits {
     /// Bytes of responses that are kept to be sent again, with 128 for each. 16 MiB by default; 0 keeps none.
     pub kept_bytes: u64,
     /// Responses of other servers that are passed on, and statuses of refused requests, that are told of meanwhile. 4,096
-    /// by default.
+    /// by default, shared by initiators and sessions as requests are.
     pub passing: usize,
     /// Ping settings of calls that state none.
     pub ping: PingSettings,
@@ -329,7 +329,7 @@ impl Records {
             table: Table::new(secret),
             sessions: BTreeMap::new(),
             kept: Kept::new(limits.kept_bytes),
-            passages: Passages::default(),
+            passages: Passages::new(limits.passing),
             lost: LostSessions::default(),
             fresh: List::EMPTY,
             fresh_from: Nanoseconds::ZERO,

@@ -11,6 +11,7 @@ use crate::call::records::outputs::{Sessions, is_written};
 use crate::call::records::table::CallKey;
 use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::call::records::{Action, Output, Records, Session};
+use crate::call::shares::{Share, Shares};
 use crate::id::{CallId, RequestId, Token};
 use crate::wire::{PingSettings, Pong, ReplyTo, Response};
 
@@ -32,6 +33,9 @@ pub struct RefusedRequest {
     pub session: Session,
 }
 
+/// Of those that answer one request so many are looked at, the latest first: they are written in order.
+const MOST_LOOKED_AT: usize = 64;
+
 /// Names a response that is passed on, or the status of a refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Passage {
@@ -40,15 +44,20 @@ pub struct Passage {
 }
 
 /// All of them that could not be written at once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Passages {
     open: BTreeMap<Passage, Passing>,
+    /// The same by what initiators ask about.
+    by_request: BTreeSet<(CallId, RequestId, u64)>,
     queue: BTreeSet<(Nanoseconds, Passage)>,
     next: u64,
+    /// Whose they are: who does not take what is sent to it keeps nobody else's from being told of.
+    shares: Shares,
 }
 
 #[derive(Debug)]
 struct Passing {
+    share: Share,
     token: Token,
     request: RequestId,
     /// What announcements name.
@@ -61,17 +70,26 @@ struct Passing {
 }
 
 impl Passages {
-    pub(super) fn next_due(&self) -> Option<Nanoseconds> {
-        self.queue.first().map(|first| first.0)
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            open: BTreeMap::new(),
+            by_request: BTreeSet::new(),
+            queue: BTreeSet::new(),
+            next: 0,
+            shares: Shares::new(most),
+        }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.open.len()
+    pub(super) fn next_due(&self) -> Option<Nanoseconds> {
+        self.queue.first().map(|first| first.0)
     }
 
     fn remove(&mut self, passage: Passage) {
         if let Some(passing) = self.open.remove(&passage) {
             self.queue.remove(&(passing.due, passage));
+            let Passage { call, number } = passage;
+            self.by_request.remove(&(call, passing.request, number));
+            self.shares.give_back(passing.share);
         }
     }
 
@@ -135,18 +153,19 @@ impl Records {
         PingTimes { period, .. }: PingTimes,
         now: Duration,
     ) -> Option<Passage> {
-        if self.passages.len() >= self.limits.passing {
-            return None;
-        }
+        let share = self.passages.shares.try_take(session, call.initiator);
+        let share = share.ok()?;
         let due = Nanoseconds::from(now).saturating_add(period);
         let number = self.passages.next;
         let passage = Passage { call, number };
         self.passages.next += 1;
         self.passages.queue.insert((due, passage));
+        self.passages.by_request.insert((call, request, number));
         self.note_due(due);
         self.passages.open.insert(
             passage,
             Passing {
+                share,
                 token,
                 request,
                 reply_to,
@@ -161,10 +180,18 @@ impl Records {
 
     /// What is told of a request that has no record, but whose answer is on its way through this endpoint.
     pub(super) fn passing_pong(&self, key: CallKey, request: RequestId) -> Option<Pong> {
-        let mut of_call = self.passages.of_call(key);
-        let found = of_call
-            .find(|(_, passing)| passing.request == request && !passing.is_written(&self.sessions));
-        found.map(|(_, passing)| passing.pong(key.call))
+        let (call, of) = (key.call, |number| (key.call, request, number));
+        let of_request = self.passages.by_request.range(of(0)..=of(u64::MAX));
+        let mut few = of_request
+            .rev()
+            .take(MOST_LOOKED_AT)
+            .filter_map(|(.., number)| {
+                let number = *number;
+                self.passages.open.get(&Passage { call, number })
+            });
+        let found =
+            few.find(|passing| passing.token == key.token && !passing.is_written(&self.sessions));
+        found.map(|passing| passing.pong(call))
     }
 
     /// What is told of got its place in a session's output, or will not be sent after all.
@@ -186,7 +213,7 @@ impl Records {
                 continue;
             };
             if passing.is_written(&self.sessions) {
-                self.passages.open.remove(&passage);
+                self.passages.remove(passage);
                 continue;
             }
             passing.due = now.saturating_add(passing.period);

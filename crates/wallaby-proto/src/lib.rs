@@ -14,6 +14,7 @@
 //! | [`call::server`] | the server half: numbering, the message held back, manifests |
 //! | [`call::watch`], [`call::records`] | the same for failure detection, abort and collection |
 //! | [`connection`] | handshake, frames, parts, credit, method numbers |
+//! | [`detach`](mod@detach) | messages that wait do not keep what was read with them |
 //! | [`items`] | items of one type in the body of a request |
 //! | [`datagram`] | the same over UDP: sessions, proof of address, repair of loss, congestion |
 //!
@@ -79,6 +80,7 @@
 pub mod call;
 pub mod connection;
 pub mod datagram;
+pub mod detach;
 pub mod id;
 pub mod items;
 pub mod manifest;

@@ -13,6 +13,7 @@ use futures_core::Stream;
 use thiserror::Error;
 use tokio::io::{AsyncRead, ReadBuf};
 use wallaby_proto::connection::{BodyEvent, BodyRefusal};
+use wallaby_proto::detach::detach;
 use wallaby_proto::{Code, Status};
 
 use crate::blocking;
@@ -25,6 +26,9 @@ const READ: usize = 32 * 1024;
 
 /// What arrives in shorter pieces than this is copied: each would keep all of the buffer alive that it arrived in.
 const PIECE: usize = 8 * 1024;
+
+/// So many chunks that nobody has read yet may keep their buffers.
+pub(crate) const AHEAD: usize = 4;
 
 /// Why a body is given up at both ends.
 pub(crate) const CALL_ENDED: &str = "its call has ended";
@@ -490,7 +494,7 @@ impl Inbound {
 
 impl Waiting {
     /// Keeps what has arrived in about as much memory as it has bytes, however small the pieces are that it came in.
-    fn push(&mut self, bytes: Bytes) {
+    fn push(&mut self, mut bytes: Bytes) {
         if self.over.is_some() {
             return;
         }
@@ -500,6 +504,9 @@ impl Waiting {
         if !self.pieces.is_empty() {
             let pieces = std::mem::take(&mut self.pieces);
             self.chunks.push_back(pieces.freeze());
+        }
+        if self.chunks.len() >= AHEAD {
+            detach(&mut bytes);
         }
         self.chunks.push_back(bytes);
     }

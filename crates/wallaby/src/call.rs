@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use wallaby_proto::call::initiator::{Arrival, Initiator, Violation};
 use wallaby_proto::call::taken::{AnswerLimits, Answers};
 use wallaby_proto::connection::{ConnectionError, MAX_CALLS, MethodDefinition, Refusal};
+use wallaby_proto::detach::{FEW, detach};
 use wallaby_proto::wire::{
     Budgets, End, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
 };
@@ -318,10 +319,14 @@ impl CallShared {
                     Some(_) if state.initiator.is_complete() => {}
                     Some(peer) => self.note_arrival(state, peer, response.payload.len())?,
                 }
+                let mut payload = std::mem::take(&mut response.payload);
+                if state.answers.len() >= FEW {
+                    detach(&mut payload);
+                }
                 state.answers.push(Box::new(RawAnswer {
                     request: response.request,
                     index: response.index,
-                    payload: std::mem::take(&mut response.payload),
+                    payload,
                     status: response.status,
                     peer: peer.cloned(),
                 }));

@@ -131,8 +131,14 @@ impl<J> Executor<J> {
         }
     }
 
-    /// Admits a job; `urgency` is smaller for what should run earlier.
-    pub(crate) fn admit(&self, job: J, owner: Owner, urgency: u64) -> Admitted<J> {
+    /// Admits a job; `urgency` is smaller for what should run earlier. One that has to wait is told so by `waits`.
+    pub(crate) fn admit(
+        &self,
+        job: J,
+        owner: Owner,
+        urgency: u64,
+        waits: impl FnOnce(&mut J),
+    ) -> Admitted<J> {
         let mut state = self.lock();
         if state.running.try_take(owner.0, owner.1).is_ok() {
             if !state.lines.is_empty() {
@@ -140,7 +146,7 @@ impl<J> Executor<J> {
             }
             return Admitted::Run(job);
         }
-        state.queue(job, owner, urgency)
+        state.queue(job, owner, urgency, waits)
     }
 
     /// A job of this owner is done; returns the one that runs in its place.
@@ -186,11 +192,18 @@ impl<J> Executor<J> {
 
 impl<J> State<J> {
     #[inline(never)]
-    fn queue(&mut self, job: J, owner: Owner, urgency: u64) -> Admitted<J> {
+    fn queue(
+        &mut self,
+        mut job: J,
+        owner: Owner,
+        urgency: u64,
+        waits: impl FnOnce(&mut J),
+    ) -> Admitted<J> {
         let (session, initiator) = owner;
         if self.waiting.try_take(session, initiator).is_err() {
             return Admitted::Refused(job);
         }
+        waits(&mut job);
         self.arrivals += 1;
         let arrival = self.arrivals;
         let line = self.lines.entry(session).or_insert_with(|| Line {
@@ -320,19 +333,19 @@ mod tests {
             schedule: Schedule::OldestCall,
         });
         assert!(matches!(
-            executor.admit("runs", owner(1), 9),
+            executor.admit("runs", owner(1), 9, |_| ()),
             Admitted::Run("runs")
         ));
         assert!(matches!(
-            executor.admit("later", owner(1), 5),
+            executor.admit("later", owner(1), 5, |_| ()),
             Admitted::Queued
         ));
         assert!(matches!(
-            executor.admit("sooner", owner(1), 3),
+            executor.admit("sooner", owner(1), 3, |_| ()),
             Admitted::Queued
         ));
         assert!(matches!(
-            executor.admit("refused", owner(1), 1),
+            executor.admit("refused", owner(1), 1, |_| ()),
             Admitted::Refused("refused")
         ));
         assert_eq!(executor.load(), (1, 2));
@@ -381,7 +394,7 @@ mod tests {
             schedule: Schedule::Fifo,
         });
         for job in 0..5 {
-            executor.admit(job, owner(1), 0);
+            executor.admit(job, owner(1), 0, |_| ());
         }
         let order: Vec<_> = std::iter::from_fn(|| executor.release(owner(1))).collect();
         assert_eq!(order, [1, 2, 3, 4]);
@@ -391,7 +404,7 @@ mod tests {
     fn offer(executor: &Executor<Owner>, owner: Owner, count: usize) -> (usize, usize, usize) {
         let mut became = (0, 0, 0);
         for _ in 0..count {
-            match executor.admit(owner, owner, 0) {
+            match executor.admit(owner, owner, 0, |_| ()) {
                 Admitted::Run(_) => became.0 += 1,
                 Admitted::Queued => became.1 += 1,
                 Admitted::Refused(_) => became.2 += 1,
@@ -434,7 +447,9 @@ mod tests {
             }
             for (client, count) in [(1, 200), (2 + tick % 10, 1)] {
                 for _ in 0..count {
-                    if let Admitted::Run(job) = executor.admit(owner(client), owner(client), 0) {
+                    if let Admitted::Run(job) =
+                        executor.admit(owner(client), owner(client), 0, |_| ())
+                    {
                         running.push(job);
                     }
                 }
@@ -470,7 +485,7 @@ mod tests {
                 for initiator in 1..=round % 4 + 1 {
                     offered += 1;
                     let owner = behind(session, initiator);
-                    match executor.admit(owner, owner, round * 7 % 5) {
+                    match executor.admit(owner, owner, round * 7 % 5, |_| ()) {
                         Admitted::Run(owner) => running.push(owner),
                         Admitted::Queued => {}
                         Admitted::Refused(_) => panic!("there is room"),

@@ -36,6 +36,11 @@ impl<T> Line<T> {
         self.rest.get_or_insert_default().push_back(value);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        let rest = self.rest.as_ref().map_or(0, |rest| rest.len());
+        usize::from(self.first.is_some()) + rest
+    }
+
     pub(crate) fn pop(&mut self) -> Option<T> {
         let first = self.first.take();
         if let Some(rest) = &mut self.rest {

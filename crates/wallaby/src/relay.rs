@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::AbortHandle;
 use wallaby_proto::call::waiting::Awaited;
 use wallaby_proto::connection::Refusal;
+use wallaby_proto::detach::detach;
 use wallaby_proto::wire::{MAX_FRAME, Response};
 use wallaby_proto::{CallId, Token};
 
@@ -220,6 +221,7 @@ impl Relay {
             return;
         }
         passing.note_slow(endpoint);
+        detach(&mut passing.response.payload);
         passing.room = self.room(endpoint.config.limits.relayed, passing.size);
         if passing.room.is_none() {
             return passing.give_up(endpoint, "too much waits to be passed on already");

@@ -8,6 +8,7 @@ use crate::connection::Limits;
 use crate::datagram::packet::{self, MAX_BODY};
 use crate::datagram::recovery::Chunk;
 use crate::datagram::window::WINDOW;
+use crate::detach::{FEW, detach};
 
 /// Most pieces of a message.
 pub(super) const MAX_PIECES: usize = 128;
@@ -231,8 +232,11 @@ impl Outgoing {
     }
 
     /// Takes a message: its header is in a buffer of [`Outgoing::buffer`]. There must be a number left.
-    pub(super) fn push(&mut self, header: Vec<u8>, message: Outbound) -> MessageNumber {
+    pub(super) fn push(&mut self, header: Vec<u8>, mut message: Outbound) -> MessageNumber {
         debug_assert!(self.numbers() < WINDOW);
+        if self.records.len() >= FEW {
+            detach(&mut message.payload);
+        }
         let number = self.first + self.records.len() as u64;
         let len = header.len() + message.payload.len();
         let whole = packet::fits_whole(number, len, message.room);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 
 use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::detach::detach;
 use wallaby_proto::{Code, Status};
 
 use super::Inner;
@@ -84,7 +85,9 @@ impl Inner {
             handler: Arc::clone(handler),
             payload,
         };
-        let admission = self.executor.admit(job, handling.owner(), urgency);
+        let admission = (self.executor).admit(job, handling.owner(), urgency, |job| {
+            detach(&mut job.payload);
+        });
         match &admission {
             Admitted::Run(_) => {}
             Admitted::Queued => handling.enlist(),

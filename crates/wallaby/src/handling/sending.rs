@@ -12,6 +12,7 @@ use wallaby_proto::call::records::{Frozen, Output, Sent};
 use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Released, undelivered};
 use wallaby_proto::call::waiting::Awaited;
 use wallaby_proto::connection::{Features, Refusal};
+use wallaby_proto::detach::detach;
 use wallaby_proto::wire::{MAX_FRAME, Message, MethodRef, ReplyTo, Request, Response};
 use wallaby_proto::{Address, Code, Status};
 
@@ -105,6 +106,14 @@ impl Parcel {
     /// Whether it travels in parts.
     fn is_large(&self) -> bool {
         matches!(self, Self::Answer(Message::Response(response)) if response.payload.len() > MAX_FRAME)
+    }
+
+    /// It waits from now on.
+    fn detach(&mut self) {
+        match self {
+            Self::Request(_, request) => detach(&mut request.payload),
+            Self::Answer(answer) => answer.detach(),
+        }
     }
 
     fn payload_length(&self) -> usize {
@@ -614,6 +623,7 @@ impl Handling {
 
     /// Sends, and waits for a connection and for credit.
     async fn deliver(self: &Arc<Self>, mut parcel: Parcel) {
+        parcel.detach();
         if self.is_own_call() && !parcel.is_onward() {
             return self.deliver_own(parcel).await;
         }

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
+use wallaby_proto::detach::detach;
 use wallaby_proto::wire::{Message, Response};
 use wallaby_proto::{CallId, Path, Token};
 
@@ -134,13 +135,14 @@ impl Gatherings {
 
     /// A message that this request sends, or that is sent in the name of the next server. It is kept if it waits; `None` if
     /// that is so.
-    pub(crate) fn keep_own(&self, handling: &Handling, message: Message) -> Option<Message> {
+    pub(crate) fn keep_own(&self, handling: &Handling, mut message: Message) -> Option<Message> {
         let mut state = self.lock();
         let Some(gathering) = state.find(handling.call, handling.token) else {
             return Some(message);
         };
         gathering.note_end(&message);
         let bytes = cost(&message);
+        message.detach();
         gathering.own.push(message);
         let over = state.count(handling, bytes);
         drop(state);
@@ -160,7 +162,9 @@ impl Gatherings {
         let other = match message {
             Message::Response(response) => {
                 let next = Some(Arc::clone(&handling.peer));
-                let mut passing = Passing::new(from, next, Response::clone(response));
+                let mut response = Response::clone(response);
+                detach(&mut response.payload);
+                let mut passing = Passing::new(from, next, response);
                 // Its initiator may ask for it meanwhile, and its server has sent it.
                 passing.note_slow(endpoint);
                 Other::Answer(passing)

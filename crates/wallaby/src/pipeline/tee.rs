@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::Bytes;
+use wallaby_proto::detach::detach;
 
-use crate::body::{Body, BodyError};
+use crate::body::{AHEAD, Body, BodyError};
 
 /// One of the two readers of a body. Dropping it leaves the rest to the other; the body itself goes with the second.
 pub(crate) struct Half {
@@ -164,7 +165,11 @@ impl Side {
     fn push(&mut self, chunk: &Bytes) {
         if !self.gone {
             self.bytes += chunk.len() as u64 + EACH;
-            self.chunks.push_back(chunk.clone());
+            let mut chunk = chunk.clone();
+            if self.chunks.len() >= AHEAD {
+                detach(&mut chunk);
+            }
+            self.chunks.push_back(chunk);
         }
     }
 }

@@ -9,6 +9,7 @@ use wallaby_proto::call::taken::{AnswerLimits, Answers};
 use wallaby_proto::call::watch::Watch;
 use wallaby_proto::connection::{ConnectionError, MAX_CALLS, Mark, MethodDefinition, Refusal};
 use wallaby_proto::datagram::MAX_MESSAGE;
+use wallaby_proto::detach::{FEW, detach};
 use wallaby_proto::wire::{
     Budgets, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
 };
@@ -533,12 +534,16 @@ impl Core {
                 {
                     self.note_arrival(from, sequence, response.payload.len())?;
                 }
+                let mut payload = std::mem::take(&mut response.payload);
+                if self.events.len() >= FEW {
+                    detach(&mut payload);
+                }
                 let answer = Answer {
                     call: CallKey(sequence),
                     request: response.request,
                     index: response.index,
                     status: response.status,
-                    payload: std::mem::take(&mut response.payload),
+                    payload,
                 };
                 self.events.push_back(Queued {
                     event: Event::Answer(answer),

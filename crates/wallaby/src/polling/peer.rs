@@ -343,7 +343,8 @@ impl Queues {
         self.controls.is_empty() && self.requests.is_empty() && self.answers.is_empty()
     }
 
-    pub(super) fn push(&mut self, parcel: Parcel) {
+    pub(super) fn push(&mut self, mut parcel: Parcel) {
+        parcel.message.detach();
         match &parcel.message {
             Message::Request(_) => self.requests.push_back(parcel),
             Message::Response(response) => self

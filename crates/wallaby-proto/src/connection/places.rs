@@ -140,7 +140,12 @@ impl<K: Copy + Ord> Places<K> {
 
     /// Whether it is known to be needed.
     pub fn is_needed(&self, key: K) -> bool {
-        matches!(self.places.get(&key), Some(Place::Needed(_)))
+        self.has_needed() && matches!(self.places.get(&key), Some(Place::Needed(_)))
+    }
+
+    /// Whether any is known to be needed: none is as long as there was room.
+    pub fn has_needed(&self) -> bool {
+        !self.needed.is_empty()
     }
 
     /// It may make room again, if it was needed.

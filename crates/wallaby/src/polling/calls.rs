@@ -644,7 +644,8 @@ impl Core {
         for root in call.roots.iter() {
             if let Some(peer) = root.session.and_then(|id| self.peers.get_mut(id)) {
                 peer.busy = peer.busy.saturating_sub(1);
-                rested.extend(root.session.filter(|_| peer.busy == 0));
+                let rests = peer.busy == 0 && self.places.has_needed();
+                rested.extend(root.session.filter(|_| rests));
             }
         }
         rested.into_iter().for_each(|id| self.may_rest(id));

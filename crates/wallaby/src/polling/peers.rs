@@ -196,7 +196,15 @@ impl Core {
     }
 
     /// A connection may have become one that nobody needs.
+    #[inline]
     pub(super) fn may_rest(&mut self, id: PeerId) {
+        if self.places.has_needed() {
+            self.rest(id);
+        }
+    }
+
+    #[cold]
+    fn rest(&mut self, id: PeerId) {
         if self.places.is_needed(id)
             && self.is_idle(id)
             && let Some(peer) = self.peers.get(id)

@@ -605,9 +605,15 @@ impl Connection {
         !self.output.is_empty() || self.next_part().is_some()
     }
 
-    /// Whether large messages are leaving, or the peer tells its time, so that [`set_time`](Self::set_time) is of use.
+    /// Whether large messages are leaving, so that [`set_time`](Self::set_time) is of use before output is asked for.
+    pub fn keeps_pace(&self) -> bool {
+        !self.outbox.is_empty() || self.pace.is_timing()
+    }
+
+    /// Whether large messages are leaving, or the peer tells its time, so that [`set_time`](Self::set_time) is of use before
+    /// input is handled.
     pub fn wants_time(&self) -> bool {
-        !self.outbox.is_empty() || self.pace.is_timing() || self.transit.is_some()
+        self.keeps_pace() || self.transit.is_some()
     }
 
     /// Tells the time since any one moment, before input is handled, output is asked for, and a request is sent [that tells
@@ -675,6 +681,11 @@ impl Connection {
             }
             if kind >= kind::REQUEST {
                 return self.handle_message(kind, input, len);
+            }
+            if kind == kind::TIME {
+                self.handle_time(&input[FRAME_HEADER..FRAME_HEADER + len])?;
+                input.advance(FRAME_HEADER + len);
+                continue;
             }
             if let Some(event) = self.handle_frame(kind, take_body(input, len))? {
                 return Ok(Some(event));
@@ -753,7 +764,6 @@ impl Connection {
                 received: read_one(body, "going away")?,
             })),
             kind::PROBE => self.handle_probe(body).map(|()| None),
-            kind::TIME => self.handle_time(body).map(|()| None),
             kind::CLOSE => Ok(Some(closed(body))),
             kind::HELLO => Err(ConnectionError::OutOfPlace {
                 kind,

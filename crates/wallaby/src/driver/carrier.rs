@@ -148,7 +148,16 @@ impl Carrier {
         }
     }
 
-    /// A stream wants to know the time only while large messages leave, or its peer tells its own; a session's socket has its own.
+    /// Before output is asked for, a stream wants to know the time only while large messages leave.
+    pub(crate) fn tell_pace(&mut self, now: impl FnOnce() -> Duration) {
+        if let Self::Stream(connection, _) = self
+            && connection.keeps_pace()
+        {
+            connection.set_time(now());
+        }
+    }
+
+    /// A stream wants to know the time before input is handled only while large messages leave, or its peer tells its own; a session's socket has its own.
     pub(crate) fn tell_time(&mut self, now: impl FnOnce() -> Duration) {
         if let Self::Stream(connection, _) = self
             && connection.wants_time()

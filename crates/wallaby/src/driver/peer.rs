@@ -664,7 +664,8 @@ impl Peer {
         if state.blocked || state.ended.is_some() {
             return;
         }
-        state.tell_time();
+        let opened = state.opened;
+        state.carrier.tell_pace(|| opened.elapsed());
         let result = match &self.delay {
             Some(delay) => self.flush_delayed(state, delay),
             None => self.flush_output(state),

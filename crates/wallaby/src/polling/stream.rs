@@ -188,7 +188,7 @@ impl Stream {
         if self.stage != Stage::Open {
             return Ok(());
         }
-        if self.connection.wants_time() {
+        if self.connection.keeps_pace() {
             self.connection.set_time(now);
         }
         loop {

@@ -562,6 +562,10 @@ impl Inner {
         let id = message.call();
         let next = self.way_onward(id, message.token(), from);
         match (message, next) {
+            // An answer waits for a way only if a request of its call came by here: anybody can make up others.
+            (Message::Response(response), None) if !self.knows(id, response.token) => {
+                self.cannot_pass_on(id, &"no request of its call came by here");
+            }
             (Message::Response(response), next) => {
                 self.relay
                     .pass(self, Passing::new(from, next, response.clone()));

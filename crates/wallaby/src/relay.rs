@@ -27,11 +27,14 @@ const ANSWER_COST: u64 = 64;
 
 const NO_WAY: &str = "no connection towards its initiator took it";
 
+/// What an answer belongs to, as it says: whoever does not know the token of a call holds nothing of it up.
+type Key = (CallId, Option<Token>);
+
 /// Answers that wait for credit or for a way, by call. What waits here was not credited itself, so the server before
 /// sends no more than the call's window.
 #[derive(Debug, Default)]
 pub(crate) struct Relay {
-    waiting: Mutex<HashMap<CallId, Queue>>,
+    waiting: Mutex<HashMap<Key, Queue>>,
     /// What all of them cost.
     bytes: Arc<AtomicU64>,
 }
@@ -55,8 +58,6 @@ struct Queue {
     answers: VecDeque<Passing>,
     /// No way leads on: each of them has its room among those that wait for one.
     stuck: bool,
-    /// Shown by the first of them.
-    token: Option<Token>,
     task: AbortHandle,
 }
 
@@ -98,6 +99,10 @@ impl Passing {
             wait: None,
             room: None,
         }
+    }
+
+    fn key(&self) -> Key {
+        (self.response.call, self.response.token)
     }
 
     /// It will be a while until it has left: its initiator is told that it is on its way.
@@ -171,7 +176,7 @@ impl Passing {
 
     /// Waits for a way; `false` if none was found in time, or too much waits already.
     async fn wait(&mut self, endpoint: &Arc<Inner>) -> bool {
-        endpoint.relay.make_room(endpoint, self.response.call);
+        endpoint.relay.make_room(endpoint, self.key());
         if !self.make_room(endpoint) {
             return false;
         }
@@ -182,7 +187,7 @@ impl Passing {
             Some(wait) if found.is_none() => wait.found().await,
             _ => true,
         };
-        endpoint.relay.note_way(self.response.call, found);
+        endpoint.relay.note_way(self.key(), found);
         found
     }
 
@@ -211,8 +216,8 @@ impl Inner {
 impl Relay {
     /// Passes an answer on: at once if nothing of its call waits, else behind that.
     pub(crate) fn pass(&self, endpoint: &Arc<Inner>, mut passing: Passing) {
-        let call = passing.response.call;
-        let waits = self.lock().contains_key(&call);
+        let key = passing.key();
+        let waits = self.lock().contains_key(&key);
         let large = passing.response.payload.len() > MAX_FRAME;
         if large || passing.next.as_ref().is_some_and(|next| next.is_blocked()) {
             passing.note_slow(endpoint);
@@ -226,7 +231,7 @@ impl Relay {
         if passing.room.is_none() {
             return passing.give_up(endpoint, "too much waits to be passed on already");
         }
-        match self.lock().entry(call) {
+        match self.lock().entry(key) {
             Entry::Occupied(mut queue) => {
                 let queue = queue.get_mut();
                 if queue.stuck && !passing.make_room(endpoint) {
@@ -236,13 +241,11 @@ impl Relay {
             }
             Entry::Vacant(place) => {
                 let draining = Arc::clone(endpoint);
-                let drain = async move { draining.relay.drain(&draining, call).await };
+                let drain = async move { draining.relay.drain(&draining, key).await };
                 let task = endpoint.runtime.spawn(drain).abort_handle();
-                let token = passing.response.token;
                 place.insert(Queue {
                     answers: VecDeque::from([passing]),
                     stuck: false,
-                    token,
                     task,
                 });
             }
@@ -260,33 +263,30 @@ impl Relay {
 
     /// The call is over, says somebody who shows this token: nobody takes what waits for it.
     pub(crate) fn forget(&self, call: CallId, token: Token) {
-        let mut waiting = self.lock();
-        if let Entry::Occupied(queue) = waiting.entry(call)
-            && queue.get().token == Some(token)
-        {
-            queue.remove().task.abort();
+        if let Some(queue) = self.lock().remove(&(call, Some(token))) {
+            queue.task.abort();
         }
     }
 
-    async fn drain(&self, endpoint: &Arc<Inner>, call: CallId) {
-        while let Some(mut passing) = self.first(call) {
+    async fn drain(&self, endpoint: &Arc<Inner>, key: Key) {
+        while let Some(mut passing) = self.first(key) {
             passing.deliver(endpoint).await;
         }
     }
 
     /// The answer to send next; if there is none, the queue is gone.
-    fn first(&self, call: CallId) -> Option<Passing> {
+    fn first(&self, key: Key) -> Option<Passing> {
         let mut waiting = self.lock();
-        let first = waiting.get_mut(&call)?.answers.pop_front();
+        let first = waiting.get_mut(&key)?.answers.pop_front();
         if first.is_none() {
-            waiting.remove(&call);
+            waiting.remove(&key);
         }
         first
     }
 
     /// No way leads to the initiator of this call: what waits for it must have its room, or is given up.
-    fn make_room(&self, endpoint: &Arc<Inner>, call: CallId) {
-        if let Some(queue) = self.lock().get_mut(&call) {
+    fn make_room(&self, endpoint: &Arc<Inner>, key: Key) {
+        if let Some(queue) = self.lock().get_mut(&key) {
             queue.stuck = true;
             queue.answers.retain_mut(|passing| {
                 let fits = passing.make_room(endpoint);
@@ -299,8 +299,8 @@ impl Relay {
     }
 
     /// The first answer of this call need not wait for a way any more; if one was found, neither need the others.
-    fn note_way(&self, call: CallId, found: bool) {
-        if let (true, Some(queue)) = (found, self.lock().get_mut(&call)) {
+    fn note_way(&self, key: Key, found: bool) {
+        if let (true, Some(queue)) = (found, self.lock().get_mut(&key)) {
             queue.stuck = false;
             queue
                 .answers
@@ -309,7 +309,7 @@ impl Relay {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<CallId, Queue>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Queue>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

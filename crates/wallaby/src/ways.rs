@@ -120,6 +120,11 @@ impl Inner {
         (!peer.is_closed() && peer.node() != Some(self.node)).then_some(peer)
     }
 
+    /// Whether a request of this call has come, with this token.
+    pub(crate) fn knows(&self, call: CallId, token: Option<Token>) -> bool {
+        token.is_some_and(|token| self.liveness.way_back(call, token).is_some())
+    }
+
     /// The connection that leads on to the initiator of a call, for what came from `from` and shows this token. What the
     /// initiator says as a server of its own call goes back to it: it may know of that server only by this endpoint.
     pub(crate) fn way_onward(

@@ -303,6 +303,8 @@ async fn forged_answers_are_dropped_and_counted() {
             .send_response(response(stranger, Some(Token::new(1)), &[0]))
             .await;
         until(|| initiator.metrics().undeliverable == 1).await;
+        // It takes no place among the answers that wait for a way.
+        assert_eq!(initiator.metrics().waited_for_ways, 0);
         drop(call);
     })
     .await;

@@ -318,3 +318,20 @@ fn a_token_that_is_shown_opens_the_way_of_the_whole_call() {
     assert!(shelf.records.handle_ping(&shows, home(), now));
     assert_eq!(shelf.records.way_back(call, token()), Some(HOME));
 }
+
+/// So many others claim to be the initiator that their sessions are not told apart. When its own ends, it still hears of the
+/// answers that were lost with it.
+#[test]
+fn who_shares_a_line_with_others_hears_what_was_lost() {
+    let mut shelf = shelf();
+    for session in 100..120 {
+        let claims = origin(session, node(1));
+        shelf.records.session_opened(claims.session, claims.peer);
+        accept_over(&mut shelf, &other_token(request(session, "0")), claims);
+    }
+    shelf.answer(request(1, "0"), 7);
+    shelf.actions();
+    shelf.records.session_ended(HOME, Duration::ZERO);
+    let announced = |action: &Action| matches!(action, Action::Announce { pong, .. } if pong.call == request(1, "0").call);
+    assert!(shelf.actions().iter().any(announced));
+}

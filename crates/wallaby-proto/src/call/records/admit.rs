@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::call::records::list::Linked;
+use crate::call::records::list::{Linked, NONE};
 use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_FRESH, OF_INITIATOR};
 use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::call::records::{Admission, MAX_ATTEMPT, Origin, Records, Session, StopReason};
@@ -179,7 +179,8 @@ impl Records {
     }
 
     /// The initiator's oldest live call, as was said over a session: it is about the calls in the session's line alone. It
-    /// frees memory; where the other end says that it is the initiator, it also stops what still runs.
+    /// frees memory; where the other end says that it is the initiator, it also stops what still runs. Each call is looked at
+    /// once, as others may remain.
     #[inline]
     pub(super) fn handle_oldest(&mut self, peer: u32, line: u8, oldest: u64) {
         let at_line = &mut self.table.peers.at(peer).lines[usize::from(line)];
@@ -188,12 +189,16 @@ impl Records {
         }
         at_line.oldest = oldest;
         let own = at_line.own;
-        let mut next = at_line.calls.first();
+        let mut next = match at_line.older {
+            NONE => at_line.calls.first(),
+            older => Linked::<OF_INITIATOR>::links_of(&self.table.calls, older).next(),
+        };
         while let Some(call) = next {
             if self.table.calls.get(call).key.call.sequence >= oldest {
                 return;
             }
             next = Linked::<OF_INITIATOR>::links_of(&self.table.calls, call).next();
+            self.table.peers.at(peer).lines[usize::from(line)].older = call;
             self.forget_call(call, own);
         }
     }

@@ -98,7 +98,8 @@ impl Records {
         list.push::<OF_ENDED>(&mut self.table.records, slot);
     }
 
-    /// Forgets an initiator of which nothing runs or is being written; `false` if none is found.
+    /// Forgets an initiator of which nothing runs or is being written, and nothing has come for a while; `false` if none is
+    /// found. So who makes up initiators displaces these, and not what is remembered of who is busy.
     #[inline(never)]
     pub(super) fn evict_peer(&mut self, now: Nanoseconds) -> bool {
         if let Some(bare) = self.table.first_bare() {
@@ -106,14 +107,10 @@ impl Records {
             return true;
         }
         for _ in 0..MOST_SEEN {
-            let Some(slot) = self.first_ended() else {
-                return false;
-            };
-            let peer = self.table.calls.get(self.table.records.get(slot).call).peer;
-            if self.is_needed(peer) {
-                self.renew(slot, now);
+            let next = self.table.next_peer(now);
+            let Some(peer) = next.filter(|peer| !self.is_needed(*peer)) else {
                 continue;
-            }
+            };
             let calls: Vec<u32> = self.table.calls_of(peer).collect();
             calls
                 .into_iter()
@@ -329,6 +326,86 @@ pub(super) mod tests {
             most = most.max(looks::take());
         }
         most
+    }
+
+    /// A server on the way says that ever more calls are over, while thousands of them still run here.
+    #[test]
+    fn calls_that_are_over_and_still_run_are_looked_at_once() {
+        let mut records = Records::new(RecordLimits::default(), [3; 16]);
+        records.session_opened(Session(1), node(1));
+        let origin = Origin {
+            session: Session(1),
+            peer: node(1),
+            transit: Duration::ZERO,
+        };
+        let mut most = 0;
+        for sequence in 1..=5000 {
+            let request = Request {
+                oldest: if sequence > 4000 { sequence } else { 1 },
+                ..request(9, sequence)
+            };
+            looks::take();
+            records.admit(&request, origin, Duration::ZERO);
+            if sequence > 4001 {
+                most = most.max(looks::take());
+            }
+        }
+        assert_eq!(records.remembered().requests, 5000);
+        assert!(most < 100, "{most}");
+    }
+
+    #[test]
+    fn who_makes_up_initiators_displaces_these() {
+        let limits = RecordLimits {
+            initiators: 100,
+            ..RecordLimits::default()
+        };
+        let mut records = Records::new(limits, [3; 16]);
+        for session in 1..3 {
+            records.session_opened(Session(session), node(session));
+        }
+        let mut now = Duration::ZERO;
+        let mut admit = |initiator, sequence, session| {
+            let origin = Origin {
+                session: Session(session),
+                peer: node(session),
+                transit: Duration::ZERO,
+            };
+            now += Duration::from_micros(1);
+            let mut request = request(initiator, sequence);
+            let Admission::Accepted(ticket) = records.admit(&request, origin, now) else {
+                return false;
+            };
+            let mut server = Server::<()>::new(&mut request);
+            for sent in server.respond(Bytes::new(), None) {
+                if let Outbound::Response(response) = sent {
+                    let (session, mark) = (Session(session), 0);
+                    let output = Some(Output { session, mark });
+                    records.response_released(ticket, &response, output, now);
+                }
+            }
+            true
+        };
+        // One that is busy has the oldest of all requests that have ended.
+        for number in 0..5000 {
+            if number % 20 == 0 {
+                assert!(admit(1, 1 + number / 20, 1));
+            }
+            assert!(admit(1 << 32 | number, 1, 2), "{number}");
+        }
+        for sequence in 1..=250 {
+            let again = request(1, sequence);
+            let origin = Origin {
+                session: Session(1),
+                peer: node(1),
+                transit: Duration::ZERO,
+            };
+            let admission = records.admit(&again, origin, now);
+            assert!(
+                matches!(admission, Admission::Duplicate),
+                "{sequence}: {admission:?}"
+            );
+        }
     }
 
     #[test]

@@ -424,7 +424,10 @@ impl Records {
             let line = self.table.known_line(peer, session);
             let calls: Vec<u32> = match line.filter(|_| !state.foreign) {
                 Some(line) => self.table.calls_in(peer, line).collect(),
-                None if state.foreign => self.table.calls_of(peer).collect(),
+                // Who comes as one of many shares a line with others.
+                None if state.foreign || self.table.shares_a_line(peer) => {
+                    self.table.calls_of(peer).collect()
+                }
                 None => Vec::new(),
             };
             calls

@@ -67,6 +67,8 @@ pub(super) struct Peer {
     pub(super) gc_timeout: Nanoseconds,
     /// When it was heard of last.
     pub(super) heard: Nanoseconds,
+    /// When it came, or was spared last since it had been heard of again: see [`Table::next_peer`].
+    pub(super) spared: Nanoseconds,
     links: Links,
 }
 
@@ -82,6 +84,8 @@ pub(super) struct Line {
     pub(super) oldest: u64,
     /// By sequence, lowest first.
     pub(super) calls: List,
+    /// The last of those that are older than the oldest live one and are still known, or [`NONE`].
+    pub(super) older: u32,
 }
 
 impl Line {
@@ -91,11 +95,12 @@ impl Line {
             own,
             oldest: 0,
             calls: List::EMPTY,
+            older: NONE,
         }
     }
 
     fn share(&mut self) {
-        (self.session, self.own, self.oldest) = (None, false, 0);
+        (self.session, self.own, self.oldest, self.older) = (None, false, 0, NONE);
     }
 
     /// Whether several sessions share it.
@@ -337,6 +342,8 @@ pub(super) struct Table {
     /// Initiators of which no request is remembered, in the order in which the last one was forgotten. One is again of the last
     /// of these, perhaps: it stays here, as it comes back soon.
     pub(super) bare: List,
+    /// Whose turn it is to make room.
+    turn: u32,
 }
 
 impl Table {
@@ -351,6 +358,7 @@ impl Table {
             by_request: Index::default(),
             last_peer: NONE,
             bare: List::EMPTY,
+            turn: 0,
         }
     }
 
@@ -468,6 +476,11 @@ impl Table {
         line.map(|line| line as u8)
     }
 
+    /// Whether some sessions of this initiator's calls are not told apart.
+    pub(super) fn shares_a_line(&self, peer: u32) -> bool {
+        self.peers.get(peer).lines.iter().any(Line::is_shared)
+    }
+
     #[inline(never)]
     fn add_line(&mut self, peer: u32, session: Session, own: bool) -> u8 {
         let lines = &mut self.peers.at(peer).lines;
@@ -499,6 +512,7 @@ impl Table {
             near: Near::default(),
             gc_timeout,
             heard: now,
+            spared: now,
             links: Links::UNLISTED,
         });
         self.by_node.insert(self.keyed.hash_one(node), slot);
@@ -648,7 +662,12 @@ impl Table {
             return self.remove_from_call(slot, call, count);
         }
         let at_peer = self.peers.at(peer);
-        (at_peer.lines[line].calls).remove::<OF_INITIATOR>(&mut self.calls, call);
+        let at_line = &mut at_peer.lines[line];
+        if at_line.older == call {
+            let links = Linked::<OF_INITIATOR>::links_of(&self.calls, call);
+            at_line.older = links.previous().unwrap_or(NONE);
+        }
+        at_line.calls.remove::<OF_INITIATOR>(&mut self.calls, call);
         if !at_peer.near.remove(sequence, call) {
             self.far.remove(hash, call);
         }
@@ -668,6 +687,18 @@ impl Table {
         }
         self.bare.remove::<OF_BARE>(&mut self.peers, peer);
         self.bare.push::<OF_BARE>(&mut self.peers, peer);
+    }
+
+    /// The next initiator that may make room for another one. They take turns; one that was heard of since its last turn, or
+    /// of which nothing is known, is passed over.
+    pub(super) fn next_peer(&mut self, now: Nanoseconds) -> Option<u32> {
+        let slots = self.peers.slots();
+        let peer = if self.turn < slots.end { self.turn } else { 0 };
+        self.turn = peer + 1;
+        let at_peer = self.peers.at(peer);
+        let was_heard = at_peer.heard > at_peer.spared;
+        at_peer.spared = now;
+        (!was_heard && !at_peer.has_no_calls()).then_some(peer)
     }
 
     /// The initiator of which no request has been remembered for longest.

@@ -14,8 +14,9 @@ use crate::varint;
 /// How long an ask waits for its challenge before it is repeated; doubled each time, up to the second.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
-/// Asks to an address that a peer has named: whoever is there may not have wanted any.
-const MOST_ASKS: u32 = 3;
+/// Asks at that pace to an address that a peer has named: whoever is there may not have wanted any. The next one follows after
+/// a second, and each one takes twice as long as the one before it: a way that was cut for a while is found again.
+const QUICK_ASKS: u32 = 3;
 
 /// How long a closed session tells its peer so, unless that confirms it.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -302,9 +303,9 @@ impl Session {
 
 /// How long after the latest ask the next one follows.
 fn ask_again(named_by: NamedBy, tries: u32) -> Duration {
-    if named_by == NamedBy::Peer && tries >= MOST_ASKS {
-        return Duration::MAX;
+    let doubled = |times: u32| 2u32.saturating_pow(times.min(16));
+    match (named_by, tries.checked_sub(QUICK_ASKS)) {
+        (NamedBy::Peer, Some(slow)) => Duration::from_secs(1) * doubled(slow),
+        _ => (ASK_AGAIN.0 * doubled(tries.saturating_sub(1))).min(ASK_AGAIN.1),
     }
-    let doubled = ASK_AGAIN.0 * 2u32.saturating_pow(tries.saturating_sub(1).min(16));
-    doubled.min(ASK_AGAIN.1)
 }

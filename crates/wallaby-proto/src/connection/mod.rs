@@ -266,14 +266,17 @@ impl Connection {
         request.method = MethodRef::Number(number);
         let cost = request_cost(request.payload.len(), self.highest_cost);
         self.request_window -= cost as i64;
-        if self.tells_time(request) {
-            self.tell_time();
-        }
+        let told = match self.tells_time(request) {
+            true => self.tell_time(),
+            false => None,
+        };
         let quiet = self.pace.quiet();
         let in_parts = self.send(kind::REQUEST, &request.payload, |out, link| {
             request.put_header(out, link)
         });
-        if request.reply_to == ReplyTo::Peer && !in_parts {
+        if in_parts {
+            self.outbox.latest_was_sent_at(told);
+        } else if request.reply_to == ReplyTo::Peer {
             self.last_sent = request.call.sequence;
         }
         if has_body {
@@ -564,6 +567,9 @@ impl Connection {
     fn add_parts(&mut self) {
         while let Some(size) = self.next_part() {
             let streams = self.peer.as_ref().map_or(1, |peer| peer.limits.streams);
+            if let Some(told) = self.outbox.begins_with_time() {
+                self.tell_again(told);
+            }
             let (bytes, left) = self.outbox.write_part(&mut self.output, streams, size);
             self.pace.part_sent(bytes);
             match left {
@@ -814,19 +820,20 @@ impl Connection {
 
     fn handle_part(&mut self, body: &[u8]) -> Result<Option<Event>, ConnectionError> {
         let link = self.link();
-        let (bytes, assembled) = self.inbox.handle_part(body, self.me.limits)?;
+        let told = self.told();
+        let (bytes, assembled) = self.inbox.handle_part(body, self.me.limits, told)?;
         self.part_arrived(bytes)?;
-        let (mut message, size) = match assembled {
+        let (mut message, size, told) = match assembled {
             Assembled::Partly => return Ok(None),
-            Assembled::Whole { kind, body } => {
+            Assembled::Whole { kind, body, told } => {
                 let size = body.len() as u64;
-                (Message::decode(kind, body, link)?, size)
+                (Message::decode(kind, body, link)?, size, told)
             }
             Assembled::TooLarge {
                 kind,
                 beginning,
                 total,
-            } => (Message::decode(kind, beginning, link)?, total),
+            } => (Message::decode(kind, beginning, link)?, total, None),
         };
         if let Message::Request(request) = &message {
             self.check_method(request.method)?;
@@ -839,7 +846,7 @@ impl Connection {
         }
         if let Message::Request(request) = &mut message {
             if request.is_timed() {
-                request.waited = self.waited();
+                request.waited = self.waited_since(told);
             }
             self.take_request(request.payload.len())?;
         }

@@ -11,6 +11,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::connection::bounds::{Progress, Share, Watch};
 use crate::connection::output::Output;
+use crate::connection::transit::Told;
 use crate::connection::{ConnectionError, Limits, bodies};
 use crate::varint::{self, Reader};
 use crate::wire::{DecodeError, MAX_FRAME, kind};
@@ -25,6 +26,8 @@ struct Outgoing {
     what: What,
     header: Bytes,
     payload: Bytes,
+    /// When it was sent, if that has to be told ahead of its first part.
+    told: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,8 +86,21 @@ impl Outbox {
             },
             header,
             payload,
+            told: None,
         });
         stream
+    }
+
+    /// The message that was added last is a request that was sent at this time, as was told.
+    pub(super) fn latest_was_sent_at(&mut self, told: Option<Duration>) {
+        if let Some(outgoing) = self.queue.back_mut() {
+            outgoing.told = told;
+        }
+    }
+
+    /// When the next message was sent, if it begins now and that has to be told ahead of it.
+    pub(super) fn begins_with_time(&mut self) -> Option<Duration> {
+        self.queue.front_mut()?.told.take()
     }
 
     /// Adds some of a body, of which nothing waits.
@@ -94,6 +110,7 @@ impl Outbox {
             what: What::Body(number),
             header: Bytes::new(),
             payload,
+            told: None,
         });
     }
 
@@ -172,6 +189,8 @@ struct Incoming {
     bytes: BytesMut,
     arrived: u64,
     too_large: bool,
+    /// The latest time that the peer had told when its first part came.
+    told: Option<Told>,
     progress: Progress,
 }
 
@@ -190,8 +209,12 @@ pub(super) struct Inbox {
 pub(super) enum Assembled {
     /// More parts are to come.
     Partly,
-    /// A message of this kind.
-    Whole { kind: u8, body: Bytes },
+    /// A message of this kind, and the latest time that the peer had told before its first part.
+    Whole {
+        kind: u8,
+        body: Bytes,
+        told: Option<Told>,
+    },
     /// The beginning of a message that is too large; the rest was and will be dropped.
     TooLarge {
         kind: u8,
@@ -210,11 +233,13 @@ impl Inbox {
         }
     }
 
-    /// Takes one part; returns how many bytes of the message were in it, and what it completed.
+    /// Takes one part, before which the peer has told its time so; returns how many bytes of the message were in it, and
+    /// what it completed.
     pub(super) fn handle_part(
         &mut self,
         body: &[u8],
         limits: Limits,
+        told: Option<Told>,
     ) -> Result<(u64, Assembled), DecodeError> {
         let what = "part";
         let mut reader = Reader::new(body);
@@ -235,6 +260,7 @@ impl Inbox {
                 bytes: BytesMut::new(),
                 arrived: 0,
                 too_large,
+                told,
                 progress: Progress::default(),
             };
             self.streams.insert(stream, incoming);
@@ -341,6 +367,7 @@ impl Incoming {
         Ok(Assembled::Whole {
             kind: self.kind,
             body: std::mem::take(&mut self.bytes).freeze(),
+            told: self.told,
         })
     }
 }

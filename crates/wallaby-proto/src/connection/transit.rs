@@ -20,14 +20,26 @@ impl Connection {
         request.is_timed() && self.peer.as_ref().is_some_and(wants)
     }
 
+    /// Tells the time ahead of a request; returns the time that was told last.
     #[inline(never)]
-    pub(super) fn tell_time(&mut self) {
-        if let Some(now) = self.now
-            && let Some(time) = self.telling.due(now)
-        {
-            self.output
-                .put_frame(kind::TIME, |out| varint::put(out, time));
+    pub(super) fn tell_time(&mut self) -> Option<Duration> {
+        if let Some(time) = self.telling.due(self.now?) {
+            self.put_time(time);
         }
+        self.telling.told
+    }
+
+    /// A request whose parts begin now was sent at this time: tells it again, unless it is what was told last.
+    #[cold]
+    pub(super) fn tell_again(&mut self, told: Duration) {
+        if let Some(time) = self.telling.again(told) {
+            self.put_time(time);
+        }
+    }
+
+    fn put_time(&mut self, time: u64) {
+        self.output
+            .put_frame(kind::TIME, |out| varint::put(out, time));
     }
 
     /// The first time that comes says that others will: from now on this side's own time is asked for.
@@ -37,20 +49,29 @@ impl Connection {
         match (&mut self.transit, self.now) {
             (Some(transit), Some(now)) => transit.handle_time(told, now),
             _ => {
-                self.transit.get_or_insert_default();
+                self.transit.get_or_insert_default().note_time(told);
                 self.now = None;
             }
         }
         Ok(())
     }
 
-    /// How long a request that arrives now has waited at least, if such times are told ahead of it: it was sent when the latest time was told, or
-    /// less than [`EVERY`] later.
+    /// How long a request that arrives now has waited at least.
     pub(super) fn waited(&self) -> Duration {
-        let (Some(transit), Some(now)) = (&self.transit, self.now) else {
+        self.waited_since(self.told())
+    }
+
+    /// The latest time that the peer has told. What begins to arrive now was sent then, or less than [`EVERY`] later.
+    pub(super) fn told(&self) -> Option<Told> {
+        self.transit.as_ref()?.told
+    }
+
+    /// The same for a request that began to arrive when this was the latest time.
+    pub(super) fn waited_since(&self, told: Option<Told>) -> Duration {
+        let (Some(transit), Some(told), Some(now)) = (&self.transit, told, self.now) else {
             return Duration::ZERO;
         };
-        transit.waited(now).saturating_sub(EVERY)
+        transit.waited_since(told, now).saturating_sub(EVERY)
     }
 }
 
@@ -78,6 +99,12 @@ impl Telling {
         self.told = Some(now);
         Some(microseconds(now))
     }
+
+    /// This time has to be what was told last: in microseconds, if it is not.
+    fn again(&mut self, time: Duration) -> Option<u64> {
+        let before = self.told.replace(time);
+        (before != self.told).then(|| microseconds(time))
+    }
 }
 
 /// What a clock shows, as it is told.
@@ -85,11 +112,14 @@ pub(crate) fn microseconds(now: Duration) -> u64 {
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// What a peer's clock showed, in microseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Told(i64);
+
 /// What the peer's times tell of those on the way.
 #[derive(Debug, Default)]
 pub(crate) struct Transit {
-    /// What the peer's clock showed last, and what it was behind this one by, in microseconds.
-    told: i64,
+    told: Option<Told>,
     /// The least delay of this half of the time and of the half before.
     least: [Option<Delay>; 2],
     /// When this half began.
@@ -106,38 +136,54 @@ struct Delay {
 impl Transit {
     /// The peer's clock showed `told`, in microseconds, when it sent what arrives at `now`.
     pub(crate) fn handle_time(&mut self, told: u64, now: Duration) {
-        self.told = i64::try_from(told).unwrap_or(i64::MAX);
+        let told = self.note_time(told);
         let over = now.saturating_sub(self.half);
         if over >= HALF {
             let before = self.least[0].filter(|_| over < 2 * HALF);
             self.least = [None, before];
             self.half = now;
         }
-        let delay = self.delay(now);
+        let delay = Delay::new(told, now);
         let [latest, _] = &mut self.least;
         if latest.is_none_or(|least| delay.microseconds <= least.microseconds) {
             *latest = Some(delay);
         }
     }
 
+    /// The peer's clock showed this last.
+    fn note_time(&mut self, told: u64) -> Told {
+        *self
+            .told
+            .insert(Told(i64::try_from(told).unwrap_or(i64::MAX)))
+    }
+
     /// How long something has waited that was sent when the latest time was told, and arrives at `now`.
     pub(crate) fn waited(&self, now: Duration) -> Duration {
+        self.told
+            .map_or(Duration::ZERO, |told| self.waited_since(told, now))
+    }
+
+    /// How long something has waited that was sent when the peer's clock showed `told`, and has arrived at `now`.
+    fn waited_since(&self, told: Told, now: Duration) -> Duration {
         let known = self.least.iter().flatten();
         let Some(least) = known.min_by_key(|least| least.microseconds) else {
             return Duration::ZERO;
         };
-        let more = self
-            .delay(now)
+        let more = Delay::new(told, now)
             .microseconds
             .saturating_sub(least.microseconds);
         let more = Duration::from_micros(u64::try_from(more).unwrap_or(0));
-        more.saturating_sub(now.saturating_sub(least.at) / DRIFT)
+        // What took long was sent before the quickest, perhaps.
+        let apart = now.saturating_sub(least.at).max(more);
+        more.saturating_sub(apart / DRIFT)
     }
+}
 
-    fn delay(&self, now: Duration) -> Delay {
+impl Delay {
+    fn new(Told(told): Told, now: Duration) -> Self {
         let shown = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
-        Delay {
-            microseconds: shown.saturating_sub(self.told),
+        Self {
+            microseconds: shown.saturating_sub(told),
             at: now,
         }
     }

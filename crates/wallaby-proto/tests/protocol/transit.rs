@@ -133,3 +133,51 @@ fn who_does_not_want_to_know_is_told_nothing() {
     }
     assert!(Features::AGE.and(Features::TIME).contains(Features::TIME));
 }
+
+/// All that Bob reads now, when his clock shows `read`: how long the requests of these sizes have waited.
+fn waits(pair: &mut Pair, most: usize, read: u64) -> Vec<(usize, Duration)> {
+    pair.bob.set_time(ms(read));
+    let mut waits = Vec::new();
+    let events = pair.carry_to_bob(most).expect("legal bytes");
+    for event in events {
+        if let Event::Message(Message::Request(request)) = event {
+            waits.push((request.payload.len(), request.waited));
+        }
+    }
+    waits
+}
+
+#[test]
+fn a_large_request_is_timed_from_its_first_part_on() {
+    let mut pair = pair(Features::TIME);
+    for sent in [0, 20] {
+        wait(&mut pair, with_deadline(1, 0), sent, sent);
+    }
+    let send = |pair: &mut Pair, payload, sent| {
+        pair.alice.set_time(ms(sent));
+        let sent = (pair.alice).send_request(&mut with_deadline(1, payload), &method());
+        sent.expect("room");
+    };
+    send(&mut pair, 200_000, 40);
+    assert_eq!(waits(&mut pair, 1_000, 40), [], "some of the first");
+    // The parts of these follow the small one.
+    for payload in [200_001, 200_002, 200_003, 200_004] {
+        send(&mut pair, payload, 60);
+    }
+    send(&mut pair, 1, 5_000);
+    let mut found = Vec::new();
+    while found.len() < 6 {
+        found.extend(waits(&mut pair, usize::MAX, 5_000));
+        pair.carry_all_to_alice();
+    }
+    found.sort();
+    assert_eq!(found[0], (1, ms(0)), "a small one that came at once");
+    for (payload, waited) in found[1..].iter().copied() {
+        let sent = ms(if payload == 200_000 { 40 } else { 60 });
+        let since = ms(5_000) - sent;
+        let told = waited <= since && waited + COARSE + ms(3) > since;
+        assert!(told, "{payload} waited {waited:?} of {since:?}");
+    }
+    // What was told again ahead of large ones is not taken for the time of small ones.
+    assert_eq!(wait(&mut pair, with_deadline(1, 2), 5_005, 5_005), ms(0));
+}

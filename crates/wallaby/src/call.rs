@@ -358,7 +358,9 @@ impl CallShared {
         let requests = || roots.iter().count() as u64;
         let credit = state.credit.get_or_insert_default();
         let messages = || peer.counters().messages_received;
-        let Err(meanwhile) = credit.arrive(peer.id, size as u64, limits, requests, messages) else {
+        let is_open = |id| self.endpoint.pool.by_id(id).is_some();
+        let arrived = credit.arrive(peer.id, size as u64, limits, requests, messages, is_open);
+        let Err(meanwhile) = arrived else {
             return Ok(());
         };
         if meanwhile < MAX_CALLS as u64 {

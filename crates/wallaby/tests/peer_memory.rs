@@ -107,7 +107,7 @@ async fn requests_beyond_the_window_close_the_connection() {
     .await;
 }
 
-/// A call to a server that the test plays, and its request there.
+/// A call to a server that the test plays, and its request there. The client listens, too.
 async fn played(
     limits: Limits,
 ) -> (
@@ -118,7 +118,8 @@ async fn played(
 ) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = Address::Tcp(listener.local_addr().expect("it is bound"));
-    let client = Endpoint::builder().limits(limits).bind().await;
+    let client = Endpoint::builder().limits(limits);
+    let client = client.listen("tcp://127.0.0.1:0").bind().await;
     let client = client.expect("there is a runtime");
     let call = work::at(&client, &address).many(String::new());
     let mut server = Raw::accept(&listener, hello(7)).await;
@@ -152,6 +153,34 @@ async fn answers_beyond_credit_fail_the_call_and_close_the_connection() {
         assert_eq!(error, Failure::Violation(Violation::Overdrawn));
         assert!(items.len() <= most as usize);
         until(|| client.metrics().connections_ended == 1).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_connects_again_and_again_fails_the_call() {
+    patience(async {
+        let (client, mut call, _server, request) = played(small()).await;
+        let address = at(&client);
+        let (each, mut came, mut connections) = (10_000 / 966, 0, 0);
+        while client.metrics().responses_received == came {
+            let mut raw = Raw::dial(&address, hello(7)).await;
+            for _ in 0..each {
+                let mut answer = response(request.call, Some(request.token), text());
+                answer.last = false;
+                answer.index = came as u32;
+                raw.send_response(answer).await;
+                came += 1;
+            }
+            drop(raw);
+            connections += 1;
+            until(|| client.metrics().connections_ended == connections).await;
+        }
+        // Four times what one connection may bring, and what is not looked at yet.
+        let one = (10_000 + 5_064 + 8_192) / 966;
+        assert!(came > 4 * one && came <= 9 * one, "{came} answers");
+        let error = failure(all(&mut call).await.pop().expect("an error"));
+        assert_eq!(error, Failure::Violation(Violation::Overdrawn));
     })
     .await;
 }

@@ -120,8 +120,8 @@ pub enum Violation {
         /// The response's number.
         index: u32,
     },
-    /// A connection has brought more answers than were granted.
-    #[error("more answers came over one connection than were granted")]
+    /// A connection has brought more answers than were granted, or connections that have ended have brought many times that.
+    #[error("more answers came than were granted")]
     Overdrawn,
     /// The call has more requests than it may.
     #[error("the call's tree has more than {limit} requests")]

@@ -6,6 +6,12 @@ const ANSWER_COST: u64 = 64;
 /// Most that an answer costs which a server need not count: small, or a status.
 const MOST_UNCOUNTED: u64 = 8 * 1024;
 
+/// Answers that nobody has taken may come over connections that have ended since: so many times what one may bring.
+const ENDED: u64 = 4;
+
+/// Below so many connections none is looked for that has ended.
+const FEW: usize = 4;
+
 /// The answers of one call that its initiator has not granted anew. Connections have numbers.
 ///
 /// Each window may be overdrawn by one message, and a server need not count the one small answer to an initial request.
@@ -13,6 +19,10 @@ const MOST_UNCOUNTED: u64 = 8 * 1024;
 pub struct Answers {
     /// By connection, ascending.
     windows: Vec<(u64, Window)>,
+    /// How many of these were open when that was last asked.
+    open: usize,
+    /// What has come over connections that have ended and is not out of the way.
+    ended: u64,
 }
 
 #[derive(Debug)]
@@ -37,12 +47,14 @@ pub struct AnswerLimits {
 
 impl Answers {
     /// An answer with a payload of this size has come over a connection, which has carried as many messages as
-    /// `messages` tells; `requests` tells how many initial requests the call has sent.
+    /// `messages` tells; `requests` tells how many initial requests the call has sent, `is_open` whether a connection has
+    /// not ended.
     ///
     /// # Errors
     ///
     /// If that was not granted. Then it says how many messages have come over the connection since the first of these
     /// answers: after [`crate::connection::MAX_CALLS`] of them an honest sender may have forgotten what it had sent.
+    /// If too much came over connections that have ended, this one is not to blame: it says `u64::MAX`.
     pub fn arrive(
         &mut self,
         connection: u64,
@@ -50,24 +62,51 @@ impl Answers {
         limits: AnswerLimits,
         requests: impl Fn() -> u64,
         messages: impl Fn() -> u64,
+        is_open: impl Fn(u64) -> bool,
     ) -> Result<(), u64> {
+        let before = self.windows.len();
         let window = self.window(connection, &messages);
         window.used = window.used.saturating_add(payload + ANSWER_COST);
+        let used = window.used;
+        let since = window.since;
         let most = limits.call.saturating_add(limits.message + ANSWER_COST);
-        if window.used <= most {
-            return Ok(());
+        let most_of_all = || most.saturating_add(requests().saturating_mul(MOST_UNCOUNTED));
+        if used > most && used > most_of_all() {
+            return Err(messages().saturating_sub(since));
         }
-        let uncounted = requests().saturating_mul(MOST_UNCOUNTED);
-        if window.used <= most.saturating_add(uncounted) {
-            return Ok(());
+        let is_new = self.windows.len() > before;
+        if is_new && self.windows.len() >= FEW.max(2 * self.open) {
+            self.forget_ended(is_open);
+            if self.ended > most_of_all().saturating_mul(ENDED) {
+                return Err(u64::MAX);
+            }
         }
-        Err(messages().saturating_sub(window.since))
+        Ok(())
+    }
+
+    /// Connections that have ended are counted together. So a peer that connects again and again gets no new window each time.
+    #[cold]
+    fn forget_ended(&mut self, is_open: impl Fn(u64) -> bool) {
+        let ended = &mut self.ended;
+        self.windows.retain(|(connection, window)| {
+            let stays = is_open(*connection);
+            if !stays {
+                let taken = window.bytes + ANSWER_COST * window.responses;
+                *ended = ended.saturating_add(window.used.saturating_sub(taken));
+            }
+            stays
+        });
+        self.open = self.windows.len();
     }
 
     /// An answer is out of the way; what to grant for now, if that is worth at least so much: answers, and the bytes of
     /// their payloads.
     pub fn take(&mut self, connection: u64, payload: u64, worth: u64) -> Option<(u64, u64)> {
-        let window = self.window(connection, &|| 0);
+        let Ok(place) = self.place(connection) else {
+            self.ended = self.ended.saturating_sub(payload + ANSWER_COST);
+            return None;
+        };
+        let window = &mut self.windows[place].1;
         window.responses += 1;
         window.bytes += payload;
         let cost = window.bytes + ANSWER_COST * window.responses;
@@ -88,12 +127,7 @@ impl Answers {
     }
 
     fn window(&mut self, connection: u64, messages: &impl Fn() -> u64) -> &mut Window {
-        let place = self.windows.partition_point(|known| known.0 < connection);
-        if self
-            .windows
-            .get(place)
-            .is_none_or(|known| known.0 != connection)
-        {
+        let place = self.place(connection).unwrap_or_else(|place| {
             let window = Window {
                 used: 0,
                 since: messages(),
@@ -101,8 +135,14 @@ impl Answers {
                 bytes: 0,
             };
             self.windows.insert(place, (connection, window));
-        }
+            place
+        });
         &mut self.windows[place].1
+    }
+
+    fn place(&self, connection: u64) -> Result<usize, usize> {
+        self.windows
+            .binary_search_by_key(&connection, |(known, _)| *known)
     }
 }
 
@@ -120,7 +160,11 @@ mod tests {
         for (requests, most) in [(0, 11_064), (1, 11_064 + 8192), (3, 11_064 + 3 * 8192)] {
             let mut answers = Answers::default();
             let came = (1..10_000)
-                .find(|_| answers.arrive(7, 36, LIMITS, || requests, || 9).is_err())
+                .find(|_| {
+                    answers
+                        .arrive(7, 36, LIMITS, || requests, || 9, |_| true)
+                        .is_err()
+                })
                 .expect("at some time");
             assert_eq!(came, most / 100 + 1);
         }
@@ -131,7 +175,7 @@ mod tests {
         let mut answers = Answers::default();
         for round in 0..1000 {
             for connection in [3, 1, 2] {
-                let arrived = answers.arrive(connection, 936, LIMITS, || 0, || round);
+                let arrived = answers.arrive(connection, 936, LIMITS, || 0, || round, |_| true);
                 assert_eq!(arrived, Ok(()));
                 let granted = answers.take(connection, 936, 2500);
                 assert_eq!(granted, (round % 3 == 2).then_some((3, 3 * 936)));
@@ -143,8 +187,56 @@ mod tests {
     #[test]
     fn it_is_told_how_much_has_come_meanwhile() {
         let mut answers = Answers::default();
-        assert_eq!(answers.arrive(1, 900, LIMITS, || 0, || 50), Ok(()));
-        assert_eq!(answers.arrive(2, 900, LIMITS, || 0, || 1), Ok(()));
-        assert_eq!(answers.arrive(1, 20_000, LIMITS, || 0, || 150), Err(100));
+        let mut arrive = |connection, payload, messages| {
+            answers.arrive(connection, payload, LIMITS, || 0, || messages, |_| true)
+        };
+        assert_eq!(arrive(1, 900, 50), Ok(()));
+        assert_eq!(arrive(2, 900, 1), Ok(()));
+        assert_eq!(arrive(1, 20_000, 150), Err(100));
+    }
+
+    #[test]
+    fn who_connects_again_and_again_gets_only_so_much() {
+        // Besides, that many connections stay open and bring nothing more.
+        for open in [0, 1, 3, 100] {
+            let mut answers = Answers::default();
+            let mut came = 0;
+            let mut arrive = |connection, payload| {
+                let is_open = |known| known < open || known == connection;
+                answers.arrive(connection, payload, LIMITS, || 1, || 9, is_open)
+            };
+            for connection in 0..open {
+                arrive(connection, 0).expect("granted");
+            }
+            let one = LIMITS.call + LIMITS.message + MOST_UNCOUNTED + ANSWER_COST;
+            let refused = (open..).find_map(|connection| {
+                let arrived = arrive(connection, one - ANSWER_COST);
+                came += one;
+                arrived.err()
+            });
+            assert_eq!(refused, Some(u64::MAX), "no one connection is to blame");
+            // What is not looked at yet: as many as are open, or a few.
+            let most = (4 + 1 + open.max(4)) * one;
+            assert!(came > 4 * one && came <= most, "{came} with {open} open");
+        }
+    }
+
+    #[test]
+    fn what_was_taken_of_ended_connections_counts_no_more() {
+        let mut answers = Answers::default();
+        for connection in 0..10_000 {
+            for _ in 0..10 {
+                let is_open = |known| known == connection;
+                let arrived = answers.arrive(connection, 936, LIMITS, || 0, || 0, is_open);
+                assert_eq!(arrived, Ok(()));
+            }
+            // The application is four connections late.
+            if let Some(late) = connection.checked_sub(4) {
+                for _ in 0..10 {
+                    answers.take(late, 936, 2500);
+                }
+            }
+        }
+        assert!(answers.windows.len() <= FEW);
     }
 }

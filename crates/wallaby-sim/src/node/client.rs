@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wallaby_proto::call::initiator::{Arrival, Initiator, Violation};
-use wallaby_proto::call::records::{Sent, Ticket};
+use wallaby_proto::call::records::{Sent, Session, Ticket};
 use wallaby_proto::call::server::undelivered;
 use wallaby_proto::call::taken::{AnswerLimits, Answers};
 use wallaby_proto::call::watch::{FailureKind, Location, Watch};
@@ -14,7 +14,7 @@ use wallaby_proto::{CallId, Code, Facts, RequestId, Status, Token};
 
 use super::again::Again;
 use super::liveness::{location, ping_settings};
-use super::peers::{Destination, Parcel, session};
+use super::peers::{Destination, Parcel, session, socket};
 use super::{Node, Short, address};
 use crate::broken::Broken;
 use crate::context::{Context, note};
@@ -383,9 +383,9 @@ impl Node {
             message: self.hello.limits.message,
         };
         let requests = || call.servers.len() as u64;
-        let arrived = call
-            .credit
-            .arrive(session(from).0, size, limits, requests, || 0);
+        let (mine, peers) = (session(from).0, &self.peers);
+        let is_open = |number| peers.contains_key(&socket(Session(number)));
+        let arrived = (call.credit).arrive(mine, size, limits, requests, || 0, is_open);
         if arrived.is_err() {
             let what = format!("more answers of {id} over {from:?} than were granted");
             context.violate(Rule::FalseAccusation, what);

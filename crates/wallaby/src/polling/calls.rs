@@ -582,7 +582,9 @@ impl Core {
             Some(Way::Failed(_)) | None => 0,
         };
         let connection = from.number();
-        let arrived = (call.credit).arrive(connection, size as u64, limits, requests, messages);
+        let is_open = |number| peers.get(PeerId::from_number(number)).is_some();
+        let arrived =
+            (call.credit).arrive(connection, size as u64, limits, requests, messages, is_open);
         let Err(meanwhile) = arrived else {
             return Ok(());
         };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OnceCell, oneshot};
 use wallaby_proto::connection::{
-    Counters, DialLimits, Dials, Held, NamedBy, Places, StrangerLimits, Usefulness,
+    Counters, DialLimits, Dials, Held, NamedBy, Places, Search, StrangerLimits, Usefulness,
 };
 use wallaby_proto::{Address, NodeId};
 
@@ -27,9 +27,6 @@ pub(crate) enum Stranger {
     /// A stream whose transport has something to do first, until this is dropped.
     Opening(oneshot::Sender<()>),
 }
-
-/// Connections that were needed when room was wanted and are looked at again, whether anybody has said that they are free.
-const EXAMINED: usize = 64;
 
 /// Connections that were needed when room was wanted, and perhaps are not any more.
 #[derive(Debug, Default)]
@@ -109,6 +106,14 @@ impl State {
     fn all(&self) -> Vec<Arc<Peer>> {
         let open = self.open.values();
         open.map(|open| Arc::clone(&open.peer)).collect()
+    }
+
+    /// Connections to what has shown at this address that it is this life.
+    fn found_at(&self, address: &Address, node: NodeId) -> Vec<Arc<Peer>> {
+        let claiming = self.by_node.get(&node).into_iter().flatten();
+        let open = claiming.filter_map(|(id, _)| self.open.get(id));
+        let found = open.filter(|open| open.addresses.contains(address));
+        found.map(|open| Arc::clone(&open.peer)).collect()
     }
 
     /// Connections that were needed, and perhaps are not any more, may make room again.
@@ -267,12 +272,14 @@ impl Pool {
 
     /// Makes room for one more connection that is no stranger's: of those that nobody needs, one that was never of use is
     /// closed, or else the one used least recently. Returns whether one was. One that is found to be needed is not looked at
-    /// again before it may be free, so that each costs one look for each time that it was free.
+    /// again before it may be free, so that each costs one look for each time that it was free. One that has ended gives its
+    /// place up, however long its last words take.
     ///
     /// # Errors
     ///
     /// The limit, if all of them are needed.
     pub(crate) fn make_room(&self) -> Result<(Opening, bool), usize> {
+        let mut search = Search::default();
         loop {
             let mut state = self.lock();
             state.take_freed(&self.freed);
@@ -281,32 +288,22 @@ impl Pool {
                 return Ok((Opening::new(&self.opening), false));
             }
             let State { places, open, .. } = &mut *state;
-            let least = places.least_useful(|id| Some(usefulness(&open.get(&id)?.peer)));
-            let Some(peer) = least.and_then(|id| Some(Arc::clone(&open.get(&id)?.peer))) else {
-                break;
+            let usefulness = |id| Some(usefulness(&open.get(&id)?.peer));
+            let next = places.next_for_room(&mut search, usefulness);
+            let id = next.ok_or(self.limit)?;
+            let Some(peer) = open.get(&id).map(|open| Arc::clone(&open.peer)) else {
+                continue;
             };
-            drop(state);
-            if let Some(opening) = self.close_idle(&peer) {
-                return Ok((opening, true));
+            if peer.is_closed() {
+                places.leave(id);
+                continue;
             }
-            peer.pass_over(&self.freed);
-            if !peer.is_closed() && !peer.is_idle() {
-                self.lock().places.need(peer.id);
-            }
-        }
-        for _ in 0..EXAMINED {
-            let mut state = self.lock();
-            let next = state.places.next_needed();
-            let Some(open) = next.and_then(|id| state.open.get(&id)) else {
-                break;
-            };
-            let peer = Arc::clone(&open.peer);
             drop(state);
+            peer.pass_over(&self.freed); // first, as it may come to rest meanwhile
             if let Some(opening) = self.close_idle(&peer) {
                 return Ok((opening, true));
             }
         }
-        Err(self.limit)
     }
 
     /// Closes a connection for another one, unless somebody needs it.
@@ -370,8 +367,8 @@ impl Pool {
         peer.used.store(now, Ordering::Relaxed);
     }
 
-    /// A connection is open; its peer's life is known. Returns connections to an earlier life at the same address:
-    /// that life is over, and so are they.
+    /// A connection is open; its peer's life is known. Returns connections to an earlier life that was found at the same
+    /// address: that life is over, and so are they. Others whose other end claims to be that life were never there.
     pub(crate) fn opened(&self, peer: &Arc<Peer>, dialled: Option<&Address>) -> Vec<Arc<Peer>> {
         let tick = self.ticks.fetch_add(1, Ordering::Relaxed);
         peer.used.store(tick, Ordering::Relaxed);
@@ -398,10 +395,7 @@ impl Pool {
             state.lives.clear();
         }
         match state.lives.insert(address.clone(), node) {
-            Some(before) if before != node => {
-                let stale = state.by_node.get(&before);
-                stale.map_or_else(Vec::new, |stale| stale.values().cloned().collect())
-            }
+            Some(before) if before != node => state.found_at(address, before),
             _ => Vec::new(),
         }
     }
@@ -514,7 +508,90 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::Weak;
+    use std::sync::mpsc;
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    use wallaby_proto::call::records::RecordLimits;
+    use wallaby_proto::call::waiting::WaitingLimits;
+    use wallaby_proto::connection::{Connection, Event, Features, Hello, Limits, VERSION};
+
     use super::*;
+    use crate::driver::carrier::Carrier;
+    use crate::liveness::Liveness;
+    use crate::transport::{Identity, StreamWriter, WriteHalf};
+
+    /// A stream that takes nothing.
+    #[derive(Debug)]
+    struct Full;
+
+    impl WriteHalf for Full {
+        fn try_write(&self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+
+        fn poll_writable(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn shutdown(&self) {}
+    }
+
+    fn pool(limit: usize) -> Pool {
+        Pool::new(limit, StrangerLimits::default(), DialLimits::default())
+    }
+
+    /// A connection whose other end says that it is this node.
+    fn peer(node: u64) -> Arc<Peer> {
+        let hello = Arc::new(Hello {
+            versions: (VERSION, VERSION),
+            node: NodeId::new(node).expect("not zero"),
+            expected: None,
+            address: None,
+            features: Features::default(),
+            limits: Limits::default(),
+        });
+        let connection = Connection::accept(Arc::clone(&hello));
+        let carrier = Carrier::Stream(connection, StreamWriter::Foreign(Box::new(Full)));
+        let (records, waiting) = (RecordLimits::default(), WaitingLimits::default());
+        let liveness = Liveness::new(records, waiting, [0; 16], Weak::new());
+        let peer = Peer::new(carrier, Identity::default(), None, Arc::new(liveness));
+        peer.note_event(&Event::Opened(hello));
+        peer
+    }
+
+    /// It gives its place up at once, however long its last words take.
+    #[test]
+    fn a_connection_that_has_ended_and_is_needed_makes_room() {
+        let pool = Arc::new(pool(1));
+        let needed = peer(1);
+        pool.opened(&needed, None);
+        needed.hold();
+        needed.end("it was silent");
+        let (done, room) = mpsc::channel();
+        let searched = Arc::clone(&pool);
+        std::thread::spawn(move || done.send(searched.make_room().is_ok()));
+        let room = room.recv_timeout(Duration::from_secs(20));
+        assert_eq!(room, Ok(true), "the search ends");
+        assert!(pool.by_id(needed.id).is_some(), "it is still driven");
+    }
+
+    /// Somebody was found at an address as one node and then as another: that says nothing of who was never there.
+    #[test]
+    fn only_what_was_found_at_an_address_ends_when_another_life_is_there() {
+        let pool = pool(10);
+        let at: Address = "tcp://127.0.0.1:1".parse().expect("an address");
+        let elsewhere: Address = "tcp://127.0.0.1:2".parse().expect("an address");
+        let (came, dialled, found, next) = (peer(1), peer(1), peer(1), peer(2));
+        assert!(pool.opened(&came, None).is_empty());
+        assert!(pool.opened(&dialled, Some(&elsewhere)).is_empty());
+        assert!(pool.opened(&found, Some(&at)).is_empty());
+        let stale = pool.opened(&next, Some(&at));
+        let stale: Vec<u64> = stale.iter().map(|peer| peer.id).collect();
+        assert_eq!(stale, [found.id]);
+    }
 
     #[test]
     fn a_dial_that_failed_leaves_nothing_behind() {

@@ -416,3 +416,40 @@ async fn a_request_for_which_no_connection_is_left_gets_a_status() {
     })
     .await;
 }
+
+/// A stranger is found at its own address as somebody else, and then as another: who was never there keeps its connection.
+#[tokio::test]
+async fn who_claims_a_node_id_at_its_own_address_ends_no_connection_of_that_node() {
+    patience(async {
+        const VICTIM: u64 = 5;
+        let server = echo(&Net::tcp(), Endpoint::builder()).await;
+        let mut victim = Raw::dial(&at(&server), hello(VICTIM)).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let own = Address::Tcp(listener.local_addr().expect("it is bound"));
+        let mut stranger = Raw::dial(&at(&server), hello(9)).await;
+        let found_as = async |stranger: &mut Raw, claimed| {
+            let request = aimed(claimed, &own);
+            stranger.send_request(request, work::ONE.definition()).await;
+            let mut found = Raw::accept(&listener, hello(claimed)).await;
+            found.response().await;
+        };
+        found_as(&mut stranger, VICTIM).await;
+        Raw::accept_any(&listener, hello(7)).await; // its answer may be lost: it is dialled to be told
+        found_as(&mut stranger, 7).await;
+        let call = CallId {
+            initiator: NodeId::new(VICTIM).expect("not zero"),
+            sequence: 77,
+        };
+        let request = request(call, b"\x01x");
+        victim.send_request(request, work::ONE.definition()).await;
+        // It was also asked whether it is the initiator that the stranger has named.
+        let answer = loop {
+            match victim.message().await {
+                Message::Pong(pong) if pong.call.sequence == 1 => {}
+                other => break other,
+            }
+        };
+        assert!(matches!(answer, Message::Response(response) if response.call == call));
+    })
+    .await;
+}

@@ -37,7 +37,7 @@ pub use self::hello::{Features, Hello, Limits, VERSION};
 pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
 pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
 
-pub use self::places::{Places, StrangerLimits, Usefulness};
+pub use self::places::{Places, Search, StrangerLimits, Usefulness};
 
 use self::bodies::Wish;
 use self::credit::{CallWindows, Grants};

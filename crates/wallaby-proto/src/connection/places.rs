@@ -7,6 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+/// Connections that were needed when room was wanted and are looked at again in a search, whether anybody has said that they
+/// are free.
+const EXAMINED: usize = 64;
+
 /// How many strangers there are at a time, and for how long each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StrangerLimits {
@@ -33,6 +37,13 @@ pub struct Usefulness {
     pub ever: bool,
     /// When that was last, or when it was opened, by a count of the driver's own.
     pub last: u64,
+}
+
+/// A search for a connection that may make room: it comes to an end.
+#[derive(Debug, Default)]
+pub struct Search {
+    /// How many of those that were needed it has looked at again.
+    examined: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -128,16 +139,6 @@ impl<K: Copy + Ord> Places<K> {
         self.settled.len() + self.needed.len()
     }
 
-    /// It is needed: it is not to make room before somebody [frees](Self::free) it.
-    pub fn need(&mut self, key: K) {
-        if let Some(Place::Settled(_) | Place::Needed(_)) = self.places.get(&key) {
-            self.leave(key);
-            self.arrivals += 1;
-            self.places.insert(key, Place::Needed(self.arrivals));
-            self.needed.insert(self.arrivals, key);
-        }
-    }
-
     /// Whether it is known to be needed.
     pub fn is_needed(&self, key: K) -> bool {
         self.has_needed() && matches!(self.places.get(&key), Some(Place::Needed(_)))
@@ -155,25 +156,35 @@ impl<K: Copy + Ord> Places<K> {
         }
     }
 
-    /// The one of which it was found first that it is needed; it becomes the last. Perhaps it is not needed any more, and nobody
-    /// has said so.
-    pub fn next_needed(&mut self) -> Option<K> {
-        let key = *self.needed.first_key_value()?.1;
-        self.need(key);
-        Some(key)
-    }
-
-    /// The one of least use that is no stranger; `usefulness` says how much each is of use now. If it is needed, say
-    /// [so](Self::need), and ask again.
-    pub fn least_useful(&mut self, usefulness: impl Fn(K) -> Option<Usefulness>) -> Option<K> {
-        loop {
-            let &(known, key) = self.settled.first()?;
+    /// The next connection that may make room: the one of least use that is no stranger, where `usefulness` says how much each is
+    /// of use now; after all of these some that were needed before, in the order in which that was found. It counts as
+    /// needed from now on. If it is not, close it and say that it [left](Self::leave); one that is closed already has left, too.
+    pub fn next_for_room(
+        &mut self,
+        search: &mut Search,
+        usefulness: impl Fn(K) -> Option<Usefulness>,
+    ) -> Option<K> {
+        while let Some(&(known, key)) = self.settled.first() {
             match usefulness(key) {
                 Some(now) if now > known => self.settle(key, now), // it was used since
-                Some(_) => return Some(key),
+                Some(_) => return Some(self.need(key)),
                 None => self.leave(key),
             }
         }
+        if search.examined == EXAMINED {
+            return None;
+        }
+        search.examined += 1;
+        let key = *self.needed.first_key_value()?.1;
+        Some(self.need(key))
+    }
+
+    fn need(&mut self, key: K) -> K {
+        self.leave(key);
+        self.arrivals += 1;
+        self.places.insert(key, Place::Needed(self.arrivals));
+        self.needed.insert(self.arrivals, key);
+        key
     }
 }
 
@@ -235,16 +246,18 @@ mod tests {
         places.settle(3, use_of(false, 3));
         // The second was used since.
         let now = |key| Some(use_of(key != 3, if key == 2 { 9 } else { key }));
-        assert_eq!(places.least_useful(now), Some(3));
+        let mut search = Search::default();
+        assert_eq!(places.next_for_room(&mut search, now), Some(3));
         places.leave(3);
-        assert_eq!(places.least_useful(now), Some(1));
-        places.need(1);
-        assert_eq!(places.least_useful(now), Some(2));
-        assert_eq!(places.settled(), 2);
-        assert_eq!(places.least_useful(|_| None), None, "all are gone");
-        assert_eq!(places.next_needed(), Some(1));
+        assert_eq!(places.next_for_room(&mut search, now), Some(1));
+        assert_eq!(places.next_for_room(&mut search, now), Some(2));
+        assert_eq!(places.settled(), 2, "both are needed");
+        places.free(2, use_of(true, 9));
+        let next = places.next_for_room(&mut search, |_| None);
+        assert_eq!(next, Some(1), "the other is gone");
         places.leave(1);
-        assert_eq!((places.settled(), places.next_needed()), (0, None));
+        let next = places.next_for_room(&mut search, now);
+        assert_eq!((places.settled(), next), (0, None));
     }
 
     #[test]
@@ -252,19 +265,31 @@ mod tests {
         let mut places = Places::new(LIMITS);
         (1..=100).for_each(|key| places.settle(key, use_of(true, key)));
         let used = |key| Some(use_of(true, key));
-        for key in 1..=99 {
-            assert_eq!(places.least_useful(used), Some(key));
-            places.need(key);
+        let mut search = Search::default();
+        for key in 1..=100 {
+            assert_eq!(places.next_for_room(&mut search, used), Some(key));
         }
-        assert_eq!(places.least_useful(used), Some(100));
-        places.leave(100);
-        assert_eq!(places.least_useful(used), None);
         places.free(7, use_of(true, 7));
-        assert_eq!(places.least_useful(used), Some(7));
         places.free(8, use_of(true, 200));
         places.free(1000, use_of(true, 0));
-        assert_eq!((places.least_useful(used), places.settled()), (Some(7), 99));
-        let turns: Vec<_> = (0..98).filter_map(|_| places.next_needed()).collect();
-        assert_eq!((turns[0], turns[1], turns[97]), (1, 2, 1), "round by round");
+        let first = places.next_for_room(&mut Search::default(), used);
+        assert_eq!((first, places.settled()), (Some(7), 100));
+    }
+
+    /// However many are needed, a search ends, and the next one goes on where it ended.
+    #[test]
+    fn a_search_looks_at_so_many_that_were_needed() {
+        let mut places = Places::new(LIMITS);
+        (1..=100).for_each(|key| places.settle(key, use_of(true, key)));
+        let used = |key| Some(use_of(true, key));
+        let mut search = Search::default();
+        let looked_at = std::iter::from_fn(|| places.next_for_room(&mut search, used));
+        assert_eq!(looked_at.count(), 100 + EXAMINED);
+        let mut search = Search::default();
+        let again = std::iter::from_fn(|| places.next_for_room(&mut search, used));
+        let again: Vec<_> = again.collect();
+        let next = EXAMINED as u64 + 1;
+        assert_eq!((again[0], again[35], again[36]), (next, 100, 1));
+        assert_eq!(again.len(), EXAMINED);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::connection::{Hello, NamedBy};
+use wallaby_proto::connection::{Hello, NamedBy, Search};
 use wallaby_proto::datagram::{Cause, Ended, SessionId, TooManySessions};
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, Code, NodeId, Status};
@@ -12,9 +12,6 @@ use super::carrier::Carrier;
 use super::core::Core;
 use super::peer::{Parcel, Peer, PeerId, Towards, Way, nobody};
 use crate::error::ConnectError;
-
-/// Connections that were needed when room was wanted and are looked at again, whether anybody has said that they are free.
-const EXAMINED: usize = 64;
 
 /// Why a connection is closed that nobody needs.
 const ROOM_NEEDED: &str = "room is needed for another connection";
@@ -171,28 +168,17 @@ impl Core {
     /// use is closed, or else the one used least recently. One that is found to be needed is not looked at again before it may
     /// be free, so that each costs one look for each time that it was free.
     pub(super) fn make_room(&mut self) -> Result<(), usize> {
-        let limit = self.config.limits.connections;
+        let (limit, mut search) = (self.config.limits.connections, Search::default());
         while self.places.settled() >= limit {
             let peers = &self.peers;
-            let least = self
-                .places
-                .least_useful(|id| Some(peers.get(id)?.usefulness()));
-            let Some(id) = least else { break };
-            match self.is_idle(id) {
-                true => self.close_peer(id, ROOM_NEEDED),
-                false => self.places.need(id),
-            }
-        }
-        for _ in 0..EXAMINED {
-            if self.places.settled() < limit {
-                return Ok(());
-            }
-            let id = self.places.next_needed().ok_or(limit)?;
+            let usefulness = |id| Some(peers.get(id)?.usefulness());
+            let next = self.places.next_for_room(&mut search, usefulness);
+            let id = next.ok_or(limit)?;
             if self.is_idle(id) {
                 self.close_peer(id, ROOM_NEEDED);
             }
         }
-        Err(limit)
+        Ok(())
     }
 
     /// A connection may have become one that nobody needs.

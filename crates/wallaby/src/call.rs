@@ -227,6 +227,9 @@ impl CallShared {
         if !state.may_answer(self.token, token, peer, &path) {
             return self.note_forged(peer);
         }
+        if let (Some(_), Some(peer)) = (token, peer) {
+            peer.uses.note_call(); // others have taken a request of the call
+        }
         if state.ended.is_some() {
             return self.handle_late(state, peer, message);
         }
@@ -711,6 +714,7 @@ impl CallShared {
         if let Some(sent) = state.roots.find_mut(&id.path) {
             sent.node = peer.node();
             sent.peer = Some(Arc::clone(peer));
+            peer.uses.note_call();
             peer.hold();
         }
         true

@@ -406,15 +406,17 @@ impl Inner {
         state.records.session_ended(session(peer), now);
         self.liveness.leave(state);
         self.act();
-        if let Some(node) = peer.node() {
+        if let Some(node) = peer.node().filter(|_| peer.uses.has_carried_calls()) {
             self.tell_calls(peer, node);
         }
     }
 
-    /// Tells all live calls that a connection has ended; if these are many, other tasks have their turn between.
+    /// Tells all live calls that a connection has ended; if these are many, other tasks have their turn between. Only one that
+    /// has carried something of calls is worth that: anybody can connect and leave.
     fn tell_calls(self: &Arc<Self>, peer: &Arc<Peer>, node: NodeId) {
+        let was_last = self.pool.was_last(node);
         let (calls, next) = self.calls().batch(0);
-        let tell = |call: &Arc<CallShared>| call.handle_disconnect(peer, node);
+        let tell = |call: &Arc<CallShared>| call.handle_disconnect(peer, node, was_last);
         calls.iter().for_each(tell);
         if calls.len() < BATCH {
             return;
@@ -424,8 +426,9 @@ impl Inner {
             let (mut calls, mut next) = (calls, next);
             while calls.len() >= BATCH {
                 tokio::task::yield_now().await;
+                let was_last = endpoint.pool.was_last(node);
                 (calls, next) = endpoint.calls().batch(next);
-                let tell = |call: &Arc<CallShared>| call.handle_disconnect(&peer, node);
+                let tell = |call: &Arc<CallShared>| call.handle_disconnect(&peer, node, was_last);
                 calls.iter().for_each(tell);
             }
         });

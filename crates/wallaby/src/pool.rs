@@ -3,7 +3,7 @@
 mod recent;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OnceCell, oneshot};
@@ -26,6 +26,29 @@ pub(crate) enum Stranger {
     Peer(Arc<Peer>),
     /// A stream whose transport has something to do first, until this is dropped.
     Opening(oneshot::Sender<()>),
+}
+
+/// What a connection was of use for.
+#[derive(Debug, Default)]
+pub(crate) struct Uses {
+    /// It has brought a request, or was taken to send something.
+    pub(crate) ever: AtomicBool,
+    /// Tick of the last time.
+    last: AtomicU64,
+    /// It has carried something of a call of this endpoint.
+    calls: AtomicBool,
+}
+
+impl Uses {
+    /// It carries something of a call of this endpoint: a request, a question about one, or what has shown that it may answer.
+    pub(crate) fn note_call(&self) {
+        self.calls.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether calls of this endpoint are concerned if it ends.
+    pub(crate) fn has_carried_calls(&self) -> bool {
+        self.calls.load(Ordering::Relaxed)
+    }
 }
 
 /// Connections that were needed when room was wanted, and perhaps are not any more.
@@ -97,8 +120,8 @@ struct Open {
 
 fn usefulness(peer: &Arc<Peer>) -> Usefulness {
     Usefulness {
-        ever: peer.useful.load(Ordering::Relaxed),
-        last: peer.used.load(Ordering::Relaxed),
+        ever: peer.uses.ever.load(Ordering::Relaxed),
+        last: peer.uses.last.load(Ordering::Relaxed),
     }
 }
 
@@ -175,8 +198,8 @@ impl Pool {
     }
 
     fn use_now(&self, peer: &Peer) {
-        peer.useful.store(true, Ordering::Relaxed);
-        peer.used.store(
+        peer.uses.ever.store(true, Ordering::Relaxed);
+        peer.uses.last.store(
             self.ticks.fetch_add(1, Ordering::Relaxed),
             Ordering::Relaxed,
         );
@@ -268,6 +291,14 @@ impl Pool {
         peers.map_or(0, |peers| {
             peers.values().filter(|peer| !peer.is_closed()).count()
         })
+    }
+
+    /// Whether no connection with a life is left by which calls of this endpoint may hear of it.
+    pub(crate) fn was_last(&self, node: NodeId) -> bool {
+        let state = self.lock();
+        let peers = state.by_node.get(&node).into_iter();
+        let mut peers = peers.flat_map(BTreeMap::values);
+        !peers.any(|peer| !peer.is_closed() && peer.uses.has_carried_calls())
     }
 
     /// Makes room for one more connection that is no stranger's: of those that nobody needs, one that was never of use is
@@ -362,17 +393,17 @@ impl Pool {
 
     /// A connection has brought requests.
     pub(crate) fn has_brought(&self, peer: &Peer) {
-        peer.useful.store(true, Ordering::Relaxed);
+        peer.uses.ever.store(true, Ordering::Relaxed);
         let now = self.ticks.load(Ordering::Relaxed);
-        peer.used.store(now, Ordering::Relaxed);
+        peer.uses.last.store(now, Ordering::Relaxed);
     }
 
     /// A connection is open; its peer's life is known. Returns connections to an earlier life that was found at the same
     /// address: that life is over, and so are they. Others whose other end claims to be that life were never there.
     pub(crate) fn opened(&self, peer: &Arc<Peer>, dialled: Option<&Address>) -> Vec<Arc<Peer>> {
         let tick = self.ticks.fetch_add(1, Ordering::Relaxed);
-        peer.used.store(tick, Ordering::Relaxed);
-        peer.useful.store(dialled.is_some(), Ordering::Relaxed);
+        peer.uses.last.store(tick, Ordering::Relaxed);
+        peer.uses.ever.store(dialled.is_some(), Ordering::Relaxed);
         let Some(node) = peer.node() else {
             return Vec::new();
         };

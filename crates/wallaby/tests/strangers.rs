@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::raw::{Raw, hello, request};
+use common::raw::{Raw, hello, request, response};
 use common::{Gate, Net, at, client, patience, service, status, until, work};
 use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use wallaby::{Address, CallId, Code, DialPolicy, Endpoint, Limits, Many, NodeId, One, Request};
@@ -450,6 +450,46 @@ async fn who_claims_a_node_id_at_its_own_address_ends_no_connection_of_that_node
             }
         };
         assert!(matches!(answer, Message::Response(response) if response.call == call));
+    })
+    .await;
+}
+
+/// A stranger says hello as the server of a call and leaves: nobody asks about the call for that. A connection that has carried
+/// something of the call is another matter.
+#[tokio::test]
+async fn who_carried_nothing_of_a_call_and_leaves_causes_no_questions() {
+    patience(async {
+        const SERVER: u64 = 5;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let own = Address::Tcp(listener.local_addr().expect("it is bound"));
+        let seldom = Duration::from_secs(600);
+        let builder = Endpoint::builder().ping(seldom, 10 * seldom);
+        let client = Net::tcp().bind(builder).await;
+        let call = work::at(&client, &own).many(String::new());
+        let mut server = Raw::accept(&listener, hello(SERVER)).await;
+        let request = server.request().await;
+        let runs = runs(&request, None);
+        server.send(Message::Pong(runs.clone())).await; // the call is watched over from now on
+        // That makes it ask, and so does nothing else for now.
+        let fence = work::at(&client, &own).one(String::new());
+        let answer = response(server.request().await.call, None, b"\x00");
+        server.send_response(answer).await;
+        fence.await.expect("an answer");
+        let fence = work::at(&client, &own).one(String::new());
+        while let Message::Ping(_) = server.message().await {}
+
+        drop(Raw::dial(&at(&client), hello(SERVER)).await);
+        until(|| client.metrics().connections_ended == 1).await;
+        let next = work::at(&client, &own).one(String::new());
+        let message = server.message().await;
+        assert!(matches!(message, Message::Request(_)), "{message:?}");
+
+        let mut also = Raw::dial(&at(&client), hello(SERVER)).await;
+        also.send(Message::Pong(runs)).await;
+        drop(also);
+        let message = server.message().await;
+        assert!(matches!(message, Message::Ping(_)), "{message:?}");
+        drop((call, fence, next));
     })
     .await;
 }

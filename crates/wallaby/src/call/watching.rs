@@ -99,10 +99,9 @@ impl CallShared {
         }
     }
 
-    /// A connection with this node ended, and all that came over it has been read.
-    pub(crate) fn handle_disconnect(self: &Arc<Self>, peer: &Peer, node: NodeId) {
+    /// A connection with this node ended, and all that came over it has been read; perhaps it was the last one.
+    pub(crate) fn handle_disconnect(self: &Arc<Self>, peer: &Peer, node: NodeId, was_last: bool) {
         let now = self.endpoint.liveness.now();
-        let was_last = self.endpoint.pool.count(node) == 0;
         let mut state = self.lock();
         let concerned = state.note_lost(peer);
         if state.settled || !concerned && !state.is_watched() {
@@ -156,6 +155,7 @@ impl CallShared {
         if !asked && !state.may_answer(self.token, shown, peer, &pong.request.path) {
             return self.note_forged(peer);
         }
+        peer.inspect(|peer| peer.uses.note_call());
         if state.settled {
             return;
         }
@@ -395,6 +395,7 @@ impl CallShared {
             watched.pinged.push(peer.id);
         }
         drop(state);
+        peer.uses.note_call();
         let place = Some(Place::Initiator(self.id.sequence));
         peer.try_control(Message::Ping(ping), place);
     }

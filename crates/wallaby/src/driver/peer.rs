@@ -29,7 +29,7 @@ use crate::driver::own::OwnOutput;
 use crate::driver::room::{Room, Waiting, Want};
 use crate::link::DelayLine;
 use crate::liveness::Liveness;
-use crate::pool::Freed;
+use crate::pool::{Freed, Uses};
 use crate::timer::{self, Instant};
 use crate::transport::udp::Socket;
 use crate::transport::{Identity, StreamReader};
@@ -62,10 +62,7 @@ pub(crate) struct Peer {
     leaving: AtomicBool,
     /// Something may be accepted that was not before; also told when the connection ends.
     room: Room,
-    /// Tick of the last use, for the pool.
-    pub(crate) used: AtomicU64,
-    /// It has brought a request, or was taken to send something.
-    pub(crate) useful: AtomicBool,
+    pub(crate) uses: Uses,
     /// Calls and requests that need this connection.
     busy: AtomicU32,
     passed_over: PassedOver,
@@ -219,8 +216,7 @@ impl Peer {
             closed: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             room: Room::new(),
-            used: AtomicU64::new(0),
-            useful: AtomicBool::new(false),
+            uses: Uses::default(),
             busy: AtomicU32::new(0),
             passed_over: PassedOver::default(),
             delay,

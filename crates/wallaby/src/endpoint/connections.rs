@@ -300,7 +300,7 @@ impl Inner {
     fn dismiss(&self, stranger: Stranger, reason: &str) {
         match stranger {
             Stranger::Peer(peer) => {
-                if peer.useful.load(Ordering::Relaxed) && self.settle(&peer).is_ok() {
+                if peer.uses.ever.load(Ordering::Relaxed) && self.settle(&peer).is_ok() {
                     return;
                 }
                 peer.end(reason);

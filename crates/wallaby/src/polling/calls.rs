@@ -464,6 +464,9 @@ impl Core {
             self.counters.forged_dropped += 1;
             return;
         }
+        if let Some(peer) = from.and_then(|from| self.peers.get_mut(from)) {
+            peer.carried_calls = true;
+        }
         if call.ended {
             self.counters.late_dropped += 1;
             return self.handle_late(from, message);
@@ -703,6 +706,7 @@ impl Core {
             root.mark = mark;
             root.node = peer.node();
             root.lost = false;
+            peer.carried_calls = true;
             peer.busy += 1;
         }
         if let Mark::Parts(number) = mark {

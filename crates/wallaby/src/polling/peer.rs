@@ -177,6 +177,8 @@ pub(super) struct Peer {
     pub(super) used: u64,
     /// It has brought a request, or was dialled or taken to send one.
     pub(super) useful: bool,
+    /// It has carried something of a call of this endpoint.
+    pub(super) carried_calls: bool,
     /// Calls and requests that need it.
     pub(super) busy: u32,
     /// The credit of its calls before this one was forgotten last.
@@ -227,8 +229,8 @@ pub(super) struct Times {
 #[derive(Debug, Clone)]
 pub(super) enum Towards {
     Server(Address),
-    /// A life by an open connection, or whoever is at the address.
-    Asked(Location),
+    /// A life by an open connection, or whoever is at the address; whether that life was found there before.
+    Asked(Location, bool),
     /// The other end of a connection, as long as that is open.
     Over(PeerId),
     /// The call's initiator.
@@ -263,6 +265,7 @@ impl Peer {
             node: None,
             used: 0,
             useful: false,
+            carried_calls: false,
             busy: 0,
             over: None,
             methods: Vec::new(),

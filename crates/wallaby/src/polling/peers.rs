@@ -63,6 +63,20 @@ impl Core {
         peers.take(MAX_CLAIMING).copied().collect()
     }
 
+    /// A connection carries something of a call of this endpoint: a request, a question about one, or what has shown that it may
+    /// answer.
+    pub(super) fn note_call(&mut self, id: Option<PeerId>) {
+        if let Some(peer) = id.and_then(|id| self.peers.get_mut(id)) {
+            peer.carried_calls = true;
+        }
+    }
+
+    /// Whether no connection with a life is left by which calls of this endpoint may hear of it.
+    pub(super) fn was_last(&self, node: NodeId) -> bool {
+        let mut peers = self.by_node.get(&node).into_iter().flatten();
+        !peers.any(|id| self.peers.get(*id).is_some_and(|peer| peer.carried_calls))
+    }
+
     /// How many open connections there are with a life.
     pub(super) fn connections_with(&self, node: NodeId) -> usize {
         self.by_node.get(&node).map_or(0, Vec::len)
@@ -337,7 +351,7 @@ impl Core {
         peer.hello = Some(Arc::clone(hello));
         peer.node = Some(hello.node);
         let until = peer.until.take();
-        let at = peer.at.clone();
+        let (at, is_dialled) = (peer.at.clone(), peer.dialled.is_some());
         if let Some(at) = &at
             && self.dialled_back.get(at) == Some(&id)
         {
@@ -349,7 +363,9 @@ impl Core {
         if let Some(at) = at {
             // Who is there has shown that it receives what is sent to this address.
             self.by_address.entry(at.clone()).or_insert(id);
-            self.found_at(&at, Some(hello.node));
+            if is_dialled {
+                self.found_at(&at, hello.node);
+            }
         }
         self.pump(id);
     }
@@ -380,10 +396,8 @@ impl Core {
         let Some(server) = at else {
             return;
         };
-        match &ended.cause {
-            Cause::Restarted { now, .. } => self.found_at(&server, Some(*now)),
-            Cause::Unreachable => self.found_at(&server, None),
-            _ => {}
+        if let Cause::Restarted { now, .. } = &ended.cause {
+            self.found_at(&server, *now);
         }
         let reason = ended.to_string();
         let error = match &ended.cause {
@@ -462,7 +476,9 @@ impl Core {
                 }
             }
             self.records.session_ended(id.session(), self.now);
-            self.disconnected(id, node);
+            if peer.carried_calls {
+                self.disconnected(id, node);
+            }
             return self.post_again(queued.into_iter());
         }
         if let (Some(Some(_)), Some(at)) = (peer.dialled, &peer.at) {
@@ -470,7 +486,7 @@ impl Core {
         }
         for parcel in queued {
             match (&parcel.towards, &parcel.message) {
-                (Towards::Server(_) | Towards::Asked(_), _) => self.undeliverable(parcel, &error),
+                (Towards::Server(_) | Towards::Asked(..), _) => self.undeliverable(parcel, &error),
                 _ => self.post(parcel),
             }
         }
@@ -491,21 +507,14 @@ impl Core {
         })
     }
 
-    /// A life, or nobody, was found at an address: who was there before is gone.
-    pub(super) fn found_at(&mut self, at: &Address, node: Option<NodeId>) {
+    /// A life was found at an address. Of who was there before it says something only to calls that look for it there: anybody
+    /// can be found at its own address as anybody else.
+    pub(super) fn found_at(&mut self, at: &Address, node: NodeId) {
         let most = self.config.limits.connections.max(MIN_FOUND);
         if self.found.len() >= most.saturating_mul(REMEMBERED) {
             self.found.clear(); // what is found later is news again
         }
-        let before = match node {
-            Some(node) => {
-                self.dials.found(at); // what was so may be no more
-                self.found.insert(at.clone(), node)
-            }
-            None => self.found.remove(at),
-        };
-        if let Some(gone) = before.filter(|before| Some(*before) != node) {
-            self.node_gone(gone);
-        }
+        self.dials.found(at); // what was so may be no more
+        self.found.insert(at.clone(), node);
     }
 }

@@ -116,7 +116,7 @@ impl Core {
             },
             Towards::Over(id) if self.peers.contains(*id) => Route::Over(*id),
             Towards::Over(_) => Route::Nowhere(gone()),
-            Towards::Asked(Location { address, .. }) => match address.as_ref().map(reachable) {
+            Towards::Asked(Location { address, .. }, _) => match address.as_ref().map(reachable) {
                 Some(Ok(to)) => match self.peer_at(to) {
                     Some(id) => Route::Over(id),
                     None => Route::Dial(to.clone(), None, NamedBy::Peer),
@@ -328,11 +328,12 @@ impl Core {
                 Message::Response(response)
             }
             (message, ..) => {
-                if let (Message::Ping(ping), Towards::Asked(to)) = (&message, &towards)
-                    && !self.is_meant(id, to)
-                {
-                    self.ping_elsewhere(ping, to, None);
-                    return None;
+                if let (Message::Ping(ping), Towards::Asked(to, met)) = (&message, &towards) {
+                    if !self.is_meant(id, to) {
+                        self.ping_elsewhere(ping, (to, *met), None);
+                        return None;
+                    }
+                    self.note_call(Some(id).filter(|_| ping.call.initiator == self.node));
                 }
                 if self.attempt_control(id, message.clone()).is_some() {
                     return None;
@@ -585,8 +586,8 @@ impl Core {
                 ),
                 None => self.not_sent(request.call.sequence, request.id, error.clone()),
             },
-            (Message::Ping(ping), Towards::Asked(to)) => {
-                self.ping_elsewhere(&ping, &to, Some(error));
+            (Message::Ping(ping), Towards::Asked(to, met)) => {
+                self.ping_elsewhere(&ping, (&to, met), Some(error));
             }
             _ => {
                 self.counters.undeliverable += 1;

@@ -500,16 +500,12 @@ impl Core {
     #[cold]
     pub(super) fn stream_ended(&mut self, id: PeerId, error: ConnectError) {
         let at = self.peers.get(id).and_then(|peer| peer.at.clone());
-        match (&error, at) {
-            (ConnectError::Refused { .. }, Some(at)) => self.found_at(&at, None),
-            (
-                ConnectError::Handshake {
-                    source: ConnectionError::WrongNode { found, .. },
-                    ..
-                },
-                Some(at),
-            ) => self.found_at(&at, Some(*found)),
-            _ => {}
+        let source = match &error {
+            ConnectError::Handshake { source, .. } => Some(source),
+            _ => None,
+        };
+        if let (Some(ConnectionError::WrongNode { found, .. }), Some(at)) = (source, at) {
+            self.found_at(&at, *found);
         }
         self.remove_peer(id, error);
     }

@@ -205,6 +205,10 @@ impl Core {
             self.counters.forged_dropped += 1;
             return;
         }
+        self.note_call(from);
+        let Some(call) = self.calls.get(sequence) else {
+            return;
+        };
         if call.watch.is_none() {
             self.begin_watch(sequence);
         }
@@ -262,7 +266,7 @@ impl Core {
 
     /// A session with this node has ended, and all that came over it was read.
     pub(super) fn disconnected(&mut self, id: PeerId, node: NodeId) {
-        let (now, was_last) = (self.now, self.connections_with(node) == 0);
+        let (now, was_last) = (self.now, self.was_last(node));
         for sequence in self.calls.sequences() {
             let Some(call) = self.calls.get_mut(sequence) else {
                 continue;
@@ -295,19 +299,6 @@ impl Core {
         }
     }
 
-    /// A node is gone: another life, or nobody, is where it was.
-    pub(super) fn node_gone(&mut self, node: NodeId) {
-        let now = self.now;
-        for sequence in self.calls.sequences() {
-            if let Some(call) = self.calls.get_mut(sequence)
-                && let Some(watch) = &mut call.watch
-            {
-                watch.handle_gone(&call.initiator, node, now);
-                self.follow(sequence);
-            }
-        }
-    }
-
     // Pings.
 
     /// Asks over this connection.
@@ -317,6 +308,7 @@ impl Core {
         {
             call.pinged.push(over);
         }
+        self.note_call(Some(over));
         self.post(Parcel::new(Message::Ping(ping), Towards::Over(over)));
         self.note_ping_behind(sequence, over);
     }
@@ -348,7 +340,8 @@ impl Core {
         {
             return self.ping_by_relays(&ping);
         }
-        self.post(Parcel::new(Message::Ping(ping), Towards::Asked(to)));
+        let met = to.node.is_some() && self.found.get(&at).copied() == to.node;
+        self.post(Parcel::new(Message::Ping(ping), Towards::Asked(to, met)));
     }
 
     /// The connection with this node that one of the initial requests went out on.
@@ -384,15 +377,15 @@ impl Core {
         (to.node.is_none() || to.node == Some(node)).then_some(id)
     }
 
-    /// Whoever was to be asked is not there: for this reason, or because another life is.
+    /// Whoever was to be asked is not there: for this reason, or because another life is. `met` says that it was found there
+    /// before.
     pub(super) fn ping_elsewhere(
         &mut self,
         ping: &Ping,
-        to: &Location,
+        (to, met): (&Location, bool),
         why: Option<&ConnectError>,
     ) {
         if let Some(at) = &to.address {
-            let met = to.node.is_some() && self.found.get(at).copied() == to.node;
             if let Some(node) = to.node
                 && let Some(call) = self.calls.get_mut(ping.call.sequence)
                 && let Some(watch) = &mut call.watch
@@ -458,10 +451,12 @@ impl Core {
         };
         let next = self.records.onward(ping, origin, now);
         if let Some(next) = next.filter(|next| next.node != Some(self.node)) {
-            let towards = Towards::Asked(Location {
+            let met = next.node.is_some() && self.found.get(&next.server).copied() == next.node;
+            let next = Location {
                 address: Some(next.server),
                 node: next.node,
-            });
+            };
+            let towards = Towards::Asked(next, met);
             self.post(Parcel::new(Message::Ping(ping.clone()), towards));
             if !ping.abort {
                 return;

@@ -2,18 +2,21 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use wallaby::polling::{CallOptions, Datagrams, Endpoint, Event, Limits, Udp, Wait};
 use wallaby::{Address, CallId, ClusterKey, Code, NodeId, RequestId};
 use wallaby_proto::Token;
-use wallaby_proto::connection::{Connection, Features, Hello, Limits as WireLimits, VERSION};
-use wallaby_proto::wire::{MethodRef, ReplyTo, Request};
+use wallaby_proto::connection::{
+    Connection, Event as Heard, Features, Hello, Limits as WireLimits, VERSION,
+};
+use wallaby_proto::wire::{Message, MethodRef, ReplyTo, Request};
 
 use crate::alone::{outcome, pair, work};
 use crate::proxy::Path;
-use crate::world::World;
+use crate::world::{Link, World};
 
 /// The same numbers for each seed.
 fn random(state: &mut u64) -> u64 {
@@ -356,4 +359,158 @@ fn what_reaches_no_initiator_goes_to_no_stranger() {
     let got = stranger.counters();
     let foreign = (got.late_dropped, got.forged_dropped, got.undeliverable);
     assert_eq!(foreign, (0, 0, 0));
+}
+
+/// Turns in which all that was sent arrives.
+const ROUNDS: usize = 100;
+
+/// A peer on a unix socket that does what a test wants.
+struct Raw {
+    stream: UnixStream,
+    connection: Connection,
+    input: BytesMut,
+}
+
+impl Raw {
+    fn new(stream: UnixStream, connection: Connection) -> Self {
+        stream.set_nonblocking(true).expect("it can be");
+        Self {
+            stream,
+            connection,
+            input: BytesMut::new(),
+        }
+    }
+
+    /// Connects as this node and shakes hands.
+    fn dial(path: &Path, node: u64, endpoint: &mut Endpoint<Link>) -> Self {
+        let mut raw = Self::new(path.connect(), Connection::dial(hello(node).into(), None));
+        raw.until(endpoint, |raw, _| raw.connection.peer().is_some());
+        raw
+    }
+
+    /// Bytes pass until this is so; no time does.
+    fn until(
+        &mut self,
+        endpoint: &mut Endpoint<Link>,
+        mut done: impl FnMut(&mut Self, Option<Heard>) -> bool,
+    ) {
+        for _ in 0..ROUNDS {
+            let output = self.connection.output().to_vec();
+            let _ = self.stream.write_all(&output); // it may be closed already
+            self.connection.advance(output.len());
+            endpoint.turn(Wait::Not).expect("it cannot fail");
+            let mut buffer = [0; 4096];
+            if let Ok(len) = self.stream.read(&mut buffer) {
+                self.input.extend_from_slice(&buffer[..len]);
+            }
+            while let Ok(Some(heard)) = self.connection.handle_input(&mut self.input) {
+                if done(self, Some(heard)) {
+                    return;
+                }
+            }
+            if done(self, None) {
+                return;
+            }
+        }
+        panic!("it does not come to pass");
+    }
+
+    /// Closes the connection, and the endpoint learns of it.
+    fn leave(self, endpoint: &mut Endpoint<Link>) {
+        drop(self);
+        for _ in 0..ROUNDS {
+            endpoint.turn(Wait::Not).expect("it cannot fail");
+        }
+    }
+}
+
+/// A client on a unix socket, too, with a call that a server over UDP has held for a while.
+fn held(
+    world: &World,
+    path: &Path,
+) -> (Endpoint<Link>, Endpoint<Link>, wallaby::polling::RequestKey) {
+    let builder = Endpoint::builder()
+        .listen(&path.text())
+        .advertise(path.address());
+    let (mut client, mut server) = (world.bind(builder), world.bind(Endpoint::builder()));
+    let serve = client.serve(&work::ONE, |request, (what,)| Ok(request.respond(&what)?));
+    serve.expect("no other has its name");
+    let aside = std::rc::Rc::new(std::cell::Cell::new(None));
+    let key = aside.clone();
+    let serve = server.serve(&work::ONE, move |request, _| {
+        key.set(Some(request.hold()));
+        Ok(())
+    });
+    serve.expect("no other has its name");
+    let sent = client.call(
+        server.address(),
+        work::one("hold".into()),
+        &CallOptions::default(),
+    );
+    sent.expect("it is sent");
+    let nothing = world.event(&mut [&mut client, &mut server], 0, Duration::from_secs(3));
+    assert_eq!(nothing, None);
+    let key = aside.get().expect("it is held");
+    (client, server, key)
+}
+
+/// Who says hello as the server of a call and leaves causes no questions about it.
+#[test]
+fn who_carried_nothing_of_a_call_and_leaves_causes_no_questions() {
+    let (world, path) = (World::new(44), Path::new());
+    let (mut client, server, _) = held(&world, &path);
+    let stranger = Raw::dial(&path, server.node().get(), &mut client);
+    let before = client.counters().datagrams_sent;
+    stranger.leave(&mut client);
+    assert_eq!(client.counters().datagrams_sent, before);
+}
+
+/// A stranger is found at its own address as the server of a call, and then as somebody else: the server has as much time to
+/// show life as before.
+#[test]
+fn who_claims_a_node_id_at_its_own_address_shortens_nobodys_time() {
+    let (world, path) = (World::new(45), Path::new());
+    let (mut client, mut server, key) = held(&world, &path);
+    world.cut(&server.address(), true);
+    let own = Path::new();
+    let listener = UnixListener::bind(own.file()).expect("nobody else is there");
+    listener.set_nonblocking(true).expect("it can be");
+    let mut stranger = Raw::dial(&path, 9, &mut client);
+    let claimed = server.node().get();
+    let mut aimed = aimed(claimed, &own.address());
+    let sent = stranger
+        .connection
+        .send_request(&mut aimed, work::ONE.definition());
+    sent.expect("there is credit");
+    let mut accepted = |client: &mut Endpoint<Link>, node| {
+        let mut accepted = None;
+        stranger.until(client, |_, _| {
+            accepted = listener.accept().ok();
+            accepted.is_some()
+        });
+        let (stream, _) = accepted.expect("it is dialled");
+        Raw::new(stream, Connection::accept(hello(node).into()))
+    };
+    let mut found = accepted(&mut client, claimed);
+    found.until(&mut client, |_, heard| {
+        matches!(heard, Some(Heard::Message(Message::Response(_))))
+    });
+    found.leave(&mut client);
+    // The answer may be lost: its initiator is dialled again.
+    let mut next = accepted(&mut client, 7);
+    let mut rounds = 0..10;
+    next.until(&mut client, |_, _| rounds.next().is_none());
+    next.leave(&mut client);
+    let nothing = world.event(
+        &mut [&mut client, &mut server],
+        0,
+        Duration::from_millis(3500),
+    );
+    assert_eq!(nothing, None);
+    world.cut(&server.address(), false);
+    let request = server.request(key).expect("it has not ended");
+    let late = bytes::Bytes::from_static(b"\x04late");
+    request.respond(late).expect("it is sent");
+    let (answers, _) = outcome(&world, &mut [&mut client, &mut server]);
+    assert_eq!(answers, [Ok("late".to_owned())]);
 }

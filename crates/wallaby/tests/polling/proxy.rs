@@ -38,6 +38,10 @@ impl Path {
         format!("shm://{}", self.0.display())
     }
 
+    pub(crate) fn file(&self) -> &std::path::Path {
+        &self.0
+    }
+
     pub(crate) fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(&self.0).expect("somebody listens");
         stream.set_nonblocking(true).expect("it can");

@@ -56,6 +56,10 @@ pub struct Limits {
     pub connections: usize,
     /// Live calls. Beyond: calls fail with [`crate::Failure::TooManyCalls`]. Default 1,000,000.
     pub calls: usize,
+    /// Requests that calls of this endpoint know of, but for the first 1,024 of each call, all together; about 400 bytes each.
+    /// A call knows at most as many as it leaves free. Beyond: it fails ([`Violation::NoRoom`](crate::Violation::NoRoom)).
+    /// Default 1,048,576.
+    pub branches: u64,
     /// Bytes of initial requests that are kept to be sent again ([`crate::Client::resend`]), a call, each with 512 bytes
     /// besides its payload. Beyond: the call is not sent again, and its error says so. Default 1 MiB.
     pub kept_call: u64,
@@ -86,6 +90,7 @@ impl Default for Limits {
             relayed: 64 << 20,
             connections: 1024,
             calls: 1_000_000,
+            branches: 1 << 20,
             kept_call: 1 << 20,
             kept: 64 << 20,
             stored: 64 << 20,

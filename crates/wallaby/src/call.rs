@@ -167,7 +167,8 @@ impl CallShared {
         let begun = endpoint.age();
         let time = options.deadline.unwrap_or(endpoint.config.default_deadline);
         let deadline = begun + time.min(Duration::from_secs(365 * 86_400));
-        let initiator = Initiator::new(id, token, options.budgets.unwrap_or_default());
+        let mut initiator = Initiator::new(id, token, options.budgets.unwrap_or_default());
+        initiator.count_in(&endpoint.branches);
         let rare = Rare::new(&options);
         Arc::new(Self {
             id,

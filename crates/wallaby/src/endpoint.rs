@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use wallaby_proto::call::records::Remembered;
+use wallaby_proto::call::room::BranchRoom;
 use wallaby_proto::connection::{Bounds, Features, Hello, Limits as WireLimits, VERSION};
 use wallaby_proto::wire::{Message, PingSettings};
 use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
@@ -78,6 +79,8 @@ pub(crate) struct Inner {
     hello: Arc<Hello>,
     /// What streams hold for their peers.
     bounds: Bounds,
+    /// How many branches its calls know together.
+    pub(crate) branches: BranchRoom,
     /// Where others reach this endpoint.
     pub(crate) address: Option<Address>,
     pub(crate) config: Config,
@@ -328,6 +331,7 @@ impl Inner {
         let delay = Delayed::link(config.link_delay, config.link_bandwidth)
             .map_err(|error| BindError::Random(error.to_string()))?;
         let bounds = config.bounds();
+        let branches = BranchRoom::new(config.limits.branches);
         Ok(Arc::new_cyclic(|inner: &Weak<Self>| {
             let base: Arc<dyn Sender> = Arc::new(Base(inner.clone()));
             let layers = &config.send_layers;
@@ -366,6 +370,7 @@ impl Inner {
                     Instant::now() + bounds.partials.limits().period,
                 )),
                 bounds,
+                branches,
                 listened: AtomicU64::new(0),
                 away_after: micros(config.keep_alive.timeout.min(AWAY) / 4),
                 kept: AtomicU64::new(0),

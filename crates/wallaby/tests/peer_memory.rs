@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use common::raw::{Raw, hello, request, response};
+use common::raw::{Raw, end, hello, request, response};
 use common::{Gate, Net, all, at, client, failure, patience, service, until, work};
 use tokio::net::TcpListener;
 use wallaby::{
@@ -16,6 +16,7 @@ use wallaby::{
     One, PartialLimits, Request, Schedule, Violation,
 };
 use wallaby_proto::connection::Event;
+use wallaby_proto::wire::Message;
 
 /// Kinds of frames.
 const CREDIT: u8 = 0x03;
@@ -181,6 +182,21 @@ async fn who_connects_again_and_again_fails_the_call() {
         assert!(came > 4 * one && came <= 9 * one, "{came} answers");
         let error = failure(all(&mut call).await.pop().expect("an error"));
         assert_eq!(error, Failure::Violation(Violation::Overdrawn));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_that_are_said_to_be_large_have_only_so_much_room() {
+    patience(async {
+        let mut limits = small();
+        limits.branches = 10_000;
+        let (_client, mut call, mut server, request) = played(limits).await;
+        let large = end(request.call, 65_000, 0);
+        server.send(Message::End(large)).await;
+        let error = failure(all(&mut call).await.pop().expect("an error"));
+        let limit = 10_000;
+        assert_eq!(error, Failure::Violation(Violation::NoRoom { limit }));
     })
     .await;
 }

@@ -220,7 +220,7 @@ fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-const OF_LIMITS: [Limited; 18] = [
+const OF_LIMITS: [Limited; 19] = [
     ("message", |limits, count| limits.message = count),
     ("requests", |limits, count| limits.requests = count),
     ("call", |limits, count| limits.call = count),
@@ -247,6 +247,7 @@ const OF_LIMITS: [Limited; 18] = [
         limits.connections = size(count)
     }),
     ("calls", |limits, count| limits.calls = size(count)),
+    ("branches", |limits, count| limits.branches = count),
     ("kept_call", |limits, count| limits.kept_call = count),
     ("kept", |limits, count| limits.kept = count),
     ("stored", |limits, count| limits.stored = count),

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::call::initiator::Arrival;
+use crate::call::initiator::{Arrival, Violation};
+use crate::call::room::{BranchRoom, Share};
 use crate::id::{Path, PathHasher, Token};
 use crate::manifest::Facts;
 use crate::rare::Rare;
@@ -195,6 +196,8 @@ struct Rest {
     index: Option<HashMap<Path, u32, PathHasher>>,
     /// Branches whose parents have become known, if anybody wants to know.
     adopted: Option<Vec<u32>>,
+    /// What they take of the room for branches of all calls.
+    share: Option<Share>,
 }
 
 impl std::fmt::Debug for PathHasher {
@@ -236,6 +239,13 @@ impl Branches {
             return 0;
         }
         self.rest.get_or_insert_default().add(path, token)
+    }
+
+    /// One more branch is to be added, which is counted.
+    #[cold]
+    pub(super) fn take_room(&mut self, room: &BranchRoom) -> Result<(), Violation> {
+        let share = &mut self.rest.get_or_insert_default().share;
+        share.get_or_insert_with(|| Share::of(room)).grow()
     }
 
     /// The branch at a position that [`Self::find`] or [`Self::add`] returned.

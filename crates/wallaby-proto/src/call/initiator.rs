@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::call::branches::{Branch, Branches};
 use crate::call::census::{Census, Counts};
+use crate::call::room::{BranchRoom, UNCOUNTED};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::rare::Rare;
@@ -59,6 +60,8 @@ pub struct Initiator {
     changes: Rare<Changes>,
     /// Initial requests of it were sent again.
     executed_again: bool,
+    /// Where its branches are counted.
+    room: Option<BranchRoom>,
 }
 
 /// What is noted while somebody watches over the call.
@@ -135,6 +138,12 @@ pub enum Violation {
         /// The budget.
         limit: u32,
     },
+    /// The calls of this endpoint know more requests together than they may.
+    #[error("there is no room for more requests of this call: all calls together may know {limit}")]
+    NoRoom {
+        /// The endpoint's limit.
+        limit: u64,
+    },
     /// The responses of the call have more bytes than they may.
     #[error("the call's responses have more than {limit} bytes")]
     TooManyBytes {
@@ -180,7 +189,13 @@ impl Initiator {
             trace: Rare::NONE,
             changes: Rare::NONE,
             executed_again: false,
+            room: None,
         }
+    }
+
+    /// Its branches are counted among those of all calls of this endpoint.
+    pub fn count_in(&mut self, room: &BranchRoom) {
+        self.room = Some(room.clone());
     }
 
     /// The call's id.
@@ -650,6 +665,11 @@ impl Initiator {
             return Err(Violation::TooManyRequests {
                 limit: self.budgets().requests,
             });
+        }
+        if self.branches.len() >= UNCOUNTED
+            && let Some(room) = &self.room
+        {
+            self.branches.take_room(room)?;
         }
         let position = self.branches.add(path, self.token);
         self.changed(position);

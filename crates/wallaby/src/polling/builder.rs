@@ -43,6 +43,8 @@ pub struct Limits {
     pub connections: usize,
     /// Live calls. Beyond: calls fail with [`crate::Failure::TooManyCalls`]. Default 1,000,000.
     pub calls: usize,
+    /// Requests that calls of this endpoint know of: see [`crate::Limits::branches`]. Default 1,048,576.
+    pub branches: u64,
     /// Bytes of messages that wait for a connection or for credit, each with 64 bytes besides its payload. Beyond, what would
     /// have to wait is [`crate::SendError::Full`] in handlers; calls fail with [`crate::Failure::Refused`]; the status
     /// that ends such a request still waits. Default 16 MiB.
@@ -63,6 +65,7 @@ impl Default for Limits {
             call: wire.call,
             connections: 1024,
             calls: 1_000_000,
+            branches: 1 << 20,
             waiting: 16 << 20,
             partials: PartialLimits::default(),
             output: Bounds::default().output,

@@ -270,8 +270,10 @@ impl Core {
         let deadline = self.raw.saturating_add(time);
         let allowance = options.budgets.map(|all| Box::new(Allowance::new(all)));
         let special = *options != CallOptions::default();
+        let mut initiator = Initiator::new(id, token, budgets);
+        initiator.count_in(&self.branches);
         self.calls.add(sequence, || Call {
-            initiator: Initiator::new(id, token, budgets),
+            initiator,
             token,
             time,
             deadline,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wallaby_proto::call::clock::{Clock, earliest};
 use wallaby_proto::call::records::{RecordLimits, Records, Ticket};
+use wallaby_proto::call::room::BranchRoom;
 use wallaby_proto::connection::{
     Bounds, Dials, Event as News, Hello, MethodDefinition, Partials, Places,
 };
@@ -97,6 +98,8 @@ pub(super) struct Core {
     pub(super) counters: Counters,
     /// What streams hold for their peers.
     pub(super) bounds: Bounds,
+    /// How many branches its calls know together.
+    pub(super) branches: BranchRoom,
     /// A connection that has just brought more answers than were granted.
     pub(super) overdrawn: Option<PeerId>,
 
@@ -168,6 +171,7 @@ impl Core {
             output: config.limits.output,
             partials: Partials::new(config.limits.partials),
         };
+        let branches = BranchRoom::new(config.limits.branches);
         let fresh_for = config.ping.period.saturating_mul(9) / 8;
         Ok(Self {
             config,
@@ -177,6 +181,7 @@ impl Core {
             gate: Gate::new(Arc::clone(&hello), random::bytes()?, settings)
                 .sharing(bounds.partials.clone()),
             bounds,
+            branches,
             overdrawn: None,
             hello,
             streams,

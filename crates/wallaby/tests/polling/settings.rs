@@ -50,7 +50,7 @@ const TIMED: [Timed; 12] = [
     |builder, time| limited(builder, |limits| limits.partials.period = time),
 ];
 
-const COUNTED: [Counted; 16] = [
+const COUNTED: [Counted; 17] = [
     |builder, count| builder.strangers(size(count), Duration::from_secs(1)),
     |builder, count| builder.remember(size(count), count),
     |builder, count| builder.max_depth(small(count)),
@@ -74,6 +74,7 @@ const COUNTED: [Counted; 16] = [
     |builder, count| limited(builder, |limits| limits.waiting = size(count)),
     |builder, count| limited(builder, |limits| limits.connections = size(count)),
     |builder, count| limited(builder, |limits| limits.calls = size(count)),
+    |builder, count| limited(builder, |limits| limits.branches = count),
 ];
 
 /// A call ends by itself, and few turns are needed for that.

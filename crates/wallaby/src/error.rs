@@ -10,7 +10,7 @@ use thiserror::Error;
 use wallaby_proto::call::allowance::Exhausted;
 use wallaby_proto::call::initiator::Violation;
 use wallaby_proto::call::watch::Failure as Loss;
-use wallaby_proto::connection::{ConnectionError, Held};
+use wallaby_proto::connection::{ConnectionError, Dials, Held};
 use wallaby_proto::datagram::MAX_MESSAGE;
 use wallaby_proto::{Address, AddressError, Code, NodeId, RequestId, Status};
 
@@ -499,8 +499,28 @@ impl ConnectError {
         }
     }
 
+    /// An address that peers have named is not dialled now. That nobody was there a moment ago is as good as to find nobody.
+    pub(crate) fn held(server: &Address, source: Held) -> Self {
+        let server = server.clone();
+        match source {
+            Held::Refused => Self::Refused {
+                server,
+                reason: source.to_string(),
+            },
+            _ => Self::Held { server, source },
+        }
+    }
+
+    /// An address that peers may have named was dialled in vain.
+    pub(crate) fn note_in_vain(&self, dials: &mut Dials<Address>, now: Duration, at: &Address) {
+        match self {
+            Self::Refused { .. } => dials.refused(now, at),
+            _ => dials.failed(now, at, self.found()),
+        }
+    }
+
     /// Who answered there in place of the life that was wanted.
-    pub(crate) fn found(&self) -> Option<NodeId> {
+    fn found(&self) -> Option<NodeId> {
         match self {
             Self::Handshake {
                 source: ConnectionError::WrongNode { found, .. },

@@ -531,9 +531,9 @@ impl Pool {
     }
 
     /// That dial was in vain; another life may have been there.
-    pub(crate) fn dial_failed(&self, address: &Address, found: Option<NodeId>) {
+    pub(crate) fn dial_failed(&self, address: &Address, why: &ConnectError) {
         let now = self.born.elapsed();
-        self.lock().dials.failed(now, address, found);
+        why.note_in_vain(&mut self.lock().dials, now, address);
     }
 }
 

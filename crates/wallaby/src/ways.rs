@@ -137,6 +137,7 @@ impl Inner {
             return Some(Arc::clone(from));
         }
         let way = self.way_back(call, token?)?;
-        (way.id != from.id).then_some(way)
+        // Never back to who passed it on here, by whichever connection.
+        (way.id != from.id && way.node() != from.node()).then_some(way)
     }
 }

@@ -51,6 +51,9 @@ pub enum Held {
     /// It is being dialled, or was a moment ago and in vain.
     #[error("it was dialled a moment ago")]
     Recent,
+    /// Nobody was there a moment ago.
+    #[error("nobody was there a moment ago")]
+    Refused,
     /// Too many addresses were dialled because others named them.
     #[error("too many addresses that others have named were dialled lately")]
     TooMany,
@@ -62,6 +65,8 @@ struct Attempt {
     at: Duration,
     /// Who was there in place of the life that was wanted.
     found: Option<NodeId>,
+    /// Nobody was there.
+    refused: bool,
 }
 
 /// What is remembered of dials that others cause.
@@ -108,7 +113,10 @@ impl<A: Clone + Ord> Dials<A> {
         if let Some(attempt) = self.attempts.get(to) {
             let is_there = |found| wanted.is_none_or(|wanted| found == wanted);
             if !attempt.found.is_some_and(is_there) {
-                return Err(Held::Recent);
+                return Err(match attempt.refused {
+                    true => Held::Refused,
+                    false => Held::Recent,
+                });
             }
         }
         if named_by == NamedBy::Peer {
@@ -118,14 +126,20 @@ impl<A: Clone + Ord> Dials<A> {
             }
             self.full_at = self.full_at.max(now).saturating_add(interval);
         }
-        self.note(now, to, None);
+        self.note(now, to, None, false);
         Ok(())
     }
 
-    /// A dial was in vain: nobody was there, or another life than the one that was wanted.
+    /// Nobody was there: who asks within the second learns that, too.
+    pub fn refused(&mut self, now: Duration, to: &A) {
+        self.forget_old(now);
+        self.note(now, to, None, true);
+    }
+
+    /// A dial was in vain: nobody was reached, or another life than the one that was wanted.
     pub fn failed(&mut self, now: Duration, to: &A, found: Option<NodeId>) {
         self.forget_old(now);
-        self.note(now, to, found);
+        self.note(now, to, found, false);
     }
 
     /// Who is there took the connection and closed it before it was open. One that `was_met` there may be about to die: that is
@@ -142,9 +156,10 @@ impl<A: Clone + Ord> Dials<A> {
         self.attempts.remove(to);
     }
 
-    fn note(&mut self, at: Duration, to: &A, found: Option<NodeId>) {
+    fn note(&mut self, at: Duration, to: &A, found: Option<NodeId>, refused: bool) {
         if self.ages.len() < 2 * REMEMBERED {
-            self.attempts.insert(to.clone(), Attempt { at, found });
+            let attempt = Attempt { at, found, refused };
+            self.attempts.insert(to.clone(), attempt);
             self.ages.push_back((at, to.clone()));
         }
     }

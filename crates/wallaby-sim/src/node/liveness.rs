@@ -296,6 +296,7 @@ impl Node {
                 let came = socket(session);
                 let address = self.initiator_address(&reply_to, came);
                 let to = Destination::Initiator {
+                    passed_by: None,
                     address,
                     came,
                     small: true,

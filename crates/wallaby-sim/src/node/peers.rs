@@ -9,7 +9,7 @@ use wallaby_proto::call::records::{Output, Sent, Session, Ticket, invitation};
 use wallaby_proto::call::waiting::Awaited;
 use wallaby_proto::call::watch::Location;
 use wallaby_proto::connection::{
-    Connection, ConnectionError, Event, KeepAliveSettings, NamedBy, Refusal,
+    Connection, ConnectionError, Event, Held, KeepAliveSettings, NamedBy, Refusal,
 };
 use wallaby_proto::datagram::{Cause, SessionId};
 use wallaby_proto::wire::{Message, Response};
@@ -127,6 +127,8 @@ pub(super) enum Destination {
         came: Socket,
         /// It has not to be counted: the one small answer over the connection of its request.
         small: bool,
+        /// Who has passed it on here, and is not sent it back.
+        passed_by: Option<NodeId>,
     },
 }
 
@@ -351,16 +353,40 @@ impl Node {
                     Some(server) => match self.dialled.get(&(server, None)) {
                         Some(socket) => Way::Over(*socket),
                         None => match self.may_dial(server, *node, context) {
-                            true => Way::Dial(server, None, NamedBy::Peer),
-                            false => Way::Nowhere,
+                            Ok(()) => Way::Dial(server, None, NamedBy::Peer),
+                            Err(held) => {
+                                if held == Held::Refused {
+                                    self.found_at(server, None, context);
+                                    self.not_found(
+                                        parcel.asks().into_iter().collect(),
+                                        None,
+                                        context,
+                                    );
+                                }
+                                Way::Nowhere
+                            }
                         },
                     },
                     None => Way::Nowhere,
                 }
             }
-            Destination::Initiator { address, came, .. } => {
-                let (address, came) = (address.clone(), *came);
-                self.way_to_initiator(&parcel.message, address, came, context)
+            Destination::Initiator {
+                address,
+                came,
+                passed_by,
+                ..
+            } => {
+                let (address, came, passed_by) = (address.clone(), *came, *passed_by);
+                let way = self.way_to_initiator(&parcel.message, address, came, context);
+                match way {
+                    Way::Over(socket)
+                        if passed_by.is_some()
+                            && self.peers.get(&socket).and_then(Peer::node) == passed_by =>
+                    {
+                        Way::Nowhere
+                    }
+                    way => way,
+                }
             }
         }
     }
@@ -389,7 +415,7 @@ impl Node {
             if let Some(socket) = self.dialled.get(&(node, wanted)) {
                 return Way::Over(*socket);
             }
-            if self.may_dial(node, wanted, context) {
+            if self.may_dial(node, wanted, context).is_ok() {
                 context.hit(Point::AnswerDialledBack);
                 return Way::Dial(node, wanted, NamedBy::Peer);
             }
@@ -452,12 +478,17 @@ impl Node {
     }
 
     /// Whether a node that others have named is dialled now.
-    fn may_dial(&mut self, server: u32, wanted: Option<NodeId>, context: &mut Context<'_>) -> bool {
+    fn may_dial(
+        &mut self,
+        server: u32,
+        wanted: Option<NodeId>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Held> {
         let begun = (self.dials).begin(context.now(), &server, wanted, NamedBy::Peer);
         if begun.is_err() {
             context.hit(Point::DialHeld);
         }
-        begun.is_ok()
+        begun
     }
 
     fn dial(
@@ -767,7 +798,7 @@ impl Node {
             self.post_all(unsent, context);
             return;
         }
-        if let (Some((server, None)), Failed::Refused) = (peer.wanted, why) {
+        if let (Some((server, _)), Failed::Refused) = (peer.wanted, why) {
             self.found_at(server, None, context);
         }
         if let Some((server, wanted)) = peer.wanted {
@@ -775,7 +806,9 @@ impl Node {
                 Failed::WrongLife(found) => Some(found),
                 _ => None,
             };
-            if wanted.is_some() || why == Failed::Refused {
+            if why == Failed::Refused {
+                self.dials.refused(context.now(), &server);
+            } else if wanted.is_some() {
                 self.dials.failed(context.now(), &server, found);
             }
         }

@@ -113,7 +113,7 @@ impl Inner {
                 reason: format!("node {node} is gone: {:?} answers there", peer.node()),
             }),
             Err(error) => {
-                self.pool.dial_failed(address, error.found());
+                self.pool.dial_failed(address, &error);
                 Err(error)
             }
         }
@@ -135,7 +135,7 @@ impl Inner {
         match &connected {
             Ok(_) => {}
             Err(ConnectError::Closed { .. }) => self.pool.dial_closed(address, was_met),
-            Err(_) => self.pool.dial_failed(address, None),
+            Err(error) => self.pool.dial_failed(address, error),
         }
         connected
     }
@@ -149,8 +149,7 @@ impl Inner {
         let begun = self.pool.begin_dial(address, wanted, named_by);
         begun.map_err(|source| {
             self.meters.dials_held.add();
-            let server = address.clone();
-            ConnectError::Held { server, source }
+            ConnectError::held(address, source)
         })
     }
 

@@ -482,7 +482,7 @@ impl Core {
             return self.post_again(queued.into_iter());
         }
         if let (Some(Some(_)), Some(at)) = (peer.dialled, &peer.at) {
-            self.dials.failed(self.now, at, error.found());
+            error.note_in_vain(&mut self.dials, self.now, at);
         }
         for parcel in queued {
             match (&parcel.towards, &parcel.message) {
@@ -502,8 +502,7 @@ impl Core {
         let begun = self.dials.begin(self.now, at, wanted, named_by);
         begun.map_err(|source| {
             self.counters.dials_held += 1;
-            let server = at.clone();
-            ConnectError::Held { server, source }
+            ConnectError::held(at, source)
         })
     }
 

@@ -335,12 +335,17 @@ impl Core {
         let permitted =
             named_by == NamedBy::Application || self.config.dial_policy.permits(address);
         let (at, wanted) = (at.clone(), to.node);
-        if !permitted
-            || self.peer_at(&at).is_none() && self.may_dial(&at, wanted, named_by).is_err()
-        {
+        let held = match self.peer_at(&at) {
+            None if permitted => self.may_dial(&at, wanted, named_by).err(),
+            _ => None,
+        };
+        let met = to.node.is_some() && self.found.get(&at).copied() == to.node;
+        if let Some(ConnectError::Refused { .. }) = &held {
+            self.note_missed((&ping, &to), met, held.as_ref());
+        }
+        if !permitted || held.is_some() {
             return self.ping_by_relays(&ping);
         }
-        let met = to.node.is_some() && self.found.get(&at).copied() == to.node;
         self.post(Parcel::new(Message::Ping(ping), Towards::Asked(to, met)));
     }
 
@@ -386,32 +391,41 @@ impl Core {
         why: Option<&ConnectError>,
     ) {
         if let Some(at) = &to.address {
-            if let Some(node) = to.node
-                && let Some(call) = self.calls.get_mut(ping.call.sequence)
-                && let Some(watch) = &mut call.watch
-            {
-                match why {
-                    None
-                    | Some(ConnectError::Refused { .. } | ConnectError::Unreachable { .. })
-                        if met =>
-                    {
-                        watch.handle_gone(&call.initiator, node, self.now);
-                    }
-                    None | Some(ConnectError::Refused { .. }) => {
-                        watch.handle_not_found(&call.initiator, node, self.now);
-                    }
-                    // A server that only others can reach was never reached: that it still cannot be says nothing.
-                    Some(_) => {}
-                }
-            }
+            self.note_missed((ping, to), met, why);
             match why {
                 Some(ConnectError::Closed { .. }) => self.dials.closed(self.now, at, met),
                 None => {} // somebody is there
-                Some(_) => self.dials.failed(self.now, at, None),
+                Some(error) => error.note_in_vain(&mut self.dials, self.now, at),
             }
         }
         self.ping_by_relays(ping);
         self.follow(ping.call.sequence);
+    }
+
+    /// The call learns that; whether this life was `met` there.
+    fn note_missed(
+        &mut self,
+        (ping, to): (&Ping, &Location),
+        met: bool,
+        why: Option<&ConnectError>,
+    ) {
+        if let Some(node) = to.node
+            && let Some(call) = self.calls.get_mut(ping.call.sequence)
+            && let Some(watch) = &mut call.watch
+        {
+            match why {
+                None | Some(ConnectError::Refused { .. } | ConnectError::Unreachable { .. })
+                    if met =>
+                {
+                    watch.handle_gone(&call.initiator, node, self.now);
+                }
+                None | Some(ConnectError::Refused { .. }) => {
+                    watch.handle_not_found(&call.initiator, node, self.now);
+                }
+                // A server that only others can reach was never reached: that it still cannot be says nothing.
+                Some(_) => {}
+            }
+        }
     }
 
     /// Whether the application has sent one of the initial requests there.

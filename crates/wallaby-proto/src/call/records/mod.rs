@@ -295,6 +295,8 @@ pub struct Records {
     kept: Kept,
     passages: Passages,
     lost: LostSessions,
+    /// Whose the sessions were that have ended, the latest of them.
+    former: BTreeMap<Session, NodeId>,
     /// Requests with default settings that were not looked at yet, in the order in which they came.
     fresh: List,
     /// The first of them came then or later: to look at itself would cost memory that is not at hand.
@@ -331,6 +333,7 @@ impl Records {
             kept: Kept::new(limits.kept_bytes),
             passages: Passages::new(limits.passing),
             lost: LostSessions::default(),
+            former: BTreeMap::new(),
             fresh: List::EMPTY,
             fresh_from: Nanoseconds::ZERO,
             fresh_for: ping.period.saturating_add(ping.period.divided_by(8)),
@@ -414,6 +417,7 @@ impl Records {
         let Some(state) = self.sessions.remove(&session) else {
             return;
         };
+        self.note_former(session, state.peer);
         let now = Nanoseconds::from(now);
         if state.relays {
             self.lost.note(session, state.confirmed);

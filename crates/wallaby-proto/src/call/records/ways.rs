@@ -12,6 +12,9 @@ use crate::wire::Pong;
 /// Initiators that are kept for a delegating session; beyond it all are forgotten, and prove themselves anew.
 const MAX_INITIATORS: usize = 256;
 
+/// Sessions that have ended and whose peers are remembered.
+const MAX_FORMER: usize = 1024;
+
 /// Sessions that claim to be one initiator's and are asked to prove it.
 const MAX_INVITED: usize = 4;
 
@@ -31,8 +34,9 @@ impl Records {
 
     /// A message over a session has shown the token of this request's call.
     ///
-    /// Where the session that the request came over has ended, this one takes its place: as the initiator's own, or for a
-    /// delegated request as a way back to it. Returns whether it does.
+    /// Where the session that the request came over has ended, this one takes its place: as the initiator's own, or as the new
+    /// one of who brought the request. Not of another server that shows the token: answers might go round in a circle. Returns
+    /// whether it does.
     pub(super) fn note_shown(&mut self, slot: u32, origin: Origin) -> bool {
         let record = self.table.records.at(slot);
         if record.session == origin.session {
@@ -51,7 +55,7 @@ impl Records {
                 false
             }
             Some(_) => false,
-            None if own || !record.direct => {
+            None if own || self.former.get(&record.session) == Some(&origin.peer) => {
                 (record.session, record.direct) = (origin.session, own);
                 if let Some(session) = self.sessions.get_mut(&origin.session) {
                     session.foreign = true;
@@ -59,6 +63,14 @@ impl Records {
                 true
             }
             None => false,
+        }
+    }
+
+    /// A session with this peer has ended.
+    pub(super) fn note_former(&mut self, session: Session, peer: NodeId) {
+        self.former.insert(session, peer);
+        if self.former.len() > MAX_FORMER {
+            self.former.pop_first();
         }
     }
 

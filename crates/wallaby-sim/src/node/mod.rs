@@ -5,6 +5,7 @@ mod client;
 mod liveness;
 mod peers;
 mod server;
+mod ways;
 mod wire;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::call::records::{Output, Sent, Session, Ticket, invitation};
-use wallaby_proto::call::waiting::Awaited;
+use wallaby_proto::call::records::{Output, Sent, Session, Ticket};
 use wallaby_proto::call::watch::Location;
 use wallaby_proto::connection::{
     Connection, ConnectionError, Event, Held, KeepAliveSettings, NamedBy, Refusal,
@@ -217,120 +216,6 @@ impl Node {
         }
     }
 
-    /// No way leads there now. Answers wait for one; whatever else is said again, or asked for.
-    fn wait_for_a_way(&mut self, parcel: Parcel, context: &mut Context<'_>) {
-        let what = super::Short(&parcel.message);
-        note!(context, self.index, "has no way for {what}");
-        context
-            .oracle
-            .relayed(context.queue.now(), &parcel.message, None);
-        let call = parcel.message.call();
-        let Some(token) = parcel.message.token() else {
-            return self.drop_answer(&parcel, context);
-        };
-        let (request, payload) = match &parcel.message {
-            Message::Response(response) => (response.request, response.payload.len()),
-            Message::End(end) => (end.request, 0),
-            _ => return self.drop_answer(&parcel, context),
-        };
-        let awaited = Awaited {
-            call,
-            token,
-            request,
-        };
-        for claiming in self.claiming(call.initiator) {
-            self.invite(claiming, awaited, context);
-        }
-        let now = self.now();
-        // Its handler goes on: what it does next need not concern the initiator.
-        self.accepted(&parcel);
-        let parcel = Parcel {
-            job: None,
-            ..parcel
-        };
-        match self.waiting.put(awaited, payload, parcel, now) {
-            Ok(_) => context.hit(Point::AnswerWaits),
-            Err((_, parcel)) => self.drop_answer(&parcel, context),
-        }
-    }
-
-    /// Asks whoever is there to show the token of a call, as only its initiator would.
-    pub(super) fn invite(&mut self, to: Socket, of: Awaited, context: &mut Context<'_>) {
-        context.hit(Point::Invited);
-        let pong = invitation(of.call, of.token, of.request, self.id);
-        self.post_over(to, Message::Pong(pong), context);
-    }
-
-    /// A connection opened whose other end says that it is this life. If answers wait for that, it is asked to prove it.
-    fn invite_claiming(&mut self, to: Socket, node: NodeId, context: &mut Context<'_>) {
-        for awaited in self.waiting.of(node) {
-            self.invite(to, awaited, context);
-        }
-    }
-
-    /// An answer goes back over the connection that its request came over. If its initiator seems to be connected itself,
-    /// it is asked to prove it.
-    fn invite_from(&mut self, came: Socket, message: &Message, context: &mut Context<'_>) {
-        let request = match message {
-            Message::Response(response) => response.request,
-            Message::End(end) => end.request,
-            Message::Pong(pong) => pong.request,
-            _ => return,
-        };
-        let Some(token) = message.token() else { return };
-        let call = message.call();
-        for claiming in self.claiming(call.initiator) {
-            let claims = (session(claiming), self.id);
-            let named = (call, token, request);
-            if let Some(pong) = self.records.invite(named, session(came), claims) {
-                context.hit(Point::Invited);
-                self.post_over(claiming, Message::Pong(pong), context);
-            }
-        }
-    }
-
-    pub(super) fn post_over(&mut self, to: Socket, message: Message, context: &mut Context<'_>) {
-        let parcel = Parcel {
-            message,
-            to: Destination::Over(to),
-            job: None,
-            released: None,
-        };
-        self.post(parcel, context);
-    }
-
-    /// Somebody has shown the token of a call: what waits for a way to its initiator goes on.
-    pub(super) fn found_a_way(&mut self, call: CallId, token: Token, context: &mut Context<'_>) {
-        let waiting: Vec<_> = std::iter::from_fn(|| self.waiting.take(call, token)).collect();
-        if !waiting.is_empty() {
-            context.hit(Point::AnswerFoundWay);
-        }
-        self.post_all(waiting, context);
-    }
-
-    /// Answers that have waited for too long.
-    pub(super) fn give_up_answers(&mut self, context: &mut Context<'_>) {
-        while let Some(parcel) = self.waiting.expired(self.now()) {
-            self.drop_answer(&parcel, context);
-        }
-    }
-
-    /// A message goes nowhere.
-    fn drop_answer(&mut self, parcel: &Parcel, context: &mut Context<'_>) {
-        context.hit(Point::AnswerNowhere);
-        self.accepted(parcel);
-        if let Message::Response(response) = &parcel.message
-            && let Some(passage) =
-                self.passages
-                    .remove(&(response.call, response.request, response.index))
-        {
-            self.records.passed_on(passage, None);
-        }
-        if let Some((ticket, sent)) = parcel.released {
-            self.records.dropped(ticket, sent);
-        }
-    }
-
     fn enqueue(&mut self, socket: Socket, parcel: Parcel, context: &mut Context<'_>) {
         if let Some(peer) = self.peers.get_mut(&socket) {
             peer.queue(parcel);
@@ -378,14 +263,12 @@ impl Node {
             } => {
                 let (address, came, passed_by) = (address.clone(), *came, *passed_by);
                 let way = self.way_to_initiator(&parcel.message, address, came, context);
-                match way {
-                    Way::Over(socket)
-                        if passed_by.is_some()
-                            && self.peers.get(&socket).and_then(Peer::node) == passed_by =>
-                    {
+                let node_of = |socket| self.peers.get(socket).and_then(Peer::node);
+                match &way {
+                    Way::Over(to) if passed_by.is_some() && node_of(to) == passed_by => {
                         Way::Nowhere
                     }
-                    way => way,
+                    _ => way,
                 }
             }
         }
@@ -1079,7 +962,7 @@ impl Node {
         }
     }
 
-    fn accepted(&mut self, parcel: &Parcel) {
+    pub(super) fn accepted(&mut self, parcel: &Parcel) {
         self.ready.extend(parcel.job);
     }
 

@@ -43,8 +43,6 @@ pub enum Broken {
     UnknownFails,
     /// A node that was stopped judges its timers before it reads its input.
     TimersFirst,
-    /// Nobody asks whether a silent peer still lives.
-    NoKeepAlive,
     /// A request goes into a session though its peer has shown no life for long.
     NoQuestion,
     /// What has left by a session counts as being written until its peer has acknowledged it, so that a server which died before

@@ -11,7 +11,7 @@
 //! | a failure of what somebody has told the end of | `ManifestForgotten` |
 //! | a failure that is told too late | `UnacknowledgedExcuses`, `NeverGone` |
 //! | a status lost | `LostStatus` |
-//! | memory that grows | `NeverForgets`, `NoKeepAlive` |
+//! | memory that grows | `NeverForgets` |
 //! | something starts after an abort | `NoTombstone` |
 
 use wallaby_sim::{Broken, Options, Plan, Rule, run, shrink};
@@ -156,24 +156,6 @@ fn a_manifest_that_is_lost_with_the_message_that_took_it_along() {
 #[test]
 fn calls_that_are_not_told_who_is_gone() {
     check(Broken::NeverGone, &[Rule::LateFailure]);
-}
-
-/// Rare: of twenty-five thousand worlds one needs it. If plans are made otherwise, `--seeds 100000 --broken no-keep-alive` finds
-/// another.
-#[test]
-fn a_peer_that_is_gone_without_a_word() {
-    let plan = Plan::random(77_560);
-    let options = Options {
-        broken: Some(Broken::NoKeepAlive),
-        ..Options::default()
-    };
-    let broken = run(&plan, options).violations;
-    assert_eq!(
-        broken.first().map(|violation| violation.rule),
-        Some(Rule::Leftover),
-        "who waits for it waits for ever"
-    );
-    assert_eq!(run(&plan, Options::default()).violations, []);
 }
 
 #[test]

@@ -53,10 +53,7 @@ impl Node {
         let due = calls
             .chain(records)
             .chain(self.next_look_at_dials())
-            .chain(
-                self.look_at_peers
-                    .filter(|_| !context.is(Broken::NoKeepAlive)),
-            )
+            .chain(self.look_at_peers)
             .chain(self.waiting.next_timeout())
             .min();
         self.clock

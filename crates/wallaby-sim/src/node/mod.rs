@@ -336,8 +336,8 @@ impl Node {
 }
 
 fn record_limits(plan: NodePlan) -> RecordLimits {
-    // As little as may be for some: who asks each ping period is not given up for that.
     let patience = match plan.keeps {
+        // As little as may be for some: who asks each ping period is not given up for that.
         true => Duration::ZERO,
         false => RecordLimits::default().patience,
     };

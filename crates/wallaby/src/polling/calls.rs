@@ -466,7 +466,10 @@ impl Core {
             self.counters.forged_dropped += 1;
             return;
         }
-        if let Some(peer) = from.and_then(|from| self.peers.get_mut(from)) {
+        // What shows no token came by an initial request's own connection.
+        if shown.is_some()
+            && let Some(peer) = from.and_then(|from| self.peers.get_mut(from))
+        {
             peer.carried_calls = true;
         }
         if call.ended {

@@ -137,7 +137,6 @@ impl Inner {
             return Some(Arc::clone(from));
         }
         let way = self.way_back(call, token?)?;
-        // Never back to who passed it on here, by whichever connection.
-        (way.id != from.id && way.node() != from.node()).then_some(way)
+        (way.id != from.id).then_some(way)
     }
 }

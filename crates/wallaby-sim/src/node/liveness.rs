@@ -293,7 +293,6 @@ impl Node {
                 let came = socket(session);
                 let address = self.initiator_address(&reply_to, came);
                 let to = Destination::Initiator {
-                    passed_by: None,
                     address,
                     came,
                     small: true,

@@ -126,8 +126,6 @@ pub(super) enum Destination {
         came: Socket,
         /// It has not to be counted: the one small answer over the connection of its request.
         small: bool,
-        /// Who has passed it on here, and is not sent it back.
-        passed_by: Option<NodeId>,
     },
 }
 
@@ -255,21 +253,9 @@ impl Node {
                     None => Way::Nowhere,
                 }
             }
-            Destination::Initiator {
-                address,
-                came,
-                passed_by,
-                ..
-            } => {
-                let (address, came, passed_by) = (address.clone(), *came, *passed_by);
-                let way = self.way_to_initiator(&parcel.message, address, came, context);
-                let node_of = |socket| self.peers.get(socket).and_then(Peer::node);
-                match &way {
-                    Way::Over(to) if passed_by.is_some() && node_of(to) == passed_by => {
-                        Way::Nowhere
-                    }
-                    _ => way,
-                }
+            Destination::Initiator { address, came, .. } => {
+                let (address, came) = (address.clone(), *came);
+                self.way_to_initiator(&parcel.message, address, came, context)
             }
         }
     }

@@ -197,7 +197,6 @@ impl Node {
         };
         let address = self.initiator_address(&request.reply_to, came);
         let to = Destination::Initiator {
-            passed_by: None,
             address,
             came,
             small: true,
@@ -427,7 +426,6 @@ impl Node {
         let came = released.and_then(|(ticket, _)| self.records.came(ticket));
         let came = came.or_else(|| self.records.way_back(request.call, request.token));
         let to = Destination::Initiator {
-            passed_by: None,
             address,
             came: came.map_or(Socket::NONE, super::peers::socket),
             small: false,
@@ -460,9 +458,7 @@ impl Node {
         let call = message.call();
         let token = message.token();
         let next = token.and_then(|token| self.way_back(call, token));
-        let node_of = |socket| self.peers.get(&socket).and_then(super::Peer::node);
-        let sender = node_of(from);
-        let next = next.filter(|next| *next != from && node_of(*next) != sender);
+        let next = next.filter(|next| *next != from);
         if let (Message::Response(response), Some(peer)) = (&message, self.peers.get_mut(&from)) {
             peer.wire.grant_call(
                 &mut self.gate,
@@ -482,7 +478,6 @@ impl Node {
             // It comes from the initiator's own server side: not over the connection of its request, so it shows its token.
             Some(node) if node == initiator => Destination::Over(from),
             _ => Destination::Initiator {
-                passed_by: sender,
                 address: None,
                 came: Socket::NONE, // it did not come over its request's own connection, so it shows its token
                 small: false,
@@ -503,7 +498,6 @@ impl Node {
 impl Job {
     fn initiator(&self, small: bool) -> Destination {
         Destination::Initiator {
-            passed_by: None,
             address: self.initiator.clone(),
             came: self.came,
             small,

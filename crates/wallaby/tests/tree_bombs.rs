@@ -124,10 +124,14 @@ async fn nothing_is_delegated_after_the_deadline() {
     .await;
 }
 
+/// A bomb that is not stopped takes all of the machine: what is to be remembered of others may be forgotten meanwhile.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// Nothing is stated: each server takes so many requests of the call, and no more.
 #[tokio::test]
 async fn a_bomb_ends_when_each_server_has_had_enough_of_it() {
     const MOST: u32 = 100;
+    let _alone = ALONE.lock().await;
     patience(async {
         let builder = || Endpoint::builder().max_requests_of_call(MOST);
         let pair = Pair::new(&Net::tcp(), builder).await;
@@ -153,6 +157,7 @@ async fn a_bomb_does_not_outlive_its_deadline_in_sockets() {
     const SLACK: Duration = Duration::from_secs(5);
     /// It is over when nothing has begun for so long.
     const QUIET: Duration = Duration::from_secs(1);
+    let _alone = ALONE.lock().await;
     patience(async {
         let builder = || Endpoint::builder().max_requests_of_call(u32::MAX);
         let pair = Pair::new(&Net::tcp(), builder).await;

@@ -373,8 +373,8 @@ impl Builder {
     }
 
     /// How many requests of one call are taken here, as long as the call is remembered, if they state no budgets
-    /// ([`crate::Client::budgets`]); further ones are refused with the status `ResourceExhausted`. Default 16,384, a
-    /// quarter of what an initiator lets such a call have at all servers together: one that needs more here should state
+    /// ([`crate::Client::budgets`]); further ones are refused with the status `ResourceExhausted`. Default 65,536, all
+    /// that an initiator lets such a call have at all servers together: one that needs more here should state
     /// its budgets. So a tree that grows without end comes to its end even if its initiator neither counts nor stops it.
     pub fn max_requests_of_call(mut self, requests: u32) -> Self {
         self.config.requests_of_call = requests;

@@ -109,8 +109,8 @@ pub struct RecordLimits {
     pub patience: Duration,
     /// The time that a request has which states none: 60 s by default.
     pub deadline: Duration,
-    /// Requests of one call that are taken while the call is remembered, if they state no budgets. 16,384 by default: a quarter
-    /// of what an initiator lets such a call have at all servers together.
+    /// Requests of one call that are taken while the call is remembered, if they state no budgets. 65,536 by default: all
+    /// that an initiator lets such a call have at all servers together.
     pub requests_of_call: u32,
 }
 
@@ -126,7 +126,7 @@ impl Default for RecordLimits {
             longest_timeout: Duration::from_secs(600),
             patience: Duration::from_secs(30),
             deadline: Duration::from_secs(60),
-            requests_of_call: 1 << 14,
+            requests_of_call: 1 << 16,
         }
     }
 }

@@ -4,6 +4,8 @@
 //! (PROTOCOL-NOTES 8). Messages may arrive in any order; what arrives before it is expected is kept, within the call's
 //! budgets. Counting alone would be wrong: it completes early in a third of random trees under reordering.
 
+use std::collections::VecDeque;
+
 use thiserror::Error;
 
 use crate::call::branches::{Branch, Branches};
@@ -67,8 +69,8 @@ pub struct Initiator {
 /// What is noted while somebody watches over the call.
 #[derive(Debug, Default)]
 struct Changes {
-    /// Positions of branches that have changed since the call's watch last looked at them.
-    positions: Vec<u32>,
+    /// Positions of branches that have changed since the call's watch last looked at them, in the order in which they did.
+    positions: VecDeque<u32>,
     /// Made when the first of them is lost.
     census: Option<Box<Census>>,
 }
@@ -426,10 +428,16 @@ impl Initiator {
 
     /// The position of a branch that has changed.
     pub(super) fn next_change(&mut self) -> Option<u32> {
-        let position = self.changes.get_mut()?.positions.pop()?;
+        let position = self.changes.get_mut()?.positions.pop_front()?;
         self.branches.at(position).changed = false;
         self.count(position);
         Some(position)
+    }
+
+    /// Whether branches have changed since the call's watch last looked at them.
+    pub(super) fn has_changes(&self) -> bool {
+        let changes = self.changes.get();
+        changes.is_some_and(|changes| !changes.positions.is_empty())
     }
 
     /// What the call may use up.
@@ -690,7 +698,7 @@ impl Initiator {
             let branch = self.branches.at(position);
             if !branch.changed {
                 branch.changed = true;
-                changes.positions.push(position);
+                changes.positions.push_back(position);
             }
         }
     }

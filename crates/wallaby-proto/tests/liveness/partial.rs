@@ -195,9 +195,13 @@ fn many_losses_are_told_one_by_one() {
     let mut desk = desk();
     desk.response(1, "0", 0, false, Some(("0", facts(LOST, 1))));
     let mut finished = Vec::new();
+    // Each turn looks at some of them.
+    let now = desk.time();
+    while desk.watch.next_timeout().is_some_and(|due| due <= now) {
+        desk.watch.handle_timeout(&mut desk.initiator, now);
+    }
     desk.now += TIMEOUT;
     let now = desk.time();
-    // Each turn looks at some of them.
     while desk.watch.next_timeout().is_some_and(|due| due <= now) {
         desk.watch.handle_timeout(&mut desk.initiator, now);
         while let Some(action) = desk.watch.poll() {

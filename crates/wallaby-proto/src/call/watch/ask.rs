@@ -15,7 +15,10 @@ impl Watch {
             Phase::Watching => initiator
                 .branch_at(position)
                 .is_some_and(|branch| !branch.is_settled()),
-            Phase::Winding { .. } => self.lines[position as usize].stopped < Stopped::Quiet,
+            Phase::Winding { .. } => {
+                let line = self.lines.get(position as usize);
+                line.is_none_or(|line| line.stopped < Stopped::Quiet)
+            }
             Phase::Quiet => false,
         }
     }
@@ -482,6 +485,58 @@ mod tests {
             cost.run(&mut initiator, &mut watch, now + Duration::from_secs(30));
             cost.check(branches, 60);
             assert!(watch.next_timeout().is_none());
+        }
+    }
+
+    /// Two bytes say that a request has led to tens of thousands.
+    #[test]
+    fn requests_that_a_message_adds_are_looked_at_by_and_by() {
+        const CHILDREN: u32 = 60_000;
+        for aborts in [false, true] {
+            let (mut initiator, paths) = chain(1);
+            let (now, mut cost) = (Duration::from_secs(1), Cost::default());
+            let mut watch = Watch::new(&mut initiator, settings(), [at(1)], now);
+            cost.add(&mut watch);
+            let end = End {
+                call: initiator.call(),
+                relays: 0,
+                token: None,
+                request: RequestId {
+                    path: paths[0].child(0, initiator.call(), initiator.token()),
+                    hop: 0,
+                },
+                facts: Facts {
+                    requests: CHILDREN,
+                    responses: 0,
+                },
+                manifest: None,
+                options: None,
+            };
+            initiator.handle_end(&end).expect("within the budget");
+            let source = Source::default();
+            watch.handle_heard(&mut initiator, end.request, &source, now);
+            cost.add(&mut watch);
+            let known = watch.lines.len();
+            assert!(known <= MOST_LOOKED_AT + 8, "{known} lines in a turn");
+            assert_eq!(watch.next_timeout(), Some(now), "the rest is due at once");
+            // Any of them may be heard of meanwhile.
+            let last = end
+                .request
+                .path
+                .child(CHILDREN - 1, initiator.call(), initiator.token());
+            let pong = pong(&initiator, last, 0, 0);
+            watch.handle_pong(&mut initiator, &pong, &source, now);
+            cost.add(&mut watch);
+            if aborts {
+                watch.abort(&mut initiator, now);
+                cost.add(&mut watch);
+            }
+            cost.run(&mut initiator, &mut watch, now);
+            assert_eq!(watch.lines.len(), CHILDREN as usize + 3);
+            assert!(!watch.unseen && watch.is_winding_down() == aborts);
+            cost.run(&mut initiator, &mut watch, now + Duration::from_secs(60));
+            assert!(watch.is_winding_down() && watch.next_timeout().is_none());
+            cost.check(CHILDREN as usize, 30);
         }
     }
 

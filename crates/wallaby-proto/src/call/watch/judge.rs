@@ -287,6 +287,9 @@ impl Watch {
         let Some(branch) = initiator.branch_at(root) else {
             return;
         };
+        if let Some(last) = initiator.branch_count().checked_sub(1) {
+            self.ensure_line(last, now); // so that each of them is in the new attempt
+        }
         let request = RequestId {
             path: branch.path,
             hop: 0,

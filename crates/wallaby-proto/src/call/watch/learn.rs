@@ -28,6 +28,7 @@ impl Watch {
         }
         self.evicted |= pong.evicted;
         self.look_at_changes(initiator, now);
+        self.ensure_line(position, now);
         let line = self.line(position);
         if let Ok(index) = line
             .hops
@@ -403,15 +404,18 @@ impl Watch {
         }
     }
 
-    /// Looks at all branches of which the initiator has learnt something.
+    /// Looks at branches of which the initiator has learnt something, as far as this turn goes. A few bytes may add tens of
+    /// thousands.
     pub(super) fn look_at_changes(&mut self, initiator: &mut Initiator, now: Duration) {
-        // All of them are counted before the first is found to be at its end.
-        if let Some(last) = initiator.branch_count().checked_sub(1) {
-            self.ensure_line(last, now);
-        }
-        while let Some(position) = initiator.next_change() {
+        self.unseen = true; // not all are counted yet that may be at their end
+        while self.steps < MOST_LOOKED_AT
+            && let Some(position) = initiator.next_change()
+        {
+            self.steps += 1;
             self.look_at(initiator, position, now);
         }
+        self.unseen = initiator.has_changes();
+        self.check_milestones();
     }
 
     /// Something about a branch may have changed.
@@ -419,6 +423,7 @@ impl Watch {
         let Some(branch) = initiator.branch_at(position) else {
             return;
         };
+        self.ensure_line(position, now);
         self.wind(initiator, position, now);
         let line = &mut self.lines[position as usize];
         let seen = (branch.hop, branch.received.count);

@@ -155,6 +155,8 @@ pub struct Watch {
     climbs: VecDeque<u32>,
     hints: Hints,
     unwound: Range<u32>,
+    /// The initiator has learnt of branches that were not looked at yet.
+    unseen: bool,
     /// When the latest turn was.
     turn: Duration,
     /// Lines that are not yet frozen, and those not yet quiet.
@@ -256,6 +258,7 @@ impl Watch {
             climbs: VecDeque::new(),
             hints: Hints::default(),
             unwound: 0..0,
+            unseen: false,
             turn: now,
             unfrozen: 0,
             unquiet: 0,
@@ -297,7 +300,7 @@ impl Watch {
     /// Whether earlier turns have left something to do.
     fn is_behind(&self) -> bool {
         let unwound = self.phase != Phase::Quiet && !self.unwound.is_empty();
-        unwound || !self.hints.is_empty() || !self.climbs.is_empty()
+        unwound || self.unseen || !self.hints.is_empty() || !self.climbs.is_empty()
     }
 
     /// Whether the call has failed or was aborted.
@@ -416,6 +419,7 @@ impl Watch {
             return self.handle_stray(initiator, pong, now);
         };
         self.look_at_changes(initiator, now);
+        self.ensure_line(position, now);
         match &pong.progress {
             None => self.handle_passing(position, pong, now),
             // Only this watch begins attempts, and no request has had more of them.

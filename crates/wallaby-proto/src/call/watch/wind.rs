@@ -76,6 +76,9 @@ impl Watch {
         let Phase::Winding { since, frozen } = self.phase else {
             return;
         };
+        if self.unseen {
+            return;
+        }
         if self.unfrozen == 0 && !frozen {
             self.phase = Phase::Winding {
                 since,

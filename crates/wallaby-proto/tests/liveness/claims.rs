@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Action, Admission, Origin, Session, StopReason, Ticket};
+use wallaby_proto::call::records::{
+    Action, Admission, Origin, Output, Session, StopReason, Ticket,
+};
+use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::wire::{Ping, ReplyTo, Request};
 use wallaby_proto::{Code, Token};
 
@@ -133,6 +136,56 @@ fn many_sessions_of_one_initiator_are_told_apart() {
         assert_eq!(stopped.len(), usize::from(session < 115), "{session}");
     }
     assert_eq!(shelf.records.remembered().calls, 80);
+}
+
+/// Sixteen strangers say that they are the initiator, too. When its own session ends, what it may not have got is announced
+/// all the same, also if one of the strangers has left before its last request.
+#[test]
+fn however_many_claim_a_node_what_its_session_leaves_open_is_announced() {
+    for one_leaves in [false, true] {
+        let mut shelf = shelf();
+        for session in 100..116 {
+            let from = origin(session, node(1));
+            shelf.records.session_opened(from.session, node(1));
+            let ticket = accept_over(&mut shelf, &request(session, "0"), from);
+            let mut server = Server::<u64>::new(&mut request(session, "0"));
+            let sent = server.respond("answer".into(), None).into_iter();
+            let output = Output {
+                session: from.session,
+                mark: 0,
+            };
+            for message in sent.filter(|_| session == 100 && one_leaves) {
+                if let Outbound::Response(response) = message {
+                    let now = shelf.time();
+                    let records = &mut shelf.records;
+                    records.response_released(ticket, &response, Some(output), now);
+                }
+            }
+        }
+        let mut handled = shelf.accept(request(1, "0"));
+        let mut sent = Vec::from_iter(handled.server.reply("answer".into()));
+        sent.extend(handled.server.flush());
+        shelf.release(handled.ticket, sent, 7);
+        if one_leaves {
+            for _ in 0..40 {
+                shelf.until(shelf.now + 100);
+                shelf.ping(1, "0");
+            }
+            assert!(shelf.records.remembered().calls < 17);
+            shelf.accept(request(200, "0"));
+        }
+        shelf.actions();
+        let now = shelf.time();
+        shelf.records.session_ended(HOME, now);
+        let announced = shelf
+            .actions()
+            .into_iter()
+            .filter_map(|action| match action {
+                Action::Announce { pong, .. } => Some(pong.call.sequence),
+                _ => None,
+            });
+        assert_eq!(Vec::from_iter(announced), [1], "{one_leaves}");
+    }
 }
 
 /// Only where its requests came is a call below the oldest one refused, and that is told.

@@ -426,12 +426,11 @@ impl Records {
         let mut concerned: Vec<u32> = Vec::new();
         if let Some(peer) = self.table.peer(state.peer) {
             let line = self.table.known_line(peer, session);
-            let calls: Vec<u32> = match line.filter(|_| !state.foreign) {
+            // Who comes as one of many shares a line with others, at least of its earlier calls.
+            let anywhere = state.foreign || self.table.shares_a_line(peer);
+            let calls: Vec<u32> = match line {
+                _ if anywhere => self.table.calls_of(peer).collect(),
                 Some(line) => self.table.calls_in(peer, line).collect(),
-                // Who comes as one of many shares a line with others.
-                None if state.foreign || self.table.shares_a_line(peer) => {
-                    self.table.calls_of(peer).collect()
-                }
                 None => Vec::new(),
             };
             calls

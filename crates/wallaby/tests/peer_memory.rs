@@ -298,6 +298,44 @@ async fn large_messages_wait_for_each_other_where_there_is_little_room() {
     .await;
 }
 
+/// A handler still runs for who has left in the middle of a large message, and keeps what is known of the connection.
+#[tokio::test]
+async fn who_has_left_takes_no_room_for_large_messages() {
+    patience(async {
+        let net = Net::tcp();
+        let gate = Gate::new();
+        let pass = gate.clone();
+        let serve = service().method(&work::ONE, move |request: Request<One<String>>, (what,)| {
+            let what: String = what;
+            let pass = pass.clone();
+            async move {
+                if what.len() < 10_000 {
+                    pass.pass().await;
+                }
+                Ok(request.respond(what).await?)
+            }
+        });
+        let mut limits = Limits::default();
+        limits.partials.bytes = 100_000;
+        let server = net
+            .bind(Endpoint::builder().limits(limits).serve(serve))
+            .await;
+        let mut peer = greedy(&server).await;
+        peer.send_request(request(call(1), text()), &one()).await;
+        until(|| server.metrics().requests_received == 1).await;
+        let begin = [&[0, 0x80, 0x80, 0x80, 0x04, 0x10][..], &[7; 110_000]].concat();
+        peer.send_bytes(&frame(PART, &begin)).await;
+        drop(peer);
+        until(|| server.metrics().connections_ended == 1).await;
+        let client = client();
+        let text = "large".repeat(100_000);
+        let answer = work::at(&client, at(&server)).one(text.clone());
+        assert_eq!(answer.await.expect("there is room"), text);
+        gate.open(1);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn who_asks_and_never_reads_is_given_up() {
     patience(async {

@@ -1,11 +1,12 @@
 //! What a peer can make an endpoint hold, besides what its windows let pass: output that it does not read, and large
 //! messages that it does not finish.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::connection::MAX_BODY;
+use crate::connection::{ConnectionError, MAX_BODY};
 use crate::wire::PingSettings;
 
 /// While the budget is used up, unfinished messages must arrive so many times as fast as otherwise.
@@ -36,8 +37,9 @@ impl Default for Bounds {
 /// How much of unfinished messages an endpoint holds, and how fast they must arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartialLimits {
-    /// Bytes that have arrived of messages that are not whole, all connections together. While there are more, one
-    /// connection at a time may go on, and the others get no credit for parts.
+    /// Bytes that have arrived of messages that are not whole, all connections together. While there are more, one message
+    /// at a time has its turn, and connections without it get no credit for parts. When a period passes in which no turn
+    /// ends, the connection that holds most is closed.
     pub bytes: u64,
     /// Bytes a second that each unfinished message must gain, and 16 times as many while the budget is used up. A
     /// connection with a slower one is closed.
@@ -65,9 +67,23 @@ pub struct Partials(Arc<Shared>);
 struct Shared {
     limits: PartialLimits,
     held: AtomicU64,
-    /// The share that may go on although the budget is used up; 0 if none needs to.
-    turn: AtomicU64,
-    shares: AtomicU64,
+    /// Touched only while the budget is used up, and by who waited then.
+    queue: Mutex<Queue>,
+}
+
+/// Connections that wait for room, as they came. The first one has its turn: it may go on.
+#[derive(Debug, Default)]
+struct Queue {
+    last: u64,
+    places: BTreeMap<u64, Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    /// Bytes of unfinished messages.
+    held: u64,
+    /// The connection is to be closed.
+    condemned: bool,
 }
 
 impl Partials {
@@ -93,10 +109,15 @@ impl Partials {
     /// The share of one connection.
     pub(crate) fn share(&self) -> Share {
         Share {
-            id: 1 + self.0.shares.fetch_add(1, Ordering::Relaxed),
             partials: self.clone(),
             held: 0,
+            place: None,
+            turn: None,
         }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -104,40 +125,151 @@ impl Partials {
 #[derive(Debug)]
 pub(crate) struct Share {
     partials: Partials,
-    /// Never 0.
-    id: u64,
     held: u64,
+    /// Its place in the queue.
+    place: Option<u64>,
+    turn: Option<Turn>,
+}
+
+/// A message that goes on although the budget is used up.
+#[derive(Debug)]
+struct Turn {
+    /// Its stream.
+    message: u64,
+    /// What the connection held when its turn began.
+    held: u64,
+    /// How many periods the turn may last.
+    most: u64,
+    /// How many it has lasted, the first one, of which it had a part, included.
+    periods: u64,
 }
 
 impl Share {
     pub(crate) fn add(&mut self, bytes: u64) {
         self.held += bytes;
         self.partials.0.held.fetch_add(bytes, Ordering::Relaxed);
+        self.note_held();
     }
 
     pub(crate) fn remove(&mut self, bytes: u64) {
         self.held -= bytes;
         self.partials.0.held.fetch_sub(bytes, Ordering::Relaxed);
-        if self.held == 0 {
-            self.end_turn();
+        match self.held {
+            0 => self.leave(),
+            _ => self.note_held(),
+        }
+    }
+
+    /// The connection has ended: it holds nothing more.
+    pub(crate) fn clear(&mut self) {
+        self.remove(self.held);
+    }
+
+    fn note_held(&self) {
+        if let Some(place) = self.place
+            && let Some(place) = self.partials.queue().places.get_mut(&place)
+        {
+            place.held = self.held;
         }
     }
 
     /// Whether the budget is used up.
     pub(crate) fn is_pressed(&self) -> bool {
-        self.partials.held() >= self.partials.0.limits.bytes
+        self.partials.held() >= self.limits().bytes
     }
 
-    /// Whether more may come: there is room, or it is this connection's turn until its messages are whole.
-    pub(crate) fn may_grow(&mut self) -> bool {
-        let turn = &self.partials.0.turn;
-        if !self.is_pressed() || turn.load(Ordering::Relaxed) == self.id {
+    /// Whether more may come: there is room, nothing is held here, or it is this connection's turn. `next` is the message
+    /// whose turn it then is, and its length.
+    pub(crate) fn may_grow(&mut self, next: impl FnOnce() -> Option<(u64, u64)>) -> bool {
+        if self.turn.is_some() {
             return true;
         }
-        self.held > 0
-            && turn
-                .compare_exchange(0, self.id, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
+        if self.held == 0 || !self.is_pressed() {
+            self.leave();
+            return true;
+        }
+        let mut queue = self.partials.queue();
+        let own = *self.place.get_or_insert_with(|| queue.join(self.held));
+        let is_first = queue.places.first_key_value().map(|(place, _)| *place) == Some(own);
+        drop(queue);
+        if let (true, Some((message, len))) = (is_first, next()) {
+            self.turn = Some(Turn {
+                message,
+                held: self.held,
+                most: 2 + self.periods(len),
+                periods: 0,
+            });
+        }
+        is_first
+    }
+
+    /// How many periods a message of this length takes at the rate it must gain while the budget is used up.
+    fn periods(&self, len: u64) -> u64 {
+        let PartialLimits { rate, period, .. } = self.limits();
+        let rate = rate.saturating_mul(PRESSED).max(1);
+        u64::try_from(u128::from(len) * 1000 / u128::from(rate) / period.as_millis())
+            .unwrap_or(u64::MAX)
+    }
+
+    /// This message is whole. Its turn passes on, unless the connection has come to hold more in it and all together hold too
+    /// much: then the `next` message of this connection goes on, so that nobody leaves more and more behind.
+    pub(crate) fn completed(&mut self, message: u64, next: impl FnOnce() -> Option<(u64, u64)>) {
+        let Some(turn) = self.turn.as_mut().filter(|turn| turn.message == message) else {
+            return;
+        };
+        let PartialLimits { bytes, .. } = self.partials.0.limits;
+        let too_much = self.partials.held() >= bytes.saturating_add(bytes / 4);
+        match next().filter(|_| too_much && self.held > turn.held) {
+            Some((next, _)) => turn.message = next,
+            None => self.leave(),
+        }
+    }
+
+    /// To be called each period, and told whether the last call was one ago. Returns whether it was this connection's turn
+    /// for all of that time.
+    ///
+    /// # Errors
+    ///
+    /// If the connection is to be closed: its turn has lasted too long, or it [holds most](Self::close_largest).
+    pub(crate) fn look(&mut self, in_time: bool) -> Result<bool, ConnectionError> {
+        let Some(place) = self.place else {
+            return Ok(false);
+        };
+        if !self.is_pressed() {
+            self.leave();
+            return Ok(false);
+        }
+        if self.partials.queue().is_condemned(place) {
+            return Err(ConnectionError::Crowding { held: self.held });
+        }
+        let Some(turn) = self.turn.as_mut().filter(|_| in_time) else {
+            return Ok(false);
+        };
+        turn.periods += 1;
+        match turn.periods {
+            periods if periods > turn.most => Err(self.stalled()),
+            periods => Ok(periods > 1),
+        }
+    }
+
+    /// A period has passed in which no turn ended: who holds most is to be closed.
+    ///
+    /// # Errors
+    ///
+    /// If that is this connection.
+    pub(crate) fn close_largest(&mut self) -> Result<(), ConnectionError> {
+        let mut queue = self.partials.queue();
+        let largest = queue.places.values_mut().max_by_key(|place| place.held);
+        largest.into_iter().for_each(|place| place.condemned = true);
+        match self.place.is_some_and(|place| queue.is_condemned(place)) {
+            true => Err(ConnectionError::Crowding { held: self.held }),
+            false => Ok(()),
+        }
+    }
+
+    /// Why a connection ends whose messages are too slow.
+    pub(crate) fn stalled(&self) -> ConnectionError {
+        ConnectionError::Stalled { rate: self.rate() }
     }
 
     pub(crate) fn limits(&self) -> PartialLimits {
@@ -145,7 +277,7 @@ impl Share {
     }
 
     /// Bytes a second that each message must gain.
-    pub(crate) fn rate(&self) -> u64 {
+    fn rate(&self) -> u64 {
         let factor = if self.is_pressed() { PRESSED } else { 1 };
         self.limits().rate.saturating_mul(factor)
     }
@@ -159,16 +291,34 @@ impl Share {
             .max(1)
     }
 
-    fn end_turn(&self) {
-        let turn = &self.partials.0.turn;
-        let _ = turn.compare_exchange(self.id, 0, Ordering::Relaxed, Ordering::Relaxed);
+    /// It waits no more, and its turn passes on.
+    fn leave(&mut self) {
+        self.turn = None;
+        if let Some(place) = self.place.take() {
+            self.partials.queue().places.remove(&place);
+        }
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.partials.0.held.fetch_sub(self.held, Ordering::Relaxed);
-        self.end_turn();
+        self.clear();
+    }
+}
+
+impl Queue {
+    fn join(&mut self, held: u64) -> u64 {
+        self.last += 1;
+        let place = Place {
+            held,
+            condemned: false,
+        };
+        self.places.insert(self.last, place);
+        self.last
+    }
+
+    fn is_condemned(&self, place: u64) -> bool {
+        self.places.get(&place).is_some_and(|place| place.condemned)
     }
 }
 
@@ -185,13 +335,14 @@ impl Watch {
         self.held_back = true;
     }
 
-    /// How long messages have been watched that were there at the latest look; `None` if nothing can be said of them: they
-    /// were held back, or nobody looked in time.
-    pub(crate) fn look(&mut self, now: Duration, period: Duration) -> Option<Duration> {
+    /// How long messages have been watched that were there at the latest look, and whether any was held back; `None` if
+    /// nothing can be said of them: nobody looked in time.
+    pub(crate) fn look(&mut self, now: Duration, period: Duration) -> (Option<Duration>, bool) {
         let before = self.looked.replace(now);
         let held_back = std::mem::take(&mut self.held_back);
-        let time = now.saturating_sub(before?);
-        (!held_back && time <= period + period / 2).then_some(time)
+        let time = before.map(|before| now.saturating_sub(before));
+        let in_time = |time: &Duration| *time <= period + period / 2;
+        (time.filter(in_time), held_back)
     }
 }
 

@@ -80,6 +80,15 @@ pub enum ConnectionError {
         /// What it must gain at least.
         rate: u64,
     },
+    /// Unfinished messages of all connections took too much room for too long, and those of this one took most: see
+    /// [`super::PartialLimits`].
+    #[error(
+        "there is no room for unfinished messages, and this connection holds most: {held} bytes"
+    )]
+    Crowding {
+        /// Bytes that have arrived of its unfinished messages.
+        held: u64,
+    },
     /// The peer read nothing of what waits for it: see [`super::Bounds::output`].
     #[error("the peer read none of the {waiting} bytes that wait for it for {silence:?}")]
     Unread {

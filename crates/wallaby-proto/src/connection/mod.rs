@@ -710,15 +710,16 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// If an unfinished message has gained too little since the last time, although this side took what came.
+    /// If an unfinished message has gained too little since the last time, although this side took what came or it was its
+    /// turn; or if unfinished messages of all connections take too much room for too long, and this one holds most.
     pub fn check_stalled(&mut self, now: Duration) -> Result<(), ConnectionError> {
-        if !self.takes_input() {
-            self.inbox.hold_back();
-        }
-        match self.inbox.is_stalled(now) {
-            true => Err(self.inbox.stalled()),
-            false => Ok(()),
-        }
+        let is_read = self.takes_input();
+        self.inbox.check(now, is_read)
+    }
+
+    /// The connection has ended: what it holds of unfinished messages is given back, also if it is kept.
+    pub fn drop_unfinished(&mut self) {
+        self.inbox.clear();
     }
 
     /// Kind and length of the body of the next frame, if it is complete.

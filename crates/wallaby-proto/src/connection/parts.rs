@@ -287,6 +287,7 @@ impl Inbox {
         }
         if incoming.arrived == incoming.total {
             self.streams.remove(&stream);
+            self.share.completed(stream, || first(&self.streams));
         }
         Ok((bytes.len() as u64, assembled))
     }
@@ -294,7 +295,10 @@ impl Inbox {
     /// Bytes of parts have come; how many of all that have come may be granted anew now.
     pub(super) fn grantable(&mut self, bytes: u64) -> u64 {
         self.withheld += bytes;
-        if self.streams.is_empty() || self.share.may_grow() {
+        if self.withheld == 0 {
+            return 0;
+        }
+        if self.streams.is_empty() || self.share.may_grow(|| first(&self.streams)) {
             return std::mem::take(&mut self.withheld);
         }
         self.watch.hold_back();
@@ -306,31 +310,40 @@ impl Inbox {
         self.withheld > 0
     }
 
-    /// Messages that do not come now are none of the peer's fault.
-    pub(super) fn hold_back(&mut self) {
-        self.watch.hold_back();
+    /// The connection has ended: nothing becomes whole any more.
+    pub(super) fn clear(&mut self) {
+        self.streams.clear();
+        self.share.clear();
+        self.withheld = 0;
     }
 
-    /// Why the connection ends then.
-    pub(super) fn stalled(&self) -> ConnectionError {
-        ConnectionError::Stalled {
-            rate: self.share.rate(),
-        }
-    }
-
-    /// Whether a message has gained too little since this was last asked.
-    pub(super) fn is_stalled(&mut self, now: Duration) -> bool {
-        if self.is_withholding() {
+    /// Looks whether each message has gained enough since this was last asked. Who was not read all the time, or got no
+    /// credit, is excused, unless it was its turn.
+    pub(super) fn check(&mut self, now: Duration, is_read: bool) -> Result<(), ConnectionError> {
+        if !is_read || self.is_withholding() {
             self.watch.hold_back();
         }
-        let time = self.watch.look(now, self.share.limits().period);
+        let (time, held_back) = self.watch.look(now, self.share.limits().period);
+        let had_turn = self.share.look(time.is_some())?;
+        let time = time.filter(|_| had_turn || !held_back);
         let least = time.map(|time| self.share.least(time));
         let mut stalled = false;
         for incoming in self.streams.values_mut() {
             stalled |= incoming.progress.look(least);
         }
-        stalled
+        match (stalled, had_turn) {
+            (true, _) => Err(self.share.stalled()),
+            (false, true) => self.share.close_largest(),
+            (false, false) => Ok(()),
+        }
     }
+}
+
+/// The first message that takes room, and its length.
+fn first(streams: &BTreeMap<u64, Incoming>) -> Option<(u64, u64)> {
+    let mut kept = streams.iter().filter(|(_, incoming)| !incoming.too_large);
+    kept.next()
+        .map(|(stream, incoming)| (*stream, incoming.total))
 }
 
 impl Incoming {

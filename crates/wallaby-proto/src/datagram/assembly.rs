@@ -29,6 +29,7 @@ struct Run {
 /// Those that are not complete.
 #[derive(Debug)]
 pub(super) struct Assembly {
+    /// As they came.
     partials: Vec<Partial>,
     /// How long they will be together.
     bytes: usize,
@@ -98,7 +99,10 @@ impl Assembly {
                 let whole = std::mem::take(&mut run.bytes).freeze();
                 self.bytes -= total;
                 self.share.remove(total as u64);
-                self.partials.swap_remove(place);
+                self.partials.remove(place);
+                if let (0, Some(next)) = (place, self.partials.first_mut()) {
+                    next.progress = Progress::default(); // it may have been held back until now
+                }
                 Assembled::Whole(whole)
             }
             _ => Assembled::Partly,
@@ -135,22 +139,22 @@ impl Assembly {
             return Ok(());
         }
         match self.look(now) {
-            true => Err(ConnectionError::Stalled {
-                rate: self.share.rate(),
-            }),
+            true => Err(self.share.stalled()),
             false => Ok(()),
         }
     }
 
-    /// Looks at all of them; whether one is stalled.
+    /// Looks at all of them; whether one is stalled. The first one always goes on, so nothing excuses it.
     fn look(&mut self, now: Duration) -> bool {
         let period = self.share.limits().period;
         self.due = Some(now.saturating_add(period));
-        let time = self.watch.look(now, period);
+        let (time, held_back) = self.watch.look(now, period);
         let least = time.map(|time| self.share.least(time));
         let mut stalled = false;
-        for partial in &mut self.partials {
-            stalled |= partial.progress.look(least);
+        for (place, partial) in self.partials.iter_mut().enumerate() {
+            stalled |= partial
+                .progress
+                .look(least.filter(|_| place == 0 || !held_back));
         }
         stalled
     }
@@ -359,5 +363,51 @@ mod tests {
             crumb(now, step).is_err()
         });
         assert!(ended.is_some_and(|step| step < 12), "{ended:?}");
+    }
+
+    /// What is dropped of others is no excuse for the one that goes on.
+    #[test]
+    fn the_message_that_goes_on_is_not_excused_by_others_that_wait() {
+        let limits = PartialLimits {
+            bytes: 8,
+            ..PartialLimits::default()
+        };
+        let partials = Partials::new(limits);
+        let mut assembly = Assembly::new(partials.share());
+        let mut now = Duration::ZERO;
+        assert_eq!(put(&mut assembly, 1, 0, 9), Assembled::Partly);
+        let ended = (0..20).find(|_| {
+            now += limits.period / 4;
+            assert_eq!(put(&mut assembly, 2, 0, 5), Assembled::Full);
+            assembly.check(now).is_err()
+        });
+        assert!(ended.is_some_and(|step| step < 12), "{ended:?}");
+    }
+
+    /// They take turns as they came, and whose turn has come has its time before it.
+    #[test]
+    fn messages_that_wait_go_on_as_they_came() {
+        let limits = PartialLimits {
+            bytes: 16,
+            ..PartialLimits::default()
+        };
+        let partials = Partials::new(limits);
+        let mut assembly = Assembly::new(partials.share());
+        let three = Streams { count: 3, bytes: 0 };
+        for number in 1..4 {
+            insert(&mut assembly, (number, 0x10, 43), 0, &MESSAGE[..6], three);
+        }
+        let mut end = |number| insert(&mut assembly, (number, 0x10, 43), 6, &MESSAGE[6..], three);
+        assert_eq!(end(3), Assembled::Full);
+        assert!(matches!(end(1), Assembled::Whole(_)));
+        let rest = insert(&mut assembly, (3, 0x10, 43), 6, &MESSAGE[6..8], three);
+        assert_eq!(rest, Assembled::Partly, "there is room again");
+        let full = insert(&mut assembly, (3, 0x10, 43), 8, &MESSAGE[8..12], three);
+        assert_eq!(full, Assembled::Partly);
+        assert_eq!(partials.held(), 18);
+        let held_back = insert(&mut assembly, (3, 0x10, 43), 12, &MESSAGE[12..], three);
+        assert_eq!(held_back, Assembled::Full, "the second one came before it");
+        assert_eq!(assembly.check(limits.period), Ok(()), "its turn has begun");
+        assert!(assembly.check(2 * limits.period).is_err());
     }
 }

@@ -19,6 +19,7 @@ const KIB: usize = 1024;
 /// Kinds of frames.
 const PART: u8 = 0x04;
 const PROBE: u8 = 0x06;
+const REQUEST: u8 = 0x10;
 const PERIOD: Duration = Duration::from_secs(10);
 
 fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
@@ -322,6 +323,209 @@ fn who_is_held_back_is_not_accused_of_being_slow() {
         matches!(ended, Some(ConnectionError::Stalled { .. })),
         "{ended:?}"
     );
+}
+
+/// A part of the message of this stream, and its length if it is the first one.
+fn part(stream: u8, begins: Option<u64>, bytes: usize) -> Vec<u8> {
+    let mut body = vec![stream];
+    if let Some(mut len) = begins {
+        while len >= 0x80 {
+            body.push(len as u8 | 0x80);
+            len >>= 7;
+        }
+        body.extend([len as u8, REQUEST]);
+    }
+    body.extend(vec![7; bytes]);
+    frame(PART, &body)
+}
+
+impl Hostile {
+    fn says(&mut self, bytes: &[u8]) -> Result<Vec<Event>, ConnectionError> {
+        self.input.extend_from_slice(bytes);
+        let events = self.read();
+        drop(written(&mut self.server));
+        events
+    }
+
+    /// The peer is honest and sends a large request.
+    fn with_request(bounds: &Bounds, payload: usize) -> Self {
+        let limits = Limits::default();
+        let mut honest = Self::new(limits, bounds, limits);
+        (honest.peer)
+            .send_request(&mut request(payload), &method())
+            .expect("room");
+        honest
+    }
+
+    /// Goes on as far as it may; whether its request has come.
+    fn goes_on(&mut self) -> bool {
+        self.server.grant_withheld();
+        self.answer();
+        let events = self.carry(usize::MAX).expect("honest");
+        payload_of(&events) > 0
+    }
+}
+
+/// Its first message is whole, but it has begun the next one by then, and so on.
+#[test]
+fn who_always_has_an_unfinished_message_does_not_keep_its_turn() {
+    let bounds = budget(100_000);
+    let limits = Limits::default();
+    let mut hostile = Hostile::new(limits, &bounds, generous());
+    let payload = 300_000;
+    let begin = |hostile: &mut Hostile| {
+        let sent = (hostile.peer).send_request(&mut request(payload), &method());
+        sent.expect("it believes that it may");
+    };
+    begin(&mut hostile);
+    while bounds.partials.held() < 100_000 {
+        hostile.carry(usize::MAX).expect("it has credit");
+        hostile.answer();
+    }
+    let mut honest = Hostile::with_request(&bounds, payload);
+    let (mut begun, mut whole) = (1, 0);
+    let arrived = (0..1000).any(|_| {
+        // The next one has begun when one is whole.
+        while begun < whole + 2 {
+            begun += 1;
+            begin(&mut hostile);
+        }
+        hostile.server.grant_withheld();
+        hostile.answer();
+        for event in hostile.carry(usize::MAX).expect("it has credit") {
+            if let Event::Message(Message::Request(request)) = event {
+                whole += 1;
+                hostile.server.grant_request(request.payload.len());
+            }
+        }
+        honest.goes_on()
+    });
+    assert!(arrived, "though {whole} of the other one have");
+}
+
+#[test]
+fn turns_pass_on_in_the_order_in_which_connections_began_to_wait() {
+    let bounds = budget(100_000);
+    let mut first = Hostile::with_request(&bounds, 1 << 20);
+    for _ in 0..4 {
+        first.goes_on();
+    }
+    assert!(bounds.partials.held() > 100_000);
+    let mut others = Vec::new();
+    for _ in 0..5 {
+        let mut one = Hostile::with_request(&bounds, 1 << 20);
+        assert!(!one.goes_on() && !one.goes_on());
+        assert!(one.server.is_withholding());
+        others.push(one);
+    }
+    while !first.goes_on() {}
+    // More wait than there is room for; they are asked in another order.
+    let mut order = Vec::new();
+    for _ in 0..1000 {
+        for index in (0..others.len()).rev() {
+            if others[index].goes_on() {
+                order.push(index);
+            }
+        }
+    }
+    assert_eq!(order, [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn who_has_its_turn_and_does_not_read_is_not_excused() {
+    let bounds = Bounds {
+        output: 1000,
+        ..budget(1000)
+    };
+    let mut hostile = Hostile::new(Limits::default(), &bounds, generous());
+    hostile
+        .says(&part(0, Some(1 << 20), 2000))
+        .expect("it is legal");
+    hostile.input.extend_from_slice(&pings(1000));
+    hostile.read().expect("legal bytes");
+    assert!(!hostile.server.takes_input());
+    let ended = (1..=4).find_map(|period| hostile.server.check_stalled(PERIOD * period).err());
+    let rate = 16 * 16_384;
+    assert_eq!(ended, Some(ConnectionError::Stalled { rate }));
+}
+
+/// One goes on fast enough and is not done; the others wait and fill the budget.
+#[test]
+fn who_holds_most_is_closed_when_no_turn_ends() {
+    let bounds = budget(12 << 20);
+    let mut slow = Hostile::new(Limits::default(), &bounds, generous());
+    slow.says(&part(0, Some(15 << 20), 1000)).expect("legal");
+    let mut others: Vec<Hostile> = Vec::new();
+    for kib in [2500, 8900, 800] {
+        let mut other = Hostile::new(Limits::default(), &bounds, generous());
+        other.says(&part(0, Some(15 << 20), 1)).expect("legal");
+        for _ in 0..kib / 100 {
+            other.says(&part(0, None, 100 * KIB)).expect("legal");
+        }
+        others.push(other);
+    }
+    slow.says(&part(0, None, 100 * KIB)).expect("its turn");
+    for other in &mut others {
+        other.says(&part(0, None, 1)).expect("its window");
+        other.server.grant_withheld();
+        assert!(other.server.is_withholding());
+    }
+    let mut closed = Vec::new();
+    for period in 1..=4 {
+        let now = PERIOD * period;
+        assert_eq!(slow.server.check_stalled(now), Ok(()), "{closed:?}");
+        for (index, other) in others.iter_mut().enumerate() {
+            if let Err(error) = other.server.check_stalled(now) {
+                assert!(matches!(error, ConnectionError::Crowding { .. }), "{error}");
+                closed.push(index);
+                other.server.drop_unfinished();
+            }
+        }
+        for _ in 0..26 {
+            slow.says(&part(0, None, 100 * KIB)).expect("its turn");
+        }
+    }
+    assert_eq!(closed, [1], "{closed:?}");
+}
+
+/// Each completes a message in its turn, and has begun others that stay.
+#[test]
+fn no_turn_leaves_more_and_more_behind() {
+    let bounds = budget(1 << 20);
+    let all = 30;
+    let mut hostiles: Vec<Hostile> = (0..all)
+        .map(|_| Hostile::new(Limits::default(), &bounds, Limits::default()))
+        .collect();
+    for hostile in &mut hostiles {
+        for len in [200_000, 4 << 20, 4 << 20, 4 << 20] {
+            (hostile.peer)
+                .send_request(&mut request(len), &method())
+                .expect("room");
+        }
+    }
+    let mut most = 0;
+    for _ in 0..2000 {
+        for hostile in &mut hostiles {
+            hostile.goes_on();
+            most = most.max(bounds.partials.held());
+        }
+    }
+    let windows = all * (Limits::default().parts + 2 * MAX_FRAME as u64);
+    let bound = (1 << 20) * 5 / 4 + 3 * (4 << 20) + 200_000 + windows;
+    assert!(most <= bound, "{most}, of {bound}");
+}
+
+#[test]
+fn a_connection_that_has_ended_gives_its_turn_back() {
+    let bounds = budget(100_000);
+    let mut gone = Hostile::with_request(&bounds, 1 << 20);
+    for _ in 0..4 {
+        gone.goes_on();
+    }
+    let mut other = Hostile::with_request(&bounds, 1 << 20);
+    assert!((0..20).all(|_| !other.goes_on()));
+    gone.server.drop_unfinished();
+    assert!((0..100).any(|_| other.goes_on()));
 }
 
 fn pings(count: usize) -> Vec<u8> {

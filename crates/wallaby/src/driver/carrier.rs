@@ -204,6 +204,13 @@ impl Carrier {
         }
     }
 
+    /// The connection has ended: see [`Connection::drop_unfinished`]. Sessions go from their port.
+    pub(crate) fn drop_unfinished(&mut self) {
+        if let Self::Stream(connection, _) = self {
+            connection.drop_unfinished();
+        }
+    }
+
     /// Whether what comes is handled: see [`Connection::takes_input`]. A session drops what it need not take.
     pub(crate) fn takes_input(&self) -> bool {
         match self {

@@ -771,6 +771,7 @@ impl Peer {
 
     fn mark_ended(&self, state: &mut State, reason: &str) {
         self.mark_closed(state, reason);
+        state.carrier.drop_unfinished(); // handlers may keep this for long
         state.broken = false;
         for (_, body) in state.bodies.drain(..) {
             body.lost(reason);

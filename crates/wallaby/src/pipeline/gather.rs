@@ -5,7 +5,6 @@
 //! waiting when nothing more can come from behind, when there is no room for more, or when a quarter of the time is left:
 //! then what it has leaves, and what comes later goes on at once.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,9 +26,12 @@ const EACH: u64 = size_of::<Other>() as u64;
 #[derive(Debug, Default)]
 pub(crate) struct Gatherings(Mutex<State>);
 
+/// A call and its token: whoever makes up a call of the same number gathers apart from it.
+type Key = (CallId, Token);
+
 #[derive(Debug, Default)]
 struct State {
-    waiting: HashMap<CallId, Gathering>,
+    waiting: HashMap<Key, Gathering>,
     /// What all of them hold.
     bytes: u64,
 }
@@ -189,17 +191,17 @@ impl Gatherings {
     pub(crate) fn connection_ended(&self, endpoint: &Arc<Inner>, over: &Peer) {
         let mut state = self.lock();
         let mut ended = Vec::new();
-        for (call, gathering) in &mut state.waiting {
+        for (key, gathering) in &mut state.waiting {
             if gathering
                 .over
                 .as_ref()
                 .is_some_and(|(id, _)| *id == over.id)
             {
                 gathering.next_ended = true;
-                ended.push(*call);
+                ended.push(*key);
             }
         }
-        let done = ended.into_iter().filter_map(|call| state.take_done(call));
+        let done = ended.into_iter().filter_map(|key| state.take_done(key));
         let done: Vec<_> = done.collect();
         drop(state);
         for gathered in done {
@@ -209,9 +211,7 @@ impl Gatherings {
 
     /// The request was stopped, or waits no longer.
     pub(crate) fn take(&self, call: CallId, token: Token) -> Option<Gathered> {
-        let mut state = self.lock();
-        state.find(call, token)?;
-        state.remove(call)
+        self.lock().remove((call, token))
     }
 
     /// The endpoint is closed.
@@ -230,14 +230,14 @@ impl Gatherings {
 impl State {
     /// What an earlier attempt of the same request has gathered is returned.
     fn add(&mut self, gathering: Gathering) -> Option<Gathered> {
-        let before = self.remove(gathering.handling.call);
-        self.waiting.insert(gathering.handling.call, gathering);
+        let key = key_of(&gathering.handling);
+        let before = self.remove(key);
+        self.waiting.insert(key, gathering);
         before
     }
 
     fn find(&mut self, call: CallId, token: Token) -> Option<&mut Gathering> {
-        let gathering = self.waiting.get_mut(&call)?;
-        (gathering.handling.token == token).then_some(gathering)
+        self.waiting.get_mut(&(call, token))
     }
 
     /// The request that waits for this message.
@@ -254,32 +254,33 @@ impl State {
 
     /// Something more is held: what leaves, if that is complete or too much.
     fn count(&mut self, handling: &Handling, bytes: u64) -> Option<Gathered> {
-        let limits = &handling.endpoint.config.limits;
+        let (key, limits) = (key_of(handling), &handling.endpoint.config.limits);
         self.bytes += bytes;
-        let gathering = self.waiting.get_mut(&handling.call)?;
+        let gathering = self.waiting.get_mut(&key)?;
         gathering.bytes += bytes;
         // What waits here is not credited: the servers behind must not wait for that.
         if self.bytes > limits.gathered || gathering.bytes > limits.call / 2 {
-            return self.remove(handling.call);
+            return self.remove(key);
         }
-        self.take_done(handling.call)
+        self.take_done(key)
     }
 
-    fn take_done(&mut self, call: CallId) -> Option<Gathered> {
-        let gathering = self.waiting.get(&call)?;
+    fn take_done(&mut self, key: Key) -> Option<Gathered> {
+        let gathering = self.waiting.get(&key)?;
         let done = gathering.own_ended && gathering.next_ended;
-        done.then(|| self.remove(call)).flatten()
+        done.then(|| self.remove(key)).flatten()
     }
 
-    fn remove(&mut self, call: CallId) -> Option<Gathered> {
-        let Entry::Occupied(entry) = self.waiting.entry(call) else {
-            return None;
-        };
-        let gathering = entry.remove();
+    fn remove(&mut self, key: Key) -> Option<Gathered> {
+        let gathering = self.waiting.remove(&key)?;
         self.bytes -= gathering.bytes;
         gathering.alarm.abort();
         Some(Gathered(gathering))
     }
+}
+
+fn key_of(handling: &Handling) -> Key {
+    (handling.call, handling.token)
 }
 
 impl Gathering {

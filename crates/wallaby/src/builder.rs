@@ -49,7 +49,8 @@ pub struct Limits {
     /// time of [`Builder::keep_alive`] the connection is closed. Default 1 MiB.
     pub output: usize,
     /// Bytes of answers of other servers that wait to be passed on to their initiators, each with 64 bytes besides its
-    /// payload, all together. Beyond: they are dropped and counted as undeliverable. Default 64 MiB.
+    /// payload, all together. Beyond: they are dropped and counted as undeliverable; so are those for a connection that has
+    /// its share of them. Default 64 MiB.
     pub relayed: u64,
     /// Open connections, [strangers](Builder::strangers) aside. Beyond: one that nobody needs is closed, first one that was
     /// never of use, then the one used least recently; if all are needed, new ones are refused. Default 1,024.
@@ -343,8 +344,8 @@ impl Builder {
     /// How many answers wait if no way leads to their initiator, how many bytes they may have together and for how long
     /// each does. It cannot be dialled, and a relay on the way that its requests came is gone: they leave by the first
     /// connection that proves to be the initiator's, or that brings another request of it. Default 4,096 answers of
-    /// 16 MiB, for 10 s. Beyond, they are dropped and counted as undeliverable, and their calls fail if their initiators
-    /// still live.
+    /// 16 MiB, for 10 s. Beyond, and beyond the share of the connection that their requests came over, they are dropped and
+    /// counted as undeliverable, and their calls fail if their initiators still live.
     pub fn wait_for_ways(mut self, answers: usize, bytes: u64, time: Duration) -> Self {
         self.config.waiting = WaitingLimits {
             answers,

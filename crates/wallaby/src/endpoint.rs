@@ -346,7 +346,7 @@ impl Inner {
                     config.strangers,
                     config.dial_policy.limits(),
                 ),
-                relay: Relay::default(),
+                relay: Relay::new(config.limits.relayed),
                 liveness: Arc::new(Liveness::new(
                     config.records(),
                     config.waiting,

@@ -341,7 +341,9 @@ impl Liveness {
         let raw = self.epoch.elapsed();
         let mut state = self.lock();
         let now = state.clock.turn(raw);
-        let put = state.waiting.put(awaited, payload, waits, now);
+        let came = state.records.way_back(awaited.call, awaited.token);
+        let came = came.unwrap_or(Session(0)); // its request was forgotten
+        let put = state.waiting.put((awaited, came), payload, waits, now);
         put.map_err(|(full, _)| full)
     }
 

@@ -3,10 +3,11 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
+use wallaby_proto::call::records::Session;
+use wallaby_proto::call::shares::{Share, Shares};
 use wallaby_proto::call::waiting::Awaited;
 use wallaby_proto::connection::Refusal;
 use wallaby_proto::detach::detach;
@@ -17,13 +18,14 @@ use crate::driver::peer::{Peer, Place, Refused};
 use crate::endpoint::Inner;
 use crate::error::hint;
 use crate::handling::make_too_large;
+use crate::liveness::session;
 use crate::ways::Wait;
 
 /// Times that an answer of which no byte was written moves to another connection.
 const MOVES: usize = 3;
 
 /// What an answer that waits costs besides its payload.
-const ANSWER_COST: u64 = 64;
+const ANSWER_COST: usize = 64;
 
 const NO_WAY: &str = "no connection towards its initiator took it";
 
@@ -32,24 +34,29 @@ type Key = (CallId, Option<Token>);
 
 /// Answers that wait for credit or for a way, by call. What waits here was not credited itself, so the server before
 /// sends no more than the call's window.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Relay {
     waiting: Mutex<HashMap<Key, Queue>>,
-    /// What all of them cost.
-    bytes: Arc<AtomicU64>,
+    /// What all of them cost, in bytes, and whose they are: a client that takes none must not use up what others need.
+    shares: Arc<Mutex<Shares>>,
 }
 
 /// What an answer costs that waits, as long as it does.
 #[derive(Debug)]
 struct Room {
-    bytes: Arc<AtomicU64>,
-    cost: u64,
+    shares: Arc<Mutex<Shares>>,
+    share: Share,
+    cost: usize,
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.bytes.fetch_sub(self.cost, Ordering::Relaxed);
+        locked(&self.shares).give_back_all(self.share, self.cost);
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Answers of one call, and the task that sends them.
@@ -103,6 +110,16 @@ impl Passing {
 
     fn key(&self) -> Key {
         (self.response.call, self.response.token)
+    }
+
+    /// The connection that it waits for: the next one, or without a way the one that a request of its call came over.
+    fn towards(&self, endpoint: &Inner) -> Session {
+        if let Some(next) = &self.next {
+            return session(next);
+        }
+        let (call, token) = self.key();
+        let came = token.and_then(|token| endpoint.liveness.way_back(call, token));
+        came.unwrap_or_else(|| session(&self.from))
     }
 
     /// It will be a while until it has left: its initiator is told that it is on its way.
@@ -214,6 +231,15 @@ impl Inner {
 }
 
 impl Relay {
+    /// So many bytes may wait.
+    pub(crate) fn new(limit: u64) -> Self {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Self {
+            waiting: Mutex::default(),
+            shares: Arc::new(Mutex::new(Shares::new(limit))),
+        }
+    }
+
     /// Passes an answer on: at once if nothing of its call waits, else behind that.
     pub(crate) fn pass(&self, endpoint: &Arc<Inner>, mut passing: Passing) {
         let key = passing.key();
@@ -227,9 +253,12 @@ impl Relay {
         }
         passing.note_slow(endpoint);
         detach(&mut passing.response.payload);
-        passing.room = self.room(endpoint.config.limits.relayed, passing.size);
+        passing.room = self.room(endpoint, &passing);
         if passing.room.is_none() {
-            return passing.give_up(endpoint, "too much waits to be passed on already");
+            return passing.give_up(
+                endpoint,
+                "too much waits to be passed on already, or too much for one connection",
+            );
         }
         match self.lock().entry(key) {
             Entry::Occupied(mut queue) => {
@@ -252,13 +281,18 @@ impl Relay {
         }
     }
 
-    /// Room for one more answer with a payload of this size, unless too much waits already.
-    fn room(&self, limit: u64, size: u64) -> Option<Room> {
-        let cost = size + ANSWER_COST;
-        let bytes = Arc::clone(&self.bytes);
-        let before = bytes.fetch_add(cost, Ordering::Relaxed);
-        let room = Room { bytes, cost };
-        (before.saturating_add(cost) <= limit).then_some(room)
+    /// Room for one more answer, unless too much waits already, or too much for this connection.
+    fn room(&self, endpoint: &Inner, passing: &Passing) -> Option<Room> {
+        let cost = passing.response.payload.len().saturating_add(ANSWER_COST);
+        let (session, initiator) = (passing.towards(endpoint), passing.response.call.initiator);
+        let share = locked(&self.shares).try_take_all(session, initiator, cost);
+        let share = share.ok()?;
+        let shares = Arc::clone(&self.shares);
+        Some(Room {
+            shares,
+            share,
+            cost,
+        })
     }
 
     /// The call is over, says somebody who shows this token: nobody takes what waits for it.
@@ -310,6 +344,6 @@ impl Relay {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Queue>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.waiting)
     }
 }

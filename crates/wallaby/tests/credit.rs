@@ -19,6 +19,7 @@ use wallaby::{
 over_every_transport!(
     replies_wait_for_a_slow_application,
     replies_of_deep_servers_wait_too,
+    who_takes_no_answers_leaves_room_for_those_of_others,
     replies_to_oneself_wait_too,
     a_fast_application_makes_nobody_wait,
     a_slow_call_does_not_hold_up_others,
@@ -134,6 +135,53 @@ async fn replies_of_deep_servers_wait_too(net: Net) {
     let silent = narrow().bind().await.expect("there is a runtime");
     is_bounded(heap::at(&silent, at(&root)).many(Bytes::new()), counts).await;
     assert!(root.metrics().relayed > 10);
+}
+
+/// Each of many calls of one client has a window of answers waiting at the server that passes them on. Another client's call
+/// has so many there, too, and loses none.
+async fn who_takes_no_answers_leaves_room_for_those_of_others(net: Net) {
+    const CALLS: usize = 30;
+    let (accepted, mut counts) = mpsc::unbounded_channel();
+    let leaf = service().method(
+        &heap::MANY,
+        move |request: Request<Many<Bytes>, _>, (what,): (Bytes,)| {
+            let accepted = accepted.clone();
+            async move {
+                for number in 1..=40 {
+                    request.reply(payload()).await?;
+                    if !what.is_empty() {
+                        accepted.send(number).expect("the test listens");
+                    }
+                }
+                Ok(())
+            }
+        },
+    );
+    let leaf = net.serve(leaf).await;
+    let next = at(&leaf);
+    let front = service().method(
+        &heap::MANY,
+        move |request: Request<Many<Bytes>, _>, (what,)| {
+            let next = next.clone();
+            async move { Ok(request.forward(next, heap::many(what)).await?) }
+        },
+    );
+    let mut limits = Limits::default();
+    limits.call = WINDOW;
+    limits.relayed = CALLS as u64 / 2 * WINDOW;
+    let builder = Endpoint::builder().limits(limits).serve(front);
+    let front = net.bind(builder).await;
+    let slow = narrow().bind().await.expect("there is a runtime");
+    let slow = heap::at(&slow, at(&front));
+    let _slow: Vec<_> = (0..CALLS).map(|_| slow.many(Bytes::new())).collect();
+    until(|| front.metrics().undeliverable > 0).await;
+    let other = narrow().bind().await.expect("there is a runtime");
+    let mut call = heap::at(&other, at(&front)).many("other".into());
+    // Nearly two windows: that of the client is full, and the front's, too.
+    while counts.recv().await.expect("it goes on") < 18 {}
+    let items = all(&mut call).await;
+    assert_eq!(items.len(), 40, "{items:?}");
+    assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
 }
 
 async fn replies_to_oneself_wait_too(net: Net) {

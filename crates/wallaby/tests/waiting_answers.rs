@@ -149,7 +149,7 @@ async fn no_more_wait_than_are_allowed(net: Net) {
 
 async fn nor_larger_ones(net: Net) {
     let minute = Duration::from_secs(60);
-    let line = Line::new(&net, |leaf| leaf.wait_for_ways(100, 1000, minute)).await;
+    let line = Line::new(&net, |leaf| leaf.wait_for_ways(100, 1200, minute)).await;
     let work = work::at(&line.client, at(&line.relay));
     let _calls: Vec<_> = (0..3).map(|_| work.one("x".repeat(400))).collect();
     line.break_off(3).await;

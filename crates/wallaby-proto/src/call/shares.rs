@@ -58,14 +58,14 @@ pub struct Shares {
 struct Holder {
     name: (Session, NodeId),
     connection: u32,
-    taken: u32,
+    taken: usize,
     is_idle: bool,
 }
 
 #[derive(Debug)]
 struct Connection {
     session: Session,
-    taken: u32,
+    taken: usize,
     /// Its initiators that are known.
     holders: u32,
 }
@@ -117,7 +117,7 @@ impl Shares {
     /// Counts what the one that was named last has taken and given back since then.
     fn settle(&mut self) {
         // More may have been given back than was taken.
-        let change = self.taken.wrapping_sub(self.settled) as u32;
+        let change = self.taken.wrapping_sub(self.settled);
         self.settled = self.taken;
         if let Some(holder) = self.holders.get_mut(self.last as usize) {
             holder.taken = holder.taken.wrapping_add(change);
@@ -193,7 +193,7 @@ impl Shares {
         let holder = self.holders.get(holder as usize);
         holder.map_or((0, 0), |holder| {
             let connection = &self.connections[holder.connection as usize];
-            (holder.taken as usize, connection.taken as usize)
+            (holder.taken, connection.taken)
         })
     }
 
@@ -220,10 +220,18 @@ impl Shares {
     }
 
     /// Whether a holder may have another place.
-    #[inline(never)]
     pub fn has_room(&mut self, share: Share) -> bool {
+        self.has_room_for(share, 1)
+    }
+
+    /// Whether a holder may have so many places more: all of them if it may have the last one.
+    #[inline(never)]
+    fn has_room_for(&mut self, share: Share, places: usize) -> bool {
+        let before = places.saturating_sub(1);
         let weight = self.weight(share);
-        self.allows(weight)
+        let weight = weight.saturating_add(before.saturating_mul(1 + TIMES));
+        let free = self.limit.saturating_sub(self.taken);
+        weight < free.saturating_sub(before).saturating_mul(TIMES * TIMES)
     }
 
     /// An initiator on a connection takes a place, if it may have another one.
@@ -233,12 +241,28 @@ impl Shares {
     /// Its share if it may not.
     #[inline]
     pub fn try_take(&mut self, session: Session, initiator: NodeId) -> Result<Share, Share> {
+        self.try_take_all(session, initiator, 1)
+    }
+
+    /// The same for so many places: all or none. A table of bytes has a place for each.
+    ///
+    /// # Errors
+    ///
+    /// As with [`Self::try_take`].
+    #[inline]
+    pub fn try_take_all(
+        &mut self,
+        session: Session,
+        initiator: NodeId,
+        places: usize,
+    ) -> Result<Share, Share> {
         let share = self.name(session, initiator);
         // As long as no more is taken nobody can have too much.
-        if self.taken >= self.plenty && !self.has_room(share) {
+        let taken = self.taken.saturating_add(places);
+        if taken > self.plenty && !self.has_room_for(share, places) {
             return Err(share);
         }
-        self.taken += 1;
+        self.taken = taken;
         Ok(share)
     }
 
@@ -251,19 +275,25 @@ impl Shares {
     /// A holder gives a place back that it took.
     #[inline]
     pub fn give_back(&mut self, share: Share) {
+        self.give_back_all(share, 1);
+    }
+
+    /// A holder gives places back that it took.
+    #[inline]
+    pub fn give_back_all(&mut self, share: Share, places: usize) {
         if share.0 != self.last {
-            return self.give_back_of_other(share);
+            return self.give_back_of_other(share, places);
         }
-        self.taken -= 1;
+        self.taken -= places;
     }
 
     #[inline(never)]
-    fn give_back_of_other(&mut self, Share(number): Share) {
+    fn give_back_of_other(&mut self, Share(number): Share, places: usize) {
         if let Some(holder) = self.holders.get_mut(number as usize) {
-            self.taken -= 1;
-            self.settled = self.settled.wrapping_sub(1);
-            holder.taken -= 1;
-            self.connections[holder.connection as usize].taken -= 1;
+            self.taken -= places;
+            self.settled = self.settled.wrapping_sub(places);
+            holder.taken -= places;
+            self.connections[holder.connection as usize].taken -= places;
             if holder.taken == 0 && !holder.is_idle {
                 self.rest(number);
             }
@@ -328,6 +358,40 @@ mod tests {
         let invented: usize = (2..500).map(|number| take(&mut shares, 1, number, 9)).sum();
         assert!(invented < 20, "{invented}");
         assert_eq!(take(&mut shares, 12, 1, 3), 3, "another one's connection");
+    }
+
+    /// Bytes are taken many at a time.
+    #[test]
+    fn places_that_are_taken_together_are_as_many_as_one_by_one() {
+        let mut state = 7_u64;
+        for _ in 0..200 {
+            let (mut together, mut single) = (Shares::new(1000), Shares::new(1000));
+            for _ in 0..20 {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                let (session, places) = (state >> 62, (state >> 40) as usize % 300 + 1);
+                let taken = together.try_take_all(Session(session), node(1), places);
+                let before = single.taken();
+                let one_by_one = take(&mut single, session, 1, places);
+                assert_eq!(taken.is_ok(), one_by_one == places);
+                for _ in 0..one_by_one % places {
+                    let share = single.name(Session(session), node(1));
+                    single.give_back(share);
+                }
+                if state & 1 << 30 != 0 && taken.is_ok() {
+                    let share = together.name(Session(session), node(1));
+                    together.name(Session(9), node(9));
+                    together.give_back_all(share, places);
+                    (0..places).for_each(|_| {
+                        let share = single.name(Session(session), node(1));
+                        single.give_back(share);
+                    });
+                    assert_eq!(single.taken(), before);
+                }
+                assert_eq!(together.taken(), single.taken());
+            }
+        }
     }
 
     #[test]

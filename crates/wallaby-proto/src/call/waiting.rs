@@ -9,17 +9,19 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::call::records::Session;
+use crate::call::shares::{Share, Shares};
 use crate::id::{CallId, NodeId, RequestId, Token};
 
 /// What an answer costs of the limit in bytes, besides its payload.
-const ANSWER_COST: u64 = 64;
+const ANSWER_COST: usize = 64;
 
 /// How much may wait for ways that are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitingLimits {
-    /// Answers. Beyond, further ones are refused.
+    /// Answers. Beyond, further ones are refused; so are those of a connection that has its share of them.
     pub answers: usize,
-    /// Bytes of their payloads, and 64 for each. Beyond, further ones are refused.
+    /// Bytes of their payloads, and 64 for each. As with `answers`.
     pub bytes: u64,
     /// How long each waits.
     pub time: Duration,
@@ -39,7 +41,8 @@ impl Default for WaitingLimits {
 /// Why an answer may not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "no way to its initiator, and {answers} answers of {bytes} bytes wait already: at most {} of {} bytes may",
+    "no way to its initiator, and {answers} answers of {bytes} bytes wait already, {of_connection} bytes for the same \
+     connection: at most {} of {} bytes may, and each connection has a share",
     limits.answers, limits.bytes
 )]
 pub struct Full {
@@ -47,6 +50,8 @@ pub struct Full {
     pub answers: usize,
     /// What they take.
     pub bytes: u64,
+    /// What those take whose requests came over the same connection.
+    pub of_connection: u64,
     /// What is allowed.
     pub limits: WaitingLimits,
 }
@@ -78,7 +83,8 @@ pub struct Waiting<T> {
     limits: WaitingLimits,
     answers: BTreeMap<WaitingId, Answer<T>>,
     by_call: BTreeSet<(CallId, Token, WaitingId)>,
-    bytes: u64,
+    /// Who has how many of the answers, and of their bytes.
+    shares: (Shares, Shares),
     next: u64,
 }
 
@@ -95,7 +101,8 @@ const LAST: WaitingId = WaitingId {
 #[derive(Debug)]
 struct Answer<T> {
     wanted: Awaited,
-    cost: u64,
+    cost: usize,
+    shares: (Share, Share),
     what: T,
 }
 
@@ -106,7 +113,10 @@ impl<T> Waiting<T> {
             limits,
             answers: BTreeMap::new(),
             by_call: BTreeSet::new(),
-            bytes: 0,
+            shares: (
+                Shares::new(limits.answers),
+                Shares::new(usize::try_from(limits.bytes).unwrap_or(usize::MAX)),
+            ),
             next: 0,
         }
     }
@@ -121,48 +131,63 @@ impl<T> Waiting<T> {
         self.answers.is_empty()
     }
 
-    /// An answer with a payload of so many bytes waits for a way to its initiator.
+    /// An answer with a payload of so many bytes waits for a way to its initiator. The session is the one that a request of its
+    /// call came over, though it may have ended: it and the initiator have a share of what may wait.
     ///
     /// # Errors
     ///
     /// If too many wait already; `what` comes back.
     pub fn put(
         &mut self,
-        awaited: Awaited,
+        (awaited, session): (Awaited, Session),
         payload: usize,
         what: T,
         now: Duration,
     ) -> Result<WaitingId, (Full, T)> {
-        let cost = payload as u64 + ANSWER_COST;
-        let (answers, bytes) = (self.answers.len(), self.bytes);
-        if answers >= self.limits.answers || bytes.saturating_add(cost) > self.limits.bytes {
-            let limits = self.limits;
+        let cost = payload.saturating_add(ANSWER_COST);
+        let Some(shares) = self.share((session, awaited.call.initiator), cost) else {
+            let (_, bytes) = &mut self.shares;
+            let share = bytes.name(session, awaited.call.initiator);
             let full = Full {
-                answers,
-                bytes,
-                limits,
+                answers: self.answers.len(),
+                bytes: bytes.taken() as u64,
+                of_connection: bytes.taken_by_connection(share) as u64,
+                limits: self.limits,
             };
             return Err((full, what));
-        }
+        };
         let due = now.saturating_add(self.limits.time);
         let number = self.next;
         let id = WaitingId { due, number };
         self.next += 1;
-        self.bytes += cost;
         self.by_call.insert((awaited.call, awaited.token, id));
         let answer = Answer {
             wanted: awaited,
             cost,
+            shares,
             what,
         };
         self.answers.insert(id, answer);
         Ok(id)
     }
 
+    fn share(&mut self, (session, of): (Session, NodeId), cost: usize) -> Option<(Share, Share)> {
+        let (answers, bytes) = &mut self.shares;
+        let answer = answers.try_take(session, of).ok()?;
+        match bytes.try_take_all(session, of, cost) {
+            Ok(share) => Some((answer, share)),
+            Err(_) => {
+                answers.give_back(answer);
+                None
+            }
+        }
+    }
+
     /// An answer does not wait any more; `None` if it did not.
     pub fn remove(&mut self, id: WaitingId) -> Option<T> {
         let answer = self.answers.remove(&id)?;
-        self.bytes -= answer.cost;
+        self.shares.0.give_back(answer.shares.0);
+        self.shares.1.give_back_all(answer.shares.1, answer.cost);
         let Awaited { call, token, .. } = answer.wanted;
         self.by_call.remove(&(call, token, id));
         Some(answer.what)

@@ -1,6 +1,6 @@
 //! Answers to which no way leads, and who is asked to prove that it is their initiator.
 
-use wallaby_proto::call::records::invitation;
+use wallaby_proto::call::records::{Session, invitation};
 use wallaby_proto::call::waiting::Awaited;
 use wallaby_proto::wire::Message;
 use wallaby_proto::{CallId, NodeId, Token};
@@ -43,7 +43,9 @@ impl Node {
             job: None,
             ..parcel
         };
-        match self.waiting.put(awaited, payload, parcel, now) {
+        let came = self.records.way_back(call, token);
+        let came = came.unwrap_or(Session(0)); // it was forgotten
+        match self.waiting.put((awaited, came), payload, parcel, now) {
             Ok(_) => context.hit(Point::AnswerWaits),
             Err((_, parcel)) => self.drop_answer(&parcel, context),
         }

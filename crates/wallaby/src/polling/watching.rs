@@ -12,6 +12,7 @@ use super::calls::Root;
 use super::core::Core;
 use super::peer::{Parcel, PeerId, Towards};
 use super::peers::reachable;
+use crate::calls::BATCH;
 use crate::error::{ConnectError, Failure};
 
 impl Core {
@@ -33,19 +34,24 @@ impl Core {
         }
     }
 
-    /// Looks at all calls that are due, and at those that have lasted a ping period.
+    /// Looks at calls that are due, and at those that have lasted a ping period: at some of them in a turn, the rest is due at
+    /// once.
     pub(super) fn look_at_calls(&mut self) {
         let now = self.now;
         let before = now.saturating_sub(self.config.ping.period);
-        while let Some(&(begun, sequence)) = self.fresh.front()
-            && (begun <= before || self.calls.get(sequence).is_none())
-        {
+        for _ in 0..BATCH {
+            let Some(&(begun, sequence)) = self.fresh.front() else {
+                break;
+            };
+            if begun > before && self.calls.get(sequence).is_some() {
+                break;
+            }
             self.fresh.pop_front();
             self.set_deadline(sequence);
             self.look_at_call(sequence);
         }
         let due = self.watched.range(..=(now, u64::MAX));
-        let due: Vec<u64> = due.map(|(_, sequence)| *sequence).collect();
+        let due: Vec<u64> = due.map(|(_, sequence)| *sequence).take(BATCH).collect();
         for sequence in due {
             self.set_deadline(sequence);
             self.look_at_call(sequence);

@@ -329,6 +329,31 @@ fn the_first_status_ends_a_call_that_fails_fast() {
     assert!(matches!(event, Some(Event::Stopped { request, .. }) if request == aside.borrow()[0]));
 }
 
+/// Thousands of calls have something to do at the same time: each turn looks at some of them.
+#[test]
+fn calls_that_fail_together_take_several_turns() {
+    const CALLS: usize = 3000;
+    let (world, mut client, mut server) = pair(31);
+    let aside = serve_holding(&mut server);
+    for _ in 0..CALLS {
+        call(&mut client, server.address(), &CallOptions::default());
+    }
+    while aside.borrow().len() < CALLS {
+        world.step(&mut [&mut client, &mut server], LONG);
+    }
+    world.cut(&server.address(), true);
+    let (mut failed, mut most) = (0, 0);
+    let end = world.now() + Duration::from_secs(60);
+    while failed < CALLS && world.now() < end {
+        world.step(&mut [&mut client], LONG);
+        let events = std::iter::from_fn(|| client.next_event());
+        let together = events.map(failure).count();
+        (failed, most) = (failed + together, most.max(together));
+    }
+    assert_eq!(failed, CALLS);
+    assert!(most <= 1024, "{most} in a turn");
+}
+
 /// The process was stopped for long: silence in that time is nobody's failure.
 #[test]
 fn time_in_which_nobody_turned_an_endpoint_is_no_silence() {

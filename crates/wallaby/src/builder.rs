@@ -45,8 +45,8 @@ pub struct Limits {
     /// How much of messages that are not whole is held, all connections together, and how fast these must arrive. Beyond:
     /// senders wait, and too slow ones lose their connections. Default 256 MiB, and 16 KiB a second over 10 s.
     pub partials: PartialLimits,
-    /// Bytes that wait to be read by a peer, a connection. Beyond: nothing is read from it, and if it does not read for the
-    /// time of [`Builder::keep_alive`] the connection is closed. Default 1 MiB.
+    /// Bytes that wait to be read by a peer, a connection; at least 128 KiB should. Beyond: nothing is read from it. If for the
+    /// time of [`Builder::keep_alive`] it takes neither all that waits nor 4 KiB a second, the connection is closed. Default 1 MiB.
     pub output: usize,
     /// Bytes of answers of other servers that wait to be passed on to their initiators, each with 64 bytes besides its
     /// payload, all together. Beyond: they are dropped and counted as undeliverable; so are those for a connection that has

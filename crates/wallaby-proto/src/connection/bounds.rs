@@ -19,6 +19,8 @@ const SHORTEST: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone)]
 pub struct Bounds {
     /// Bytes of output that wait to be written. While more wait, messages without credit are refused and nothing is read.
+    /// Messages with credit are refused from a quarter on (256 KiB at most), pings from three quarters on, pongs from seven
+    /// eighths on. Less than 128 KiB is not of use: one message may then be more.
     pub output: usize,
     /// Where unfinished messages of the whole endpoint are counted.
     pub partials: Partials,

@@ -89,8 +89,8 @@ pub enum ConnectionError {
         /// Bytes that have arrived of its unfinished messages.
         held: u64,
     },
-    /// The peer read nothing of what waits for it: see [`super::Bounds::output`].
-    #[error("the peer read none of the {waiting} bytes that wait for it for {silence:?}")]
+    /// The peer read nothing, or hardly anything, of what waits for it: see [`super::KeepAlive::look`].
+    #[error("the peer read too little in {silence:?}: {waiting} bytes still wait for it")]
     Unread {
         /// Bytes of output.
         waiting: usize,

@@ -37,6 +37,9 @@ impl KeepAliveSettings {
     }
 }
 
+/// Bytes a second that a peer must take of what waits for it.
+const LEAST: u64 = 4096;
+
 /// Looks are at least so far apart.
 const SHORTEST: Duration = Duration::from_millis(1);
 
@@ -71,6 +74,16 @@ pub struct KeepAlive {
     /// How long there has been none.
     silence: Duration,
     asked: bool,
+    owed: Owed,
+}
+
+/// What waits for the peer.
+#[derive(Debug, Default)]
+struct Owed {
+    /// For how long some has, all the time.
+    time: Duration,
+    /// How far the output must be written until the timeout has passed, if some waits.
+    goal: Option<u64>,
 }
 
 /// What tells that a peer lives.
@@ -94,7 +107,8 @@ impl KeepAlive {
     /// # Errors
     ///
     /// [`ConnectionError::Silent`] if nothing came for the timeout, although the peer was asked;
-    /// [`ConnectionError::Unread`] if it was not listened to for so long, because it does not read.
+    /// [`ConnectionError::Unread`] if it was not listened to for so long, because it does not read; or if in so long it took
+    /// neither all that waited for it nor 4 KiB a second.
     pub fn look(
         &mut self,
         settings: &KeepAliveSettings,
@@ -113,27 +127,60 @@ impl KeepAlive {
         let waits = connection.peer().is_some()
             && (waits || connection.needs_peer() || self.confirmed != seen.sent);
         let looked = std::mem::replace(&mut self.looked, waits.then_some(now));
-        let Some(looked) = looked.filter(|_| waits && !seen.is_sign_of_life_since(before)) else {
+        let elapsed = looked.map_or(Duration::ZERO, |looked| now.saturating_sub(looked));
+        let elapsed = elapsed.min(interval);
+        let waiting = connection.waiting();
+        let slow = self.owed.look(settings, seen.sent, waiting, elapsed);
+        let slow = slow.map(|silence| ConnectionError::Unread { waiting, silence });
+        if looked.is_none() || !waits || seen.is_sign_of_life_since(before) {
             self.silence = Duration::ZERO;
             self.asked = false;
-            return Ok(waits);
-        };
-        self.silence += now.saturating_sub(looked).min(interval);
+            return slow.map_or(Ok(waits), Err);
+        }
+        self.silence += elapsed;
         if self.silence >= settings.timeout {
             let silence = self.silence;
             return Err(match connection.takes_input() {
                 true => ConnectionError::Silent { silence },
-                false => ConnectionError::Unread {
-                    waiting: connection.waiting(),
-                    silence,
-                },
+                false => ConnectionError::Unread { waiting, silence },
             });
+        }
+        if let Some(error) = slow {
+            return Err(error);
         }
         if self.silence >= settings.period && !self.asked {
             self.asked = true;
             connection.probe();
         }
         Ok(waits)
+    }
+}
+
+impl Owed {
+    /// So much was written in all, and so much waits; for how long the peer has taken too little, if it has.
+    fn look(
+        &mut self,
+        settings: &KeepAliveSettings,
+        sent: u64,
+        waiting: usize,
+        elapsed: Duration,
+    ) -> Option<Duration> {
+        self.time += elapsed;
+        if waiting == 0 {
+            *self = Self::default();
+            return None;
+        }
+        let goal = self.goal.filter(|_| self.time >= settings.timeout);
+        if goal.is_some_and(|goal| sent < goal) {
+            return Some(self.time);
+        }
+        if goal.is_some() || self.goal.is_none() {
+            let least = u128::from(LEAST) * settings.timeout.as_millis() / 1000;
+            let least = u64::try_from(least).unwrap_or(u64::MAX);
+            self.time = Duration::ZERO;
+            self.goal = Some(sent.saturating_add(least.min(waiting as u64)));
+        }
+        None
     }
 }
 

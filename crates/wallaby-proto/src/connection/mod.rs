@@ -415,7 +415,7 @@ impl Connection {
             {
                 return Err(self.blocked());
             }
-        } else if self.is_full(response.payload.len()) {
+        } else if self.is_above(response.payload.len(), self.most_output) {
             return Err(self.blocked());
         }
         let in_parts = self.send(kind::RESPONSE, &response.payload, |out, link| {
@@ -475,12 +475,18 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// If the handshake is not done, or if more waits to be written than [`Bounds::output`].
+    /// If the handshake is not done, or if more waits to be written than [`Bounds::output`]; than three quarters of it for a ping
+    /// or a trace report, seven eighths for a pong.
     pub fn send_control(&mut self, message: Message) -> Result<(), Refusal> {
         if self.peer.is_none() {
             return Err(Refusal::NotOpen);
         }
-        if !self.takes_input() {
+        let kept_free = match message {
+            Message::Ping(_) | Message::Trace(_) => self.most_output / 4,
+            Message::Pong(_) => self.most_output / 8,
+            _ => 0,
+        };
+        if self.output.len() > self.most_output - kept_free {
             return Err(self.blocked());
         }
         self.send(message.kind(), message.payload(), |out, link| {
@@ -645,7 +651,8 @@ impl Connection {
     }
 
     /// Whether input is handled. It is not while more output waits than [`Bounds::output`]: a peer that does not read must not
-    /// make this side owe it more and more.
+    /// make this side owe it more and more. Questions and what answers them are refused before, so that two sides that have
+    /// much to ask each other do not both stop reading.
     pub fn takes_input(&self) -> bool {
         self.output.len() <= self.most_output
     }
@@ -1014,12 +1021,7 @@ impl Connection {
 
     /// Whether a message with a payload of this size must wait for others to be written.
     fn is_congested(&self, payload: usize) -> bool {
-        self.is_above(payload, OUTPUT_LIMIT.min(self.most_output))
-    }
-
-    /// The same for a message without credit.
-    fn is_full(&self, payload: usize) -> bool {
-        self.is_above(payload, self.most_output)
+        self.is_above(payload, OUTPUT_LIMIT.min(self.most_output / 4))
     }
 
     fn is_above(&self, payload: usize, limit: usize) -> bool {

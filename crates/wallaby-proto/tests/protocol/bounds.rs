@@ -8,7 +8,7 @@ use wallaby_proto::connection::{
     Bounds, Connection, ConnectionError, Event, KeepAlive, KeepAliveSettings, Limits,
     PartialLimits, Partials, Refusal,
 };
-use wallaby_proto::wire::{MAX_FRAME, Message};
+use wallaby_proto::wire::{MAX_FRAME, Message, Pong};
 
 use crate::chance::Random;
 use crate::limits::request;
@@ -589,6 +589,97 @@ fn who_does_not_read_for_long_is_given_up() {
     };
     assert!(waiting < 1100, "{waiting}");
     assert!(silence >= settings.timeout && silence < settings.timeout + interval);
+}
+
+/// One of two sides that have much to say, over a transport that takes a few frames.
+struct Talker {
+    connection: Connection,
+    input: BytesMut,
+}
+
+impl Talker {
+    fn sample(is: impl Fn(&Message) -> bool) -> Message {
+        let all = samples::all().into_iter().map(|sample| sample.message);
+        all.into_iter().find(is).expect("there is one")
+    }
+
+    /// Reads what it takes, and answers each ping as long as that is accepted.
+    fn read(&mut self, pong: &Message) {
+        while let Some(event) = self
+            .connection
+            .handle_input(&mut self.input)
+            .expect("legal")
+        {
+            if matches!(event, Event::Message(Message::Ping(_))) {
+                let _ = self.connection.send_control(pong.clone());
+            }
+        }
+    }
+
+    fn write_to(&mut self, other: &mut Self) {
+        let room = (32 * KIB).saturating_sub(other.input.len());
+        let output = self.connection.output();
+        let len = output.len().min(room);
+        other.input.extend_from_slice(&output[..len]);
+        self.connection.advance(len);
+    }
+}
+
+/// One side asks, the other asks, too, or has ends or answers to tell: when they have said it, all of it arrives.
+#[test]
+fn who_has_much_to_ask_goes_on_reading() {
+    let ping = Talker::sample(|message| matches!(message, Message::Ping(_)));
+    let lists = |pong: &Pong| {
+        let progress = pong.progress.as_ref();
+        progress.is_some_and(|progress| !progress.children.is_empty())
+    };
+    let pong = Talker::sample(|message| matches!(message, Message::Pong(pong) if lists(pong)));
+    let end = Talker::sample(|message| matches!(message, Message::End(_)));
+    let mut long = pong.clone();
+    if let Message::Pong(Pong {
+        progress: Some(progress),
+        ..
+    }) = &mut long
+    {
+        let child = progress.children[0].clone();
+        progress.children = vec![child; 60];
+    }
+    let says = |talker: &mut Talker, what: Option<&Message>| match what {
+        Some(message) => talker.connection.send_control(message.clone()).is_ok(),
+        None => talker
+            .connection
+            .send_response(&response(&[0]), false)
+            .is_ok(),
+    };
+    let others = [Some(&ping), Some(&end), None];
+    let cases = others
+        .iter()
+        .flat_map(|other| [(*other, &pong), (*other, &long)]);
+    let bounds = Bounds {
+        output: 128 * KIB,
+        ..Bounds::default()
+    };
+    for (other, pong) in cases {
+        let pair = Pair::open(Limits::default());
+        let [mut alice, mut bob] = [pair.alice, pair.bob].map(|connection| Talker {
+            connection: connection.bounded(&bounds),
+            input: BytesMut::new(),
+        });
+        for round in 0..40 {
+            if round < 20 {
+                while says(&mut alice, Some(&ping)) {}
+                while says(&mut bob, other) {}
+            }
+            alice.write_to(&mut bob);
+            bob.write_to(&mut alice);
+            alice.read(pong);
+            bob.read(pong);
+        }
+        for talker in [&mut alice, &mut bob] {
+            let waiting = talker.connection.waiting();
+            assert_eq!(waiting, 0, "pings and {other:?}");
+        }
+    }
 }
 
 #[test]

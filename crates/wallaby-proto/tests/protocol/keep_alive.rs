@@ -196,15 +196,56 @@ fn a_frame_that_grows_is_a_sign_of_life() {
 #[test]
 fn a_full_transport_that_takes_some_bytes_is_a_sign_of_life() {
     let mut watched = Watched::open();
-    watched.pair.alice.close(&"x".repeat(1000));
-    for _ in 0..100 {
-        assert_eq!(watched.look_again(false), Ok(true));
-        watched.pair.alice.advance(10);
+    while watched.pair.alice.takes_output() {
+        let sent = (watched.pair.alice).send_request(&mut request(10_000), &method());
+        sent.expect("there is credit");
     }
+    for _ in 0..70 {
+        assert_eq!(watched.look_again(false), Ok(true));
+        watched.pair.alice.advance(3500);
+    }
+    assert!(watched.pair.alice.has_output());
     // It takes no more.
     let begun = watched.now;
     while watched.look_again(false).is_ok() {}
     assert!(watched.now - begun >= SETTINGS.timeout);
+}
+
+/// Alice has output of so many bytes, of which the transport takes some at each look; when she gives up.
+fn given_up(each: usize) -> Option<Duration> {
+    let mut watched = Watched::open();
+    while watched.pair.alice.waiting() < 200_000 {
+        let sent = (watched.pair.alice).send_request(&mut request(10_000), &method());
+        sent.expect("there is credit");
+    }
+    let begun = watched.now;
+    watched.look(false).expect("just now");
+    while watched.pair.alice.waiting() > 0 && watched.now < begun + SETTINGS.timeout * 10 {
+        let some = watched.pair.alice.waiting().min(each);
+        watched.pair.alice.advance(some);
+        match watched.look_again(false) {
+            Ok(_) => {}
+            Err(ConnectionError::Unread { waiting, silence }) => {
+                assert_eq!(waiting, watched.pair.alice.waiting());
+                assert!(silence >= SETTINGS.timeout);
+                return Some(watched.now - begun);
+            }
+            Err(error) => panic!("another error: {error}"),
+        }
+    }
+    None
+}
+
+#[test]
+fn who_takes_a_byte_now_and_then_is_given_up() {
+    let interval = SETTINGS.interval().expect("it is on");
+    // 4 KiB a second are enough.
+    let enough = (4096 * interval.as_millis() / 1000) as usize;
+    assert_eq!(given_up(enough + 1), None);
+    for each in [1, enough / 2] {
+        let after = given_up(each).expect("it takes too little");
+        assert!(after < SETTINGS.timeout + 2 * interval, "{after:?}");
+    }
 }
 
 #[test]

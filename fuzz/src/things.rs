@@ -160,7 +160,7 @@ pub(crate) fn response(choices: &mut Choices<'_>, call: CallId) -> Response {
     let index = choices.number();
     Response {
         call,
-        relays: 0,
+        distance: 0,
         token: Some(token()),
         request: request_id(choices, call),
         index: index.min(u32::MAX - 1),
@@ -176,7 +176,7 @@ pub(crate) fn response(choices: &mut Choices<'_>, call: CallId) -> Response {
 pub(crate) fn end(choices: &mut Choices<'_>, call: CallId) -> End {
     End {
         call,
-        relays: 0,
+        distance: 0,
         token: Some(token()),
         request: request_id(choices, call),
         facts: facts(choices),
@@ -215,7 +215,7 @@ pub(crate) fn pong(choices: &mut Choices<'_>, call: CallId) -> Pong {
     });
     Pong {
         call,
-        relays: 0,
+        distance: 0,
         token: Some(token()),
         request: request_id(choices, call),
         attempt: if flag(6) { choices.number() } else { 0 },
@@ -270,7 +270,7 @@ fn any_message(
             Message::Request(Request { payload, ..request })
         }
         2 | 3 => Message::Response(Response {
-            relays: number as u8,
+            distance: number as u32,
             payload,
             ..response(choices, call)
         }),
@@ -280,7 +280,7 @@ fn any_message(
             ..ping(choices, call)
         }),
         _ => Message::End(End {
-            relays: number as u8,
+            distance: number as u32,
             facts: Facts {
                 requests: number as u32,
                 responses: 1,

@@ -265,7 +265,7 @@ impl Host {
         let end = |requests, responses, manifest| {
             Message::End(End {
                 call: request.call,
-                relays: 0,
+                distance: 0,
                 token: Some(request.token),
                 request: request.id,
                 facts: Facts {
@@ -281,7 +281,7 @@ impl Host {
                 let size = if self.is_udp { 30_000 } else { 60_000 };
                 let answers = (0..100).map(|index| Response {
                     call: request.call,
-                    relays: 0,
+                    distance: 0,
                     token: Some(request.token),
                     request: request.id,
                     index,
@@ -390,7 +390,7 @@ impl Host {
         let children: Vec<Child> = places.collect();
         Pong {
             call,
-            relays: 0,
+            distance: 0,
             token: Some(token),
             request,
             attempt: 0,

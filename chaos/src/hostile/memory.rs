@@ -53,7 +53,7 @@ pub(crate) async fn sparse(ground: Arc<Ground>, mut random: Random) -> Result<u6
                     initiator: server,
                     sequence,
                 },
-                relays: 0,
+                distance: 0,
                 token: None,
                 request: RequestId::FIRST,
                 index: 0,

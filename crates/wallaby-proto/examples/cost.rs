@@ -385,7 +385,7 @@ fn response_alone(cluster: &mut Cluster, sequence: u64) {
             initiator: cluster.initiator,
             sequence,
         },
-        relays: 0,
+        distance: 0,
         token: None,
         request: wallaby_proto::RequestId::FIRST,
         index: 0,

@@ -143,7 +143,7 @@ impl Line {
             session.grant_request(request.payload.len());
             let response = Response {
                 call: request.call,
-                relays: 0,
+                distance: 0,
                 token: None,
                 request: request.id,
                 index: 0,

@@ -466,7 +466,7 @@ mod tests {
     fn pong(hop: u32, progress: Option<Progress>) -> Pong {
         Pong {
             call: call(),
-            relays: 0,
+            distance: 0,
             token: None,
             request: request(hop),
             attempt: 0,

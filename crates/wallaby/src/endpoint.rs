@@ -550,32 +550,36 @@ impl Inner {
     /// Passes an answer on towards an initiator that cannot be dialled.
     #[inline(never)]
     fn pass_on(self: &Arc<Self>, from: Option<&Arc<Peer>>, message: &mut Message) {
-        let id = message.call();
         let Some(from) = from else {
             return; // what runs here sends by itself
         };
-        if let Err(error) = message.count_relay() {
-            return self.cannot_pass_on(id, &error);
-        }
         if !self.gatherings.keep(self, from, message) {
             self.pass_on_now(from, message);
         }
     }
 
     /// The same for one that waits for no others.
-    pub(crate) fn pass_on_now(self: &Arc<Self>, from: &Arc<Peer>, message: &Message) {
+    pub(crate) fn pass_on_now(self: &Arc<Self>, from: &Arc<Peer>, message: &mut Message) {
         let id = message.call();
-        let next = self.way_onward(id, message.token(), from);
+        let (token, distance) = (message.token(), message.distance().map_or(0, |far| *far));
+        let next = self.way_onward((id, token, distance), from);
         match (message, next) {
-            // An answer waits for a way only if a request of its call came by here: anybody can make up others.
-            (Message::Response(response), None) if !self.knows(id, response.token) => {
-                self.cannot_pass_on(id, &"no request of its call came by here");
+            // Anybody can make up answers of calls that never came by here.
+            (Message::Response(response), None) if !self.may_wait(response) => {
+                self.cannot_pass_on(
+                    id,
+                    &"no request of its call came by here that is nearer to its initiator",
+                );
             }
             (Message::Response(response), next) => {
-                self.relay
-                    .pass(self, Passing::new(from, next, response.clone()));
+                let mut passing = Passing::new(from, response.clone());
+                passing.leads(next);
+                self.relay.pass(self, passing);
             }
-            (other, Some(next)) => {
+            (other, Some((next, nearer))) => {
+                if let Some(distance) = other.distance() {
+                    *distance = nearer;
+                }
                 if let Message::Pong(pong) = other {
                     self.liveness.pong_passes(pong);
                 }

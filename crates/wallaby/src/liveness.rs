@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use wallaby_proto::call::clock::Clock;
 use wallaby_proto::call::records::{
     Action, Admission, Frozen, Origin, Output, RecordLimits, Records, RefusedRequest, Remembered,
-    Sent, Session, StopReason, Ticket,
+    Sent, Session, StopReason, Ticket, Way,
 };
 use wallaby_proto::call::server::Delegated;
 use wallaby_proto::call::waiting::{Awaited, Full, Waiting, WaitingId, WaitingLimits};
@@ -114,8 +114,8 @@ impl Liveness {
     }
 
     /// The session that answers of a call leave by, if its initiator is reached by none of its own.
-    pub(crate) fn way_back(&self, call: CallId, token: Token) -> Option<Session> {
-        self.lock().records.way_back(call, token)
+    pub(crate) fn way_onward(&self, call: CallId, token: Token, distance: u32) -> Option<Way> {
+        self.lock().records.way_onward(call, token, distance)
     }
 
     /// The session that an initiator has proven to be its own, for what came over another one.

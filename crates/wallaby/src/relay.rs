@@ -74,6 +74,8 @@ pub(crate) struct Passing {
     from: Arc<Peer>,
     next: Option<Arc<Peer>>,
     response: Response,
+    /// How far from its initiator it was when it came.
+    distance: u32,
     /// Its payload when it came, in bytes: what is credited.
     size: u64,
     /// Whoever waits for its place in the output, if it does not leave at once.
@@ -94,18 +96,27 @@ enum Attempt {
 }
 
 impl Passing {
-    /// An answer that came from one connection and leaves by another, if there is one.
-    pub(crate) fn new(from: &Arc<Peer>, next: Option<Arc<Peer>>, response: Response) -> Self {
+    /// An answer that came from this connection.
+    pub(crate) fn new(from: &Arc<Peer>, response: Response) -> Self {
         let size = response.payload.len() as u64;
         Self {
             from: Arc::clone(from),
-            next,
+            next: None,
+            distance: response.distance,
             response,
             size,
             place: None,
             wait: None,
             room: None,
         }
+    }
+
+    /// It leaves by this connection, and is so far from its initiator then.
+    pub(crate) fn leads(&mut self, next: Option<(Arc<Peer>, u32)>) {
+        self.next = next.map(|(peer, distance)| {
+            self.response.distance = distance;
+            peer
+        });
     }
 
     fn key(&self) -> Key {
@@ -171,7 +182,8 @@ impl Passing {
     async fn deliver(&mut self, endpoint: &Arc<Inner>) {
         for _ in 0..MOVES {
             if self.next.as_ref().is_none_or(|next| next.is_closed()) {
-                self.next = self.way_onward(endpoint);
+                let next = self.way_onward(endpoint);
+                self.leads(next);
             }
             let Some(next) = self.next.clone() else {
                 if !self.wait(endpoint).await {
@@ -208,8 +220,9 @@ impl Passing {
         found
     }
 
-    fn way_onward(&self, endpoint: &Inner) -> Option<Arc<Peer>> {
-        endpoint.way_onward(self.response.call, self.response.token, &self.from)
+    fn way_onward(&self, endpoint: &Inner) -> Option<(Arc<Peer>, u32)> {
+        let Response { call, token, .. } = self.response;
+        endpoint.way_onward((call, token, self.distance), &self.from)
     }
 
     fn give_up(&mut self, endpoint: &Inner, why: &str) {

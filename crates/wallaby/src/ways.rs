@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use wallaby_proto::call::records::{Session, invitation};
+use wallaby_proto::call::records::{Session, Way, invitation};
 use wallaby_proto::call::waiting::{Awaited, WaitingId};
-use wallaby_proto::wire::Message;
+use wallaby_proto::wire::{Message, Response};
 use wallaby_proto::{CallId, NodeId, Token};
 
 use crate::driver::peer::Peer;
@@ -111,32 +111,41 @@ impl Inner {
     /// The connection by which answers of a call go back: the one that its request came over or what took its place; the
     /// initiator's own, if it has proven one.
     pub(crate) fn way_back(&self, call: CallId, token: Token) -> Option<Arc<Peer>> {
-        let came = self.liveness.way_back(call, token)?;
-        if let Some(direct) = self.way_direct(call.initiator, came) {
-            return Some(direct);
+        let (peer, _) = self.nearer(call, token, 0)?;
+        Some(peer)
+    }
+
+    /// Where an answer goes on to that is so far from its initiator, and how far it is then.
+    fn nearer(&self, call: CallId, token: Token, distance: u32) -> Option<(Arc<Peer>, u32)> {
+        let Way { session, distance } = self.liveness.way_onward(call, token, distance)?;
+        if let Some(direct) = self.way_direct(call.initiator, session) {
+            return Some((direct, distance));
         }
-        let peer = self.pool.by_id(came.0)?;
+        let peer = self.pool.by_id(session.0)?;
         // Where the requests before it were forgotten, one that this endpoint has sent to itself leads in a circle.
-        (!peer.is_closed() && peer.node() != Some(self.node)).then_some(peer)
+        (!peer.is_closed() && peer.node() != Some(self.node)).then_some((peer, distance))
     }
 
-    /// Whether a request of this call has come, with this token.
-    pub(crate) fn knows(&self, call: CallId, token: Option<Token>) -> bool {
-        token.is_some_and(|token| self.liveness.way_back(call, token).is_some())
+    /// Whether an answer may wait for a way: a request of its call came by here that is nearer to the initiator than where it
+    /// comes from.
+    pub(crate) fn may_wait(&self, response: &Response) -> bool {
+        let Response { call, distance, .. } = *response;
+        let way = |token| self.liveness.way_onward(call, token, distance);
+        response.token.and_then(way).is_some()
     }
 
-    /// The connection that leads on to the initiator of a call, for what came from `from` and shows this token. What the
-    /// initiator says as a server of its own call goes back to it: it may know of that server only by this endpoint.
+    /// The connection that leads on to the initiator of a call, for what came from `from`, shows this token and is so far from
+    /// there; and how far it is then. What the initiator says as a server of its own call goes back to it: it may know of that
+    /// server only by this endpoint.
     pub(crate) fn way_onward(
         &self,
-        call: CallId,
-        token: Option<Token>,
+        (call, token, distance): (CallId, Option<Token>, u32),
         from: &Arc<Peer>,
-    ) -> Option<Arc<Peer>> {
+    ) -> Option<(Arc<Peer>, u32)> {
         if from.node() == Some(call.initiator) {
-            return Some(Arc::clone(from));
+            return Some((Arc::clone(from), distance));
         }
-        let way = self.way_back(call, token?)?;
-        (way.id != from.id).then_some(way)
+        let (way, nearer) = self.nearer(call, token?, distance)?;
+        (way.id != from.id).then_some((way, nearer))
     }
 }

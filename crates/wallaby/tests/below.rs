@@ -138,7 +138,7 @@ fn progress(continuation: Option<Child>) -> Progress {
 fn pong(ping: &Ping, relayed: bool, progress: Progress) -> Message {
     Message::Pong(Pong {
         call: ping.call,
-        relays: 0,
+        distance: 0,
         token: relayed.then_some(ping.token),
         request: ping.request,
         attempt: 0,

@@ -19,7 +19,7 @@ use wallaby_proto::Token;
 use wallaby_proto::call::records::invitation;
 use wallaby_proto::connection::{Event, Hello, VERSION};
 use wallaby_proto::datagram::{Gate, Settings};
-use wallaby_proto::wire::{MAX_RELAYS, Message, Ping, Pong, ReplyTo, TraceReport};
+use wallaby_proto::wire::{Message, Ping, Pong, ReplyTo, TraceReport};
 
 async fn echo(net: &Net) -> Endpoint {
     net.serve(
@@ -310,9 +310,9 @@ async fn forged_answers_are_dropped_and_counted() {
     .await;
 }
 
-/// Messages in a circle: each server counts itself, and what as many as may have passed on ends there.
+/// Messages in a circle: each server passes on only what comes from farther away than where it would send it.
 #[tokio::test]
-async fn what_too_many_servers_passed_on_goes_no_further() {
+async fn what_would_come_no_nearer_to_its_initiator_goes_no_further() {
     patience(async {
         let net = Net::tcp();
         let server = echo(&net).await;
@@ -328,12 +328,12 @@ async fn what_too_many_servers_passed_on_goes_no_further() {
             ..request(call, &[1, b'x'])
         };
         near.send_request(passed_on, work::ONE.definition()).await;
-        assert_eq!(near.response().await.relays, 0, "the server's own answer");
+        assert_eq!(near.response().await.distance, 0, "the server's own answer");
 
         let token = Some(Token::new(4711));
         let pong = Pong {
             call,
-            relays: 0,
+            distance: 0,
             token,
             request: RequestId::FIRST,
             attempt: 0,
@@ -344,19 +344,19 @@ async fn what_too_many_servers_passed_on_goes_no_further() {
         };
         let report = TraceReport {
             call,
-            relays: 0,
+            distance: 0,
             token,
             records: Vec::new(),
         };
-        let all = |relays| {
+        let all = |distance| {
             let mut response = response(call, token, &[1, b'y']);
-            response.relays = relays;
+            response.distance = distance;
             let mut end = raw::end(call, 0, 1);
-            (end.relays, end.token) = (relays, token);
+            (end.distance, end.token) = (distance, token);
             let mut pong = pong.clone();
-            pong.relays = relays;
+            pong.distance = distance;
             let mut report = report.clone();
-            report.relays = relays;
+            report.distance = distance;
             [
                 Message::Response(response),
                 Message::End(end),
@@ -365,15 +365,16 @@ async fn what_too_many_servers_passed_on_goes_no_further() {
             ]
         };
         let mut far = Raw::dial(&at(&server), hello(15)).await;
-        for (index, (most, fewer)) in zip(all(MAX_RELAYS), all(MAX_RELAYS - 1)).enumerate() {
-            for message in [most.clone(), fewer] {
+        // The request that came here was one hop away: counted from 1 that is 2.
+        for (index, (near_by, farther)) in zip(all(2), all(3)).enumerate() {
+            for message in [near_by.clone(), farther] {
                 match message {
                     Message::Response(response) => far.send_response(response).await,
                     other => far.send(other).await,
                 }
             }
-            // Only the second one arrives, and one more server has passed it on.
-            assert_eq!(near.message().await, most);
+            // Only the second one arrives, and it is nearer now.
+            assert_eq!(near.message().await, near_by);
             let ended = index as u64 + 1;
             until(|| (server.metrics().undeliverable, server.metrics().relayed) == (ended, ended))
                 .await;
@@ -400,7 +401,7 @@ async fn forged_pongs_are_dropped_and_learn_nothing() {
         let announce = |call, token| {
             Message::Pong(Pong {
                 call,
-                relays: 0,
+                distance: 0,
                 token,
                 request: RequestId::FIRST,
                 attempt: 0,

@@ -629,7 +629,7 @@ async fn a_pong_of_the_initiator_itself_comes_back() {
         let pong = Pong {
             call,
             token: Some(token),
-            relays: 0,
+            distance: 0,
             request: wallaby::RequestId { hop: 1, ..request },
             attempt: 0,
             announced: false,

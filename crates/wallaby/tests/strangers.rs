@@ -117,7 +117,7 @@ async fn an_address_that_accepts_and_closes_is_dialled_once_a_second() {
 fn runs(request: &wallaby_proto::wire::Request, child: Option<Child>) -> Pong {
     Pong {
         call: request.call,
-        relays: 0,
+        distance: 0,
         token: Some(request.token),
         request: request.id,
         attempt: 0,

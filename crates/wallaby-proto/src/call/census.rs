@@ -114,7 +114,7 @@ mod tests {
     fn response(path: Path, hop: u32, index: u32) -> Response {
         Response {
             call: call(),
-            relays: 0,
+            distance: 0,
             request: RequestId { path, hop },
             token: None,
             index,
@@ -179,7 +179,7 @@ mod tests {
                     }
                     (1, Some(_)) => drop(initiator.handle_end(&End {
                         call: call(),
-                        relays: 0,
+                        distance: 0,
                         token: None,
                         request: RequestId { path, hop: 0 },
                         facts: Facts {

@@ -32,7 +32,7 @@ const MAX_KEPT_TRACE_RECORDS: usize = 4096;
 /// initiator.close();
 ///
 /// let answer = Response {
-///     call, relays: 0, request, token: None, index: 0, last: true, manifest: None, status: false,
+///     call, distance: 0, request, token: None, index: 0, last: true, manifest: None, status: false,
 ///     compressed: false, options: None, payload: "hop".into(),
 /// };
 /// assert_eq!(initiator.handle_response(&answer), Ok(Arrival::New));

@@ -93,7 +93,7 @@ mod tests {
         initiator.send().expect("within the budget");
         let end = End {
             call,
-            relays: 0,
+            distance: 0,
             token: None,
             request: RequestId::FIRST,
             facts: Facts {

@@ -377,7 +377,7 @@ impl<T> Server<T> {
         let (manifest, options) = (self.manifest.take(), self.trace_options(record));
         Outbound::End(End {
             call: self.call,
-            relays: 0,
+            distance: 0,
             token: Some(self.token),
             request: self.id,
             facts,
@@ -531,7 +531,7 @@ impl<T> Server<T> {
         self.responses += 1;
         Outbound::Response(Response {
             call: self.call,
-            relays: 0,
+            distance: 0,
             token: Some(self.token),
             request: self.id,
             index,
@@ -636,7 +636,7 @@ pub fn undelivered(request: &Request, status: &Status) -> Response {
         .unwrap_or_default();
     Response {
         call: request.call,
-        relays: 0,
+        distance: 0,
         token: Some(request.token),
         request: request.id,
         index: request.base,

@@ -45,8 +45,8 @@ pub struct Ping {
 pub struct Pong {
     /// The call.
     pub call: CallId,
-    /// Servers that have passed it on, at most [`super::MAX_RELAYS`]. Its initiator is not told, and reads 0.
-    pub relays: u8,
+    /// As [`super::Response::distance`].
+    pub distance: u32,
     /// Shown unless it goes back over the connection that the ping came on.
     pub token: Option<Token>,
     /// The request.
@@ -115,8 +115,8 @@ pub struct Child {
 pub struct TraceReport {
     /// The call.
     pub call: CallId,
-    /// Servers that have passed it on, at most [`super::MAX_RELAYS`]. Its initiator is not told, and reads 0.
-    pub relays: u8,
+    /// As [`super::Response::distance`].
+    pub distance: u32,
     /// Shown unless it goes back over the connection that the request came on.
     pub token: Option<Token>,
     /// At most [`crate::wire::options::MAX_TRACE_RECORDS`].
@@ -199,7 +199,7 @@ impl Pong {
                 .as_ref()
                 .map_or(0, |progress| KNOWN_REQUEST | progress.flags());
         varint::put(out, flags);
-        put_destination(out, self.call, self.relays, link.receiver);
+        put_destination(out, self.call, self.distance, link.receiver);
         if let Some(token) = self.token {
             token.put(out);
         }
@@ -216,7 +216,7 @@ impl Pong {
         let what = "pong";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN_OF_PONG)?;
-        let (call, relays) = read_destination(reader, flags & DIRECT != 0, link.receiver)?;
+        let (call, distance) = read_destination(reader, flags & DIRECT != 0, link.receiver)?;
         let token = if flags & TOKEN != 0 {
             Some(Token::read(reader)?)
         } else {
@@ -240,7 +240,7 @@ impl Pong {
         };
         Ok(Self {
             call,
-            relays,
+            distance,
             token,
             request,
             attempt,
@@ -372,7 +372,7 @@ impl TraceReport {
             out,
             flag(self.call.initiator == link.receiver, DIRECT) | flag(self.token.is_some(), TOKEN),
         );
-        put_destination(out, self.call, self.relays, link.receiver);
+        put_destination(out, self.call, self.distance, link.receiver);
         if let Some(token) = self.token {
             token.put(out);
         }
@@ -383,7 +383,7 @@ impl TraceReport {
         let what = "trace report";
         let flags = reader.varint(what)?;
         check_flags(what, flags, DIRECT | TOKEN)?;
-        let (call, relays) = read_destination(reader, flags & DIRECT != 0, link.receiver)?;
+        let (call, distance) = read_destination(reader, flags & DIRECT != 0, link.receiver)?;
         let token = if flags & TOKEN != 0 {
             Some(Token::read(reader)?)
         } else {
@@ -391,7 +391,7 @@ impl TraceReport {
         };
         Ok(Self {
             call,
-            relays,
+            distance,
             token,
             records: read_records(reader)?,
         })

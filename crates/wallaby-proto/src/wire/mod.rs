@@ -31,10 +31,6 @@ pub const FRAME_HEADER: usize = 4;
 /// Longest body of a frame: a message up to this size travels whole, a longer one in parts.
 pub const MAX_FRAME: usize = 64 * 1024;
 
-/// Most servers that pass one message on towards its initiator. Ways approach the initiator, so that only one who breaks
-/// the rules, or two servers that have forgotten how far away it is, ever send a message in a circle: it ends here.
-pub const MAX_RELAYS: u8 = u8::MAX;
-
 /// The kinds of frames: those from [`kind::REQUEST`] on are messages, the others concern the connection alone. Numbers are
 /// never used again for something else.
 pub(crate) mod kind {
@@ -140,11 +136,6 @@ pub enum DecodeError {
     },
 }
 
-/// A message was passed on by [`MAX_RELAYS`] servers: it goes no further.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("passed on by {MAX_RELAYS} servers already")]
-pub struct TooManyRelays;
-
 impl Message {
     /// The number that names this kind of message on the wire.
     pub(crate) fn kind(&self) -> u8 {
@@ -182,25 +173,16 @@ impl Message {
         }
     }
 
-    /// One more server passes this message on towards its initiator. Requests and pings do not go there, and are not
-    /// counted.
-    ///
-    /// # Errors
-    ///
-    /// If [`MAX_RELAYS`] servers have done so: it must not be passed on.
-    pub fn count_relay(&mut self) -> Result<(), TooManyRelays> {
-        let relays = match self {
-            Self::Response(response) => &mut response.relays,
-            Self::End(end) => &mut end.relays,
-            Self::Pong(pong) => &mut pong.relays,
-            Self::Trace(report) => &mut report.relays,
-            Self::Request(_) | Self::Ping(_) => return Ok(()),
-        };
-        if *relays == MAX_RELAYS {
-            return Err(TooManyRelays);
+    /// How far from its initiator a message for it still is: see [`Response::distance`]. `None` for requests and pings, which
+    /// do not go there.
+    pub fn distance(&mut self) -> Option<&mut u32> {
+        match self {
+            Self::Response(response) => Some(&mut response.distance),
+            Self::End(end) => Some(&mut end.distance),
+            Self::Pong(pong) => Some(&mut pong.distance),
+            Self::Trace(report) => Some(&mut report.distance),
+            Self::Request(_) | Self::Ping(_) => None,
         }
-        *relays += 1;
-        Ok(())
     }
 
     /// The application's bytes; empty for messages without.
@@ -303,12 +285,11 @@ fn read_initiator(reader: &mut Reader<'_>, assumed: Option<NodeId>) -> Result<Ca
     })
 }
 
-/// Writes the call of a message for its initiator. If that is not the receiver, it is named, and how many servers have
-/// passed the message on.
-fn put_destination(out: &mut Vec<u8>, call: CallId, relays: u8, receiver: NodeId) {
+/// Writes the call of a message for its initiator. If that is not the receiver, it is named, and how far it still is.
+fn put_destination(out: &mut Vec<u8>, call: CallId, distance: u32, receiver: NodeId) {
     if call.initiator != receiver {
         call.initiator.put(out);
-        out.put_u8(relays);
+        varint::put(out, u64::from(distance));
     }
     varint::put(out, call.sequence);
 }
@@ -320,18 +301,18 @@ fn read_destination(
     reader: &mut Reader<'_>,
     directly: bool,
     receiver: NodeId,
-) -> Result<(CallId, u8), DecodeError> {
-    let (initiator, relays) = match directly {
+) -> Result<(CallId, u32), DecodeError> {
+    let (initiator, distance) = match directly {
         true => (receiver, 0),
-        false => (NodeId::read(reader)?, reader.u8("relays")?),
+        false => (NodeId::read(reader)?, reader.u32("distance")?),
     };
-    let relays = if initiator == receiver { 0 } else { relays };
+    let distance = if initiator == receiver { 0 } else { distance };
     let sequence = reader.varint("call")?;
     let call = CallId {
         initiator,
         sequence,
     };
-    Ok((call, relays))
+    Ok((call, distance))
 }
 
 /// Refuses flag bits outside `known`.

@@ -13,8 +13,10 @@ use crate::wire::{DecodeError, Link, check_flags, put_destination, read_destinat
 pub struct Response {
     /// The call it belongs to.
     pub call: CallId,
-    /// Servers that have passed it on, at most [`super::MAX_RELAYS`]. Its initiator is not told, and reads 0.
-    pub relays: u8,
+    /// How many hops from the initiator the request was by whose way it was passed on last, counted from 1; 0 if no server
+    /// has passed it on yet. It goes on by a nearer one only, so that it never runs in a circle. Its initiator is not told,
+    /// and reads 0.
+    pub distance: u32,
     /// Shown unless it goes back over the connection that the request came on.
     pub token: Option<Token>,
     /// The request that sent it.
@@ -41,8 +43,8 @@ pub struct Response {
 pub struct End {
     /// The call it belongs to.
     pub call: CallId,
-    /// Servers that have passed it on, at most [`super::MAX_RELAYS`]. Its initiator is not told, and reads 0.
-    pub relays: u8,
+    /// As [`Response::distance`].
+    pub distance: u32,
     /// Shown unless it goes back over the connection that the request came on.
     pub token: Option<Token>,
     /// The request that ended its branch.
@@ -113,7 +115,7 @@ fn read_place(reader: &mut Reader<'_>, flags: u64) -> Result<RequestId, DecodeEr
 pub(crate) struct Begin {
     flags: u64,
     call: CallId,
-    relays: u8,
+    distance: u32,
     token: Option<Token>,
 }
 
@@ -132,7 +134,7 @@ impl Begin {
     ) -> Result<Self, DecodeError> {
         let flags = reader.varint(what)?;
         check_flags(what, flags, known)?;
-        let (call, relays) = read_destination(reader, flags & DIRECT != 0, link.receiver)?;
+        let (call, distance) = read_destination(reader, flags & DIRECT != 0, link.receiver)?;
         let token = match flags & TOKEN {
             0 => None,
             _ => Some(Token::read(reader)?),
@@ -140,7 +142,7 @@ impl Begin {
         Ok(Self {
             flags,
             call,
-            relays,
+            distance,
             token,
         })
     }
@@ -186,7 +188,7 @@ impl Begin {
     pub(crate) fn response(self, behind: Behind, payload: Bytes) -> Response {
         Response {
             call: self.call,
-            relays: self.relays,
+            distance: self.distance,
             token: self.token,
             request: behind.request,
             index: behind.index,
@@ -258,7 +260,7 @@ impl Response {
     fn put_any(&self, out: &mut Vec<u8>, link: Link) {
         let flags = self.flags(link);
         varint::put(out, flags);
-        put_destination(out, self.call, self.relays, link.receiver);
+        put_destination(out, self.call, self.distance, link.receiver);
         if let Some(token) = self.token {
             token.put(out);
         }
@@ -312,7 +314,7 @@ impl End {
             | when(self.manifest.is_some(), MANIFEST)
             | when(self.options.is_some(), OPTIONS);
         varint::put(out, flags);
-        put_destination(out, self.call, self.relays, link.receiver);
+        put_destination(out, self.call, self.distance, link.receiver);
         if let Some(token) = self.token {
             token.put(out);
         }
@@ -340,7 +342,7 @@ impl End {
         };
         Ok(Self {
             call: begin.call,
-            relays: begin.relays,
+            distance: begin.distance,
             token: begin.token,
             request,
             facts,

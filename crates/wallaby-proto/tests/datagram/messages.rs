@@ -61,7 +61,7 @@ pub(crate) fn response(initiator: NodeId, sequence: u64, payload: Bytes) -> Resp
             initiator,
             sequence,
         },
-        relays: 0,
+        distance: 0,
         token: None,
         request: RequestId::FIRST,
         index: 0,

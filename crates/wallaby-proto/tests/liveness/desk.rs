@@ -137,7 +137,7 @@ pub(crate) fn facts(requests: u32, responses: u32) -> Facts {
 pub(crate) fn pong(request: RequestId, progress: Option<Progress>) -> Pong {
     Pong {
         call: call(),
-        relays: 0,
+        distance: 0,
         token: None,
         request,
         attempt: 0,
@@ -157,7 +157,7 @@ pub(crate) fn response(
 ) -> Response {
     Response {
         call: call(),
-        relays: 0,
+        distance: 0,
         token: None,
         request: at(request),
         index,
@@ -333,7 +333,7 @@ impl Desk {
     pub(crate) fn end(&mut self, server: u64, request: &str, facts: Facts) -> Vec<String> {
         let end = End {
             call: call(),
-            relays: 0,
+            distance: 0,
             token: None,
             request: at(request),
             facts,

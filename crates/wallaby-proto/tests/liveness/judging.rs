@@ -427,7 +427,7 @@ fn what_arrived_before_the_watch_tells_of_execution() {
     let mut desk = Desk::after(|initiator| {
         let end = End {
             call: call(),
-            relays: 0,
+            distance: 0,
             token: None,
             request: at("0+1"),
             facts: facts(0, 1),
@@ -453,7 +453,7 @@ fn a_status_and_an_end_with_a_delegation_tell_of_execution() {
         arrived.expect("as the protocol says");
         let end = End {
             call: call(),
-            relays: 0,
+            distance: 0,
             token: None,
             request: at("0"),
             facts: facts(1, 1),
@@ -769,7 +769,7 @@ fn nothing_is_sent_again_after_a_status() {
     let status = Status::new(wallaby_proto::Code::Unavailable, "no").by(Some(&by));
     let response = wallaby_proto::wire::Response {
         call: crate::desk::call(),
-        relays: 0,
+        distance: 0,
         token: None,
         request: at("0.0"),
         index: 0,
@@ -897,7 +897,7 @@ fn an_answer_alone_and_an_end_alone_tell_of_execution() {
     let mut desk = Desk::after(|initiator| {
         let end = End {
             call: call(),
-            relays: 0,
+            distance: 0,
             token: None,
             request: at("0"),
             facts: facts(0, 2),

@@ -1,12 +1,12 @@
 //! Pings about requests that came of one handled here go on to where its work went.
 
 use wallaby_proto::Token;
-use wallaby_proto::call::records::{Admission, Session};
+use wallaby_proto::call::records::{Admission, RecordLimits, Session, Way};
 use wallaby_proto::call::server::Outbound;
 use wallaby_proto::wire::{Child, Ping, Pong, Progress};
 
 use crate::desk::{call, child, node, running, token};
-use crate::shelf::{Shelf, abort, origin, ping, request};
+use crate::shelf::{Shelf, abort, limits, origin, ping, request};
 
 /// A server that handled request 0 of call 1: it delegated to server 3, then to 4.
 fn delegator() -> Shelf {
@@ -111,7 +111,7 @@ fn who_passes_known_pongs_on_remembers_the_way() {
     let asked = ping(1, "0.2+1");
     let pong = |progress| Pong {
         call: asked.call,
-        relays: 0,
+        distance: 0,
         token: Some(asked.token),
         request: asked.request,
         attempt: 0,
@@ -159,6 +159,52 @@ fn answers_leave_by_the_way_that_is_nearest_to_the_initiator() {
     assert_eq!(shelf.records.way_back(call, token()), Some(Session(6)));
     let forged = Token::new(666);
     assert_eq!(shelf.records.way_back(call, forged), None, "another call");
+}
+
+/// What another server passed on goes by a request that is nearer to the initiator than that server was, or not at all.
+#[test]
+fn answers_of_others_only_ever_come_nearer() {
+    let mut shelf = Shelf::new();
+    let call = ping(1, "0").call;
+    for (session, id, depth) in [(5, "0.1+4", 5), (6, "0.1+1", 2)] {
+        let now = shelf.time();
+        let mut request = request(1, id);
+        request.depth = depth;
+        shelf.records.admit(&request, origin(session, node(9)), now);
+    }
+    let onward = |distance| shelf.records.way_onward(call, token(), distance);
+    let nearest = Some(Way {
+        session: Session(6),
+        distance: 3,
+    });
+    assert_eq!(onward(0), nearest, "nobody has passed it on yet");
+    assert_eq!(onward(4), nearest);
+    assert_eq!(onward(3), None, "it comes from there");
+    let forged = Token::new(666);
+    assert_eq!(shelf.records.way_onward(call, forged, 0), None);
+}
+
+/// A relay with little room forgets a request whose work went on, while answers of that still come by.
+#[test]
+fn the_way_back_outlives_a_request_that_had_to_make_room() {
+    let mut shelf = Shelf::with(RecordLimits {
+        requests: 1,
+        ..limits()
+    });
+    let mut forwarded = shelf.accept(request(1, "0.2"));
+    let sent = forwarded.server.forward(5, "five".into(), None);
+    shelf.release(forwarded.ticket, sent, 0);
+    let way = |shelf: &Shelf, sequence| {
+        let call = ping(sequence, "0").call;
+        shelf.records.way_onward(call, token(), 0)
+    };
+    let before = way(&shelf, 1);
+    assert!(before.is_some());
+    shelf.answer(request(2, "0"), 0);
+    assert_eq!(shelf.ping(1, "0.2").progress, None, "forgotten");
+    assert_eq!(way(&shelf, 1), before);
+    shelf.answer(request(3, "0"), 0);
+    assert_eq!(way(&shelf, 2), None, "no work of it went on");
 }
 
 /// Of a place that is a digest only its own parent can tell whose child it is.

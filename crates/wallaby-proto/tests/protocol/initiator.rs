@@ -42,7 +42,7 @@ fn end(indexes: &[u32], requests: u32, responses: u32) -> End {
     };
     End {
         call: call(),
-        relays: 0,
+        distance: 0,
         token: None,
         request,
         facts,

@@ -167,14 +167,14 @@ fn bytes_of_file(name: &str) -> Vec<u8> {
 
 fn fields(message: &Message) -> Vec<(&'static str, String)> {
     let mut fields = vec![("call", message.call().to_string())];
-    let relays = match message {
-        Message::Response(response) => response.relays,
-        Message::End(end) => end.relays,
-        Message::Pong(pong) => pong.relays,
-        Message::Trace(report) => report.relays,
+    let distance = match message {
+        Message::Response(response) => response.distance,
+        Message::End(end) => end.distance,
+        Message::Pong(pong) => pong.distance,
+        Message::Trace(report) => report.distance,
         Message::Request(_) | Message::Ping(_) => 0,
     };
-    fields.extend((relays > 0).then(|| ("relays", relays.to_string())));
+    fields.extend((distance > 0).then(|| ("distance", distance.to_string())));
     match message {
         Message::Request(request) => {
             fields.push(("request", request.id.to_string()));

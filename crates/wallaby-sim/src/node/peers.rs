@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::call::records::{Output, Sent, Session, Ticket};
+use wallaby_proto::call::records::{Output, Sent, Session, Ticket, Way as Onward};
 use wallaby_proto::call::watch::Location;
 use wallaby_proto::connection::{
     Connection, ConnectionError, Event, Held, KeepAliveSettings, NamedBy, Refusal,
@@ -118,6 +118,8 @@ pub(super) enum Destination {
     Asked(Location),
     /// The other end of a connection, as long as that is open.
     Over(Socket),
+    /// On towards the call's initiator, for an answer that was so far from there when it came.
+    Onward(u32),
     /// The call's initiator.
     Initiator {
         /// Where it says that it is reached.
@@ -203,8 +205,8 @@ impl Peer {
 
 impl Node {
     /// Sends a message, now or when that is possible.
-    pub(super) fn post(&mut self, parcel: Parcel, context: &mut Context<'_>) {
-        match self.way(&parcel, context) {
+    pub(super) fn post(&mut self, mut parcel: Parcel, context: &mut Context<'_>) {
+        match self.way(&mut parcel, context) {
             Way::Over(socket) => self.enqueue(socket, parcel, context),
             Way::Dial(server, wanted, named_by) => {
                 let socket = self.dial(server, wanted, named_by, context);
@@ -221,7 +223,7 @@ impl Node {
         }
     }
 
-    fn way(&mut self, parcel: &Parcel, context: &mut Context<'_>) -> Way {
+    fn way(&mut self, parcel: &mut Parcel, context: &mut Context<'_>) -> Way {
         match &parcel.to {
             Destination::Server(server) => match self.dialled.get(&(*server, None)) {
                 Some(socket) => Way::Over(*socket),
@@ -250,6 +252,19 @@ impl Node {
                             }
                         },
                     },
+                    None => Way::Nowhere,
+                }
+            }
+            Destination::Onward(distance) => {
+                let (call, distance) = (parcel.message.call(), *distance);
+                let token = parcel.message.token();
+                match token.and_then(|token| self.way_onward(call, token, distance)) {
+                    Some((socket, nearer)) => {
+                        if let Some(distance) = parcel.message.distance() {
+                            *distance = nearer;
+                        }
+                        Way::Over(socket)
+                    }
                     None => Way::Nowhere,
                 }
             }
@@ -303,13 +318,25 @@ impl Node {
     /// The open connection by which answers of a call go back: the one that its request came over or what took its place; the
     /// initiator's own, if it has proven one.
     pub(super) fn way_back(&self, call: CallId, token: Token) -> Option<Socket> {
-        let came = socket(self.records.way_back(call, token)?);
+        let (socket, _) = self.way_onward(call, token, 0)?;
+        Some(socket)
+    }
+
+    /// Where an answer goes on to that is so far from its initiator, and how far it is then.
+    pub(super) fn way_onward(
+        &self,
+        call: CallId,
+        token: Token,
+        distance: u32,
+    ) -> Option<(Socket, u32)> {
+        let Onward { session, distance } = self.records.way_onward(call, token, distance)?;
+        let came = socket(session);
         if let Some(direct) = self.way_direct(call.initiator, came) {
-            return Some(direct);
+            return Some((direct, distance));
         }
         // Where the requests before it were forgotten, one that this node has sent to itself leads in a circle.
         let peer = self.peers.get(&came)?;
-        (peer.node != Some(self.id)).then_some(came)
+        (peer.node != Some(self.id)).then_some((came, distance))
     }
 
     fn way_direct(&self, initiator: NodeId, came: Socket) -> Option<Socket> {

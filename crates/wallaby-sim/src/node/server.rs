@@ -181,7 +181,7 @@ impl Node {
             let (call, token, manifest) = (response.call, response.token, response.manifest);
             Message::End(End {
                 call,
-                relays: 0,
+                distance: 0,
                 token,
                 request: request.id,
                 facts,
@@ -443,10 +443,6 @@ impl Node {
 
     /// An answer passes by on its way to an initiator that cannot be dialled.
     pub(super) fn relay(&mut self, from: Socket, mut message: Message, context: &mut Context<'_>) {
-        if message.count_relay().is_err() {
-            context.hit(Point::AnswerNowhere);
-            return context.oracle.relayed(context.queue.now(), &message, None);
-        }
         context
             .oracle
             .relayed(context.queue.now(), &message, Some(self.id));
@@ -457,8 +453,9 @@ impl Node {
         }
         let call = message.call();
         let token = message.token();
-        let next = token.and_then(|token| self.way_back(call, token));
-        let next = next.filter(|next| *next != from);
+        let distance = message.distance().map_or(0, |far| *far);
+        let next = token.and_then(|token| self.way_onward(call, token, distance));
+        let next = next.map(|(next, _)| next).filter(|next| *next != from);
         if let (Message::Response(response), Some(peer)) = (&message, self.peers.get_mut(&from)) {
             peer.wire.grant_call(
                 &mut self.gate,
@@ -477,11 +474,7 @@ impl Node {
         let to = match self.peers.get(&from).and_then(super::Peer::node) {
             // It comes from the initiator's own server side: not over the connection of its request, so it shows its token.
             Some(node) if node == initiator => Destination::Over(from),
-            _ => Destination::Initiator {
-                address: None,
-                came: Socket::NONE, // it did not come over its request's own connection, so it shows its token
-                small: false,
-            },
+            _ => Destination::Onward(distance),
         };
         self.post(
             Parcel {

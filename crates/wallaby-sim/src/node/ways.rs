@@ -28,6 +28,11 @@ impl Node {
             Message::End(end) => (end.request, 0),
             _ => return self.drop_answer(&parcel, context),
         };
+        if let Destination::Onward(distance) = parcel.to
+            && self.records.way_onward(call, token, distance).is_none()
+        {
+            return self.drop_answer(&parcel, context);
+        }
         let awaited = Awaited {
             call,
             token,

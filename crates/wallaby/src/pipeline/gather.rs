@@ -66,7 +66,7 @@ impl Other {
     fn leave(self, endpoint: &Arc<Inner>) {
         match self {
             Self::Answer(passing) => endpoint.relay.pass(endpoint, passing),
-            Self::End(from, end) => endpoint.pass_on_now(&from, &end),
+            Self::End(from, mut end) => endpoint.pass_on_now(&from, &mut end),
         }
     }
 }
@@ -163,10 +163,11 @@ impl Gatherings {
         };
         let other = match message {
             Message::Response(response) => {
-                let next = Some(Arc::clone(&handling.peer));
+                let next = (Arc::clone(&handling.peer), response.distance);
                 let mut response = Response::clone(response);
                 detach(&mut response.payload);
-                let mut passing = Passing::new(from, next, response);
+                let mut passing = Passing::new(from, response);
+                passing.leads(Some(next));
                 // Its initiator may ask for it meanwhile, and its server has sent it.
                 passing.note_slow(endpoint);
                 Other::Answer(passing)

@@ -208,7 +208,7 @@ pub(crate) fn request(call: CallId, payload: &'static [u8]) -> Request {
 pub(crate) fn response(call: CallId, token: Option<Token>, payload: &'static [u8]) -> Response {
     Response {
         call,
-        relays: 0,
+        distance: 0,
         token,
         request: RequestId::FIRST,
         index: 0,
@@ -229,7 +229,7 @@ pub(crate) fn end(call: CallId, requests: u32, responses: u32) -> End {
     };
     End {
         call,
-        relays: 0,
+        distance: 0,
         token: None,
         request: RequestId::FIRST,
         facts,

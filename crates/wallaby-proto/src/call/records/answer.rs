@@ -112,7 +112,7 @@ impl Records {
         let passing = self.passing_pong(key, ping.request);
         passing.unwrap_or_else(|| Pong {
             call: ping.call,
-            relays: 0,
+            distance: 0,
             token: Some(ping.token),
             request: ping.request,
             attempt: 0,
@@ -311,7 +311,7 @@ impl Records {
         let children = children[from..to].to_vec();
         Pong {
             call: call.key.call,
-            relays: 0,
+            distance: 0,
             token: Some(call.key.token),
             request: record.id,
             attempt: record.attempt,
@@ -341,7 +341,7 @@ impl Records {
 fn response_of(record: &Record, call: CallId, token: Token) -> Response {
     Response {
         call,
-        relays: 0,
+        distance: 0,
         token: Some(token),
         request: record.id,
         index: 0,

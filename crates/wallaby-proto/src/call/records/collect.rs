@@ -144,6 +144,11 @@ impl Records {
     fn forget_early(&mut self, slot: u32, now: Nanoseconds) {
         let gc_timeout = self.gc_timeout_of(slot);
         self.evicted_until = self.evicted_until.max(now.saturating_add(gc_timeout));
+        let record = self.table.records.get(slot);
+        let key = self.table.calls.get(record.call).key;
+        if record.has_handed_on() {
+            self.forgotten.note(key, record.way());
+        }
         self.forget(slot);
     }
 

@@ -393,7 +393,7 @@ mod tests {
                 sequence: 1,
             },
             token: None,
-            relays: 0,
+            distance: 0,
             request: RequestId {
                 path: Path::FIRST,
                 hop: 0,

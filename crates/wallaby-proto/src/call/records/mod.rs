@@ -49,6 +49,7 @@ mod admit;
 mod answer;
 mod children;
 mod collect;
+mod forgotten;
 mod index;
 mod kept;
 mod list;
@@ -68,14 +69,16 @@ use std::time::Duration;
 use thiserror::Error;
 
 use self::collect::Ended;
+use self::forgotten::ForgottenWays;
 use self::kept::Kept;
 use self::list::List;
 use self::lost::LostSessions;
+pub use self::onward::Way;
 pub use self::outputs::{Output, Session};
 use self::outputs::{SessionState, Sessions};
 use self::passing::Passages;
 pub use self::passing::{Passage, RefusedRequest};
-use self::table::Table;
+use self::table::{Keyed, Table};
 use self::time::{Nanoseconds, PingTimes};
 pub use self::ways::invitation;
 use crate::call::shares::Shares;
@@ -297,6 +300,8 @@ pub struct Records {
     lost: LostSessions,
     /// Whose the sessions were that have ended, the latest of them.
     former: BTreeMap<Session, NodeId>,
+    /// Of requests that were forgotten although answers of others may still go back by them.
+    forgotten: ForgottenWays,
     /// Requests with default settings that were not looked at yet, in the order in which they came.
     fresh: List,
     /// The first of them came then or later: to look at itself would cost memory that is not at hand.
@@ -334,6 +339,7 @@ impl Records {
             passages: Passages::new(limits.passing),
             lost: LostSessions::default(),
             former: BTreeMap::new(),
+            forgotten: ForgottenWays::new(Keyed(secret)),
             fresh: List::EMPTY,
             fresh_from: Nanoseconds::ZERO,
             fresh_for: ping.period.saturating_add(ping.period.divided_by(8)),

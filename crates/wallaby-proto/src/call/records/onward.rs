@@ -31,6 +31,15 @@ pub(super) struct Passed {
     until: Nanoseconds,
 }
 
+/// A way on towards an initiator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Way {
+    /// Where it leads.
+    pub session: Session,
+    /// How many hops from the initiator the request is by which it leads, counted from 1.
+    pub distance: u32,
+}
+
 impl Records {
     /// Where a ping goes on to: it asks about a request that is not known, but came of one that is. To be asked before
     /// [`Self::handle_ping`], which is then only called for an abort. A driver passes nothing on to itself.
@@ -93,23 +102,39 @@ impl Records {
     }
 
     /// The session that an answer of this call leaves by, if its initiator cannot be reached: that of the request here
-    /// which is nearest to the initiator, or what took its place: see [`Self::way_direct`]. The server at its other end
-    /// handled one that is nearer still, so that no answer runs in a circle.
+    /// which is nearest to the initiator, or what took its place: see [`Self::way_direct`].
     pub fn way_back(&self, call: CallId, token: Token) -> Option<Session> {
+        let way = self.way_onward(call, token, 0)?;
+        Some(way.session)
+    }
+
+    /// The same for an answer of another server that is so far from the initiator: see
+    /// [`Response::distance`](crate::wire::Response::distance). Only a request that is nearer leads on.
+    pub fn way_onward(&self, call: CallId, token: Token, distance: u32) -> Option<Way> {
         let key = CallKey { call, token };
-        let nearest = self.nearest_to_initiator(self.table.call(&key)?)?;
-        Some(self.table.records.get(nearest).session)
+        let known = self.table.call(&key).into_iter();
+        let known = known.flat_map(|call| self.requests_of(call));
+        let ways = known.map(|(_, record)| record.way());
+        let ways = ways.chain(self.forgotten.get(&key));
+        let nearer = ways.filter(|way| distance == 0 || way.distance < distance);
+        let is_closed = |way: &Way| !self.sessions.contains_key(&way.session);
+        nearer.min_by_key(|way| (way.distance, is_closed(way)))
     }
 
     /// The request of a call that is the fewest hops from the initiator; of equals one whose session is open.
     pub(super) fn nearest_to_initiator(&self, call: u32) -> Option<u32> {
+        let known = self.requests_of(call);
+        let is_closed = |record: &Record| !self.sessions.contains_key(&record.session);
+        let nearest = known.min_by_key(|(_, record)| (record.depth, is_closed(record)));
+        nearest.map(|(slot, _)| slot)
+    }
+
+    /// Requests of a call, as many as are searched.
+    fn requests_of(&self, call: u32) -> impl Iterator<Item = (u32, &Record)> {
         let searched = self.table.requests(call).take(MAX_SEARCHED);
         let records = searched.map(|slot| (slot, self.table.records.get(slot)));
         // The mark of an aborted call came with no request.
-        let records = records.filter(|(_, record)| record.id.path != Path::ROOT);
-        let is_closed = |record: &Record| !self.sessions.contains_key(&record.session);
-        let nearest = records.min_by_key(|(_, record)| (record.depth, is_closed(record)));
-        nearest.map(|(slot, _)| slot)
+        records.filter(|(_, record)| record.id.path != Path::ROOT)
     }
 
     /// The request here that another one came of, the nearest on its line, and where that handed it on.

@@ -241,7 +241,7 @@ impl Passing {
     fn pong(&self, call: CallId) -> Pong {
         Pong {
             call,
-            relays: 0,
+            distance: 0,
             token: Some(self.token),
             request: self.request,
             attempt: 0,

@@ -4,7 +4,6 @@ use std::hash::{BuildHasher, Hash};
 
 use siphasher::sip::SipHasher13;
 
-use crate::call::records::Ticket;
 use crate::call::records::children::Children;
 use crate::call::records::collect::Ended;
 use crate::call::records::index::Index;
@@ -14,6 +13,7 @@ use crate::call::records::near::Near;
 use crate::call::records::onward::Passed;
 use crate::call::records::outputs::{Outputs, Session};
 use crate::call::records::time::{Nanoseconds, PingTimes};
+use crate::call::records::{Ticket, Way};
 use crate::call::shares::Share;
 use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
@@ -820,6 +820,19 @@ impl Record {
 
     pub(super) fn continuation(&self) -> Option<&Child> {
         self.rare.as_ref()?.continuation.as_ref()
+    }
+
+    /// Whether work of it went on to other servers.
+    pub(super) fn has_handed_on(&self) -> bool {
+        self.continuation().is_some() || !self.children().is_empty()
+    }
+
+    /// The way of answers back towards the initiator.
+    pub(super) fn way(&self) -> Way {
+        Way {
+            session: self.session,
+            distance: self.depth.saturating_add(1),
+        }
     }
 
     /// The manifest it was given.

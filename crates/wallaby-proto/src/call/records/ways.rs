@@ -103,7 +103,7 @@ impl Records {
 pub fn invitation(call: CallId, token: Token, request: RequestId, own: NodeId) -> Pong {
     Pong {
         call,
-        relays: 0,
+        distance: 0,
         token: Some(token.vouch(call, own)),
         request,
         attempt: 0,

@@ -322,7 +322,7 @@ mod tests {
         for _ in 0..length {
             let end = End {
                 call,
-                relays: 0,
+                distance: 0,
                 token: None,
                 request: RequestId { path, hop: 0 },
                 facts: Facts {
@@ -375,7 +375,7 @@ mod tests {
     fn pong(initiator: &Initiator, path: Path, attempt: u32, children: u32) -> Pong {
         Pong {
             call: initiator.call(),
-            relays: 0,
+            distance: 0,
             token: None,
             request: RequestId { path, hop: 0 },
             attempt,

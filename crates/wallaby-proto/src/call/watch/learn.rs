@@ -503,7 +503,7 @@ mod tests {
     fn hear(initiator: &mut Initiator, watch: &mut Watch, path: Path, hop: u32, from: u64) {
         let pong = Pong {
             call: initiator.call(),
-            relays: 0,
+            distance: 0,
             token: None,
             request: RequestId { path, hop },
             attempt: 0,
@@ -610,7 +610,7 @@ mod tests {
         let path = initiator.initial(0).expect("sent").path;
         Pong {
             call: initiator.call(),
-            relays: 0,
+            distance: 0,
             token: None,
             request: RequestId { path, hop: number },
             attempt: 0,

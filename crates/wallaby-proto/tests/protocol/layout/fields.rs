@@ -56,7 +56,7 @@ impl Layout<'_> {
     pub(super) fn destination(&mut self, direct: bool) {
         if !direct {
             self.take(8, "initiator");
-            self.take(1, "relays");
+            self.varint("distance");
         }
         let whose = match direct {
             true => format!("sequence of {}'s call", self.link.receiver),

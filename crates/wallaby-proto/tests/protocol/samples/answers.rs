@@ -1,7 +1,7 @@
 //! Responses and ends.
 
 use bytes::Bytes;
-use wallaby_proto::wire::{End, MAX_RELAYS, Message, Options, Response};
+use wallaby_proto::wire::{End, Message, Options, Response};
 use wallaby_proto::{Code, Facts, RequestId, Status};
 
 use super::{Sample, alice, bob, call, carol, folded, ipv4, link, manifest, path, record, token};
@@ -9,7 +9,7 @@ use super::{Sample, alice, bob, call, carol, folded, ipv4, link, manifest, path,
 pub(crate) fn response(indexes: &[u32]) -> Response {
     Response {
         call: call(),
-        relays: 0,
+        distance: 0,
         token: None,
         request: RequestId {
             path: path(indexes),
@@ -36,7 +36,7 @@ fn end(indexes: &[u32]) -> End {
     };
     End {
         call: call(),
-        relays: 0,
+        distance: 0,
         token: None,
         request,
         facts,
@@ -178,10 +178,10 @@ pub(super) fn answers() -> Vec<Sample> {
         ),
         response_of(
             "response-relayed",
-            "On its way to a server that relays it: the initiator is named, and one server has passed it on already.",
+            "On its way to a server that relays it: the initiator is named, and so is the distance of the request by which it goes on.",
             relayed,
             Response {
-                relays: 1,
+                distance: 1,
                 token: Some(token()),
                 ..response(&[0, 3])
             },
@@ -204,10 +204,10 @@ pub(super) fn answers() -> Vec<Sample> {
         ),
         end_of(
             "end-relayed",
-            "A null response to a server that passes it on no further: as many as may have done so.",
+            "A null response whose initiator is 300 hops away.",
             relayed,
             End {
-                relays: MAX_RELAYS,
+                distance: 300,
                 token: Some(token()),
                 ..end(&[0, 6, 1])
             },

@@ -37,7 +37,7 @@ pub(super) fn controls() -> Vec<Sample> {
     };
     let pong = Pong {
         call: call(),
-        relays: 0,
+        distance: 0,
         token: None,
         request: at(&[0, 3]),
         attempt: 0,
@@ -96,7 +96,7 @@ pub(super) fn controls() -> Vec<Sample> {
         ..pong.clone()
     };
     let passed_on = Pong {
-        relays: 2,
+        distance: 2,
         token: Some(token()),
         announced: true,
         writing: true,
@@ -112,12 +112,12 @@ pub(super) fn controls() -> Vec<Sample> {
     };
     let report = TraceReport {
         call: call(),
-        relays: 0,
+        distance: 0,
         token: Some(token()),
         records: vec![record(0), record(1)],
     };
     let passed_on_report = TraceReport {
-        relays: 1,
+        distance: 1,
         ..report.clone()
     };
     let sample = |name, about, link, message| Sample {

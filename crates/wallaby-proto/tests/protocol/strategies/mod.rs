@@ -10,8 +10,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use wallaby_proto::wire::{
-    Child, End, Link, MAX_CHILDREN, MAX_MISSING, MAX_RELAYS, MAX_TRACE_RECORDS, Message, MethodRef,
-    Ping, Pong, Progress, ReplyTo, Request, Response, TraceReport,
+    Child, End, Link, MAX_CHILDREN, MAX_MISSING, MAX_TRACE_RECORDS, Message, MethodRef, Ping, Pong,
+    Progress, ReplyTo, Request, Response, TraceReport,
 };
 use wallaby_proto::{
     Address, CallId, Facts, Manifest, NodeId, OtherAddress, Path, RequestId, Token,
@@ -72,12 +72,12 @@ fn call() -> impl Strategy<Value = CallId> {
     })
 }
 
-/// The call of a message for its initiator, and how many servers have passed that on: only who relays it is told.
-fn destination() -> impl Strategy<Value = (CallId, u8)> {
-    let relays = prop_oneof![Just(0), any::<u8>(), Just(MAX_RELAYS)];
-    (call(), relays).prop_map(|(call, relays)| match call.initiator == bob() {
+/// The call of a message for its initiator, and how far it still is: only who relays it is told.
+fn destination() -> impl Strategy<Value = (CallId, u32)> {
+    let distance = prop_oneof![Just(0), any::<u32>()];
+    (call(), distance).prop_map(|(call, distance)| match call.initiator == bob() {
         true => (call, 0),
-        false => (call, relays),
+        false => (call, distance),
     })
 }
 
@@ -229,7 +229,7 @@ pub(crate) fn response() -> impl Strategy<Value = Response> {
     )
         .prop_map(
             |(
-                (call, relays),
+                (call, distance),
                 token,
                 (request, manifest),
                 index,
@@ -238,7 +238,7 @@ pub(crate) fn response() -> impl Strategy<Value = Response> {
                 payload,
             )| Response {
                 call,
-                relays,
+                distance,
                 token,
                 request,
                 index,
@@ -255,9 +255,9 @@ pub(crate) fn response() -> impl Strategy<Value = Response> {
 fn end() -> impl Strategy<Value = End> {
     let id = request_id().prop_flat_map(|id| (Just(id), manifest(id.path)));
     (destination(), option::of(token()), id, facts(), options()).prop_map(
-        |((call, relays), token, (request, manifest), facts, options)| End {
+        |((call, distance), token, (request, manifest), facts, options)| End {
             call,
-            relays,
+            distance,
             token,
             request,
             facts,
@@ -348,14 +348,14 @@ fn pong() -> impl Strategy<Value = Pong> {
     )
         .prop_map(
             |(
-                (call, relays),
+                (call, distance),
                 token,
                 (request, progress),
                 attempt,
                 [announced, writing, evicted],
             )| Pong {
                 call,
-                relays,
+                distance,
                 token,
                 request,
                 attempt,
@@ -369,10 +369,10 @@ fn pong() -> impl Strategy<Value = Pong> {
 
 fn trace() -> impl Strategy<Value = TraceReport> {
     let records = prop_oneof![9 => vec(record(), 0..4), 1 => vec(record(), MAX_TRACE_RECORDS)];
-    (destination(), option::of(token()), records).prop_map(|((call, relays), token, records)| {
+    (destination(), option::of(token()), records).prop_map(|((call, distance), token, records)| {
         TraceReport {
             call,
-            relays,
+            distance,
             token,
             records,
         }

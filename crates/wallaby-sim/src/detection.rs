@@ -24,6 +24,9 @@ const PRECISION: Duration = Duration::from_micros(10);
 /// To open a connection or a session, to ask and to be answered takes less than so many times on the way.
 const TRIPS: u32 = 8;
 
+/// To open a connection takes so many of them.
+const OPENING: u32 = 3;
+
 /// So long after a fault connections may still be making up for it.
 const RECOVERY: Duration = Duration::from_secs(1);
 
@@ -51,8 +54,8 @@ struct Branch {
     told: Duration,
     /// The highest hop that was heard of; of most branches it is known first that they exist.
     top: Option<u32>,
-    /// The highest hop whose node was named.
-    named: Option<u32>,
+    /// The highest hop whose node was named, and when.
+    named: Option<(u32, Duration)>,
     /// How it ended is known.
     ended: bool,
 }
@@ -135,13 +138,16 @@ impl Detection {
     pub(crate) fn left(&mut self, request: RequestId, now: Duration) {
         let is_initial = request.path.levels_below(&Path::ROOT) == Some(1);
         if request.hop == 0 && is_initial && now < self.watched {
-            self.named(request);
+            self.named(request, Duration::ZERO); // it is connected
         }
     }
 
-    fn named(&mut self, request: RequestId) {
-        if let Some(branch) = self.branches.get_mut(&request.path) {
-            branch.named = branch.named.max(Some(request.hop));
+    fn named(&mut self, request: RequestId, now: Duration) {
+        let Some(branch) = self.branches.get_mut(&request.path) else {
+            return;
+        };
+        if branch.named.is_none_or(|(hop, _)| hop < request.hop) {
+            branch.named = Some((request.hop, now));
         }
     }
 
@@ -240,7 +246,7 @@ impl Detection {
             self.news(request, By::Pong, now);
         }
         if server.node.is_some() {
-            self.named(request);
+            self.named(request, now);
         }
     }
 
@@ -268,13 +274,16 @@ impl Detection {
         let excused = senders.filter_map(|(_, excuse)| excuse.came).max();
         let excused = excused.filter(|excused| *excused > news);
         let from = excused.unwrap_or(news);
-        let named = |limit: &Duration| match lost.what {
-            Loss::Handler(request) if branch.named >= Some(request.hop) => Some(*limit),
-            _ => None,
+        // A server that was dialled for the first time, and took the connection when it died, is not dialled again for a second.
+        let opened = lost.since.saturating_sub(terms.to_open());
+        let met = |hop| {
+            branch
+                .named
+                .is_some_and(|(named, at)| named >= hop && at <= opened)
         };
-        let limit = match terms.gone().as_ref().and_then(named) {
-            Some(limit) => limit.min(terms.timeout),
-            None => terms.timeout,
+        let limit = match (lost.what, terms.gone()) {
+            (Loss::Handler(request), Some(gone)) if met(request.hop) => gone.min(terms.timeout),
+            _ => terms.timeout,
         };
         let due = from + limit + terms.stood(from);
         Some(Verdict {
@@ -335,6 +344,11 @@ impl Terms {
     /// after the other, each of which may have to be dialled.
     fn learnt(&self, since: Duration, depth: u32) -> Option<Duration> {
         Some(since + self.period + self.prompt? * TRIPS * (depth + 1))
+    }
+
+    /// How long it takes to open a connection.
+    fn to_open(&self) -> Duration {
+        self.prompt.unwrap_or_default() * OPENING
     }
 
     /// How soon a process is missed whose connections end: three ping periods.

@@ -354,10 +354,15 @@ impl Plan {
         } else if scene == 1 {
             // A request that is held back comes when its call is over, and all have forgotten it.
             let onward = || Hop::sending_on(near, long());
+            // A first datagram that is lost twice is not silence.
+            let patient = |call: CallPlan| CallPlan {
+                timeout: 500 * MS,
+                ..call
+            };
             self.calls.extend([
-                call(0, Hop::sending_on(near, Hop::waiting(far, MS))),
+                patient(call(0, Hop::sending_on(near, Hop::waiting(far, MS)))),
                 given_up(call(300, onward())),
-                call(1000, Hop::waiting(far, MS)),
+                patient(call(1000, Hop::waiting(far, MS))),
             ]);
             self.faults.push(Fault::Partition {
                 from: 1 << near,

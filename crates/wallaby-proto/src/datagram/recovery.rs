@@ -475,7 +475,8 @@ impl Default for Rtt {
             variation: 0,
             least: 0,
             latest: 0,
-            probe_after: nanoseconds(3 * FIRST_RTT),
+            // As a session that opens asks again. On a longer way that is one probe too many.
+            probe_after: nanoseconds(FIRST_RTT),
             most: nanoseconds(MOST_BETWEEN_PROBES),
         }
     }

@@ -210,6 +210,26 @@ fn a_response_that_is_still_passed_on_is_not_lost() {
     }
 }
 
+/// Its server only knows that it has gone out over a connection that has ended. The server at the other end has it.
+#[test]
+fn what_is_passed_on_is_not_lost_although_its_server_says_so() {
+    let mut desk = Desk::new();
+    let lost = Progress {
+        lost: vec![0],
+        ..ended(0, 1)
+    };
+    let mut told = pong(at("0"), None);
+    (told.announced, told.writing) = (true, true);
+    desk.hear(7, told);
+    desk.pong(1, "0", lost.clone());
+    desk.until(299);
+    desk.pong(1, "0", lost.clone());
+    assert!(desk.failure.is_none());
+    desk.until(300);
+    desk.pong(1, "0", lost);
+    assert!(desk.failure.is_some(), "silent for two ping periods");
+}
+
 /// What is passed on of an earlier hop says nothing of the latest one.
 #[test]
 fn what_is_passed_on_does_not_excuse_a_silent_successor() {

@@ -55,6 +55,7 @@ impl Node {
                 to: Destination::Server(server),
                 job: None,
                 released: None,
+                waits: 0,
             },
             context,
         );

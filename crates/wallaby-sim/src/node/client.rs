@@ -212,6 +212,7 @@ impl Node {
                     to: Destination::Server(server),
                     job: None,
                     released: None,
+                    waits: 0,
                 },
                 context,
             );

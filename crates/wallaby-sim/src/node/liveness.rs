@@ -217,6 +217,7 @@ impl Node {
                     to: Destination::Asked(to),
                     job: None,
                     released: None,
+                    waits: 0,
                 };
                 let asks = parcel.asks().filter(|_| found.is_some());
                 self.not_found(asks.into_iter().collect(), found, context);
@@ -278,6 +279,7 @@ impl Node {
                         to,
                         job: None,
                         released: None,
+                        waits: 0,
                     },
                     context,
                 );
@@ -303,6 +305,7 @@ impl Node {
                         to,
                         job: None,
                         released: None,
+                        waits: 0,
                     },
                     context,
                 );
@@ -326,6 +329,7 @@ impl Node {
                         to,
                         job: None,
                         released: Some((ticket, sent)),
+                        waits: 0,
                     },
                     context,
                 );
@@ -424,6 +428,7 @@ impl Node {
                     to,
                     job: None,
                     released: None,
+                    waits: 0,
                 },
                 context,
             );

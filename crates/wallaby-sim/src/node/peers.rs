@@ -99,6 +99,8 @@ pub(super) struct Parcel {
     pub(super) job: Option<u64>,
     /// What records call it.
     pub(super) released: Option<(Ticket, Sent)>,
+    /// How often it has waited for a way.
+    pub(super) waits: u8,
 }
 
 impl Parcel {
@@ -800,6 +802,7 @@ impl Node {
             to,
             job,
             released,
+            waits,
         } = parcel;
         let kept = context
             .is(Broken::ResendAfterReset)
@@ -874,6 +877,7 @@ impl Node {
                         to: to.clone(),
                         job: None,
                         released: None,
+                        waits: 0,
                     });
                 }
                 if let (call, Some(item)) = sending
@@ -915,6 +919,7 @@ impl Node {
             to,
             job,
             released,
+            waits,
         };
         note!(
             context,

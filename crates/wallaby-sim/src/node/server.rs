@@ -207,6 +207,7 @@ impl Node {
                 to,
                 job: None,
                 released: None,
+                waits: 0,
             },
             context,
         );
@@ -400,6 +401,7 @@ impl Node {
             to,
             job: Some(number),
             released,
+            waits: 0,
         })
     }
 
@@ -436,6 +438,7 @@ impl Node {
                 to,
                 job: None,
                 released,
+                waits: 0,
             },
             context,
         );
@@ -482,6 +485,7 @@ impl Node {
                 to,
                 job: None,
                 released: None,
+                waits: 0,
             },
             context,
         );

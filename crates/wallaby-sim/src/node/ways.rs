@@ -11,6 +11,9 @@ use crate::context::{Context, note};
 use crate::coverage::Point;
 use crate::network::Socket;
 
+/// How often an answer waits for a way, as in the tokio driver.
+const MOVES: u8 = 3;
+
 impl Node {
     /// No way leads there now. Answers wait for one; whatever else is said again, or asked for.
     pub(super) fn wait_for_a_way(&mut self, parcel: Parcel, context: &mut Context<'_>) {
@@ -20,6 +23,9 @@ impl Node {
             .oracle
             .relayed(context.queue.now(), &parcel.message, None);
         let call = parcel.message.call();
+        if parcel.waits >= MOVES {
+            return self.drop_answer(&parcel, context);
+        }
         let Some(token) = parcel.message.token() else {
             return self.drop_answer(&parcel, context);
         };
@@ -46,6 +52,7 @@ impl Node {
         self.accepted(&parcel);
         let parcel = Parcel {
             job: None,
+            waits: parcel.waits + 1,
             ..parcel
         };
         let came = self.records.way_back(call, token);
@@ -102,6 +109,7 @@ impl Node {
             to: Destination::Over(to),
             job: None,
             released: None,
+            waits: 0,
         };
         self.post(parcel, context);
     }

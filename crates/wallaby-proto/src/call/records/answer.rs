@@ -222,12 +222,11 @@ impl Records {
         let settings = self.table.calls.get(record.call).settings;
         let belief = settings.belief(self.limits.patience.into());
         let silent_at = record.pinged.saturating_add(belief);
-        let aborted = self.table.calls.get(record.call).aborted;
-        let owes = !aborted && record.outputs.are_being_written(&self.sessions);
-        if record.ended && !owes {
+        let ended = record.ended;
+        if ended && !self.owes(slot) {
             return;
         }
-        if !record.ended && silent_at <= now {
+        if !ended && silent_at <= now {
             self.stop(slot, StopReason::InitiatorSilent);
         }
         let announce_at = self.table.records.get(slot).announce_at(settings.period);

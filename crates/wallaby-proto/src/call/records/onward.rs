@@ -115,9 +115,10 @@ impl Records {
         let known = self.table.call(&key).into_iter();
         let known = known.flat_map(|call| self.requests_of(call));
         let ways = known.map(|(_, record)| record.way());
-        let ways = ways.chain(self.forgotten.get(&key));
-        let nearer = ways.filter(|way| distance == 0 || way.distance < distance);
         let is_closed = |way: &Way| !self.sessions.contains_key(&way.session);
+        // Nobody can take the place of the session of a request that was forgotten.
+        let ways = ways.chain(self.forgotten.get(&key).filter(|way| !is_closed(way)));
+        let nearer = ways.filter(|way| distance == 0 || way.distance < distance);
         nearer.min_by_key(|way| (way.distance, is_closed(way)))
     }
 

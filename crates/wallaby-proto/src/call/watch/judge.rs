@@ -191,6 +191,12 @@ impl Watch {
         };
         // What went out on a connection that is still open here may yet be read (PROTOCOL-NOTES 25).
         let lost = progress.lost.iter().find(missing).filter(|_| from.alone);
+        // Its server may not know that the next one has it. Who passes it on says so each period.
+        let period = self.settings.ping.period;
+        let said = self.lines[position as usize].on_its_way;
+        let on_its_way =
+            said.is_some_and(|said| now < said.saturating_add(period.saturating_mul(2)));
+        let lost = lost.filter(|_| !on_its_way);
         let stalled = match (progress.idle, self.settings.stall) {
             (Some(idle), Some(limit)) if idle >= limit && !progress.finished && !pong.writing => {
                 Some(idle)

@@ -50,6 +50,7 @@ impl Watch {
         let hop = line.hops.iter().find(|hop| hop.hop == number);
         let base = hop.and_then(|hop| hop.base);
         line.gaps.restart(base.unwrap_or(0), now);
+        line.on_its_way = Some(now);
         if line.top().is_none_or(|top| top.hop <= number) {
             line.evidence = now;
         }

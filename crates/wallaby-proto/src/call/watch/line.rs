@@ -23,6 +23,8 @@ pub(super) struct Line {
     pub(super) evidence: Duration,
     /// Since when its responses are known to be missing.
     pub(super) gaps: Gaps,
+    /// When a server that passes on a response of it said so last.
+    pub(super) on_its_way: Option<Duration>,
     /// Children below this number have been located, or were known without.
     pub(super) listed: u32,
     /// A child from this number on was not found where it should be, so this branch is asked although it has finished.

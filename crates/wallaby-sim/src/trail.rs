@@ -13,6 +13,9 @@ use crate::detection::{Loss, Lost};
 use crate::oracle::Place;
 use crate::plan::{CallPlan, Fault, NodePlan, Plan, ROOMY, Reach};
 
+/// The keep-alive's patience and what it waits before: a connection is given up that was silent for so long.
+const LONGEST_SILENCE: Duration = Duration::from_secs(13);
+
 /// No dial takes longer.
 const LONGEST_DIAL: Duration = Duration::from_secs(16);
 
@@ -437,6 +440,10 @@ impl Trail {
         if disturbed && missing.any(|(item, _)| concerns(item)) {
             return Some("a message was lost");
         }
+        let mut outstanding = failed.outstanding.iter();
+        if outstanding.any(|(item, _)| concerns(item) && self.hangs(item, failed.at, plan)) {
+            return Some("a request waited in a connection to a machine that had crashed");
+        }
         if failed.died_running {
             return Some("a handler was lost");
         }
@@ -453,6 +460,24 @@ impl Trail {
         }
         self.blockage(failed, plan, planned, lives)
             .filter(|_| disturbed)
+    }
+
+    /// Whether a request may wait in a connection whose other end was on a machine that has crashed: nobody tells of that, so
+    /// its sender finds out by silence, which may take longer than the call waits.
+    fn hangs(&self, item: &Item, now: Duration, plan: &Plan) -> bool {
+        let Some(Letter {
+            to: Some(to),
+            left: None,
+            ..
+        }) = self.letters.get(item)
+        else {
+            return false;
+        };
+        let since = now.saturating_sub(LONGEST_SILENCE);
+        plan.faults.iter().any(|fault| {
+            matches!(fault, Fault::Crash { node, at, machine: true, .. }
+                if node == to && (since..=now).contains(at))
+        })
     }
 
     fn has_arrived(&self, item: &Item) -> bool {

@@ -129,7 +129,8 @@ impl Passing {
             return session(next);
         }
         let (call, token) = self.key();
-        let came = token.and_then(|token| endpoint.liveness.way_back(call, token));
+        let way = |token| endpoint.liveness.way_onward(call, token, self.distance);
+        let came = token.and_then(way).map(|way| way.session);
         came.unwrap_or_else(|| session(&self.from))
     }
 

@@ -222,11 +222,12 @@ impl Records {
         let settings = self.table.calls.get(record.call).settings;
         let belief = settings.belief(self.limits.patience.into());
         let silent_at = record.pinged.saturating_add(belief);
-        let ended = record.ended;
-        if ended && !self.owes(slot) {
+        let aborted = self.table.calls.get(record.call).aborted;
+        let owes = !aborted && record.outputs.are_being_written(&self.sessions);
+        if record.ended && !owes {
             return;
         }
-        if !ended && silent_at <= now {
+        if !record.ended && silent_at <= now {
             self.stop(slot, StopReason::InitiatorSilent);
         }
         let announce_at = self.table.records.get(slot).announce_at(settings.period);

@@ -157,12 +157,6 @@ impl Records {
         outputs.are_being_written(&self.sessions)
     }
 
-    /// Whether an ended request has to announce what it is still writing: its call waits for that, however long it takes.
-    pub(super) fn owes(&self, slot: u32) -> bool {
-        let call = self.table.records.get(slot).call;
-        !self.table.calls.get(call).aborted && self.is_being_written(slot)
-    }
-
     /// How long a request is remembered after its end: its call may want more than the default, but gets no less.
     fn gc_timeout_of(&self, slot: u32) -> Nanoseconds {
         let record = self.table.records.get(slot);
@@ -191,7 +185,7 @@ impl Records {
         }
     }
 
-    /// Forgets what has ended long enough ago and is written, and initiators of which nothing is left.
+    /// Forgets what has ended long enough ago, and initiators of which nothing is left.
     pub(super) fn collect(&mut self, now: Nanoseconds) {
         let (mut next, mut looked_at) = (Nanoseconds::NEVER, 0);
         for class in 0..=self.ended.last {
@@ -203,10 +197,7 @@ impl Records {
                     break;
                 }
                 looked_at += 1;
-                match self.owes(slot) {
-                    true => self.renew(slot, now),
-                    false => self.forget(slot),
-                }
+                self.forget(slot);
             }
         }
         next = next.min(self.collect_bare(now));

@@ -499,7 +499,7 @@ mod tests {
             cost.add(&mut watch);
             let end = End {
                 call: initiator.call(),
-                relays: 0,
+                distance: 0,
                 token: None,
                 request: RequestId {
                     path: paths[0].child(0, initiator.call(), initiator.token()),

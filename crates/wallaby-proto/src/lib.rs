@@ -84,6 +84,7 @@ pub mod detach;
 pub mod id;
 pub mod items;
 pub mod manifest;
+pub mod numbers;
 pub mod seal;
 pub mod wire;
 

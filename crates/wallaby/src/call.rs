@@ -30,9 +30,7 @@ use crate::line::Line;
 use crate::log;
 use crate::timer::Instant;
 use crate::trace::{self, Trace};
-
-/// What an answer costs of a window besides its payload.
-const ANSWER_COST: u64 = 64;
+use wallaby_proto::numbers::{MESSAGE_COST, MOST_MOVES};
 
 mod following;
 mod order;
@@ -47,9 +45,6 @@ use self::rare::{Rare, Watched};
 pub use self::resending::Resend;
 use self::roots::Roots;
 pub use self::typed::{AnswerFuture, Call};
-
-/// Times that a request of which no byte was written moves to another connection.
-const MOVES: usize = 3;
 
 /// How a call is made.
 #[derive(Debug, Clone, Default)]
@@ -318,7 +313,7 @@ impl CallShared {
                 }
                 let first_failed = response.status && self.options.fail_fast;
                 match peer {
-                    None => *state.own() += response.payload.len() as u64 + ANSWER_COST,
+                    None => *state.own() += response.payload.len() as u64 + MESSAGE_COST,
                     // The last one costs nothing any more.
                     Some(_) if state.initiator.is_complete() => {}
                     Some(peer) => self.note_arrival(state, peer, response.payload.len())?,
@@ -680,7 +675,7 @@ impl CallShared {
         if self.endpoint.was_away(self.begun) {
             self.endpoint.listen().await;
         }
-        for _ in 0..MOVES {
+        for _ in 0..MOST_MOVES {
             let peer = self
                 .endpoint
                 .connect(server)
@@ -751,7 +746,7 @@ impl CallShared {
         if let Some(answer) = state.next_answer() {
             let credit = state.take(&answer, self.worth());
             if answer.peer.is_none() {
-                *state.own() -= answer.payload.len() as u64 + ANSWER_COST;
+                *state.own() -= answer.payload.len() as u64 + MESSAGE_COST;
                 self.tell();
             }
             drop(state);

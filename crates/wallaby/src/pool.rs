@@ -16,6 +16,7 @@ use self::recent::Recent;
 use crate::driver::peer::Peer;
 use crate::error::ConnectError;
 use crate::timer::Instant;
+use wallaby_proto::numbers::MAX_CLAIMING;
 
 /// Most addresses whose lives are remembered.
 const REMEMBERED: usize = 16_384;
@@ -64,9 +65,6 @@ impl Freed {
         self.lock().push(connection);
     }
 }
-
-/// Connections that claim to be one node's, of which an answer takes notice.
-const MAX_CLAIMING: usize = 4;
 
 /// A connection that several may be waiting for.
 pub(crate) type Slot = Arc<OnceCell<Result<Arc<Peer>, ConnectError>>>;

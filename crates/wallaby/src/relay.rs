@@ -20,12 +20,7 @@ use crate::error::hint;
 use crate::handling::make_too_large;
 use crate::liveness::session;
 use crate::ways::Wait;
-
-/// Times that an answer of which no byte was written moves to another connection.
-const MOVES: usize = 3;
-
-/// What an answer that waits costs besides its payload.
-const ANSWER_COST: usize = 64;
+use wallaby_proto::numbers::{MESSAGE_COST, MOST_MOVES};
 
 const NO_WAY: &str = "no connection towards its initiator took it";
 
@@ -181,7 +176,7 @@ impl Passing {
 
     /// Sends it, and waits for a way and for credit.
     async fn deliver(&mut self, endpoint: &Arc<Inner>) {
-        for _ in 0..MOVES {
+        for _ in 0..MOST_MOVES {
             if self.next.as_ref().is_none_or(|next| next.is_closed()) {
                 let next = self.way_onward(endpoint);
                 self.leads(next);
@@ -297,7 +292,11 @@ impl Relay {
 
     /// Room for one more answer, unless too much waits already, or too much for this connection.
     fn room(&self, endpoint: &Inner, passing: &Passing) -> Option<Room> {
-        let cost = passing.response.payload.len().saturating_add(ANSWER_COST);
+        let cost = passing
+            .response
+            .payload
+            .len()
+            .saturating_add(MESSAGE_COST as usize);
         let (session, initiator) = (passing.towards(endpoint), passing.response.call.initiator);
         let share = locked(&self.shares).try_take_all(session, initiator, cost);
         let share = share.ok()?;

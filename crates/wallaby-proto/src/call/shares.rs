@@ -4,8 +4,8 @@
 //! initiators. A front server has many initiators on one connection, so these share what is the connection's.
 //!
 //! While a table is nearly empty, one holder may take nearly all of it. The less is free, the less a holder may have: a
-//! connection at most eight times what is free, and an initiator at most eight times what its connection may have more. So
-//! some places are always free for those who have few, nobody has to be counted, and nothing is reserved for those who are
+//! connection at most eight times what is free, and an initiator at most eight times what its connection may have more; and
+//! less yet once less than an eighth is free, in proportion to that. So some places are free for those who have few, nobody has to be counted, and nothing is reserved for those who are
 //! not there. A table of up to eight places can be filled by one initiator.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -215,8 +215,16 @@ impl Shares {
 
     /// Whether somebody who has so much may have another place.
     pub fn allows(&self, weight: usize) -> bool {
-        let free = self.limit.saturating_sub(self.taken);
-        weight < free.saturating_mul(TIMES * TIMES)
+        self.allows_of(weight, self.limit.saturating_sub(self.taken))
+    }
+
+    /// The same where so many places are free.
+    fn allows_of(&self, weight: usize, free: usize) -> bool {
+        let [weight, free, limit] = [weight, free, self.limit].map(|number| number as u128);
+        let times = TIMES as u128;
+        // Of the last eighth each may have the less the less is free: else a few that come one after the other would fill it.
+        let scarce = free.saturating_mul(times).min(limit);
+        weight.saturating_mul(limit) < free.saturating_mul(times * times).saturating_mul(scarce)
     }
 
     /// Whether a holder may have another place.
@@ -231,7 +239,7 @@ impl Shares {
         let weight = self.weight(share);
         let weight = weight.saturating_add(before.saturating_mul(1 + TIMES));
         let free = self.limit.saturating_sub(self.taken);
-        weight < free.saturating_sub(before).saturating_mul(TIMES * TIMES)
+        self.allows_of(weight, free.saturating_sub(before))
     }
 
     /// An initiator on a connection takes a place, if it may have another one.
@@ -402,6 +410,17 @@ mod tests {
         for initiator in 2..5 {
             assert_eq!(take(&mut shares, 1, initiator, 20), 20, "{initiator}");
         }
+    }
+
+    #[test]
+    fn those_who_come_one_after_the_other_do_not_fill_a_table() {
+        let mut shares = Shares::new(4096);
+        let clients = 1..=8;
+        let taken: Vec<_> = clients
+            .map(|client| take(&mut shares, client, client, 6000))
+            .collect();
+        assert!(taken[0] > 3500, "alone it has nearly all: {taken:?}");
+        assert!(shares.limit - shares.taken > 10, "{taken:?}");
     }
 
     #[test]

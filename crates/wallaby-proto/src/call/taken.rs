@@ -1,10 +1,9 @@
 //! What the answers of a call cost of its credit, connection by connection, as its initiator sees it.
 
-/// What an answer costs besides its payload.
-const ANSWER_COST: u64 = 64;
+use crate::numbers::{MESSAGE_COST, SMALL_ANSWER};
 
 /// Most that an answer costs which a server need not count: small, or a status.
-const MOST_UNCOUNTED: u64 = 8 * 1024;
+const MOST_UNCOUNTED: u64 = 2 * SMALL_ANSWER as u64;
 
 /// Answers that nobody has taken may come over connections that have ended since: so many times what one may bring.
 const ENDED: u64 = 4;
@@ -66,10 +65,10 @@ impl Answers {
     ) -> Result<(), u64> {
         let before = self.windows.len();
         let window = self.window(connection, &messages);
-        window.used = window.used.saturating_add(payload + ANSWER_COST);
+        window.used = window.used.saturating_add(payload + MESSAGE_COST);
         let used = window.used;
         let since = window.since;
-        let most = limits.call.saturating_add(limits.message + ANSWER_COST);
+        let most = limits.call.saturating_add(limits.message + MESSAGE_COST);
         let most_of_all = || most.saturating_add(requests().saturating_mul(MOST_UNCOUNTED));
         if used > most && used > most_of_all() {
             return Err(messages().saturating_sub(since));
@@ -91,7 +90,7 @@ impl Answers {
         self.windows.retain(|(connection, window)| {
             let stays = is_open(*connection);
             if !stays {
-                let taken = window.bytes + ANSWER_COST * window.responses;
+                let taken = window.bytes + MESSAGE_COST * window.responses;
                 *ended = ended.saturating_add(window.used.saturating_sub(taken));
             }
             stays
@@ -103,13 +102,13 @@ impl Answers {
     /// their payloads.
     pub fn take(&mut self, connection: u64, payload: u64, worth: u64) -> Option<(u64, u64)> {
         let Ok(place) = self.place(connection) else {
-            self.ended = self.ended.saturating_sub(payload + ANSWER_COST);
+            self.ended = self.ended.saturating_sub(payload + MESSAGE_COST);
             return None;
         };
         let window = &mut self.windows[place].1;
         window.responses += 1;
         window.bytes += payload;
-        let cost = window.bytes + ANSWER_COST * window.responses;
+        let cost = window.bytes + MESSAGE_COST * window.responses;
         if cost < worth {
             return None;
         }
@@ -208,9 +207,9 @@ mod tests {
             for connection in 0..open {
                 arrive(connection, 0).expect("granted");
             }
-            let one = LIMITS.call + LIMITS.message + MOST_UNCOUNTED + ANSWER_COST;
+            let one = LIMITS.call + LIMITS.message + MOST_UNCOUNTED + MESSAGE_COST;
             let refused = (open..).find_map(|connection| {
-                let arrived = arrive(connection, one - ANSWER_COST);
+                let arrived = arrive(connection, one - MESSAGE_COST);
                 came += one;
                 arrived.err()
             });

@@ -12,9 +12,7 @@ use thiserror::Error;
 use crate::call::records::Session;
 use crate::call::shares::{Share, Shares};
 use crate::id::{CallId, NodeId, RequestId, Token};
-
-/// What an answer costs of the limit in bytes, besides its payload.
-const ANSWER_COST: usize = 64;
+use crate::numbers::MESSAGE_COST;
 
 /// How much may wait for ways that are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +142,7 @@ impl<T> Waiting<T> {
         what: T,
         now: Duration,
     ) -> Result<WaitingId, (Full, T)> {
-        let cost = payload.saturating_add(ANSWER_COST);
+        let cost = payload.saturating_add(MESSAGE_COST as usize);
         let Some(shares) = self.share((session, awaited.call.initiator), cost) else {
             let (_, bytes) = &mut self.shares;
             let share = bytes.name(session, awaited.call.initiator);

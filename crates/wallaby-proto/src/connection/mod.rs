@@ -47,6 +47,7 @@ use self::pace::Pace;
 use self::parts::{Assembled, Inbox, Left, Outbox};
 use self::transit::{Telling, Transit};
 use crate::id::{CallId, NodeId};
+use crate::numbers::{MAX_REASON, MESSAGE_COST};
 use crate::varint::{self, Reader};
 use crate::wire::{
     DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, ReplyTo, Request, Response,
@@ -65,17 +66,11 @@ const HEADER_GUESS: usize = 64;
 /// Before the handshake is done, a frame's body is at most this long.
 const MAX_HELLO: usize = 4096;
 
-/// Longest reason for closing that is sent or told, in bytes.
-const MAX_REASON: usize = 1024;
-
 /// Parts are granted anew after so many bytes: less than a sender has under way that keeps them few.
 const PARTS_GRANT: u64 = 4 * 1024;
 
 /// Most messages in parts that are remembered to have left.
 const MAX_LEFT: usize = 4096;
-
-/// What each message costs of a window besides its payload.
-const MESSAGE_COST: u64 = 64;
 
 /// One connection, as one of its two sides sees it.
 #[derive(Debug)]

@@ -10,9 +10,10 @@ use crate::datagram::methods;
 use crate::datagram::outgoing::Streams;
 use crate::datagram::packet::{Ack, Flags, Frame, INTRODUCTION, TIMED};
 use crate::datagram::recovery::nanoseconds;
-use crate::datagram::session::{MAX_REASON, MESSAGE_COST, REQUESTS, Session, Stage};
+use crate::datagram::session::{REQUESTS, Session, Stage};
 use crate::datagram::window::Arrival;
 use crate::id::{CallId, NodeId};
+use crate::numbers::{MAX_REASON, MESSAGE_COST};
 use crate::varint::Reader;
 use crate::wire::{DecodeError, Link, Message, MethodRef, Request, Response, kind};
 

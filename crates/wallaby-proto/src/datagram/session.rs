@@ -19,17 +19,12 @@ use crate::datagram::sizing::Sizing;
 use crate::datagram::window::{WINDOW, Window};
 use crate::datagram::{MAX_MESSAGE, Pending, Refusal, Settings};
 use crate::id::{CallId, NodeId};
+use crate::numbers::{MAX_REASON, MESSAGE_COST};
 use crate::varint;
 use crate::wire::{Link, Message, MethodRef, Request, Response, kind};
 
-/// What each message costs of a window besides its payload.
-pub(super) const MESSAGE_COST: u64 = 64;
-
 /// Of the numbers for messages that are not acknowledged, so many are kept for those that need no credit.
 const CONTROL_NUMBERS: u64 = WINDOW / 4;
-
-/// Longest reason for closing that is sent or told, in bytes.
-pub(super) const MAX_REASON: usize = 1024;
 
 /// The window of requests, as a credit names it.
 pub(super) const REQUESTS: u8 = 0;

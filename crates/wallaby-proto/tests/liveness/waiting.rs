@@ -101,12 +101,12 @@ fn so_many_bytes_may_wait_and_no_more() {
         .expect_err("no room");
     assert_eq!((full.bytes, full.of_connection), (864, 864));
     let (full, _) = waiting
-        .put((of(2), Session(2)), 57, 'b', at(0))
+        .put((of(2), Session(2)), 33, 'b', at(0))
         .expect_err("its share of what is left is less");
     assert_eq!((full.bytes, full.of_connection), (864, 0));
     assert!(full.to_string().contains("1000 bytes"), "{full}");
     waiting
-        .put((of(2), Session(2)), 56, 'c', at(0))
+        .put((of(2), Session(2)), 32, 'c', at(0))
         .expect("just so many");
     assert_eq!(take(&mut waiting, 1), Some('a'));
     waiting
@@ -126,11 +126,11 @@ fn the_room_of_an_answer_that_is_taken_back_is_free_to_the_byte() {
     assert_eq!(waiting.len(), 2);
     assert_eq!(waiting.remove(first), Some('a'));
     let (full, _) = waiting
-        .put((of(1), Session(1)), 495, 'c', at(0))
+        .put((of(1), Session(1)), 476, 'c', at(0))
         .expect_err("too long");
     assert_eq!((full.answers, full.bytes), (1, 364));
     waiting
-        .put((of(1), Session(1)), 494, 'd', at(0))
+        .put((of(1), Session(1)), 475, 'd', at(0))
         .expect("just so long");
 }
 

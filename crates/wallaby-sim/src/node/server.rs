@@ -21,6 +21,7 @@ use crate::oracle::{self, Place, Released};
 use crate::plan::ROOMY;
 use crate::queue::Timer;
 use crate::workload::{Act, Finale, Task};
+use wallaby_proto::numbers::SMALL_ANSWER;
 
 /// One request that is handled.
 #[derive(Debug)]
@@ -382,7 +383,7 @@ impl Node {
                 )
             }
             Leaving::As(Outbound::Response(response)) => {
-                let small = job.sent == 1 && response.payload.len() < 1024;
+                let small = job.sent == 1 && response.payload.len() <= SMALL_ANSWER;
                 let sent = Sent::Response(response.index);
                 (
                     Message::Response(response),

@@ -2,6 +2,7 @@
 
 use wallaby_proto::call::records::{Session, invitation};
 use wallaby_proto::call::waiting::Awaited;
+use wallaby_proto::numbers::MOST_MOVES;
 use wallaby_proto::wire::Message;
 use wallaby_proto::{CallId, NodeId, Token};
 
@@ -10,9 +11,6 @@ use super::peers::{Destination, Parcel, session};
 use crate::context::{Context, note};
 use crate::coverage::Point;
 use crate::network::Socket;
-
-/// How often an answer waits for a way, as in the tokio driver.
-const MOVES: u8 = 3;
 
 impl Node {
     /// No way leads there now. Answers wait for one; whatever else is said again, or asked for.
@@ -23,7 +21,7 @@ impl Node {
             .oracle
             .relayed(context.queue.now(), &parcel.message, None);
         let call = parcel.message.call();
-        if parcel.waits >= MOVES {
+        if parcel.waits >= MOST_MOVES {
             return self.drop_answer(&parcel, context);
         }
         let Some(token) = parcel.message.token() else {

@@ -23,12 +23,7 @@ use crate::error::{ConnectError, hint};
 use crate::liveness::{child, session};
 use crate::pipeline;
 use crate::timer::{self, Instant};
-
-/// A single answer of up to this size goes back on its own connection without being counted.
-const SMALL: usize = 4096;
-
-/// Times that a message of which no byte was written moves to another connection.
-const MOVES: usize = 3;
+use wallaby_proto::numbers::{MOST_MOVES, SMALL_ANSWER};
 
 /// How long after the deadline messages of a call may still wait: its initiator's clock decides, not this one.
 pub(super) const LATE: Duration = Duration::from_secs(1);
@@ -144,7 +139,7 @@ impl Parcel {
 
 /// The only answer of a branch need not be counted if it is small.
 fn is_counted(response: &Response) -> bool {
-    !response.last || response.index > 0 || response.payload.len() > SMALL
+    !response.last || response.index > 0 || response.payload.len() > SMALL_ANSWER
 }
 
 /// Ready when both are.
@@ -632,7 +627,7 @@ impl Handling {
         {
             Arc::clone(self).ready(false).await;
         }
-        for _ in 0..MOVES {
+        for _ in 0..MOST_MOVES {
             let peer = match &parcel {
                 Parcel::Request(to, request) => match self.endpoint.connect(&to.server).await {
                     Ok(peer) => peer,

@@ -8,6 +8,7 @@ use wallaby_proto::call::records::{Passage, Sent, Session, Ticket};
 use wallaby_proto::call::watch::Location;
 use wallaby_proto::connection::{Hello, Mark, MethodDefinition, Usefulness};
 use wallaby_proto::datagram::{BySession, SessionId};
+use wallaby_proto::numbers::MESSAGE_COST;
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, CallId, NodeId, Status};
 
@@ -16,9 +17,6 @@ use crate::error::ConnectError;
 
 /// The credit of calls that are over is forgotten for so many at a time.
 const WORTH_FORGETTING: u64 = 64;
-
-/// What a message costs of the room for waiting ones besides its payload.
-pub(super) const MESSAGE_COST: usize = 64;
 
 /// Which connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -384,6 +382,6 @@ impl Parcel {
             Message::Response(response) => response.payload.len(),
             _ => 0,
         };
-        payload + MESSAGE_COST
+        payload + MESSAGE_COST as usize
     }
 }

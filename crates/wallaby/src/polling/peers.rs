@@ -12,15 +12,13 @@ use super::carrier::Carrier;
 use super::core::Core;
 use super::peer::{Parcel, Peer, PeerId, Towards, Way, nobody};
 use crate::error::ConnectError;
+use wallaby_proto::numbers::MAX_CLAIMING;
 
 /// Why a connection is closed that nobody needs.
 const ROOM_NEEDED: &str = "room is needed for another connection";
 
 /// Addresses of which something is remembered, for each connection that there may be.
 const REMEMBERED: usize = 4;
-
-/// Connections that claim to be one node's, of which an answer takes notice.
-const MAX_CLAIMING: usize = 4;
 
 /// Fewest addresses whose lives are remembered, in fourths.
 const MIN_FOUND: usize = 64;

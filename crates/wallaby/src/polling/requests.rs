@@ -23,9 +23,7 @@ use super::sending::{Attempt, Manner, output};
 use crate::blocking::panic_message;
 use crate::endpoint::DEFAULT_DEADLINE;
 use crate::error::SendError;
-
-/// A single answer of up to this size goes back over its own session without being counted.
-const SMALL: usize = 4096;
+use wallaby_proto::numbers::SMALL_ANSWER;
 
 /// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule.
 const BEHIND: Duration = Duration::from_millis(10);
@@ -541,7 +539,8 @@ impl Core {
     fn leave_one(&mut self, job: &Job, outbound: Outbound<Destination>) {
         match outbound {
             Outbound::Response(response) => {
-                let small = response.last && response.index == 0 && response.payload.len() <= SMALL;
+                let small =
+                    response.last && response.index == 0 && response.payload.len() <= SMALL_ANSWER;
                 self.send_answer(job, Message::Response(response), small);
             }
             Outbound::End(end) => self.send_answer(job, Message::End(end), true),

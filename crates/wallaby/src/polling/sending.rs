@@ -11,14 +11,12 @@ use wallaby_proto::wire::{Message, Request, Response};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId};
 
 use super::core::Core;
-use super::peer::{MESSAGE_COST, Parcel, PeerId, Times, Towards};
+use super::peer::{Parcel, PeerId, Times, Towards};
 use super::peers::reachable;
 use super::stream::Place;
 use crate::error::{ConnectError, hint};
 use crate::handling::make_too_large;
-
-/// Times that a message of which no byte was sent moves to another connection.
-const MOVES: u8 = 3;
+use wallaby_proto::numbers::{MESSAGE_COST, MOST_MOVES};
 
 /// How an answer is sent in a session.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +50,7 @@ impl Core {
     pub(super) fn post_again(&mut self, parcels: impl Iterator<Item = Parcel>) {
         for mut parcel in parcels {
             parcel.moves += 1;
-            if parcel.moves > MOVES {
+            if parcel.moves > MOST_MOVES {
                 let reason = "its connections end before it is sent".to_owned();
                 let server = Address::Mem("several".into());
                 self.undeliverable(parcel, &ConnectError::Closed { server, reason });
@@ -64,7 +62,7 @@ impl Core {
 
     /// Whether so many bytes more may wait.
     pub(super) fn has_room(&self, payload: usize) -> bool {
-        self.waiting + payload + MESSAGE_COST <= self.config.limits.waiting
+        self.waiting + payload + MESSAGE_COST as usize <= self.config.limits.waiting
     }
 
     /// Sends a message, now or when that is possible.

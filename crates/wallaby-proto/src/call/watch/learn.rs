@@ -9,10 +9,9 @@ use crate::id::RequestId;
 use crate::wire::{Child, MAX_CHILDREN, Ping, Pong, Progress};
 
 impl Watch {
-    /// "Unknown" is no verdict: the ping may have overtaken the request, or the request be forgotten and its successor
-    /// alive. But who sent it is asked at once (PROTOCOL-NOTES 18).
-    /// Who was asked about a request does not know it. That is neither a verdict nor a sign of life (PROTOCOL-NOTES 18), and
-    /// tells of no request: others are asked.
+    /// A server that was asked about a request does not know it. That is neither a verdict nor a sign of life
+    /// (PROTOCOL-NOTES 18): the ping may have overtaken the request, or the request may be forgotten while its successor
+    /// lives. Whoever sent it is asked at once.
     pub(super) fn handle_unknown(
         &mut self,
         initiator: &mut Initiator,

@@ -1,0 +1,17 @@
+//! Numbers on which all drivers must agree.
+
+/// What a message costs of a window, or of the room of those that wait, besides its payload: in bytes.
+pub const MESSAGE_COST: u64 = 64;
+
+/// A request's only answer goes back over the connection of the request without being counted against credit, if its payload is
+/// no longer than this: in bytes.
+pub const SMALL_ANSWER: usize = 4096;
+
+/// How often a message of which no byte was written moves to another connection, or waits for a way.
+pub const MOST_MOVES: u8 = 3;
+
+/// Connections that claim to be one node's, of which an answer takes notice.
+pub const MAX_CLAIMING: usize = 4;
+
+/// Longest reason for closing that is sent or told: in bytes.
+pub(crate) const MAX_REASON: usize = 1024;

@@ -196,7 +196,7 @@ struct Rest {
     index: Option<HashMap<Path, u32, PathHasher>>,
     /// Branches whose parents have become known, if anybody wants to know.
     adopted: Option<Vec<u32>>,
-    /// What they take of the room for branches of all calls.
+    /// The part of the room for branches of all calls that is taken here.
     share: Option<Share>,
 }
 

@@ -12,7 +12,7 @@ use crate::wire::PingSettings;
 /// While the budget is used up, unfinished messages must arrive so many times as fast as otherwise.
 const PRESSED: u64 = 16;
 
-/// Messages are watched for at least so long.
+/// The shortest time in which the rate of a message is measured.
 const SHORTEST: Duration = Duration::from_millis(10);
 
 /// What one side of a connection holds for its peer at most. The peer is not told.

@@ -1,12 +1,14 @@
 //! Datagrams that no honest peer sends, and peers that ask for more than they may.
 
+use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use wallaby::polling::{CallOptions, Datagrams, Endpoint, Event, Limits, Udp, Wait};
+use wallaby::polling::{CallOptions, Datagrams, Endpoint, Event, Limits, RequestKey, Udp, Wait};
 use wallaby::{Address, CallId, ClusterKey, Code, NodeId, RequestId};
 use wallaby_proto::Token;
 use wallaby_proto::connection::{
@@ -259,13 +261,10 @@ fn requests_without_a_seal_are_refused_where_seals_are_required() {
     assert_eq!(answers, [Ok("hop".to_owned())]);
 }
 
-/// Where all requests that are remembered still run, a further one is refused, and one that has ended makes room.
-#[test]
-fn requests_beyond_the_limit_are_refused() {
-    let world = World::new(42);
-    let mut server = world.bind(Endpoint::builder().remember(2, 0));
-    let aside = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let keys = aside.clone();
+/// Answers requests with what they say, and puts those aside that say "hold".
+fn serve_or_hold(server: &mut Endpoint<Link>) -> Rc<RefCell<Vec<RequestKey>>> {
+    let aside = Rc::new(RefCell::new(Vec::new()));
+    let keys = Rc::clone(&aside);
     let serve = server.serve(&work::ONE, move |request, (what,)| {
         if what == "hold" {
             keys.borrow_mut().push(request.hold());
@@ -274,6 +273,15 @@ fn requests_beyond_the_limit_are_refused() {
         Ok(request.respond(&what)?)
     });
     serve.expect("no other has its name");
+    aside
+}
+
+/// Where all requests that are remembered still run, a further one is refused, and one that has ended makes room.
+#[test]
+fn requests_beyond_the_limit_are_refused() {
+    let world = World::new(42);
+    let mut server = world.bind(Endpoint::builder().remember(2, 0));
+    let aside = serve_or_hold(&mut server);
     let mut client = world.bind(Endpoint::builder());
     for _ in 0..2 {
         let call = client.call(
@@ -320,16 +328,7 @@ fn what_reaches_no_initiator_goes_to_no_stranger() {
     let mut server = world.bind(Endpoint::builder());
     let nowhere = world.bind(Endpoint::builder()).address();
     world.cut(&nowhere, true);
-    let aside = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let keys = aside.clone();
-    let serve = server.serve(&work::ONE, move |request, (what,)| {
-        if what == "hold" {
-            keys.borrow_mut().push(request.hold());
-            return Ok(());
-        }
-        Ok(request.respond(&what)?)
-    });
-    serve.expect("no other has its name");
+    let aside = serve_or_hold(&mut server);
     let mut stranger = world.bind(Endpoint::builder());
     let call = |client: &mut Endpoint<_>, server: &mut Endpoint<_>, what: &str| {
         let what = work::one(what.into());
@@ -425,10 +424,7 @@ impl Raw {
 }
 
 /// A client on a unix socket, too, with a call that a server over UDP has held for a while.
-fn held(
-    world: &World,
-    path: &Path,
-) -> (Endpoint<Link>, Endpoint<Link>, wallaby::polling::RequestKey) {
+fn held(world: &World, path: &Path) -> (Endpoint<Link>, Endpoint<Link>, RequestKey) {
     let builder = Endpoint::builder()
         .listen(&path.text())
         .advertise(path.address());

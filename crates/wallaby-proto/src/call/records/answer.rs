@@ -81,8 +81,8 @@ impl Records {
                 pong,
             });
         }
-        // Answers of the whole call go by its nearest request. If they still have no way, to look for one would be to ask for
-        // the token again.
+        // Answers of the whole call go by its nearest request. They look for a way only if there is one now: without, the
+        // initiator would be asked for the token once more.
         if let Some(nearest) = self.nearest_to_initiator(call) {
             self.note_shown(nearest, origin);
         }

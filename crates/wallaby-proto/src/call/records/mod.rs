@@ -15,7 +15,7 @@
 //!                                        Duplicate       => drop it,
 //!                                    }
 //! the server half released a         records.response_released(..), end_released(..) or delegation_released(..): each,
-//! message:                           in order, before it is sent. Is a delegation refused: send server::undelivered.
+//! message:                           in order, before it is sent. If a delegation is refused: send server::undelivered.
 //! it was queued only later:          records.placed(ticket, ..), or records.dropped(ticket, ..) if it never will be;
 //!                                    a delegation only if there still is records.time_left(ticket, now), which it says
 //! a response is too large for its    the first time a status goes in its place: records.response_replaced(ticket, ..);
@@ -291,14 +291,14 @@ pub struct Records {
     ping: PingTimes,
     /// How long their requests are remembered.
     gc_timeout: Nanoseconds,
-    /// Requests that were quiet for less need not be announced to the moment.
+    /// A request that was quiet for less is announced a little late.
     prompt: Nanoseconds,
     table: Table,
     sessions: Sessions,
     kept: Kept,
     passages: Passages,
     lost: LostSessions,
-    /// Whose the sessions were that have ended, the latest of them.
+    /// The peers of the sessions that ended last.
     former: BTreeMap<Session, NodeId>,
     /// Of requests that were forgotten although answers of others may still go back by them.
     forgotten: ForgottenWays,

@@ -19,7 +19,7 @@ const MAX_SEARCHED: usize = 1024;
 /// The share of a ping period in which a ping about the same request is passed on once.
 const ONCE_A: (u64, u64) = (3, 4);
 
-/// Pings about so many different requests go on by one request in a ping period.
+/// In a ping period one request passes on pings about so many different ones at most.
 const MAX_PASSED: usize = 256;
 
 /// A ping that went on.

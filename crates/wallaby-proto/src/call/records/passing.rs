@@ -33,7 +33,7 @@ pub struct RefusedRequest {
     pub session: Session,
 }
 
-/// Of those that answer one request so many are looked at, the latest first: they are written in order.
+/// At most so many passages of one request are looked at, the latest first: they are written in order.
 const MOST_LOOKED_AT: usize = 64;
 
 /// Names a response that is passed on, or the status of a refused request.

@@ -339,8 +339,8 @@ pub(super) struct Table {
     by_request: Index,
     /// The initiator that was looked up last: requests come in rows.
     last_peer: u32,
-    /// Initiators of which no request is remembered, in the order in which the last one was forgotten. One is again of the last
-    /// of these, perhaps: it stays here, as it comes back soon.
+    /// Initiators of which no request is remembered, in the order in which the last one was forgotten. One that
+    /// has a request again may stay here: it comes back soon.
     pub(super) bare: List,
     /// Whose turn it is to make room.
     turn: u32,

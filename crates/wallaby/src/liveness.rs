@@ -327,7 +327,8 @@ impl Liveness {
 
     // Answers without a way.
 
-    /// An answer waits for a way to its initiator, and `waits` is told when there is one.
+    /// An answer waits for a way to its initiator, and `waits` is told when there is one. Also whether it is the first of its
+    /// call.
     ///
     /// # Errors
     ///
@@ -337,14 +338,17 @@ impl Liveness {
         awaited: Awaited,
         payload: usize,
         waits: oneshot::Sender<()>,
-    ) -> Result<WaitingId, Full> {
+    ) -> Result<(WaitingId, bool), Full> {
         let raw = self.epoch.elapsed();
         let mut state = self.lock();
         let now = state.clock.turn(raw);
-        let came = state.records.way_back(awaited.call, awaited.token);
+        let Awaited { call, token, .. } = awaited;
+        let before = state.waiting.session(call, token);
+        let came = before.or_else(|| state.records.way_back(call, token));
         let came = came.unwrap_or(Session(0)); // its request was forgotten
         let put = state.waiting.put((awaited, came), payload, waits, now);
-        put.map_err(|(full, _)| full)
+        put.map(|id| (id, before.is_none()))
+            .map_err(|(full, _)| full)
     }
 
     /// It does not wait any more.

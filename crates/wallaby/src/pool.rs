@@ -272,8 +272,12 @@ impl Pool {
         let state = self.lock();
         let peers = state.by_node.get(&node).into_iter();
         let peers = peers.flat_map(BTreeMap::values);
-        let open = peers.filter(|peer| !peer.is_closed()).take(MAX_CLAIMING);
-        open.cloned().collect()
+        // A stranger that claims it first must not be the only one: those that were of use come first, and of equals the latest.
+        let open = peers.filter(|peer| !peer.is_closed());
+        let (of_use, others): (Vec<_>, Vec<_>) =
+            open.partition(|peer| peer.uses.ever.load(Ordering::Relaxed));
+        let few = of_use.into_iter().rev().chain(others.into_iter().rev());
+        few.take(MAX_CLAIMING).cloned().collect()
     }
 
     /// An open connection.

@@ -20,7 +20,10 @@ use crate::error::hint;
 use crate::handling::make_too_large;
 use crate::liveness::session;
 use crate::ways::Wait;
-use wallaby_proto::numbers::{MESSAGE_COST, MOST_MOVES};
+use wallaby_proto::numbers::MOST_MOVES;
+
+/// What an answer that waits costs besides its payload and its optional fields, in bytes: it may have a queue and a task of its own.
+const ANSWER_COST: usize = 2048;
 
 const NO_WAY: &str = "no connection towards its initiator took it";
 
@@ -292,11 +295,11 @@ impl Relay {
 
     /// Room for one more answer, unless too much waits already, or too much for this connection.
     fn room(&self, endpoint: &Inner, passing: &Passing) -> Option<Room> {
-        let cost = passing
-            .response
-            .payload
-            .len()
-            .saturating_add(MESSAGE_COST as usize);
+        let Response {
+            payload, options, ..
+        } = &passing.response;
+        let fields = options.as_ref().map_or(0, |options| options.size());
+        let cost = payload.len().saturating_add(fields + ANSWER_COST);
         let (session, initiator) = (passing.towards(endpoint), passing.response.call.initiator);
         let share = locked(&self.shares).try_take_all(session, initiator, cost);
         let share = share.ok()?;
@@ -335,8 +338,10 @@ impl Relay {
     fn make_room(&self, endpoint: &Arc<Inner>, key: Key) {
         if let Some(queue) = self.lock().get_mut(&key) {
             queue.stuck = true;
+            let mut full = false; // they are all of one call: where one has no room, those behind it have none
             queue.answers.retain_mut(|passing| {
-                let fits = passing.make_room(endpoint);
+                let fits = !full && passing.make_room(endpoint);
+                full |= !fits;
                 if !fits {
                     passing.give_up(endpoint, NO_WAY);
                 }

@@ -45,12 +45,14 @@ impl Inner {
     pub(crate) fn wait_for_way(&self, awaited: Awaited, payload: usize) -> Option<Wait> {
         let (sender, found) = oneshot::channel();
         match self.liveness.begin_wait(awaited, payload, sender) {
-            Ok(id) => {
+            Ok((id, is_first)) => {
                 self.meters.waited_for_ways.add();
                 self.look_again();
                 let liveness = Arc::clone(&self.liveness);
-                for claiming in self.pool.claiming(awaited.call.initiator) {
-                    self.invite(&claiming, awaited);
+                if is_first {
+                    for claiming in self.pool.claiming(awaited.call.initiator) {
+                        self.invite(&claiming, awaited);
+                    }
                 }
                 Some(Wait {
                     liveness,

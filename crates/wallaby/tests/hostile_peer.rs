@@ -1133,3 +1133,45 @@ async fn who_dials_with_the_life_of_another_ends_none_of_its_connections() {
     })
     .await;
 }
+
+/// Four strangers say that they are the initiator, and came before it. The way by which its request came is gone: it is asked to
+/// show its token, too.
+#[tokio::test]
+async fn strangers_that_claim_a_node_first_do_not_keep_it_from_being_asked() {
+    patience(async {
+        for thieves in [3, 4] {
+            let net = Net::tcp();
+            let gate = common::Gate::new();
+            let pass = gate.clone();
+            let serve = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+                let pass = pass.clone();
+                async move {
+                    pass.pass().await;
+                    Ok(request.respond(what).await?)
+                }
+            });
+            let server = net.serve(serve).await;
+            let mut claiming = Vec::new();
+            for _ in 0..thieves {
+                claiming.push(Raw::dial(&at(&server), hello(99)).await);
+            }
+            let mut initiator = Raw::dial(&at(&server), hello(99)).await;
+            let mut front = Raw::dial(&at(&server), hello(13)).await;
+            front
+                .send_request(passed_on(1), work::ONE.definition())
+                .await;
+            until(|| server.load() == (1, 0)).await;
+            let ended = server.metrics().connections_ended;
+            drop(front);
+            until(|| server.metrics().connections_ended > ended).await;
+            gate.open(1);
+            until(|| server.metrics().waited_for_ways == 1).await;
+            let asked = tokio::time::timeout(Duration::from_secs(12), initiator.message()).await;
+            assert!(
+                asked.is_ok(),
+                "{thieves} thieves: the initiator is not asked"
+            );
+        }
+    })
+    .await;
+}

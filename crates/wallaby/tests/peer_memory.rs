@@ -7,7 +7,7 @@ mod common;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use common::raw::{Raw, end, hello, request, response};
 use common::{Gate, Net, all, at, client, failure, patience, service, until, work};
 use tokio::net::TcpListener;
@@ -15,8 +15,9 @@ use wallaby::{
     Address, CallId, Endpoint, ExecutorConfig, Failure, Limits, Many, MethodDefinition, NodeId,
     One, PartialLimits, Request, Schedule, Violation,
 };
+use wallaby_proto::Token;
 use wallaby_proto::connection::Event;
-use wallaby_proto::wire::Message;
+use wallaby_proto::wire::{Message, Options, ReplyTo};
 
 /// Kinds of frames.
 const CREDIT: u8 = 0x03;
@@ -362,6 +363,55 @@ async fn who_asks_and_never_reads_is_given_up() {
             () = flood => {}
             () = until(|| server.metrics().connections_silent == 1) => {}
         }
+    })
+    .await;
+}
+
+/// Answers that wait to be passed on are counted with their optional fields.
+#[tokio::test]
+async fn optional_fields_of_answers_that_wait_are_counted() {
+    patience(async {
+        const MOST: u64 = 64 << 10;
+        let net = Net::tcp();
+        let mut limits = Limits::default();
+        limits.relayed = MOST;
+        let serve = service().method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
+            Ok(request.respond(what).await?)
+        });
+        let server = net
+            .bind(Endpoint::builder().limits(limits).serve(serve))
+            .await;
+        // The request came by `near`, which takes no answers.
+        let call = call(1);
+        let mut deaf = hello(13);
+        deaf.limits.call = 1;
+        let mut near = Raw::dial(&at(&server), deaf).await;
+        let passed_on = wallaby_proto::wire::Request {
+            reply_to: ReplyTo::Relay,
+            depth: 1,
+            ..request(call, &[1, b'x'])
+        };
+        near.send_request(passed_on, work::ONE.definition()).await;
+        until(|| server.metrics().requests_received == 1).await;
+        let mut far = Raw::dial(&at(&server), hello(15)).await;
+        let fields = Bytes::from(vec![7; 16 << 10]);
+        let mut sent = 0_u64;
+        while server.metrics().undeliverable == 0 && sent < 3000 {
+            let mut answer = response(call, Some(Token::new(4711)), &[]);
+            answer.options = Some(Box::new(Options {
+                continuation: Some(fields.clone()),
+                ..Options::default()
+            }));
+            far.send_response(answer).await;
+            sent += 1;
+            if sent.is_multiple_of(16) {
+                let answer = work::at(&client(), at(&server)).one("x".into()).await;
+                answer.expect("the server goes on");
+            }
+        }
+        let held = (sent - server.metrics().relayed) * fields.len() as u64;
+        // It is looked after each 16.
+        assert!(held <= 8 * MOST, "{held} bytes wait");
     })
     .await;
 }

@@ -99,6 +99,7 @@ const LAST: WaitingId = WaitingId {
 #[derive(Debug)]
 struct Answer<T> {
     wanted: Awaited,
+    session: Session,
     cost: usize,
     shares: (Share, Share),
     what: T,
@@ -127,6 +128,17 @@ impl<T> Waiting<T> {
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.answers.is_empty()
+    }
+
+    /// The session that answers of this call were put here for, if any wait.
+    pub fn session(&self, call: CallId, token: Token) -> Option<Session> {
+        let first = WaitingId {
+            due: Duration::ZERO,
+            number: 0,
+        };
+        let (of, by, id) = self.by_call.range((call, token, first)..).next()?;
+        let answer = self.answers.get(id)?;
+        ((*of, *by) == (call, token)).then_some(answer.session)
     }
 
     /// An answer with a payload of so many bytes waits for a way to its initiator. The session is the one that a request of its
@@ -161,6 +173,7 @@ impl<T> Waiting<T> {
         self.by_call.insert((awaited.call, awaited.token, id));
         let answer = Answer {
             wanted: awaited,
+            session,
             cost,
             shares,
             what,

@@ -8,6 +8,9 @@ use crate::connection::ConnectionError;
 use crate::connection::bounds::{Progress, Share, Watch};
 use crate::datagram::outgoing::{MAX_PIECES, Streams};
 
+/// Most that are not complete, however short they are: all are looked at for each piece.
+const MOST_UNFINISHED: usize = 64;
+
 /// One that is not complete.
 #[derive(Debug)]
 struct Partial {
@@ -80,7 +83,8 @@ impl Assembly {
             return Assembled::Full;
         }
         if known.is_none() {
-            if !limit.admit(self.partials.len(), self.bytes, total) {
+            let many = self.partials.len() >= MOST_UNFINISHED.max(limit.count);
+            if many || !limit.admit(self.partials.len(), self.bytes, total) {
                 return Assembled::Full;
             }
             self.begin(now, number, kind, total);

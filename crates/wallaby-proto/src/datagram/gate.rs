@@ -24,6 +24,10 @@ use crate::varint::Reader;
 /// Most answers to strangers that wait to be sent; more are dropped, as if the datagrams had been lost.
 const MAX_ANSWERS: usize = 256;
 
+/// Most sessions that others open from one address: all of them are looked at for each that opens, or is said to be gone. A
+/// peer needs one, and a few more while earlier ones end.
+const MOST_AT_ADDRESS: usize = 32;
+
 /// Datagrams of a session in a row, while others wait.
 const BURST: u32 = 16;
 
@@ -542,6 +546,9 @@ impl Gate {
             self.counters.malformed += 1;
             return false;
         };
+        if self.accepted >= self.settings.sessions || self.at(from).len() >= MOST_AT_ADDRESS {
+            return self.refuse(now, from, server, issued);
+        }
         // A datagram from a former life may come late: it must not end sessions of the next one.
         let since = Duration::from_micros(issued);
         let outlived = self.at(from).into_iter().any(|id| {
@@ -550,11 +557,8 @@ impl Gate {
                 node.is_some_and(|node| node != peer.node) && other.since > since
             })
         });
-        if outlived || self.accepted >= self.settings.sessions {
-            self.counters.refused += 1;
-            self.cookies.end(now, server, issued);
-            self.answer_gone(from, server);
-            return false;
+        if outlived {
+            return self.refuse(now, from, server, issued);
         }
         self.end_former_lives(now, from, peer.node, since);
         let stage = Stage::Open {
@@ -574,6 +578,13 @@ impl Gate {
         self.events
             .push_back((SessionId(server), Ok(Event::Opened(peer))));
         true
+    }
+
+    fn refuse(&mut self, now: Duration, to: SocketAddr, server: u64, issued: u64) -> bool {
+        self.counters.refused += 1;
+        self.cookies.end(now, server, issued);
+        self.answer_gone(to, server);
+        false
     }
 
     /// A peer does not know a session. Only who got datagrams of the session can say that.

@@ -257,6 +257,17 @@ fn size_of_pair(pair: &(String, String)) -> usize {
 }
 
 impl Options {
+    /// About how much memory they take.
+    pub fn size(&self) -> usize {
+        let bytes = |field: &Option<Bytes>| field.as_ref().map_or(0, Bytes::len);
+        let pairs = self.metadata.pairs.iter();
+        let pairs: usize = pairs
+            .map(|pair| size_of_pair(pair) + size_of::<(String, String)>() + 32)
+            .sum();
+        let records = self.trace.len() * (size_of::<TraceRecord>() + 512);
+        size_of::<Self>() + bytes(&self.seal) + bytes(&self.continuation) + pairs + records
+    }
+
     /// Whether no optional field is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -388,3 +388,24 @@ fn who_shares_a_line_with_others_hears_what_was_lost() {
     let announced = |action: &Action| matches!(action, Action::Announce { pong, .. } if pong.call == request(1, "0").call);
     assert!(shelf.actions().iter().any(announced));
 }
+
+/// A server that passes on requests has been connected for long; since then many strangers have said hello and left. Its
+/// connection breaks, it comes again and shows the token: answers have their way.
+#[test]
+fn strangers_that_say_hello_and_leave_do_not_take_the_way_of_a_server_that_comes_again() {
+    for strangers in [0, 1023, 1024] {
+        let mut shelf = shelf();
+        accept_over(&mut shelf, &delegated(1, "0.0"), front());
+        for stranger in 0..strangers {
+            let from = origin(1000 + stranger, node(10_000 + stranger));
+            shelf.records.session_opened(from.session, from.peer);
+            shelf.records.session_ended(from.session, Duration::ZERO);
+        }
+        shelf.records.session_ended(FRONT, Duration::ZERO);
+        let again = origin(5000, node(5));
+        shelf.records.session_opened(again.session, again.peer);
+        shelf.ask_over(ping(1, "0.0"), again);
+        let way = shelf.records.way_back(request(1, "0").call, token());
+        assert_eq!(way, Some(again.session), "{strangers} strangers");
+    }
+}

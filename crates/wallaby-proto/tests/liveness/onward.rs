@@ -266,3 +266,32 @@ fn each_of_very_many_children_is_found() {
         assert_eq!(found.is_some(), !stranger.path.is_folded(), "{place}");
     }
 }
+
+/// A call's requests came over one session, were forgotten, and that session ended; further ones of the same call come over
+/// another one and are forgotten, too.
+#[test]
+fn a_forgotten_way_whose_session_has_ended_makes_room_for_another_one() {
+    let mut shelf = Shelf::with(RecordLimits {
+        requests: 1,
+        ..limits()
+    });
+    for session in [21, 22] {
+        let from = origin(session, ping(1, "0").call.initiator);
+        shelf.records.session_opened(from.session, from.peer);
+        let mut request = request(1, if session == 21 { "0.2" } else { "0.3" });
+        let now = shelf.time();
+        let Admission::Accepted(ticket) = shelf.records.admit(&request, from, now) else {
+            panic!("it is taken")
+        };
+        let mut server = wallaby_proto::call::server::Server::<u64>::new(&mut request);
+        let sent = server.forward(5, "five".into(), None);
+        shelf.release(ticket, sent, 0);
+        shelf.answer(crate::shelf::request(session, "0"), 0); // it has to make room
+        if session == 21 {
+            let now = shelf.time();
+            shelf.records.session_ended(from.session, now);
+        }
+    }
+    let way = shelf.records.way_back(ping(1, "0").call, token());
+    assert_eq!(way, Some(Session(22)));
+}

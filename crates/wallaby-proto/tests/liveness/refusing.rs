@@ -314,3 +314,28 @@ fn a_server_takes_so_many_requests_of_a_call() {
     });
     shelf.accept(stated);
 }
+
+/// A peer that does not know a call's token has requests refused in the call's name, with tokens of its own, and takes no
+/// statuses. The call's initiator is told of its own status, which is on its way.
+#[test]
+fn statuses_of_others_do_not_hide_one_that_is_on_its_way() {
+    for others in [0, 63, 64] {
+        let mut shelf = full(RecordLimits {
+            passing: 4096,
+            ..limits()
+        });
+        waits(&mut shelf, &request(7, "0"));
+        for number in 0..others {
+            let forged = RefusedRequest {
+                token: wallaby_proto::Token::new(900 + number),
+                session: Session(66),
+                reply_to: None,
+                ..refuse(&mut shelf, &request(7, "0"))
+            };
+            let now = shelf.time();
+            assert!(shelf.records.refused(&forged, now).is_some());
+        }
+        let pong = asked(&mut shelf, "0");
+        assert!(is_on_its_way(&pong), "{others} others: {pong:?}");
+    }
+}

@@ -58,7 +58,8 @@ impl Core {
     /// Open connections whose other end says that it is this life, a few of them: perhaps none of them is.
     pub(super) fn claiming(&self, node: NodeId) -> Vec<PeerId> {
         let peers = self.by_node.get(&node).into_iter().flatten();
-        peers.take(MAX_CLAIMING).copied().collect()
+        // Those that came last: a stranger that claims it first must not be the only one.
+        peers.rev().take(MAX_CLAIMING).copied().collect()
     }
 
     /// A connection carries something of a call of this endpoint: a request, a question about one, or what has shown that it may

@@ -66,6 +66,9 @@ impl Records {
         }
         let call = known.unwrap_or_else(|| self.table.add_call(key, hash, (peer, line), settings));
         self.table.calls.at(call).unstated += unstated;
+        if let Some(state) = self.sessions.get_mut(&origin.session) {
+            state.brought = true;
+        }
         let transit = Nanoseconds::from(origin.transit);
         let carried = options.and_then(|options| options.quiet);
         let quiet = carried.map_or(transit, |carried| transit.saturating_add(carried.into()));

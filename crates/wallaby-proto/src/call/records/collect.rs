@@ -147,7 +147,10 @@ impl Records {
         let record = self.table.records.get(slot);
         let key = self.table.calls.get(record.call).key;
         if record.has_handed_on() {
-            self.forgotten.note(key, record.way());
+            let sessions = &self.sessions;
+            self.forgotten.note(key, record.way(), |session| {
+                !sessions.contains_key(&session)
+            });
         }
         self.forget(slot);
     }

@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::call::records::Way;
 use crate::call::records::table::{CallKey, Keyed};
+use crate::call::records::{Session, Way};
 
 /// Calls of which one is remembered; the oldest makes room.
 const MOST: usize = 16_384;
@@ -23,10 +23,11 @@ impl ForgottenWays {
         }
     }
 
-    /// The way of a request that is forgotten. Of each call the one nearest to the initiator is kept.
-    pub(super) fn note(&mut self, call: CallKey, way: Way) {
+    /// The way of a request that is forgotten. Of each call the one nearest to the initiator is kept, as long as its session is
+    /// open.
+    pub(super) fn note(&mut self, call: CallKey, way: Way, is_closed: impl Fn(Session) -> bool) {
         if let Some(known) = self.ways.get_mut(&call) {
-            if way.distance < known.distance {
+            if way.distance < known.distance || is_closed(known.session) {
                 *known = way;
             }
             return;

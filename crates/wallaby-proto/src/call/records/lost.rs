@@ -89,6 +89,7 @@ impl Records {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::records::Origin;
     use crate::call::records::collect::tests::{answer, node, request};
     use crate::call::records::table::looks;
     use crate::call::records::{Action, RecordLimits};
@@ -151,5 +152,39 @@ mod tests {
         looks::take();
         records.handle_timeout(now + PAUSE);
         assert!(looks::take() <= 3 * STEP as usize);
+    }
+
+    /// One client has many requests remembered, of which some came over more connections than are told apart. From then on it, or
+    /// whoever claims its node id, connects, says hello and leaves.
+    #[test]
+    fn a_session_that_brought_nothing_ends_without_a_look_at_requests() {
+        const REQUESTS: u64 = 50_000;
+        let mut records = Records::new(RecordLimits::default(), [3; 16]);
+        let victim = node(1000);
+        for session in 1..=17 {
+            records.session_opened(Session(session), victim);
+            let origin = Origin {
+                session: Session(session),
+                peer: victim,
+                transit: Duration::ZERO,
+            };
+            records.admit(&request(1000, session), origin, Duration::ZERO);
+        }
+        let origin = Origin {
+            session: Session(1),
+            peer: victim,
+            transit: Duration::ZERO,
+        };
+        for sequence in 18..REQUESTS {
+            records.admit(&request(1000, sequence), origin, Duration::ZERO);
+        }
+        looks::take();
+        let mut most = 0;
+        for session in 100..110 {
+            records.session_opened(Session(session), victim);
+            records.session_ended(Session(session), Duration::ZERO);
+            most = most.max(looks::take());
+        }
+        assert!(most <= 3 * STEP as usize, "{most} records for one hello");
     }
 }

@@ -300,6 +300,8 @@ pub struct Records {
     lost: LostSessions,
     /// The peers of the sessions that ended last.
     former: BTreeMap<Session, NodeId>,
+    /// The same in the order in which they ended.
+    former_order: VecDeque<Session>,
     /// Of requests that were forgotten although answers of others may still go back by them.
     forgotten: ForgottenWays,
     /// Requests with default settings that were not looked at yet, in the order in which they came.
@@ -339,6 +341,7 @@ impl Records {
             passages: Passages::new(limits.passing),
             lost: LostSessions::default(),
             former: BTreeMap::new(),
+            former_order: VecDeque::new(),
             forgotten: ForgottenWays::new(Keyed(secret)),
             fresh: List::EMPTY,
             fresh_from: Nanoseconds::ZERO,
@@ -396,6 +399,7 @@ impl Records {
             confirmed: None,
             relays: false,
             foreign: false,
+            brought: false,
             initiators: BTreeMap::new(),
         };
         self.sessions.insert(session, state);
@@ -423,26 +427,26 @@ impl Records {
         let Some(state) = self.sessions.remove(&session) else {
             return;
         };
-        self.note_former(session, state.peer);
+        if state.brought {
+            self.note_former(session, state.peer);
+        }
         let now = Nanoseconds::from(now);
-        if state.relays {
+        // Who comes as one of many shares a line with others, at least of its earlier calls. To look at all of its initiator's
+        // requests at once would let who connects and leaves keep a server busy.
+        let peer = self.table.peer(state.peer);
+        let anywhere = peer
+            .is_some_and(|peer| state.foreign || state.brought && self.table.shares_a_line(peer));
+        if state.relays || anywhere {
             self.lost.note(session, state.confirmed);
             return self.look_for_lost(now);
         }
-        let mut concerned: Vec<u32> = Vec::new();
-        if let Some(peer) = self.table.peer(state.peer) {
-            let line = self.table.known_line(peer, session);
-            // Who comes as one of many shares a line with others, at least of its earlier calls.
-            let anywhere = state.foreign || self.table.shares_a_line(peer);
-            let calls: Vec<u32> = match line {
-                _ if anywhere => self.table.calls_of(peer).collect(),
-                Some(line) => self.table.calls_in(peer, line).collect(),
-                None => Vec::new(),
-            };
-            calls
-                .iter()
-                .for_each(|&call| concerned.extend(self.table.requests(call)));
-        }
+        let line = peer.and_then(|peer| Some((peer, self.table.known_line(peer, session)?)));
+        let Some((peer, line)) = line else {
+            return;
+        };
+        let calls: Vec<u32> = self.table.calls_in(peer, line).collect();
+        let requests = calls.iter().flat_map(|&call| self.table.requests(call));
+        let concerned: Vec<u32> = requests.collect();
         for slot in concerned {
             let record = self.table.records.get(slot);
             if record.outputs.has_unconfirmed(session, state.confirmed) {

@@ -29,6 +29,8 @@ pub(super) struct SessionState {
     pub(super) confirmed: Option<u64>,
     /// Answers for others than the peer went this way.
     pub(super) relays: bool,
+    /// It has brought requests.
+    pub(super) brought: bool,
     /// Answers may have gone this way of calls that came first over other sessions.
     pub(super) foreign: bool,
     /// Initiators of requests that came this way and who may be connected themselves.

@@ -12,7 +12,7 @@ use crate::call::records::table::CallKey;
 use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::call::records::{Action, Output, Records, Session};
 use crate::call::shares::{Share, Shares};
-use crate::id::{CallId, RequestId, Token};
+use crate::id::{CallId, Path, RequestId, Token};
 use crate::wire::{PingSettings, Pong, ReplyTo, Response};
 
 /// A request that is answered with a status and not remembered.
@@ -47,8 +47,8 @@ pub struct Passage {
 #[derive(Debug)]
 pub(super) struct Passages {
     open: BTreeMap<Passage, Passing>,
-    /// The same by what initiators ask about.
-    by_request: BTreeSet<(CallId, RequestId, u64)>,
+    /// The same by what initiators ask about. Who does not know the token of a call hides none of its.
+    by_request: BTreeSet<(CallId, Token, RequestId, u64)>,
     queue: BTreeSet<(Nanoseconds, Passage)>,
     next: u64,
     /// Whose they are: who does not take what is sent to it keeps nobody else's from being told of.
@@ -88,22 +88,28 @@ impl Passages {
         if let Some(passing) = self.open.remove(&passage) {
             self.queue.remove(&(passing.due, passage));
             let Passage { call, number } = passage;
-            self.by_request.remove(&(call, passing.request, number));
+            let place = (call, passing.token, passing.request, number);
+            self.by_request.remove(&place);
             self.shares.give_back(passing.share);
         }
     }
 
     /// The call is over: nobody wants to know any more.
     pub(super) fn forget(&mut self, key: CallKey) {
-        let of_call: Vec<Passage> = self.of_call(key).map(|(passage, _)| *passage).collect();
+        let of_call: Vec<Passage> = self.of_call(key).collect();
         of_call.into_iter().for_each(|passage| self.remove(passage));
     }
 
-    fn of_call(&self, key: CallKey) -> impl Iterator<Item = (&Passage, &Passing)> {
-        let call = key.call;
-        let passage = |number| Passage { call, number };
-        let open = self.open.range(passage(0)..=passage(u64::MAX));
-        open.filter(move |(_, passing)| passing.token == key.token)
+    fn of_call(&self, key: CallKey) -> impl Iterator<Item = Passage> {
+        let first = RequestId {
+            path: Path::ROOT,
+            hop: 0,
+        };
+        let from = (key.call, key.token, first, 0);
+        self.by_request.range(from..).map_while(move |place| {
+            let (call, token, _, number) = *place;
+            ((call, token) == (key.call, key.token)).then_some(Passage { call, number })
+        })
     }
 }
 
@@ -160,7 +166,9 @@ impl Records {
         let passage = Passage { call, number };
         self.passages.next += 1;
         self.passages.queue.insert((due, passage));
-        self.passages.by_request.insert((call, request, number));
+        self.passages
+            .by_request
+            .insert((call, token, request, number));
         self.note_due(due);
         self.passages.open.insert(
             passage,
@@ -180,7 +188,7 @@ impl Records {
 
     /// What is told of a request that has no record, but whose answer is on its way through this endpoint.
     pub(super) fn passing_pong(&self, key: CallKey, request: RequestId) -> Option<Pong> {
-        let (call, of) = (key.call, |number| (key.call, request, number));
+        let (call, of) = (key.call, |number| (key.call, key.token, request, number));
         let of_request = self.passages.by_request.range(of(0)..=of(u64::MAX));
         let mut few = of_request
             .rev()
@@ -189,8 +197,7 @@ impl Records {
                 let number = *number;
                 self.passages.open.get(&Passage { call, number })
             });
-        let found =
-            few.find(|passing| passing.token == key.token && !passing.is_written(&self.sessions));
+        let found = few.find(|passing| !passing.is_written(&self.sessions));
         found.map(|passing| passing.pong(call))
     }
 

@@ -69,8 +69,11 @@ impl Records {
     /// A session with this peer has ended.
     pub(super) fn note_former(&mut self, session: Session, peer: NodeId) {
         self.former.insert(session, peer);
-        if self.former.len() > MAX_FORMER {
-            self.former.pop_first();
+        self.former_order.push_back(session);
+        if self.former_order.len() > MAX_FORMER
+            && let Some(first) = self.former_order.pop_front()
+        {
+            self.former.remove(&first);
         }
     }
 

@@ -68,6 +68,12 @@ pub struct Awaited {
 /// Most calls of which an initiator that may have come is told.
 const MAX_TOLD: usize = 16;
 
+/// Of these so many by one session.
+const MAX_OF_SESSION: usize = 4;
+
+/// Calls of an initiator that are looked through for them.
+const MOST_SEARCHED: usize = 1024;
+
 /// Names an answer that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WaitingId {
@@ -213,9 +219,12 @@ impl<T> Waiting<T> {
         self.remove(id)
     }
 
-    /// What waits for a way to this initiator: a few of its calls, each by one answer.
+    /// What waits for a way to this initiator: a few of its calls, each by one answer, and of those whose requests came over one
+    /// session fewer still: anybody can make up calls of others.
     pub fn of(&self, initiator: NodeId) -> Vec<Awaited> {
         let mut found: Vec<Awaited> = Vec::new();
+        let mut sessions: BTreeMap<Session, usize> = BTreeMap::new();
+        let mut searched = 0;
         let sequence = 0;
         let mut from = (
             CallId {
@@ -226,10 +235,16 @@ impl<T> Waiting<T> {
             FIRST,
         );
         while found.len() < MAX_TOLD
+            && searched < MOST_SEARCHED
             && let Some((call, token, id)) = self.by_call.range(from..).next()
             && call.initiator == initiator
         {
-            found.extend(self.answers.get(id).map(|answer| answer.wanted));
+            searched += 1;
+            if let Some(answer) = self.answers.get(id) {
+                let of_session = sessions.entry(answer.session).or_default();
+                *of_session += 1;
+                found.extend((*of_session <= MAX_OF_SESSION).then_some(answer.wanted));
+            }
             from = (*call, *token, LAST);
         }
         found

@@ -181,3 +181,28 @@ fn a_way_is_for_who_shows_the_token() {
     assert_eq!(waiting.take(of(1).call, tokens[1]), Some(2));
     assert_eq!(waiting.take(of(1).call, tokens[1]), None);
 }
+
+/// Somebody has calls in the name of an initiator that it has made up, and their answers wait. The initiator is asked about its own
+/// all the same.
+#[test]
+fn made_up_calls_do_not_keep_an_initiator_from_being_asked_about_its_own() {
+    let mut waiting = Waiting::new(WaitingLimits::default());
+    let call = |sequence, token| Awaited {
+        call: CallId {
+            initiator: node(1),
+            sequence,
+        },
+        token: Token::new(token),
+        request: RequestId::FIRST,
+    };
+    let real = call(1000, 4711);
+    let mut put = |awaited, session| {
+        let put = waiting.put((awaited, Session(session)), 10, (), at(0));
+        put.expect("room");
+    };
+    put(real, 1);
+    (0..900).for_each(|sequence| put(call(sequence, 66), 66));
+    let told = waiting.of(node(1));
+    assert!(told.contains(&real));
+    assert_eq!(told.len(), 5);
+}

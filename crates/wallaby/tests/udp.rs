@@ -37,6 +37,8 @@ struct Proxy {
     happened: AtomicU64,
     /// Nothing passes.
     cut: AtomicBool,
+    /// Milliseconds that each datagram takes on its way to the endpoint, behind the one before.
+    slow: AtomicU64,
 }
 
 impl Proxy {
@@ -50,6 +52,7 @@ impl Proxy {
             passed: Default::default(),
             happened: AtomicU64::new(0),
             cut: AtomicBool::new(false),
+            slow: AtomicU64::new(0),
         });
         tokio::spawn(Arc::clone(&proxy).run(Arc::new(front)));
         proxy
@@ -71,6 +74,10 @@ impl Proxy {
                 }
             };
             for datagram in self.pass(0, &buffer[..len], &mut kept) {
+                let slow = self.slow.load(Ordering::SeqCst);
+                if slow > 0 {
+                    tokio::time::sleep(Duration::from_millis(slow)).await;
+                }
                 let _ = back.send_to(&datagram, target).await;
             }
         }
@@ -433,6 +440,26 @@ async fn messages_have_up_to_64_kib() {
 }
 
 /// Who does not listen is not reached, even by one who finds the socket that it dials from.
+/// As long as its datagrams leave, are sent again and are acknowledged, no server can know the request.
+#[tokio::test]
+async fn a_request_that_is_long_on_its_way_is_no_failure() {
+    let proxy = Proxy::new(Faults::default(), 1).await;
+    let echo = service().method(
+        &heap::ONE,
+        |request: Request<One<_>, _>, (what,)| async move { Ok(request.respond(what).await?) },
+    );
+    let _server = behind(&proxy, echo, free()).await;
+    let client = Endpoint::builder().ping(Duration::from_millis(100), Duration::from_secs(1));
+    let client = client.bind().await.expect("there is a runtime");
+    proxy.slow.store(40, Ordering::SeqCst);
+    let begun = Instant::now();
+    let payload = Bytes::from(vec![7; 60_000]);
+    let answer = heap::at(&client, proxy.address.clone()).one(payload.clone());
+    assert!(answer.await.expect("an answer") == payload);
+    let took = begun.elapsed();
+    assert!(took > Duration::from_millis(1500), "else nothing was slow");
+}
+
 #[tokio::test]
 async fn who_does_not_listen_takes_no_sessions() {
     patience(async {

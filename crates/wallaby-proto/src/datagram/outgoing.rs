@@ -1,6 +1,6 @@
 //! Messages on their way out, kept until the other side has acknowledged them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
@@ -138,15 +138,16 @@ const CONTROL_STREAMS: Streams = Streams { count: 4, bytes: 0 };
 #[derive(Debug, Default)]
 struct Lane {
     waiting: VecDeque<u64>,
-    /// Messages in pieces of which some have been sent and not all have arrived, and their bytes.
-    begun: (usize, usize),
+    /// Messages in pieces of which some have been sent and not all have arrived.
+    begun: BTreeSet<u64>,
+    /// The bytes of these.
+    begun_bytes: usize,
 }
 
 impl Lane {
     /// Whether what comes next of this message, the first that waits, may be sent besides what is under way.
     fn admits(&self, record: &Record, streams: Streams) -> bool {
-        let (count, bytes) = self.begun;
-        !record.begins_pieces() || streams.admit(count, bytes, record.len())
+        !record.begins_pieces() || streams.admit(self.begun.len(), self.begun_bytes, record.len())
     }
 }
 
@@ -203,11 +204,23 @@ impl Outgoing {
         self.first
     }
 
-    /// All messages before this one have been sent, to their last pieces, once at least.
-    pub(super) fn left(&self) -> u64 {
+    /// All messages before this one have been sent, to their last pieces, once at least. Where `answered`, those of which
+    /// some pieces have arrived and others have not do not count.
+    pub(super) fn left(&self, answered: bool) -> u64 {
+        let arrives = |number: &&u64| answered && self.record(**number).arrived != 0;
         let waiting = self.lanes.iter().filter_map(|lane| lane.waiting.front());
+        let arriving = (self.lanes.iter()).filter_map(|lane| lane.begun.iter().find(arrives));
         let next = self.first + self.numbers();
-        waiting.fold(next, |first, number| first.min(*number))
+        (waiting.chain(arriving)).fold(next, |first, number| first.min(*number))
+    }
+
+    /// Whether the message that was taken last leaves later than with the next packet.
+    pub(super) fn ends_in_pieces(&self) -> bool {
+        self.records.back().is_some_and(|record| record.pieces > 1)
+    }
+
+    fn record(&self, number: u64) -> &Record {
+        &self.records[(number - self.first) as usize]
     }
 
     /// Whether this message has arrived.
@@ -285,8 +298,9 @@ impl Outgoing {
         let len = record.len();
         self.bytes -= len;
         if record.pieces > 1 {
-            let begun = &mut self.lanes[usize::from(record.lane)].begun;
-            *begun = (begun.0 - 1, begun.1 - len);
+            let lane = &mut self.lanes[usize::from(record.lane)];
+            lane.begun.remove(&chunk.number);
+            lane.begun_bytes -= len;
         }
         record.payload = Bytes::new();
         let mut header = std::mem::take(&mut record.header);
@@ -433,7 +447,8 @@ impl Outgoing {
                 self.packets_without_piece = 0;
             }
             if record.begins_pieces() {
-                lane.begun = (lane.begun.0 + 1, lane.begun.1 + record.len());
+                lane.begun.insert(number);
+                lane.begun_bytes += record.len();
             }
             record.next = piece + 1;
             if record.next == record.pieces {
@@ -517,6 +532,25 @@ mod tests {
         }
         assert_eq!((outgoing.first(), outgoing.bytes()), (2, 3 * 1490));
         assert_eq!(outgoing.numbers(), 3);
+    }
+
+    #[test]
+    fn what_has_arrived_in_part_has_left_with_the_rest() {
+        let mut outgoing = Outgoing::default();
+        let streams = Streams { count: 1, bytes: 0 };
+        let large = push(&mut outgoing, 250, None);
+        assert!(outgoing.ends_in_pieces());
+        let small = push(&mut outgoing, 10, None);
+        assert!(!outgoing.ends_in_pieces());
+        let sent = all(&mut outgoing, streams);
+        assert_eq!(outgoing.left(true), small + 1, "perhaps nobody is there");
+        let mut pieces = sent.into_iter().filter(|chunk| chunk.number == large);
+        let last = pieces.next().expect("several pieces");
+        pieces.for_each(|piece| _ = outgoing.settle(piece));
+        assert_eq!(outgoing.left(true), large, "one is sent again");
+        assert_eq!(outgoing.left(false), small + 1, "nobody is there any more");
+        outgoing.settle(last);
+        assert_eq!(outgoing.left(true), small + 1);
     }
 
     #[test]

@@ -30,6 +30,9 @@ const REORDERED: (u64, u64) = (3, 128);
 /// window starts anew.
 const PAUSES_TO_COLLAPSE: u64 = 3;
 
+/// So many probes in a row without an acknowledgement, and nobody may be there.
+const UNANSWERED: u32 = 5;
+
 /// Most packets that are kept in mind.
 const MAX_PACKETS: usize = 4096;
 
@@ -218,6 +221,11 @@ impl Recovery {
     /// Whether it waits for its acknowledgement in spite of probes.
     pub(super) fn is_probing(&self) -> bool {
         self.probes > 0
+    }
+
+    /// Whether the other side acknowledges what it gets, as far as known: of so many probes one arrives.
+    pub(super) fn is_answered(&self) -> bool {
+        self.probes < UNANSWERED
     }
 
     /// Takes an acknowledgement: `settled` gets the chunks that arrived, `lost` those to be sent again.

@@ -200,10 +200,17 @@ impl Session {
         self.outgoing.has_arrived(message.0)
     }
 
-    /// How many messages have been sent without a gap, each wholly and once at least: all whose [`MessageNumber::index`] is
-    /// below. What is lost on its way is sent again, but a peer that stays silent is not waited for (PROTOCOL-NOTES 18).
+    /// How many messages have left without a gap: all whose [`MessageNumber::index`] is below. One has when it was sent
+    /// wholly; if it went in pieces of which some have arrived, when all have. What is lost on its way is sent again, but a
+    /// peer that stays silent is not waited for (PROTOCOL-NOTES 18).
     pub fn left(&self) -> u64 {
-        self.outgoing.left()
+        self.outgoing.left(self.recovery.is_answered())
+    }
+
+    /// Whether the message that was sent last leaves later than with the next datagrams: it goes in pieces, or no more may
+    /// be under way.
+    pub fn is_behind(&self) -> bool {
+        self.outgoing.ends_in_pieces() || self.recovery.is_last(0)
     }
 
     /// How many messages the peer has acknowledged without a gap: all whose [`MessageNumber::index`] is below.

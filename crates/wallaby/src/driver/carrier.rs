@@ -64,6 +64,11 @@ impl Carrier {
         either!(self, way => way.mark())
     }
 
+    /// Whether the message sent last stays here for some time, though the transport takes what comes.
+    pub(crate) fn is_behind(&self) -> bool {
+        matches!(self, Self::Session(session) if session.is_behind())
+    }
+
     /// Where the peer certainly listens, if that is known without dialling it.
     pub(crate) fn proven_address(&self) -> Option<Address> {
         match self {

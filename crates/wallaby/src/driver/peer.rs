@@ -388,7 +388,9 @@ impl Peer {
             (Mark::Written(mark), place) => {
                 let output = Output { session, mark };
                 match place {
-                    Some(Place::Initiator(call)) if state.blocked => state.note_own(call, mark),
+                    Some(Place::Initiator(call)) if state.blocked || state.carrier.is_behind() => {
+                        state.note_own(call, mark);
+                    }
                     Some(place) => self.liveness.placed(place, output),
                     None => {}
                 }

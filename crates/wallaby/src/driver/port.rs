@@ -77,6 +77,8 @@ pub(crate) struct PortSession {
     id: SessionId,
     /// The mark of the message sent last.
     mark: u64,
+    /// Whether that leaves later than with the next datagrams.
+    behind: bool,
     /// What is left to tell of a session that has ended: how much was acknowledged, and what it carried.
     end: Option<(u64, Counters)>,
 }
@@ -461,6 +463,7 @@ impl PortSession {
             port: Arc::clone(port),
             id,
             mark: 0,
+            behind: false,
             end: None,
         }
     }
@@ -487,11 +490,17 @@ impl PortSession {
         self.port.lock().gate.peek(self.id).map(ask)
     }
 
-    fn sent(
+    /// Sends a message.
+    fn send(
         &mut self,
-        sent: Option<Result<MessageNumber, wallaby_proto::datagram::Refusal>>,
+        send: impl FnOnce(
+            &mut wallaby_proto::datagram::Session,
+        ) -> Result<MessageNumber, wallaby_proto::datagram::Refusal>,
     ) -> Result<(), Refusal> {
-        self.mark = sent.ok_or(Refusal::NotOpen)??.index() + 1;
+        let mut state = self.port.lock();
+        let session = state.gate.session(self.id).ok_or(Refusal::NotOpen)?;
+        self.mark = send(session)?.index() + 1;
+        self.behind = session.is_behind();
         Ok(())
     }
 
@@ -508,9 +517,9 @@ impl PortSession {
             self.flush(); // it is asked
             return Err(Refusal::Blocked);
         }
-        let sent = session.send_request(request, method);
-        drop(state);
-        self.sent(Some(sent))
+        self.mark = session.send_request(request, method)?.index() + 1;
+        self.behind = session.is_behind();
+        Ok(())
     }
 
     pub(super) fn send_response(
@@ -518,18 +527,21 @@ impl PortSession {
         response: &Response,
         counted: bool,
     ) -> Result<(), Refusal> {
-        let sent = self.with(|session| session.send_response(response, counted));
-        self.sent(sent)
+        self.send(|session| session.send_response(response, counted))
     }
 
     pub(super) fn send_control(&mut self, message: Message) -> Result<(), Refusal> {
-        let sent = self.with(|session| session.send_control(message));
-        self.sent(sent)
+        self.send(|session| session.send_control(message))
     }
 
     /// Marks count messages.
     pub(super) fn mark(&self) -> Mark {
         Mark::Written(self.mark)
+    }
+
+    /// Whether the message sent last stays here for some time, though the socket takes what comes.
+    pub(super) fn is_behind(&self) -> bool {
+        self.behind
     }
 
     /// How many messages have left, and how many of them the peer has acknowledged.

@@ -11,8 +11,8 @@ use crate::datagram::recovery::{ASLEEP, Timeout, nanoseconds};
 use crate::datagram::session::{Session, Stage};
 use crate::varint;
 
-/// How long an ask waits for its challenge before it is repeated; doubled each time, up to the second.
-const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
+/// How long the first ask waits for its challenge before it is repeated, and each further one.
+const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(200));
 
 /// Asks at that pace to an address that a peer has named: whoever is there may not have wanted any. The next one follows after
 /// a second, and each one takes twice as long as the one before it: a way that was cut for a while is found again.
@@ -303,9 +303,9 @@ impl Session {
 
 /// How long after the latest ask the next one follows.
 fn ask_again(named_by: NamedBy, tries: u32) -> Duration {
-    let doubled = |times: u32| 2u32.saturating_pow(times.min(16));
     match (named_by, tries.checked_sub(QUICK_ASKS)) {
-        (NamedBy::Peer, Some(slow)) => Duration::from_secs(1) * doubled(slow),
-        _ => (ASK_AGAIN.0 * doubled(tries.saturating_sub(1))).min(ASK_AGAIN.1),
+        (NamedBy::Peer, Some(slow)) => Duration::from_secs(1) * 2u32.saturating_pow(slow.min(16)),
+        _ if tries <= 1 => ASK_AGAIN.0,
+        _ => ASK_AGAIN.1,
     }
 }

@@ -202,9 +202,12 @@ impl Session {
 
     /// How many messages have left without a gap: all whose [`MessageNumber::index`] is below. One has when it was sent
     /// wholly; if it went in pieces of which some have arrived, when all have. What is lost on its way is sent again, but a
-    /// peer that stays silent is not waited for (PROTOCOL-NOTES 18).
+    /// peer that stays silent is not waited for (PROTOCOL-NOTES 18): after five probes in vain all counts as having left.
     pub fn left(&self) -> u64 {
-        self.outgoing.left(self.recovery.is_answered())
+        match self.recovery.is_answered() {
+            true => self.outgoing.left(),
+            false => self.outgoing.next(),
+        }
     }
 
     /// Whether the message that was sent last leaves later than with the next datagrams: it goes in pieces, or no more may

@@ -284,7 +284,7 @@ fn the_smallest_datagram_that_is_answered_is_answered_by_less_than_three_times_a
 fn an_address_that_a_peer_has_named_is_sent_little_until_it_answers() {
     for (named_by, count, bytes) in [
         (NamedBy::Peer, 6..=6, 6 * 80),
-        (NamedBy::Application, 15..=25, 25 * 1200),
+        (NamedBy::Application, 45..=55, 55 * 1200),
     ] {
         let mut world = World::new(1, Network::default());
         world.start(1, 1, Limits::default(), Settings::default());

@@ -199,6 +199,15 @@ fn what_was_sent_has_left_though_nobody_acknowledges_it() {
         (session.left(), session.acknowledged()),
         (first + 4, first + 3)
     );
+    // What its window keeps back does not wait for it for ever.
+    let mut message = request(node(1), 5, payload(60_000));
+    session.send_request(&mut message, &method()).expect("room");
+    world.tamper = Some(|datagram| datagram[0] ^= 0xff);
+    world.transmit();
+    let left = |world: &mut World| world.gate(1).session(at_1).expect("open").left();
+    assert_eq!(left(&mut world), first + 4);
+    world.pass(Duration::from_secs(2));
+    assert_eq!(left(&mut world), first + 5, "five probes were in vain");
 }
 
 #[test]

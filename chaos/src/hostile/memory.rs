@@ -91,7 +91,7 @@ pub(crate) async fn trickle(ground: Arc<Ground>, mut random: Random) -> Result<u
         }
     }
     ground.count("large messages begun", streams);
-    for _ in 0..LONG.as_secs() {
+    for _ in 0..TURNS.as_secs() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         for stream in 0..streams {
             line.send(&[Frame::next_part(stream, &chunk[..4])]).await?;
@@ -183,5 +183,8 @@ pub(crate) async fn half_handshakes(ground: Arc<Ground>, mut random: Random) -> 
 
 /// Who goes on for so long has not been stopped: longer than silence may last, with some patience.
 const LONG: Duration = Duration::from_secs(25);
+
+/// Who never finishes a message may wait its turn behind all others that do the same.
+const TURNS: Duration = Duration::from_secs(150);
 /// At a time, of one volley.
 const HALVES: usize = 100;

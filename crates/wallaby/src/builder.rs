@@ -14,7 +14,7 @@ use wallaby_proto::datagram::Settings as SessionSettings;
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{Budgets, PingSettings};
 
-use crate::client::SendLayer;
+use crate::client::CallInterceptor;
 use crate::dial::DialPolicy;
 use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Endpoint};
 use crate::error::BindError;
@@ -131,7 +131,7 @@ pub(crate) struct Config {
     pub(crate) same_host: Option<Box<str>>,
     pub(crate) executor: ExecutorConfig,
     pub(crate) layers: Vec<Arc<dyn Layer>>,
-    pub(crate) send_layers: Vec<Arc<dyn SendLayer>>,
+    pub(crate) call_interceptors: Vec<Arc<dyn CallInterceptor>>,
     pub(crate) transports: Transports,
 }
 
@@ -164,7 +164,7 @@ impl Default for Config {
             same_host: None,
             executor: ExecutorConfig::default(),
             layers: Vec::new(),
-            send_layers: Vec::new(),
+            call_interceptors: Vec::new(),
             transports: Transports::default(),
         }
     }
@@ -429,9 +429,11 @@ impl Builder {
         self
     }
 
-    /// Puts a sender around what typed clients send; the one added last is outermost.
-    pub fn send_layer(mut self, layer: impl SendLayer) -> Self {
-        self.config.send_layers.push(Arc::new(layer));
+    /// Every initial request of this endpoint's calls passes this interceptor before it leaves; the one added last sees it
+    /// first.
+    pub fn call_interceptor(mut self, interceptor: impl CallInterceptor) -> Self {
+        let interceptor = Arc::new(interceptor);
+        self.config.call_interceptors.push(interceptor);
         self
     }
 

@@ -23,6 +23,7 @@ use wallaby_proto::{Address, CallId, Path, RequestId, Status, Token};
 
 use crate::attempts::Attempts;
 use crate::body::{Attached, Body};
+use crate::client::Outgoing;
 use crate::driver::peer::{Peer, Place, Refused};
 use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Inner};
 use crate::error::{CallError, Failure};
@@ -83,6 +84,9 @@ pub enum Outcome {
     /// It failed.
     Failed(Failure),
 }
+
+/// An initial request, its server and its method.
+type Prepared = (Request, Address, Arc<MethodDefinition>);
 
 /// An [`Outcome`] that takes little room.
 enum Ended {
@@ -474,14 +478,16 @@ impl CallShared {
         }
     }
 
-    /// Takes the next initial request's id and makes the request.
-    fn prepare(
-        &self,
-        server: &Address,
-        method: &MethodDefinition,
-        payload: Bytes,
-        body: Option<Attached>,
-    ) -> Result<Request, Failure> {
+    /// Takes the next initial request's id and makes the request; returns its server and method, too.
+    fn prepare(&self, outgoing: Outgoing) -> Result<Prepared, Failure> {
+        let Outgoing {
+            server,
+            method,
+            payload,
+            options,
+            body,
+            ..
+        } = outgoing;
         let mut state = self.lock();
         if let Some(Ended::Failed(failure)) = &state.ended {
             return Err(Failure::clone(failure));
@@ -491,13 +497,13 @@ impl CallShared {
         if size > limit {
             return Err(Failure::TooLarge {
                 request: id,
-                server: server.clone(),
+                server,
                 size,
                 limit,
             });
         }
         if log::debugs() {
-            self.log_request(id, method, server);
+            self.log_request(id, &method, &server);
         }
         let name = Arc::clone(method.name());
         state.roots.push(id.path, server.clone(), name);
@@ -516,16 +522,16 @@ impl CallShared {
             traced: self.options.traced,
             compressed: false,
             waited: Duration::ZERO,
-            options: self.request_options(budgets),
+            options: self.request_options(&options.metadata, budgets),
             method: MethodRef::Number(0),
             payload,
         };
         match body {
-            Some(body) => self.attach(&mut request, &body, server)?,
-            None if self.options.resend.is_some() => self.keep(&mut request, method, server),
+            Some(body) => self.attach(&mut request, &body, &server)?,
+            None if self.options.resend.is_some() => self.keep(&mut request, &method, &server),
             None => {}
         }
-        Ok(request)
+        Ok((request, server, method))
     }
 
     #[cold]
@@ -544,8 +550,11 @@ impl CallShared {
         (own != DEFAULT_DEADLINE).then(|| self.deadline().saturating_duration_since(Instant::now()))
     }
 
-    fn request_options(&self, budgets: Option<Budgets>) -> Option<Box<Options>> {
-        let CallOptions { metadata, .. } = &*self.options;
+    fn request_options(
+        &self,
+        metadata: &Metadata,
+        budgets: Option<Budgets>,
+    ) -> Option<Box<Options>> {
         let ping = Some(self.ping()).filter(|ping| *ping != DEFAULT_PING);
         if metadata.is_empty() && budgets.is_none() && ping.is_none() {
             return None;
@@ -982,11 +991,21 @@ impl RawCall {
         payload: Bytes,
         body: Option<Attached>,
     ) -> Result<RequestId, CallError> {
-        let mut request = self.prepare(&server, method, payload, body)?;
+        let mut outgoing = Outgoing {
+            server,
+            method: Arc::clone(method),
+            payload,
+            options: Arc::clone(&self.shared.options),
+            attempt: 0,
+            body,
+        };
+        let passed = self.shared.endpoint.intercept(&mut outgoing);
+        passed.inspect_err(|failure| self.shared.fail(failure.clone()))?;
+        let (mut request, server, method) = self.prepare(outgoing)?;
         let id = request.id;
-        if !self.shared.try_send(&server, method, &mut request) {
+        if !self.shared.try_send(&server, &method, &mut request) {
             // In a task of its own: the call cannot complete without it, even if this future is dropped.
-            let sending = self.send_later(server, method, request).await;
+            let sending = self.send_later(server, &method, request).await;
             sending.unwrap_or(Err(Failure::Closed))?;
         }
         Ok(id)
@@ -1017,30 +1036,18 @@ impl RawCall {
     }
 
     /// Sends an initial request at once, or in the background if that has to wait.
-    pub(crate) fn send_now(
-        &self,
-        server: Address,
-        method: &Arc<MethodDefinition>,
-        payload: Bytes,
-        body: Option<Attached>,
-    ) {
-        let Ok(mut request) = self.prepare(&server, method, payload, body) else {
+    pub(crate) fn send_now(&self, outgoing: Outgoing) {
+        let Ok((mut request, server, method)) = self.prepare(outgoing) else {
             return;
         };
-        if !self.shared.try_send(&server, method, &mut request) {
-            drop(self.send_later(server, method, request));
+        if !self.shared.try_send(&server, &method, &mut request) {
+            drop(self.send_later(server, &method, request));
         }
     }
 
-    fn prepare(
-        &self,
-        server: &Address,
-        method: &MethodDefinition,
-        payload: Bytes,
-        body: Option<Attached>,
-    ) -> Result<Request, Failure> {
+    fn prepare(&self, outgoing: Outgoing) -> Result<Prepared, Failure> {
         self.shared
-            .prepare(server, method, payload, body)
+            .prepare(outgoing)
             .inspect_err(|failure| self.shared.fail(failure.clone()))
     }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::Address;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::wire::{Budgets, MetadataError, PingSettings};
+use wallaby_proto::{Address, Status};
 
 use crate::attempts::{Attempts, Policy};
 use crate::body::{Attached, Body};
@@ -23,7 +23,7 @@ use crate::multicast::Multicast;
 use crate::retry::Retry;
 use crate::timer::Instant;
 
-/// An outgoing call of one request, as client middleware sees it.
+/// An initial request that is about to leave, as interceptors see it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Outgoing {
@@ -33,7 +33,8 @@ pub struct Outgoing {
     pub method: Arc<MethodDefinition>,
     /// The arguments.
     pub payload: Bytes,
-    /// How the call is made; all calls of a client share it ([`Arc::make_mut`] changes it for this one).
+    /// How the call is made; all calls of a client share it ([`Arc::make_mut`] changes it for this one). Of a call that was
+    /// begun by hand ([`Caller::begin`]) only what is changed of the metadata counts, for this request.
     pub options: Arc<CallOptions>,
     /// Which attempt of a retried or hedged call this is; 0 is the first.
     pub attempt: u32,
@@ -41,16 +42,33 @@ pub struct Outgoing {
     pub(crate) body: Option<Attached>,
 }
 
-/// Makes outgoing calls of one request.
-pub trait Sender: Send + Sync + 'static {
-    /// Makes the call, or returns one that has failed.
-    fn send(&self, outgoing: Outgoing) -> RawCall;
-}
-
-/// Client middleware: makes a sender around a sender. It may refuse, measure, retry, change metadata or the server.
-pub trait SendLayer: Send + Sync + 'static {
-    /// The sender around `inner`.
-    fn wrap(&self, inner: Arc<dyn Sender>) -> Arc<dyn Sender>;
+/// Sees every initial request of an endpoint's calls before it leaves, whatever makes them: typed clients, each attempt of a
+/// retried or hedged call, multicasts, lines of servers, calls on behalf of requests, and those begun by hand
+/// ([`Caller::begin`]). It may add credentials, send the request to another server, or refuse it.
+///
+/// ```
+/// use std::sync::Arc;
+/// use wallaby::{CallInterceptor, Code, Endpoint, Outgoing, Status};
+///
+/// struct Credentials(String);
+///
+/// impl CallInterceptor for Credentials {
+///     fn outgoing(&self, outgoing: &mut Outgoing) -> Result<(), Status> {
+///         let metadata = &mut Arc::make_mut(&mut outgoing.options).metadata;
+///         let added = metadata.insert("authorization", &self.0);
+///         added.map_err(|error| Status::new(Code::ResourceExhausted, error.to_string()))
+///     }
+/// }
+///
+/// let builder = Endpoint::builder().call_interceptor(Credentials("Bearer abc".into()));
+/// ```
+pub trait CallInterceptor: Send + Sync + 'static {
+    /// A request is about to leave. It runs where the request is sent, so it must not block.
+    ///
+    /// # Errors
+    ///
+    /// Why the request must not leave: its call fails with [`Failure::Intercepted`].
+    fn outgoing(&self, outgoing: &mut Outgoing) -> Result<(), Status>;
 }
 
 /// Makes calls for an endpoint, or on behalf of a request (see [`crate::Request::call`]).
@@ -532,16 +550,25 @@ impl Client {
     }
 
     /// Makes a call, once.
-    pub(crate) fn send(&self, outgoing: Outgoing) -> RawCall {
-        let call = match (&self.caller.refused, &self.caller.endpoint.sender) {
-            (Some(refused), _) => self.caller.failed(not_metadata(refused)),
-            // Nothing begins any more on behalf of a request that was stopped.
-            (None, _) if self.caller.is_over() => self.caller.failed(Failure::Aborted),
-            (None, Some(sender)) => sender.send(outgoing),
-            (None, None) => Inner::send(&self.caller.endpoint, outgoing),
+    pub(crate) fn send(&self, mut outgoing: Outgoing) -> RawCall {
+        let call = match self.check(&mut outgoing) {
+            Ok(()) => Inner::send(&self.caller.endpoint, outgoing),
+            Err(failure) => self.caller.failed(failure),
         };
         self.caller.adopt(call.shared());
         call
+    }
+
+    /// Whether the request may leave.
+    fn check(&self, outgoing: &mut Outgoing) -> Result<(), Failure> {
+        if let Some(refused) = &self.caller.refused {
+            return Err(not_metadata(refused));
+        }
+        // Nothing begins any more on behalf of a request that was stopped.
+        if self.caller.is_over() {
+            return Err(Failure::Aborted);
+        }
+        self.caller.endpoint.intercept(outgoing)
     }
 }
 

@@ -27,7 +27,7 @@ use self::handlings::Handlings;
 use crate::builder::{Builder, Config};
 use crate::call::{CallOptions, CallShared, RawCall};
 use crate::calls::Calls;
-use crate::client::{Caller, Outgoing, Sender};
+use crate::client::{Caller, Outgoing};
 use crate::driver::peer::{Delayed, Peer};
 use crate::driver::port::Port;
 use crate::error::{BindError, ConnectError, Failure, ServeError, Undrained};
@@ -92,7 +92,6 @@ pub(crate) struct Inner {
     pub(crate) sparse: Events,
     pub(crate) runtime: Handle,
     /// What typed clients send goes through this, if there is client middleware.
-    pub(crate) sender: Option<Arc<dyn Sender>>,
     calls: Mutex<Calls>,
     services: RwLock<HashMap<Arc<str>, Arc<Registered>>>,
     executor: Executor<Job>,
@@ -332,57 +331,51 @@ impl Inner {
             .map_err(|error| BindError::Random(error.to_string()))?;
         let bounds = config.bounds();
         let branches = BranchRoom::new(config.limits.branches);
-        Ok(Arc::new_cyclic(|inner: &Weak<Self>| {
-            let base: Arc<dyn Sender> = Arc::new(Base(inner.clone()));
-            let layers = &config.send_layers;
-            let sender = layers.iter().fold(base, |inner, layer| layer.wrap(inner));
-            Self {
-                node,
+        Ok(Arc::new_cyclic(|inner: &Weak<Self>| Self {
+            node,
+            secret,
+            hello: Arc::new(hello),
+            address,
+            pool: Pool::new(
+                config.limits.connections,
+                config.strangers,
+                config.dial_policy.limits(),
+            ),
+            relay: Relay::new(config.limits.relayed),
+            liveness: Arc::new(Liveness::new(
+                config.records(),
+                config.waiting,
                 secret,
-                hello: Arc::new(hello),
-                address,
-                pool: Pool::new(
-                    config.limits.connections,
-                    config.strangers,
-                    config.dial_policy.limits(),
-                ),
-                relay: Relay::new(config.limits.relayed),
-                liveness: Arc::new(Liveness::new(
-                    config.records(),
-                    config.waiting,
-                    secret,
-                    inner.clone(),
-                )),
-                epoch: Instant::now(),
-                next_look: AtomicU64::new(u64::MAX),
-                meters: Meters::default(),
-                sparse: Events::default(),
-                runtime,
-                sender: (!layers.is_empty()).then_some(sender),
-                calls: Mutex::default(),
-                services: RwLock::default(),
-                executor: Executor::new(config.executor.clone()),
-                handlings: Mutex::default(),
-                me: inner.clone(),
-                next_alarm: Mutex::default(),
-                next_tending: Mutex::new((
-                    Instant::now(),
-                    Instant::now() + bounds.partials.limits().period,
-                )),
-                bounds,
-                branches,
-                listened: AtomicU64::new(0),
-                away_after: micros(config.keep_alive.timeout.min(AWAY) / 4),
-                kept: AtomicU64::new(0),
-                stored: Store::default(),
-                gatherings: Gatherings::default(),
-                delay,
-                listeners: Mutex::default(),
-                ports: Mutex::default(),
-                closed: AtomicBool::new(false),
-                draining: AtomicBool::new(false),
-                config,
-            }
+                inner.clone(),
+            )),
+            epoch: Instant::now(),
+            next_look: AtomicU64::new(u64::MAX),
+            meters: Meters::default(),
+            sparse: Events::default(),
+            runtime,
+            calls: Mutex::default(),
+            services: RwLock::default(),
+            executor: Executor::new(config.executor.clone()),
+            handlings: Mutex::default(),
+            me: inner.clone(),
+            next_alarm: Mutex::default(),
+            next_tending: Mutex::new((
+                Instant::now(),
+                Instant::now() + bounds.partials.limits().period,
+            )),
+            bounds,
+            branches,
+            listened: AtomicU64::new(0),
+            away_after: micros(config.keep_alive.timeout.min(AWAY) / 4),
+            kept: AtomicU64::new(0),
+            stored: Store::default(),
+            gatherings: Gatherings::default(),
+            delay,
+            listeners: Mutex::default(),
+            ports: Mutex::default(),
+            closed: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            config,
         }))
     }
 
@@ -486,18 +479,26 @@ impl Inner {
         RawCall::new(call)
     }
 
-    /// Makes a call of one request, without client middleware.
+    /// An initial request passes the interceptors of calls.
+    #[inline]
+    pub(crate) fn intercept(&self, outgoing: &mut Outgoing) -> Result<(), Failure> {
+        for interceptor in self.config.call_interceptors.iter().rev() {
+            interceptor
+                .outgoing(outgoing)
+                .map_err(|status| Failure::Intercepted {
+                    server: outgoing.server.clone(),
+                    method: Arc::clone(outgoing.method.name()),
+                    status: Box::new(status),
+                })?;
+        }
+        Ok(())
+    }
+
+    /// Makes a call of one request, which the interceptors of calls have passed.
     pub(crate) fn send(self: &Arc<Self>, outgoing: Outgoing) -> RawCall {
         let mut call = self.begin_call(Arc::clone(&outgoing.options));
         call.share_among(1);
-        let Outgoing {
-            server,
-            method,
-            payload,
-            body,
-            ..
-        } = outgoing;
-        call.send_now(server, &method, payload, body);
+        call.send_now(outgoing);
         call.close();
         call
     }
@@ -594,16 +595,6 @@ impl Inner {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Sends without client middleware.
-struct Base(Weak<Inner>);
-
-impl Sender for Base {
-    fn send(&self, outgoing: Outgoing) -> RawCall {
-        let endpoint = self.0.upgrade().expect("whoever sends holds the endpoint");
-        Inner::send(&endpoint, outgoing)
-    }
 }
 
 impl fmt::Debug for Endpoint {

@@ -4,6 +4,7 @@
 //! the chain of sources would read it twice; it is a field (with `r#`, which says so to thiserror).
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -390,6 +391,18 @@ pub enum Failure {
         server: Address,
         /// Why.
         reason: String,
+    },
+    /// An interceptor of this endpoint's calls refused the request; it was not sent.
+    #[error(
+        "the request of {method} to {server} was not sent, an interceptor refused it: {status}"
+    )]
+    Intercepted {
+        /// For whom it was.
+        server: Address,
+        /// What was asked for.
+        method: Arc<str>,
+        /// Why.
+        status: Box<Status>,
     },
     /// The deadline passed. Requests may have been executed.
     #[error("no end within {after:?}; missing: {}", missing.join(", "))]

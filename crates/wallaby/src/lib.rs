@@ -17,7 +17,7 @@
 //! | [`Retry`], [`Hedge`], [`RetryBudget`], [`Resend`] | calls that are made again |
 //! | [`Request`], [`SendError`], [`Status`] | the server's side: reply, respond, delegate, forward, fail |
 //! | [`Method`], [`Target`], [`One`], [`Many`], [`codec`] | what a method's type says, and how payloads look |
-//! | [`ExecutorConfig`], [`Layer`], [`SendLayer`] | which requests run when, and middleware |
+//! | [`ExecutorConfig`], [`Layer`], [`CallInterceptor`] | which requests run when, and middleware |
 //! | [`RawCall`], [`RawRequest`], [`Service::raw`] | the same with payloads as bytes, for tools and gateways |
 //! | [`transport`] | transports from outside, and who a peer has proven to be |
 //! | [`polling`] | endpoints that the application turns itself, without a runtime |
@@ -78,7 +78,7 @@ pub use body::{Body, BodyError};
 pub use budget::RetryBudget;
 pub use builder::{Builder, Limits};
 pub use call::{AnswerFuture, Call, CallOptions, Outcome, RawAnswer, RawCall, Resend};
-pub use client::{Caller, Client, Outgoing, SendLayer, Sender};
+pub use client::{CallInterceptor, Caller, Client, Outgoing};
 pub use dial::{DialPolicy, DialRangeError};
 pub use endpoint::Endpoint;
 pub use error::{

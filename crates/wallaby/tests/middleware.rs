@@ -1,4 +1,4 @@
-//! Handlers around handlers, senders around senders, and what travels with a call.
+//! Handlers around handlers, interceptors of calls, and what travels with a call.
 
 #[macro_use]
 mod common;
@@ -8,14 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use common::{Net, at, client, patience, service, sorted, status, work};
 use wallaby::{
-    Address, Code, Endpoint, Handler, HandlerFuture, Layer, Many, One, Outgoing, RawCall,
-    RawRequest, Request, SendLayer, Sender, Status,
+    Address, CallError, CallInterceptor, Code, Endpoint, Failure, Handler, HandlerFuture, Layer,
+    Many, One, Outgoing, RawRequest, Request, Status,
 };
 
 over_every_transport!(
     layers_wrap_each_other_around_every_handler,
     a_layer_may_answer_or_refuse,
-    a_sender_may_change_what_is_sent,
+    an_interceptor_may_change_what_is_sent,
+    calls_begun_by_hand_pass_the_interceptors,
+    an_interceptor_may_refuse_a_request,
     metadata_travels_down_the_tree,
 );
 
@@ -163,27 +165,8 @@ struct Stamp {
     to: Address,
 }
 
-struct Stamped {
-    log: Log,
-    from: Address,
-    to: Address,
-    inner: Arc<dyn Sender>,
-}
-
-impl SendLayer for Stamp {
-    fn wrap(&self, inner: Arc<dyn Sender>) -> Arc<dyn Sender> {
-        let (from, to) = (self.from.clone(), self.to.clone());
-        Arc::new(Stamped {
-            log: Arc::clone(&self.log),
-            from,
-            to,
-            inner,
-        })
-    }
-}
-
-impl Sender for Stamped {
-    fn send(&self, mut outgoing: Outgoing) -> RawCall {
+impl CallInterceptor for Stamp {
+    fn outgoing(&self, outgoing: &mut Outgoing) -> Result<(), Status> {
         log(&self.log, outgoing.method.name().to_string());
         Arc::make_mut(&mut outgoing.options)
             .metadata
@@ -192,11 +175,11 @@ impl Sender for Stamped {
         if outgoing.server == self.from {
             outgoing.server = self.to.clone();
         }
-        self.inner.send(outgoing)
+        Ok(())
     }
 }
 
-async fn a_sender_may_change_what_is_sent(net: Net) {
+async fn an_interceptor_may_change_what_is_sent(net: Net) {
     let echo = || {
         service().method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
             Ok(request.respond(what).await?)
@@ -212,7 +195,9 @@ async fn a_sender_may_change_what_is_sent(net: Net) {
         from: elsewhere.clone(),
         to: at(&guarded),
     };
-    let client = net.bind(Endpoint::builder().send_layer(stamp())).await;
+    let client = net
+        .bind(Endpoint::builder().call_interceptor(stamp()))
+        .await;
     assert_eq!(
         work::at(&client, at(&guarded)).one("x".into()).await,
         Ok("x".into())
@@ -234,7 +219,7 @@ async fn a_sender_may_change_what_is_sent(net: Net) {
         }
     });
     let root = net
-        .bind(Endpoint::builder().serve(root).send_layer(stamp()))
+        .bind(Endpoint::builder().serve(root).call_interceptor(stamp()))
         .await;
     let plain = common::client();
     assert_eq!(
@@ -242,6 +227,69 @@ async fn a_sender_may_change_what_is_sent(net: Net) {
         Ok("z".into())
     );
     assert_eq!(lines(&seen), ["test.Work/one"]);
+}
+
+/// Each request of such a call has the credential, wherever the interceptor sends it.
+async fn calls_begun_by_hand_pass_the_interceptors(net: Net) {
+    let echo = service().method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
+        Ok(request.respond(what).await?)
+    });
+    let guarded = net.bind(Endpoint::builder().serve(echo).layer(Guard)).await;
+    let elsewhere: Address = "mem://nowhere".parse().expect("an address");
+    let seen = Log::default();
+    let stamp = Stamp {
+        log: Arc::clone(&seen),
+        from: elsewhere.clone(),
+        to: at(&guarded),
+    };
+    let client = net.bind(Endpoint::builder().call_interceptor(stamp)).await;
+    let mut call = client.caller().metadata("purpose", "test").begin();
+    for server in [at(&guarded), elsewhere] {
+        let payload = Bytes::from_static(b"\x01x"); // postcard's form of "x"
+        let sent = call.send(server, work::ONE.definition(), payload).await;
+        sent.expect("there is a server");
+    }
+    call.close();
+    let mut answers = 0;
+    while let Some(answer) = call.next().await {
+        answer.expect("the guard lets it pass");
+        answers += 1;
+    }
+    assert_eq!(answers, 2);
+    assert_eq!(lines(&seen), ["test.Work/one", "test.Work/one"]);
+}
+
+struct Refuse;
+
+impl CallInterceptor for Refuse {
+    fn outgoing(&self, _: &mut Outgoing) -> Result<(), Status> {
+        Err(Status::new(Code::Unauthenticated, "no token yet"))
+    }
+}
+
+/// Nothing leaves, and the error says who refused what.
+async fn an_interceptor_may_refuse_a_request(net: Net) {
+    let echo = service().method(
+        &work::ONE,
+        |_: Request<One<String>>, (_,): (String,)| async { panic!("nothing was sent") },
+    );
+    let server = net.serve(echo).await;
+    let client = net.bind(Endpoint::builder().call_interceptor(Refuse)).await;
+    let refused = |error: &CallError| {
+        let CallError::Failed(Failure::Intercepted { method, status, .. }) = error else {
+            return false;
+        };
+        (&**method, status.code()) == ("test.Work/one", Code::Unauthenticated)
+    };
+    let typed = work::at(&client, at(&server)).one("x".into()).await;
+    assert!(typed.as_ref().is_err_and(refused), "{typed:?}");
+    let mut call = client.caller().begin();
+    let sent = call.send(at(&server), work::ONE.definition(), Bytes::new());
+    let sent = sent.await;
+    assert!(sent.as_ref().is_err_and(refused), "{sent:?}");
+    let ended = call.next().await.expect("the failure");
+    assert!(ended.as_ref().is_err_and(refused), "{ended:?}");
+    assert_eq!(client.metrics().messages_sent, 0);
 }
 
 /// Says what it knows of the call, and asks on.

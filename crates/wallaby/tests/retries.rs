@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use common::{Gate, Net, at, failure, patience, service, status, until, work};
 use wallaby::{
-    Address, AttemptsFailed, Client, Code, Endpoint, Failure, Hedge, Limits, Many, NoMore, One,
-    Outcome, Outgoing, RawCall, Request, Resend, Retry, RetryBudget, SendLayer, Sender, Service,
-    Status,
+    Address, AttemptsFailed, CallInterceptor, Client, Code, Endpoint, Failure, Hedge, Limits, Many,
+    NoMore, One, Outcome, Outgoing, Request, Resend, Retry, RetryBudget, Service, Status,
 };
 
 over_every_transport!(
@@ -388,30 +387,21 @@ async fn a_call_that_both_attempts_lost_tells_of_both(net: Net) {
 /// Notes which attempt goes where.
 struct Noted(Arc<Mutex<Vec<(u32, Address)>>>);
 
-struct NotedSender(Arc<Mutex<Vec<(u32, Address)>>>, Arc<dyn Sender>);
-
-impl SendLayer for Noted {
-    fn wrap(&self, inner: Arc<dyn Sender>) -> Arc<dyn Sender> {
-        Arc::new(NotedSender(Arc::clone(&self.0), inner))
-    }
-}
-
-impl Sender for NotedSender {
-    fn send(&self, outgoing: Outgoing) -> RawCall {
+impl CallInterceptor for Noted {
+    fn outgoing(&self, outgoing: &mut Outgoing) -> Result<(), Status> {
         let mut noted = self.0.lock().expect("no panic");
         noted.push((outgoing.attempt, outgoing.server.clone()));
-        drop(noted);
-        self.1.send(outgoing)
+        Ok(())
     }
 }
 
 #[tokio::test]
-async fn each_attempt_passes_the_middleware() {
+async fn each_attempt_passes_the_interceptors() {
     patience(async {
         let net = Net::mem();
         let (first, second) = (nobody(&net).await, nobody(&net).await);
         let noted = Arc::default();
-        let builder = quick_to_notice().send_layer(Noted(Arc::clone(&noted)));
+        let builder = quick_to_notice().call_interceptor(Noted(Arc::clone(&noted)));
         let caller = net.bind(builder).await;
         let client = Client::new(&caller, first.clone())
             .others([second.clone()])

@@ -5,6 +5,7 @@
 //! waiting when nothing more can come from behind, when there is no room for more, or when a quarter of the time is left:
 //! then what it has leaves, and what comes later goes on at once.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,6 +33,8 @@ type Key = (CallId, Token);
 #[derive(Debug, Default)]
 struct State {
     waiting: HashMap<Key, Gathering>,
+    /// Those whose message was passed on over a connection, by its id.
+    over: HashMap<u64, HashSet<Key>>,
     /// What all of them hold.
     bytes: u64,
 }
@@ -44,7 +47,7 @@ struct Gathering {
     next: Path,
     behind: HashSet<Path>,
     /// The connection that the message was passed on over, which is watched as long as this waits.
-    over: Option<(u64, Waited)>,
+    over: Option<Waited>,
     own_ended: bool,
     /// Nothing more comes from the next server.
     next_ended: bool,
@@ -125,9 +128,7 @@ impl Gatherings {
     /// The message was passed on over this connection.
     pub(crate) fn passed_on(&self, handling: &Handling, over: &Arc<Peer>) {
         let mut state = self.lock();
-        if let Some(gathering) = state.find(handling.call, handling.token) {
-            gathering.over = Some((over.id, Waited::new(over)));
-        }
+        state.passed_on(key_of(handling), over);
         drop(state);
         // It may have ended before it was noted.
         if over.is_closed() {
@@ -191,18 +192,11 @@ impl Gatherings {
     /// Nothing more comes over this connection.
     pub(crate) fn connection_ended(&self, endpoint: &Arc<Inner>, over: &Peer) {
         let mut state = self.lock();
-        let mut ended = Vec::new();
-        for (key, gathering) in &mut state.waiting {
-            if gathering
-                .over
-                .as_ref()
-                .is_some_and(|(id, _)| *id == over.id)
-            {
-                gathering.next_ended = true;
-                ended.push(*key);
-            }
-        }
-        let done = ended.into_iter().filter_map(|key| state.take_done(key));
+        let ended = state.over.remove(&over.id).unwrap_or_default();
+        let done = ended.into_iter().filter_map(|key| {
+            state.waiting.get_mut(&key)?.next_ended = true;
+            state.take_done(key)
+        });
         let done: Vec<_> = done.collect();
         drop(state);
         for gathered in done {
@@ -217,10 +211,9 @@ impl Gatherings {
 
     /// The endpoint is closed.
     pub(crate) fn clear(&self) {
-        let waiting = std::mem::take(&mut self.lock().waiting);
-        waiting
-            .values()
-            .for_each(|gathering| gathering.alarm.abort());
+        let state = std::mem::take(&mut *self.lock());
+        let waiting = state.waiting.values();
+        waiting.for_each(|gathering| gathering.alarm.abort());
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -235,6 +228,28 @@ impl State {
         let before = self.remove(key);
         self.waiting.insert(key, gathering);
         before
+    }
+
+    fn passed_on(&mut self, key: Key, over: &Arc<Peer>) {
+        self.forget_over(key);
+        if let Some(gathering) = self.waiting.get_mut(&key) {
+            gathering.over = Some(Waited::new(over));
+            self.over.entry(over.id).or_default().insert(key);
+        }
+    }
+
+    /// The request is not asked for by a connection any more.
+    fn forget_over(&mut self, key: Key) {
+        let gathering = self.waiting.get_mut(&key);
+        let Some(over) = gathering.and_then(|gathering| gathering.over.take()) else {
+            return;
+        };
+        if let Entry::Occupied(mut keys) = self.over.entry(over.0.id) {
+            keys.get_mut().remove(&key);
+            if keys.get().is_empty() {
+                keys.remove();
+            }
+        }
     }
 
     fn find(&mut self, call: CallId, token: Token) -> Option<&mut Gathering> {
@@ -273,6 +288,7 @@ impl State {
     }
 
     fn remove(&mut self, key: Key) -> Option<Gathered> {
+        self.forget_over(key);
         let gathering = self.waiting.remove(&key)?;
         self.bytes -= gathering.bytes;
         gathering.alarm.abort();

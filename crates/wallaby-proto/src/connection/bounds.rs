@@ -39,9 +39,10 @@ impl Default for Bounds {
 /// How much of unfinished messages an endpoint holds, and how fast they must arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartialLimits {
-    /// Bytes that have arrived of messages that are not whole, all connections together. While there are more, one message
-    /// at a time has its turn, and connections without it get no credit for parts. When a period passes in which no turn
-    /// ends, the connection that holds most is closed.
+    /// Bytes that have arrived of messages that are not whole, all connections together. While there are more, connections
+    /// that hold less than an equal share go on, up to a quarter beyond. Of the others one message at a time has its turn,
+    /// and connections without it get no credit for parts. When a period passes in which no turn ends, the connection that
+    /// holds most is closed.
     pub bytes: u64,
     /// Bytes a second that each unfinished message must gain, and 16 times as many while the budget is used up. A
     /// connection with a slower one is closed.
@@ -69,6 +70,8 @@ pub struct Partials(Arc<Shared>);
 struct Shared {
     limits: PartialLimits,
     held: AtomicU64,
+    /// Connections that hold something.
+    holders: AtomicU64,
     /// Touched only while the budget is used up, and by who waited then.
     queue: Mutex<Queue>,
 }
@@ -101,6 +104,12 @@ impl Partials {
     /// How many bytes are held now.
     pub fn held(&self) -> u64 {
         self.0.held.load(Ordering::Relaxed)
+    }
+
+    /// Whether a quarter more than the budget is held.
+    fn is_exceeded(&self) -> bool {
+        let PartialLimits { bytes, .. } = self.0.limits;
+        self.held() >= bytes.saturating_add(bytes / 4)
     }
 
     /// What it keeps to.
@@ -148,12 +157,18 @@ struct Turn {
 
 impl Share {
     pub(crate) fn add(&mut self, bytes: u64) {
+        if self.held == 0 && bytes > 0 {
+            self.partials.0.holders.fetch_add(1, Ordering::Relaxed);
+        }
         self.held += bytes;
         self.partials.0.held.fetch_add(bytes, Ordering::Relaxed);
         self.note_held();
     }
 
     pub(crate) fn remove(&mut self, bytes: u64) {
+        if self.held > 0 && self.held == bytes {
+            self.partials.0.holders.fetch_sub(1, Ordering::Relaxed);
+        }
         self.held -= bytes;
         self.partials.0.held.fetch_sub(bytes, Ordering::Relaxed);
         match self.held {
@@ -180,13 +195,20 @@ impl Share {
         self.partials.held() >= self.limits().bytes
     }
 
-    /// Whether more may come: there is room, nothing is held here, or it is this connection's turn. `next` is the message
+    /// Whether it holds less than an equal share, and all together do not hold a quarter more than the budget.
+    fn is_small(&self) -> bool {
+        let bytes = self.limits().bytes;
+        let holders = self.partials.0.holders.load(Ordering::Relaxed);
+        self.held < bytes / holders.max(1) && !self.partials.is_exceeded()
+    }
+
+    /// Whether more may come: there is room, little is held here, or it is this connection's turn. `next` is the message
     /// whose turn it then is, and its length.
     pub(crate) fn may_grow(&mut self, next: impl FnOnce() -> Option<(u64, u64)>) -> bool {
         if self.turn.is_some() {
             return true;
         }
-        if self.held == 0 || !self.is_pressed() {
+        if self.held == 0 || !self.is_pressed() || self.is_small() {
             self.leave();
             return true;
         }
@@ -219,8 +241,7 @@ impl Share {
         let Some(turn) = self.turn.as_mut().filter(|turn| turn.message == message) else {
             return;
         };
-        let PartialLimits { bytes, .. } = self.partials.0.limits;
-        let too_much = self.partials.held() >= bytes.saturating_add(bytes / 4);
+        let too_much = self.partials.is_exceeded();
         match next().filter(|_| too_much && self.held > turn.held) {
             Some((next, _)) => turn.message = next,
             None => self.leave(),

@@ -452,11 +452,9 @@ fn who_has_its_turn_and_does_not_read_is_not_excused() {
 /// One goes on fast enough and is not done; the others wait and fill the budget.
 #[test]
 fn who_holds_most_is_closed_when_no_turn_ends() {
-    let bounds = budget(12 << 20);
-    let mut slow = Hostile::new(Limits::default(), &bounds, generous());
-    slow.says(&part(0, Some(15 << 20), 1000)).expect("legal");
+    let bounds = budget(24 << 20);
     let mut others: Vec<Hostile> = Vec::new();
-    for kib in [2500, 8900, 800] {
+    for kib in [6200, 12_000, 6200] {
         let mut other = Hostile::new(Limits::default(), &bounds, generous());
         other.says(&part(0, Some(15 << 20), 1)).expect("legal");
         for _ in 0..kib / 100 {
@@ -464,7 +462,11 @@ fn who_holds_most_is_closed_when_no_turn_ends() {
         }
         others.push(other);
     }
-    slow.says(&part(0, None, 100 * KIB)).expect("its turn");
+    let mut slow = Hostile::new(Limits::default(), &bounds, generous());
+    slow.says(&part(0, Some(15 << 20), 1000)).expect("legal");
+    for _ in 0..62 {
+        slow.says(&part(0, None, 100 * KIB)).expect("its turn");
+    }
     for other in &mut others {
         other.says(&part(0, None, 1)).expect("its window");
         other.server.grant_withheld();
@@ -481,11 +483,56 @@ fn who_holds_most_is_closed_when_no_turn_ends() {
                 other.server.drop_unfinished();
             }
         }
+        if !closed.is_empty() {
+            break;
+        }
         for _ in 0..26 {
             slow.says(&part(0, None, 100 * KIB)).expect("its turn");
         }
     }
     assert_eq!(closed, [1], "{closed:?}");
+}
+
+/// Two hold nearly all of the budget and finish nothing; a third one's messages take less than a third of it each.
+#[test]
+fn who_holds_less_than_an_equal_share_does_not_wait() {
+    let bounds = budget(6 << 20);
+    let mut hostiles: Vec<Hostile> = Vec::new();
+    for _ in 0..2 {
+        let mut hostile = Hostile::new(Limits::default(), &bounds, generous());
+        hostile.says(&part(0, Some(15 << 20), 1)).expect("legal");
+        for _ in 0..32 {
+            hostile.says(&part(0, None, 100 * KIB)).expect("legal");
+        }
+        hostiles.push(hostile);
+    }
+    assert!(bounds.partials.held() > 6 << 20);
+    let waits = hostiles.iter_mut().map(|hostile| {
+        hostile.says(&part(0, None, 1)).expect("its window");
+        hostile.server.is_withholding()
+    });
+    assert_eq!(waits.collect::<Vec<_>>(), [true, false], "one has its turn");
+    let mut honest = Hostile::new(Limits::default(), &bounds, Limits::default());
+    for _ in 0..20 {
+        let request = &mut request(1 << 20);
+        honest.peer.send_request(request, &method()).expect("room");
+        for _ in 0..40 {
+            honest.carry(usize::MAX).expect("honest");
+            honest.answer();
+            assert!(!honest.server.is_withholding());
+        }
+        assert!(!honest.peer.has_parts(), "it is whole");
+        honest.server.grant_request(1 << 20);
+        honest.answer();
+    }
+    // One that takes more waits as the others do.
+    let request = &mut request(8 << 20);
+    honest.peer.send_request(request, &method()).expect("room");
+    for _ in 0..200 {
+        honest.carry(usize::MAX).expect("honest");
+        honest.answer();
+    }
+    assert!(honest.server.is_withholding());
 }
 
 /// Each completes a message in its turn, and has begun others that stay.

@@ -268,6 +268,20 @@ impl Options {
         size_of::<Self>() + bytes(&self.seal) + bytes(&self.continuation) + pairs + records
     }
 
+    /// What a request inherits that a server delegates: all that is said of the call and of its tree, and not what is of this one
+    /// request: how long the initiator has not heard of it, its seal, the stack of its chain, its body, its trace records.
+    pub fn inherited(&self) -> Self {
+        Self {
+            ping: self.ping,
+            budgets: self.budgets,
+            age: self.age,
+            metadata: self.metadata.clone(),
+            attempt: self.attempt,
+            repeatable: self.repeatable,
+            ..Self::default()
+        }
+    }
+
     /// Whether no optional field is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -526,6 +540,35 @@ mod tests {
                 bits: 201
             })
         );
+    }
+
+    /// A child must not get its parent's stack, whoever sends it on.
+    #[test]
+    fn what_is_of_one_request_is_not_inherited() {
+        let ping = PingSettings {
+            period: Duration::from_secs(1),
+            timeout: Duration::from_secs(2),
+        };
+        let mut metadata = Metadata::default();
+        metadata.insert("key", "value").expect("small");
+        let inherited = Options {
+            ping: Some(ping),
+            budgets: Some(Budgets::default()),
+            age: Some(Duration::from_secs(3)),
+            metadata,
+            attempt: 4,
+            repeatable: true,
+            ..Options::default()
+        };
+        let own = Options {
+            quiet: Some(Duration::from_secs(5)),
+            seal: Some(Bytes::from_static(b"seal")),
+            continuation: Some(Bytes::from_static(b"stack")),
+            body: Some(6),
+            undelivered: true,
+            ..inherited.clone()
+        };
+        assert_eq!(own.inherited(), inherited);
     }
 
     #[test]

@@ -356,13 +356,8 @@ impl Handling {
             reply_to: self.onward_reply_to(),
             deadline: Some(self.deadline.saturating_duration_since(now)),
             oldest: self.oldest,
-            options: self.options.clone(),
+            options: (self.options.as_ref()).map(|options| Box::new(options.inherited())),
         };
-        if let Some(options) = &mut inherited.options {
-            options.quiet = None; // it was that of the hop before
-            options.seal = None;
-            options.body = None;
-        }
         if delegated.to.body.is_some() {
             // Its number is the connection's business.
             inherited.options.get_or_insert_default().body = Some(0);

@@ -643,12 +643,8 @@ impl Core {
             reply_to: self.onward_reply_to(job),
             deadline: Some(job.deadline.saturating_sub(self.raw)),
             oldest: job.oldest,
-            options: job.options.clone(),
+            options: (job.options.as_ref()).map(|options| Box::new(options.inherited())),
         };
-        if let Some(options) = &mut inherited.options {
-            // They were those of the hop before.
-            (options.quiet, options.seal, options.body) = (None, None, None);
-        }
         if let Ok((_, quiet, oldest)) = noted {
             inherited.oldest = oldest.unwrap_or(job.oldest);
             if quiet.is_some() {

@@ -17,6 +17,7 @@
 //! | [`detach`](mod@detach) | messages that wait do not keep what was read with them |
 //! | [`items`] | items of one type in the body of a request |
 //! | [`datagram`] | the same over UDP: sessions, proof of address, repair of loss, congestion |
+//! | [`carrier`] | one face of a connection and a session |
 //!
 //! Two lives, one connection, one call; the bytes are carried by hand:
 //!
@@ -78,6 +79,7 @@
 //! ```
 
 pub mod call;
+pub mod carrier;
 pub mod connection;
 pub mod datagram;
 pub mod detach;

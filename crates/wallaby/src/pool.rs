@@ -552,7 +552,7 @@ mod tests {
     use wallaby_proto::connection::{Connection, Event, Features, Hello, Limits, VERSION};
 
     use super::*;
-    use crate::driver::carrier::Carrier;
+    use crate::driver::way::Way;
     use crate::liveness::Liveness;
     use crate::transport::{Identity, StreamWriter, WriteHalf};
 
@@ -587,10 +587,10 @@ mod tests {
             limits: Limits::default(),
         });
         let connection = Connection::accept(Arc::clone(&hello));
-        let carrier = Carrier::Stream(connection, StreamWriter::Foreign(Box::new(Full)));
+        let way = Way::Stream(connection, StreamWriter::Foreign(Box::new(Full)));
         let (records, waiting) = (RecordLimits::default(), WaitingLimits::default());
         let liveness = Liveness::new(records, waiting, [0; 16], Weak::new());
-        let peer = Peer::new(carrier, Identity::default(), None, Arc::new(liveness));
+        let peer = Peer::new(way, Identity::default(), None, Arc::new(liveness));
         peer.note_event(&Event::Opened(hello));
         peer
     }

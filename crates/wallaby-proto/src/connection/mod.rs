@@ -125,7 +125,7 @@ pub struct Connection {
 /// Where a message stands in a connection's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// It has been written out when [`Counters::bytes_sent`] is so much.
+    /// It has been written out when [`Counters::bytes_sent`] is so much; over datagrams it has left when so many messages have.
     Written(u64),
     /// It travels in parts, as this stream: [`Connection::next_left`] tells.
     Parts(u64),

@@ -415,10 +415,10 @@ impl Node {
             call.credit.take(connection, *bytes, 0);
         }
         for (socket, (count, bytes)) in untaken {
-            if let Some(peer) = self.peers.get_mut(&socket) {
-                peer.wire.grant_call(&mut self.gate, id, count, bytes);
-                self.pump(socket, context);
+            if let Some(mut carrier) = self.carrier(socket) {
+                carrier.grant_call(id, count, bytes);
             }
+            self.pump(socket, context);
         }
     }
 
@@ -427,15 +427,10 @@ impl Node {
         let (Some(from), Message::Response(response)) = (from, message) else {
             return;
         };
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.wire.grant_call(
-                &mut self.gate,
-                response.call,
-                1,
-                response.payload.len() as u64,
-            );
-            self.pump(from, context);
+        if let Some(mut carrier) = self.carrier(from) {
+            carrier.grant_call(response.call, 1, response.payload.len() as u64);
         }
+        self.pump(from, context);
     }
 
     pub(super) fn check_completion(&mut self, sequence: u64, context: &mut Context<'_>) {

@@ -384,7 +384,8 @@ impl Node {
 
     /// What the other end of a connection said of itself.
     fn hello_of(&self, socket: Socket) -> Option<Arc<Hello>> {
-        self.peers.get(&socket)?.wire.hello(&self.gate)
+        let wire = &self.peers.get(&socket)?.wire;
+        wire.peek(&self.gate)?.peer().cloned()
     }
 
     pub(super) fn origin(&self, from: Socket, context: &Context<'_>) -> Option<Origin> {

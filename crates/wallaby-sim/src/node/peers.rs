@@ -7,14 +7,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::call::records::{Output, Sent, Session, Ticket, Way as Onward};
 use wallaby_proto::call::watch::Location;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     Connection, ConnectionError, Event, Held, KeepAliveSettings, NamedBy, Refusal,
 };
-use wallaby_proto::datagram::{Cause, SessionId};
+use wallaby_proto::datagram::{self, Cause, SessionId};
 use wallaby_proto::wire::{Message, Response};
 use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
 
-use super::wire::{Progress, Stream, Wire};
+use super::wire::{Stream, Wire};
 use super::{Node, node_at, socket_address};
 use crate::broken::Broken;
 use crate::context::{Context, note};
@@ -406,7 +407,7 @@ impl Node {
             false => None,
         };
         let (link, wire) = match session {
-            Some(id) => (context.network.session(), Wire::session(id)),
+            Some(id) => (context.network.session(), Wire::Session(id)),
             None => {
                 let from = (self.index, self.life);
                 let link = context.network.dial(from, server, &mut context.queue);
@@ -544,6 +545,14 @@ impl Node {
         self.pump(socket, context);
     }
 
+    /// What carries a peer's messages, to send by it.
+    pub(super) fn carrier(
+        &mut self,
+        socket: Socket,
+    ) -> Option<Carrier<&mut Connection, &mut datagram::Session>> {
+        self.peers.get_mut(&socket)?.wire.carrier(&mut self.gate)
+    }
+
     fn stream(&mut self, socket: Socket) -> Option<&mut Stream> {
         match &mut self.peers.get_mut(&socket)?.wire {
             Wire::Stream(stream) => Some(stream),
@@ -667,7 +676,7 @@ impl Node {
                 network.close(socket, queue, coverage);
             }
             Some(Wire::Session(session)) => {
-                if let Some(session) = self.gate.session(session.id) {
+                if let Some(session) = self.gate.session(*session) {
                     session.close(reason);
                 }
             }
@@ -841,14 +850,19 @@ impl Node {
         let peer = self.peers.get_mut(&socket)?;
         let refused = match message {
             Message::Request(mut request) => {
-                let refused =
-                    peer.wire
-                        .send_request(&mut self.gate, now, asks, &mut request, &self.method);
+                let refused = peer.wire.send(&mut self.gate, |carrier| {
+                    if asks && !carrier.confirm(now) {
+                        return Err(Refusal::Blocked);
+                    }
+                    carrier.send_request(&mut request, &self.method, || now)
+                });
                 refused.map_err(|refusal| (refusal, Message::Request(request)))
             }
             Message::Response(response) => {
                 let (response, counted) = addressed(response, &to, socket, peer.node);
-                let refused = peer.wire.send_response(&mut self.gate, &response, counted);
+                let refused = peer.wire.send(&mut self.gate, |carrier| {
+                    carrier.send_response(&response, counted)
+                });
                 refused.map_err(|refusal| (refusal, Message::Response(response)))
             }
             mut message => {
@@ -861,7 +875,9 @@ impl Node {
                     Message::Pong(pong) if direct => pong.token = None,
                     _ => {}
                 }
-                let sent = peer.wire.send_control(&mut self.gate, message.clone());
+                let sent = peer.wire.send(&mut self.gate, |carrier| {
+                    carrier.send_control(message.clone())
+                });
                 sent.map_err(|refusal| (refusal, message))
             }
         };
@@ -1012,7 +1028,7 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&socket) else {
             return;
         };
-        let Some(Progress { written, confirmed }) = peer.wire.progress(&self.gate) else {
+        let Some((written, confirmed)) = peer.wire.progress(&self.gate) else {
             return;
         };
         let now = context.queue.now();
@@ -1038,7 +1054,7 @@ impl Node {
             side: Side::Acceptor,
         };
         self.peers
-            .insert(socket, Peer::new(Wire::session(id), None));
+            .insert(socket, Peer::new(Wire::Session(id), None));
         self.sessions.insert(id, socket);
         socket
     }

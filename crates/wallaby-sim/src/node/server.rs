@@ -80,11 +80,12 @@ impl Node {
         mut request: Request,
         context: &mut Context<'_>,
     ) -> bool {
-        let Some(peer) = self.peers.get_mut(&from) else {
+        if !self.peers.contains_key(&from) {
             return false;
-        };
-        peer.wire
-            .grant_request(&mut self.gate, request.payload.len());
+        }
+        if let Some(mut carrier) = self.carrier(from) {
+            carrier.grant_request(request.payload.len());
+        }
         self.cover_request(&request, context);
         let Some(origin) = self.origin(from, context) else {
             return false;
@@ -460,16 +461,11 @@ impl Node {
         let distance = message.distance().map_or(0, |far| *far);
         let next = token.and_then(|token| self.way_onward(call, token, distance));
         let next = next.map(|(next, _)| next).filter(|next| *next != from);
-        if let (Message::Response(response), Some(peer)) = (&message, self.peers.get_mut(&from)) {
-            peer.wire.grant_call(
-                &mut self.gate,
-                response.call,
-                1,
-                response.payload.len() as u64,
-            );
-            self.pump(from, context);
-        }
         if let Message::Response(response) = &message {
+            if let Some(mut carrier) = self.carrier(from) {
+                carrier.grant_call(response.call, 1, response.payload.len() as u64);
+            }
+            self.pump(from, context);
             let session = super::peers::session(next.unwrap_or(Socket::NONE));
             let passage = self.records.passing(response, session, self.now());
             self.tell_of(response, passage);

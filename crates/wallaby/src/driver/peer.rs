@@ -23,10 +23,10 @@ use wallaby_proto::wire::{MAX_FRAME, Message, Request, Response};
 use wallaby_proto::{Address, CallId, NodeId};
 
 use crate::body::Inbound;
-use crate::driver::carrier::Carrier;
 use crate::driver::cork;
 use crate::driver::own::OwnOutput;
 use crate::driver::room::{Room, Waiting, Want};
+use crate::driver::way::Way;
 use crate::link::DelayLine;
 use crate::liveness::Liveness;
 use crate::pool::{Freed, Uses};
@@ -147,7 +147,7 @@ impl Delayed {
 }
 
 struct State {
-    carrier: Carrier,
+    way: Way,
     opened: Instant,
     /// Bytes whose delay is over and that did not fit yet (only with an emulated link).
     late: BytesMut,
@@ -187,7 +187,7 @@ pub(crate) trait Dispatch {
 
 impl Peer {
     pub(crate) fn new(
-        carrier: Carrier,
+        way: Way,
         identity: Identity,
         delay: Option<Arc<DelayLine<Delayed>>>,
         liveness: Arc<Liveness>,
@@ -196,7 +196,7 @@ impl Peer {
             id: next_id(),
             identity,
             state: Mutex::new(State {
-                carrier,
+                way,
                 opened: Instant::now(),
                 late: BytesMut::new(),
                 blocked: false,
@@ -253,7 +253,7 @@ impl Peer {
     pub(crate) fn go_away(self: &Arc<Self>) {
         let mut state = self.lock();
         if state.ended.is_none() {
-            state.carrier.go_away();
+            state.way.with(|mut carrier| carrier.go_away());
             self.written(&mut state);
         }
     }
@@ -293,26 +293,26 @@ impl Peer {
 
     /// Whether nobody needs it, and nothing is under way on it.
     pub(crate) fn is_idle(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) == 0 && self.lock().carrier.is_idle()
+        self.busy.load(Ordering::Relaxed) == 0 && self.lock().way.is_idle()
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        self.lock().carrier.counters()
+        self.lock().way.counters()
     }
 
     /// Whether it carries messages of up to 64 KiB only.
     pub(crate) fn is_over_datagrams(&self) -> bool {
-        matches!(self.lock().carrier, Carrier::Session(_))
+        matches!(self.lock().way, Way::Session(_))
     }
 
     /// How much of its output has left, in the measure of its marks, and how much the peer has confirmed if it does.
     pub(crate) fn progress(&self) -> (u64, Option<u64>) {
-        self.lock().carrier.progress()
+        self.lock().way.progress()
     }
 
     /// Where the peer certainly listens, if that is known without dialling it.
     pub(crate) fn proven_address(&self) -> Option<Address> {
-        self.lock().carrier.proven_address()
+        (self.lock().way).ask(|carrier| carrier.proven_address())?
     }
 
     /// Sends a request, if it is accepted.
@@ -327,9 +327,8 @@ impl Peer {
             return Err(Refused::Ended(ended.clone()));
         }
         let opened = state.opened;
-        state.carrier.tell_time_of(request, || opened.elapsed());
-        state.carrier.send_request(request, method)?;
-        self.sent(&mut state, place);
+        let mark = (state.way).send_request(request, method, || opened.elapsed())?;
+        self.sent(&mut state, place, mark);
         Ok(())
     }
 
@@ -345,17 +344,19 @@ impl Peer {
         if let Some(ended) = &state.ended {
             return Err(Refused::Ended(ended.clone()));
         }
-        if counted {
-            state.carrier.forget_calls(CallId {
-                sequence: oldest,
-                ..response.call
-            });
+        let sent = state.way.send(|mut carrier| {
+            if counted {
+                carrier.forget_calls(CallId {
+                    sequence: oldest,
+                    ..response.call
+                });
+            }
+            carrier.send_response(response, counted)
+        });
+        if sent == Err(Refusal::Blocked) {
+            state.parts_awaited |= state.way.stream().is_some_and(Connection::has_parts);
         }
-        if let Err(refusal) = state.carrier.send_response(response, counted) {
-            state.parts_awaited |= refusal == Refusal::Blocked && state.carrier.has_parts();
-            return Err(refusal.into());
-        }
-        Ok(self.sent(&mut state, place))
+        Ok(self.sent(&mut state, place, sent?))
     }
 
     /// Sends a message that needs no credit; `false` if the connection has ended.
@@ -370,15 +371,15 @@ impl Peer {
         place: Option<Place>,
     ) -> Option<Output> {
         let mut state = self.lock();
-        if state.ended.is_some() || state.carrier.send_control(message).is_err() {
+        if state.ended.is_some() {
             return None;
         }
-        Some(self.sent(&mut state, place))
+        let sent = (state.way).send(|mut carrier| carrier.send_control(message));
+        Some(self.sent(&mut state, place, sent.ok()?))
     }
 
-    /// A message was added to the output: where it stands, and at once or later the records know.
-    fn sent(self: &Arc<Self>, state: &mut State, place: Option<Place>) -> Output {
-        let mark = state.carrier.mark();
+    /// A message was added to the output and stands there: at once or later the records know.
+    fn sent(self: &Arc<Self>, state: &mut State, place: Option<Place>, mark: Mark) -> Output {
         if let (Mark::Parts(stream), Some(place)) = (mark, place) {
             state.large.push((stream, place));
         }
@@ -388,7 +389,7 @@ impl Peer {
             (Mark::Written(mark), place) => {
                 let output = Output { session, mark };
                 match place {
-                    Some(Place::Initiator(call)) if state.blocked || state.carrier.is_behind() => {
+                    Some(Place::Initiator(call)) if state.blocked || state.way.is_behind() => {
                         state.note_own(call, mark);
                     }
                     Some(place) => self.liveness.placed(place, output),
@@ -425,7 +426,8 @@ impl Peer {
 
     /// What a refused answer waits for.
     pub(crate) fn answer_waits_for(&self, payload: usize) -> Want {
-        match payload <= MAX_FRAME && !self.lock().carrier.takes_output() {
+        let takes_output = || self.lock().way.ask(|carrier| carrier.takes_output());
+        match payload <= MAX_FRAME && takes_output() == Some(false) {
             true => Want::Answer,
             false => Want::Own,
         }
@@ -433,25 +435,25 @@ impl Peer {
 
     /// Whether a request would be accepted now.
     pub(crate) fn takes_requests(&self) -> bool {
-        self.lock().carrier.takes_requests()
+        self.lock().way.ask(|carrier| carrier.takes_requests()) == Some(true)
     }
 
     /// Whether a response to this call would be accepted now.
     pub(crate) fn takes_responses(&self, call: CallId) -> bool {
-        self.lock().carrier.takes_responses(call)
+        (self.lock().way).ask(|carrier| carrier.takes_responses(call)) == Some(true)
     }
 
     /// Requests that came over this connection left the queue for their handlers.
     pub(crate) fn grant_requests(self: &Arc<Self>, payloads: impl Iterator<Item = usize>) {
         let mut state = self.lock();
-        state.carrier.grant_requests(payloads);
+        state.way.grant_requests(payloads);
         self.written(&mut state);
     }
 
     /// The application took responses of a call that came over this connection.
     pub(crate) fn grant_call(self: &Arc<Self>, call: CallId, responses: u64, payload: u64) {
         let mut state = self.lock();
-        state.carrier.grant_call(call, responses, payload);
+        (state.way).with(|mut carrier| carrier.grant_call(call, responses, payload));
         self.written(&mut state);
     }
 
@@ -480,7 +482,7 @@ impl Peer {
     /// So many bytes of a body were read.
     pub(crate) fn grant_body(self: &Arc<Self>, number: u64, bytes: u64) {
         let mut state = self.lock();
-        if let Some(connection) = state.carrier.stream() {
+        if let Some(connection) = state.way.stream_mut() {
             connection.grant_body(number, bytes);
             self.written(&mut state);
         }
@@ -490,7 +492,7 @@ impl Peer {
     pub(crate) fn stop_body(self: &Arc<Self>, number: u64) {
         let mut state = self.lock();
         state.bodies.retain(|body| body.0 != number);
-        if let Some(connection) = state.carrier.stream() {
+        if let Some(connection) = state.way.stream_mut() {
             connection.stop_body(number);
             self.written(&mut state);
         }
@@ -498,10 +500,9 @@ impl Peer {
 
     /// Whether more of a body that is sent here is wanted.
     pub(crate) fn wants_body(&self, number: u64) -> bool {
-        let mut state = self.lock();
-        let ended = state.ended.is_some();
-        let stream = state.carrier.stream();
-        !ended && stream.is_some_and(|connection| connection.wants_body(number))
+        let state = self.lock();
+        let stream = state.way.stream();
+        state.ended.is_none() && stream.is_some_and(|connection| connection.wants_body(number))
     }
 
     /// Sends some of a body, as much as is accepted: see [`room`](Self::room).
@@ -533,7 +534,7 @@ impl Peer {
         if state.ended.is_some() {
             return Err(BodyRefusal::Stopped);
         }
-        let connection = state.carrier.stream().ok_or(BodyRefusal::Stopped)?;
+        let connection = state.way.stream_mut().ok_or(BodyRefusal::Stopped)?;
         let done = act(connection);
         match done {
             Ok(()) => self.written(&mut state),
@@ -557,7 +558,7 @@ impl Peer {
     pub(crate) fn refuse(self: &Arc<Self>, reason: &str) {
         let mut state = self.lock();
         if state.ended.is_none() {
-            state.carrier.refuse(reason);
+            state.way.refuse(reason);
             self.flush(&mut state);
             self.fail(state, reason);
         }
@@ -567,7 +568,7 @@ impl Peer {
     pub(crate) fn end(self: &Arc<Self>, reason: &str) {
         let mut state = self.lock();
         if state.ended.is_none() {
-            state.carrier.close(reason);
+            state.way.close(reason);
             self.flush(&mut state);
             self.fail(state, reason);
         }
@@ -581,8 +582,8 @@ impl Peer {
 
     /// Ends the connection if a large message arrives too slowly.
     pub(crate) fn check_stalled(self: &Arc<Self>, now: Duration) {
-        let stalled = self.lock().carrier.check_stalled(now);
-        if let Err(error) = stalled {
+        let stalled = (self.lock().way.stream_mut()).map(|stream| stream.check_stalled(now));
+        if let Some(Err(error)) = stalled {
             self.end(&error.to_string());
         }
     }
@@ -603,11 +604,12 @@ impl Peer {
             return Ok(false);
         }
         let State {
-            carrier,
-            keep_alive,
-            ..
+            way, keep_alive, ..
         } = &mut *state;
-        let looked = carrier.look(keep_alive, settings, busy, now);
+        let looked = match way {
+            Way::Stream(connection, _) => keep_alive.look(settings, connection, busy, now),
+            Way::Session(_) => Ok(false),
+        };
         if looked.is_ok() {
             self.flush(&mut state);
         }
@@ -645,10 +647,10 @@ impl Peer {
 
     /// Output was added: it is written now, at the end of the batch that this thread handles, or in the driver's turn.
     fn written(self: &Arc<Self>, state: &mut State) {
-        if state.blocked || state.gathering && state.carrier.waiting() < CORK_LIMIT {
+        if state.blocked || state.gathering && state.way.waiting() < CORK_LIMIT {
             return;
         }
-        if cork::is_corked() && state.carrier.waiting() < CORK_LIMIT {
+        if cork::is_corked() && state.way.waiting() < CORK_LIMIT {
             if !state.kept {
                 state.kept = cork::keep(self);
             }
@@ -662,8 +664,11 @@ impl Peer {
         if state.blocked || state.ended.is_some() {
             return;
         }
-        let opened = state.opened;
-        state.carrier.tell_pace(|| opened.elapsed());
+        if let Way::Stream(connection, _) = &mut state.way
+            && connection.keeps_pace()
+        {
+            connection.set_time(state.opened.elapsed());
+        }
         let result = match &self.delay {
             Some(delay) => self.flush_delayed(state, delay),
             None => self.flush_output(state),
@@ -674,7 +679,7 @@ impl Peer {
         if std::mem::take(&mut state.parts_awaited) {
             self.room.tell();
         }
-        if state.unread && state.carrier.takes_input() {
+        if state.unread && state.way.takes_input() {
             state.unread = false;
             self.room.tell();
             state.driver.iter().for_each(Waker::wake_by_ref);
@@ -682,7 +687,7 @@ impl Peer {
         if let Err(error) = result {
             self.mark_broken(state, &error);
         }
-        if self.passed_over.was.load(Ordering::Relaxed) && state.carrier.is_idle() {
+        if self.passed_over.was.load(Ordering::Relaxed) && state.way.is_idle() {
             self.note_free();
         }
     }
@@ -691,7 +696,7 @@ impl Peer {
     #[inline(never)]
     fn note_left(&self, state: &mut State) {
         let session = Session(self.id);
-        while let Some((stream, mark)) = state.carrier.next_left() {
+        while let Some((stream, mark)) = state.way.stream_mut().and_then(Connection::next_left) {
             let known = state.large.iter().position(|large| large.0 == stream);
             if let Some(position) = known {
                 match state.large.swap_remove(position).1 {
@@ -712,9 +717,9 @@ impl Peer {
 
     fn flush_output(&self, state: &mut State) -> io::Result<()> {
         loop {
-            let (connection, writer) = match &mut state.carrier {
-                Carrier::Stream(connection, writer) => (connection, writer),
-                Carrier::Session(session) => {
+            let (connection, writer) = match &mut state.way {
+                Way::Stream(connection, writer) => (connection, writer),
+                Way::Session(session) => {
                     session.flush();
                     return Ok(());
                 }
@@ -743,7 +748,7 @@ impl Peer {
         state: &mut State,
         delay: &DelayLine<Delayed>,
     ) -> io::Result<()> {
-        let Carrier::Stream(connection, _) = &mut state.carrier else {
+        let Way::Stream(connection, _) = &mut state.way else {
             return Ok(()); // a session's port has its own
         };
         loop {
@@ -773,7 +778,9 @@ impl Peer {
 
     fn mark_ended(&self, state: &mut State, reason: &str) {
         self.mark_closed(state, reason);
-        state.carrier.drop_unfinished(); // handlers may keep this for long
+        if let Some(connection) = state.way.stream_mut() {
+            connection.drop_unfinished(); // handlers may keep this for long
+        }
         state.broken = false;
         for (_, body) in state.bodies.drain(..) {
             body.lost(reason);
@@ -832,7 +839,7 @@ impl Peer {
         let mut state = self.lock();
         let reason = end.as_ref().map_or_else(ToString::to_string, Clone::clone);
         self.mark_ended(&mut state, &reason);
-        if let Carrier::Stream(_, writer) = &state.carrier {
+        if let Way::Stream(_, writer) = &state.way {
             writer.shutdown();
         }
         end
@@ -853,7 +860,7 @@ impl Peer {
     #[cold]
     pub(crate) fn session_ended(&self, reason: &str, ended: &Ended) {
         let mut state = self.lock();
-        if let Carrier::Session(session) = &mut state.carrier {
+        if let Way::Session(session) = &mut state.way {
             session.note_end(ended);
         }
         self.mark_ended(&mut state, reason);
@@ -923,7 +930,7 @@ impl Peer {
         }
         input.retry = None;
         let mut state = self.lock();
-        if let Some(connection) = state.carrier.stream() {
+        if let Some(connection) = state.way.stream_mut() {
             connection.grant_withheld();
             self.written(&mut state);
         }
@@ -936,7 +943,7 @@ impl Peer {
         let mut state = self.lock();
         state.gathering = false;
         while state.blocked && state.ended.is_none() {
-            let Carrier::Stream(_, writer) = &state.carrier else {
+            let Way::Stream(_, writer) = &state.way else {
                 break;
             };
             match writer.poll_writable(cx) {
@@ -949,7 +956,7 @@ impl Peer {
                 }
             }
         }
-        if !state.blocked && !state.kept && state.has_output() {
+        if !state.blocked && !state.kept && state.way.has_output() {
             self.flush(&mut state);
             self.room.tell();
         }
@@ -960,12 +967,12 @@ impl Peer {
         {
             state.driver = Some(cx.waker().clone());
         }
-        state.unread = !state.carrier.takes_input();
+        state.unread = !state.way.takes_input();
         Written {
             ended: state.ended.clone(),
             broken: state.broken,
             unread: state.unread,
-            withholds: state.carrier.is_withholding(),
+            withholds: state.way.stream().is_some_and(Connection::is_withholding),
         }
     }
 
@@ -982,10 +989,13 @@ impl Peer {
             ..
         } = input;
         let mut state = self.lock();
-        state.tell_time();
-        let Carrier::Stream(connection, _) = &mut state.carrier else {
+        let State { way, opened, .. } = &mut *state;
+        let Way::Stream(connection, _) = way else {
             return Ok(false); // sessions are driven by their port
         };
+        if connection.wants_time() {
+            connection.set_time(opened.elapsed());
+        }
         // Most messages come alone. They are large: the first one stays where it was read to.
         let mut first = connection.handle_input(input);
         let failed = match &first {
@@ -1071,24 +1081,14 @@ impl State {
     }
 
     fn forget_written(&mut self) {
-        let written = self.carrier.progress().0;
-        self.own.written(written);
-    }
-
-    fn tell_time(&mut self) {
-        self.carrier.tell_time(|| self.opened.elapsed());
-    }
-
-    /// Whether something waits to be written to a stream.
-    fn has_output(&self) -> bool {
-        matches!(&self.carrier, Carrier::Stream(connection, _) if connection.has_output())
+        self.own.written(self.way.progress().0);
     }
 
     /// Bytes whose delay is over; returns how many of them the transport has taken.
     fn write_late(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut written = 0;
         while written < bytes.len() && !self.blocked {
-            let Carrier::Stream(_, writer) = &self.carrier else {
+            let Way::Stream(_, writer) = &self.way else {
                 break;
             };
             match writer.try_write(&bytes[written..]) {

@@ -11,12 +11,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::NodeId;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Counters, Event, Mark, MethodDefinition, NamedBy, Refusal};
 use wallaby_proto::datagram::{
-    BySession, Cause, Ended, Gate, MessageNumber, SessionEvent, SessionId, TooManySessions,
+    BySession, Cause, Ended, Gate, Session, SessionEvent, SessionId, TooManySessions,
 };
-use wallaby_proto::wire::{Message, Request, Response};
-use wallaby_proto::{Address, CallId, NodeId};
+use wallaby_proto::wire::Request;
 
 use crate::dispatch::Dispatcher;
 use crate::driver::cork;
@@ -75,12 +76,10 @@ type Driven = (Arc<Peer>, Dispatcher);
 pub(crate) struct PortSession {
     port: Arc<Port>,
     id: SessionId,
-    /// The mark of the message sent last.
-    mark: u64,
-    /// Whether that leaves later than with the next datagrams.
-    behind: bool,
-    /// What is left to tell of a session that has ended: how much was acknowledged, and what it carried.
-    end: Option<(u64, Counters)>,
+    /// Whether the message sent last leaves later than with the next datagrams.
+    pub(super) behind: bool,
+    /// What is left to tell of a session that has ended: how many messages were acknowledged, and what it carried.
+    pub(super) end: Option<(u64, Counters)>,
 }
 
 impl Port {
@@ -462,53 +461,39 @@ impl PortSession {
         Self {
             port: Arc::clone(port),
             id,
-            mark: 0,
             behind: false,
             end: None,
         }
     }
 
-    /// Where the peer listens, if it says that this is where its datagrams come from: the handshake has shown that it receives
-    /// there, so that requests for it need no session of their own, and acknowledgements can go with them.
-    pub(super) fn proven_address(&self) -> Option<Address> {
-        self.ask(|session| {
-            let remote = Address::Udp(session.remote());
-            let stated = session.peer()?.address.as_ref();
-            stated
-                .is_some_and(|stated| *stated == remote)
-                .then_some(remote)
-        })?
-    }
-
     /// Does something with the session; `None` if it has ended.
-    fn with<R>(&self, act: impl FnOnce(&mut wallaby_proto::datagram::Session) -> R) -> Option<R> {
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut Session) -> R) -> Option<R> {
         self.port.lock().gate.session(self.id).map(act)
     }
 
     /// Asks the session something; `None` if it has ended.
-    fn ask<R>(&self, ask: impl FnOnce(&wallaby_proto::datagram::Session) -> R) -> Option<R> {
+    pub(super) fn ask<R>(&self, ask: impl FnOnce(&Session) -> R) -> Option<R> {
         self.port.lock().gate.peek(self.id).map(ask)
     }
 
     /// Sends a message.
-    fn send(
+    pub(super) fn send(
         &mut self,
-        send: impl FnOnce(
-            &mut wallaby_proto::datagram::Session,
-        ) -> Result<MessageNumber, wallaby_proto::datagram::Refusal>,
-    ) -> Result<(), Refusal> {
+        send: impl FnOnce(&mut Session) -> Result<Mark, Refusal>,
+    ) -> Result<Mark, Refusal> {
         let mut state = self.port.lock();
         let session = state.gate.session(self.id).ok_or(Refusal::NotOpen)?;
-        self.mark = send(session)?.index() + 1;
+        let mark = send(session)?;
         self.behind = session.is_behind();
-        Ok(())
+        Ok(mark)
     }
 
+    /// Sends a request, unless the peer is asked first.
     pub(super) fn send_request(
         &mut self,
         request: &mut Request,
         method: &MethodDefinition,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Mark, Refusal> {
         let mut state = self.port.lock();
         let now = self.port.now();
         let session = state.gate.session(self.id).ok_or(Refusal::NotOpen)?;
@@ -517,58 +502,9 @@ impl PortSession {
             self.flush(); // it is asked
             return Err(Refusal::Blocked);
         }
-        self.mark = session.send_request(request, method)?.index() + 1;
+        let mark = Carrier::Session(&mut *session).send_request(request, method, || now)?;
         self.behind = session.is_behind();
-        Ok(())
-    }
-
-    pub(super) fn send_response(
-        &mut self,
-        response: &Response,
-        counted: bool,
-    ) -> Result<(), Refusal> {
-        self.send(|session| session.send_response(response, counted))
-    }
-
-    pub(super) fn send_control(&mut self, message: Message) -> Result<(), Refusal> {
-        self.send(|session| session.send_control(message))
-    }
-
-    /// Marks count messages.
-    pub(super) fn mark(&self) -> Mark {
-        Mark::Written(self.mark)
-    }
-
-    /// Whether the message sent last stays here for some time, though the socket takes what comes.
-    pub(super) fn is_behind(&self) -> bool {
-        self.behind
-    }
-
-    /// How many messages have left, and how many of them the peer has acknowledged.
-    pub(super) fn progress(&self) -> (u64, Option<u64>) {
-        let known = (self.end).map(|(acknowledged, _)| (acknowledged, acknowledged));
-        let (left, acknowledged) = known
-            .or_else(|| self.ask(|session| (session.left(), session.acknowledged())))
-            .unwrap_or_default();
-        (left, Some(acknowledged))
-    }
-
-    pub(super) fn forget_calls(&mut self, oldest: CallId) {
-        self.with(|session| session.forget_calls(oldest));
-    }
-
-    pub(super) fn takes_requests(&self) -> bool {
-        self.ask(|session| session.takes_requests())
-            .unwrap_or(false)
-    }
-
-    pub(super) fn takes_output(&self) -> bool {
-        self.ask(|session| session.takes_output()).unwrap_or(true)
-    }
-
-    pub(super) fn takes_responses(&self, call: CallId) -> bool {
-        self.ask(|session| session.takes_responses(call))
-            .unwrap_or(false)
+        Ok(mark)
     }
 
     pub(super) fn grant_requests(&mut self, payloads: impl Iterator<Item = usize>) {
@@ -576,14 +512,6 @@ impl PortSession {
         payloads.for_each(|payload| {
             state.gate.grant_request(self.id, payload);
         });
-    }
-
-    pub(super) fn grant_call(&mut self, call: CallId, responses: u64, payload: u64) {
-        self.with(|session| session.grant_call(call, responses, payload));
-    }
-
-    pub(super) fn go_away(&mut self) {
-        self.with(|session| session.go_away());
     }
 
     pub(super) fn close(&mut self, reason: &str) {
@@ -603,17 +531,6 @@ impl PortSession {
     /// The gate has told its end.
     pub(super) fn note_end(&mut self, ended: &Ended) {
         self.end.get_or_insert((ended.acknowledged, ended.counters));
-    }
-
-    pub(super) fn is_idle(&self) -> bool {
-        self.ask(|session| session.is_idle()).unwrap_or(true)
-    }
-
-    pub(super) fn counters(&self) -> Counters {
-        let known = self.end.map(|(_, counters)| counters);
-        known
-            .or_else(|| self.ask(|session| session.counters()))
-            .unwrap_or_default()
     }
 
     /// Sends what may be sent now, of this session and the others of its port.

@@ -13,8 +13,8 @@ use wallaby_proto::{Address, NodeId};
 
 use super::{Inner, locked};
 use crate::dispatch::Dispatcher;
-use crate::driver::carrier::Carrier;
 use crate::driver::peer::{self, Peer};
+use crate::driver::way::Way;
 use crate::error::ConnectError;
 use crate::pool::{Opening, Stranger};
 use crate::timer::{self, Instant};
@@ -379,9 +379,9 @@ impl Inner {
             writer,
             identity,
         } = stream;
-        let carrier = Carrier::Stream(connection, writer);
+        let way = Way::Stream(connection, writer);
         let (delay, liveness) = (self.delay.clone(), Arc::clone(&self.liveness));
-        let peer = Peer::new(carrier, identity, delay, liveness);
+        let peer = Peer::new(way, identity, delay, liveness);
         peer.flush_now();
         if is_stranger {
             let stranger = Stranger::Peer(Arc::clone(&peer));

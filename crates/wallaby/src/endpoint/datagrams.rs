@@ -11,9 +11,9 @@ use wallaby_proto::{Address, NodeId};
 use super::connections::Opened;
 use super::{Inner, locked};
 use crate::dispatch::Dispatcher;
-use crate::driver::carrier::Carrier;
 use crate::driver::peer::Peer;
 use crate::driver::port::{Port, PortSession};
+use crate::driver::way::Way;
 use crate::error::{BindError, ConnectError};
 use crate::pool::{Opening, Stranger};
 use crate::random;
@@ -111,12 +111,7 @@ impl Inner {
 
     fn session_peer(&self, session: PortSession) -> Arc<Peer> {
         let liveness = Arc::clone(&self.liveness);
-        Peer::new(
-            Carrier::Session(session),
-            Identity::default(),
-            None,
-            liveness,
-        )
+        Peer::new(Way::Session(session), Identity::default(), None, liveness)
     }
 
     /// Says goodbye to all peers over UDP and frees the addresses.

@@ -17,7 +17,7 @@ use wallaby_proto::{Address, CallId, NodeId, RequestId, Token};
 
 use super::core::{Alarm, Core, Queued};
 use super::event::{Answer, CallKey, Event};
-use super::peer::{Parcel, PeerId, Towards, Way};
+use super::peer::{Parcel, PeerId, Towards};
 use super::peers::reachable;
 use super::stream::Place;
 use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING};
@@ -581,13 +581,9 @@ impl Core {
         };
         let (peers, gate, roots) = (&self.peers, &self.gate, &call.roots);
         let requests = || roots.iter().count() as u64;
-        let messages = || match peers.get(from).map(|peer| &peer.way) {
-            Some(Way::Stream(stream)) => stream.connection.counters().messages_received,
-            Some(Way::Session(session)) => {
-                let session = gate.peek(*session);
-                session.map_or(0, |session| session.counters().messages_received)
-            }
-            Some(Way::Failed(_)) | None => 0,
+        let messages = || {
+            let carrier = peers.get(from).and_then(|peer| peer.way.peek(gate));
+            carrier.map_or(0, |carrier| carrier.counters().messages_received)
         };
         let connection = from.number();
         let is_open = |number| peers.get(PeerId::from_number(number)).is_some();

@@ -38,7 +38,6 @@
 
 mod builder;
 mod calls;
-mod carrier;
 mod core;
 mod datagrams;
 mod epoll;

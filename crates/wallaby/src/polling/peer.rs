@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use wallaby_proto::call::records::{Passage, Sent, Session, Ticket};
 use wallaby_proto::call::watch::Location;
-use wallaby_proto::connection::{Hello, Mark, MethodDefinition, Usefulness};
-use wallaby_proto::datagram::{BySession, SessionId};
+use wallaby_proto::carrier::Carrier;
+use wallaby_proto::connection::{Connection, Hello, Mark, MethodDefinition, Usefulness};
+use wallaby_proto::datagram::{self, BySession, Gate, SessionId};
 use wallaby_proto::numbers::MESSAGE_COST;
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, CallId, NodeId, Status};
@@ -157,6 +158,20 @@ pub(super) enum Way {
     Stream(Box<Stream>),
     /// A dial has failed at once, which is told soon.
     Failed(ConnectError),
+}
+
+impl Way {
+    /// What carries the messages, only to ask it.
+    pub(super) fn peek<'a>(
+        &'a self,
+        gate: &'a Gate,
+    ) -> Option<Carrier<&'a Connection, &'a datagram::Session>> {
+        match self {
+            Self::Session(session) => gate.peek(*session).map(Carrier::Session),
+            Self::Stream(stream) => Some(Carrier::Stream(&stream.connection)),
+            Self::Failed(_) => None,
+        }
+    }
 }
 
 /// The other end of a connection.

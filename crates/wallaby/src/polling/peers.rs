@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::connection::{Hello, NamedBy, Search};
-use wallaby_proto::datagram::{Cause, Ended, SessionId, TooManySessions};
+use wallaby_proto::carrier::Carrier;
+use wallaby_proto::connection::{Connection, Hello, NamedBy, Search};
+use wallaby_proto::datagram::{Cause, Ended, Session, SessionId, TooManySessions};
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, Code, NodeId, Status};
 
-use super::carrier::Carrier;
 use super::core::Core;
 use super::peer::{Parcel, Peer, PeerId, Towards, Way, nobody};
 use crate::error::ConnectError;
@@ -82,7 +82,7 @@ impl Core {
     }
 
     /// What carries a peer's messages, to send by it.
-    pub(super) fn carrier(&mut self, id: PeerId) -> Option<Carrier<'_>> {
+    pub(super) fn carrier(&mut self, id: PeerId) -> Option<Carrier<&mut Connection, &mut Session>> {
         match &mut self.peers.get_mut(id)?.way {
             Way::Session(session) => self.gate.session(*session).map(Carrier::Session),
             Way::Stream(stream) => {
@@ -107,14 +107,7 @@ impl Core {
 
     /// How far a peer's output has left, and how far the peer has confirmed it if it does.
     pub(super) fn has_left(&self, peer: &Peer) -> Option<(u64, Option<u64>)> {
-        match &peer.way {
-            Way::Stream(stream) => Some((stream.connection.counters().bytes_sent, None)),
-            Way::Session(session) => {
-                let session = self.gate.peek(*session)?;
-                Some((session.left(), Some(session.acknowledged())))
-            }
-            Way::Failed(_) => None,
-        }
+        Some(peer.way.peek(&self.gate)?.progress())
     }
 
     /// Opens a connection, if there is room for it.
@@ -217,14 +210,8 @@ impl Core {
         let Some(peer) = self.peers.get(id) else {
             return true;
         };
-        let rests = match &peer.way {
-            Way::Session(session) => {
-                let session = self.gate.peek(*session);
-                session.is_none_or(|session| session.is_idle())
-            }
-            Way::Stream(stream) => stream.connection.is_idle(),
-            Way::Failed(_) => true,
-        };
+        let carrier = peer.way.peek(&self.gate);
+        let rests = carrier.is_none_or(|carrier| carrier.is_idle());
         peer.busy == 0 && peer.until.is_none() && peer.queues.is_none() && rests
     }
 

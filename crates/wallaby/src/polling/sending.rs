@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wallaby_proto::call::records::{Output, Sent, Ticket};
 use wallaby_proto::call::watch::Location;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Features, Mark, MethodDefinition, NamedBy, Refusal};
 use wallaby_proto::wire::{Message, Request, Response};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId};
@@ -432,7 +433,7 @@ impl Core {
         if !carrier.confirm(raw) {
             return Err(Refusal::Blocked);
         }
-        let mark = carrier.send_request(request, method, raw)?;
+        let mark = carrier.send_request(request, method, || raw)?;
         self.use_peer(id);
         Ok(mark)
     }
@@ -519,7 +520,7 @@ impl Core {
             Err(Refusal::TooLarge { size, limit }) => (size, limit),
             Err(_) => return None,
         };
-        let hint = hint(limit, carrier.is_over_datagrams());
+        let hint = hint(limit, matches!(carrier, Carrier::Session(_)));
         make_too_large(response, (size, limit), hint, self.address.as_ref());
         if let Some(ticket) = manner.ticket {
             self.records.response_replaced(ticket, response);

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use wallaby_proto::call::clock::earliest;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Connection, ConnectionError, Event as News};
 use wallaby_proto::{Address, NodeId};
 
-use super::carrier::Carrier;
 use super::core::Core;
 use super::epoll::{Epoll, Interest, Ready};
 use super::peer::{Peer, PeerId, Way, nobody};

@@ -1,6 +1,6 @@
 //! An error that a handler or the framework reports in place of an answer.
 
-use std::fmt;
+use std::{fmt, io};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -211,6 +211,72 @@ impl Status {
     }
 }
 
+/// A constructor for each code that handlers report.
+macro_rules! constructors {
+    ($($name:ident => $code:ident,)*) => {
+        impl Status {
+            $(
+                #[doc = concat!("A status with [`Code::", stringify!($code), "`].")]
+                pub fn $name(message: impl Into<String>) -> Self {
+                    Self::new(Code::$code, message)
+                }
+            )*
+        }
+    };
+}
+
+constructors! {
+    cancelled => Cancelled,
+    unknown => Unknown,
+    invalid_argument => InvalidArgument,
+    deadline_exceeded => DeadlineExceeded,
+    not_found => NotFound,
+    already_exists => AlreadyExists,
+    permission_denied => PermissionDenied,
+    resource_exhausted => ResourceExhausted,
+    failed_precondition => FailedPrecondition,
+    aborted => Aborted,
+    out_of_range => OutOfRange,
+    unimplemented => Unimplemented,
+    internal => Internal,
+    unavailable => Unavailable,
+    data_loss => DataLoss,
+    unauthenticated => Unauthenticated,
+}
+
+/// So that handlers can use `?` on what reads and writes. Errors that say nothing of the caller's request are
+/// [`Code::Unknown`].
+impl From<io::Error> for Status {
+    fn from(error: io::Error) -> Self {
+        use io::ErrorKind as Kind;
+        let code = match error.kind() {
+            Kind::NotFound => Code::NotFound,
+            Kind::AlreadyExists => Code::AlreadyExists,
+            Kind::PermissionDenied | Kind::ReadOnlyFilesystem => Code::PermissionDenied,
+            Kind::InvalidInput | Kind::InvalidFilename => Code::InvalidArgument,
+            Kind::InvalidData | Kind::UnexpectedEof => Code::DataLoss,
+            Kind::TimedOut => Code::DeadlineExceeded,
+            Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge | Kind::OutOfMemory => {
+                Code::ResourceExhausted
+            }
+            Kind::Unsupported => Code::Unimplemented,
+            Kind::ConnectionRefused
+            | Kind::ConnectionReset
+            | Kind::ConnectionAborted
+            | Kind::NotConnected
+            | Kind::BrokenPipe
+            | Kind::AddrNotAvailable
+            | Kind::HostUnreachable
+            | Kind::NetworkUnreachable
+            | Kind::NetworkDown
+            | Kind::ResourceBusy
+            | Kind::WouldBlock => Code::Unavailable,
+            _ => Code::Unknown,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.code, self.message)?;
@@ -228,6 +294,21 @@ impl std::error::Error for Status {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_of_the_system_says_what_kind_it_is() {
+        let kinds = [
+            (io::ErrorKind::NotFound, Code::NotFound),
+            (io::ErrorKind::ConnectionReset, Code::Unavailable),
+            (io::ErrorKind::StorageFull, Code::ResourceExhausted),
+            (io::ErrorKind::Other, Code::Unknown),
+        ];
+        for (kind, code) in kinds {
+            let status = Status::from(io::Error::new(kind, "the disk"));
+            assert_eq!((status.code(), status.message()), (code, "the disk"));
+        }
+        assert_eq!(Status::not_found("x"), Status::new(Code::NotFound, "x"));
+    }
 
     #[test]
     fn survives_as_a_payload() {

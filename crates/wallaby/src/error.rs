@@ -263,21 +263,33 @@ pub enum SendError {
     Refused(String),
 }
 
+impl SendError {
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Codec(_) => Code::Internal,
+            Self::TooLarge { .. } | Self::Full | Self::TooDeep { .. } | Self::Exhausted(_) => {
+                Code::ResourceExhausted
+            }
+            Self::Ended(_) => Code::Cancelled,
+            Self::Source(_) => Code::Aborted,
+            Self::Forbidden { .. } => Code::PermissionDenied,
+            Self::NoTransport { .. } | Self::NoRelay => Code::FailedPrecondition,
+            Self::Refused(_) | Self::Draining => Code::Unavailable,
+        }
+    }
+}
+
 impl From<SendError> for Status {
     fn from(error: SendError) -> Self {
-        let code = match &error {
-            SendError::Codec(_) => Code::Internal,
-            SendError::TooLarge { .. }
-            | SendError::Full
-            | SendError::TooDeep { .. }
-            | SendError::Exhausted(_) => Code::ResourceExhausted,
-            SendError::Ended(_) => Code::Cancelled,
-            SendError::Source(_) => Code::Aborted,
-            SendError::Forbidden { .. } => Code::PermissionDenied,
-            SendError::NoTransport { .. } | SendError::NoRelay => Code::FailedPrecondition,
-            SendError::Refused(_) | SendError::Draining => Code::Unavailable,
-        };
-        Self::new(code, error.to_string())
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+/// So that a handler that calls other servers can use `?` on their answers.
+impl From<CallError> for Status {
+    fn from(error: CallError) -> Self {
+        Self::new(error.code(), error.to_string()).by(error.server())
     }
 }
 
@@ -302,12 +314,34 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// The status, if it is one, or if the last attempt of a retried call ended with one.
+    /// The status, if it is one, if the last attempt of a retried call ended with one, or if an interceptor refused the
+    /// request with one.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Status(status) => Some(status),
             Self::Failed(Failure::Attempts(failed)) => failed.last.status(),
+            Self::Failed(Failure::Intercepted { status, .. }) => Some(status),
             _ => None,
+        }
+    }
+
+    /// What kind of error it is, whatever reports it.
+    ///
+    /// ```
+    /// # use wallaby::{CallError, Code, Status};
+    /// # fn example(error: CallError) -> Result<(), Status> {
+    /// match error.code() {
+    ///     Code::NotFound => Ok(()),
+    ///     Code::Unavailable | Code::DeadlineExceeded => Err(Status::unavailable("try again")),
+    ///     _ => Err(error.into()),
+    /// }
+    /// # }
+    /// ```
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Status(status) => status.code(),
+            Self::Decode { .. } => Code::Internal,
+            Self::Failed(failure) => failure.code(),
         }
     }
 
@@ -459,6 +493,43 @@ pub enum Failure {
     /// All attempts of a call that may be made again have failed, or no further one was made.
     #[error(transparent)]
     Attempts(Box<AttemptsFailed>),
+}
+
+impl Failure {
+    /// What kind of error it is. What was lost is [`Code::Unavailable`], whether or not it may have been executed.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NotSent { error, .. } => error.code(),
+            Self::TooLarge { .. } | Self::TooManyCalls { .. } => Code::ResourceExhausted,
+            Self::Codec(_) | Self::Violation(_) | Self::Diverged(_) | Self::NoAnswer => {
+                Code::Internal
+            }
+            Self::Refused { .. } | Self::Lost(_) | Self::NotPassedOn { .. } => Code::Unavailable,
+            Self::Intercepted { status, .. } => status.code(),
+            Self::Deadline { .. } => Code::DeadlineExceeded,
+            Self::Closed | Self::Aborted => Code::Cancelled,
+            Self::WouldBlock => Code::FailedPrecondition,
+            Self::NoLine { .. } => Code::InvalidArgument,
+            Self::Attempts(failed) => failed.last.code(),
+        }
+    }
+}
+
+impl ConnectError {
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Refused { .. }
+            | Self::Unreachable { .. }
+            | Self::TimedOut { .. }
+            | Self::Handshake { .. }
+            | Self::Closed { .. } => Code::Unavailable,
+            Self::Held { .. } | Self::TooMany { .. } => Code::ResourceExhausted,
+            Self::Rejected { .. } => Code::Unauthenticated,
+            Self::Forbidden { .. } => Code::PermissionDenied,
+            Self::NoTransport { .. } => Code::FailedPrecondition,
+        }
+    }
 }
 
 impl From<CodecError> for SendError {

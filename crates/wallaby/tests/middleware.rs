@@ -213,8 +213,7 @@ async fn an_interceptor_may_change_what_is_sent(net: Net) {
     let root = service().method(&work::ONE, move |request: Request<One<String>>, (what,)| {
         let next = next.clone();
         async move {
-            let answer = work::within(request.call().at(next)).one(what).await;
-            let answer = answer.map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+            let answer = work::within(request.call().at(next)).one(what).await?;
             Ok(request.respond(answer).await?)
         }
     });
@@ -279,6 +278,10 @@ async fn an_interceptor_may_refuse_a_request(net: Net) {
         let CallError::Failed(Failure::Intercepted { method, status, .. }) = error else {
             return false;
         };
+        assert_eq!(
+            (error.code(), error.status()),
+            (status.code(), Some(&**status))
+        );
         (&**method, status.code()) == ("test.Work/one", Code::Unauthenticated)
     };
     let typed = work::at(&client, at(&server)).one("x".into()).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::connection::{ConnectionError, MAX_BODY};
 use crate::wire::PingSettings;
 
-/// While the budget is used up, unfinished messages must arrive so many times as fast as otherwise.
+/// While the budget is used up but for its last quarter, unfinished messages must arrive so many times as fast as otherwise.
 const PRESSED: u64 = 16;
 
 /// The shortest time in which the rate of a message is measured.
@@ -39,10 +39,10 @@ impl Default for Bounds {
 /// How much of unfinished messages an endpoint holds, and how fast they must arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartialLimits {
-    /// Bytes that have arrived of messages that are not whole, all connections together. While there are more, connections
-    /// that hold less than an equal share go on, up to a quarter beyond. Of the others one message at a time has its turn,
-    /// and connections without it get no credit for parts. When a period passes in which no turn ends, the connection that
-    /// holds most is closed.
+    /// Bytes that have arrived of messages that are not whole, all connections together. The last quarter is for those that
+    /// hold less than an equal share of that quarter. Of the others one message at a time has its turn then, and connections
+    /// without it get no credit for parts. When a period passes in which no turn ends, the connection that holds most is
+    /// closed.
     pub bytes: u64,
     /// Bytes a second that each unfinished message must gain, and 16 times as many while the budget is used up. A
     /// connection with a slower one is closed.
@@ -104,12 +104,6 @@ impl Partials {
     /// How many bytes are held now.
     pub fn held(&self) -> u64 {
         self.0.held.load(Ordering::Relaxed)
-    }
-
-    /// Whether a quarter more than the budget is held.
-    fn is_exceeded(&self) -> bool {
-        let PartialLimits { bytes, .. } = self.0.limits;
-        self.held() >= bytes.saturating_add(bytes / 4)
     }
 
     /// What it keeps to.
@@ -190,16 +184,17 @@ impl Share {
         }
     }
 
-    /// Whether the budget is used up.
+    /// Whether the budget is used up, but for its last quarter.
     pub(crate) fn is_pressed(&self) -> bool {
-        self.partials.held() >= self.limits().bytes
+        let bytes = self.limits().bytes;
+        self.partials.held() >= bytes - bytes / 4
     }
 
-    /// Whether it holds less than an equal share, and all together do not hold a quarter more than the budget.
+    /// Whether it holds less than an equal share of the budget's last quarter, and something of that is left.
     fn is_small(&self) -> bool {
         let bytes = self.limits().bytes;
         let holders = self.partials.0.holders.load(Ordering::Relaxed);
-        self.held < bytes / holders.max(1) && !self.partials.is_exceeded()
+        self.held < bytes / 4 / holders.max(1) && self.partials.held() < bytes
     }
 
     /// Whether more may come: there is room, little is held here, or it is this connection's turn. `next` is the message
@@ -241,7 +236,8 @@ impl Share {
         let Some(turn) = self.turn.as_mut().filter(|turn| turn.message == message) else {
             return;
         };
-        let too_much = self.partials.is_exceeded();
+        let bytes = self.partials.0.limits.bytes;
+        let too_much = self.partials.held() >= bytes.saturating_add(bytes / 4);
         match next().filter(|_| too_much && self.held > turn.held) {
             Some((next, _)) => turn.message = next,
             None => self.leave(),

@@ -877,8 +877,14 @@ impl State {
 
     /// A missing request in words.
     fn describe(&self, request: RequestId) -> String {
-        let Some(sent) = self.roots.find(&request.path) else {
-            return format!("request {request} (its server is not known)");
+        let sent = self.roots.find(&request.path);
+        // The hops behind the first one are where it was forwarded to.
+        let Some(sent) = sent.filter(|_| request.hop == 0) else {
+            let watch = self.watch();
+            return match watch.and_then(|watch| watch.server_of(&self.initiator, request)) {
+                Some(server) => format!("request {request} at {server}"),
+                None => format!("request {request} (its server is not known)"),
+            };
         };
         let server = &sent.server;
         match (&sent.peer, sent.lost) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Gate, Net, all, at, client, failure, patience, service, sorted, until, work};
 use tokio::sync::mpsc;
-use wallaby::{Endpoint, ExecutorConfig, Failure, Many, One, Outcome, Request, Schedule};
+use wallaby::{Client, Endpoint, ExecutorConfig, Failure, Many, One, Outcome, Request, Schedule};
 
 /// Long enough for a request to arrive, short enough for a test to wait for its end.
 const SHORT: Duration = Duration::from_millis(100);
@@ -18,6 +18,7 @@ const LONG: Duration = Duration::from_secs(3600);
 over_every_transport!(
     a_call_without_an_end_fails_at_its_deadline,
     a_deep_request_without_an_end_is_named,
+    servers_that_work_was_handed_to_are_named,
     time_left_travels_down_the_tree,
 );
 
@@ -100,6 +101,59 @@ async fn a_deep_request_without_an_end_is_named(net: Net) {
     // The handler goes on, but does not keep others from running.
     until(|| leaf.load() == (0, 0)).await;
     assert_eq!(leaf.metrics().stuck, 1);
+}
+
+/// Whoever reads the error must look at the server that is slow, not at the one that passed the work on.
+async fn servers_that_work_was_handed_to_are_named(net: Net) {
+    let gate = Gate::new();
+    let mut leaves = Vec::new();
+    for _ in 0..2 {
+        let gate = gate.clone();
+        let leaf = service().method(
+            &work::MANY,
+            move |request: Request<Many<String>>, (_,): (String,)| {
+                let gate = gate.clone();
+                async move {
+                    gate.pass().await;
+                    drop(request);
+                    Ok(())
+                }
+            },
+        );
+        leaves.push(net.serve(leaf).await);
+    }
+    let to: Vec<_> = leaves.iter().map(at).collect();
+    let root = service().method(&work::MANY, move |request: Request<Many<_>>, (how,)| {
+        let to = to.clone();
+        async move {
+            if how == "forward" {
+                return Ok(request.forward(&to[1], work::many(String::new())).await?);
+            }
+            for leaf in &to {
+                request.delegate(leaf, work::many(String::new())).await?;
+            }
+            Ok(())
+        }
+    });
+    let root = net.serve(root).await;
+    let client = net.endpoint().await;
+    for (how, expected) in [
+        ("forward", vec![("0+1", 1)]),
+        ("delegate", vec![("0.0", 0), ("0.1", 1)]),
+    ] {
+        let caller = Client::new(&client, at(&root))
+            .ping(Duration::from_millis(20), LONG)
+            .deadline(Duration::from_millis(500));
+        let mut call = work::within(caller).many(how.to_owned());
+        let Failure::Deadline { missing, .. } = failure(call.next().await.expect("an error"))
+        else {
+            panic!("another failure: {:?}", call.outcome())
+        };
+        let expected = expected.into_iter();
+        let expected = expected.map(|(id, leaf)| format!("request {id} at {}", at(&leaves[leaf])));
+        assert_eq!(missing, expected.collect::<Vec<_>>());
+    }
+    gate.open(3);
 }
 
 /// Answers how many milliseconds were left where it was asked, and asks onward in each way there is.

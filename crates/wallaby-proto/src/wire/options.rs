@@ -2,6 +2,7 @@
 //!
 //! An even tag may be skipped by who does not know it, an odd one may not: so the wire grows without breaking.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
@@ -145,9 +146,18 @@ pub struct TraceRecord {
 /// Pairs of keys and values that travel down the tree of a call, the W3C trace context and credentials included.
 ///
 /// At most [`MAX_METADATA`] bytes, keys and values together; a key stands once.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// What it prints for debugging has the keys only: values may be credentials.
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct Metadata {
     pairs: Vec<(String, String)>,
+}
+
+impl fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.pairs.iter().map(|(key, _)| key);
+        f.write_str("Metadata ")?;
+        f.debug_set().entries(keys).finish()
+    }
 }
 
 /// Why a pair was not taken into [`Metadata`].
@@ -578,6 +588,7 @@ mod tests {
         metadata.insert("key", "old").expect("small");
         metadata.insert("key", "new").expect("small");
         assert_eq!(metadata.iter().collect::<Vec<_>>(), [("key", "new")]);
+        assert_eq!(format!("{metadata:?}"), r#"Metadata {"key"}"#, "no secrets");
         let size = MAX_METADATA + 1;
         assert_eq!(
             metadata.insert("key", "x".repeat(size - 3)),

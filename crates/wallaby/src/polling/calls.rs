@@ -231,12 +231,12 @@ impl Call {
 
     /// A missing request in words.
     fn describe(&self, request: RequestId) -> String {
-        let Some(root) = self
-            .roots
-            .iter()
-            .find(|root| root.request.path == request.path)
-        else {
-            return format!("request {request} (its server is not known)");
+        let Some(root) = self.roots.iter().find(|root| root.request == request) else {
+            let watch = self.watch.as_ref();
+            return match watch.and_then(|watch| watch.server_of(&self.initiator, request)) {
+                Some(server) => format!("request {request} at {server}"),
+                None => format!("request {request} (its server is not known)"),
+            };
         };
         let server = &root.server;
         match (root.session, root.lost) {

@@ -339,6 +339,14 @@ impl Watch {
         }
     }
 
+    /// The server of a request, as far as that is known.
+    pub fn server_of(&self, initiator: &Initiator, request: RequestId) -> Option<&Location> {
+        let position = initiator.find(&request.path)?;
+        let line = self.lines.get(position as usize)?;
+        let hop = line.hops.iter().find(|hop| hop.hop == request.hop)?;
+        hop.at.is_known().then_some(&hop.at)
+    }
+
     /// This endpoint's own output still holds an initial request: its parts are on their way, or it waits for credit or
     /// for its connection. No server can show life before it has been written out. The driver says so as long as it is
     /// so, before each [`Self::handle_timeout`].

@@ -229,7 +229,12 @@ impl Builder {
         self
     }
 
-    /// Others are told this address in place of the first one listened at: for hosts behind a translated address.
+    /// Others are told this address in place of the first one listened at: for hosts behind a translated address, in
+    /// containers whose ports are mapped, or with several networks.
+    ///
+    /// Answers of servers further on come straight to this address. If nobody can dial it they come back the way that their
+    /// request went, which costs a message a hop. Who listens at `0.0.0.0` or `::` and says nothing here tells others the
+    /// address from which this host sends to other networks.
     pub fn advertise(mut self, address: Address) -> Self {
         self.advertise = Some(address);
         self

@@ -46,6 +46,10 @@ pub struct Outgoing {
 /// retried or hedged call, multicasts, lines of servers, calls on behalf of requests, and those begun by hand
 /// ([`Caller::begin`]). It may add credentials, send the request to another server, or refuse it.
 ///
+/// It is not asked about what handlers delegate or forward: that belongs to the call of somebody else, whose metadata travel
+/// with it, **to every server of the tree**. So put only what all of them may see into metadata: a token for this call, not a
+/// password.
+///
 /// ```
 /// use std::sync::Arc;
 /// use wallaby::{CallInterceptor, Code, Endpoint, Outgoing, Status};
@@ -412,8 +416,8 @@ impl Client {
 
     /// Makes calls again that have failed, as [`Retry`] says. Only for methods that may run several times.
     ///
-    /// A call that is to be made again is so while the application waits for its answers. Each attempt goes through the
-    /// client's middleware and is a call of its own: [`Call::id`] and [`Call::trace`] tell of the latest or, once it has
+    /// A call that is to be made again is so while the application waits for its answers. Each attempt passes the
+    /// interceptors of calls and is a call of its own: [`Call::id`] and [`Call::trace`] tell of the latest or, once it has
     /// delivered, of the one that did; [`Call::attempts`] says how many were made. The arguments, encoded, are kept until
     /// the call is dropped. An error that no further attempt could mend is [`Failure::Attempts`].
     #[must_use]

@@ -159,16 +159,18 @@ impl Endpoint {
         Builder::default()
     }
 
-    pub(crate) async fn from_builder(builder: Builder) -> Result<Self, BindError> {
+    pub(crate) async fn from_builder(mut builder: Builder) -> Result<Self, BindError> {
         let transports = &builder.config.transports;
         transports.check()?;
         let mut listeners = Vec::new();
         for address in &builder.listen {
             listeners.push(transport::listen(address, transports).await?);
         }
-        let told = builder.advertise.as_ref();
-        let told = told.or_else(|| listeners.first().map(|(_, address)| address));
-        if let (Some(folder), Some(address)) = (&builder.config.same_host, told)
+        let first = listeners.first().map(|(_, address)| address.clone());
+        builder.advertise = builder
+            .advertise
+            .or_else(|| first.map(transport::advertised));
+        if let (Some(folder), Some(address)) = (&builder.config.same_host, &builder.advertise)
             && let Some(socket) = same_host::socket(folder, address)
         {
             listeners.push(transport::listen(&socket.to_string(), transports).await?);
@@ -181,10 +183,7 @@ impl Endpoint {
         if builder.config.require_seals && builder.config.cluster_keys.is_empty() {
             return Err(BindError::NoClusterKey);
         }
-        let address = builder
-            .advertise
-            .or_else(|| listeners.first().map(|(_, address)| address.clone()));
-        let inner = Inner::new(builder.config, address, runtime)?;
+        let inner = Inner::new(builder.config, builder.advertise, runtime)?;
         for service in builder.services {
             inner.register(service)?;
         }

@@ -491,6 +491,7 @@ impl<T: Send + 'static, C: Codec<T>> Request<One<T>, C> {
     /// # Errors
     ///
     /// If the request cannot be encoded, is too large, too deep in the tree, or has ended.
+    #[doc(alias = "delegate")]
     pub fn forward<S: Into<Address>>(
         self,
         server: S,

@@ -40,7 +40,33 @@ impl<F: Fn(RawRequest) -> HandlerFuture + Send + Sync + 'static> Handler for Box
     }
 }
 
-/// Middleware: makes a handler around a handler. It may refuse, measure, change metadata, or answer by itself.
+/// Middleware: makes a handler around a handler. It may refuse, measure, or answer by itself.
+///
+/// ```
+/// use std::sync::Arc;
+/// use wallaby::{Endpoint, Handler, HandlerFuture, Layer, RawRequest, Status};
+///
+/// struct Authentication;
+///
+/// struct Checked(Arc<dyn Handler>);
+///
+/// impl Layer for Authentication {
+///     fn wrap(&self, _method: &str, inner: Arc<dyn Handler>) -> Arc<dyn Handler> {
+///         Arc::new(Checked(inner))
+///     }
+/// }
+///
+/// impl Handler for Checked {
+///     fn handle(&self, request: RawRequest) -> HandlerFuture {
+///         match request.metadata().get("authorization") {
+///             Some("Bearer abc") => self.0.handle(request),
+///             _ => Box::pin(async { Err(Status::unauthenticated("no valid token")) }),
+///         }
+///     }
+/// }
+///
+/// let builder = Endpoint::builder().layer(Authentication);
+/// ```
 pub trait Layer: Send + Sync + 'static {
     /// The handler around `inner`, for the method with this name.
     fn wrap(&self, method: &str, inner: Arc<dyn Handler>) -> Arc<dyn Handler>;

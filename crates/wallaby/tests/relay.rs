@@ -642,3 +642,26 @@ async fn a_pong_of_the_initiator_itself_comes_back() {
     })
     .await;
 }
+
+/// Nobody can dial `0.0.0.0`, so others are told an address that they can, where this host has one.
+#[tokio::test]
+async fn who_listens_at_all_addresses_is_answered_directly() {
+    patience(async {
+        for any in ["tcp://0.0.0.0:0", "udp://0.0.0.0:0"] {
+            let net = Net::tcp();
+            let leaf = net.serve(link(None)).await;
+            let root = net.serve(link(Some(at(&leaf)))).await;
+            let client = patient().listen(any).bind().await.expect("a free port");
+            let told = client.address().expect("it listens").to_string();
+            let answer = work::at(&client, at(&root)).one("x".into()).await;
+            assert_eq!(answer, Ok("x".into()), "{told}");
+            assert_eq!(root.metrics().relayed, 0, "{told}");
+            // A host without networks has only its loopback address, which others must not be told.
+            let networks = std::net::UdpSocket::bind("0.0.0.0:0").expect("a free port");
+            let has_networks = networks.connect("192.0.2.1:9").is_ok();
+            assert_eq!(told.contains("0.0.0.0"), !has_networks, "{told}");
+            assert!(!told.contains("127."), "{told}");
+        }
+    })
+    .await;
+}

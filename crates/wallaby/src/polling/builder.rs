@@ -147,8 +147,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Others are told this address in place of the one that is bound: for hosts behind a translated address, and where the
-    /// socket is bound to all of a host's addresses.
+    /// Others are told this address in place of the one that is bound; see [`crate::Builder::advertise`].
     pub fn advertise(mut self, address: Address) -> Self {
         self.advertise = Some(address);
         self
@@ -332,7 +331,8 @@ impl Builder {
             versions: (VERSION, VERSION),
             node: random_node()?,
             expected: None,
-            address: self.advertise.or_else(|| addresses.first().cloned()),
+            address: (self.advertise)
+                .or_else(|| addresses.first().cloned().map(transport::advertised)),
             features: Features::TIME,
             limits: WireLimits {
                 message: config.limits.message,

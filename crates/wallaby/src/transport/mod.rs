@@ -22,6 +22,7 @@ mod socket;
 pub(crate) mod udp;
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -319,6 +320,43 @@ pub(crate) async fn listen(
         }
         _ => Err(BindError::NoTransport { address }),
     }
+}
+
+/// What others are told of an address that was listened at. Nobody else can dial `0.0.0.0` or `::`; in their place comes the
+/// address from which this host sends to other networks. Where it has no way there they stay, and a warning says so.
+pub(crate) fn advertised(here: Address) -> Address {
+    let (Address::Tcp(socket) | Address::Udp(socket)) = here else {
+        return here;
+    };
+    if !socket.ip().is_unspecified() {
+        return here;
+    }
+    let Some(ip) = outward(socket.ip()) else {
+        tracing::warn!(%here, "nobody can dial this address, so answers come by relays: set Builder::advertise");
+        return here;
+    };
+    let told = SocketAddr::new(ip, socket.port());
+    let told = match here {
+        Address::Udp(_) => Address::Udp(told),
+        _ => Address::Tcp(told),
+    };
+    tracing::info!(%here, %told, "others are told this address; Builder::advertise sets another");
+    told
+}
+
+/// The address from which this host sends to other networks. Nothing is sent to find it out: the addresses are those of
+/// examples (RFC 5737, RFC 3849).
+fn outward(any: IpAddr) -> Option<IpAddr> {
+    let v4 = (IpAddr::from([0; 4]), IpAddr::from([192, 0, 2, 1]));
+    let v6 = IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1]);
+    // What listens at `::` is reached over both.
+    let ways = [any.is_ipv6().then_some((any, v6)), Some(v4)];
+    ways.into_iter().flatten().find_map(|(from, to)| {
+        let socket = std::net::UdpSocket::bind((from, 0)).ok()?;
+        socket.connect((to, 9)).ok()?;
+        let ip = socket.local_addr().ok()?.ip();
+        (!ip.is_unspecified() && !ip.is_loopback()).then_some(ip)
+    })
 }
 
 /// An address from text that may have a host name in place of an IP address.

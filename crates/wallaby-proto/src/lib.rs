@@ -17,7 +17,10 @@
 //! | [`detach`](mod@detach) | messages that wait do not keep what was read with them |
 //! | [`items`] | items of one type in the body of a request |
 //! | [`datagram`] | the same over UDP: sessions, proof of address, repair of loss, congestion |
+//! | [`endpoint`] | all of these together: a whole endpoint without IO, and a driver for it in a page |
 //! | [`carrier`] | one face of a connection and a session |
+//! | [`error`], [`dial`] | what can go wrong; which addresses are dialled because others say so |
+//! | [`line`](mod@line) | a queue whose first element needs no memory of its own |
 //!
 //! Two lives, one connection, one call; the bytes are carried by hand:
 //!
@@ -83,8 +86,12 @@ pub mod carrier;
 pub mod connection;
 pub mod datagram;
 pub mod detach;
+pub mod dial;
+pub mod endpoint;
+pub mod error;
 pub mod id;
 pub mod items;
+pub mod line;
 pub mod manifest;
 pub mod numbers;
 pub mod seal;

@@ -1,5 +1,18 @@
 //! Numbers on which all drivers must agree.
 
+use std::time::Duration;
+
+use crate::wire::PingSettings;
+
+/// How much time a call has if nobody says: not stated on the wire.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How calls are watched over if they do not say: not stated on the wire.
+pub const DEFAULT_PING: PingSettings = PingSettings {
+    period: Duration::from_millis(500),
+    timeout: Duration::from_secs(5),
+};
+
 /// What a message costs of a window, or of the room of those that wait, besides its payload: in bytes.
 pub const MESSAGE_COST: u64 = 64;
 

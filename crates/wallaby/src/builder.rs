@@ -15,13 +15,14 @@ use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{Budgets, PingSettings};
 
 use crate::client::CallInterceptor;
-use crate::dial::DialPolicy;
-use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Endpoint};
+use crate::endpoint::Endpoint;
 use crate::error::BindError;
 use crate::executor::ExecutorConfig;
 use crate::service::{Layer, Service};
 use crate::timer;
 use crate::transport::{self, Transport, Transports};
+use wallaby_proto::dial::DialPolicy;
+use wallaby_proto::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 
 /// What an endpoint takes and keeps; see each field for what happens beyond it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,12 +25,13 @@ use crate::attempts::Attempts;
 use crate::body::{Attached, Body};
 use crate::client::Outgoing;
 use crate::driver::peer::{Peer, Place, Refused};
-use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING, Inner};
+use crate::endpoint::Inner;
 use crate::error::{CallError, Failure};
-use crate::line::Line;
 use crate::log;
 use crate::timer::Instant;
 use crate::trace::{self, Trace};
+use wallaby_proto::line::Line;
+use wallaby_proto::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use wallaby_proto::numbers::{MESSAGE_COST, MOST_MOVES};
 
 mod following;

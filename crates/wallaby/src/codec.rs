@@ -3,27 +3,9 @@
 use bytes::{Bytes, BytesMut};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use thiserror::Error;
+pub use wallaby_proto::error::CodecError;
 
 use crate::fingerprint;
-
-/// A payload that a codec could not write or read.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{codec}: {what}")]
-pub struct CodecError {
-    codec: &'static str,
-    what: String,
-}
-
-impl CodecError {
-    /// An error of the codec with this name.
-    pub fn new(codec: &'static str, what: impl Into<String>) -> Self {
-        Self {
-            codec,
-            what: what.into(),
-        }
-    }
-}
 
 /// A format of payloads.
 pub trait Format: Send + Sync + 'static {

@@ -16,7 +16,7 @@ use crate::executor::Admitted;
 use crate::handling::Handling;
 use crate::pipeline;
 use crate::pool::Opening;
-use crate::service::{self, Registered};
+use crate::service::Registered;
 use crate::timer::Instant;
 
 /// Dispatches what arrives over one connection.
@@ -256,7 +256,7 @@ impl Method {
             return false;
         }
         let answers = pipeline::answers_of(&self.definition);
-        match service::check(pipeline::definition(answers), &self.definition) {
+        match pipeline::definition(answers).check(&self.definition) {
             Ok(()) => pipeline::arrive(handling, &payload),
             Err(status) => {
                 handling.fail(&status);

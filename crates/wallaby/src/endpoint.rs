@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 use wallaby_proto::call::records::Remembered;
 use wallaby_proto::call::room::BranchRoom;
 use wallaby_proto::connection::{Bounds, Features, Hello, Limits as WireLimits, VERSION};
-use wallaby_proto::wire::{Message, PingSettings};
+use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
 
 use self::connections::Listening;
@@ -44,15 +44,6 @@ use crate::relay::{Passing, Relay};
 use crate::service::{Registered, Service};
 use crate::timer::{self, Instant};
 use crate::transport::{self, Entrance};
-
-/// How much time a call has if nobody says: the protocol's default, which is not stated on the wire.
-pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
-
-/// How calls are watched over if they do not say: the protocol's default, which is not stated on the wire.
-pub(crate) const DEFAULT_PING: PingSettings = PingSettings {
-    period: Duration::from_millis(500),
-    timeout: Duration::from_secs(5),
-};
 
 /// After so long without a sign of life peers close their connections, unless they are set otherwise.
 const AWAY: Duration = Duration::from_secs(10);

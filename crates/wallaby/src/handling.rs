@@ -23,7 +23,7 @@ use crate::blocking::panic_message;
 use crate::body::{Attached, Body, Following};
 use crate::call::CallShared;
 use crate::driver::peer::Peer;
-use crate::endpoint::{DEFAULT_DEADLINE, Inner};
+use crate::endpoint::Inner;
 use crate::error::SendError;
 use crate::executor::Owner;
 use crate::liveness;
@@ -32,6 +32,7 @@ use crate::pipeline::Held;
 use crate::request::RawRequest;
 use crate::service::{Handler, HandlerFuture};
 use crate::timer::{self, Instant, Sleep};
+use wallaby_proto::numbers::DEFAULT_DEADLINE;
 
 mod gathering;
 mod passing;
@@ -40,7 +41,6 @@ mod sending;
 
 pub(crate) use self::sending::Delivery;
 use self::sending::Lanes;
-pub(crate) use self::sending::make_too_large;
 
 /// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule. On top of
 /// it comes what the deadline may have lost on its way: remaining times are rounded to a thousandth.

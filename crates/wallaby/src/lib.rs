@@ -36,7 +36,6 @@ mod builder;
 mod call;
 mod calls;
 mod client;
-mod dial;
 mod dispatch;
 mod driver;
 mod endpoint;
@@ -45,7 +44,6 @@ mod executor;
 mod fingerprint;
 mod handling;
 mod hedge;
-mod line;
 mod liveness;
 mod log;
 mod method;
@@ -79,7 +77,6 @@ pub use budget::RetryBudget;
 pub use builder::{Builder, Limits};
 pub use call::{AnswerFuture, Call, CallOptions, Outcome, RawAnswer, RawCall, Resend};
 pub use client::{CallInterceptor, Caller, Client, Outgoing};
-pub use dial::{DialPolicy, DialRangeError};
 pub use endpoint::Endpoint;
 pub use error::{
     AttemptsFailed, BindError, CallError, ConnectError, FailedAttempt, Failure, NoMore, SendError,
@@ -102,6 +99,7 @@ pub use wallaby_proto::call::allowance::{Budget, Exhausted};
 pub use wallaby_proto::call::initiator::Violation;
 pub use wallaby_proto::call::records::Remembered;
 pub use wallaby_proto::call::watch::{Executed, Failure as Loss, FailureKind, Location, Step};
+pub use wallaby_proto::dial::{DialPolicy, DialRangeError};
 pub use wallaby_proto::items::ItemError;
 pub use wallaby_proto::wire::PingSettings;
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use wallaby_proto::call::clock::Clock;
+use wallaby_proto::call::records::written_next;
 use wallaby_proto::call::records::{
     Action, Admission, Frozen, Origin, Output, RecordLimits, Records, RefusedRequest, Remembered,
     Sent, Session, StopReason, Ticket, Way,
@@ -25,17 +26,6 @@ use crate::calls::BATCH;
 use crate::driver::peer::{Peer, Place, Refused};
 use crate::endpoint::Inner;
 use crate::timer::Instant;
-
-/// What was written this long ago may still count as waiting, and this much longer for each connection: to ask all of them
-/// takes at most a twentieth of the time.
-const WRITTEN_EVERY: Duration = Duration::from_millis(5);
-const WRITTEN_EACH: Duration = Duration::from_micros(10);
-
-/// When so many connections are asked again what they have written.
-pub(crate) fn written_next(now: Duration, connections: usize) -> Duration {
-    let each = WRITTEN_EACH.saturating_mul(u32::try_from(connections).unwrap_or(u32::MAX));
-    now.saturating_add(WRITTEN_EVERY).saturating_add(each)
-}
 
 /// What an endpoint knows of who lives.
 #[derive(Debug)]

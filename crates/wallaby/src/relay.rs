@@ -16,10 +16,10 @@ use wallaby_proto::{CallId, Token};
 
 use crate::driver::peer::{Peer, Place, Refused};
 use crate::endpoint::Inner;
-use crate::error::hint;
-use crate::handling::make_too_large;
 use crate::liveness::session;
 use crate::ways::Wait;
+use wallaby_proto::call::server::make_too_large;
+use wallaby_proto::error::hint;
 use wallaby_proto::numbers::MOST_MOVES;
 
 /// What an answer that waits costs besides its payload and its optional fields, in bytes: it may have a queue and a task of its own.

@@ -83,7 +83,7 @@ impl Retry {
         match error {
             CallError::Status(status) => self.codes.contains(&status.code()),
             CallError::Failed(failure) => is_lost(failure),
-            CallError::Decode { .. } => false,
+            _ => false,
         }
     }
 

@@ -190,35 +190,8 @@ impl fmt::Debug for Service {
 impl Registered {
     /// See [`check`].
     pub(crate) fn check(&self, caller: &MethodDefinition) -> Result<(), Status> {
-        check(&self.definition, caller)
+        self.definition.check(caller)
     }
-}
-
-/// Whether a caller means the same method by its name as the server that has it `here`.
-///
-/// # Errors
-///
-/// A status that says what differs.
-pub(crate) fn check(here: &MethodDefinition, caller: &MethodDefinition) -> Result<(), Status> {
-    let name = caller.name();
-    if caller.codec() != here.codec() {
-        let (theirs, ours) = (caller.codec(), here.codec());
-        let message = format!("{name}: the caller uses codec {theirs:?}, this server {ours:?}");
-        return Err(Status::new(Code::Mismatch, message));
-    }
-    for (what, theirs, ours) in [
-        ("arguments", caller.arguments(), here.arguments()),
-        ("answer", caller.answer(), here.answer()),
-    ] {
-        if theirs != ours && theirs != 0 && ours != 0 {
-            let message = format!(
-                "{name}: the caller's type of its {what} is not this server's (fingerprints {theirs:016x} and \
-                     {ours:016x}): were they built from the same definition?"
-            );
-            return Err(Status::new(Code::Mismatch, message));
-        }
-    }
-    Ok(())
 }
 
 /// Runs a blocking handler on a worker thread. Its request does not end before the handler returns, since a status that

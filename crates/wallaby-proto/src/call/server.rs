@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::address::Address;
 use crate::call::allowance::{Allowance, Budget, Exhausted};
 use crate::id::{CallId, RequestId, Token};
 use crate::manifest::{Facts, Manifest, passed_on};
@@ -624,6 +625,21 @@ fn only_trace(trace: Vec<TraceRecord>) -> Option<Box<Options>> {
             ..Options::default()
         })
     })
+}
+
+/// Puts a status in place of an answer that the initiator does not take: of its size and the limit, and what to do about it.
+#[cold]
+pub fn make_too_large(
+    response: &mut Response,
+    (size, limit): (u64, u64),
+    hint: &str,
+    server: Option<&Address>,
+) {
+    let message =
+        format!("an answer of {size} bytes, but the initiator takes at most {limit}{hint}");
+    let status = Status::new(Code::ResourceExhausted, message).by(server);
+    response.status = true;
+    response.payload = status.to_payload();
 }
 
 /// A status in the name of a delegated request that certainly was not delivered (PROTOCOL-NOTES 19): the last of its

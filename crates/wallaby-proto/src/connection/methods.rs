@@ -9,6 +9,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::varint::{self, Reader};
 use crate::wire::DecodeError;
+use crate::{Code, Status};
 
 /// Longest name of a method or a codec, in bytes.
 pub const MAX_METHOD_NAME: usize = 255;
@@ -68,6 +69,33 @@ impl MethodDefinition {
     /// The fingerprint of its answer's type; 0 fits any.
     pub fn answer(&self) -> u64 {
         self.answer
+    }
+
+    /// Whether a `caller` means this method, which is served here, by its name.
+    ///
+    /// # Errors
+    ///
+    /// A status that says what differs.
+    pub fn check(&self, caller: &Self) -> Result<(), Status> {
+        let name = caller.name();
+        if caller.codec() != self.codec() {
+            let (theirs, ours) = (caller.codec(), self.codec());
+            let message = format!("{name}: the caller uses codec {theirs:?}, this server {ours:?}");
+            return Err(Status::new(Code::Mismatch, message));
+        }
+        for (what, theirs, ours) in [
+            ("arguments", caller.arguments, self.arguments),
+            ("answer", caller.answer, self.answer),
+        ] {
+            if theirs != ours && theirs != 0 && ours != 0 {
+                let message = format!(
+                    "{name}: the caller's type of its {what} is not this server's (fingerprints {theirs:016x} and \
+                     {ours:016x}): were they built from the same definition?"
+                );
+                return Err(Status::new(Code::Mismatch, message));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn put(&self, out: &mut Vec<u8>, number: u32) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use wallaby_proto::Path;
 
 use super::{RawAnswer, State};
-use crate::line::Line;
+use wallaby_proto::line::Line;
 
 /// What the application gets next of each branch.
 #[derive(Debug, Default)]

@@ -15,7 +15,7 @@ use super::{Inner, locked};
 use crate::dispatch::Dispatcher;
 use crate::driver::peer::{self, Peer};
 use crate::driver::way::Way;
-use crate::error::ConnectError;
+use crate::error::{ConnectError, dial_failed};
 use crate::pool::{Opening, Stranger};
 use crate::timer::{self, Instant};
 use crate::transport::{self, Accepted, Incoming, Opened as Stream, StreamListener};
@@ -217,7 +217,7 @@ impl Inner {
         let stream = stream.ok_or_else(|| ConnectError::NoTransport {
             server: server.clone(),
         })?;
-        stream.map_err(|error| ConnectError::from_dial(server, &error))
+        stream.map_err(|error| dial_failed(server, &error))
     }
 
     /// Drives a new connection that was dialled.

@@ -5,8 +5,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{DEFAULT_PING, Inner, locked, micros};
+use super::{Inner, locked, micros};
 use crate::timer::{self, Instant};
+use wallaby_proto::numbers::DEFAULT_PING;
 
 /// Deadlines that pass within so short a time are looked at together.
 const DEADLINE_TICK: Duration = Duration::from_millis(1);

@@ -13,9 +13,10 @@ use wallaby_proto::wire::{Message, Request, Response};
 use super::Handling;
 use super::sending::{LATE, Lanes, Parcel};
 use crate::driver::peer::{Peer, Place, Refused};
-use crate::endpoint::{DEFAULT_DEADLINE, Inner};
+use crate::endpoint::Inner;
 use crate::liveness::session;
 use crate::timer::{self, Instant};
+use wallaby_proto::numbers::DEFAULT_DEADLINE;
 
 impl Handling {
     /// The status of a request that has no record leaves, at once or when it can.

@@ -19,10 +19,12 @@ use wallaby_proto::{Address, Code, Status};
 use super::{Destination, Handling, Sending};
 use crate::body::{self, Attached};
 use crate::driver::peer::{Peer, Place, Refused};
-use crate::error::{ConnectError, hint};
+use crate::error::ConnectError;
 use crate::liveness::{child, session};
 use crate::pipeline;
 use crate::timer::{self, Instant};
+use wallaby_proto::call::server::make_too_large;
+use wallaby_proto::error::hint;
 use wallaby_proto::numbers::{MOST_MOVES, SMALL_ANSWER};
 
 /// How long after the deadline messages of a call may still wait: its initiator's clock decides, not this one.
@@ -825,19 +827,4 @@ impl Handling {
         }
         self.endpoint.way_back(self.call, self.token)
     }
-}
-
-/// Puts a status in place of an answer that the initiator does not take.
-#[cold]
-pub(crate) fn make_too_large(
-    response: &mut Response,
-    (size, limit): (u64, u64),
-    hint: &str,
-    server: Option<&Address>,
-) {
-    let message =
-        format!("an answer of {size} bytes, but the initiator takes at most {limit}{hint}");
-    let status = Status::new(Code::ResourceExhausted, message).by(server);
-    response.status = true;
-    response.payload = status.to_payload();
 }

@@ -5,126 +5,24 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::call::records::RecordLimits;
 use wallaby_proto::connection::{
-    Bounds, Features, Hello, KeepAliveSettings, Limits as WireLimits, PartialLimits,
-    StrangerLimits, VERSION,
+    Features, Hello, KeepAliveSettings, Limits as WireLimits, StrangerLimits, VERSION,
 };
 use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, Settings};
+use wallaby_proto::dial::DialPolicy;
+use wallaby_proto::endpoint::{Config, Endpoint as Core, Limits, Schemes, Seeds};
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{Budgets, PingSettings};
 use wallaby_proto::{Address, AddressError, NodeId};
 
 use super::Endpoint;
-use super::core::Core;
 use super::datagrams::{Datagrams, Udp};
 use super::streams::Streams;
-use crate::dial::DialPolicy;
-use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::error::BindError;
 use crate::{random, transport};
 
 /// Sessions that a socket has room for, each way, however few connections an endpoint may have.
 const MIN_SESSIONS: usize = 64;
-
-/// What a polling endpoint takes and keeps; see each field for what happens beyond it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Longest payload of a message, in bytes, sent or received; over UDP never more than 64 KiB. Beyond: an error at the
-    /// sender, and at a receiver whose limit is lower the status `ResourceExhausted`. Default 16 MiB.
-    pub message: u64,
-    /// Bytes of requests that are under way to this endpoint, a connection. Beyond: senders wait. Default 4 MiB.
-    pub requests: u64,
-    /// Bytes of answers that wait for the application, a call and connection. Beyond: servers wait. Default 1 MiB.
-    pub call: u64,
-    /// Connections, [strangers](Builder::strangers) aside. Beyond: one that nobody needs is closed, first one that was never of
-    /// use, then the one used least recently; if all are needed, new ones are refused. Default 1,024.
-    pub connections: usize,
-    /// Live calls. Beyond: calls fail with [`crate::Failure::TooManyCalls`]. Default 1,000,000.
-    pub calls: usize,
-    /// Requests that calls of this endpoint know of: see [`crate::Limits::branches`]. Default 1,048,576.
-    pub branches: u64,
-    /// Bytes of messages that wait for a connection or for credit, each with 64 bytes besides its payload. Beyond, what would
-    /// have to wait is [`crate::SendError::Full`] in handlers; calls fail with [`crate::Failure::Refused`]; the status
-    /// that ends such a request still waits. Default 16 MiB.
-    pub waiting: usize,
-    /// How much of messages that are not whole is held, all connections together, and how fast these must arrive: see
-    /// [`crate::Limits::partials`].
-    pub partials: PartialLimits,
-    /// Bytes that wait to be read by a peer, a connection: see [`crate::Limits::output`]. Default 1 MiB.
-    pub output: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        let wire = WireLimits::default();
-        Self {
-            message: wire.message,
-            requests: wire.requests,
-            call: wire.call,
-            connections: 1024,
-            calls: 1_000_000,
-            branches: 1 << 20,
-            waiting: 16 << 20,
-            partials: PartialLimits::default(),
-            output: Bounds::default().output,
-        }
-    }
-}
-
-/// All settings of a polling endpoint.
-#[derive(Debug)]
-pub(super) struct Config {
-    pub(super) limits: Limits,
-    pub(super) default_deadline: Duration,
-    pub(super) dial_timeout: Duration,
-    pub(super) dial_back_timeout: Duration,
-    pub(super) dial_policy: DialPolicy,
-    pub(super) strangers: StrangerLimits,
-    pub(super) ping: PingSettings,
-    pub(super) confirm_after: Duration,
-    pub(super) keep_alive: KeepAliveSettings,
-    pub(super) stall_limit: Option<Duration>,
-    pub(super) remembered: usize,
-    pub(super) kept_bytes: u64,
-    pub(super) max_depth: u32,
-    pub(super) max_budgets: Option<Budgets>,
-    pub(super) requests_of_call: u32,
-    pub(super) initiator_timeout: Duration,
-    /// The first seals, all verify.
-    pub(super) cluster_keys: Vec<ClusterKey>,
-    pub(super) require_seals: bool,
-    /// Bytes of a ring in shared memory.
-    pub(super) ring: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        let records = RecordLimits::default();
-        Self {
-            limits: Limits::default(),
-            default_deadline: DEFAULT_DEADLINE,
-            dial_timeout: Duration::from_secs(2),
-            dial_back_timeout: Duration::from_millis(250),
-            dial_policy: DialPolicy::default(),
-            strangers: StrangerLimits::default(),
-            ping: DEFAULT_PING,
-            confirm_after: Settings::default().confirm_after,
-            keep_alive: KeepAliveSettings::default(),
-            stall_limit: None,
-            remembered: records.requests,
-            kept_bytes: records.kept_bytes,
-            max_depth: 4096,
-            max_budgets: None,
-            requests_of_call: RecordLimits::default().requests_of_call,
-            initiator_timeout: RecordLimits::default().patience,
-            cluster_keys: Vec::new(),
-            require_seals: false,
-            ring: transport::DEFAULT_RING,
-        }
-    }
-}
 
 /// Sets up a polling [`Endpoint`].
 ///
@@ -137,13 +35,31 @@ impl Default for Config {
 ///     .bind("udp://127.0.0.1:0")?;
 /// # Ok::<(), wallaby::BindError>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[must_use = "a builder does nothing until it is bound"]
 pub struct Builder {
     config: Config,
+    confirm_after: Duration,
+    /// Bytes of a ring in shared memory.
+    ring: usize,
     advertise: Option<Address>,
     /// Where it listens.
     listen: Vec<String>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            config: Config {
+                schemes: Schemes::new(["udp", "tcp", "unix", "shm"]),
+                ..Config::default()
+            },
+            confirm_after: Settings::default().confirm_after,
+            ring: transport::DEFAULT_RING,
+            advertise: None,
+            listen: Vec::new(),
+        }
+    }
 }
 
 impl Builder {
@@ -207,7 +123,7 @@ impl Builder {
     /// A peer over UDP that was silent for so long is asked whether it is still there before a request goes to it: see
     /// [`crate::Builder::confirm_after`]. Default 5 s.
     pub fn confirm_after(mut self, silence: Duration) -> Self {
-        self.config.confirm_after = silence.min(PingSettings::LONGEST);
+        self.confirm_after = silence.min(PingSettings::LONGEST);
         self
     }
 
@@ -266,7 +182,7 @@ impl Builder {
     /// How many bytes each direction holds of a connection that this endpoint dials over `shm:`: see
     /// [`crate::Builder::shared_memory`]. Default 256 KiB.
     pub fn shared_memory(mut self, ring_bytes: usize) -> Self {
-        self.config.ring = transport::ring_capacity(ring_bytes);
+        self.ring = transport::ring_capacity(ring_bytes);
         self
     }
 
@@ -348,12 +264,20 @@ impl Builder {
                 .connections
                 .saturating_mul(2)
                 .max(MIN_SESSIONS),
-            confirm_after: config.confirm_after,
+            confirm_after: self.confirm_after,
             loopback: LOOPBACK_DATAGRAM,
             ..Settings::default()
         };
-        let core = Core::new(config, hello, settings, streams)?;
-        Ok(Endpoint::new(core, datagrams, addresses))
+        let seeds = Seeds {
+            tokens: random::bytes()?,
+            records: random::bytes()?,
+            cookies: random::bytes()?,
+            tables: random::bytes()?,
+        };
+        let core = Core::new(config, hello, settings, seeds);
+        Ok(Endpoint::new(
+            core, streams, datagrams, addresses, self.ring,
+        ))
     }
 }
 

@@ -2,23 +2,12 @@
 
 use std::marker::PhantomData;
 
-use bytes::Bytes;
-use wallaby_proto::{RequestId, Status};
+use wallaby_proto::Status;
+use wallaby_proto::endpoint::{Answer, CallKey, RequestKey};
 
-use crate::codec::{Codec, CodecError};
+use crate::codec::Codec;
 use crate::error::{CallError, Failure};
 use crate::method::Answer as Answers;
-
-/// A call of this endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CallKey(pub(super) u64);
-
-/// A request that was put aside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestKey {
-    pub(super) slot: u32,
-    pub(super) generation: u32,
-}
 
 /// What happened. After [`Complete`](Self::Complete) or [`Failed`](Self::Failed) nothing more comes of a call, and each call
 /// comes to one of them.
@@ -48,39 +37,6 @@ pub enum Event {
         /// What its initiator is told in its name.
         status: Box<Status>,
     },
-}
-
-/// An answer of a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
-    /// The call.
-    pub call: CallKey,
-    /// The request that sent it.
-    pub request: RequestId,
-    /// Its number among the answers of its branch.
-    pub index: u32,
-    pub(super) status: bool,
-    pub(super) payload: Bytes,
-}
-
-impl Answer {
-    /// The payload.
-    ///
-    /// # Errors
-    ///
-    /// The status that came in place of an answer, or [`CallError::Decode`] if that cannot be read.
-    pub fn payload(self) -> Result<Bytes, CallError> {
-        if !self.status {
-            return Ok(self.payload);
-        }
-        match Status::from_payload(&self.payload) {
-            Ok(status) => Err(CallError::Status(status.at(self.request))),
-            Err(error) => Err(CallError::Decode {
-                request: self.request,
-                error: CodecError::new("status", error.to_string()),
-            }),
-        }
-    }
 }
 
 /// A call of a method whose types are known.
@@ -129,6 +85,6 @@ impl<A, C> Copy for Call<A, C> {}
 
 impl<A, C> std::fmt::Debug for Call<A, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Call({})", self.key.0)
+        write!(f, "Call({})", self.key)
     }
 }

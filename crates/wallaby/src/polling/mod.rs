@@ -37,47 +37,41 @@
 //! ```
 
 mod builder;
-mod calls;
-mod core;
 mod datagrams;
 mod epoll;
 mod event;
-mod peer;
-mod peers;
-mod refused;
 mod request;
-mod requests;
 mod rings;
-mod sending;
 mod sockets;
 mod stream;
 mod streams;
-mod watching;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::connection::{Event as News, MethodDefinition};
-use wallaby_proto::datagram::SessionEvent;
-use wallaby_proto::wire::{Message, Request as WireRequest};
-use wallaby_proto::{Address, NodeId, RequestId, Status};
+use wallaby_proto::call::clock::earliest;
+use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::endpoint::{ConnId, Endpoint as Core, Input, Next, Outcome, Output};
+use wallaby_proto::{Address, Code, NodeId, RequestId, Status};
 
-pub use self::builder::{Builder, Limits};
-pub use self::calls::CallOptions;
-pub use self::core::Counters;
+pub use wallaby_proto::endpoint::{
+    Answer, CallKey, CallOptions, Counters, Limits, RequestKey, Sizes,
+};
+
+pub use self::builder::Builder;
 pub use self::datagrams::{Datagrams, Udp};
-pub use self::event::{Answer, Call, CallKey, Event, RequestKey};
+pub use self::event::{Call, Event};
 pub use self::request::{RawRequest, Request};
 
-use self::core::Core;
-use self::peer::PeerId;
-use self::streams::Whom;
+use self::streams::{Streams, Whom};
+use crate::blocking::panic_message;
 use crate::codec::Codec;
 use crate::error::{BindError, CallError, Failure, ServeError};
 use crate::method::{self, Method, One, Target};
@@ -113,8 +107,19 @@ type Handler = Box<dyn FnMut(RawRequest<'_>, Bytes) -> Result<(), Status>>;
 /// [`Event::Failed`]. Dropping it tells its peers that it is gone; its calls are not aborted then, but their servers notice.
 pub struct Endpoint<D: Datagrams = Udp> {
     core: Core,
+    /// The time at the latest look at the clock.
+    now: Duration,
     datagrams: D,
+    streams: Streams,
+    /// Bytes of a ring of a connection over shared memory that is dialled here.
+    ring: usize,
     handlers: Vec<Handler>,
+    /// What the application is told next.
+    told: VecDeque<Told>,
+    /// The call that [`ask`](Self::ask) waits for, which tells the application itself.
+    asked: Option<CallKey>,
+    /// How often there was something to tell.
+    news: u64,
     /// The datagram that is being sent, and where to, if there was no room for it.
     datagram: Vec<u8>,
     refused: Option<SocketAddr>,
@@ -128,6 +133,14 @@ pub struct Endpoint<D: Datagrams = Udp> {
     addresses: Vec<Address>,
     /// Where what streams have sent is read.
     input: BytesMut,
+}
+
+/// What the application is told of.
+#[derive(Debug)]
+enum Told {
+    /// There are answers of this call, or it has ended.
+    Call(CallKey),
+    Stopped(RequestKey, Box<Status>),
 }
 
 impl Endpoint {
@@ -147,12 +160,27 @@ impl Endpoint {
 }
 
 impl<D: Datagrams> Endpoint<D> {
-    fn new(mut core: Core, datagrams: D, addresses: Vec<Address>) -> Self {
+    fn new(
+        mut core: Core,
+        streams: Streams,
+        datagrams: D,
+        addresses: Vec<Address>,
+        ring: usize,
+    ) -> Self {
         let takes_datagrams = addresses.iter().any(|at| matches!(at, Address::Udp(_)));
-        core.set_time(datagrams.now());
+        let now = datagrams.now();
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+        core.set_epoch(unix.unwrap_or_default().saturating_sub(now));
+        core.set_time(now);
         Self {
             core,
+            now,
             datagrams,
+            streams,
+            ring,
+            told: VecDeque::new(),
+            asked: None,
+            news: 0,
             handlers: Vec::new(),
             datagram: Vec::new(),
             refused: None,
@@ -168,7 +196,7 @@ impl<D: Datagrams> Endpoint<D> {
     /// Where others reach this endpoint: what it tells them.
     pub fn address(&self) -> Address {
         let local = || Address::Udp(self.datagrams.local());
-        self.core.address.clone().unwrap_or_else(local)
+        self.core.address().cloned().unwrap_or_else(local)
     }
 
     /// All addresses that it listens at, in the order in which they were named.
@@ -178,7 +206,7 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// The endpoint's life: random, new at every start.
     pub fn node(&self) -> NodeId {
-        self.core.node
+        self.core.node()
     }
 
     /// What it sends and receives by.
@@ -188,24 +216,12 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// What it has counted since its start.
     pub fn counters(&self) -> Counters {
-        let gate = self.core.gate.counters();
-        let stray =
-            gate.stray + gate.unknown + gate.refused + gate.duplicate + gate.overrun + gate.short;
-        Counters {
-            datagrams_received: gate.received,
-            datagrams_sent: gate.sent,
-            datagrams_dropped: gate.corrupt + gate.malformed + stray,
-            ..self.core.counters
-        }
+        self.core.counters()
     }
 
-    /// How many calls live, how many requests are put aside, and how many peers there are.
-    pub fn sizes(&self) -> (usize, usize, usize) {
-        (
-            self.core.calls.len(),
-            self.core.held.len(),
-            self.core.peers.len(),
-        )
+    /// How much it holds.
+    pub fn sizes(&self) -> Sizes {
+        self.core.sizes()
     }
 
     // Serving.
@@ -225,13 +241,12 @@ impl<D: Datagrams> Endpoint<D> {
         A: method::Answer,
         C: Codec<Args> + Codec<A::Item>,
     {
-        self.serve_raw(
-            Arc::clone(method.definition()),
-            move |request, payload| match <C as Codec<Args>>::decode(payload) {
+        let handler =
+            move |request: RawRequest<'_>, payload| match <C as Codec<Args>>::decode(payload) {
                 Ok(arguments) => handler(Request::new(request), arguments),
                 Err(error) => Err(undecodable(&error)),
-            },
-        )
+            };
+        self.add_handler(Arc::clone(method.definition()), A::ONE, Box::new(handler))
     }
 
     /// Serves a method with payloads as bytes.
@@ -244,24 +259,32 @@ impl<D: Datagrams> Endpoint<D> {
         method: Arc<MethodDefinition>,
         handler: impl FnMut(RawRequest<'_>, Bytes) -> Result<(), Status> + 'static,
     ) -> Result<(), ServeError> {
+        self.add_handler(method, false, Box::new(handler))
+    }
+
+    fn add_handler(
+        &mut self,
+        method: Arc<MethodDefinition>,
+        one: bool,
+        handler: Handler,
+    ) -> Result<(), ServeError> {
         let name = method.name().to_string();
         if name.starts_with("wallaby.") {
             return Err(ServeError::Reserved { name });
         }
-        if self.core.add_method(method).is_none() {
+        if self.core.serve(method, one).is_none() {
             return Err(ServeError::Taken { name });
         }
-        self.handlers.push(Box::new(handler));
-        self.core.look_up_again();
+        self.handlers.push(handler);
         Ok(())
     }
 
     /// A request that was put aside, to answer it. It ends when it is dropped, unless it is put aside again. `None` if it has
     /// ended: it was aborted or had no time left.
     pub fn request(&mut self, key: RequestKey) -> Option<RawRequest<'_>> {
-        self.core.set_time(self.datagrams.now());
-        let job = self.core.take_held(key)?;
-        Some(RawRequest::new(&mut self.core, job, false))
+        self.look_at_clock();
+        let resumed = self.core.resume(key);
+        resumed.then(|| RawRequest::new(&mut self.core, key, false))
     }
 
     // Calling.
@@ -295,8 +318,8 @@ impl<D: Datagrams> Endpoint<D> {
         options: &CallOptions,
     ) -> Result<CallKey, Failure> {
         let key = self.begin(options)?;
-        if let Err(failure) = self.core.send_initial(key, &server.into(), method, payload) {
-            self.core.events.pop_back(); // it says the same
+        if let Err(failure) = self.core.send(key, &server.into(), method, payload) {
+            self.core.forget(key); // its outcome says the same
             return Err(failure);
         }
         self.core.close_call(key);
@@ -310,8 +333,8 @@ impl<D: Datagrams> Endpoint<D> {
     ///
     /// If as many calls live as may.
     pub fn begin(&mut self, options: &CallOptions) -> Result<CallKey, Failure> {
-        self.core.set_time(self.datagrams.now());
-        self.core.begin_call(options)
+        self.look_at_clock();
+        self.core.begin(options)
     }
 
     /// Sends an initial request of a call.
@@ -326,9 +349,8 @@ impl<D: Datagrams> Endpoint<D> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<RequestId, Failure> {
-        self.core.set_time(self.datagrams.now());
-        self.core
-            .send_initial(call, &server.into(), method, payload)
+        self.look_at_clock();
+        self.core.send(call, &server.into(), method, payload)
     }
 
     /// Says how many initial requests of a call will come: each gets an equal part of its budgets, if these are stated.
@@ -343,13 +365,45 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// Gives a call up: it fails with [`Failure::Aborted`], and what runs of it elsewhere is stopped.
     pub fn abort(&mut self, call: CallKey) {
-        self.core.set_time(self.datagrams.now());
-        self.core.end_call(call.0, Err(Failure::Aborted));
+        self.look_at_clock();
+        self.core.abort(call);
     }
 
     /// What happened next, if anything has.
     pub fn next_event(&mut self) -> Option<Event> {
-        self.core.take_event()
+        if self.told.is_empty() && self.core.has_output() {
+            self.drain();
+        }
+        loop {
+            match self.told.pop_front()? {
+                Told::Stopped(request, status) => return Some(Event::Stopped { request, status }),
+                Told::Call(call) => match self.core.next_answer(call) {
+                    Next::Answer(answer) => {
+                        self.told.push_back(Told::Call(call)); // others have their turn
+                        return Some(Event::Answer(answer));
+                    }
+                    Next::Ended(Outcome::Complete { statuses }) => {
+                        return Some(Event::Complete { call, statuses });
+                    }
+                    Next::Ended(Outcome::Failed(failure)) => {
+                        return Some(Event::Failed { call, failure });
+                    }
+                    Next::Pending => {}
+                },
+            }
+        }
+    }
+
+    /// Whether there is something that the application was not told.
+    fn has_event(&mut self) -> bool {
+        while let Some(Told::Call(call)) = self.told.front()
+            && !self.core.has_next(*call)
+        {
+            let call = *call;
+            let _ = self.core.next_answer(call); // so that it is told again when there is more
+            self.told.pop_front();
+        }
+        !self.told.is_empty()
     }
 
     /// Makes a call of a method that answers once, and turns the endpoint until it is over; events of other calls are kept
@@ -367,36 +421,33 @@ impl<D: Datagrams> Endpoint<D> {
     ) -> Result<T, CallError> {
         let server = server.into();
         let call = self.call(server.clone(), target, options)?;
-        let (mut first, mut answer) = (self.core.events.len(), None);
-        loop {
-            while first < self.core.events.len() {
-                let own = match &self.core.events[first].event {
-                    Event::Answer(answer) => answer.call == call.key(),
-                    Event::Complete { call: of, .. } | Event::Failed { call: of, .. } => {
-                        *of == call.key()
-                    }
-                    Event::Stopped { .. } => false,
-                };
-                if !own {
-                    first += 1;
-                    continue;
-                }
-                match self.core.events.remove(first).map(|queued| queued.event) {
-                    Some(Event::Answer(found)) => answer = Some(found),
-                    Some(Event::Failed { failure, .. }) => return Err((*failure).into()),
-                    _ => {
-                        let answer = answer.ok_or(Failure::NoAnswer)?;
-                        return call.read(answer);
-                    }
-                }
+        self.asked = Some(call.key());
+        let ended = self.wait_for(call.key(), wait);
+        self.asked = None;
+        let answer = ended.map_err(|error| {
+            self.core.forget(call.key());
+            Failure::Refused {
+                request: RequestId::FIRST,
+                server,
+                reason: error.to_string(),
             }
-            if let Err(error) = self.receive(wait) {
-                self.abort(call.key());
-                return Err(CallError::Failed(Failure::Refused {
-                    request: RequestId::FIRST,
-                    server,
-                    reason: error.to_string(),
-                }));
+        })?;
+        call.read(answer?.ok_or(Failure::NoAnswer)?)
+    }
+
+    /// Turns until a call of one answer has ended.
+    fn wait_for(
+        &mut self,
+        call: CallKey,
+        wait: Wait,
+    ) -> io::Result<Result<Option<Answer>, Failure>> {
+        let mut answer = None;
+        loop {
+            match self.core.next_answer(call) {
+                Next::Answer(found) => answer = Some(found),
+                Next::Ended(Outcome::Complete { .. }) => return Ok(Ok(answer)),
+                Next::Ended(Outcome::Failed(failure)) => return Ok(Err(*failure)),
+                Next::Pending => self.receive(wait)?,
             }
         }
     }
@@ -410,34 +461,30 @@ impl<D: Datagrams> Endpoint<D> {
     ///
     /// The socket's, if nothing can be received any more.
     pub fn turn(&mut self, wait: Wait) -> io::Result<()> {
-        let wait = if self.core.events.is_empty() {
-            wait
-        } else {
-            Wait::Not
-        };
+        let wait = if self.has_event() { Wait::Not } else { wait };
         self.receive(wait)
     }
 
     fn receive(&mut self, wait: Wait) -> io::Result<()> {
-        self.core.set_time(self.datagrams.now());
-        let known = self.core.events.len();
-        self.core.tell_failed();
-        self.core.act();
+        self.look_at_clock();
+        let known = self.news;
+        self.core.settle();
+        self.drain();
         self.flush();
         let left = self.time_left();
-        let due = self.core.raw.saturating_add(left);
+        let due = self.now.saturating_add(left);
         // What the application does not know yet, or what has to be done first, is no time to wait.
-        let busy = self.core.events.len() > known || self.core.streams.has_output();
+        let busy = self.news > known || self.streams.has_output();
         let wait = match wait {
             _ if busy => Duration::ZERO,
             Wait::Not => Duration::ZERO,
             Wait::For(most) => left.min(most),
             Wait::Forever => left,
         };
-        let wait = self.core.rest_rings(wait);
+        let wait = self.streams.rest_rings(wait);
         // Before something that is due is done, all that has arrived is to be handled.
         let spared = wait.is_zero() && !left.is_zero() && self.do_rings_come_first();
-        if spared && !self.core.streams.has_unread() && !self.core.have_rings_something() {
+        if spared && !self.streams.has_unread() && !self.streams.have_rings_something() {
             return Ok(());
         }
         let (received, ready) = match spared {
@@ -445,37 +492,94 @@ impl<D: Datagrams> Endpoint<D> {
             false => self.wait(wait)?,
         };
         if !wait.is_zero() {
-            self.core.set_time(self.datagrams.now());
+            self.look_at_clock();
         }
-        self.core.used += 1;
+        self.core.begin_turn();
         self.take_datagrams(received);
         self.serve_unread();
         let all = self.serve_streams(ready) & self.serve_rings();
-        self.handle_events();
+        self.core.settle();
+        self.drain();
         let empty = all && received < self.datagrams.batch();
         self.full_batches = if empty { 0 } else { self.full_batches + 1 };
         // What came to be due meanwhile is done in the next turn.
-        if due <= self.core.raw && (empty || self.full_batches >= BATCHES_UNTIL_TIME) {
-            self.core.handle_timeouts();
-            self.handle_events();
+        if due <= self.now && (empty || self.full_batches >= BATCHES_UNTIL_TIME) {
+            self.streams.accept_again(self.now);
+            self.core.handle_timeout();
+            self.drain();
         }
         self.flush();
         Ok(())
     }
 
+    fn look_at_clock(&mut self) {
+        self.now = self.datagrams.now();
+        self.core.set_time(self.now);
+    }
+
+    /// Does what the endpoint wants done, but for writing.
+    #[inline]
+    fn drain(&mut self) {
+        if self.core.has_output() {
+            self.drain_all();
+        }
+    }
+
+    #[inline(never)]
+    fn drain_all(&mut self) {
+        while let Some(output) = self.core.poll_output() {
+            match output {
+                Output::Run(key) => self.run(key),
+                Output::Call(call) => self.tell(call),
+                Output::Stopped(key, status) => {
+                    self.news += 1;
+                    self.told.push_back(Told::Stopped(key, status));
+                }
+                Output::Write(id) => self.streams.unwritten.push(id),
+                Output::Dial(id, to) => self.streams.dial(&mut self.core, id, &to, self.ring),
+                Output::Close(id, closed) => self.streams.close(id, &closed),
+            }
+        }
+    }
+
+    fn tell(&mut self, call: CallKey) {
+        self.news += 1;
+        if self.asked != Some(call) {
+            self.told.push_back(Told::Call(call));
+        }
+    }
+
+    /// Runs the handler of a request.
+    fn run(&mut self, key: RequestKey) {
+        let Some(incoming) = self.core.take_request(key) else {
+            return;
+        };
+        let Some(handler) = self.handlers.get_mut(incoming.method) else {
+            return;
+        };
+        let request = RawRequest::new(&mut self.core, key, true);
+        let result = catch_unwind(AssertUnwindSafe(|| handler(request, incoming.payload)));
+        let result = result.unwrap_or_else(|panic| {
+            self.core.note_panic();
+            Err(Status::new(Code::Panicked, panic_message(&*panic)))
+        });
+        self.core.returned(key, result);
+        self.core.settle();
+    }
+
     fn do_rings_come_first(&mut self) -> bool {
-        let alone = self.is_silent() && self.core.has_rings_alone();
-        self.core.streams.rings.come_first(self.core.raw, alone)
+        let alone = self.is_silent() && self.streams.are_all_rings();
+        self.streams.rings.come_first(self.now, alone)
     }
 
     /// Nobody sends datagrams to who neither listens for them nor has a session.
     fn is_silent(&self) -> bool {
-        !self.takes_datagrams && self.core.gate.is_empty()
+        !self.takes_datagrams && !self.core.has_sessions()
     }
 
     /// Waits until something arrives: how many datagrams have, and how many sockets are ready.
     fn wait(&mut self, wait: Duration) -> io::Result<(usize, usize)> {
-        if !self.core.has_streams() {
+        if !self.streams.are_there() {
             let received = self.datagrams.receive(wait, self.is_full())?;
             return Ok((received, 0));
         }
@@ -483,7 +587,7 @@ impl<D: Datagrams> Endpoint<D> {
         let watched = match (silent, self.datagrams.descriptor()) {
             (false, Some(socket)) => {
                 let socket = socket.as_raw_fd();
-                self.core.streams.watch_datagrams(socket, full)?;
+                self.streams.watch_datagrams(socket, full)?;
                 true
             }
             _ => false,
@@ -493,9 +597,9 @@ impl<D: Datagrams> Endpoint<D> {
         } else {
             wait.min(DEAR)
         };
-        let ready = self.core.streams.wait(wait)?;
+        let ready = self.streams.wait(wait)?;
         let arrived = |(whom, _)| matches!(whom, Whom::Datagrams);
-        let mut whom = (0..ready).filter_map(|index| self.core.streams.ready(index));
+        let mut whom = (0..ready).filter_map(|index| self.streams.ready(index));
         let received = match !silent && (!watched || whom.any(arrived)) {
             true => self.datagrams.receive(Duration::ZERO, false)?,
             false => 0,
@@ -508,31 +612,33 @@ impl<D: Datagrams> Endpoint<D> {
         if received == 0 {
             // Perhaps since the network said what became of a datagram.
             while let Some(at) = self.datagrams.take_unreachable() {
-                self.core.gate.handle_unreachable(self.core.raw, at);
+                self.core.handle_unreachable(at);
             }
         }
         for index in 0..received {
             if let Some((datagram, from)) = self.datagrams.received(index) {
                 let kept = keep(&mut self.arrived, datagram);
-                self.core.gate.handle_datagram(self.core.raw, from, kept);
+                self.core.handle_datagram(from, kept);
             }
         }
     }
 
     /// Does what can be done with the sockets that are ready; whether that is all there is to do.
     fn serve_streams(&mut self, ready: usize) -> bool {
-        let mut all = !self.core.streams.is_full();
+        let mut all = !self.streams.is_full();
         for index in 0..ready {
-            match self.core.streams.ready(index) {
-                Some((Whom::Listener(listener), _)) => self.core.accept(listener),
+            match self.streams.ready(index) {
+                Some((Whom::Listener(listener), _)) => {
+                    self.streams.accept(&mut self.core, listener, self.now);
+                }
                 Some((Whom::Peer(id), what)) => {
                     if what.writable {
-                        self.core.stream_writable(id);
+                        self.streams.writable(&mut self.core, id);
                     }
                     all &= !what.readable || self.read_stream(id);
                 }
-                Some((Whom::Life(id), _)) => self.core.attend_life(id),
-                Some((Whom::Bell(id), _)) => self.core.wake_rings(id),
+                Some((Whom::Life(id), _)) => self.streams.attend_life(&mut self.core, id),
+                Some((Whom::Bell(id), _)) => self.streams.wake_rings(id),
                 Some((Whom::Datagrams, _)) | None => {}
             }
         }
@@ -542,8 +648,8 @@ impl<D: Datagrams> Endpoint<D> {
     /// Does what can be done with rings that are awake; whether that is all there is to do.
     fn serve_rings(&mut self) -> bool {
         let (mut all, mut index) = (true, 0);
-        while let Some(id) = self.core.streams.rings.awake(index) {
-            all &= !self.core.look_at_rings(id) || self.read_stream(id);
+        while let Some(id) = self.streams.rings.awake(index) {
+            all &= !self.streams.look_at_rings(&mut self.core, id) || self.read_stream(id);
             index += 1;
         }
         all
@@ -551,120 +657,87 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// Goes on with what had arrived from peers that did not read, and do now.
     fn serve_unread(&mut self) {
-        if !self.core.streams.has_unread() {
+        if !self.streams.has_unread() {
             return;
         }
         let mut input = std::mem::take(&mut self.input);
-        while let Some(id) = self.core.take_unread(&mut input) {
-            self.handle_stream(id, &mut input);
-            self.core.keep_input(id, &mut input);
+        while let Some(id) = self.streams.take_unread(&mut input) {
+            let held = self.handle_stream(id, &mut input);
+            self.streams.keep_input(id, &mut input, held);
         }
         self.input = input;
     }
 
     /// Handles what has arrived on a stream; whether that is all.
-    fn read_stream(&mut self, id: PeerId) -> bool {
+    fn read_stream(&mut self, id: ConnId) -> bool {
         let mut input = std::mem::take(&mut self.input);
-        let more = self.core.read_stream(id, &mut input);
+        let more = self.streams.read(&mut self.core, id, &mut input);
         if more.is_some() {
-            self.handle_stream(id, &mut input);
-            self.core.keep_input(id, &mut input);
+            let held = self.handle_stream(id, &mut input);
+            self.streams.keep_input(id, &mut input, held);
         }
         self.input = input;
         more != Some(true)
     }
 
-    /// Handles all whole messages where they are read to: they are large values.
-    fn handle_stream(&mut self, id: PeerId, input: &mut BytesMut) {
-        while !input.is_empty() {
-            match &mut self.core.stream_news(id, input) {
-                Ok(Some(news)) => self.handle_news(id, news),
-                Ok(None) => return,
-                Err(error) => return self.core.break_stream(id, error.clone()),
+    /// Handles all whole messages; whether some are held back for now.
+    fn handle_stream(&mut self, id: ConnId, input: &mut BytesMut) -> bool {
+        loop {
+            let read = self.core.handle_input(id, input);
+            self.drain();
+            match read {
+                Input::More => {}
+                Input::All => return false,
+                Input::Held => return true,
+                Input::Ended => {
+                    input.clear();
+                    return false;
+                }
             }
         }
     }
 
     /// How long nothing has to be done.
     fn time_left(&mut self) -> Duration {
-        let left = self.core.time_left().unwrap_or(Duration::MAX);
-        if left < DEAR {
-            self.core.gate.put_off_timers(self.core.raw + DEAR);
-            return self.core.time_left().unwrap_or(Duration::MAX);
+        let mut due = self.due();
+        if due.is_some_and(|due| due < self.now.saturating_add(DEAR)) {
+            self.core.put_off_timers(self.now + DEAR);
+            due = self.due();
         }
-        left
+        due.map_or(Duration::MAX, |due| due.saturating_sub(self.now))
+    }
+
+    fn due(&mut self) -> Option<Duration> {
+        earliest(self.core.poll_timeout(), self.streams.due())
     }
 
     /// How long until the next [`turn`](Self::turn) has something to do, even if nothing arrives; `None` is for ever. For
     /// applications that wait for other things as well.
     pub fn next_timeout(&mut self) -> Option<Duration> {
-        self.core.set_time(self.datagrams.now());
+        self.look_at_clock();
+        self.core.settle();
         let full = self.is_full();
-        if self.core.gate.has_output() && !full || self.core.streams.has_output() {
+        let unsent = self.core.has_datagrams() && !full;
+        if unsent || self.core.has_output() || self.streams.has_output() {
             return Some(Duration::ZERO);
         }
-        let left = self.core.time_left();
+        let due = self.due();
+        let left = due.map(|due| due.saturating_sub(self.now));
         if full {
             return Some(left.map_or(DEAR, |left| left.min(DEAR)));
         }
         left
     }
 
-    /// Handles what the sessions have to tell.
-    fn handle_events(&mut self) {
-        loop {
-            while let Some(mut told) = self.core.gate.poll_event() {
-                self.handle_event(&mut told);
-            }
-            self.core.tell_failed();
-            self.core.act();
-            // What was done may have ended sessions.
-            if !self.core.gate.has_events() {
-                return;
-            }
-        }
-    }
-
-    fn handle_event(&mut self, (session, event): &mut SessionEvent) {
-        match event {
-            Ok(News::Opened(hello)) => self.core.session_opened(*session, hello),
-            Ok(news) => {
-                if let Some(id) = self.core.peers.over(*session) {
-                    self.handle_news(id, news);
-                }
-            }
-            Err(ended) => self.core.session_ended(*session, ended),
-        }
-    }
-
-    fn handle_news(&mut self, id: PeerId, news: &mut News) {
-        if let News::Message(message) = news
-            && !self.core.heard(id, message)
-        {
-            return;
-        }
-        match news {
-            News::Message(Message::Request(request)) => self.handle_request(id, request),
-            news => self.core.handle_news(id, news),
-        }
-    }
-
-    fn handle_request(&mut self, from: PeerId, request: &mut WireRequest) {
-        let Some((job, payload)) = self.core.admit(from, request) else {
-            return;
-        };
-        let Some(handler) = self.handlers.get_mut(job.served) else {
-            return;
-        };
-        let request = RawRequest::new(&mut self.core, job, true);
-        let result = catch_unwind(AssertUnwindSafe(|| handler(request, payload)));
-        self.core.handled(result);
-    }
-
     /// Sends what may be sent now.
     fn flush(&mut self) {
-        self.core.write_streams();
-        if self.core.gate.has_output() || self.is_full() {
+        while let Some(id) = self.streams.unwritten.pop() {
+            self.streams.write(&mut self.core, id);
+            if self.core.has_output() {
+                self.drain(); // there is room for more now
+            }
+        }
+        if self.core.has_datagrams() || self.is_full() {
             self.send_datagrams();
         }
     }
@@ -676,7 +749,7 @@ impl<D: Datagrams> Endpoint<D> {
         }
         while let Some(to) = self.next_datagram() {
             // Mostly it is the only one.
-            let sent = if self.core.gate.has_output() {
+            let sent = if self.core.has_datagrams() {
                 self.keeps = true;
                 self.datagrams.gather(&self.datagram, to)
             } else {
@@ -701,12 +774,11 @@ impl<D: Datagrams> Endpoint<D> {
         if let Some(to) = self.refused.take() {
             return Some(to);
         }
-        if !self.core.gate.has_output() {
+        if !self.core.has_datagrams() {
             return None;
         }
         self.datagram.clear();
-        let (gate, now) = (&mut self.core.gate, self.core.raw);
-        let transmit = gate.poll_transmit(now, &mut self.datagram)?;
+        let transmit = self.core.poll_datagram(&mut self.datagram)?;
         Some(transmit.to)
     }
 
@@ -734,10 +806,9 @@ fn keep(arrived: &mut BytesMut, datagram: &[u8]) -> Bytes {
 
 impl<D: Datagrams> Drop for Endpoint<D> {
     fn drop(&mut self) {
-        self.core.set_time(self.datagrams.now());
-        for id in self.core.peers.ids() {
-            self.core.say_goodbye(id, "the endpoint was closed");
-        }
+        self.look_at_clock();
+        self.core.close("the endpoint was closed");
+        self.drain();
         self.flush();
     }
 }
@@ -746,7 +817,7 @@ impl<D: Datagrams> fmt::Debug for Endpoint<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint")
             .field("address", &self.address())
-            .field("node", &self.core.node)
+            .field("node", &self.core.node())
             .finish_non_exhaustive()
     }
 }

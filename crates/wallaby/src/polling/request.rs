@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::endpoint::{Endpoint as Core, Handler, RequestKey};
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, NodeId, RequestId, Status};
 
-use super::core::Core;
-use super::event::RequestKey;
-use super::requests::{Job, Sending, note_refused};
 use crate::codec::{Codec, Postcard};
 use crate::error::SendError;
 use crate::method::{Answer, Many, One, Target};
@@ -24,99 +22,77 @@ use crate::method::{Answer, Many, One, Target};
 /// may be the last one.
 pub struct RawRequest<'a> {
     core: &'a mut Core,
-    job: Option<Box<Job>>,
+    key: RequestKey,
     /// A handler has it, which may return a status for it.
     handled: bool,
 }
 
 impl<'a> RawRequest<'a> {
-    pub(super) fn new(core: &'a mut Core, job: Box<Job>, handled: bool) -> Self {
-        Self {
-            core,
-            job: Some(job),
-            handled,
-        }
+    pub(super) fn new(core: &'a mut Core, key: RequestKey, handled: bool) -> Self {
+        Self { core, key, handled }
     }
 
-    fn job(&self) -> &Job {
-        self.job
-            .as_ref()
-            .expect("it is there until the request is consumed")
-    }
-
-    /// The request and what it is sent by, at the same time.
-    fn parts(&mut self) -> (&mut Core, &mut Job) {
-        let job = self
-            .job
-            .as_mut()
-            .expect("it is there until the request is consumed");
-        (self.core, job)
-    }
-
-    pub(super) fn owe_answer(&mut self) {
-        self.parts().1.owes_answer = true;
+    fn handler(&self) -> &Handler {
+        let handler = self.core.request(self.key);
+        handler.expect("it is there until the request is consumed")
     }
 
     /// The name of the method called.
     pub fn method(&self) -> &str {
-        let method = self.core.served.get(self.job().served);
+        let method = self.core.method_of(self.key);
         method.map_or("", |method| method.name())
     }
 
     /// The call that it belongs to.
     pub fn call_id(&self) -> CallId {
-        self.job().server.call()
+        self.handler().call()
     }
 
     /// Its place in the call's tree.
     pub fn id(&self) -> RequestId {
-        self.job().server.id()
+        self.handler().id()
     }
 
     /// How many hops led here: 0 if the initiator sent it.
     pub fn depth(&self) -> u32 {
-        self.job().server.depth()
+        self.handler().depth()
     }
 
     /// The endpoint that made the call.
     pub fn initiator(&self) -> NodeId {
-        self.job().server.call().initiator
+        self.handler().call().initiator
     }
 
     /// The endpoint that sent this request; `None` if its connection has ended meanwhile.
     pub fn delegator(&self) -> Option<NodeId> {
-        self.core.peers.get(self.job().from)?.node()
+        self.core.delegator(self.key)
     }
 
     /// Pairs that travel down the tree.
     pub fn metadata(&self) -> &Metadata {
         static NONE: std::sync::LazyLock<Metadata> = std::sync::LazyLock::new(Metadata::default);
-        let options = self.job().options.as_ref();
-        options.map_or(&NONE, |options| &options.metadata)
+        self.handler().metadata().unwrap_or(&NONE)
     }
 
     /// How much time is left.
     pub fn remaining(&self) -> Duration {
-        self.job().deadline.saturating_sub(self.core.raw)
+        self.core.remaining(self.key)
     }
 
     /// Says that the handler makes progress, for calls that limit how long it may not.
     pub fn progress(&mut self) {
-        let (core, job) = self.parts();
-        core.progress(job);
+        self.core.progress(self.key);
     }
 
     /// What it may still use up, if its call's budgets are stated or this endpoint has a maximum.
     pub fn budgets(&self) -> Option<Budgets> {
-        self.job().server.allowance().map(|known| known.left())
+        self.handler().budgets()
     }
 
     /// Says how many delegations will come, so that each gets an equal part of the budgets: see
     /// [`crate::RawRequest::share_among`].
     pub fn share_among(&mut self, times: u32) {
-        if let Some(allowance) = self.parts().1.server.allowance_mut() {
-            allowance.announce(times);
-        }
+        self.core.share_delegations(self.key, times);
     }
 
     /// Sends an answer to the initiator; more may follow.
@@ -126,8 +102,7 @@ impl<'a> RawRequest<'a> {
     /// If the answer is too large, or exceeds a budget, or if too much waits already ([`SendError::Full`]): then put the
     /// request aside and try again in a later turn.
     pub fn reply(&mut self, payload: Bytes) -> Result<(), SendError> {
-        let (core, job) = self.parts();
-        core.send(job, Sending::Answer(payload))
+        self.core.reply(self.key, payload)
     }
 
     /// Sends the last answer and ends the request.
@@ -135,9 +110,8 @@ impl<'a> RawRequest<'a> {
     /// # Errors
     ///
     /// As [`reply`](Self::reply); the request then ends with the status that the error becomes.
-    pub fn respond(mut self, payload: Bytes) -> Result<(), SendError> {
-        let (core, job) = self.parts();
-        core.send_last(job, Sending::Answer(payload))
+    pub fn respond(self, payload: Bytes) -> Result<(), SendError> {
+        self.core.respond(self.key, payload)
     }
 
     /// Hands work to another server, which answers the initiator directly; more may follow. A server that cannot be reached
@@ -153,11 +127,8 @@ impl<'a> RawRequest<'a> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        let (core, job) = self.parts();
-        core.send(
-            job,
-            Sending::Onward(server.into(), Arc::clone(method), payload),
-        )
+        let server = server.into();
+        self.core.delegate(self.key, server, method, payload)
     }
 
     /// Hands the rest of the work to another server and ends the request: a tail call.
@@ -166,74 +137,55 @@ impl<'a> RawRequest<'a> {
     ///
     /// As [`delegate`](Self::delegate); the request then ends with the status that the error becomes.
     pub fn forward(
-        mut self,
+        self,
         server: impl Into<Address>,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        let (core, job) = self.parts();
-        core.send_last(
-            job,
-            Sending::Onward(server.into(), Arc::clone(method), payload),
-        )
+        let server = server.into();
+        self.core.forward(self.key, server, method, payload)
     }
 
     /// Sends the message that is held back because it might be the last one.
     pub fn flush(&mut self) {
-        let (core, job) = self.parts();
-        core.flush_request(job);
+        self.core.flush(self.key);
     }
 
     /// Ends the request with a status.
-    pub fn fail(mut self, status: &Status) {
-        if let Some(job) = self.job.take() {
-            self.core.fail(job, status);
-        }
+    pub fn fail(self, status: &Status) {
+        self.core.fail(self.key, status);
     }
 
     /// Puts the request aside: [`super::Endpoint::request`] gives it back, in this turn or a later one. What was held back
     /// leaves. [`super::Event::Stopped`] says if it ends before, by an abort or at its deadline.
-    pub fn hold(mut self) -> RequestKey {
-        let job = self
-            .job
-            .take()
-            .expect("it is there until the request is consumed");
-        let key = self.core.hold(job);
-        if self.handled {
-            self.core.put_aside = Some(key);
-        }
-        key
+    pub fn hold(self) -> RequestKey {
+        self.core.put_aside(self.key);
+        self.key
     }
 
     /// An operation failed before it began.
     fn refuse(&mut self, error: SendError, last: bool) -> SendError {
-        note_refused(self.parts().1, &error, last);
+        self.core.refuse_message(self.key, &error, last);
         error
     }
 }
 
 impl Drop for RawRequest<'_> {
     fn drop(&mut self) {
-        let Some(job) = self.job.take() else {
-            return;
-        };
-        if self.handled {
-            self.core.returned = Some(job);
-        } else {
-            self.core.finish(job);
+        if !self.handled {
+            self.core.returned(self.key, Ok(()));
         }
     }
 }
 
 impl fmt::Debug for RawRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let job = self.job();
         write!(
             f,
             "RawRequest({} {} of {})",
             self.method(),
-            job.server.id(),
-            job.server.call()
+            self.id(),
+            self.call_id()
         )
     }
 }
@@ -248,10 +200,7 @@ pub struct Request<'a, A, C = Postcard> {
 }
 
 impl<'a, A: Answer, C> Request<'a, A, C> {
-    pub(super) fn new(mut raw: RawRequest<'a>) -> Self {
-        if A::ONE {
-            raw.owe_answer();
-        }
+    pub(super) fn new(raw: RawRequest<'a>) -> Self {
         Self {
             raw,
             types: PhantomData,

@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
-use super::core::Core;
-use super::peer::{Peer, PeerId};
+use wallaby_proto::endpoint::{ConnId, Endpoint as Core};
+
 use super::stream::Stream;
-use crate::error::ConnectError;
+use super::streams::Streams;
+use crate::error::dial_failed;
 
 /// Most connections that are looked at in turns that do not wait. If more are awake, those that have nothing go to rest.
 const AWAKE: usize = 64;
@@ -23,7 +24,7 @@ const ASK_SELDOM: (Duration, u32) = (Duration::from_micros(200), 2_000);
 pub(super) struct Rings {
     count: usize,
     /// Those that are awake, and some that are there no more.
-    awake: Vec<PeerId>,
+    awake: Vec<ConnId>,
     /// When the system was asked last, and how many turns have not since then.
     asked: Duration,
     turns: u32,
@@ -31,7 +32,7 @@ pub(super) struct Rings {
 
 impl Rings {
     /// A stream's rings are looked at from now on.
-    pub(super) fn wake(&mut self, id: PeerId, stream: &mut Stream) {
+    pub(super) fn wake(&mut self, id: ConnId, stream: &mut Stream) {
         if let Some(rings) = stream.rings_mut() {
             rings.wake();
             if !std::mem::replace(&mut stream.awake, true) {
@@ -54,7 +55,7 @@ impl Rings {
     }
 
     /// One of those that are awake.
-    pub(super) fn awake(&self, index: usize) -> Option<PeerId> {
+    pub(super) fn awake(&self, index: usize) -> Option<ConnId> {
         self.awake.get(index).copied()
     }
 
@@ -74,24 +75,20 @@ impl Rings {
     }
 }
 
-impl Core {
+impl Streams {
     /// Before a turn waits so long: how long it may. Rings that have nothing go to rest.
     pub(super) fn rest_rings(&mut self, wait: Duration) -> Duration {
-        if self.streams.rings.awake.is_empty() {
+        if self.rings.awake.is_empty() {
             return wait;
         }
-        let few = self.streams.rings.awake.len() <= AWAKE;
+        let few = self.rings.awake.len() <= AWAKE;
         // While there is no wait, nobody needs to ring.
         if few && (wait.is_zero() || self.have_rings_something()) {
             return Duration::ZERO;
         }
-        let mut awake = std::mem::take(&mut self.streams.rings.awake);
-        awake.retain(|id| {
-            let stream = self.peers.get_mut(*id).and_then(Peer::stream_mut);
-            stream.is_some_and(|stream| !stream.rest())
-        });
-        self.streams.rings.awake = awake;
-        match self.streams.rings.awake.is_empty() {
+        let (table, awake) = (&mut self.table, &mut self.rings.awake);
+        awake.retain(|id| table.get_mut(*id).is_some_and(|stream| !stream.rest()));
+        match awake.is_empty() {
             true => wait,
             false => Duration::ZERO,
         }
@@ -99,49 +96,46 @@ impl Core {
 
     /// Whether there is something to do with rings that are awake.
     pub(super) fn have_rings_something(&mut self) -> bool {
-        let (peers, awake) = (&mut self.peers, &self.streams.rings.awake);
-        awake.iter().any(|id| {
-            let stream = peers.get_mut(*id).and_then(Peer::stream_mut);
+        let (table, awake) = (&mut self.table, &self.rings.awake);
+        let mut streams = awake.iter();
+        streams.any(|id| {
+            let stream = table.get_mut(*id);
             stream.is_some_and(|stream| !stream.look().is_nothing())
         })
     }
 
     /// A peer has rung.
-    pub(super) fn wake_rings(&mut self, id: PeerId) {
-        if let Some(stream) = self.peers.get_mut(id).and_then(Peer::stream_mut) {
-            self.streams.rings.wake(id, stream);
+    pub(super) fn wake_rings(&mut self, id: ConnId) {
+        if let Some(stream) = self.table.get_mut(id) {
+            self.rings.wake(id, stream);
         }
     }
 
     /// Looks at rings that are awake: whether there is something to read.
-    pub(super) fn look_at_rings(&mut self, id: PeerId) -> bool {
-        let Some(stream) = self.peers.get_mut(id).and_then(Peer::stream_mut) else {
+    pub(super) fn look_at_rings(&mut self, core: &mut Core, id: ConnId) -> bool {
+        let Some(stream) = self.table.get_mut(id) else {
             return false;
         };
         let found = stream.look();
         if found.writable {
-            self.stream_writable(id);
+            self.writable(core, id);
         }
         found.readable
     }
 
     /// The socket of a peer that shares memory, or is to, can be read: the set-up goes on, or the peer has ended.
-    pub(super) fn attend_life(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(id) else {
-            return;
-        };
-        let server = peer.server();
-        let Some(rings) = peer.stream_mut().and_then(Stream::rings_mut) else {
+    pub(super) fn attend_life(&mut self, core: &mut Core, id: ConnId) {
+        let Some(rings) = self.table.get_mut(id).and_then(Stream::rings_mut) else {
             return;
         };
         let was_open = rings.bell().is_some();
         match rings.attend() {
             Ok(true) => {
                 if let Some(bell) = rings.bell() {
-                    self.await_bell(id, bell);
+                    self.await_bell(core, id, bell);
                 }
                 self.wake_rings(id);
-                self.stream_writable(id);
+                self.writable(core, id);
             }
             Ok(false) => {
                 if was_open {
@@ -149,17 +143,14 @@ impl Core {
                 }
             }
             Err(error) => {
-                tracing::debug!(%server, %error, "memory is not shared");
-                let broken = error.kind() == std::io::ErrorKind::InvalidData;
-                self.counters.connections_broken += u64::from(broken);
-                let ended = match was_open {
-                    false => ConnectError::from_dial(&server, &error),
-                    true => ConnectError::Closed {
-                        server,
-                        reason: error.to_string(),
-                    },
-                };
-                self.stream_ended(id, ended);
+                tracing::debug!(server = %core.server(id), %error, "memory is not shared");
+                if error.kind() == std::io::ErrorKind::InvalidData {
+                    core.note_broken();
+                }
+                match was_open {
+                    true => core.handle_ended(id, error.to_string()),
+                    false => core.handle_dial_failed(id, dial_failed(&core.server(id), &error)),
+                }
             }
         }
     }

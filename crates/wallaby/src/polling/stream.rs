@@ -1,12 +1,9 @@
-//! One stream: a connection of the protocol on a socket, or on rings in shared memory.
+//! One stream's socket, or its rings in shared memory; and the table of all.
 
 use std::io;
-use std::time::Duration;
 
 use bytes::BytesMut;
-use wallaby_proto::RequestId;
-use wallaby_proto::call::records::{Sent, Ticket};
-use wallaby_proto::connection::{Connection, KeepAlive};
+use wallaby_proto::endpoint::{ConnId, Endpoint as Core};
 
 use super::epoll::Interest;
 use super::sockets::Channel;
@@ -18,15 +15,12 @@ const READ: (usize, usize) = (2 * 1024, 64 * 1024);
 /// A stream to a peer.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) connection: Connection,
     pub(super) channel: Channel,
     stage: Stage,
     /// What is awaited of the socket, or of the rings.
     pub(super) interest: Interest,
     /// It is among those whose rings are looked at in each turn.
     pub(super) awake: bool,
-    /// It is among those that may have something to write.
-    pub(super) queued: bool,
     /// What has arrived of a frame that is not whole; while input is handled, what was lent for it.
     input: BytesMut,
     /// Some of it was not handled, since too much waits to be written.
@@ -34,9 +28,49 @@ pub(super) struct Stream {
     lent: bool,
     /// Room for the next read: grows while reads fill it.
     room: usize,
-    /// Messages that travel in parts and whose places are waited for, by number.
-    pub(super) large: Vec<(u64, Place)>,
-    pub(super) keep_alive: KeepAlive,
+}
+
+/// The streams of an endpoint, by their connections.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    slots: Vec<Option<(ConnId, Box<Stream>)>>,
+    /// Those that have ended and whose slots were taken again before that was told.
+    ended: Vec<(ConnId, Box<Stream>)>,
+    len: usize,
+}
+
+impl Table {
+    pub(super) fn insert(&mut self, id: ConnId, stream: Stream) {
+        let slot = id.slot();
+        if slot >= self.slots.len() {
+            self.slots.resize_with(slot + 1, || None);
+        }
+        let before = self.slots[slot].replace((id, Box::new(stream)));
+        self.ended.extend(before);
+        self.len += 1;
+    }
+
+    pub(super) fn get_mut(&mut self, id: ConnId) -> Option<&mut Stream> {
+        match self.slots.get_mut(id.slot())? {
+            Some((known, stream)) if *known == id => Some(stream),
+            _ => None,
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: ConnId) -> Option<Box<Stream>> {
+        let slot = self.slots.get_mut(id.slot())?;
+        let found = slot.take_if(|(known, _)| *known == id).or_else(|| {
+            let position = self.ended.iter().position(|(known, _)| *known == id)?;
+            Some(self.ended.swap_remove(position))
+        });
+        let (_, stream) = found?;
+        self.len -= 1;
+        Some(stream)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
 }
 
 /// How far a stream is.
@@ -52,15 +86,6 @@ enum Stage {
     Broken,
 }
 
-/// Whoever waits for the place of a large message in the output.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Place {
-    /// A request released it: its record.
-    Released(Ticket, Sent),
-    /// It is this initial request of the call with this sequence.
-    Root(u64, RequestId),
-}
-
 /// What a read has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Read {
@@ -73,9 +98,8 @@ pub(super) enum Read {
 }
 
 impl Stream {
-    pub(super) fn new(connection: Connection, channel: Channel, connected: bool) -> Self {
+    pub(super) fn new(channel: Channel, connected: bool) -> Self {
         Self {
-            connection,
             channel,
             stage: if connected {
                 Stage::Open
@@ -84,19 +108,15 @@ impl Stream {
             },
             interest: Interest::default(),
             awake: false,
-            queued: false,
             input: BytesMut::new(),
             unread: false,
             lent: false,
             room: READ.0,
-            large: Vec::new(),
-            keep_alive: KeepAlive::default(),
         }
     }
 
-    /// What is to be awaited of the socket. A peer that does not take what waits for it is not read: it must not make this
-    /// side pile up answers.
-    pub(super) fn wanted(&self) -> Interest {
+    /// What is to be awaited of the socket, if the endpoint takes input of it.
+    pub(super) fn wanted(&self, takes_input: bool) -> Interest {
         match self.stage {
             // The other side speaks first where shared memory is agreed on.
             Stage::Connecting if self.rings().is_some() => Interest::READABLE,
@@ -105,7 +125,7 @@ impl Stream {
                 writable: true,
             },
             Stage::Full => Interest {
-                readable: self.connection.takes_input(),
+                readable: takes_input,
                 writable: true,
             },
             Stage::Open | Stage::Broken => Interest::READABLE,
@@ -174,41 +194,52 @@ impl Stream {
         self.stage == Stage::Connecting
     }
 
-    /// Whether everything up to this mark has been handed to the system.
-    pub(super) fn has_written(&self, mark: u64) -> bool {
-        self.connection.counters().bytes_sent >= mark
+    /// Whether the socket takes nothing now.
+    pub(super) fn is_full(&self) -> bool {
+        self.stage == Stage::Full
     }
 
-    /// Writes what the socket takes.
+    /// Writes what the socket takes of what the endpoint has for it.
     ///
     /// # Errors
     ///
     /// If the peer takes nothing more.
-    pub(super) fn write(&mut self, now: Duration) -> io::Result<()> {
-        if self.stage != Stage::Open {
-            return Ok(());
-        }
-        if self.connection.keeps_pace() {
-            self.connection.set_time(now);
-        }
-        loop {
-            let output = self.connection.output();
+    pub(super) fn write(&mut self, core: &mut Core, id: ConnId) -> io::Result<()> {
+        while self.stage == Stage::Open {
+            let output = core.output(id);
             if output.is_empty() {
-                return Ok(());
+                break;
             }
-            match self.channel.write(output) {
-                Ok(written) => self.connection.advance(written),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.stage = Stage::Full;
-                    return Ok(());
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.stage = Stage::Broken;
-                    return Err(error);
-                }
+            let written = self.write_some(output)?;
+            if !core.advance(id, written) {
+                break;
             }
         }
+        Ok(())
+    }
+
+    /// Says this at the end, if the socket takes it.
+    pub(super) fn say(&mut self, mut words: &[u8]) {
+        while self.stage == Stage::Open && !words.is_empty() {
+            match self.write_some(words) {
+                Ok(written) => words = &words[written..],
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// How many bytes the socket has taken.
+    fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.channel.write(bytes) {
+            Ok(written) => return Ok(written),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stage = Stage::Full,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                self.stage = Stage::Broken;
+                return Err(error);
+            }
+        }
+        Ok(0)
     }
 
     /// Reads what is there into `input`, which is lent until [`Self::keep`]: idle streams have no memory of their own for it.
@@ -217,10 +248,7 @@ impl Stream {
     /// # Errors
     ///
     /// The system's.
-    pub(super) fn read(&mut self, input: &mut BytesMut, now: Duration) -> io::Result<Read> {
-        if self.connection.wants_time() {
-            self.connection.set_time(now);
-        }
+    pub(super) fn read(&mut self, input: &mut BytesMut) -> io::Result<Read> {
         self.lend(input);
         if input.capacity() - input.len() < self.room {
             input.reserve(2 * self.room);
@@ -255,14 +283,14 @@ impl Stream {
         }
     }
 
-    /// All whole frames were taken from `input`: the rest is kept, and what was lent goes back.
-    pub(super) fn keep(&mut self, input: &mut BytesMut) {
+    /// All whole frames were taken from `input`, unless the rest is `held`: it is kept, and what was lent goes back.
+    pub(super) fn keep(&mut self, input: &mut BytesMut, held: bool) {
         if std::mem::take(&mut self.lent) || !input.is_empty() {
             std::mem::swap(&mut self.input, input);
         }
         if self.input.is_empty() {
             self.input = BytesMut::new();
         }
-        self.unread = !self.connection.takes_input();
+        self.unread = held;
     }
 }

@@ -1,25 +1,18 @@
-//! Streams among the peers: how they come and go, are written, and watched for silence.
+//! The streams' sockets and rings: how they come and go, what is read from them and written to them.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use wallaby_proto::call::clock::earliest;
-use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{Connection, ConnectionError, Event as News};
-use wallaby_proto::{Address, NodeId};
+use wallaby_proto::Address;
+use wallaby_proto::endpoint::{Closed, ConnId, Endpoint as Core};
 
-use super::core::Core;
 use super::epoll::{Epoll, Interest, Ready};
-use super::peer::{Peer, PeerId, Way, nobody};
 use super::rings::Rings;
-use super::sending::output;
 use super::sockets::{Channel, Listener};
-use super::stream::{Place, Read, Stream};
-use crate::error::{BindError, ConnectError};
+use super::stream::{Read, Stream, Table};
+use crate::error::{BindError, ConnectError, dial_failed};
 
 /// Most connections that a listener lets in at a time.
 const ACCEPTED: usize = 16;
@@ -30,12 +23,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long it is not told again that nothing is accepted, for the same reason.
 const TOLD: Duration = Duration::from_secs(10);
-
-/// How often it is looked whether there is room for more of large messages again.
-const RETRY: Duration = Duration::from_millis(50);
-
-/// How long the last words of a peer that takes nothing more may take to arrive: they are on their way already.
-const DRAIN: Duration = Duration::from_secs(1);
 
 /// What the socket of datagrams is called among those that are waited for. No peer's number is so small.
 const DATAGRAMS: u64 = u32::MAX as u64;
@@ -53,20 +40,13 @@ pub(super) struct Streams {
     listeners: Vec<Listener>,
     /// Where datagrams arrive, and what of that is waited for.
     datagrams: Option<(RawFd, Interest)>,
+    pub(super) table: Table,
     /// Those that share memory.
     pub(super) rings: Rings,
     /// Those that may have something to write.
-    pub(super) unwritten: Vec<PeerId>,
-    /// Dials that have failed at once.
-    failed: VecDeque<(PeerId, ConnectError)>,
-    /// When it is looked whether peers are silent, while something waits for one.
-    look: Option<Duration>,
-    /// When it is looked whether large messages grow.
-    stall_check: Option<Duration>,
-    /// When it is looked whether there is room for more of large messages, while some are held back.
-    retry: Option<Duration>,
+    pub(super) unwritten: Vec<ConnId>,
     /// Those of whose input some was not handled, and whose peers have read what waited for them.
-    unread: Vec<PeerId>,
+    unread: Vec<ConnId>,
     /// When listeners are listened to again.
     accept_again: Option<Duration>,
     refusals: Refusals,
@@ -94,10 +74,10 @@ impl Refusals {
 pub(super) enum Whom {
     Datagrams,
     Listener(usize),
-    Peer(PeerId),
+    Peer(ConnId),
     /// The socket of a peer that shares memory.
-    Life(PeerId),
-    Bell(PeerId),
+    Life(ConnId),
+    Bell(ConnId),
 }
 
 impl Streams {
@@ -160,18 +140,16 @@ impl Streams {
         let whom = match ready.token {
             DATAGRAMS => Whom::Datagrams,
             token if token < DATAGRAMS => Whom::Listener(token as usize),
-            token if token & LIFE != 0 => Whom::Life(PeerId::from_number(token & !LIFE)),
-            token if token & BELL != 0 => Whom::Bell(PeerId::from_number(token & !BELL)),
-            token => Whom::Peer(PeerId::from_number(token)),
+            token if token & LIFE != 0 => Whom::Life(ConnId::from_number(token & !LIFE)),
+            token if token & BELL != 0 => Whom::Bell(ConnId::from_number(token & !BELL)),
+            token => Whom::Peer(ConnId::from_number(token)),
         };
         Some((whom, ready))
     }
 
     /// When something has to be done next.
     pub(super) fn due(&self) -> Option<Duration> {
-        self.epoll.as_ref()?;
-        let looks = earliest(earliest(self.look, self.stall_check), self.retry);
-        earliest(looks, self.accept_again)
+        self.accept_again
     }
 
     /// Whether there is input that was not handled and may be now.
@@ -181,7 +159,7 @@ impl Streams {
 
     /// Whether something is to be written or told before a wait.
     pub(super) fn has_output(&self) -> bool {
-        !self.unwritten.is_empty() || !self.failed.is_empty() || self.has_unread()
+        !self.unwritten.is_empty() || self.has_unread()
     }
 
     /// From now on this is awaited of a listener.
@@ -194,102 +172,80 @@ impl Streams {
     }
 }
 
-impl Core {
+impl Streams {
     /// Whether there is more to wait for than datagrams.
-    pub(super) fn has_streams(&self) -> bool {
-        self.peers.streams() > 0 || !self.streams.listeners.is_empty()
+    pub(super) fn are_there(&self) -> bool {
+        self.table.len() > 0 || !self.listeners.is_empty()
     }
 
     /// Whether all streams go through shared memory.
-    pub(super) fn has_rings_alone(&self) -> bool {
-        self.peers.streams() == self.streams.rings.len()
+    pub(super) fn are_all_rings(&self) -> bool {
+        self.table.len() == self.rings.len()
     }
 
     // How streams begin.
 
-    /// Begins a stream to a server. That nobody is there is told later, by an end like any other.
-    pub(super) fn dial_stream(
-        &mut self,
-        to: &Address,
-        expected: Option<NodeId>,
-    ) -> Result<Way, ConnectError> {
-        let Some(dialled) = Channel::dial(to, self.config.ring) else {
-            let server = to.clone();
-            return Err(ConnectError::NoTransport { server });
-        };
-        match dialled {
-            Ok((channel, connected)) => {
-                let connection =
-                    Connection::dial(Arc::clone(&self.hello), expected).bounded(&self.bounds);
-                let stream = Stream::new(connection, channel, connected);
-                Ok(Way::Stream(Box::new(stream)))
+    /// Begins a stream to a server, whose rings hold so many bytes if it shares memory.
+    pub(super) fn dial(&mut self, core: &mut Core, id: ConnId, to: &Address, ring: usize) {
+        let why = match Channel::dial(to, ring) {
+            Some(Ok((channel, connected))) => {
+                return self.begin(core, id, Stream::new(channel, connected));
             }
-            Err(error) => Ok(Way::Failed(ConnectError::from_dial(to, &error))),
-        }
+            Some(Err(error)) => dial_failed(to, &error),
+            None => ConnectError::NoTransport { server: to.clone() },
+        };
+        core.handle_dial_failed(id, why);
     }
 
-    /// A stream is among the peers from now on, and its handshake is to be written.
-    pub(super) fn begin_stream(&mut self, id: PeerId) {
-        let stream = match self.peers.get_mut(id).map(|peer| &mut peer.way) {
-            Some(Way::Stream(stream)) => stream,
-            Some(Way::Failed(error)) => {
-                return self.streams.failed.push_back((id, error.clone()));
-            }
-            Some(Way::Session(_)) | None => return,
-        };
-        stream.interest = stream.wanted();
+    fn begin(&mut self, core: &mut Core, id: ConnId, mut stream: Stream) {
+        stream.interest = stream.wanted(true);
         let token = match stream.rings() {
             Some(_) => {
-                self.streams.rings.begin();
+                self.rings.begin();
                 id.number() | LIFE
             }
             None => id.number(),
         };
         let (descriptor, interest) = (stream.channel.descriptor(), stream.interest);
-        let epoll = self.streams.epoll();
+        let epoll = self.epoll();
         let added = epoll.and_then(|epoll| epoll.add(descriptor, token, interest));
-        stream.queued = true;
-        self.streams.unwritten.push(id);
-        let first = self.now.saturating_add(self.stall_check());
-        self.streams.stall_check.get_or_insert(first);
+        self.table.insert(id, stream);
+        self.unwritten.push(id);
         if let Err(error) = added {
-            self.cannot_wait(id, &error);
+            core.handle_ended(id, format!("cannot wait for it: {error}"));
         }
     }
 
-    fn cannot_wait(&mut self, id: PeerId, error: &io::Error) {
-        let server = self.peers.get(id).map_or_else(nobody, Peer::server);
-        let reason = format!("cannot wait for it: {error}");
-        let error = ConnectError::Closed { server, reason };
-        self.streams.failed.push_back((id, error));
-    }
-
     /// The memory that a stream goes through is there: its bell is waited for.
-    pub(super) fn await_bell(&mut self, id: PeerId, bell: RawFd) {
-        let epoll = self.streams.epoll();
+    pub(super) fn await_bell(&mut self, core: &mut Core, id: ConnId, bell: RawFd) {
+        let epoll = self.epoll();
         let added = epoll.and_then(|epoll| epoll.add_bell(bell, id.number() | BELL));
         if let Err(error) = added {
-            self.cannot_wait(id, &error);
+            core.handle_ended(id, format!("cannot wait for it: {error}"));
         }
     }
 
     /// Lets in who has connected.
-    pub(super) fn accept(&mut self, index: usize) {
+    pub(super) fn accept(&mut self, core: &mut Core, index: usize, now: Duration) {
         for _ in 0..ACCEPTED {
-            let Some(listener) = self.streams.listeners.get(index) else {
+            let Some(listener) = self.listeners.get(index) else {
                 return;
             };
             match listener.accept() {
-                Ok(channel) => self.let_in(channel),
+                Ok(channel) => {
+                    let connected = matches!(channel, Channel::Socket(_));
+                    let id = core.handle_accepted();
+                    self.begin(core, id, Stream::new(channel, connected));
+                }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     why => {
-                        if self.streams.refusals.is_news(why, self.now) {
+                        if self.refusals.is_news(why, now) {
                             tracing::error!(%error, "cannot accept a connection");
                         }
-                        self.streams.attend(index, Interest::default());
-                        self.streams.accept_again = Some(self.now.saturating_add(PAUSE));
+                        self.attend(index, Interest::default());
+                        self.accept_again = Some(now.saturating_add(PAUSE));
                         return;
                     }
                 },
@@ -297,339 +253,118 @@ impl Core {
         }
     }
 
-    /// Somebody has connected, and must say who they are soon.
-    fn let_in(&mut self, channel: Channel) {
-        let connection = Connection::accept(Arc::clone(&self.hello)).bounded(&self.bounds);
-        let connected = matches!(channel, Channel::Socket(_));
-        let stream = Box::new(Stream::new(connection, channel, connected));
-        let id = self.welcome(Way::Stream(stream), None);
-        self.begin_stream(id);
+    /// Listens again, if that was put off until now.
+    pub(super) fn accept_again(&mut self, now: Duration) {
+        if self.accept_again.take_if(|due| *due <= now).is_some() {
+            for index in 0..self.listeners.len() {
+                self.attend(index, Interest::READABLE);
+            }
+        }
     }
 
     // What arrives.
 
     /// A stream's socket takes bytes again, or it is decided whether it is connected.
-    pub(super) fn stream_writable(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(id) else {
-            return;
-        };
-        let Some(stream) = peer.stream_mut() else {
+    pub(super) fn writable(&mut self, core: &mut Core, id: ConnId) {
+        let Some(stream) = self.table.get_mut(id) else {
             return;
         };
         let result = stream.writable();
-        if !std::mem::replace(&mut stream.queued, true) {
-            self.streams.unwritten.push(id);
-        }
+        self.unwritten.push(id);
         if let Err(error) = result {
-            let server = peer.server();
-            self.stream_ended(id, ConnectError::from_dial(&server, &error));
+            core.handle_dial_failed(id, dial_failed(&core.server(id), &error));
         }
     }
 
     /// Reads what has arrived on a stream; whether there may be more, `None` if it has ended.
-    pub(super) fn read_stream(&mut self, id: PeerId, input: &mut BytesMut) -> Option<bool> {
-        let raw = self.raw;
-        let peer = self.peers.get_mut(id)?;
-        let stream = peer.stream_mut()?;
+    pub(super) fn read(
+        &mut self,
+        core: &mut Core,
+        id: ConnId,
+        input: &mut BytesMut,
+    ) -> Option<bool> {
+        let stream = self.table.get_mut(id)?;
         if stream.is_connecting() {
             return None;
         }
-        let reason = match stream.read(input, raw) {
+        match stream.read(input) {
             Ok(Read::All) => return Some(false),
             Ok(Read::Some) => return Some(true),
-            Ok(Read::End) => "the peer closed it".to_owned(),
+            Ok(Read::End) => core.handle_ended(id, "the peer closed it".to_owned()),
             Err(error) => {
-                let broken = error.kind() == io::ErrorKind::InvalidData;
-                self.counters.connections_broken += u64::from(broken);
-                format!("cannot read: {error}")
+                if error.kind() == io::ErrorKind::InvalidData {
+                    core.note_broken();
+                }
+                core.handle_ended(id, format!("cannot read: {error}"));
             }
-        };
-        stream.keep(input);
-        let server = peer.server();
-        self.stream_ended(id, ConnectError::Closed { server, reason });
+        }
+        stream.keep(input, false);
         None
     }
 
-    /// The next thing that has arrived on a stream; nothing more if it has ended meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// If the stream has to be broken off.
-    pub(super) fn stream_news(
-        &mut self,
-        id: PeerId,
-        input: &mut BytesMut,
-    ) -> Result<Option<News>, ConnectionError> {
-        match self.peers.get_mut(id).and_then(Peer::stream_mut) {
-            Some(stream) => stream.connection.handle_input(input),
-            None => Ok(None),
-        }
-    }
-
     /// What was not handled of the input of a stream, if that may be now: it is lent until [`Self::keep_input`].
-    pub(super) fn take_unread(&mut self, input: &mut BytesMut) -> Option<PeerId> {
+    pub(super) fn take_unread(&mut self, input: &mut BytesMut) -> Option<ConnId> {
         loop {
-            let id = self.streams.unread.pop()?;
-            if let Some(stream) = self.peers.get_mut(id).and_then(Peer::stream_mut) {
+            let id = self.unread.pop()?;
+            if let Some(stream) = self.table.get_mut(id) {
                 stream.lend(input);
                 return Some(id);
             }
         }
     }
 
-    /// All whole messages that had arrived were handled.
-    pub(super) fn keep_input(&mut self, id: PeerId, input: &mut BytesMut) {
-        let Some(stream) = self.peers.get_mut(id).and_then(Peer::stream_mut) else {
-            return input.clear(); // nobody handles what it had sent after its end
-        };
-        stream.keep(input);
-        if stream.connection.is_withholding() {
-            self.streams
-                .retry
-                .get_or_insert(self.now.saturating_add(RETRY));
-        }
-        if stream.connection.has_output() && !std::mem::replace(&mut stream.queued, true) {
-            self.streams.unwritten.push(id);
+    /// All whole messages that had arrived were handled, unless the rest is `held`.
+    pub(super) fn keep_input(&mut self, id: ConnId, input: &mut BytesMut, held: bool) {
+        match self.table.get_mut(id) {
+            Some(stream) => stream.keep(input, held),
+            None => input.clear(), // nobody handles what it had sent after its end
         }
     }
 
     // What leaves.
 
-    /// Writes what streams take now.
-    pub(super) fn write_streams(&mut self) {
-        while let Some(id) = self.streams.unwritten.pop() {
-            self.write_stream(id);
-        }
-    }
-
     /// Writes what a stream takes now.
-    pub(super) fn write_stream(&mut self, id: PeerId) {
-        let (now, raw) = (self.now, self.raw);
-        let Some(stream) = self.peers.get_mut(id).and_then(Peer::stream_mut) else {
+    pub(super) fn write(&mut self, core: &mut Core, id: ConnId) {
+        let Some(stream) = self.table.get_mut(id) else {
             return;
         };
-        stream.queued = false;
-        let before = stream.connection.counters().bytes_sent;
-        let written = stream.write(raw);
-        let progress = stream.connection.counters().bytes_sent > before;
-        if stream.unread && stream.connection.takes_input() {
+        let written = stream.write(core, id);
+        let takes_input = core.handle_written(id, stream.is_full());
+        if stream.unread && takes_input {
             stream.unread = false;
-            self.streams.unread.push(id);
+            self.unread.push(id);
         }
-        let wanted = stream.wanted();
+        let wanted = stream.wanted(takes_input);
         if wanted != stream.interest {
             stream.interest = wanted;
             let socket = stream.channel.descriptor();
             if stream.rings().is_some() {
-                self.streams.rings.wake(id, stream);
-            } else if let Some(epoll) = &self.streams.epoll
+                self.rings.wake(id, stream);
+            } else if let Some(epoll) = &self.epoll
                 && let Err(error) = epoll.change(socket, id.number(), wanted)
             {
                 tracing::error!(%error, "cannot wait for a connection");
             }
         }
-        if !stream.large.is_empty() {
-            self.note_left(id);
-        }
-        if self.streams.look.is_none() {
-            let interval = self.config.keep_alive.interval();
-            self.streams.look = interval.map(|interval| now.saturating_add(interval));
-        }
-        if progress && self.peers.get(id).is_some_and(Peer::holds_messages) {
-            self.pump(id); // what waits for room, not for credit
-        }
-        self.may_rest(id);
         if let Err(error) = written {
             tracing::debug!(%error, "a connection takes nothing more");
-            self.going_away(id);
-            self.open_until(id, DRAIN);
+            core.handle_write_failed(id);
         }
     }
 
-    /// Who waits for the places of large messages learns those that are known now.
-    #[cold]
-    fn note_left(&mut self, id: PeerId) {
-        loop {
-            let Some(stream) = self.peers.get_mut(id).and_then(Peer::stream_mut) else {
-                return;
-            };
-            let Some((number, mark)) = stream.connection.next_left() else {
-                return;
-            };
-            let known = stream.large.iter().position(|large| large.0 == number);
-            match known.map(|position| stream.large.swap_remove(position).1) {
-                Some(Place::Released(ticket, sent)) => {
-                    self.records.placed(ticket, sent, output(id, mark));
-                }
-                Some(Place::Root(sequence, request)) => self.root_left(sequence, request, mark),
-                None => {}
-            }
-        }
-    }
-
-    // How streams end.
-
-    /// The peer has closed a stream, and says why.
-    pub(super) fn closed_by_peer(&mut self, id: PeerId, reason: String) {
-        let server = self.peers.get(id).map_or_else(nobody, Peer::server);
-        self.stream_ended(id, ConnectError::Closed { server, reason });
-    }
-
-    /// Nobody here reads bodies of requests.
-    #[cold]
-    pub(super) fn stop_body(&mut self, id: PeerId, number: u64) {
-        if let Some(Carrier::Stream(connection)) = self.carrier(id) {
-            connection.stop_body(number);
-        }
-    }
-
-    /// The peer has sent what it must not, or is silent: it is told so, and the stream ends.
-    #[cold]
-    pub(super) fn break_stream(&mut self, id: PeerId, error: ConnectionError) {
-        self.counters.connections_broken += 1;
-        self.say_goodbye(id, &error.to_string());
-        let Some(peer) = self.peers.get(id) else {
-            return;
+    /// A stream has ended.
+    pub(super) fn close(&mut self, id: ConnId, closed: &Closed) {
+        let Some(mut stream) = self.table.remove(id) else {
+            return; // its dial had failed
         };
-        let (server, source) = (peer.server(), error);
-        tracing::debug!(%server, %source, "a connection is broken off");
-        self.stream_ended(id, ConnectError::Handshake { server, source });
-    }
-
-    /// A stream has ended: why, for those who wait for it to open.
-    #[cold]
-    pub(super) fn stream_ended(&mut self, id: PeerId, error: ConnectError) {
-        let at = self.peers.get(id).and_then(|peer| peer.at.clone());
-        let source = match &error {
-            ConnectError::Handshake { source, .. } => Some(source),
-            _ => None,
-        };
-        if let (Some(ConnectionError::WrongNode { found, .. }), Some(at)) = (source, at) {
-            self.found_at(&at, *found);
-        }
-        self.remove_peer(id, error);
-    }
-
-    /// A stream is not among the peers any more. What was not written is lost.
-    pub(super) fn stream_removed(&mut self, id: PeerId, stream: &mut Stream) {
-        let written = stream.connection.counters().bytes_sent;
-        self.records.written(id.session(), written);
-        for (_, place) in stream.large.drain(..) {
-            if let Place::Released(ticket, sent) = place {
-                self.records.dropped(ticket, sent);
-            }
-        }
+        tracing::debug!(why = %closed.why, "a connection has ended");
+        stream.say(&closed.last_words);
         stream.channel.shut_down();
         if let Some(rings) = stream.rings() {
-            self.streams.rings.end();
-            if let (Some(bell), Some(epoll)) = (rings.bell(), &self.streams.epoll) {
+            self.rings.end();
+            if let (Some(bell), Some(epoll)) = (rings.bell(), &self.epoll) {
                 let _ = epoll.remove(bell); // it was never added if there was no memory for that
             }
-        }
-        if self.peers.streams() == 0 {
-            (self.streams.look, self.streams.stall_check) = (None, None);
-            self.streams.retry = None;
-        }
-    }
-
-    /// Dials that have failed at once.
-    pub(super) fn tell_failed(&mut self) {
-        while let Some((id, error)) = self.streams.failed.pop_front() {
-            self.stream_ended(id, error);
-        }
-    }
-
-    // What is due.
-
-    /// Does what is due.
-    pub(super) fn look_at_streams(&mut self) {
-        let now = self.now;
-        let is_due = |due: &mut Option<Duration>| due.take_if(|due| *due <= now).is_some();
-        if is_due(&mut self.streams.accept_again) {
-            for index in 0..self.streams.listeners.len() {
-                self.streams.attend(index, Interest::READABLE);
-            }
-        }
-        let (look, stall_check) = (
-            is_due(&mut self.streams.look),
-            is_due(&mut self.streams.stall_check),
-        );
-        if is_due(&mut self.streams.retry) {
-            self.grant_withheld();
-        }
-        if look {
-            self.look_for_silence();
-        }
-        if stall_check {
-            self.check_stalled();
-        }
-    }
-
-    /// Looks whether peers are silent though something waits for them.
-    fn look_for_silence(&mut self) {
-        let (now, settings) = (self.now, self.config.keep_alive);
-        let mut waits = false;
-        for id in self.peers.ids() {
-            let Some(peer) = self.peers.get_mut(id) else {
-                continue;
-            };
-            let busy = peer.busy > 0;
-            let Way::Stream(stream) = &mut peer.way else {
-                continue;
-            };
-            let Stream {
-                keep_alive,
-                connection,
-                ..
-            } = &mut **stream;
-            match keep_alive.look(&settings, connection, busy, now) {
-                Ok(something) => {
-                    waits |= something;
-                    if connection.has_output() {
-                        self.write_stream(id);
-                    }
-                }
-                Err(error) => self.break_stream(id, error),
-            }
-        }
-        let next = settings.interval().filter(|_| waits);
-        self.streams.look = next.map(|interval| now.saturating_add(interval));
-    }
-
-    /// How often it is looked whether large messages grow.
-    fn stall_check(&self) -> Duration {
-        self.bounds.partials.limits().period
-    }
-
-    /// Grants credit for parts that was withheld, where there is room now.
-    fn grant_withheld(&mut self) {
-        for id in self.peers.ids() {
-            let Some(stream) = self.peers.get_mut(id).and_then(Peer::stream_mut) else {
-                continue;
-            };
-            if !stream.connection.is_withholding() {
-                continue;
-            }
-            stream.connection.grant_withheld();
-            if stream.connection.is_withholding() {
-                self.streams.retry = Some(self.now.saturating_add(RETRY));
-            }
-            if stream.connection.has_output() {
-                self.write_stream(id);
-            }
-        }
-    }
-
-    fn check_stalled(&mut self) {
-        let now = self.now;
-        for id in self.peers.ids() {
-            let stream = self.peers.get_mut(id).and_then(Peer::stream_mut);
-            if let Some(Err(error)) = stream.map(|stream| stream.connection.check_stalled(now)) {
-                self.break_stream(id, error);
-            }
-        }
-        if self.peers.streams() > 0 {
-            self.streams.stall_check = Some(self.now.saturating_add(self.stall_check()));
         }
     }
 }

@@ -87,7 +87,7 @@ fn typed_calls_are_answered() {
         }
     }
     assert_eq!(words, ["to", "be", "or", "not"]);
-    assert_eq!(client.sizes().0, 0);
+    assert_eq!(client.sizes().calls, 0);
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn what_cannot_be_done_is_refused_with_its_reason() {
         "{large:?}"
     );
     assert_eq!(client.next_event(), None);
-    assert_eq!(client.sizes().0, 0);
+    assert_eq!(client.sizes().calls, 0);
 
     let error = Rc::new(RefCell::new(None));
     let noted = error.clone();
@@ -465,7 +465,7 @@ fn connections_are_closed_that_nobody_needs_when_there_are_too_many() {
             assert_eq!(answers, [Ok("hop".to_owned())], "round {round}");
             // Until all is acknowledged its session is needed.
             world.event(&mut [&mut client, &mut *server], 0, Duration::from_secs(1));
-            assert!(client.sizes().2 <= 2);
+            assert!(client.sizes().connections <= 2);
         }
     }
 }

@@ -276,7 +276,7 @@ fn an_abort_reaches_all_servers_of_the_call() {
         Duration::from_secs(5),
     );
     assert_eq!(quiet, None);
-    assert_eq!((client.sizes().0, next.sizes().1), (0, 0));
+    assert_eq!((client.sizes().calls, next.sizes().requests), (0, 0));
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use wallaby::polling::{CallOptions, Datagrams, Endpoint, Event, Limits, RequestKey, Udp, Wait};
+use wallaby::polling::{
+    CallOptions, Datagrams, Endpoint, Event, Limits, RequestKey, Sizes, Udp, Wait,
+};
 use wallaby::{Address, CallId, ClusterKey, Code, NodeId, RequestId};
 use wallaby_proto::Token;
 use wallaby_proto::connection::{
@@ -69,7 +71,7 @@ fn garbage_is_dropped_and_counted() {
     world.event(&mut [&mut client, &mut server], 0, Duration::from_secs(1));
     let counters = server.counters();
     assert!(counters.datagrams_dropped > 250, "{counters:?}");
-    assert_eq!(server.sizes().2, 1);
+    assert_eq!(server.sizes().connections, 1);
 }
 
 /// CRC32C, a bit at a time.
@@ -103,7 +105,7 @@ fn garbage_on_a_real_socket_is_dropped() {
             .expect("the socket lives");
     }
     assert_eq!(server.counters().datagrams_dropped, 9);
-    assert_eq!(server.sizes(), (0, 0, 0));
+    assert_eq!(server.sizes(), Sizes::default());
 }
 
 /// Answers to these clients' requests, while all of them and the server take turns.
@@ -147,12 +149,12 @@ fn strangers_take_nobodys_place() {
     while server.counters().strangers_dismissed < 46 {
         server.turn(Wait::Not).expect("the socket lives");
     }
-    assert_eq!(server.sizes().2, 2 + 4);
+    assert_eq!(server.sizes().connections, 2 + 4);
     ask(&mut server, used, &path.address());
-    assert!(used.iter().all(|client| client.sizes().2 == 1));
+    assert!(used.iter().all(|client| client.sizes().connections == 1));
     // Who says hello still finds a place: one that nobody needs makes room.
     ask(&mut server, later, &path.address());
-    assert_eq!(server.sizes().2, 2 + 3);
+    assert_eq!(server.sizes().connections, 2 + 3);
     assert_eq!(server.counters().connections_refused, 0);
 }
 

@@ -86,10 +86,13 @@ fn calls_are_answered_and_forwarded_over_shared_memory_alone() {
     }
     for endpoint in [&client, &first, &last] {
         assert_eq!(endpoint.counters().datagrams_sent, 0);
-        assert_eq!(endpoint.sizes().0, 0);
+        assert_eq!(endpoint.sizes().calls, 0);
     }
     // The last server dials the client once, for the answers to what was forwarded: who dialled it may be anybody.
-    assert_eq!((client.sizes().2, last.sizes().2), (3, 3));
+    assert_eq!(
+        (client.sizes().connections, last.sizes().connections),
+        (3, 3)
+    );
     // The name is given back.
     drop(last);
     Endpoint::bind(&all[0].to_string()).expect("nobody is there");
@@ -130,7 +133,7 @@ fn who_sleeps_is_woken() {
             server.turn(FOREVER).expect("the system lives");
         }
         // The end of a large answer may have no room yet.
-        while server.sizes().2 > 0 {
+        while server.sizes().connections > 0 {
             server.turn(FOREVER).expect("the system lives");
         }
     });
@@ -227,10 +230,10 @@ fn many_connections_are_served() {
                 }
             }
         }
-        assert_eq!(server.sizes().2, clients.len(), "round {round}");
+        assert_eq!(server.sizes().connections, clients.len(), "round {round}");
     }
     drop(clients);
-    while server.sizes().2 > 0 {
+    while server.sizes().connections > 0 {
         server.turn(FOREVER).expect("the system lives");
     }
 }
@@ -281,7 +284,7 @@ fn who_ends_is_noticed_and_its_last_words_are_heard() {
         let target = work::many("words".into());
         let sent = client.call(server.address(), target, &CallOptions::default());
         sent.expect("it is sent");
-        while server.sizes().1 == 0 {
+        while server.sizes().requests == 0 {
             client.turn(Wait::Not).expect("the system lives");
             server.turn(Wait::Not).expect("the system lives");
         }
@@ -296,7 +299,7 @@ fn who_ends_is_noticed_and_its_last_words_are_heard() {
         };
         assert!(matches!(next(), Event::Answer(_)));
         assert!(matches!(next(), Event::Failed { .. }));
-        assert_eq!(client.sizes().2, 0);
+        assert_eq!(client.sizes().connections, 0);
     }
 }
 
@@ -354,17 +357,17 @@ fn strangers_are_refused_and_let_go() {
         let mut heard = Vec::new();
         let _ = stranger.read_to_end(&mut heard); // what it had sent may not have been read to its end
         assert!(heard.starts_with(b"wb-shm"), "it was told why: {heard:?}");
-        assert_eq!(server.sizes().2, 0);
+        assert_eq!(server.sizes().connections, 0);
     }
     let mut silent: Vec<UnixStream> = (0..5).map(|_| connect()).collect();
     while server.counters().strangers_dismissed < 2 {
         server.turn(Wait::Not).expect("the system lives");
     }
-    assert_eq!(server.sizes().2, 3);
+    assert_eq!(server.sizes().connections, 3);
     world.pass(Duration::from_secs(1));
     server.turn(Wait::Not).expect("the system lives");
-    assert_eq!(server.sizes().2, 3, "they still have time");
-    while server.sizes().2 > 0 {
+    assert_eq!(server.sizes().connections, 3, "they still have time");
+    while server.sizes().connections > 0 {
         world.pass(Duration::from_millis(100));
         server.turn(Wait::Not).expect("the system lives");
         assert!(world.now() < Duration::from_secs(3));
@@ -508,7 +511,7 @@ fn nothing_is_left_of_a_connection() {
         assert_eq!(ask(&mut [&mut client, &mut server], &to, "hop"), "hop");
         assert_eq!(mapped(), 2, "one for each side");
         drop(client);
-        while server.sizes().2 > 0 {
+        while server.sizes().connections > 0 {
             server.turn(FOREVER).expect("the system lives");
         }
         assert_eq!(mapped(), 0);

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::rc::Rc;
 use std::time::Duration;
 
-use wallaby::polling::{Builder, CallOptions, Endpoint, Event, Limits, RequestKey, Wait};
+use wallaby::polling::{Builder, CallOptions, Endpoint, Event, Limits, RequestKey, Sizes, Wait};
 use wallaby::{Address, CallError, ConnectError, Failure};
 
 use crate::alone::work;
@@ -89,10 +89,13 @@ fn calls_are_answered_and_forwarded_over_streams_alone() {
     }
     for endpoint in [&client, &first, &last] {
         assert_eq!(endpoint.counters().datagrams_sent, 0);
-        assert_eq!(endpoint.sizes().0, 0);
+        assert_eq!(endpoint.sizes().calls, 0);
     }
     // The last server dials the client once, for the answers to what was forwarded: who dialled it may be anybody.
-    assert_eq!((client.sizes().2, last.sizes().2), (3, 3));
+    assert_eq!(
+        (client.sizes().connections, last.sizes().connections),
+        (3, 3)
+    );
     // The name is given back.
     drop(last);
     bind_again(&world, &last_at);
@@ -151,7 +154,7 @@ fn messages_of_any_size_up_to_the_limit_pass() {
         matches!(failed, Err(Failure::TooLarge { limit, .. }) if limit == 4 << 20),
         "{failed:?}"
     );
-    assert_eq!(client.sizes().0, 0);
+    assert_eq!(client.sizes().calls, 0);
 }
 
 /// Whatever the pieces are in which bytes arrive and leave.
@@ -220,7 +223,7 @@ fn nobody_at_a_path_is_a_failure_at_once() {
         assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
     }
     assert_eq!(world.now(), Duration::ZERO);
-    assert_eq!(client.sizes(), (0, 0, 0));
+    assert_eq!(client.sizes(), Sizes::default());
     // Whoever comes to be there is found.
     let mut server = bind_again(&world, &nowhere);
     serve(&mut server);
@@ -327,7 +330,7 @@ fn whoever_connects_and_says_nothing_is_let_go() {
     streams.pace = Duration::ZERO;
     let mut strangers: Vec<_> = (0..5).map(|_| server_at.connect()).collect();
     streams.step(&mut [&mut server]);
-    assert_eq!(server.sizes().2, 3);
+    assert_eq!(server.sizes().connections, 3);
     assert_eq!(server.counters().strangers_dismissed, 2);
     // The oldest goes for who has something to say.
     call(&mut client, &server_at, "hop");
@@ -337,7 +340,7 @@ fn whoever_connects_and_says_nothing_is_let_go() {
     );
     assert_eq!(server.counters().strangers_dismissed, 3);
     streams.pace = Duration::from_millis(100);
-    while server.sizes().2 > 1 {
+    while server.sizes().connections > 1 {
         streams.step(&mut [&mut server]);
         assert!(world.now() < Duration::from_secs(3));
     }
@@ -376,7 +379,7 @@ fn garbage_ends_its_connection_and_nothing_else() {
         let mut streams = Streams::new(&world, None);
         streams.pace = Duration::ZERO;
         streams.step(&mut [&mut server]);
-        assert_eq!(server.sizes().2, usize::from(round > 0));
+        assert_eq!(server.sizes().connections, usize::from(round > 0));
         broken = server.counters().connections_broken;
         if round % 20 == 0 {
             call(&mut client, &server_at, "hop");
@@ -480,7 +483,7 @@ fn streams_are_closed_that_nobody_needs_when_there_are_too_many() {
             call(&mut client, at, "hop");
             let answers = words(&mut streams, &mut [&mut client, server]);
             assert_eq!(answers, [Ok(4)]);
-            assert!(client.sizes().2 <= 2);
+            assert!(client.sizes().connections <= 2);
         }
     }
 }
@@ -506,7 +509,7 @@ fn streams_that_are_needed_hide_none_that_is_not() {
         call(&mut client, at, "hop");
         let answers = words(&mut streams, &mut [&mut client, server]);
         assert_eq!(answers, [Ok(4)]);
-        assert_eq!(client.sizes().2, NEEDED + 1);
+        assert_eq!(client.sizes().connections, NEEDED + 1);
     }
 }
 

@@ -74,7 +74,7 @@ use self::kept::Kept;
 use self::list::List;
 use self::lost::LostSessions;
 pub use self::onward::Way;
-pub use self::outputs::{Output, Session};
+pub use self::outputs::{Output, Session, written_next};
 use self::outputs::{SessionState, Sessions};
 use self::passing::Passages;
 pub use self::passing::{Passage, RefusedRequest};
@@ -354,6 +354,11 @@ impl Records {
             evicted_until: Nanoseconds::ZERO,
             actions: VecDeque::new(),
         }
+    }
+
+    /// Whether there is something to do.
+    pub fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
     }
 
     /// What to do next; `None` when all is done.

@@ -1,5 +1,7 @@
 //! Where a request's output went: what is still being written, and over which connection each response left.
 
+use std::time::Duration;
+
 use std::collections::BTreeMap;
 
 use crate::call::records::table::empty;
@@ -340,4 +342,15 @@ pub(super) fn is_written(output: Output, sessions: &Sessions) -> bool {
 fn has_left(output: Output, sessions: &Sessions) -> bool {
     let session = sessions.get(&output.session);
     session.is_none_or(|session| session.written >= output.mark)
+}
+
+/// What was written this long ago may still count as waiting, and this much longer for each connection: to ask all of them
+/// takes at most a twentieth of the time.
+const WRITTEN_EVERY: Duration = Duration::from_millis(5);
+const WRITTEN_EACH: Duration = Duration::from_micros(10);
+
+/// When so many connections are asked again what they have written.
+pub fn written_next(now: Duration, connections: usize) -> Duration {
+    let each = WRITTEN_EACH.saturating_mul(u32::try_from(connections).unwrap_or(u32::MAX));
+    now.saturating_add(WRITTEN_EVERY).saturating_add(each)
 }

@@ -502,9 +502,9 @@ mod tests {
                 liar.memory[word].store(lie, Ordering::Relaxed);
                 endpoint.turn(Wait::Not).expect("the system lives");
             }
-            ended += u64::from(endpoint.sizes().2 == 0);
+            ended += u64::from(endpoint.sizes().connections == 0);
             drop((liar, life));
-            while endpoint.sizes().2 > 0 {
+            while endpoint.sizes().connections > 0 {
                 endpoint.turn(Wait::Forever).expect("the system lives");
             }
         }

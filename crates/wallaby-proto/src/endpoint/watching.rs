@@ -2,20 +2,21 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Action as RecordAction, Origin, Sent, Session, invitation};
-use wallaby_proto::call::watch::{self, Action, Location, Source, Watch, WatchSettings};
-use wallaby_proto::connection::{Mark, NamedBy};
-use wallaby_proto::wire::{Message, Ping, Pong, ReplyTo};
-use wallaby_proto::{Address, Code, NodeId, RequestId, Status, Token};
+use crate::call::records::{Action as RecordAction, Origin, Sent, Session, invitation};
+use crate::call::watch::{self, Action, Location, Source, Watch, WatchSettings};
+use crate::connection::{Mark, NamedBy};
+use crate::wire::{Message, Ping, Pong, ReplyTo};
+use crate::{Address, Code, NodeId, RequestId, Status, Token};
 
+use super::Endpoint;
 use super::calls::Root;
-use super::core::Core;
-use super::peer::{Parcel, PeerId, Towards};
-use super::peers::reachable;
-use crate::calls::BATCH;
+use super::conn::{ConnId, Parcel, Towards};
 use crate::error::{ConnectError, Failure};
 
-impl Core {
+/// Most calls that are looked at in a turn; the others are due at once.
+const BATCH: usize = 1024;
+
+impl Endpoint {
     // What calls are watched.
 
     /// A call wants to be looked at then.
@@ -66,12 +67,12 @@ impl Core {
         match &mut call.watch {
             None => self.begin_watch(sequence),
             Some(watch) => {
-                let peers = &self.peers;
+                let conns = &self.conns;
                 // What this endpoint itself still keeps no server can know.
                 let kept = |root: &&Root| match root.session {
                     None => !watch.is_winding_down(),
                     Some(id) => {
-                        let peer = peers.get(id).filter(|_| !root.lost);
+                        let peer = conns.get(id).filter(|_| !root.lost);
                         peer.is_some_and(|peer| peer.is_writing(root.mark))
                     }
                 };
@@ -164,7 +165,7 @@ impl Core {
                 Some(Action::Failed(failure)) => {
                     self.end_call(sequence, Err(Failure::Lost(failure)))
                 }
-                Some(Action::Quiet) => return self.forget_call(sequence),
+                Some(Action::Quiet) => return self.call_over(sequence),
                 Some(Action::Frozen | Action::Lost(_) | Action::Retry { .. }) => {}
                 None => break,
             }
@@ -179,7 +180,7 @@ impl Core {
         &mut self,
         sequence: u64,
         request: RequestId,
-        from: Option<PeerId>,
+        from: Option<ConnId>,
         shown: Option<Token>,
     ) {
         let (source, now) = (self.source(from, shown.is_some()), self.now);
@@ -192,7 +193,7 @@ impl Core {
     }
 
     /// A server tells how far a request is, asked or not.
-    pub(super) fn handle_pong(&mut self, from: Option<PeerId>, pong: &Pong) {
+    pub(super) fn handle_pong(&mut self, from: Option<ConnId>, pong: &Pong) {
         let sequence = pong.call.sequence;
         let Some(call) = self.calls.get(sequence) else {
             if let Some(from) = from.filter(|_| pong.announced) {
@@ -200,7 +201,7 @@ impl Core {
             }
             return;
         };
-        let node = from.and_then(|from| self.peers.get(from)?.node());
+        let node = from.and_then(|from| self.conns.get(from)?.node());
         let is_vouched = watch::is_vouched(pong, call.token, node);
         if is_vouched && let (Some(from), Some(ping)) = (from, watch::show(pong, call.token)) {
             return self.ask(sequence, from, ping);
@@ -238,10 +239,10 @@ impl Core {
     }
 
     /// The call is over: whoever still works for it is told (PROTOCOL-NOTES 31). The token goes along, to who knows it.
-    fn dismiss(&mut self, from: PeerId, pong: &Pong) {
+    fn dismiss(&mut self, from: ConnId, pong: &Pong) {
         let token = Token::derive(self.secret, pong.call.sequence);
         let to_come = pong.call.sequence > self.calls.last();
-        let node = self.peers.get(from).and_then(|peer| peer.node());
+        let node = self.conns.get(from).and_then(|peer| peer.node());
         let is_shown = pong.token == Some(token) || watch::is_vouched(pong, token, node);
         if to_come || !is_shown {
             self.counters.forged_dropped += 1;
@@ -251,10 +252,10 @@ impl Core {
     }
 
     /// Who sent a message; unknown for one that may have been passed on, as it shows the call's token.
-    fn source(&self, from: Option<PeerId>, shown: bool) -> Source {
+    fn source(&self, from: Option<ConnId>, shown: bool) -> Source {
         let Some(peer) = from
             .filter(|_| !shown)
-            .and_then(|from| self.peers.get(from))
+            .and_then(|from| self.conns.get(from))
         else {
             return Source::default();
         };
@@ -271,7 +272,7 @@ impl Core {
     // Who is there no longer.
 
     /// A session with this node has ended, and all that came over it was read.
-    pub(super) fn disconnected(&mut self, id: PeerId, node: NodeId) {
+    pub(super) fn disconnected(&mut self, id: ConnId, node: NodeId) {
         let (now, was_last) = (self.now, self.was_last(node));
         for sequence in self.calls.sequences() {
             let Some(call) = self.calls.get_mut(sequence) else {
@@ -308,7 +309,7 @@ impl Core {
     // Pings.
 
     /// Asks over this connection.
-    fn ask(&mut self, sequence: u64, over: PeerId, ping: Ping) {
+    fn ask(&mut self, sequence: u64, over: ConnId, ping: Ping) {
         if let Some(call) = self.calls.get_mut(sequence)
             && !call.pinged.contains(&over)
         {
@@ -330,9 +331,10 @@ impl Core {
         let Some(address) = &to.address else {
             return;
         };
-        let Ok(at) = reachable(address) else {
+        let at = address;
+        if !self.config.schemes.lead_to(at) {
             return self.ping_by_relays(&ping);
-        };
+        }
         // Servers say where they delegated to; the application has named the first ones itself.
         let named_by = match self.was_sent_to(sequence, at) {
             true => NamedBy::Application,
@@ -341,7 +343,7 @@ impl Core {
         let permitted =
             named_by == NamedBy::Application || self.config.dial_policy.permits(address);
         let (at, wanted) = (at.clone(), to.node);
-        let held = match self.peer_at(&at) {
+        let held = match self.conn_at(&at) {
             None if permitted => self.may_dial(&at, wanted, named_by).err(),
             _ => None,
         };
@@ -356,19 +358,19 @@ impl Core {
     }
 
     /// The connection with this node that one of the initial requests went out on.
-    fn root_with(&self, sequence: u64, node: NodeId) -> Option<PeerId> {
+    fn root_with(&self, sequence: u64, node: NodeId) -> Option<ConnId> {
         let roots = self.calls.get(sequence)?.roots.iter();
         let mut ways = roots.filter_map(|root| root.session);
         ways.find(|way| {
-            self.peers
+            self.conns
                 .get(*way)
                 .is_some_and(|peer| peer.node() == Some(node))
         })
     }
 
     /// A ping goes out behind what its server's stream has not taken yet: until then no answer can come.
-    fn note_ping_behind(&mut self, sequence: u64, id: PeerId) {
-        let stream = self.peers.get(id).and_then(|peer| peer.stream());
+    fn note_ping_behind(&mut self, sequence: u64, id: ConnId) {
+        let stream = self.conns.get(id).and_then(|peer| peer.stream());
         let Some(mark) = stream.map(|stream| stream.connection.mark()) else {
             return;
         };
@@ -381,10 +383,10 @@ impl Core {
         }
     }
 
-    fn open_at(&mut self, to: &Location) -> Option<PeerId> {
+    fn open_at(&mut self, to: &Location) -> Option<ConnId> {
         let at = to.address.as_ref()?;
-        let id = self.peer_at(at)?;
-        let node = self.peers.get(id)?.node()?;
+        let id = self.conn_at(at)?;
+        let node = self.conns.get(id)?.node()?;
         (to.node.is_none() || to.node == Some(node)).then_some(id)
     }
 
@@ -451,7 +453,7 @@ impl Core {
             .roots
             .iter()
             .filter(|root| path.is_folded() || path.levels_below(&root.request.path).is_some());
-        let mut ways: Vec<PeerId> = above.filter_map(|root| root.session).collect();
+        let mut ways: Vec<ConnId> = above.filter_map(|root| root.session).collect();
         ways.dedup();
         for way in ways {
             self.attempt_control(way, Message::Ping(ping.clone()));
@@ -459,8 +461,8 @@ impl Core {
     }
 
     /// The initiator asks about a request, or aborts its call.
-    pub(super) fn handle_ping(&mut self, from: PeerId, ping: &Ping) {
-        let Some(node) = self.peers.get(from).and_then(|peer| peer.node()) else {
+    pub(super) fn handle_ping(&mut self, from: ConnId, ping: &Ping) {
+        let Some(node) = self.conns.get(from).and_then(|peer| peer.node()) else {
             return;
         };
         let now = self.now;
@@ -491,7 +493,7 @@ impl Core {
     pub(super) fn act_on_records(&mut self, action: RecordAction) {
         match action {
             RecordAction::Pong { session, pong } => {
-                self.attempt_control(PeerId::from_number(session.0), Message::Pong(pong));
+                self.attempt_control(ConnId::from_number(session.0), Message::Pong(pong));
             }
             RecordAction::Announce {
                 pong,
@@ -504,8 +506,8 @@ impl Core {
                 response,
             } => {
                 let sent = Sent::Response(response.index);
-                let id = PeerId::from_number(session.0);
-                if !self.peers.contains(id) {
+                let id = ConnId::from_number(session.0);
+                if !self.conns.contains(id) {
                     return self.records.dropped(ticket, sent);
                 }
                 let mut parcel = Parcel::new(Message::Response(response), Towards::Over(id));
@@ -525,11 +527,11 @@ impl Core {
         if pong.call.initiator == self.node {
             return self.local.push_back(Message::Pong(pong));
         }
-        let came = Some(PeerId::from_number(session.0));
-        let came = came.filter(|came| self.peers.contains(*came));
-        let came = came.unwrap_or(PeerId::NOBODY);
+        let came = Some(ConnId::from_number(session.0));
+        let came = came.filter(|came| self.conns.contains(*came));
+        let came = came.unwrap_or(ConnId::NOBODY);
         let address = self.initiator_address(reply_to, came);
-        if came == PeerId::NOBODY
+        if came == ConnId::NOBODY
             && address.is_none()
             && let Some(token) = pong.token
         {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// First in, first out.
 #[derive(Debug)]
-pub(crate) struct Line<T> {
+pub struct Line<T> {
     /// Empty only if `rest` is.
     first: Option<T>,
     #[expect(
@@ -24,7 +24,8 @@ impl<T> Default for Line<T> {
 }
 
 impl<T> Line<T> {
-    pub(crate) fn push(&mut self, value: T) {
+    /// Adds one behind all others.
+    pub fn push(&mut self, value: T) {
         match self.first {
             None => self.first = Some(value),
             Some(_) => self.push_rest(value),
@@ -36,12 +37,19 @@ impl<T> Line<T> {
         self.rest.get_or_insert_default().push_back(value);
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many there are.
+    pub fn len(&self) -> usize {
         let rest = self.rest.as_ref().map_or(0, |rest| rest.len());
         usize::from(self.first.is_some()) + rest
     }
 
-    pub(crate) fn pop(&mut self) -> Option<T> {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Takes the first one.
+    pub fn pop(&mut self) -> Option<T> {
         let first = self.first.take();
         if let Some(rest) = &mut self.rest {
             self.first = rest.pop_front();
@@ -50,7 +58,7 @@ impl<T> Line<T> {
     }
 
     /// The one that is so many places behind the first.
-    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+    pub fn get(&self, index: usize) -> Option<&T> {
         match index.checked_sub(1) {
             None => self.first.as_ref(),
             Some(index) => self.rest.as_ref()?.get(index),
@@ -58,20 +66,22 @@ impl<T> Line<T> {
     }
 
     /// The one that is so many places behind the first.
-    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         match index.checked_sub(1) {
             None => self.first.as_mut(),
             Some(index) => self.rest.as_mut()?.get_mut(index),
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+    /// All, the first one first.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.first
             .iter()
             .chain(self.rest.iter().flat_map(|rest| rest.iter()))
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    /// All, to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let rest = self.rest.iter_mut().flat_map(|rest| rest.iter_mut());
         self.first.iter_mut().chain(rest)
     }

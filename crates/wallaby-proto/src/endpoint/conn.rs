@@ -1,50 +1,54 @@
-//! The other end of a connection: what is known of it, messages that wait for it, and the table of all.
+//! One connection: what is known of its other end, messages that wait for it, and the table of all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Passage, Sent, Session, Ticket};
-use wallaby_proto::call::watch::Location;
-use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{Connection, Hello, Mark, MethodDefinition, Usefulness};
-use wallaby_proto::datagram::{self, BySession, Gate, SessionId};
-use wallaby_proto::numbers::MESSAGE_COST;
-use wallaby_proto::wire::Message;
-use wallaby_proto::{Address, CallId, NodeId, Status};
+use crate::call::records::{Passage, Sent, Session, Ticket};
+use crate::call::watch::Location;
+use crate::carrier::Carrier;
+use crate::connection::{Connection, Hello, Mark, MethodDefinition, Usefulness};
+use crate::datagram::{self, BySession, Gate, SessionId};
+use crate::numbers::MESSAGE_COST;
+use crate::wire::Message;
+use crate::{Address, CallId, NodeId, Status};
 
-use super::stream::Stream;
-use crate::error::ConnectError;
+use super::streams::Stream;
 
 /// The credit of calls that are over is forgotten for so many at a time.
 const WORTH_FORGETTING: u64 = 64;
 
-/// Which connection.
+/// A connection of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct PeerId {
-    slot: u32,
+pub struct ConnId {
+    pub(super) slot: u32,
     /// Never 0.
     generation: u32,
 }
 
-impl PeerId {
+impl ConnId {
     /// No connection.
     pub(super) const NOBODY: Self = Self {
         slot: 0,
         generation: 0,
     };
 
-    /// A number that no other connection ever has.
-    pub(super) fn number(self) -> u64 {
+    /// A number that no other connection of the endpoint ever has.
+    pub fn number(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
     /// The connection with this number.
-    pub(super) fn from_number(number: u64) -> Self {
+    pub fn from_number(number: u64) -> Self {
         Self {
             slot: number as u32,
             generation: (number >> 32) as u32,
         }
+    }
+
+    /// Its place among the open ones: less than the number of connections that were ever open at once, and of no other open one.
+    pub fn slot(self) -> usize {
+        self.slot as usize
     }
 
     /// What records call it.
@@ -55,34 +59,33 @@ impl PeerId {
 
 /// Connections.
 #[derive(Debug, Default)]
-pub(super) struct Peers {
-    slots: Vec<(u32, Option<Box<Peer>>)>,
+pub(super) struct Conns {
+    slots: Vec<(u32, Option<Box<Conn>>)>,
     free: Vec<u32>,
-    sessions: BySession<PeerId>,
+    sessions: BySession<ConnId>,
     streams: usize,
 }
 
-impl Peers {
-    pub(super) fn insert(&mut self, peer: Peer) -> PeerId {
+impl Conns {
+    pub(super) fn insert(&mut self, peer: Conn) -> ConnId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push((1, None));
             self.slots.len() as u32 - 1
         });
         let (generation, place) = &mut self.slots[slot as usize];
-        let id = PeerId {
+        let id = ConnId {
             slot,
             generation: *generation,
         };
         match &peer.way {
-            Way::Session(session) => drop(self.sessions.insert(*session, id)),
-            Way::Stream(_) => self.streams += 1,
-            Way::Failed(_) => {}
+            Link::Session(session) => drop(self.sessions.insert(*session, id)),
+            Link::Stream(_) => self.streams += 1,
         }
         *place = Some(Box::new(peer));
         id
     }
 
-    pub(super) fn remove(&mut self, id: PeerId) -> Option<Box<Peer>> {
+    pub(super) fn remove(&mut self, id: ConnId) -> Option<Box<Conn>> {
         let (generation, place) = self.slots.get_mut(id.slot as usize)?;
         if *generation != id.generation {
             return None;
@@ -91,33 +94,32 @@ impl Peers {
         *generation = generation.wrapping_add(1).max(1);
         self.free.push(id.slot);
         match &peer.way {
-            Way::Session(session) => drop(self.sessions.remove(session)),
-            Way::Stream(_) => self.streams -= 1,
-            Way::Failed(_) => {}
+            Link::Session(session) => drop(self.sessions.remove(session)),
+            Link::Stream(_) => self.streams -= 1,
         }
         Some(peer)
     }
 
-    pub(super) fn get(&self, id: PeerId) -> Option<&Peer> {
+    pub(super) fn get(&self, id: ConnId) -> Option<&Conn> {
         match self.slots.get(id.slot as usize)? {
             (generation, Some(peer)) if *generation == id.generation => Some(peer),
             _ => None,
         }
     }
 
-    pub(super) fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
+    pub(super) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
         match self.slots.get_mut(id.slot as usize)? {
             (generation, Some(peer)) if *generation == id.generation => Some(peer),
             _ => None,
         }
     }
 
-    pub(super) fn contains(&self, id: PeerId) -> bool {
+    pub(super) fn contains(&self, id: ConnId) -> bool {
         self.get(id).is_some()
     }
 
     /// The connection over a session.
-    pub(super) fn over(&self, session: SessionId) -> Option<PeerId> {
+    pub(super) fn over(&self, session: SessionId) -> Option<ConnId> {
         self.sessions.get(&session).copied()
     }
 
@@ -130,10 +132,10 @@ impl Peers {
         self.streams
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (PeerId, &Peer)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ConnId, &Conn)> {
         let slots = self.slots.iter().enumerate();
         slots.filter_map(|(slot, (generation, peer))| {
-            let id = PeerId {
+            let id = ConnId {
                 slot: slot as u32,
                 generation: *generation,
             };
@@ -141,7 +143,7 @@ impl Peers {
         })
     }
 
-    pub(super) fn ids(&self) -> Vec<PeerId> {
+    pub(super) fn ids(&self) -> Vec<ConnId> {
         self.iter().map(|(id, _)| id).collect()
     }
 }
@@ -153,14 +155,12 @@ pub(super) fn nobody() -> Address {
 
 /// By what a connection's messages go.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum Link {
     Session(SessionId),
     Stream(Box<Stream>),
-    /// A dial has failed at once, which is told soon.
-    Failed(ConnectError),
 }
 
-impl Way {
+impl Link {
     /// What carries the messages, only to ask it.
     pub(super) fn peek<'a>(
         &'a self,
@@ -169,15 +169,14 @@ impl Way {
         match self {
             Self::Session(session) => gate.peek(*session).map(Carrier::Session),
             Self::Stream(stream) => Some(Carrier::Stream(&stream.connection)),
-            Self::Failed(_) => None,
         }
     }
 }
 
 /// The other end of a connection.
 #[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) way: Way,
+pub(super) struct Conn {
+    pub(super) way: Link,
     /// Where it is; nobody knows it of a stream that came in.
     pub(super) at: Option<Address>,
     /// It was dialled: for whoever is there, or for one life.
@@ -245,13 +244,13 @@ pub(super) enum Towards {
     /// A life by an open connection, or whoever is at the address; whether that life was found there before.
     Asked(Location, bool),
     /// The other end of a connection, as long as that is open.
-    Over(PeerId),
+    Over(ConnId),
     /// The call's initiator.
     Initiator {
         /// Where it says that it is reached.
         address: Option<Address>,
         /// The connection that the request came over, and whether that was the initiator's own.
-        came: PeerId,
+        came: ConnId,
         own: bool,
         /// It is the one small answer of its branch.
         small: bool,
@@ -260,7 +259,7 @@ pub(super) enum Towards {
     },
 }
 
-impl Peer {
+impl Conn {
     pub(super) fn usefulness(&self) -> Usefulness {
         Usefulness {
             ever: self.useful,
@@ -268,7 +267,7 @@ impl Peer {
         }
     }
 
-    pub(super) fn new(way: Way, at: Option<Address>, dialled: Option<Option<NodeId>>) -> Self {
+    pub(super) fn new(way: Link, at: Option<Address>, dialled: Option<Option<NodeId>>) -> Self {
         Self {
             way,
             at,
@@ -288,15 +287,15 @@ impl Peer {
 
     pub(super) fn stream(&self) -> Option<&Stream> {
         match &self.way {
-            Way::Stream(stream) => Some(stream),
-            Way::Session(_) | Way::Failed(_) => None,
+            Link::Stream(stream) => Some(stream),
+            Link::Session(_) => None,
         }
     }
 
     pub(super) fn stream_mut(&mut self) -> Option<&mut Stream> {
         match &mut self.way {
-            Way::Stream(stream) => Some(stream),
-            Way::Session(_) | Way::Failed(_) => None,
+            Link::Stream(stream) => Some(stream),
+            Link::Session(_) => None,
         }
     }
 
@@ -310,7 +309,7 @@ impl Peer {
     /// sent again by themselves.
     pub(super) fn is_writing(&self, mark: Mark) -> bool {
         match (self.stream(), mark) {
-            (Some(stream), Mark::Written(mark)) => !stream.has_written(mark),
+            (Some(stream), Mark::Written(mark)) => stream.connection.counters().bytes_sent < mark,
             (Some(_), Mark::Parts(_)) => true,
             (None, _) => false,
         }

@@ -1,42 +1,42 @@
 //! Statuses of requests of which nothing is remembered here: no record tells that one waits, so it is registered apart.
 
-use wallaby_proto::Status;
-use wallaby_proto::call::records::{Passage, RefusedRequest};
-use wallaby_proto::call::server::{Outbound, Server};
-use wallaby_proto::connection::{Mark, Refusal};
-use wallaby_proto::wire::{Message, Request, Response};
+use crate::Status;
+use crate::call::records::{Passage, RefusedRequest};
+use crate::call::server::{Outbound, Server};
+use crate::connection::{Mark, Refusal};
+use crate::wire::{Message, Request, Response};
 
-use super::core::Core;
-use super::peer::{Parcel, PeerId, Towards};
-use super::requests::Job;
+use super::Endpoint;
+use super::conn::{Conn, ConnId, Parcel, Towards};
+use super::requests::Handler;
 use super::sending::output;
 
-impl Core {
+impl Endpoint {
     /// The status of a request that has no record waits: its initiator is told, if there is room to remember it.
     #[cold]
-    pub(super) fn tell_of_refusal(&mut self, job: &Job) -> Option<Passage> {
+    pub(super) fn tell_of_refusal(&mut self, handler: &Handler) -> Option<Passage> {
         let refused = RefusedRequest {
-            call: job.server.call(),
-            token: job.server.token(),
-            request: job.server.id(),
-            ping: job.options.as_ref().and_then(|options| options.ping),
-            reply_to: Some(job.reply_to.clone()),
-            session: job.from.session(),
+            call: handler.server.call(),
+            token: handler.server.token(),
+            request: handler.server.id(),
+            ping: handler.options.as_ref().and_then(|options| options.ping),
+            reply_to: Some(handler.reply_to.clone()),
+            session: handler.from.session(),
         };
         self.records.refused(&refused, self.now)
     }
 
     /// It was taken by a connection: it may be a while until that is written.
     #[cold]
-    pub(super) fn note_refusal_taken(&mut self, job: &Job, by: PeerId, mark: Mark) {
+    pub(super) fn note_refusal_taken(&mut self, handler: &Handler, by: ConnId, mark: Mark) {
         if self.is_blocked(by) {
-            let passage = self.tell_of_refusal(job);
+            let passage = self.tell_of_refusal(handler);
             self.note_refusal_placed(by, passage, mark);
         }
     }
 
     /// What was told of stands there in a peer's output. A status never travels in parts.
-    pub(super) fn note_refusal_placed(&mut self, by: PeerId, refused: Option<Passage>, mark: Mark) {
+    pub(super) fn note_refusal_placed(&mut self, by: ConnId, refused: Option<Passage>, mark: Mark) {
         let Some(passage) = refused else { return };
         let place = match mark {
             Mark::Written(mark) => Some(output(by, mark)),
@@ -46,15 +46,15 @@ impl Core {
     }
 
     /// Whether the transport takes nothing now.
-    fn is_blocked(&mut self, id: PeerId) -> bool {
-        let stream = self.peers.get_mut(id).and_then(|peer| peer.stream_mut());
-        stream.is_some_and(|stream| stream.interest.writable)
+    fn is_blocked(&self, id: ConnId) -> bool {
+        let stream = self.conns.get(id).and_then(Conn::stream);
+        stream.is_some_and(|stream| stream.blocked)
     }
 
     /// A status in the name of a request that is not looked at further. Without credit: it is small, and nothing of the call
     /// runs here that could send more.
     #[cold]
-    pub(super) fn answer_stranger(&mut self, from: PeerId, request: &mut Request, status: &Status) {
+    pub(super) fn answer_stranger(&mut self, from: ConnId, request: &mut Request, status: &Status) {
         let refused = RefusedRequest {
             call: request.call,
             token: request.token,
@@ -83,7 +83,7 @@ impl Core {
     /// One that had to wait is sent, unless it still has to. Whether it is out of the way.
     pub(super) fn attempt_refusal(
         &mut self,
-        id: PeerId,
+        id: ConnId,
         status: &Response,
         refused: Option<Passage>,
     ) -> bool {
@@ -100,7 +100,7 @@ impl Core {
     }
 
     /// As many wait as are told of.
-    fn answer_later(&mut self, from: PeerId, status: Response, refused: &RefusedRequest) {
+    fn answer_later(&mut self, from: ConnId, status: Response, refused: &RefusedRequest) {
         let passage = self.records.refused(refused, self.now);
         if passage.is_none() {
             self.counters.undeliverable += 1;

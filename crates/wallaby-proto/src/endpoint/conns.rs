@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{Connection, Hello, NamedBy, Search};
-use wallaby_proto::datagram::{Cause, Ended, Session, SessionId, TooManySessions};
-use wallaby_proto::wire::Message;
-use wallaby_proto::{Address, Code, NodeId, Status};
+use crate::carrier::Carrier;
+use crate::connection::{Connection, Hello, NamedBy, Search};
+use crate::datagram::{Cause, Ended, Session, SessionId, TooManySessions};
+use crate::wire::Message;
+use crate::{Address, Code, NodeId, Status};
 
-use super::core::Core;
-use super::peer::{Parcel, Peer, PeerId, Towards, Way, nobody};
+use super::Endpoint;
+use super::conn::{Conn, ConnId, Link, Parcel, Towards};
+use super::event::Output;
+use super::streams::Stream;
 use crate::error::ConnectError;
-use wallaby_proto::numbers::MAX_CLAIMING;
+use crate::numbers::MAX_CLAIMING;
 
 /// Why a connection is closed that nobody needs.
 const ROOM_NEEDED: &str = "room is needed for another connection";
@@ -23,21 +25,20 @@ const REMEMBERED: usize = 4;
 /// Fewest addresses whose lives are remembered, in fourths.
 const MIN_FOUND: usize = 64;
 
-/// The address, if a transport here leads there.
-pub(super) fn reachable(address: &Address) -> Result<&Address, ConnectError> {
-    match address {
-        Address::Udp(_) | Address::Tcp(_) | Address::Unix(_) | Address::Shm(_) => Ok(address),
-        other => Err(ConnectError::NoTransport {
-            server: other.clone(),
-        }),
+impl Endpoint {
+    /// The address, if the shell dials such ones.
+    pub(super) fn reachable<'a>(&self, address: &'a Address) -> Result<&'a Address, ConnectError> {
+        if self.config.schemes.lead_to(address) {
+            return Ok(address);
+        }
+        let server = address.clone();
+        Err(ConnectError::NoTransport { server })
     }
-}
 
-impl Core {
     // Who is where.
 
     /// The connection with a server, open or being opened.
-    pub(super) fn peer_at(&mut self, to: &Address) -> Option<PeerId> {
+    pub(super) fn conn_at(&mut self, to: &Address) -> Option<ConnId> {
         if let Some((at, id)) = &self.last_address
             && at == to
         {
@@ -49,14 +50,14 @@ impl Core {
     }
 
     /// The open connection with what is reached at an address, if it says that it is this life.
-    pub(super) fn life_at(&mut self, at: &Address, node: NodeId) -> Option<PeerId> {
-        let id = self.peer_at(at)?;
-        let found = self.peers.get(id)?.node();
+    pub(super) fn life_at(&mut self, at: &Address, node: NodeId) -> Option<ConnId> {
+        let id = self.conn_at(at)?;
+        let found = self.conns.get(id)?.node();
         (found == Some(node)).then_some(id)
     }
 
     /// Open connections whose other end says that it is this life, a few of them: perhaps none of them is.
-    pub(super) fn claiming(&self, node: NodeId) -> Vec<PeerId> {
+    pub(super) fn claiming(&self, node: NodeId) -> Vec<ConnId> {
         let peers = self.by_node.get(&node).into_iter().flatten();
         // Those that came last: a stranger that claims it first must not be the only one.
         peers.rev().take(MAX_CLAIMING).copied().collect()
@@ -64,8 +65,8 @@ impl Core {
 
     /// A connection carries something of a call of this endpoint: a request, a question about one, or what has shown that it may
     /// answer.
-    pub(super) fn note_call(&mut self, id: Option<PeerId>) {
-        if let Some(peer) = id.and_then(|id| self.peers.get_mut(id)) {
+    pub(super) fn note_call(&mut self, id: Option<ConnId>) {
+        if let Some(peer) = id.and_then(|id| self.conns.get_mut(id)) {
             peer.carried_calls = true;
         }
     }
@@ -73,7 +74,7 @@ impl Core {
     /// Whether no connection with a life is left by which calls of this endpoint may hear of it.
     pub(super) fn was_last(&self, node: NodeId) -> bool {
         let mut peers = self.by_node.get(&node).into_iter().flatten();
-        !peers.any(|id| self.peers.get(*id).is_some_and(|peer| peer.carried_calls))
+        !peers.any(|id| self.conns.get(*id).is_some_and(|peer| peer.carried_calls))
     }
 
     /// How many open connections there are with a life.
@@ -82,23 +83,21 @@ impl Core {
     }
 
     /// What carries a peer's messages, to send by it.
-    pub(super) fn carrier(&mut self, id: PeerId) -> Option<Carrier<&mut Connection, &mut Session>> {
-        match &mut self.peers.get_mut(id)?.way {
-            Way::Session(session) => self.gate.session(*session).map(Carrier::Session),
-            Way::Stream(stream) => {
-                if !stream.queued {
-                    stream.queued = true;
-                    self.streams.unwritten.push(id);
+    pub(super) fn carrier(&mut self, id: ConnId) -> Option<Carrier<&mut Connection, &mut Session>> {
+        match &mut self.conns.get_mut(id)?.way {
+            Link::Session(session) => self.gate.session(*session).map(Carrier::Session),
+            Link::Stream(stream) => {
+                if !std::mem::replace(&mut stream.told, true) {
+                    self.outputs.push_back(Output::Write(id));
                 }
                 Some(Carrier::Stream(&mut stream.connection))
             }
-            Way::Failed(_) => None,
         }
     }
 
     /// A request that came from a peer is handled, or was refused.
-    pub(super) fn grant_request(&mut self, id: PeerId, payload: usize) -> Option<()> {
-        if let Way::Session(session) = self.peers.get(id)?.way {
+    pub(super) fn grant_request(&mut self, id: ConnId, payload: usize) -> Option<()> {
+        if let Link::Session(session) = self.conns.get(id)?.way {
             return self.gate.grant_request(session, payload);
         }
         self.carrier(id)?.grant_request(payload);
@@ -106,7 +105,7 @@ impl Core {
     }
 
     /// How far a peer's output has left, and how far the peer has confirmed it if it does.
-    pub(super) fn has_left(&self, peer: &Peer) -> Option<(u64, Option<u64>)> {
+    pub(super) fn has_left(&self, peer: &Conn) -> Option<(u64, Option<u64>)> {
         Some(peer.way.peek(&self.gate)?.progress())
     }
 
@@ -116,7 +115,7 @@ impl Core {
         to: &Address,
         expected: Option<NodeId>,
         named_by: NamedBy,
-    ) -> Result<PeerId, ConnectError> {
+    ) -> Result<ConnId, ConnectError> {
         self.make_room().map_err(|limit| ConnectError::TooMany {
             server: to.clone(),
             limit,
@@ -124,26 +123,34 @@ impl Core {
         let way = match to {
             Address::Udp(socket) => {
                 let dialled = self.gate.dial_named(self.raw, *socket, expected, named_by);
-                Way::Session(
+                Link::Session(
                     dialled.map_err(|TooManySessions(limit)| ConnectError::TooMany {
                         server: to.clone(),
                         limit,
                     })?,
                 )
             }
-            to => self.dial_stream(to, expected)?,
+            _ => {
+                let me = Arc::clone(&self.hello);
+                let connection = Connection::dial(me, expected).bounded(&self.bounds);
+                Link::Stream(Box::new(Stream::new(connection)))
+            }
         };
         let patience = match expected {
             None => self.config.dial_timeout,
             Some(_) => self.config.dial_back_timeout,
         };
-        let mut peer = Peer::new(way, Some(to.clone()), Some(expected));
+        let mut peer = Conn::new(way, Some(to.clone()), Some(expected));
         (peer.used, peer.useful) = (self.used, true);
         let usefulness = peer.usefulness();
-        let id = self.peers.insert(peer);
+        let id = self.conns.insert(peer);
         self.places.settle(id, usefulness);
         self.open_until(id, patience);
-        self.begin_stream(id);
+        if !matches!(to, Address::Udp(_)) {
+            self.outputs
+                .push_back(Output::Dial(id, Box::new(to.clone())));
+            self.begin_stream(id);
+        }
         match expected {
             Some(_) => drop(self.dialled_back.insert(to.clone(), id)),
             None => {
@@ -155,16 +162,16 @@ impl Core {
     }
 
     /// A connection is given up if it is not open after so long.
-    pub(super) fn open_until(&mut self, id: PeerId, patience: Duration) {
+    pub(super) fn open_until(&mut self, id: ConnId, patience: Duration) {
         let until = self.now.saturating_add(patience);
-        if let Some(peer) = self.peers.get_mut(id) {
+        if let Some(peer) = self.conns.get_mut(id) {
             let before = peer.until.replace(until);
             self.not_opening(id, before);
             self.opening.insert((until, id));
         }
     }
 
-    fn not_opening(&mut self, id: PeerId, until: Option<Duration>) {
+    fn not_opening(&mut self, id: ConnId, until: Option<Duration>) {
         if let Some(until) = until {
             self.opening.remove(&(until, id));
         }
@@ -176,12 +183,12 @@ impl Core {
     pub(super) fn make_room(&mut self) -> Result<(), usize> {
         let (limit, mut search) = (self.config.limits.connections, Search::default());
         while self.places.settled() >= limit {
-            let peers = &self.peers;
-            let usefulness = |id| Some(peers.get(id)?.usefulness());
+            let conns = &self.conns;
+            let usefulness = |id| Some(conns.get(id)?.usefulness());
             let next = self.places.next_for_room(&mut search, usefulness);
             let id = next.ok_or(limit)?;
             if self.is_idle(id) {
-                self.close_peer(id, ROOM_NEEDED);
+                self.close_conn(id, ROOM_NEEDED);
             }
         }
         Ok(())
@@ -189,25 +196,25 @@ impl Core {
 
     /// A connection may have become one that nobody needs.
     #[inline]
-    pub(super) fn may_rest(&mut self, id: PeerId) {
+    pub(super) fn may_rest(&mut self, id: ConnId) {
         if self.places.has_needed() {
             self.rest(id);
         }
     }
 
     #[cold]
-    fn rest(&mut self, id: PeerId) {
+    fn rest(&mut self, id: ConnId) {
         if self.places.is_needed(id)
             && self.is_idle(id)
-            && let Some(peer) = self.peers.get(id)
+            && let Some(peer) = self.conns.get(id)
         {
             self.places.free(id, peer.usefulness());
         }
     }
 
     /// Whether nobody needs a connection.
-    fn is_idle(&self, id: PeerId) -> bool {
-        let Some(peer) = self.peers.get(id) else {
+    fn is_idle(&self, id: ConnId) -> bool {
+        let Some(peer) = self.conns.get(id) else {
             return true;
         };
         let carrier = peer.way.peek(&self.gate);
@@ -216,12 +223,12 @@ impl Core {
     }
 
     /// Somebody has connected, and must show soon that it wants something. If there are too many of these, the oldest goes.
-    pub(super) fn welcome(&mut self, way: Way, at: Option<Address>) -> PeerId {
-        let mut peer = Peer::new(way, at, None);
+    pub(super) fn welcome(&mut self, way: Link, at: Option<Address>) -> ConnId {
+        let mut peer = Conn::new(way, at, None);
         peer.used = self.used;
-        let id = self.peers.insert(peer);
+        let id = self.conns.insert(peer);
         if let Some(oldest) = self.places.welcome(self.now, id) {
-            self.dismiss_peer(
+            self.dismiss_conn(
                 oldest,
                 "others have connected since, and it has said nothing",
             );
@@ -230,50 +237,49 @@ impl Core {
     }
 
     /// A stranger has to go; if this side has taken its connection to send something, it is none.
-    fn dismiss_peer(&mut self, id: PeerId, reason: &str) {
-        if self.peers.get(id).is_some_and(|peer| peer.useful) && self.settle(id).is_ok() {
+    fn dismiss_conn(&mut self, id: ConnId, reason: &str) {
+        if self.conns.get(id).is_some_and(|peer| peer.useful) && self.settle_stranger(id).is_ok() {
             return;
         }
         self.counters.strangers_dismissed += 1;
-        self.close_peer(id, reason);
+        self.close_conn(id, reason);
     }
 
     /// Strangers that have been there for too long go.
     pub(super) fn dismiss_the_silent(&mut self) {
         while let Some(id) = self.places.expired(self.now) {
-            self.dismiss_peer(id, "the handshake took too long");
+            self.dismiss_conn(id, "the handshake took too long");
         }
     }
 
     /// A stranger has shown that it wants something: it is none any more, if there is room for it.
-    fn settle(&mut self, id: PeerId) -> Result<(), String> {
+    fn settle_stranger(&mut self, id: ConnId) -> Result<(), String> {
         if let Err(limit) = self.make_room() {
             self.counters.connections_refused += 1;
             return Err(format!("all {limit} connections are in use"));
         }
-        if let Some(peer) = self.peers.get(id) {
+        if let Some(peer) = self.conns.get(id) {
             self.places.settle(id, peer.usefulness());
         }
         Ok(())
     }
 
     /// Ends a connection for which there is no room.
-    fn refuse(&mut self, id: PeerId, reason: String) {
+    fn refuse(&mut self, id: ConnId, reason: String) {
         if let Some(mut carrier) = self.carrier(id) {
             carrier.refuse(&reason);
         }
-        self.write_stream(id);
-        let server = self.peers.get(id).map_or_else(nobody, Peer::server);
-        self.remove_peer(id, ConnectError::Closed { server, reason });
+        let server = self.server(id);
+        self.remove_conn(id, ConnectError::Closed { server, reason });
     }
 
     /// A message has come; whether it is handled. Over datagrams the first one makes a stranger a connection; if there is no
     /// room for that, a request gets a status, since the message counts as received.
-    pub(super) fn heard(&mut self, id: PeerId, message: &mut Message) -> bool {
-        let is_useful = self.peers.get(id).is_some_and(|peer| peer.useful);
+    pub(super) fn heard(&mut self, id: ConnId, message: &mut Message) -> bool {
+        let is_useful = self.conns.get(id).is_some_and(|peer| peer.useful);
         if !is_useful
             && self.places.is_stranger(id)
-            && let Err(full) = self.settle(id)
+            && let Err(full) = self.settle_stranger(id)
         {
             if let Message::Request(request) = message {
                 let status = self.own(Status::new(Code::Unavailable, full));
@@ -283,55 +289,54 @@ impl Core {
             return false;
         }
         if let Message::Request(_) = message {
-            self.use_peer(id);
+            self.use_conn(id);
         }
         true
     }
 
     /// Ends a connection from this side.
-    pub(super) fn close_peer(&mut self, id: PeerId, reason: &str) {
-        let Some(server) = self.peers.get(id).map(Peer::server) else {
+    pub(super) fn close_conn(&mut self, id: ConnId, reason: &str) {
+        let Some(server) = self.conns.get(id).map(Conn::server) else {
             return;
         };
         let reason = reason.to_owned();
         self.say_goodbye(id, &reason);
-        self.remove_peer(id, ConnectError::Closed { server, reason });
+        self.remove_conn(id, ConnectError::Closed { server, reason });
     }
 
     /// Tells the peer why its connection is closed.
-    pub(super) fn say_goodbye(&mut self, id: PeerId, reason: &str) {
+    pub(super) fn say_goodbye(&mut self, id: ConnId, reason: &str) {
         if let Some(mut carrier) = self.carrier(id) {
             carrier.close(reason);
         }
-        self.write_stream(id);
     }
 
     /// The handshake of a session is done; of one that somebody else opened, this is the first that is heard.
     pub(super) fn session_opened(&mut self, session: SessionId, hello: &Arc<Hello>) {
-        if let Some(id) = self.peers.over(session) {
+        if let Some(id) = self.conns.over(session) {
             return self.opened(id, hello);
         }
         let Some(at) = self.gate.peek(session).map(|session| session.remote()) else {
             return;
         };
         let at = Some(Address::Udp(at));
-        let id = self.welcome(Way::Session(session), at);
+        let id = self.welcome(Link::Session(session), at);
         self.opened(id, hello);
     }
 
     /// The handshake is done.
-    pub(super) fn opened(&mut self, id: PeerId, hello: &Arc<Hello>) {
+    pub(super) fn opened(&mut self, id: ConnId, hello: &Arc<Hello>) {
         let is_stream = self
-            .peers
+            .conns
             .get(id)
             .is_some_and(|peer| peer.stream().is_some());
         if is_stream
             && self.places.is_stranger(id)
-            && let Err(full) = self.settle(id)
+            && let Err(full) = self.settle_stranger(id)
         {
             return self.refuse(id, full);
         }
-        let Some(peer) = self.peers.get_mut(id) else {
+        let Some(peer) = self.conns.get_mut(id) else {
             return;
         };
         peer.hello = Some(Arc::clone(hello));
@@ -357,14 +362,14 @@ impl Core {
     }
 
     /// The peer is going away: what was sent is still answered, and new requests go elsewhere.
-    pub(super) fn going_away(&mut self, id: PeerId) {
-        if let Some(at) = self.peers.get(id).and_then(|peer| peer.at.as_ref())
+    pub(super) fn going_away(&mut self, id: ConnId) {
+        if let Some(at) = self.conns.get(id).and_then(|peer| peer.at.as_ref())
             && self.by_address.get(at) == Some(&id)
         {
             self.by_address.remove(at);
         }
         self.last_address = None;
-        let requests = self.peers.get_mut(id).and_then(|peer| peer.queues.as_mut());
+        let requests = self.conns.get_mut(id).and_then(|peer| peer.queues.as_mut());
         let requests = requests.map(|queues| std::mem::take(&mut queues.requests));
         let requests: Vec<Parcel> = requests.into_iter().flatten().collect();
         self.waiting -= requests.iter().map(Parcel::cost).sum::<usize>();
@@ -373,12 +378,12 @@ impl Core {
 
     /// A session has ended.
     pub(super) fn session_ended(&mut self, session: SessionId, ended: &Ended) {
-        let Some(id) = self.peers.over(session) else {
+        let Some(id) = self.conns.over(session) else {
             return; // this side has closed it
         };
         self.records.written(id.session(), ended.acknowledged);
         self.records.confirmed(id.session(), ended.acknowledged);
-        let at = self.peers.get(id).and_then(|peer| peer.at.clone());
+        let at = self.conns.get(id).and_then(|peer| peer.at.clone());
         let Some(server) = at else {
             return;
         };
@@ -395,7 +400,7 @@ impl Core {
             Cause::NoAnswer(_) => ConnectError::Unreachable { server, reason },
             _ => ConnectError::Closed { server, reason },
         };
-        self.remove_peer(id, error);
+        self.remove_conn(id, error);
     }
 
     /// When the next connection must be open.
@@ -411,7 +416,7 @@ impl Core {
             }
             self.opening.pop_first();
             self.say_goodbye(id, "the handshake took too long");
-            let Some(peer) = self.peers.get(id) else {
+            let Some(peer) = self.conns.get(id) else {
                 continue;
             };
             let error = ConnectError::TimedOut {
@@ -421,13 +426,13 @@ impl Core {
                     Some(None) | None => self.config.dial_timeout,
                 },
             };
-            self.remove_peer(id, error);
+            self.remove_conn(id, error);
         }
     }
 
     /// A connection is gone: what was not sent may go another way.
-    pub(super) fn remove_peer(&mut self, id: PeerId, error: ConnectError) {
-        let Some(mut peer) = self.peers.remove(id) else {
+    pub(super) fn remove_conn(&mut self, id: ConnId, error: ConnectError) {
+        let Some(mut peer) = self.conns.remove(id) else {
             return;
         };
         self.not_opening(id, peer.until);
@@ -452,7 +457,7 @@ impl Core {
             .inspect(|parcel| self.waiting -= parcel.cost())
             .collect();
         if let Some(stream) = peer.stream_mut() {
-            self.stream_removed(id, stream);
+            self.stream_removed(id, stream, &error);
         }
         if let Some(node) = peer.node {
             if let Some(known) = self.by_node.get_mut(&node) {

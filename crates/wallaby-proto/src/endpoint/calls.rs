@@ -1,28 +1,28 @@
 //! The initiator's side: calls, their answers, and how they end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use wallaby_proto::call::allowance::Allowance;
-use wallaby_proto::call::initiator::{Arrival, Initiator, Violation};
-use wallaby_proto::call::taken::{AnswerLimits, Answers};
-use wallaby_proto::call::watch::Watch;
-use wallaby_proto::connection::{ConnectionError, MAX_CALLS, Mark, MethodDefinition, Refusal};
-use wallaby_proto::datagram::MAX_MESSAGE;
-use wallaby_proto::detach::{FEW, detach};
-use wallaby_proto::wire::{
+use crate::call::allowance::Allowance;
+use crate::call::initiator::{Arrival, Initiator, Violation};
+use crate::call::taken::{AnswerLimits, Answers};
+use crate::call::watch::Watch;
+use crate::connection::{ConnectionError, MAX_CALLS, Mark, MethodDefinition, Refusal};
+use crate::datagram::MAX_MESSAGE;
+use crate::detach::{FEW, detach};
+use crate::wire::{
     Budgets, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
 };
-use wallaby_proto::{Address, CallId, NodeId, RequestId, Token};
+use crate::{Address, CallId, NodeId, RequestId, Token};
+use bytes::Bytes;
 
-use super::core::{Alarm, Core, Queued};
-use super::event::{Answer, CallKey, Event};
-use super::peer::{Parcel, PeerId, Towards};
-use super::peers::reachable;
-use super::stream::Place;
-use crate::endpoint::{DEFAULT_DEADLINE, DEFAULT_PING};
+use super::conn::{ConnId, Parcel, Towards};
+use super::event::{Answer, CallKey, Next, Outcome, Output};
+use super::streams::Place;
+use super::{Alarm, Endpoint};
 use crate::error::{ConnectError, Failure};
 use crate::line::Line;
+use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 
 /// Longer times than this are as good as none.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
@@ -71,8 +71,17 @@ pub(super) struct Call {
     /// When the watch wants to look at it.
     pub(super) watch_due: Option<Duration>,
     /// Sessions over which its servers were asked: they need not show the token when they answer.
-    pub(super) pinged: Vec<PeerId>,
+    pub(super) pinged: Vec<ConnId>,
     allowance: Option<Box<Allowance>>,
+    /// Answers that the application has not taken, and how the call ended.
+    answers: Line<Answer>,
+    outcome: Option<Outcome>,
+    /// The application was told that there is something to take.
+    told: bool,
+    /// Nobody wants to know how it ends, or somebody knows already.
+    taken: bool,
+    /// It has ended, and nothing of it runs any more: it is only kept for its outcome.
+    over: bool,
 }
 
 /// An initial request.
@@ -81,7 +90,7 @@ pub(super) struct Root {
     pub(super) request: RequestId,
     pub(super) server: Address,
     /// Where it went out, and how far that must be written for it.
-    pub(super) session: Option<PeerId>,
+    pub(super) session: Option<ConnId>,
     pub(super) mark: Mark,
     /// Who was there.
     pub(super) node: Option<NodeId>,
@@ -97,7 +106,9 @@ pub(super) struct Calls {
     /// Boxes of calls that are over, for the next ones.
     #[allow(clippy::vec_box, reason = "they go into `places` as they are")]
     spare: Vec<Box<Option<Call>>>,
-    live: usize,
+    /// How many places are taken, and how many of them by calls that are over.
+    taken: usize,
+    over: usize,
     last: u64,
     /// No call before this one is live.
     oldest: u64,
@@ -106,7 +117,7 @@ pub(super) struct Calls {
 impl Calls {
     /// The sequence of a call that is begun now.
     fn next(&mut self) -> u64 {
-        if self.live * 2 >= self.places.len() {
+        if self.taken * 2 >= self.places.len() {
             self.grow();
         }
         loop {
@@ -116,7 +127,7 @@ impl Calls {
                 break;
             }
         }
-        if self.live == 0 {
+        if self.taken == self.over {
             self.oldest = self.last;
         }
         self.last
@@ -146,18 +157,26 @@ impl Calls {
             let mut kept = self.spare.pop().unwrap_or_default();
             *kept = Some(call());
             *free = Some((sequence, kept));
-            self.live += 1;
+            self.taken += 1;
         }
     }
 
+    /// A call, as long as anything of it may run.
     pub(super) fn get(&self, sequence: u64) -> Option<&Call> {
         match self.places.get(self.place(sequence))? {
-            Some((found, call)) if *found == sequence => call.as_ref().as_ref(),
+            Some((found, call)) if *found == sequence => {
+                call.as_ref().as_ref().filter(|call| !call.over)
+            }
             _ => None,
         }
     }
 
     pub(super) fn get_mut(&mut self, sequence: u64) -> Option<&mut Call> {
+        self.kept(sequence).filter(|call| !call.over)
+    }
+
+    /// A call that lives, or is kept for its outcome.
+    fn kept(&mut self, sequence: u64) -> Option<&mut Call> {
         let place = self.place(sequence);
         match self.places.get_mut(place)? {
             Some((found, call)) if *found == sequence => call.as_mut().as_mut(),
@@ -165,24 +184,40 @@ impl Calls {
         }
     }
 
-    fn remove(&mut self, sequence: u64) {
+    /// Nothing of a call runs any more. It goes as soon as its outcome was taken.
+    fn finish(&mut self, sequence: u64) {
+        let Some(call) = self.get_mut(sequence).filter(|call| !call.over) else {
+            return;
+        };
+        call.over = true;
+        self.over += 1;
+        while self.oldest <= self.last && self.get(self.oldest).is_none() {
+            self.oldest += 1;
+        }
+        self.leave(sequence);
+    }
+
+    /// The outcome of a call was taken, or nothing of it runs any more: with both it goes.
+    fn leave(&mut self, sequence: u64) {
         let place = self.place(sequence);
         if let Some(found) = self.places.get_mut(place)
-            && let Some((_, mut call)) = found.take_if(|(found, _)| *found == sequence)
+            && let Some((_, mut call)) = found.take_if(|(found, call)| {
+                let done = |call: &Call| call.over && call.taken;
+                *found == sequence && call.as_ref().as_ref().is_none_or(done)
+            })
         {
             *call = None;
             if self.spare.len() < SPARE {
                 self.spare.push(call);
             }
-            self.live -= 1;
-            while self.oldest <= self.last && self.get(self.oldest).is_none() {
-                self.oldest += 1;
-            }
+            self.taken -= 1;
+            self.over -= 1;
         }
     }
 
+    /// How many are live.
     pub(super) fn len(&self) -> usize {
-        self.live
+        self.taken - self.over
     }
 
     pub(super) fn last(&self) -> u64 {
@@ -191,11 +226,9 @@ impl Calls {
 
     /// All live calls.
     pub(super) fn sequences(&self) -> Vec<u64> {
-        self.places
-            .iter()
-            .flatten()
-            .map(|(sequence, _)| *sequence)
-            .collect()
+        let kept = self.places.iter().flatten();
+        let live = kept.filter(|(_, call)| call.as_ref().as_ref().is_some_and(|call| !call.over));
+        live.map(|(sequence, _)| *sequence).collect()
     }
 }
 
@@ -214,18 +247,11 @@ impl Call {
     }
 
     /// Whether who sent an answer shows that it may: by the call's token, or by the session of one of its requests.
-    pub(super) fn may_answer(&self, shown: Option<Token>, from: Option<PeerId>) -> bool {
+    pub(super) fn may_answer(&self, shown: Option<Token>, from: Option<ConnId>) -> bool {
         match (shown, from) {
             (Some(shown), _) => shown == self.token,
             (None, Some(from)) => self.roots.iter().any(|root| root.session == Some(from)),
             (None, None) => false,
-        }
-    }
-
-    fn complete(&self, key: CallKey) -> Event {
-        Event::Complete {
-            call: key,
-            statuses: self.initiator.responses().1,
         }
     }
 
@@ -247,13 +273,17 @@ impl Call {
     }
 }
 
-impl Core {
+impl Endpoint {
     // What the application does.
 
-    /// Begins a call without initial requests.
-    pub(super) fn begin_call(&mut self, options: &CallOptions) -> Result<CallKey, Failure> {
+    /// Begins a call without initial requests. It can complete only when no more can come: after [`close`](Self::close).
+    ///
+    /// # Errors
+    ///
+    /// If there are as many calls as may be.
+    pub fn begin(&mut self, options: &CallOptions) -> Result<CallKey, Failure> {
         let limit = self.config.limits.calls;
-        if self.calls.len() >= limit {
+        if self.calls.len().max(self.calls.over) >= limit {
             return Err(Failure::TooManyCalls { limit });
         }
         let sequence = self.calls.next();
@@ -285,6 +315,11 @@ impl Core {
             watch_due: None,
             pinged: Vec::new(),
             allowance,
+            answers: Line::default(),
+            outcome: None,
+            told: false,
+            taken: false,
+            over: false,
         });
         let ping = options.ping.unwrap_or(self.config.ping).bounded();
         // Calls that are over sooner cost no place among the alarms.
@@ -300,11 +335,15 @@ impl Core {
     }
 
     /// Sends an initial request of a call.
-    pub(super) fn send_initial(
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be sent, or the call is closed or has ended. The call has failed then.
+    pub fn send(
         &mut self,
         key: CallKey,
         server: &Address,
-        method: &std::sync::Arc<MethodDefinition>,
+        method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<RequestId, Failure> {
         let sent = self.try_initial(key, server, method, payload);
@@ -318,7 +357,7 @@ impl Core {
         &mut self,
         key: CallKey,
         server: &Address,
-        method: &std::sync::Arc<MethodDefinition>,
+        method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<RequestId, Failure> {
         let oldest = self.calls.oldest;
@@ -330,8 +369,11 @@ impl Core {
         let id = call.initiator.send()?;
         let size = payload.len() as u64;
         let not_sent = |error| Failure::NotSent { request: id, error };
-        let to = reachable(server).map_err(not_sent)?;
-        let limit = most_to(to, limit);
+        if !self.config.schemes.lead_to(server) {
+            let server = server.clone();
+            return Err(not_sent(ConnectError::NoTransport { server }));
+        }
+        let limit = most_to(server, limit);
         if size > limit {
             let server = server.clone();
             return Err(Failure::TooLarge {
@@ -347,7 +389,7 @@ impl Core {
         }
         call.roots.push(Root {
             request: id,
-            server: to.clone(),
+            server: server.clone(),
             session: None,
             mark: Mark::Written(0),
             node: None,
@@ -372,9 +414,9 @@ impl Core {
             method: MethodRef::Number(0),
             payload,
         };
-        if let Some(id) = self.peer_at(to)
+        if let Some(id) = self.conn_at(server)
             && self
-                .peers
+                .conns
                 .get(id)
                 .is_some_and(|peer| !peer.holds_requests())
         {
@@ -384,7 +426,7 @@ impl Core {
                     return Ok(request.id);
                 }
                 Err(Refusal::Blocked | Refusal::NotOpen) => {}
-                Err(refusal) => return Err(refused(request.id, to, refusal)),
+                Err(refusal) => return Err(refused(request.id, server, refusal)),
             }
         }
         if !self.has_room(request.payload.len()) {
@@ -395,14 +437,14 @@ impl Core {
                 reason,
             });
         }
-        let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to.clone()));
-        parcel.method = Some(std::sync::Arc::clone(method));
+        let mut parcel = Parcel::new(Message::Request(request), Towards::Server(server.clone()));
+        parcel.method = Some(Arc::clone(method));
         self.post(parcel);
         Ok(id)
     }
 
     /// No further initial request of a call comes.
-    pub(super) fn close_call(&mut self, key: CallKey) {
+    pub fn close_call(&mut self, key: CallKey) {
         if let Some(call) = self.calls.get_mut(key.0)
             && !call.ended
         {
@@ -413,7 +455,8 @@ impl Core {
         }
     }
 
-    pub(super) fn share_among(&mut self, key: CallKey, requests: u32) {
+    /// Says how many initial requests of a call will come: each gets an equal part of its budgets, if these are stated.
+    pub fn share_among(&mut self, key: CallKey, requests: u32) {
         if let Some(call) = self.calls.get_mut(key.0)
             && let Some(allowance) = &mut call.allowance
         {
@@ -421,17 +464,63 @@ impl Core {
         }
     }
 
-    /// The application takes an event.
-    pub(super) fn take_event(&mut self) -> Option<Event> {
-        let Queued { event, from } = self.events.pop_front()?;
-        if let (Event::Answer(answer), Some(from)) = (&event, from) {
-            self.credit(from, answer.call.0, answer.payload.len());
+    /// Gives a call up: it fails with [`Failure::Aborted`], and what runs of it elsewhere is stopped.
+    pub fn abort(&mut self, key: CallKey) {
+        self.end_call(key.0, Err(Failure::Aborted));
+    }
+
+    /// Nobody wants to hear of a call any more: it is aborted if it lives, and forgotten when nothing of it runs.
+    pub fn forget(&mut self, key: CallKey) {
+        self.end_call(key.0, Err(Failure::Aborted));
+        if let Some(call) = self.calls.kept(key.0) {
+            call.taken = true;
+            self.untaken -= call.answers.len();
+            call.answers = Line::default();
+            self.calls.leave(key.0);
         }
-        Some(event)
+    }
+
+    /// The next answer of a call, or how it ended: then it is forgotten. What is taken makes room for more.
+    pub fn next_answer(&mut self, key: CallKey) -> Next {
+        let Some(call) = self.calls.kept(key.0) else {
+            return Next::Pending;
+        };
+        if let Some(answer) = call.answers.pop() {
+            self.untaken -= 1;
+            if let Some(from) = answer.from {
+                self.credit(from, key.0, answer.payload.len());
+            }
+            return Next::Answer(answer);
+        }
+        call.told = false;
+        let Some(outcome) = call.outcome.take() else {
+            return Next::Pending;
+        };
+        call.taken = true;
+        self.calls.leave(key.0);
+        Next::Ended(outcome)
+    }
+
+    /// Whether [`next_answer`](Self::next_answer) has something of a call.
+    pub fn has_next(&self, key: CallKey) -> bool {
+        let call = self.calls.places.get(self.calls.place(key.0));
+        let call = call.and_then(|place| place.as_ref().filter(|(found, _)| *found == key.0));
+        let call = call.and_then(|(_, call)| call.as_ref().as_ref());
+        call.is_some_and(|call| !call.answers.is_empty() || call.outcome.is_some())
+    }
+
+    /// The application learns that there is something to take of a call.
+    fn tell_of(&mut self, sequence: u64) {
+        if let Some(call) = self.calls.kept(sequence)
+            && !call.taken
+            && !std::mem::replace(&mut call.told, true)
+        {
+            self.outputs.push_back(Output::Call(CallKey(sequence)));
+        }
     }
 
     /// An answer over a session is out of the way. A call that has ended needs no credit.
-    fn credit(&mut self, from: PeerId, sequence: u64, size: usize) {
+    fn credit(&mut self, from: ConnId, sequence: u64, size: usize) {
         let worth = self.config.limits.call / 4;
         let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.ended) else {
             return;
@@ -448,7 +537,7 @@ impl Core {
     // What arrives.
 
     /// A response, an end, a trace report or a pong arrived, over a session or from this endpoint itself.
-    pub(super) fn handle_answer(&mut self, from: Option<PeerId>, message: &mut Message) {
+    pub(super) fn handle_answer(&mut self, from: Option<ConnId>, message: &mut Message) {
         let id = message.call();
         if id.initiator != self.node {
             self.counters.undeliverable += 1; // nothing is passed on here
@@ -468,7 +557,7 @@ impl Core {
         }
         // What shows no token came by an initial request's own connection.
         if shown.is_some()
-            && let Some(peer) = from.and_then(|from| self.peers.get_mut(from))
+            && let Some(peer) = from.and_then(|from| self.conns.get_mut(from))
         {
             peer.carried_calls = true;
         }
@@ -515,7 +604,7 @@ impl Core {
 
     fn handle_response(
         &mut self,
-        from: Option<PeerId>,
+        from: Option<ConnId>,
         response: &mut Response,
     ) -> Result<(), Failure> {
         let sequence = response.call.sequence;
@@ -543,7 +632,7 @@ impl Core {
                     self.note_arrival(from, sequence, response.payload.len())?;
                 }
                 let mut payload = std::mem::take(&mut response.payload);
-                if self.events.len() >= FEW {
+                if self.untaken >= FEW {
                     detach(&mut payload);
                 }
                 let answer = Answer {
@@ -552,11 +641,9 @@ impl Core {
                     index: response.index,
                     status: response.status,
                     payload,
-                };
-                self.events.push_back(Queued {
-                    event: Event::Answer(answer),
                     from,
-                });
+                };
+                self.keep_answer(sequence, answer);
                 if response.status && fail_fast {
                     Err(Failure::Aborted)
                 } else {
@@ -566,12 +653,23 @@ impl Core {
         }
     }
 
+    /// An answer waits for the application.
+    fn keep_answer(&mut self, sequence: u64, answer: Answer) {
+        if let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.taken) {
+            call.answers.push(answer);
+            self.untaken += 1;
+            if !std::mem::replace(&mut call.told, true) {
+                self.outputs.push_back(Output::Call(CallKey(sequence)));
+            }
+        }
+    }
+
     /// An answer came that costs the call's credit.
     ///
     /// # Errors
     ///
     /// If it was not granted. Its connection is closed then, unless the sender may have forgotten what it had sent before.
-    fn note_arrival(&mut self, from: PeerId, sequence: u64, size: usize) -> Result<(), Failure> {
+    fn note_arrival(&mut self, from: ConnId, sequence: u64, size: usize) -> Result<(), Failure> {
         let limits = AnswerLimits {
             call: self.config.limits.call.max(1),
             message: self.config.limits.message,
@@ -579,14 +677,14 @@ impl Core {
         let Some(call) = self.calls.get_mut(sequence) else {
             return Ok(());
         };
-        let (peers, gate, roots) = (&self.peers, &self.gate, &call.roots);
+        let (conns, gate, roots) = (&self.conns, &self.gate, &call.roots);
         let requests = || roots.iter().count() as u64;
         let messages = || {
-            let carrier = peers.get(from).and_then(|peer| peer.way.peek(gate));
+            let carrier = conns.get(from).and_then(|peer| peer.way.peek(gate));
             carrier.map_or(0, |carrier| carrier.counters().messages_received)
         };
         let connection = from.number();
-        let is_open = |number| peers.get(PeerId::from_number(number)).is_some();
+        let is_open = |number| conns.get(ConnId::from_number(number)).is_some();
         let arrived =
             (call.credit).arrive(connection, size as u64, limits, requests, messages, is_open);
         let Err(meanwhile) = arrived else {
@@ -600,7 +698,7 @@ impl Core {
 
     /// The call has ended, but what it still hears tells what has stopped.
     #[cold]
-    fn handle_late(&mut self, from: Option<PeerId>, message: &Message) {
+    fn handle_late(&mut self, from: Option<ConnId>, message: &Message) {
         let id = message.call();
         let Some(call) = self.calls.get_mut(id.sequence) else {
             return;
@@ -639,30 +737,30 @@ impl Core {
             return;
         };
         call.ended = true;
-        let event = match &outcome {
-            Ok(()) => call.complete(CallKey(sequence)),
-            Err(failure) => Event::Failed {
-                call: CallKey(sequence),
-                failure: Box::new(failure.clone()),
+        let failed = outcome.is_err();
+        call.outcome = Some(match outcome {
+            Ok(()) => Outcome::Complete {
+                statuses: call.initiator.responses().1,
             },
-        };
+            Err(failure) => Outcome::Failed(Box::new(failure)),
+        });
         let mut rested = Vec::new();
         for root in call.roots.iter() {
-            if let Some(peer) = root.session.and_then(|id| self.peers.get_mut(id)) {
+            if let Some(peer) = root.session.and_then(|id| self.conns.get_mut(id)) {
                 peer.busy = peer.busy.saturating_sub(1);
                 let rests = peer.busy == 0 && self.places.has_needed();
                 rested.extend(root.session.filter(|_| rests));
             }
         }
         rested.into_iter().for_each(|id| self.may_rest(id));
-        self.tell(event);
-        if outcome.is_ok() || !self.wind_down(sequence) {
-            self.forget_call(sequence);
+        self.tell_of(sequence);
+        if !failed || !self.wind_down(sequence) {
+            self.call_over(sequence);
         }
     }
 
     /// Nothing of a call runs any more.
-    pub(super) fn forget_call(&mut self, sequence: u64) {
+    pub(super) fn call_over(&mut self, sequence: u64) {
         self.watch_at(sequence, None);
         if let Some(call) = self.calls.get(sequence) {
             let alarm = (call.deadline, Alarm::Call(sequence));
@@ -670,7 +768,7 @@ impl Core {
                 self.alarms.remove(&alarm);
             }
         }
-        self.calls.remove(sequence);
+        self.calls.finish(sequence);
         while let Some((_, first)) = self.fresh.front()
             && self.calls.get(*first).is_none()
         {
@@ -696,13 +794,13 @@ impl Core {
         &mut self,
         sequence: u64,
         request: RequestId,
-        session: PeerId,
+        session: ConnId,
         mark: Mark,
     ) {
         let Some(call) = self.calls.get_mut(sequence) else {
             return;
         };
-        if let (Some(root), Some(peer)) = (call.root(request), self.peers.get_mut(session)) {
+        if let (Some(root), Some(peer)) = (call.root(request), self.conns.get_mut(session)) {
             root.session = Some(session);
             root.mark = mark;
             root.node = peer.node();
@@ -827,6 +925,11 @@ mod tests {
             watch_due: None,
             pinged: Vec::new(),
             allowance: None,
+            answers: Line::default(),
+            outcome: None,
+            told: false,
+            taken: true,
+            over: false,
         }
     }
 
@@ -845,7 +948,7 @@ mod tests {
                 Some(Token::new(next))
             );
             assert_eq!(calls.oldest, first);
-            calls.remove(next);
+            calls.finish(next);
             assert!(calls.get(next).is_none());
         }
         assert_eq!((calls.len(), calls.places.len()), (1, PLACES));
@@ -858,11 +961,11 @@ mod tests {
             .collect();
         assert!(many.is_sorted());
         assert!(many.iter().all(|sequence| calls.get(*sequence).is_some()));
-        calls.remove(first);
+        calls.finish(first);
         assert_eq!(calls.oldest, many[0]);
         many.iter()
             .rev()
-            .for_each(|sequence| calls.remove(*sequence));
+            .for_each(|sequence| calls.finish(*sequence));
         assert_eq!(calls.spare.len(), SPARE, "of a thousand that were live");
         assert!(calls.spare.iter().all(|spare| spare.is_none()));
         let next = calls.next();

@@ -5,16 +5,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::connection::DialLimits;
+use crate::{Address, OtherAddress};
 use thiserror::Error;
-use wallaby_proto::connection::DialLimits;
-use wallaby_proto::{Address, OtherAddress};
 
 /// Which addresses an endpoint dials because others say so: to answer an initiator, to hand work on for a handler, to ask
 /// about a request that a server has delegated.
 ///
 /// By default all are dialled but those that lead to no one server: multicast, broadcast, and port 0. An address that is not
 /// dialled counts as one that cannot be: answers go back the way their request came, and a handler's delegation fails with
-/// [`SendError::Forbidden`](crate::SendError::Forbidden). Addresses that the application itself gives to its calls are not
+/// [`SendError::Forbidden`](crate::error::SendError::Forbidden). Addresses that the application itself gives to its calls are not
 /// restricted, unless that is asked for ([`for_calls`](Self::for_calls)). Connections that are open are used whatever their
 /// address.
 ///
@@ -23,12 +23,10 @@ use wallaby_proto::{Address, OtherAddress};
 /// [`public`](Self::public), or only networks are allowed, unless [`names_if`](Self::names_if) says yes.
 ///
 /// ```
-/// # use wallaby::{DialPolicy, Endpoint};
-/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// # use wallaby_proto::dial::DialPolicy;
 /// let inside = DialPolicy::default().allow("10.0.0.0/8")?.deny("10.9.0.0/16")?;
-/// let builder = Endpoint::builder().dial_policy(inside);
-/// # Ok(())
-/// # }
+/// assert!(inside.permits(&"tcp://10.1.2.3:80".parse()?) && !inside.permits(&"tcp://10.9.2.3:80".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Default)]
 pub struct DialPolicy {
@@ -120,7 +118,7 @@ impl DialPolicy {
     /// is asked often, and must not block.
     ///
     /// ```
-    /// # use wallaby::{Address, DialPolicy};
+    /// # use wallaby_proto::{Address, dial::DialPolicy};
     /// let ours = |address: &Address| match address {
     ///     Address::Other(tls) => tls.text().ends_with(".servers.example:443"),
     ///     _ => false,
@@ -128,7 +126,7 @@ impl DialPolicy {
     /// let policy = DialPolicy::public().names_if(ours);
     /// assert!(policy.permits(&"tls://a.servers.example:443".parse()?));
     /// assert!(!policy.permits(&"tls://localhost:443".parse()?));
-    /// # Ok::<(), wallaby::AddressError>(())
+    /// # Ok::<(), wallaby_proto::AddressError>(())
     /// ```
     #[must_use]
     pub fn names_if(mut self, judge: impl Fn(&Address) -> bool + Send + Sync + 'static) -> Self {
@@ -158,7 +156,7 @@ impl DialPolicy {
     }
 
     /// How often addresses are dialled because others say so.
-    pub(crate) fn limits(&self) -> DialLimits {
+    pub fn limits(&self) -> DialLimits {
         self.limits
     }
 
@@ -181,7 +179,7 @@ impl DialPolicy {
     }
 
     /// Whether it is dialled for a call of the application.
-    pub(crate) fn permits_call(&self, address: &Address) -> bool {
+    pub fn permits_call(&self, address: &Address) -> bool {
         !self.for_calls || self.permits(address)
     }
 }

@@ -4,20 +4,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Output, Sent, Ticket};
-use wallaby_proto::call::watch::Location;
-use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{Features, Mark, MethodDefinition, NamedBy, Refusal};
-use wallaby_proto::wire::{Message, Request, Response};
-use wallaby_proto::{Address, CallId, Code, NodeId, RequestId};
+use crate::call::records::{Output, Sent, Ticket};
+use crate::call::server::make_too_large;
+use crate::call::watch::Location;
+use crate::carrier::Carrier;
+use crate::connection::{Features, Mark, MethodDefinition, NamedBy, Refusal};
+use crate::wire::{Message, Request, Response};
+use crate::{Address, CallId, Code, NodeId, RequestId};
 
-use super::core::Core;
-use super::peer::{Parcel, PeerId, Times, Towards};
-use super::peers::reachable;
-use super::stream::Place;
-use crate::error::{ConnectError, hint};
-use crate::handling::make_too_large;
-use wallaby_proto::numbers::{MESSAGE_COST, MOST_MOVES};
+use super::Endpoint;
+use super::conn::{Conn, ConnId, Parcel, Times, Towards};
+use super::streams::Place;
+use crate::error::ConnectError;
+use crate::error::hint;
+use crate::numbers::{MESSAGE_COST, MOST_MOVES};
 
 /// How an answer is sent in a session.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ pub(super) struct Manner {
 
 /// The way that a message takes.
 enum Route {
-    Over(PeerId),
+    Over(ConnId),
     Dial(Address, Option<NodeId>, NamedBy),
     Nowhere(ConnectError),
 }
@@ -46,7 +46,7 @@ pub(super) enum Attempt {
     Waits,
 }
 
-impl Core {
+impl Endpoint {
     /// Messages of which no byte was sent go another way.
     pub(super) fn post_again(&mut self, parcels: impl Iterator<Item = Parcel>) {
         for mut parcel in parcels {
@@ -80,8 +80,8 @@ impl Core {
         }
     }
 
-    fn enqueue(&mut self, id: PeerId, parcel: Parcel) {
-        let Some(peer) = self.peers.get(id) else {
+    fn enqueue(&mut self, id: ConnId, parcel: Parcel) {
+        let Some(peer) = self.conns.get(id) else {
             return;
         };
         let waits = match (&parcel.message, &peer.queues) {
@@ -96,7 +96,7 @@ impl Core {
         } else {
             self.attempt(id, parcel)
         };
-        if let (Some(parcel), Some(peer)) = (waiting, self.peers.get_mut(id)) {
+        if let (Some(parcel), Some(peer)) = (waiting, self.conns.get_mut(id)) {
             // Who does not read what it asked for asks again.
             let is_report = matches!(parcel.message, Message::Pong(_) | Message::Trace(_));
             if is_report && peer.node.is_some() {
@@ -109,20 +109,22 @@ impl Core {
 
     fn way(&mut self, parcel: &Parcel) -> Route {
         match &parcel.towards {
-            Towards::Server(to) => match self.peer_at(to) {
+            Towards::Server(to) => match self.conn_at(to) {
                 Some(id) => Route::Over(id),
                 None => Route::Dial(to.clone(), None, NamedBy::Application),
             },
-            Towards::Over(id) if self.peers.contains(*id) => Route::Over(*id),
+            Towards::Over(id) if self.conns.contains(*id) => Route::Over(*id),
             Towards::Over(_) => Route::Nowhere(gone()),
-            Towards::Asked(Location { address, .. }, _) => match address.as_ref().map(reachable) {
-                Some(Ok(to)) => match self.peer_at(to) {
-                    Some(id) => Route::Over(id),
-                    None => Route::Dial(to.clone(), None, NamedBy::Peer),
-                },
-                Some(Err(error)) => Route::Nowhere(error),
-                None => Route::Nowhere(gone()),
-            },
+            Towards::Asked(Location { address, .. }, _) => {
+                match address.as_ref().map(|at| self.reachable(at)) {
+                    Some(Ok(to)) => match self.conn_at(to) {
+                        Some(id) => Route::Over(id),
+                        None => Route::Dial(to.clone(), None, NamedBy::Peer),
+                    },
+                    Some(Err(error)) => Route::Nowhere(error),
+                    None => Route::Nowhere(gone()),
+                }
+            }
             Towards::Initiator { address, came, .. } => {
                 let (address, came) = (address.clone(), *came);
                 self.way_to_initiator(&parcel.message, address, came)
@@ -135,10 +137,10 @@ impl Core {
     pub(super) fn way_back(
         &mut self,
         initiator: NodeId,
-        came: PeerId,
+        came: ConnId,
         address: impl FnOnce(&Self) -> Option<Address>,
-    ) -> Option<PeerId> {
-        let node = self.peers.get(came).and_then(|peer| peer.node);
+    ) -> Option<ConnId> {
+        let node = self.conns.get(came).and_then(|peer| peer.node);
         if node == Some(initiator) {
             return Some(came);
         }
@@ -147,17 +149,17 @@ impl Core {
     }
 
     /// The connection that an initiator has proven to be its own, for what came over another one.
-    fn way_direct(&self, initiator: NodeId, came: PeerId) -> Option<PeerId> {
+    fn way_direct(&self, initiator: NodeId, came: ConnId) -> Option<ConnId> {
         let session = self.records.way_direct(initiator, came.session())?;
-        let id = PeerId::from_number(session.0);
-        self.peers.contains(id).then_some(id)
+        let id = ConnId::from_number(session.0);
+        self.conns.contains(id).then_some(id)
     }
 
     fn way_to_initiator(
         &mut self,
         message: &Message,
         address: Option<Address>,
-        came: PeerId,
+        came: ConnId,
     ) -> Route {
         let call = message.call();
         let initiator = call.initiator;
@@ -166,7 +168,7 @@ impl Core {
         }
         let error = match address
             .as_ref()
-            .map(|address| (address, reachable(address)))
+            .map(|address| (address, self.reachable(address)))
         {
             Some((address, _)) if !self.config.dial_policy.permits(address) => {
                 ConnectError::Forbidden {
@@ -176,7 +178,7 @@ impl Core {
             Some((_, Ok(to))) => {
                 let opening = self.dialled_back.get(to).copied();
                 let opening = opening.filter(|id| {
-                    let dialled = self.peers.get(*id).and_then(|peer| peer.dialled);
+                    let dialled = self.conns.get(*id).and_then(|peer| peer.dialled);
                     dialled == Some(Some(initiator))
                 });
                 if let Some(id) = opening {
@@ -191,7 +193,7 @@ impl Core {
             None => gone(),
         };
         // Back along the way that the request came; who is there passes it on.
-        let relays = self.peers.get(came).is_some_and(|peer| peer.node.is_some());
+        let relays = self.conns.get(came).is_some_and(|peer| peer.node.is_some());
         if relays {
             self.invite(message, came);
             return Route::Over(came);
@@ -200,9 +202,9 @@ impl Core {
         let now = message
             .token()
             .and_then(|token| self.records.way_back(call, token));
-        let now = now.map(|session| PeerId::from_number(session.0));
+        let now = now.map(|session| ConnId::from_number(session.0));
         let now = now.map(|id| self.way_direct(initiator, id).unwrap_or(id));
-        match now.filter(|id| self.peers.contains(*id)) {
+        match now.filter(|id| self.conns.contains(*id)) {
             Some(id) => Route::Over(id),
             None => Route::Nowhere(error),
         }
@@ -210,7 +212,7 @@ impl Core {
 
     /// An answer goes back over the connection that its request came over. If its initiator seems to be connected itself,
     /// it is asked to prove it: what comes the same way is then answered straight.
-    fn invite(&mut self, message: &Message, came: PeerId) {
+    fn invite(&mut self, message: &Message, came: ConnId) {
         let request = match message {
             Message::Response(response) => response.request,
             Message::End(end) => end.request,
@@ -229,8 +231,8 @@ impl Core {
     }
 
     /// Sends what can be sent.
-    pub(super) fn pump(&mut self, id: PeerId) {
-        let queues = self.peers.get_mut(id).and_then(|peer| peer.queues.take());
+    pub(super) fn pump(&mut self, id: ConnId) {
+        let queues = self.conns.get_mut(id).and_then(|peer| peer.queues.take());
         let Some(mut queues) = queues else {
             return;
         };
@@ -240,7 +242,7 @@ impl Core {
             self.pump_queue(id, answers);
             !answers.is_empty()
         });
-        match self.peers.get_mut(id) {
+        match self.conns.get_mut(id) {
             // What was sent may have set off more, which now waits here, too.
             Some(peer) => {
                 let newer = peer.queues.take();
@@ -258,7 +260,7 @@ impl Core {
         }
     }
 
-    fn pump_queue(&mut self, id: PeerId, queue: &mut VecDeque<Parcel>) {
+    fn pump_queue(&mut self, id: ConnId, queue: &mut VecDeque<Parcel>) {
         while let Some(parcel) = queue.pop_front() {
             let cost = parcel.cost();
             if let Some(parcel) = self.attempt(id, parcel) {
@@ -270,7 +272,7 @@ impl Core {
     }
 
     /// Hands a message to a session; gives it back if it has to wait.
-    fn attempt(&mut self, id: PeerId, parcel: Parcel) -> Option<Parcel> {
+    fn attempt(&mut self, id: ConnId, parcel: Parcel) -> Option<Parcel> {
         let Parcel {
             message,
             towards,
@@ -352,14 +354,14 @@ impl Core {
     }
 
     /// Whether who is behind a session is who was meant.
-    fn is_meant(&self, id: PeerId, to: &Location) -> bool {
-        let found = self.peers.get(id).and_then(|peer| peer.node);
+    fn is_meant(&self, id: ConnId, to: &Location) -> bool {
+        let found = self.conns.get(id).and_then(|peer| peer.node);
         to.node.is_none() || to.node == found
     }
 
     /// A delegation that has waited was taken by a session whose life may not have been known when it was released.
-    fn note_taken(&mut self, id: PeerId, released: Option<(Ticket, Sent)>, request: RequestId) {
-        let node = self.peers.get(id).and_then(|peer| peer.node());
+    fn note_taken(&mut self, id: ConnId, released: Option<(Ticket, Sent)>, request: RequestId) {
+        let node = self.conns.get(id).and_then(|peer| peer.node());
         if let (Some((ticket, _)), Some(node)) = (released, node) {
             self.records.delegation_taken(ticket, request, node);
         }
@@ -368,7 +370,7 @@ impl Core {
     /// Hands a request to a session.
     pub(super) fn attempt_request(
         &mut self,
-        id: PeerId,
+        id: ConnId,
         request: &mut Request,
         method: &Arc<MethodDefinition>,
         released: Option<(Ticket, Sent)>,
@@ -414,12 +416,12 @@ impl Core {
     /// Hands a request to a connection.
     pub(super) fn send_request(
         &mut self,
-        id: PeerId,
+        id: ConnId,
         request: &mut Request,
         method: &MethodDefinition,
         times: Option<Times>,
     ) -> Result<Mark, Refusal> {
-        let Some(hello) = self.peers.get(id).and_then(|peer| peer.hello()) else {
+        let Some(hello) = self.conns.get(id).and_then(|peer| peer.hello()) else {
             return Err(Refusal::NotOpen);
         };
         if let (Some(times), true) = (times, hello.features.contains(Features::AGE)) {
@@ -434,19 +436,19 @@ impl Core {
             return Err(Refusal::Blocked);
         }
         let mark = carrier.send_request(request, method, || raw)?;
-        self.use_peer(id);
+        self.use_conn(id);
         Ok(mark)
     }
 
-    pub(super) fn use_peer(&mut self, id: PeerId) {
-        if let Some(peer) = self.peers.get_mut(id) {
+    pub(super) fn use_conn(&mut self, id: ConnId) {
+        if let Some(peer) = self.conns.get_mut(id) {
             (peer.used, peer.useful) = (self.used, true);
         }
     }
 
     /// A message that a request released stands there in a peer's output; of one that travels in parts that is only known
     /// once it has left.
-    pub(super) fn note_placed(&mut self, id: PeerId, released: Option<(Ticket, Sent)>, mark: Mark) {
+    pub(super) fn note_placed(&mut self, id: ConnId, released: Option<(Ticket, Sent)>, mark: Mark) {
         let Some((ticket, sent)) = released else {
             return;
         };
@@ -456,8 +458,8 @@ impl Core {
         }
     }
 
-    pub(super) fn note_large(&mut self, id: PeerId, number: u64, place: Place) {
-        if let Some(stream) = self.peers.get_mut(id).and_then(|peer| peer.stream_mut()) {
+    pub(super) fn note_large(&mut self, id: ConnId, number: u64, place: Place) {
+        if let Some(stream) = self.conns.get_mut(id).and_then(Conn::stream_mut) {
             stream.large.push((number, place));
         }
     }
@@ -465,7 +467,7 @@ impl Core {
     /// Hands an answer to a connection; `None` if it has to wait. One that its initiator does not take becomes a status.
     pub(super) fn attempt_answer(
         &mut self,
-        id: PeerId,
+        id: ConnId,
         message: &mut Message,
         manner: Manner,
     ) -> Option<Mark> {
@@ -498,7 +500,7 @@ impl Core {
 
     fn send_response(
         &mut self,
-        id: PeerId,
+        id: ConnId,
         response: &mut Response,
         manner: Manner,
     ) -> Option<Mark> {
@@ -506,7 +508,7 @@ impl Core {
             sequence: manner.oldest,
             ..response.call
         };
-        let peer = self.peers.get_mut(id)?;
+        let peer = self.conns.get_mut(id)?;
         let forget = manner.counted && peer.is_news(over);
         if forget {
             peer.over = Some(over);
@@ -538,7 +540,7 @@ impl Core {
     /// Sends an answer again; if that has to wait, the initiator asks for it once more. Whether it is out of the way.
     fn attempt_again(
         &mut self,
-        id: PeerId,
+        id: ConnId,
         response: &Response,
         released: Option<(Ticket, Sent)>,
     ) -> bool {
@@ -559,7 +561,7 @@ impl Core {
     }
 
     /// Hands a message that needs no credit to a connection; `None` if it has to wait.
-    pub(super) fn attempt_control(&mut self, id: PeerId, message: Message) -> Option<Mark> {
+    pub(super) fn attempt_control(&mut self, id: ConnId, message: Message) -> Option<Mark> {
         self.carrier(id)?.send_control(message).ok()
     }
 
@@ -629,7 +631,7 @@ fn gone() -> ConnectError {
 }
 
 /// Where a message stands.
-pub(super) fn output(id: PeerId, mark: u64) -> Output {
+pub(super) fn output(id: ConnId, mark: u64) -> Output {
     Output {
         session: id.session(),
         mark,

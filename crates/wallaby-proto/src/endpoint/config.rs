@@ -1,0 +1,189 @@
+//! What an endpoint takes, keeps and waits for.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::Duration;
+
+use siphasher::sip::SipHasher13;
+
+use crate::Address;
+use crate::call::records::RecordLimits;
+use crate::connection::{
+    Bounds, KeepAliveSettings, Limits as WireLimits, PartialLimits, StrangerLimits,
+};
+use crate::dial::DialPolicy;
+use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
+use crate::seal::ClusterKey;
+use crate::wire::{Budgets, PingSettings};
+
+/// What an endpoint takes and keeps; see each field for what happens beyond it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Longest payload of a message, in bytes, sent or received; over UDP never more than 64 KiB. Beyond: an error at the
+    /// sender, and at a receiver whose limit is lower the status `ResourceExhausted`. Default 16 MiB.
+    pub message: u64,
+    /// Bytes of requests that are under way to this endpoint, a connection. Beyond: senders wait. Default 4 MiB.
+    pub requests: u64,
+    /// Bytes of answers that wait for the application, a call and connection. Beyond: servers wait. Default 1 MiB.
+    pub call: u64,
+    /// Connections, strangers aside. Beyond: one that nobody needs is closed, first one that was never of use, then the one used
+    /// least recently; if all are needed, new ones are refused. Default 1,024.
+    pub connections: usize,
+    /// Live calls, and as many whose outcome was not taken. Beyond: calls fail with
+    /// [`Failure::TooManyCalls`](crate::error::Failure::TooManyCalls). Default 1,000,000.
+    pub calls: usize,
+    /// Requests that all calls of this endpoint know of together, beyond 1,024 of each. A call that finds no room fails with
+    /// [`Violation::NoRoom`](crate::call::initiator::Violation::NoRoom). Default 1,048,576.
+    pub branches: u64,
+    /// Bytes of messages that wait for a connection or for credit, each with 64 bytes besides its payload. Beyond, what would
+    /// have to wait is [`SendError::Full`](crate::error::SendError::Full) in handlers; calls fail with
+    /// [`Failure::Refused`](crate::error::Failure::Refused); the status that ends such a request still waits. Default 16 MiB.
+    pub waiting: usize,
+    /// How much of messages that are not whole is held, all connections together, and how fast these must arrive.
+    pub partials: PartialLimits,
+    /// Bytes that wait to be read by a peer, a connection. Beyond, that peer is not read either. Default 1 MiB.
+    pub output: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let wire = WireLimits::default();
+        Self {
+            message: wire.message,
+            requests: wire.requests,
+            call: wire.call,
+            connections: 1024,
+            calls: 1_000_000,
+            branches: 1 << 20,
+            waiting: 16 << 20,
+            partials: PartialLimits::default(),
+            output: Bounds::default().output,
+        }
+    }
+}
+
+/// All settings of an endpoint.
+#[derive(Debug)]
+pub struct Config {
+    /// What it takes and keeps.
+    pub limits: Limits,
+    /// How much time a call has if it does not say. Default 60 s.
+    pub default_deadline: Duration,
+    /// How long a server may take to accept a connection. Default 2 s.
+    pub dial_timeout: Duration,
+    /// How long an initiator may take to accept a connection for its answers. Default 250 ms.
+    pub dial_back_timeout: Duration,
+    /// Which addresses are dialled because others say so.
+    pub dial_policy: DialPolicy,
+    /// How many strangers there may be, and for how long each.
+    pub strangers: StrangerLimits,
+    /// How calls are watched over that do not say. Default 500 ms and 5 s.
+    pub ping: PingSettings,
+    /// How long the peer of a stream may be silent while something waits for it. Default 3 s and 10 s.
+    pub keep_alive: KeepAliveSettings,
+    /// How long a handler may make no progress before calls count it as stuck. Not limited by default.
+    pub stall_limit: Option<Duration>,
+    /// How many requests are remembered, running ones included. Default 65,536.
+    pub remembered: usize,
+    /// How many bytes of answers are kept. Default 16 MiB.
+    pub kept_bytes: u64,
+    /// How many hops deep the tree of a call may be. Default 4,096.
+    pub max_depth: u32,
+    /// The most that a request here may use up.
+    pub max_budgets: Option<Budgets>,
+    /// How many requests of one call are taken that state no budgets.
+    pub requests_of_call: u32,
+    /// How long a handler runs on whose initiator does not ask about it.
+    pub initiator_timeout: Duration,
+    /// Keys that the endpoints of a cluster share: the first seals, all verify.
+    pub cluster_keys: Vec<ClusterKey>,
+    /// Handles only requests that are sealed with one of them.
+    pub require_seals: bool,
+    /// The schemes of the addresses that the shell dials.
+    pub schemes: Schemes,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let records = RecordLimits::default();
+        Self {
+            limits: Limits::default(),
+            default_deadline: DEFAULT_DEADLINE,
+            dial_timeout: Duration::from_secs(2),
+            dial_back_timeout: Duration::from_millis(250),
+            dial_policy: DialPolicy::default(),
+            strangers: StrangerLimits::default(),
+            ping: DEFAULT_PING,
+            keep_alive: KeepAliveSettings::default(),
+            stall_limit: None,
+            remembered: records.requests,
+            kept_bytes: records.kept_bytes,
+            max_depth: 4096,
+            max_budgets: None,
+            requests_of_call: records.requests_of_call,
+            initiator_timeout: records.patience,
+            cluster_keys: Vec::new(),
+            require_seals: false,
+            schemes: Schemes::default(),
+        }
+    }
+}
+
+/// The schemes of the addresses that a shell dials: see [`Address::scheme`]. None by default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Schemes(Vec<Arc<str>>);
+
+impl Schemes {
+    /// These.
+    pub fn new<'a>(schemes: impl IntoIterator<Item = &'a str>) -> Self {
+        Self(schemes.into_iter().map(Arc::from).collect())
+    }
+
+    /// Whether this address has one of them.
+    pub fn lead_to(&self, address: &Address) -> bool {
+        let scheme = address.scheme();
+        self.0.iter().any(|known| **known == *scheme)
+    }
+}
+
+/// What must be random: new for each endpoint, and unknown to everybody else.
+#[derive(Clone)]
+pub struct Seeds {
+    /// The tokens of calls are derived from it.
+    pub tokens: [u8; 16],
+    /// What records prove to others.
+    pub records: [u8; 16],
+    /// The cookies of UDP sessions.
+    pub cookies: [u8; 16],
+    /// The order of tables whose keys peers choose.
+    pub tables: [u8; 16],
+}
+
+/// A table whose keys peers choose: they cannot choose them so that they collide.
+pub(super) type Map<K, V> = HashMap<K, V, Seeded>;
+
+/// Hashes with a secret.
+#[derive(Clone)]
+pub(super) struct Seeded(pub(super) [u8; 16]);
+
+impl BuildHasher for Seeded {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_key(&self.0)
+    }
+}
+
+impl std::fmt::Debug for Seeded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seeded")
+    }
+}
+
+impl std::fmt::Debug for Seeds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seeds")
+    }
+}

@@ -1,0 +1,120 @@
+//! What an endpoint tells its application and its shell.
+
+use std::fmt;
+
+use bytes::{Bytes, BytesMut};
+
+use super::conn::ConnId;
+use crate::error::{CallError, CodecError, ConnectError, Failure};
+use crate::{Address, RequestId, Status};
+
+/// A call of this endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallKey(pub(super) u64);
+
+impl fmt::Display for CallKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A request that is handled here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestKey {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+/// What is to be done outside, or happened to the application's calls and requests.
+#[derive(Debug)]
+pub enum Output {
+    /// A request came and is to be handled: see [`Endpoint::take_request`](super::Endpoint::take_request).
+    Run(RequestKey),
+    /// There are answers of a call, or it has ended: told once until [`Endpoint::next_answer`](super::Endpoint::next_answer) has
+    /// no more.
+    Call(CallKey),
+    /// A request that was put aside has ended: it was aborted, or had no time left. Its initiator is told this in its name.
+    Stopped(RequestKey, Box<Status>),
+    /// A stream is to be opened to an address: see [`Endpoint::handle_dialled`](super::Endpoint::handle_dialled).
+    Dial(ConnId, Box<Address>),
+    /// A stream has something to write: told once until [`Endpoint::handle_written`](super::Endpoint::handle_written).
+    Write(ConnId),
+    /// A stream has ended or is ended here: nothing more is heard of it. These are its last words.
+    Close(ConnId, Box<Closed>),
+}
+
+/// How a stream has ended.
+#[derive(Debug)]
+pub struct Closed {
+    /// What was not written yet: worth one attempt.
+    pub last_words: BytesMut,
+    /// Why.
+    pub why: ConnectError,
+}
+
+/// What is next of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// An answer, or a status in place of one.
+    Answer(Answer),
+    /// The call has ended, and how; nothing more comes of it.
+    Ended(Outcome),
+    /// Nothing yet, or the call is not known.
+    Pending,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything that was to come has come.
+    Complete {
+        /// How many of its answers were statuses.
+        statuses: u64,
+    },
+    /// It has failed.
+    Failed(Box<Failure>),
+}
+
+/// An answer of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The call.
+    pub call: CallKey,
+    /// The request that sent it.
+    pub request: RequestId,
+    /// Its number among the answers of its branch.
+    pub index: u32,
+    pub(super) status: bool,
+    pub(super) payload: Bytes,
+    /// The connection that it came over.
+    pub(super) from: Option<ConnId>,
+}
+
+impl Answer {
+    /// The payload.
+    ///
+    /// # Errors
+    ///
+    /// The status that came in place of an answer, or [`CallError::Decode`] if that cannot be read.
+    pub fn payload(self) -> Result<Bytes, CallError> {
+        if !self.status {
+            return Ok(self.payload);
+        }
+        match Status::from_payload(&self.payload) {
+            Ok(status) => Err(CallError::Status(status.at(self.request))),
+            Err(error) => Err(CallError::Decode {
+                request: self.request,
+                error: CodecError::new("status", error.to_string()),
+            }),
+        }
+    }
+}
+
+/// A request that is to be handled.
+#[derive(Debug)]
+pub struct Incoming {
+    /// Which of the methods served it calls, in the order in which they were added.
+    pub method: usize,
+    /// Its arguments.
+    pub payload: Bytes,
+}

@@ -1,0 +1,650 @@
+//! One endpoint without IO: everything between the sockets and the application, for every driver.
+//!
+//! An [`Endpoint`] is client and server at once. It is told what happened outside (`handle_*`) and what the application does
+//! (verbs), and says what is to be done ([`Endpoint::poll_output`], [`Endpoint::poll_timeout`]). It owns no socket, no
+//! clock and no handler, and decides everything else: which connection a message takes, what waits, what is dialled, which
+//! requests are handled, how calls end. A *shell* around it moves bytes and runs handlers, and decides nothing.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `config`, `event` | what an endpoint is set to; what it says |
+//! | `calls`, `watching` | the initiator's side: calls, their answers, whether their servers live |
+//! | `requests`, `refused` | the server's side: what is handled, what it sends, what is refused |
+//! | `sending` | which way messages take, what waits, what reaches nobody |
+//! | `conns`, `conn`, `streams` | connections: who is there, who makes room, how streams come and go |
+//!
+//! # What a shell owes
+//!
+//! - [`set_time`](Endpoint::set_time) before whatever it tells, by a clock that does not go back.
+//! - All that has arrived is handed over before [`handle_timeout`](Endpoint::handle_timeout): else silence is found where
+//!   somebody has spoken.
+//! - Everything that came over a stream is handed over before its end.
+//! - After each of its entries it drains [`poll_output`](Endpoint::poll_output), and it asks
+//!   [`poll_timeout`](Endpoint::poll_timeout) before it waits: time stands still for the endpoint while nobody looks at that.
+//!
+//! # A whole driver
+//!
+//! Over streams that are two buffers each, in place of sockets. Handlers here answer with what they were asked.
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//! use bytes::BytesMut;
+//! use wallaby_proto::connection::{Features, Hello, Limits, MethodDefinition, VERSION};
+//! use wallaby_proto::endpoint::{Config, ConnId, Endpoint, Input, Next, Outcome, Output, Schemes, Seeds};
+//! use wallaby_proto::{Address, NodeId, Status, datagram::Settings};
+//!
+//! struct Shell {
+//!     endpoint: Endpoint,
+//!     /// Which of the streams is whose: a dialler reads from the first buffer of its, an acceptor from the second.
+//!     streams: BTreeMap<ConnId, (usize, usize)>,
+//!     heard: Vec<Next>,
+//! }
+//!
+//! impl Shell {
+//!     fn turn(&mut self, network: &mut Vec<[BytesMut; 2]>, now: Duration) {
+//!         let Self { endpoint, streams, heard } = self;
+//!         endpoint.set_time(now);
+//!         for (conn, (stream, side)) in streams.clone() {
+//!             while endpoint.handle_input(conn, &mut network[stream][side]) == Input::More {}
+//!         }
+//!         if endpoint.poll_timeout().is_some_and(|due| due <= now) {
+//!             endpoint.handle_timeout();
+//!         }
+//!         endpoint.settle();
+//!         while let Some(output) = endpoint.poll_output() {
+//!             match output {
+//!                 Output::Dial(conn, _) => {
+//!                     streams.insert(conn, (network.len(), 0));
+//!                     network.push(Default::default());
+//!                 }
+//!                 Output::Write(conn) => {
+//!                     let (stream, side) = streams[&conn];
+//!                     let written = endpoint.output(conn);
+//!                     network[stream][1 - side].extend_from_slice(written);
+//!                     let written = written.len();
+//!                     endpoint.advance(conn, written);
+//!                     endpoint.handle_written(conn, false);
+//!                 }
+//!                 Output::Run(request) => {
+//!                     let incoming = endpoint.take_request(request).expect("nothing came between");
+//!                     let sent = endpoint.respond(request, incoming.payload);
+//!                     endpoint.returned(request, sent.map_err(Status::from));
+//!                 }
+//!                 Output::Call(call) => heard.extend([endpoint.next_answer(call), endpoint.next_answer(call)]),
+//!                 Output::Close(conn, _) => drop(streams.remove(&conn)),
+//!                 Output::Stopped(..) => {} // nothing is put aside here
+//!             }
+//!         }
+//!     }
+//! }
+//!
+//! # let seed = |node: u64| { let mut seed = [7; 16]; seed[0] = node as u8; seed };
+//! let shell = |node| {
+//!     let (node, limits) = (NodeId::new(node).unwrap(), Limits::default());
+//!     let hello = Hello { versions: (VERSION, VERSION), node, expected: None, address: None, features: Features::TIME, limits };
+//!     let config = Config { schemes: Schemes::new(["mem"]), ..Config::default() };
+//!     let seed = seed(node.get()); // in earnest: random, and another one for each
+//!     let seeds = Seeds { tokens: seed, records: seed, cookies: seed, tables: seed };
+//!     let endpoint = Endpoint::new(config, Arc::new(hello), Settings::default(), seeds);
+//!     Shell { endpoint, streams: BTreeMap::new(), heard: Vec::new() }
+//! };
+//! let (mut client, mut server) = (shell(1), shell(2));
+//! let echo = Arc::new(MethodDefinition::new("example.Echo/say", "raw", 0, 0).unwrap());
+//! server.endpoint.serve(echo.clone(), true);
+//!
+//! let at: Address = "mem://server".parse()?;
+//! let call = client.endpoint.begin(&Default::default())?;
+//! client.endpoint.send(call, &at, &echo, "hop".into())?;
+//! client.endpoint.close_call(call);
+//! let mut network = Vec::new();
+//! client.turn(&mut network, Duration::ZERO); // it dials
+//! server.streams.insert(server.endpoint.handle_accepted(), (0, 1));
+//! for turn in 1..5 {
+//!     server.turn(&mut network, Duration::from_millis(turn));
+//!     client.turn(&mut network, Duration::from_millis(turn));
+//! }
+//! let [Next::Answer(answer), Next::Ended(Outcome::Complete { statuses: 0 })] = &client.heard[..] else {
+//!     panic!("{:?}", client.heard);
+//! };
+//! assert_eq!(answer.clone().payload()?, "hop");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod calls;
+mod config;
+mod conn;
+mod conns;
+mod event;
+mod refused;
+mod requests;
+mod sending;
+mod streams;
+mod watching;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use self::calls::CallOptions;
+pub use self::config::{Config, Limits, Schemes, Seeds};
+pub use self::conn::ConnId;
+pub use self::event::{Answer, CallKey, Closed, Incoming, Next, Outcome, Output, RequestKey};
+pub use self::requests::Handler;
+pub use self::streams::Input;
+
+use self::calls::Calls;
+use self::config::{Map, Seeded};
+use self::conn::{Conns, Refused};
+use self::requests::Handlers;
+use self::streams::StreamTimes;
+use crate::call::clock::{Clock, earliest};
+use crate::call::records::{RecordLimits, Records, Ticket, written_next};
+use crate::call::room::BranchRoom;
+use crate::connection::{Bounds, Dials, Event as News, Hello, MethodDefinition, Partials, Places};
+use crate::datagram::{Gate, SessionEvent, Settings, Transmit};
+use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
+use crate::wire::Message;
+use crate::{Address, Code, NodeId, Status};
+
+/// What an endpoint has seen that it does not tell anybody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Datagrams received, whatever became of them.
+    pub datagrams_received: u64,
+    /// Datagrams sent.
+    pub datagrams_sent: u64,
+    /// Datagrams dropped: damaged, not what the protocol says, or for no session.
+    pub datagrams_dropped: u64,
+    /// Strangers whose connection was closed: they did not say who they are, or over `udp:` nothing at all, for too long or
+    /// while too many others did.
+    pub strangers_dismissed: u64,
+    /// Connections refused: all that may be are in use.
+    pub connections_refused: u64,
+    /// Streams broken off: their peer sent what the protocol does not say, or was silent for too long.
+    pub connections_broken: u64,
+    /// Requests that came twice, or for a call that is over.
+    pub requests_dropped: u64,
+    /// Times that an address which a peer had named was not dialled: it was a moment ago, or too many such addresses were.
+    pub dials_held: u64,
+    /// Requests refused: without a valid seal, though seals are required.
+    pub unsealed_refused: u64,
+    /// Answers and pongs dropped: they did not show that they may answer.
+    pub forged_dropped: u64,
+    /// Answers dropped: their call was over.
+    pub late_dropped: u64,
+    /// Answers dropped: no way leads to their initiator.
+    pub undeliverable: u64,
+    /// Handlers that panicked.
+    pub panics: u64,
+    /// Errors of handlers whose request had ended before.
+    pub late_errors: u64,
+}
+
+/// How much an endpoint holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Sizes {
+    /// Calls that live.
+    pub calls: usize,
+    /// Requests that are handled, or wait for it.
+    pub requests: usize,
+    /// Connections.
+    pub connections: usize,
+}
+
+/// Something that happens at a time of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Alarm {
+    /// The deadline of a call.
+    Call(u64),
+    /// The deadline of a request that was put aside.
+    Request(RequestKey),
+}
+
+/// A method that is served.
+#[derive(Debug)]
+struct Served {
+    definition: Arc<MethodDefinition>,
+    /// Its initiators expect exactly one answer.
+    one: bool,
+}
+
+/// One participant, client and server at once, without IO.
+#[derive(Debug)]
+pub struct Endpoint {
+    config: Config,
+    node: NodeId,
+    address: Option<Address>,
+    /// What tokens are derived from.
+    secret: [u8; 16],
+    /// What it says of itself to others.
+    hello: Arc<Hello>,
+    gate: Gate,
+    clock: Clock,
+    /// The time, since the moment that the shell's clock counts from: deadlines are kept by it, and the gate, since what it
+    /// waits for are peers for whom time has not stood still.
+    raw: Duration,
+    /// The same, but it stood still while nobody listened: all other state machines keep to it.
+    now: Duration,
+    /// The Unix time when the shell's clock began, for traces.
+    epoch: Duration,
+    counters: Counters,
+    outputs: VecDeque<Output>,
+    /// What streams hold for their peers.
+    bounds: Bounds,
+    /// How many branches its calls know together.
+    branches: BranchRoom,
+    /// A connection that has just brought more answers than were granted.
+    overdrawn: Option<ConnId>,
+
+    conns: Conns,
+    stream_times: StreamTimes,
+    /// Which of them are strangers, and in which order the others make room.
+    places: Places<ConnId>,
+    by_address: Map<Address, ConnId>,
+    /// What was looked up there last.
+    last_address: Option<(Address, ConnId)>,
+    /// By what their peers say that they are: that proves nothing of those who dialled this endpoint.
+    by_node: Map<NodeId, Vec<ConnId>>,
+    /// Connections that are being opened, or that end soon.
+    opening: BTreeSet<(Duration, ConnId)>,
+    /// The life that was last found at each address.
+    found: Map<Address, NodeId>,
+    /// Dials of addresses that peers have named, and those of them that are for one life and under way.
+    dials: Dials<Address>,
+    dialled_back: Map<Address, ConnId>,
+    /// Bytes of messages that wait for a connection or for credit.
+    waiting: usize,
+    /// When connections' use was last counted.
+    used: u64,
+
+    records: Records,
+    /// When the records learn next what has been acknowledged.
+    written_next: Duration,
+    /// Methods that are served, by name.
+    names: Map<Arc<str>, usize>,
+    served: Vec<Served>,
+    handlers: Handlers,
+    /// Of those that were put aside.
+    tickets: BTreeMap<Ticket, RequestKey>,
+
+    calls: Calls,
+    /// Calls that are watched over, by when they are to be looked at.
+    watched: BTreeSet<(Duration, u64)>,
+    /// Calls that were not looked at yet, in the order in which they began, and when that was.
+    fresh: VecDeque<(Duration, u64)>,
+    /// How long the first of them waits for others: those that begin in quick succession are looked at many at a time.
+    fresh_for: Duration,
+    alarms: BTreeSet<(Duration, Alarm)>,
+    /// Answers of this endpoint to its own calls.
+    local: VecDeque<Message>,
+    /// Answers that the application has not taken.
+    untaken: usize,
+}
+
+impl Endpoint {
+    /// An endpoint that says this of itself to others, and whose sessions over UDP are set so.
+    pub fn new(config: Config, hello: Arc<Hello>, sessions: Settings, seeds: Seeds) -> Self {
+        let limits = RecordLimits {
+            requests: config.remembered,
+            kept_bytes: config.kept_bytes,
+            ping: DEFAULT_PING,
+            deadline: DEFAULT_DEADLINE,
+            requests_of_call: config.requests_of_call,
+            patience: config.initiator_timeout,
+            ..RecordLimits::default()
+        };
+        let places = Places::new(config.strangers);
+        let dials = Dials::new(config.dial_policy.limits());
+        let bounds = Bounds {
+            output: config.limits.output,
+            partials: Partials::new(config.limits.partials),
+        };
+        let branches = BranchRoom::new(config.limits.branches);
+        let fresh_for = config.ping.period.saturating_mul(9) / 8;
+        let seeded = Seeded(seeds.tables);
+        Self {
+            config,
+            node: hello.node,
+            address: hello.address.clone(),
+            secret: seeds.tokens,
+            gate: Gate::new(Arc::clone(&hello), seeds.cookies, sessions)
+                .sharing(bounds.partials.clone()),
+            bounds,
+            branches,
+            overdrawn: None,
+            hello,
+            clock: Clock::default(),
+            raw: Duration::ZERO,
+            now: Duration::ZERO,
+            epoch: Duration::ZERO,
+            counters: Counters::default(),
+            outputs: VecDeque::new(),
+            conns: Conns::default(),
+            stream_times: StreamTimes::default(),
+            places,
+            by_address: Map::with_hasher(seeded.clone()),
+            by_node: Map::with_hasher(seeded.clone()),
+            last_address: None,
+            opening: BTreeSet::new(),
+            found: Map::with_hasher(seeded.clone()),
+            dials,
+            dialled_back: Map::with_hasher(seeded.clone()),
+            waiting: 0,
+            used: 0,
+            records: Records::new(limits, seeds.records),
+            written_next: Duration::ZERO,
+            names: Map::with_hasher(seeded),
+            served: Vec::new(),
+            handlers: Handlers::default(),
+            tickets: BTreeMap::new(),
+            calls: Calls::default(),
+            watched: BTreeSet::new(),
+            fresh: VecDeque::new(),
+            fresh_for,
+            alarms: BTreeSet::new(),
+            local: VecDeque::new(),
+            untaken: 0,
+        }
+    }
+
+    /// The endpoint's life.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Where others reach it: what it tells them.
+    pub fn address(&self) -> Option<&Address> {
+        self.address.as_ref()
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> Counters {
+        let gate = self.gate.counters();
+        let stray =
+            gate.stray + gate.unknown + gate.refused + gate.duplicate + gate.overrun + gate.short;
+        Counters {
+            datagrams_received: gate.received,
+            datagrams_sent: gate.sent,
+            datagrams_dropped: gate.corrupt + gate.malformed + stray,
+            ..self.counters
+        }
+    }
+
+    /// How many calls live, how many requests are handled, and how many connections there are.
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            calls: self.calls.len(),
+            requests: self.handlers.len(),
+            connections: self.conns.len(),
+        }
+    }
+
+    /// What is to be done next, or has happened; `None` when that is all.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Whether there is something to be done.
+    pub fn has_output(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
+    // Time.
+
+    /// It is so late by the shell's clock.
+    pub fn set_time(&mut self, raw: Duration) {
+        self.raw = raw.max(self.raw);
+        self.now = self.clock.turn(self.raw);
+    }
+
+    /// When something has to be done next, by the state machines' clock. The gate has its own.
+    fn due(&self) -> Option<Duration> {
+        let fresh = self.fresh.front();
+        let fresh = fresh.map(|(begun, _)| begun.saturating_add(self.fresh_for));
+        let watched = self.watched.first().map(|first| first.0);
+        let mut due = earliest(self.records.next_timeout(), self.stream_times.due());
+        due = earliest(due, self.places.next_timeout());
+        if fresh.is_some() || watched.is_some() {
+            due = earliest(due, earliest(fresh, watched));
+        }
+        if !self.opening.is_empty() {
+            due = earliest(due, self.opening_until());
+        }
+        due
+    }
+
+    /// When something has to be done next, by the shell's clock; `None` is never.
+    pub fn poll_timeout(&mut self) -> Option<Duration> {
+        let due = self.due();
+        self.clock.arm(due);
+        let machines = due.map(|due| self.clock.raw(due));
+        let alarm = self.alarms.first().map(|first| first.0);
+        earliest(earliest(machines, self.gate.next_timeout()), alarm)
+    }
+
+    /// The Unix time was this when the shell's clock began, for traces.
+    pub fn set_epoch(&mut self, epoch: Duration) {
+        self.epoch = epoch;
+    }
+
+    /// Another turn of the shell begins: connections that are used in different turns are told apart by it, where one has to make
+    /// room.
+    pub fn begin_turn(&mut self) {
+        self.used += 1;
+    }
+
+    /// Does what is due. All that has arrived must have been handled.
+    pub fn handle_timeout(&mut self) {
+        self.gate.handle_timeout(self.raw);
+        let now = self.now;
+        if self.due().is_some_and(|due| due <= now) {
+            self.look_at_streams();
+            self.end_dials();
+            self.dismiss_the_silent();
+            self.note_written();
+            self.records.handle_timeout(now);
+            self.look_at_calls();
+        }
+        while let Some(&(at, alarm)) = self.alarms.first()
+            && at <= self.raw
+        {
+            self.alarms.pop_first();
+            match alarm {
+                Alarm::Call(sequence) => self.call_deadline(sequence),
+                Alarm::Request(key) => self.request_deadline(key),
+            }
+        }
+        self.settle();
+    }
+
+    // Datagrams.
+
+    /// A datagram arrived at the endpoint's UDP socket.
+    pub fn handle_datagram(&mut self, from: SocketAddr, datagram: Bytes) {
+        self.gate.handle_datagram(self.raw, from, datagram);
+    }
+
+    /// The network says that nobody is at an address that datagrams were sent to.
+    pub fn handle_unreachable(&mut self, at: SocketAddr) {
+        self.gate.handle_unreachable(self.raw, at);
+    }
+
+    /// Whether there are datagrams to be sent.
+    pub fn has_datagrams(&self) -> bool {
+        self.gate.has_output()
+    }
+
+    /// Whether there are sessions over UDP, or were a moment ago.
+    pub fn has_sessions(&self) -> bool {
+        !self.gate.is_empty()
+    }
+
+    /// The next datagram to be sent is appended to `out`; where it goes.
+    pub fn poll_datagram(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
+        self.gate.poll_transmit(self.raw, out)
+    }
+
+    /// Timers of sessions that are due before this may wait until then: for shells that cannot wait for less.
+    pub fn put_off_timers(&mut self, until: Duration) {
+        self.gate.put_off_timers(until);
+    }
+
+    /// Follows up what datagrams have brought, and what the endpoint has told itself. The other entries of the shell do so
+    /// themselves; after datagrams and the application's verbs it is called once for all of them.
+    #[inline]
+    pub fn settle(&mut self) {
+        if self.gate.has_events() || self.records.has_actions() || !self.local.is_empty() {
+            self.settle_all();
+        }
+    }
+
+    #[inline(never)]
+    fn settle_all(&mut self) {
+        loop {
+            while let Some(mut told) = self.gate.poll_event() {
+                self.handle_session(&mut told);
+            }
+            self.act();
+            // What was done may have ended sessions.
+            if !self.gate.has_events() {
+                return;
+            }
+        }
+    }
+
+    fn handle_session(&mut self, (session, event): &mut SessionEvent) {
+        match event {
+            Ok(News::Opened(hello)) => self.session_opened(*session, hello),
+            Ok(news) => {
+                if let Some(id) = self.conns.over(*session) {
+                    self.handle_news(id, news);
+                }
+            }
+            Err(ended) => self.session_ended(*session, ended),
+        }
+    }
+
+    /// The records learn what has left for peers, or was acknowledged; not each time, as there may be many peers.
+    fn note_written(&mut self) {
+        if self.now < self.written_next {
+            return;
+        }
+        self.written_next = written_next(self.now, self.conns.len());
+        for (id, peer) in self.conns.iter() {
+            if let Some((left, confirmed)) = self.has_left(peer) {
+                self.records.written(id.session(), left);
+                if let Some(confirmed) = confirmed {
+                    self.records.confirmed(id.session(), confirmed);
+                }
+            }
+        }
+    }
+
+    // Connections.
+
+    /// Something has come over a connection.
+    fn handle_news(&mut self, id: ConnId, news: &mut News) {
+        if let News::Message(message) = news
+            && !self.heard(id, message)
+        {
+            return;
+        }
+        match news {
+            News::Message(Message::Request(request)) => self.admit(id, request),
+            News::Message(Message::Ping(ping)) => self.handle_ping(id, ping),
+            News::Message(message) => self.handle_answer(Some(id), message),
+            News::Opened(hello) => self.opened(id, hello),
+            News::Method(_, definition) => self.learn_method(id, definition),
+            News::Credit => self.pump(id),
+            News::GoingAway { .. } => self.going_away(id),
+            News::TooLarge { message, size } => self.handle_too_large(id, message, *size),
+            News::Closed(reason) => self.closed_by_peer(id, std::mem::take(reason)),
+            News::Body(number, _) => self.stop_body(id, *number),
+        }
+    }
+
+    /// The peer names a method.
+    fn learn_method(&mut self, id: ConnId, definition: &MethodDefinition) {
+        let served = self.find_method(definition);
+        if let Some(peer) = self.conns.get_mut(id) {
+            peer.methods.push(served);
+        }
+    }
+
+    // Methods.
+
+    /// Serves a method from now on; returns its place among those served. `one`: its initiators expect exactly one answer. `None`
+    /// if one of this name is served already.
+    pub fn serve(&mut self, definition: Arc<MethodDefinition>, one: bool) -> Option<usize> {
+        let name = Arc::clone(definition.name());
+        if self.names.contains_key(&name) {
+            return None;
+        }
+        let position = self.served.len();
+        self.names.insert(name, position);
+        self.served.push(Served { definition, one });
+        self.look_up_again();
+        Some(position)
+    }
+
+    /// The method that a caller means.
+    fn find_method(&self, caller: &MethodDefinition) -> Result<usize, Refused> {
+        let position = self.names.get(caller.name()).copied();
+        let served = position.and_then(|position| Some((position, self.served.get(position)?)));
+        let Some((position, served)) = served else {
+            let message = format!("no method {} here", caller.name());
+            return Err(Refused(Box::new((
+                caller.clone(),
+                Status::new(Code::Unimplemented, message),
+            ))));
+        };
+        match served.definition.check(caller) {
+            Ok(()) => Ok(position),
+            Err(status) => Err(Refused(Box::new((caller.clone(), status)))),
+        }
+    }
+
+    /// Methods that are registered later may be meant by names that peers have told before.
+    fn look_up_again(&mut self) {
+        for id in self.conns.ids() {
+            let Some(peer) = self.conns.get_mut(id) else {
+                continue;
+            };
+            let known = std::mem::take(&mut peer.methods)
+                .into_iter()
+                .map(|method| match method {
+                    Ok(position) => Ok(position),
+                    Err(Refused(refused)) => self.find_method(&refused.0),
+                });
+            let known = known.collect();
+            if let Some(peer) = self.conns.get_mut(id) {
+                peer.methods = known;
+            }
+        }
+    }
+
+    /// The records want something done.
+    fn act(&mut self) {
+        loop {
+            while let Some(action) = self.records.poll() {
+                self.act_on_records(action);
+            }
+            let Some(mut message) = self.local.pop_front() else {
+                return;
+            };
+            self.handle_answer(None, &mut message);
+        }
+    }
+
+    /// The status, as one of this endpoint.
+    fn own(&self, status: Status) -> Status {
+        status.by(self.address.as_ref())
+    }
+}

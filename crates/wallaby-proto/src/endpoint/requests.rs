@@ -1,0 +1,1032 @@
+//! The server's side: which requests are handled, what they send, and how they end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::calls::most_to;
+use super::conn::{ConnId, Parcel, Refused, Times, Towards};
+use super::event::{Incoming, Output, RequestKey};
+use super::sending::{Attempt, Manner, output};
+use super::{Alarm, Endpoint};
+use crate::call::allowance::Exhausted;
+use crate::call::records::{Admission, Frozen, Origin, Output as Standing, Sent, Ticket};
+use crate::call::server::{Delegated, Inherited, Outbound, Released, Server, undelivered};
+use crate::connection::{Mark, MethodDefinition};
+use crate::error::SendError;
+use crate::numbers::{DEFAULT_DEADLINE, SMALL_ANSWER};
+use crate::seal::verify;
+use crate::wire::{
+    Budgets, Child, Message, Metadata, MethodRef, Options, ReplyTo, Request, Response, TraceRecord,
+};
+use crate::{Address, CallId, Code, NodeId, RequestId, Status};
+
+/// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule.
+const BEHIND: Duration = Duration::from_millis(10);
+
+/// Longer times than this are as good as none.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
+/// Where a delegated request goes.
+#[derive(Debug)]
+pub(super) struct Destination {
+    pub(super) server: Address,
+    pub(super) method: Arc<MethodDefinition>,
+}
+
+/// One request that is handled.
+#[derive(Debug)]
+pub struct Handler {
+    pub(super) server: Server<Destination>,
+    /// What records call it; `None` if it was refused.
+    ticket: Option<Ticket>,
+    /// The connection that it came over.
+    pub(super) from: ConnId,
+    pub(super) reply_to: ReplyTo,
+    oldest: u64,
+    /// The request's optional fields: what children inherit.
+    pub(super) options: Option<Box<Options>>,
+    /// When it has no time left, and when it came.
+    deadline: Duration,
+    arrived: Duration,
+    /// Which of the methods served it calls.
+    served: usize,
+    /// What it was sent with, until its handler takes it.
+    payload: Bytes,
+    /// Its initiator expects exactly one answer.
+    owes_answer: bool,
+    /// What was refused to the handler so that its request must not end as if all were well.
+    refused: Option<Status>,
+    exhausted: bool,
+    /// Its key, unless it was refused at once.
+    key: Option<RequestKey>,
+    stage: Stage,
+}
+
+/// How far a handler is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It was not taken yet.
+    Waits,
+    /// It runs.
+    Runs,
+    /// It was put aside, and the application may come back to it.
+    Aside,
+    /// The application has come back to it.
+    Resumed,
+}
+
+impl Handler {
+    /// The call that it belongs to.
+    pub fn call(&self) -> CallId {
+        self.server.call()
+    }
+
+    /// Its place in the call's tree.
+    pub fn id(&self) -> RequestId {
+        self.server.id()
+    }
+
+    /// How many hops led here: 0 if the initiator sent it.
+    pub fn depth(&self) -> u32 {
+        self.server.depth()
+    }
+
+    /// Pairs that travel down the tree.
+    pub fn metadata(&self) -> Option<&Metadata> {
+        self.options.as_ref().map(|options| &options.metadata)
+    }
+
+    /// What it may still use up, if its call's budgets are stated or this endpoint has a maximum.
+    pub fn budgets(&self) -> Option<Budgets> {
+        self.server.allowance().map(|known| known.left())
+    }
+
+    /// When it is stopped without a word of its initiator. Deadlines are rounded down on their way, by a thousandth.
+    fn given_up_at(&self) -> Duration {
+        let time = self.deadline.saturating_sub(self.arrived);
+        self.deadline.saturating_add(time / 512 + BEHIND)
+    }
+
+    /// Whether the application may come back to it, or has.
+    fn was_put_aside(&self) -> bool {
+        matches!(self.stage, Stage::Aside | Stage::Resumed)
+    }
+}
+
+/// Requests that are handled.
+#[derive(Debug, Default)]
+pub(super) struct Handlers {
+    slots: Vec<(u32, Option<Box<Handler>>)>,
+    free: Vec<u32>,
+}
+
+impl Handlers {
+    /// A place for one: its key.
+    fn add(&mut self, mut handler: Box<Handler>) -> RequestKey {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            self.slots.len() as u32 - 1
+        });
+        let (generation, place) = &mut self.slots[slot as usize];
+        let generation = *generation;
+        let key = RequestKey { slot, generation };
+        handler.key = Some(key);
+        *place = Some(handler);
+        key
+    }
+
+    fn get(&self, key: RequestKey) -> Option<&Handler> {
+        match self.slots.get(key.slot as usize)? {
+            (generation, handler) if *generation == key.generation => handler.as_deref(),
+            _ => None,
+        }
+    }
+
+    fn get_mut(&mut self, key: RequestKey) -> Option<&mut Handler> {
+        match self.slots.get_mut(key.slot as usize)? {
+            (generation, handler) if *generation == key.generation => handler.as_deref_mut(),
+            _ => None,
+        }
+    }
+
+    /// It is put back, or its key released, soon.
+    fn take(&mut self, key: RequestKey) -> Option<Box<Handler>> {
+        match self.slots.get_mut(key.slot as usize)? {
+            (generation, handler) if *generation == key.generation => handler.take(),
+            _ => None,
+        }
+    }
+
+    fn put(&mut self, key: RequestKey, handler: Box<Handler>) {
+        if let Some((_, place)) = self.slots.get_mut(key.slot as usize) {
+            *place = Some(handler);
+        }
+    }
+
+    /// The key is not used any more.
+    fn release(&mut self, key: RequestKey) {
+        if let Some((generation, place)) = self.slots.get_mut(key.slot as usize) {
+            *generation = generation.wrapping_add(1);
+            *place = None;
+            self.free.push(key.slot);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+/// A message that a handler sends.
+#[derive(Debug)]
+enum Sending {
+    Answer(Bytes),
+    Onward(Address, Arc<MethodDefinition>, Bytes),
+}
+
+impl Endpoint {
+    // What arrives.
+
+    /// A request came: it is to be handled, or refused.
+    pub(super) fn admit(&mut self, from: ConnId, request: &mut Request) {
+        let payload = std::mem::take(&mut request.payload);
+        let Some((ticket, judged)) = self.judge(from, request, payload.len()) else {
+            return;
+        };
+        let served = judged.as_ref().map_or(0, |served| *served);
+        let handler = self.handler(from, request, payload, ticket, served);
+        match judged {
+            Ok(_) => {
+                let key = self.handlers.add(handler);
+                self.outputs.push_back(Output::Run(key));
+            }
+            Err(status) => self.end_with(handler, &status),
+        }
+    }
+
+    /// Which method is to handle a request, or the status that refuses it; `None` if nothing becomes of it.
+    fn judge(
+        &mut self,
+        from: ConnId,
+        request: &mut Request,
+        size: usize,
+    ) -> Option<(Option<Ticket>, Result<usize, Status>)> {
+        let MethodRef::Number(number) = request.method else {
+            return None;
+        };
+        self.grant_request(from, size)?;
+        self.use_conn(from);
+        let node = self.conns.get(from)?.node()?;
+        if self.config.require_seals && !self.takes(from, request) {
+            return None;
+        }
+        let origin = Origin {
+            session: from.session(),
+            peer: node,
+            transit: Duration::ZERO,
+        };
+        let ticket = match self.records.admit(request, origin, self.now) {
+            Admission::Accepted(ticket) => ticket,
+            Admission::Refused(status) => return Some((None, Err(status))),
+            Admission::Duplicate => {
+                self.counters.requests_dropped += 1;
+                return None;
+            }
+        };
+        let body = request.options.as_ref().and_then(|options| options.body);
+        let methods = &self.conns.get(from)?.methods;
+        let judged = match methods.get(number as usize) {
+            _ if body.is_some() => Err(no_bodies()),
+            Some(Ok(served)) => Ok(*served),
+            Some(Err(Refused(refused))) => Err(refused.1.clone()),
+            None => Err(Status::new(Code::Internal, "its method was not named")),
+        };
+        Some((Some(ticket), judged))
+    }
+
+    fn handler(
+        &self,
+        from: ConnId,
+        request: &mut Request,
+        payload: Bytes,
+        ticket: Option<Ticket>,
+        served: usize,
+    ) -> Box<Handler> {
+        let time = request.time(DEFAULT_DEADLINE);
+        Box::new(Handler {
+            server: Server::bounded(request, self.config.max_budgets.as_ref()),
+            ticket,
+            from,
+            reply_to: std::mem::replace(&mut request.reply_to, ReplyTo::Peer),
+            oldest: request.oldest,
+            options: request.options.take(),
+            deadline: self.raw.saturating_add(time.min(LONGEST)),
+            arrived: self.raw,
+            served,
+            payload,
+            owes_answer: self.served.get(served).is_some_and(|served| served.one),
+            refused: None,
+            exhausted: false,
+            key: None,
+            stage: Stage::Waits,
+        })
+    }
+
+    /// Whether a request may be taken; one that may not is answered over its own session: the address to which it wants its
+    /// answers may be a stranger's.
+    #[cold]
+    fn takes(&mut self, from: ConnId, request: &mut Request) -> bool {
+        let peer = self.conns.get(from).and_then(|peer| peer.hello());
+        let address = peer.and_then(|hello| hello.address.as_ref());
+        let Err(error) = verify(&self.config.cluster_keys, request, self.node, address) else {
+            return true;
+        };
+        self.counters.unsealed_refused += 1;
+        let status = self.own(Status::new(Code::PermissionDenied, error.to_string()));
+        self.answer_stranger(from, request, &status);
+        false
+    }
+
+    /// A message above the limit came: a request gets a status, of an answer the application gets one in its place.
+    #[cold]
+    pub(super) fn handle_too_large(&mut self, from: ConnId, message: &mut Message, size: u64) {
+        let limit = self.config.limits.message;
+        let status = |what: &str| {
+            let text = format!("{what} of {size} bytes: at most {limit} are taken");
+            self.own(Status::new(Code::ResourceExhausted, text))
+        };
+        match message {
+            Message::Request(request) => {
+                let status = status("a request");
+                self.answer_stranger(from, request, &status);
+            }
+            Message::Response(response) => {
+                let payload = status("an answer").to_payload();
+                let response = Response {
+                    status: true,
+                    payload,
+                    ..response.clone()
+                };
+                self.handle_answer(Some(from), &mut Message::Response(response));
+            }
+            _ => {}
+        }
+    }
+
+    // Running.
+
+    /// What a request asks for ([`Output::Run`]); `None` if it has ended meanwhile. The shell runs a handler for it, with the verbs
+    /// below, and says when it has [`returned`](Self::returned).
+    pub fn take_request(&mut self, key: RequestKey) -> Option<Incoming> {
+        let handler = self.handlers.get_mut(key)?;
+        handler.stage = Stage::Runs;
+        Some(Incoming {
+            method: handler.served,
+            payload: std::mem::take(&mut handler.payload),
+        })
+    }
+
+    /// A handler has returned, with a status if it failed. Its request ends, unless it was put aside.
+    pub fn returned(&mut self, key: RequestKey, result: Result<(), Status>) {
+        match (self.handlers.take(key), result) {
+            (Some(handler), Ok(())) if handler.stage == Stage::Aside => {
+                self.handlers.put(key, handler);
+            }
+            (Some(handler), Ok(())) => self.finish(handler),
+            (Some(handler), Err(status)) => self.end_with(handler, &status),
+            (None, Ok(())) => {}
+            (None, Err(_)) => self.counters.late_errors += 1,
+        }
+    }
+
+    /// A handler has panicked; it has returned with a status that says so.
+    pub fn note_panic(&mut self) {
+        self.counters.panics += 1;
+    }
+
+    /// A request waits for something of the application's: it is put aside until it is [resumed](Self::resume), aborted, or has no
+    /// time left. What was held back leaves.
+    pub fn put_aside(&mut self, key: RequestKey) {
+        let Some(mut handler) = self.handlers.take(key) else {
+            return;
+        };
+        self.flush_held(&mut handler);
+        if !handler.was_put_aside() {
+            if let Some(ticket) = handler.ticket {
+                self.tickets.insert(ticket, key);
+            }
+            let alarm = (handler.given_up_at(), Alarm::Request(key));
+            self.alarms.insert(alarm);
+            if let Some(conn) = self.conns.get_mut(handler.from) {
+                conn.busy += 1;
+            }
+        }
+        handler.stage = Stage::Aside;
+        self.handlers.put(key, handler);
+    }
+
+    /// A request that was put aside goes on; `false` if it has ended. Whoever is done with it says that it has
+    /// [`returned`](Self::returned), or puts it aside again.
+    pub fn resume(&mut self, key: RequestKey) -> bool {
+        let handler = self.handlers.get_mut(key);
+        let Some(handler) = handler.filter(|handler| handler.stage == Stage::Aside) else {
+            return false;
+        };
+        handler.stage = Stage::Resumed;
+        if let Some(ticket) = handler.ticket {
+            self.records.progressed(ticket, self.now);
+        }
+        true
+    }
+
+    /// A handler says that it makes progress.
+    pub fn progress(&mut self, key: RequestKey) {
+        if let Some(ticket) = self.handlers.get(key).and_then(|handler| handler.ticket) {
+            self.records.progressed(ticket, self.now);
+        }
+    }
+
+    /// A request that is handled, or waits for it.
+    pub fn request(&self, key: RequestKey) -> Option<&Handler> {
+        self.handlers.get(key)
+    }
+
+    /// The method that a request calls.
+    pub fn method_of(&self, key: RequestKey) -> Option<&MethodDefinition> {
+        let served = self.handlers.get(key)?.served;
+        Some(&self.served.get(served)?.definition)
+    }
+
+    /// Who sent a request; `None` if its connection has ended meanwhile.
+    pub fn delegator(&self, key: RequestKey) -> Option<NodeId> {
+        self.conns.get(self.handlers.get(key)?.from)?.node()
+    }
+
+    /// How much time a request has left.
+    pub fn remaining(&self, key: RequestKey) -> Duration {
+        let handler = self.handlers.get(key);
+        handler.map_or(Duration::ZERO, |handler| {
+            handler.deadline.saturating_sub(self.raw)
+        })
+    }
+
+    /// Says how many delegations of a request will come: each gets an equal part of its budgets, if these are stated.
+    pub fn share_delegations(&mut self, key: RequestKey, times: u32) {
+        let handler = self.handlers.get_mut(key);
+        if let Some(allowance) = handler.and_then(|handler| handler.server.allowance_mut()) {
+            allowance.announce(times);
+        }
+    }
+
+    /// A request has ended: its key means nothing any more.
+    fn release_key(&mut self, handler: &Handler) {
+        let Some(key) = handler.key else { return };
+        self.handlers.release(key);
+        if !handler.was_put_aside() {
+            return;
+        }
+        if let Some(ticket) = handler.ticket {
+            self.tickets.remove(&ticket);
+        }
+        self.alarms
+            .remove(&(handler.given_up_at(), Alarm::Request(key)));
+        if let Some(conn) = self.conns.get_mut(handler.from) {
+            conn.busy = conn.busy.saturating_sub(1);
+            self.may_rest(handler.from);
+        }
+    }
+
+    pub(super) fn request_deadline(&mut self, key: RequestKey) {
+        let why = "the call's deadline passed before the request was done";
+        self.stop(key, Status::new(Code::DeadlineExceeded, why));
+    }
+
+    /// A request that was put aside ends here and now.
+    pub(super) fn stop(&mut self, key: RequestKey, status: Status) {
+        if let Some(handler) = self.handlers.take(key) {
+            self.end_with(handler, &status);
+            self.outputs
+                .push_back(Output::Stopped(key, Box::new(status)));
+        }
+    }
+
+    // What handlers send.
+
+    /// Sends an answer to the initiator; more may follow.
+    ///
+    /// # Errors
+    ///
+    /// If it is too large, exceeds a budget, or too much waits already ([`SendError::Full`]); or the request has ended.
+    pub fn reply(&mut self, key: RequestKey, payload: Bytes) -> Result<(), SendError> {
+        self.with(key, |endpoint, handler| {
+            endpoint.send_more(handler, Sending::Answer(payload))
+        })
+    }
+
+    /// Sends the last answer and ends the request.
+    ///
+    /// # Errors
+    ///
+    /// As [`reply`](Self::reply); unless its handler returns a status, the request then ends with the one that the error becomes.
+    pub fn respond(&mut self, key: RequestKey, payload: Bytes) -> Result<(), SendError> {
+        self.with(key, |endpoint, handler| {
+            endpoint.send_last(handler, Sending::Answer(payload))
+        })
+    }
+
+    /// Hands work to another server, which answers the initiator directly; more may follow. A server that cannot be reached shows as
+    /// a status among the call's answers.
+    ///
+    /// # Errors
+    ///
+    /// If the request is too large, too deep in the tree, or exceeds a budget; if the server's address is not permitted or of a
+    /// scheme that is not dialled; if too much waits already; or the request has ended.
+    pub fn delegate(
+        &mut self,
+        key: RequestKey,
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<(), SendError> {
+        let sending = Sending::Onward(server, Arc::clone(method), payload);
+        self.with(key, |endpoint, handler| {
+            endpoint.send_more(handler, sending)
+        })
+    }
+
+    /// Hands the rest of the work to another server and ends the request: a tail call.
+    ///
+    /// # Errors
+    ///
+    /// As [`delegate`](Self::delegate), and what [`respond`](Self::respond) says of them.
+    pub fn forward(
+        &mut self,
+        key: RequestKey,
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<(), SendError> {
+        let sending = Sending::Onward(server, Arc::clone(method), payload);
+        self.with(key, |endpoint, handler| {
+            endpoint.send_last(handler, sending)
+        })
+    }
+
+    /// Sends the message that is held back because it might be the last one.
+    pub fn flush(&mut self, key: RequestKey) {
+        if let Some(mut handler) = self.handlers.take(key) {
+            self.flush_held(&mut handler);
+            self.handlers.put(key, handler);
+        }
+    }
+
+    /// Ends a request with a status.
+    pub fn fail(&mut self, key: RequestKey, status: &Status) {
+        if let Some(handler) = self.handlers.take(key) {
+            self.end_with(handler, status);
+        }
+    }
+
+    /// A message of a handler failed before it was given to the endpoint; whether it was to be the `last` one.
+    pub fn refuse_message(&mut self, key: RequestKey, error: &SendError, last: bool) {
+        if let Some(handler) = self.handlers.get_mut(key) {
+            note_refused(handler, error, last);
+        }
+    }
+
+    fn with(
+        &mut self,
+        key: RequestKey,
+        send: impl FnOnce(&mut Self, &mut Handler) -> Result<(), SendError>,
+    ) -> Result<(), SendError> {
+        let Some(mut handler) = self.handlers.take(key) else {
+            return Err(SendError::Ended("it is over".into()));
+        };
+        let sent = send(self, &mut handler);
+        self.handlers.put(key, handler);
+        sent
+    }
+
+    /// A message after which more may follow.
+    fn send_more(&mut self, handler: &mut Handler, sending: Sending) -> Result<(), SendError> {
+        let sending = self
+            .check(handler, sending)
+            .inspect_err(|error| note_refused(handler, error, false))?;
+        let released = match sending {
+            Checked::Answer(payload) => {
+                let afforded = handler.server.afford_answer(payload.len());
+                afforded.map(|()| handler.server.reply(payload))
+            }
+            Checked::Onward(to, payload) => {
+                let afforded = handler.server.afford_request();
+                afforded.map(|()| handler.server.delegate(to, payload))
+            }
+        };
+        match released {
+            Ok(Some(released)) => {
+                self.leave_one(handler, released);
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(exhausted) => Err(self.exhaust(handler, exhausted)),
+        }
+    }
+
+    /// The last message.
+    fn send_last(&mut self, handler: &mut Handler, sending: Sending) -> Result<(), SendError> {
+        let sending = self
+            .check(handler, sending)
+            .inspect_err(|error| note_refused(handler, error, true))?;
+        let afforded = match &sending {
+            Checked::Answer(payload) => handler.server.afford_answer(payload.len()),
+            Checked::Onward(..) => handler.server.afford_request(),
+        };
+        if let Err(exhausted) = afforded {
+            return Err(self.exhaust(handler, exhausted));
+        }
+        let record = self.record(handler);
+        let released = match sending {
+            Checked::Answer(payload) => handler.server.respond(payload, record),
+            Checked::Onward(to, payload) => handler.server.forward(to, payload, record),
+        };
+        self.leave(handler, released);
+        Ok(())
+    }
+
+    /// The message held back leaves now.
+    fn flush_held(&mut self, handler: &mut Handler) {
+        if let Some(released) = handler.server.flush() {
+            self.leave_one(handler, released);
+        }
+    }
+
+    fn check(&mut self, handler: &Handler, sending: Sending) -> Result<Checked, SendError> {
+        if handler.server.has_ended() {
+            let why = if handler.exhausted {
+                "a budget was used up"
+            } else {
+                "it was answered or failed before"
+            };
+            return Err(SendError::Ended(why.into()));
+        }
+        let (Sending::Answer(payload) | Sending::Onward(_, _, payload)) = &sending;
+        let (size, mut limit) = (payload.len() as u64, self.config.limits.message);
+        if let Sending::Onward(server, ..) = &sending {
+            limit = most_to(server, limit);
+        }
+        if size > limit {
+            let peer = match &sending {
+                Sending::Answer(_) => "the initiator".to_owned(),
+                Sending::Onward(server, ..) => server.to_string(),
+            };
+            return Err(SendError::TooLarge { size, limit, peer });
+        }
+        if !self.has_room(payload.len()) && !self.would_leave(handler, &sending) {
+            return Err(SendError::Full);
+        }
+        let (server, method, payload) = match sending {
+            Sending::Answer(payload) => return Ok(Checked::Answer(payload)),
+            Sending::Onward(server, method, payload) => (server, method, payload),
+        };
+        if !self.config.dial_policy.permits(&server) {
+            return Err(SendError::Forbidden { server });
+        }
+        let (depth, limit) = (
+            handler.server.depth().saturating_add(1),
+            self.config.max_depth,
+        );
+        if depth > limit {
+            return Err(SendError::TooDeep { depth, limit });
+        }
+        if self.onward_reply_to(handler) == ReplyTo::Relay {
+            return Err(SendError::NoRelay);
+        }
+        if !self.config.schemes.lead_to(&server) {
+            return Err(SendError::NoTransport { server });
+        }
+        Ok(Checked::Onward(Destination { server, method }, payload))
+    }
+
+    /// Whether a message would leave at once, as far as can be told: then it needs no room to wait.
+    #[cold]
+    fn would_leave(&mut self, handler: &Handler, sending: &Sending) -> bool {
+        let call = handler.server.call();
+        let (way, waits) = match sending {
+            Sending::Answer(_) if call.initiator == self.node => return true,
+            Sending::Answer(_) => {
+                let way = self.way_of(handler);
+                let peer = way.and_then(|id| self.conns.get(id));
+                (way, peer.is_none_or(|peer| peer.holds_answers(call)))
+            }
+            Sending::Onward(server, ..) => {
+                let way = self.conn_at(server);
+                let peer = way.and_then(|id| self.conns.get(id));
+                (way, peer.is_none_or(|peer| peer.holds_requests()))
+            }
+        };
+        let carrier = way.and_then(|id| self.carrier(id));
+        !waits
+            && carrier.is_some_and(|carrier| match sending {
+                Sending::Answer(_) => carrier.takes_responses(call),
+                Sending::Onward(..) => carrier.takes_requests(),
+            })
+    }
+
+    /// A budget is used up: the request ends here and now, with a status (PROTOCOL-NOTES 11).
+    #[cold]
+    fn exhaust(&mut self, handler: &mut Handler, exhausted: Exhausted) -> SendError {
+        let record = self.record(handler);
+        let status = self.own(Status::from(exhausted));
+        let released = handler.server.exhaust(&status, record);
+        handler.exhausted = true;
+        self.leave(handler, released);
+        SendError::Exhausted(exhausted)
+    }
+
+    /// The handler lets its request end.
+    fn finish(&mut self, mut handler: Box<Handler>) {
+        if !handler.server.has_ended() {
+            self.finish_open(&mut handler);
+        }
+        self.release_key(&handler);
+    }
+
+    fn finish_open(&mut self, handler: &mut Handler) {
+        let record = self.record(handler);
+        if let Some(refused) = handler.refused.take() {
+            let released = handler.server.exhaust(&self.own(refused), record);
+            return self.leave(handler, released);
+        }
+        let last = if handler.owes_answer && !handler.server.holds_back() {
+            let name = self
+                .served
+                .get(handler.served)
+                .map_or("the request", |served| served.definition.name());
+            let message = format!("{name} ended without an answer");
+            handler
+                .server
+                .fail(&self.own(Status::new(Code::Unanswered, message)), record)
+        } else {
+            handler.server.finish(record)
+        };
+        self.leave_one(handler, last);
+    }
+
+    /// A request ends with a status.
+    #[cold]
+    #[inline(never)]
+    fn end_with(&mut self, mut handler: Box<Handler>, status: &Status) {
+        if handler.server.has_ended() {
+            if !(handler.exhausted && status.code() == Code::ResourceExhausted) {
+                self.counters.late_errors += 1;
+            }
+        } else {
+            let record = self.record(&handler);
+            let last = handler.server.fail(&self.own(status.clone()), record);
+            self.leave_one(&handler, last);
+        }
+        self.release_key(&handler);
+    }
+
+    // How it leaves.
+
+    fn leave(&mut self, handler: &Handler, released: Released<Destination>) {
+        if let Some(before) = released.before {
+            self.leave_one(handler, *before);
+        }
+        self.leave_one(handler, released.last);
+    }
+
+    fn leave_one(&mut self, handler: &Handler, outbound: Outbound<Destination>) {
+        match outbound {
+            Outbound::Response(response) => {
+                let small =
+                    response.last && response.index == 0 && response.payload.len() <= SMALL_ANSWER;
+                self.send_answer(handler, Message::Response(response), small);
+            }
+            Outbound::End(end) => self.send_answer(handler, Message::End(end), true),
+            Outbound::Request(delegated) => self.send_onward(handler, delegated),
+        }
+    }
+
+    /// The open connection by which answers of a request go straight to its initiator.
+    fn way_of(&mut self, handler: &Handler) -> Option<ConnId> {
+        let initiator = handler.server.call().initiator;
+        self.way_back(initiator, handler.from, |core| {
+            core.initiator_address(&handler.reply_to, handler.from)
+        })
+    }
+
+    fn send_answer(&mut self, handler: &Handler, mut message: Message, small: bool) {
+        let initiator = handler.server.call().initiator;
+        if initiator == self.node {
+            let output = output(handler.from, 0);
+            self.note_released(handler.ticket, &message, Some(output));
+            return self.local.push_back(message);
+        }
+        let own = handler.reply_to == ReplyTo::Peer;
+        if let Some(id) = self.way_of(handler) {
+            let direct = own && id == handler.from;
+            let manner = Manner {
+                direct,
+                counted: !(direct && small),
+                oldest: handler.oldest,
+                ticket: handler.ticket,
+            };
+            if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
+                return match handler.ticket {
+                    Some(_) => self.note_left_for(id, handler.ticket, &message, mark),
+                    None => self.note_refusal_taken(handler, id, mark),
+                };
+            }
+        }
+        self.note_released(handler.ticket, &message, None);
+        let sent = sent(&message);
+        let towards = Towards::Initiator {
+            address: self.initiator_address(&handler.reply_to, handler.from),
+            came: handler.from,
+            own,
+            small,
+            oldest: handler.oldest,
+        };
+        let mut parcel = Parcel::new(message, towards);
+        match handler.ticket {
+            Some(ticket) => parcel.released = Some((ticket, sent)),
+            None => parcel.refused = self.tell_of_refusal(handler),
+        }
+        self.post(parcel);
+    }
+
+    /// An answer was taken by a connection.
+    fn note_left_for(&mut self, id: ConnId, ticket: Option<Ticket>, message: &Message, mark: Mark) {
+        match mark {
+            Mark::Written(mark) => self.note_released(ticket, message, Some(output(id, mark))),
+            Mark::Parts(_) => {
+                self.note_released(ticket, message, None);
+                let released = ticket.map(|ticket| (ticket, sent(message)));
+                self.note_placed(id, released, mark);
+            }
+        }
+    }
+
+    /// The record of a request learns of an answer, and where it stands in a session's output.
+    fn note_released(
+        &mut self,
+        ticket: Option<Ticket>,
+        message: &Message,
+        output: Option<Standing>,
+    ) {
+        let Some(ticket) = ticket else { return };
+        match message {
+            Message::Response(response) => self
+                .records
+                .response_released(ticket, response, output, self.now),
+            Message::End(end) => self.records.end_released(ticket, end, output, self.now),
+            _ => {}
+        }
+    }
+
+    fn send_onward(&mut self, handler: &Handler, delegated: Delegated<Destination>) {
+        let known = self.conn_at(&delegated.to.server);
+        let node = known.and_then(|id| self.conns.get(id)?.node());
+        let child = Child {
+            server: delegated.to.server.clone(),
+            node,
+        };
+        let noted = match handler.ticket {
+            Some(ticket) => {
+                let quiet = self.records.quiet(ticket, self.now);
+                let oldest = self.records.oldest(ticket);
+                let noted = self
+                    .records
+                    .delegation_released(ticket, &delegated, child, None, self.now);
+                noted.map(|()| (ticket, quiet, oldest))
+            }
+            None => Err(Frozen::Aborted),
+        };
+        let (call, token) = (handler.server.call(), handler.server.token());
+        let mut inherited = Inherited {
+            reply_to: self.onward_reply_to(handler),
+            deadline: Some(handler.deadline.saturating_sub(self.raw)),
+            oldest: handler.oldest,
+            options: (handler.options.as_ref()).map(|options| Box::new(options.inherited())),
+        };
+        if let Ok((_, quiet, oldest)) = noted {
+            inherited.oldest = oldest.unwrap_or(handler.oldest);
+            if quiet.is_some() {
+                inherited.options.get_or_insert_default().quiet = quiet;
+            }
+        }
+        let (to, mut request) =
+            delegated.into_request(call, token, MethodRef::Number(0), inherited);
+        let ticket = match noted {
+            Ok((ticket, ..)) => ticket,
+            Err(frozen) => {
+                let status = frozen.status();
+                let why = (status.code(), status.message());
+                return self.answer_over(&request, &to.server, (None, handler.from), why);
+            }
+        };
+        let released = Some((ticket, Sent::Delegation));
+        let times = Some(Times {
+            born: handler.arrived.saturating_sub(age(handler)),
+            until: handler.deadline,
+        });
+        if let Some(id) = known
+            && self
+                .conns
+                .get(id)
+                .is_some_and(|peer| !peer.holds_requests())
+        {
+            let towards = Towards::Server(to.server.clone());
+            let method = &to.method;
+            match self.attempt_request(id, &mut request, method, released, times, &towards) {
+                Attempt::Waits => {}
+                Attempt::Sent | Attempt::Settled => return,
+            }
+        }
+        let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to.server));
+        parcel.method = Some(to.method);
+        (parcel.released, parcel.times) = (released, times);
+        self.post(parcel);
+    }
+
+    /// Where servers further on send their answers.
+    fn onward_reply_to(&self, handler: &Handler) -> ReplyTo {
+        match &handler.reply_to {
+            ReplyTo::Peer => match self.initiator_address(&handler.reply_to, handler.from) {
+                Some(address) => ReplyTo::At(address),
+                None => ReplyTo::Relay,
+            },
+            other => other.clone(),
+        }
+    }
+
+    /// Where the initiator of a request that came over this session says that it is reached.
+    pub(super) fn initiator_address(&self, reply_to: &ReplyTo, from: ConnId) -> Option<Address> {
+        match reply_to {
+            ReplyTo::Peer => self.conns.get(from)?.hello()?.address.clone(),
+            ReplyTo::At(address) => Some(address.clone()),
+            ReplyTo::Relay => None,
+        }
+    }
+
+    /// A status in the name of a request onward that certainly did not reach its server.
+    #[cold]
+    pub(super) fn answer_for(
+        &mut self,
+        request: &Request,
+        to: &Address,
+        released: Option<(Ticket, Sent)>,
+        why: (Code, &str),
+    ) {
+        let came = released.and_then(|(ticket, _)| self.records.came(ticket));
+        let came = came.or_else(|| self.records.way_back(request.call, request.token));
+        let came = came.map_or(ConnId::NOBODY, |session| ConnId::from_number(session.0));
+        self.answer_over(request, to, (released, came), why);
+    }
+
+    /// The same of a request that came of one over this connection: along which its status goes back, if it must.
+    fn answer_over(
+        &mut self,
+        request: &Request,
+        to: &Address,
+        (released, came): (Option<(Ticket, Sent)>, ConnId),
+        (code, why): (Code, &str),
+    ) {
+        let status = Status::new(code, why).by(Some(to));
+        let response = undelivered(request, &status);
+        let mut parcel_of = None;
+        if let (Some((ticket, _)), Some(server)) = (released, self.address.clone()) {
+            let own = Child {
+                server,
+                node: Some(self.node),
+            };
+            let stands_in = self
+                .records
+                .delegation_undelivered(ticket, request, own, self.now);
+            if let Some(ticket) = stands_in {
+                self.records
+                    .response_released(ticket, &response, None, self.now);
+                parcel_of = Some((ticket, Sent::Response(response.index)));
+            }
+        }
+        let initiator = request.call.initiator;
+        if initiator == self.node {
+            return self.local.push_back(Message::Response(response));
+        }
+        let address = match &request.reply_to {
+            ReplyTo::At(address) => Some(address.clone()),
+            ReplyTo::Peer | ReplyTo::Relay => None,
+        };
+        let towards = Towards::Initiator {
+            address,
+            came,
+            own: false,
+            small: false,
+            oldest: request.oldest,
+        };
+        let mut parcel = Parcel::new(Message::Response(response), towards);
+        parcel.released = parcel_of;
+        self.post(parcel);
+    }
+
+    /// What a traced hop reports of itself when it ends.
+    fn record(&self, handler: &Handler) -> Option<TraceRecord> {
+        handler
+            .server
+            .is_traced()
+            .then(|| self.make_record(handler))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_record(&self, handler: &Handler) -> TraceRecord {
+        let served = self.served.get(handler.served);
+        TraceRecord {
+            request: handler.server.id(),
+            node: self.node,
+            server: self.address.clone(),
+            method: served.map_or_else(String::new, |served| served.definition.name().to_string()),
+            arrived_us: self.epoch.saturating_add(handler.arrived).as_micros() as u64,
+            queued_us: 0,
+            ran_us: self.raw.saturating_sub(handler.arrived).as_micros() as u64,
+        }
+    }
+}
+
+#[cold]
+fn no_bodies() -> Status {
+    let why = "this server takes no bodies of requests";
+    Status::new(Code::FailedPrecondition, why)
+}
+
+/// A message that may be sent.
+enum Checked {
+    Answer(Bytes),
+    Onward(Destination, Bytes),
+}
+
+/// What records call an answer.
+fn sent(message: &Message) -> Sent {
+    match message {
+        Message::Response(response) => Sent::Response(response.index),
+        _ => Sent::End,
+    }
+}
+
+/// How old the call was when the request came, as far as hosts know.
+fn age(handler: &Handler) -> Duration {
+    let options = handler.options.as_ref();
+    options.and_then(|options| options.age).unwrap_or_default()
+}
+
+/// A message was refused: what the request ends with if its handler lets it end all the same.
+#[cold]
+fn note_refused(handler: &mut Handler, error: &SendError, last: bool) {
+    if last || matches!(error, SendError::TooDeep { .. }) {
+        handler.refused = Some(Status::from(error.clone()));
+    }
+}

@@ -1,0 +1,419 @@
+//! Streams: what their shells tell of them, what leaves by them, and how they are watched for silence.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+
+use super::Endpoint;
+use super::conn::{Conn, ConnId, Link, nobody};
+use super::event::{Closed, Output};
+use super::sending::output;
+use crate::call::clock::earliest;
+use crate::call::records::{Sent, Ticket};
+use crate::carrier::Carrier;
+use crate::connection::{Connection, ConnectionError, KeepAlive};
+use crate::error::ConnectError;
+use crate::{Address, RequestId};
+
+/// Most messages that are handled of one stream's input at a time.
+const MESSAGES: usize = 32;
+
+/// How often it is looked whether there is room for more of large messages again.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// How long the last words of a peer that takes nothing more may take to arrive: they are on their way already.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// A stream to a peer.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) connection: Connection,
+    /// Its shell was told that there is something to write.
+    pub(super) told: bool,
+    /// The transport took not all of it last time.
+    pub(super) blocked: bool,
+    /// Bytes that had left at the last word of its shell.
+    left: u64,
+    /// Messages that travel in parts and whose places are waited for, by number.
+    pub(super) large: Vec<(u64, Place)>,
+    keep_alive: KeepAlive,
+}
+
+/// Whoever waits for the place of a large message in the output.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    /// A request released it: its record.
+    Released(Ticket, Sent),
+    /// It is this initial request of the call with this sequence.
+    Root(u64, RequestId),
+}
+
+/// What became of input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    /// All whole frames were taken. What is left belongs in front of what comes next.
+    All,
+    /// The peer does not take what waits for it, so it is not read either: what is left may be given again when
+    /// [`handle_written`](Endpoint::handle_written) says so.
+    Held,
+    /// There may be more in it.
+    More,
+    /// The stream has ended; its input is of no use.
+    Ended,
+}
+
+/// When streams are looked at.
+#[derive(Debug, Default)]
+pub(super) struct StreamTimes {
+    /// Whether peers are silent, while something waits for one.
+    silence: Option<Duration>,
+    /// Whether large messages grow.
+    stalled: Option<Duration>,
+    /// Whether there is room for more of large messages, while some are held back.
+    withheld: Option<Duration>,
+}
+
+impl StreamTimes {
+    pub(super) fn due(&self) -> Option<Duration> {
+        earliest(earliest(self.silence, self.stalled), self.withheld)
+    }
+}
+
+impl Stream {
+    pub(super) fn new(connection: Connection) -> Self {
+        Self {
+            connection,
+            told: false,
+            blocked: false,
+            left: 0,
+            large: Vec::new(),
+            keep_alive: KeepAlive::default(),
+        }
+    }
+}
+
+impl Endpoint {
+    // What a shell tells of streams.
+
+    /// Somebody has connected, and must say soon who they are. If too many have that said nothing, the oldest goes.
+    pub fn handle_accepted(&mut self) -> ConnId {
+        let connection = Connection::accept(Arc::clone(&self.hello)).bounded(&self.bounds);
+        let stream = Box::new(Stream::new(connection));
+        let id = self.welcome(Link::Stream(stream), None);
+        self.begin_stream(id);
+        id
+    }
+
+    /// A dial has failed ([`Output::Dial`]): why. Of one that succeeds nothing needs to be told.
+    pub fn handle_dial_failed(&mut self, id: ConnId, why: ConnectError) {
+        self.stream_ended(id, why);
+        self.settle();
+    }
+
+    /// Bytes have arrived on a stream. Some messages of them are handled; what is not taken must be given again, in front of
+    /// what follows.
+    pub fn handle_input(&mut self, id: ConnId, input: &mut BytesMut) -> Input {
+        let read = self.take_messages(id, input);
+        self.settle();
+        let Some(stream) = self.conns.get_mut(id).and_then(Conn::stream_mut) else {
+            return Input::Ended;
+        };
+        if stream.connection.is_withholding() {
+            let retry = self.now.saturating_add(RETRY);
+            self.stream_times.withheld.get_or_insert(retry);
+        }
+        if stream.connection.has_output() && !std::mem::replace(&mut stream.told, true) {
+            self.outputs.push_back(Output::Write(id));
+        }
+        match stream.connection.takes_input() {
+            true => read,
+            false => Input::Held,
+        }
+    }
+
+    /// Messages are handled where they are read to: they are large values.
+    fn take_messages(&mut self, id: ConnId, input: &mut BytesMut) -> Input {
+        let raw = self.raw;
+        let Some(stream) = self.stream_mut(id) else {
+            return Input::Ended;
+        };
+        if stream.connection.wants_time() {
+            stream.connection.set_time(raw);
+        }
+        for _ in 0..MESSAGES {
+            if input.is_empty() {
+                return Input::All;
+            }
+            let Some(stream) = self.stream_mut(id) else {
+                return Input::Ended;
+            };
+            match &mut stream.connection.handle_input(input) {
+                Ok(Some(news)) => self.handle_news(id, news),
+                Ok(None) => return Input::All,
+                Err(error) => {
+                    self.break_stream(id, error.clone());
+                    return Input::Ended;
+                }
+            }
+        }
+        Input::More
+    }
+
+    /// What is to be written to a stream next.
+    pub fn output(&mut self, id: ConnId) -> &[u8] {
+        let raw = self.raw;
+        let Some(stream) = self.stream_mut(id) else {
+            return &[];
+        };
+        if stream.connection.keeps_pace() {
+            stream.connection.set_time(raw);
+        }
+        stream.connection.output()
+    }
+
+    /// So many bytes of [`output`](Self::output) were written; whether there is more.
+    pub fn advance(&mut self, id: ConnId, written: usize) -> bool {
+        let Some(stream) = self.stream_mut(id) else {
+            return false;
+        };
+        stream.connection.advance(written);
+        stream.connection.has_output()
+    }
+
+    /// What there was to write was written, but for what the transport did not take if it is `blocked`: the shell goes on when
+    /// it takes bytes again. Whether the peer is to be read: one that does not take what waits for it must not make this side
+    /// pile up answers.
+    pub fn handle_written(&mut self, id: ConnId, blocked: bool) -> bool {
+        let now = self.now;
+        let Some(stream) = self.stream_mut(id) else {
+            return false;
+        };
+        let takes_input = stream.connection.takes_input();
+        (stream.told, stream.blocked) = (false, blocked);
+        let left = stream.connection.counters().bytes_sent;
+        let progress = left > std::mem::replace(&mut stream.left, left);
+        if !stream.large.is_empty() {
+            self.note_left(id);
+        }
+        if self.stream_times.silence.is_none() {
+            let interval = self.config.keep_alive.interval();
+            self.stream_times.silence = interval.map(|interval| now.saturating_add(interval));
+        }
+        if progress && self.conns.get(id).is_some_and(Conn::holds_messages) {
+            self.pump(id); // what waits for room, not for credit
+        }
+        self.may_rest(id);
+        takes_input
+    }
+
+    /// A stream takes nothing more; what its peer has sent before is still read.
+    pub fn handle_write_failed(&mut self, id: ConnId) {
+        self.going_away(id);
+        self.open_until(id, DRAIN);
+    }
+
+    /// A stream has ended, and all that came over it was handed over: why.
+    pub fn handle_ended(&mut self, id: ConnId, reason: String) {
+        let server = self.server(id);
+        self.stream_ended(id, ConnectError::Closed { server, reason });
+        self.settle();
+    }
+
+    /// A stream's peer does not keep to what its transport says. That the stream has ended is told as well.
+    pub fn note_broken(&mut self) {
+        self.counters.connections_broken += 1;
+    }
+
+    /// Where the other end of a connection is, for messages.
+    pub fn server(&self, id: ConnId) -> Address {
+        self.conns.get(id).map_or_else(nobody, Conn::server)
+    }
+
+    /// Tells all peers that this endpoint is gone: nothing more is to be done but to write that.
+    pub fn close(&mut self, reason: &str) {
+        for id in self.conns.ids() {
+            self.say_goodbye(id, reason);
+        }
+    }
+
+    // How they begin and end.
+
+    fn stream_mut(&mut self, id: ConnId) -> Option<&mut Stream> {
+        self.conns.get_mut(id).and_then(Conn::stream_mut)
+    }
+
+    /// A stream is among the connections from now on, and its handshake is to be written.
+    pub(super) fn begin_stream(&mut self, id: ConnId) {
+        self.note_output(id);
+        let first = self.now.saturating_add(self.stall_check());
+        self.stream_times.stalled.get_or_insert(first);
+    }
+
+    /// If there is something to write to a stream, its shell is told.
+    pub(super) fn note_output(&mut self, id: ConnId) {
+        if let Some(stream) = self.conns.get_mut(id).and_then(Conn::stream_mut)
+            && stream.connection.has_output()
+            && !std::mem::replace(&mut stream.told, true)
+        {
+            self.outputs.push_back(Output::Write(id));
+        }
+    }
+
+    /// The peer has closed a stream, and says why.
+    pub(super) fn closed_by_peer(&mut self, id: ConnId, reason: String) {
+        let server = self.server(id);
+        self.stream_ended(id, ConnectError::Closed { server, reason });
+    }
+
+    /// Nobody here reads bodies of requests.
+    #[cold]
+    pub(super) fn stop_body(&mut self, id: ConnId, number: u64) {
+        if let Some(Carrier::Stream(connection)) = self.carrier(id) {
+            connection.stop_body(number);
+        }
+    }
+
+    /// The peer has sent what it must not, or is silent: it is told so, and the stream ends.
+    #[cold]
+    pub(super) fn break_stream(&mut self, id: ConnId, error: ConnectionError) {
+        self.counters.connections_broken += 1;
+        self.say_goodbye(id, &error.to_string());
+        let (server, source) = (self.server(id), error);
+        self.stream_ended(id, ConnectError::Handshake { server, source });
+    }
+
+    /// A stream has ended: why, for those who wait for it to open.
+    #[cold]
+    fn stream_ended(&mut self, id: ConnId, error: ConnectError) {
+        let at = self.conns.get(id).and_then(|conn| conn.at.clone());
+        let source = match &error {
+            ConnectError::Handshake { source, .. } => Some(source),
+            _ => None,
+        };
+        if let (Some(ConnectionError::WrongNode { found, .. }), Some(at)) = (source, at) {
+            self.found_at(&at, *found);
+        }
+        self.remove_conn(id, error);
+    }
+
+    /// A stream is not among the connections any more. What was not written is lost.
+    pub(super) fn stream_removed(&mut self, id: ConnId, stream: &mut Stream, why: &ConnectError) {
+        let written = stream.connection.counters().bytes_sent;
+        self.records.written(id.session(), written);
+        for (_, place) in stream.large.drain(..) {
+            if let Place::Released(ticket, sent) = place {
+                self.records.dropped(ticket, sent);
+            }
+        }
+        let last_words = BytesMut::from(stream.connection.output());
+        let why = why.clone();
+        let closed = Box::new(Closed { last_words, why });
+        self.outputs.push_back(Output::Close(id, closed));
+        if self.conns.streams() == 0 {
+            self.stream_times = StreamTimes::default();
+        }
+    }
+
+    // What leaves.
+
+    /// Who waits for the places of large messages learns those that are known now.
+    #[cold]
+    fn note_left(&mut self, id: ConnId) {
+        loop {
+            let Some(stream) = self.stream_mut(id) else {
+                return;
+            };
+            let Some((number, mark)) = stream.connection.next_left() else {
+                return;
+            };
+            let known = stream.large.iter().position(|large| large.0 == number);
+            match known.map(|position| stream.large.swap_remove(position).1) {
+                Some(Place::Released(ticket, sent)) => {
+                    self.records.placed(ticket, sent, output(id, mark));
+                }
+                Some(Place::Root(sequence, request)) => self.root_left(sequence, request, mark),
+                None => {}
+            }
+        }
+    }
+
+    // What is due.
+
+    /// Does what is due.
+    pub(super) fn look_at_streams(&mut self) {
+        let now = self.now;
+        let is_due = |due: &mut Option<Duration>| due.take_if(|due| *due <= now).is_some();
+        let times = &mut self.stream_times;
+        let (silence, stalled) = (is_due(&mut times.silence), is_due(&mut times.stalled));
+        if is_due(&mut times.withheld) {
+            self.grant_withheld();
+        }
+        if silence {
+            self.look_for_silence();
+        }
+        if stalled {
+            self.check_stalled();
+        }
+    }
+
+    /// Looks whether peers are silent though something waits for them.
+    fn look_for_silence(&mut self) {
+        let (now, settings) = (self.now, self.config.keep_alive);
+        let mut waits = false;
+        for id in self.conns.ids() {
+            let Some(conn) = self.conns.get_mut(id) else {
+                continue;
+            };
+            let busy = conn.busy > 0;
+            let Some(stream) = conn.stream_mut() else {
+                continue;
+            };
+            let (keep_alive, connection) = (&mut stream.keep_alive, &mut stream.connection);
+            match keep_alive.look(&settings, connection, busy, now) {
+                Ok(something) => {
+                    waits |= something;
+                    self.note_output(id);
+                }
+                Err(error) => self.break_stream(id, error),
+            }
+        }
+        let next = settings.interval().filter(|_| waits);
+        self.stream_times.silence = next.map(|interval| now.saturating_add(interval));
+    }
+
+    /// How often it is looked whether large messages grow.
+    fn stall_check(&self) -> Duration {
+        self.bounds.partials.limits().period
+    }
+
+    /// Grants credit for parts that was withheld, where there is room now.
+    fn grant_withheld(&mut self) {
+        for id in self.conns.ids() {
+            let Some(stream) = self.stream_mut(id) else {
+                continue;
+            };
+            if !stream.connection.is_withholding() {
+                continue;
+            }
+            stream.connection.grant_withheld();
+            if stream.connection.is_withholding() {
+                self.stream_times.withheld = Some(self.now.saturating_add(RETRY));
+            }
+            self.note_output(id);
+        }
+    }
+
+    fn check_stalled(&mut self) {
+        let now = self.now;
+        for id in self.conns.ids() {
+            let stream = self.stream_mut(id);
+            if let Some(Err(error)) = stream.map(|stream| stream.connection.check_stalled(now)) {
+                self.break_stream(id, error);
+            }
+        }
+        if self.conns.streams() > 0 {
+            self.stream_times.stalled = Some(self.now.saturating_add(self.stall_check()));
+        }
+    }
+}

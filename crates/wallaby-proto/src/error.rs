@@ -1,0 +1,594 @@
+//! What can go wrong with connections, calls and what handlers send, one type an operation.
+//!
+//! The text of an error is whole: it says what its cause says. So the cause is not its `source()` as well, or who prints
+//! the chain of sources would read it twice; it is a field (with `r#`, which says so to thiserror).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::call::allowance::Exhausted;
+use crate::call::initiator::Violation;
+use crate::call::watch::Failure as Loss;
+use crate::connection::{ConnectionError, Dials, Held};
+use crate::datagram::MAX_MESSAGE;
+use crate::{Address, Code, NodeId, RequestId, Status};
+
+/// What to do about a message that is too large, where another transport would carry it.
+pub fn hint(limit: u64, datagrams: bool) -> &'static str {
+    if datagrams && limit == MAX_MESSAGE as u64 {
+        " over udp: (tcp:, unix: and shm: carry larger ones)"
+    } else {
+        ""
+    }
+}
+
+/// A payload that a codec could not write or read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{codec}: {what}")]
+pub struct CodecError {
+    codec: &'static str,
+    what: String,
+}
+
+impl CodecError {
+    /// An error of the codec with this name.
+    pub fn new(codec: &'static str, what: impl Into<String>) -> Self {
+        Self {
+            codec,
+            what: what.into(),
+        }
+    }
+}
+
+/// Why there is no connection to a server.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody listens there, as its host or the network says.
+    #[error("cannot connect to {server}: {reason}")]
+    Refused {
+        /// Where.
+        server: Address,
+        /// What the system said.
+        reason: String,
+    },
+    /// Nobody could be reached there.
+    #[error("cannot connect to {server}: {reason}")]
+    Unreachable {
+        /// Where.
+        server: Address,
+        /// What the system said.
+        reason: String,
+    },
+    /// Somebody answers there, but the transport's own handshake failed: one side does not trust or understand the other.
+    #[error("cannot connect to {server}: {reason}")]
+    Rejected {
+        /// Where.
+        server: Address,
+        /// What the transport said.
+        reason: String,
+    },
+    /// Nobody answered in time.
+    #[error("cannot connect to {server}: no answer within {after:?}")]
+    TimedOut {
+        /// Where.
+        server: Address,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// A peer has named it, and such an address is not dialled now.
+    #[error("{server} is not dialled now: {source}")]
+    Held {
+        /// Where.
+        server: Address,
+        /// Why.
+        r#source: Held,
+    },
+    /// The handshake failed.
+    #[error("cannot connect to {server}: {source}")]
+    Handshake {
+        /// Where.
+        server: Address,
+        /// Why.
+        r#source: ConnectionError,
+    },
+    /// The server closed the connection during the handshake.
+    #[error("{server} closed the connection: {reason}")]
+    Closed {
+        /// Where.
+        server: Address,
+        /// What it said, or what the system said.
+        reason: String,
+    },
+    /// This endpoint has as many connections as it may, and all are in use.
+    #[error("cannot connect to {server}: all {limit} connections are in use")]
+    TooMany {
+        /// Where.
+        server: Address,
+        /// The limit.
+        limit: usize,
+    },
+    /// This endpoint does not dial such addresses ([`crate::dial::DialPolicy`]).
+    #[error("not connecting to {server}: this endpoint's dial policy forbids it")]
+    Forbidden {
+        /// Where.
+        server: Address,
+    },
+    /// No transport for this scheme.
+    #[error("cannot connect to {server}: no transport for its scheme")]
+    NoTransport {
+        /// Where.
+        server: Address,
+    },
+}
+
+/// Why a handler could not send.
+///
+/// Nothing of the message exists then, and what the handler does about it decides how its request ends: it may answer in
+/// another way, delegate to somebody else, or return the error, which becomes a status. What consumed the request
+/// (`Request::respond`, `Request::forward`) leaves it nothing else to do: if it ignores the error, the
+/// request ends with the status that the error would have become. So it does after [`SendError::TooDeep`], unless the
+/// handler ends it otherwise, and at once after [`SendError::Exhausted`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The value cannot be encoded.
+    #[error("cannot encode the value: {0}")]
+    Codec(CodecError),
+    /// The message is longer than a message may be.
+    #[error("a message of {size} bytes to {peer}: at most {limit} are allowed")]
+    TooLarge {
+        /// Its payload, in bytes.
+        size: u64,
+        /// The limit.
+        limit: u64,
+        /// For whom it was.
+        peer: String,
+    },
+    /// The stream whose items are sent as answers, or whose bytes, ends with an error.
+    #[error("what is to be sent cannot be read: {0}")]
+    Source(String),
+    /// There is no credit or room now (only from `try_` forms).
+    #[error("no credit or room for it now")]
+    Full,
+    /// The request has ended: an error, an abort or its deadline ended it.
+    #[error("the request has ended: {0}")]
+    Ended(String),
+    /// This server is shutting down: it answers what it has, and hands nothing on.
+    #[error("this server is shutting down and delegates nothing any more")]
+    Draining,
+    /// The tree of this call may not grow deeper.
+    #[error("hop {depth} of the call: at most {limit} are allowed")]
+    TooDeep {
+        /// How many hops led here.
+        depth: u32,
+        /// The limit.
+        limit: u32,
+    },
+    /// It would exceed the call's budgets, or what this server lets a request use up. The request has ended with the
+    /// status `ResourceExhausted`, so that the call does not look complete.
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
+    /// This endpoint does not dial such addresses ([`crate::dial::DialPolicy`]).
+    #[error("not delegated to {server}: this server's dial policy forbids it")]
+    Forbidden {
+        /// Where.
+        server: Address,
+    },
+    /// This endpoint has no transport for the scheme of the server's address.
+    #[error("not delegated to {server}: no transport for its scheme here")]
+    NoTransport {
+        /// Where.
+        server: Address,
+    },
+    /// The initiator cannot be dialled, so that answers to what is delegated would have to come back this way, and this
+    /// endpoint passes none on (only of polling endpoints).
+    #[error(
+        "not delegated: the call's initiator cannot be dialled, and this server passes no answers on"
+    )]
+    NoRelay,
+    /// The next server cannot be reached, or takes no more methods.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl SendError {
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Codec(_) => Code::Internal,
+            Self::TooLarge { .. } | Self::Full | Self::TooDeep { .. } | Self::Exhausted(_) => {
+                Code::ResourceExhausted
+            }
+            Self::Ended(_) => Code::Cancelled,
+            Self::Source(_) => Code::Aborted,
+            Self::Forbidden { .. } => Code::PermissionDenied,
+            Self::NoTransport { .. } | Self::NoRelay => Code::FailedPrecondition,
+            Self::Refused(_) | Self::Draining => Code::Unavailable,
+        }
+    }
+}
+
+impl From<SendError> for Status {
+    fn from(error: SendError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+/// So that a handler that calls other servers can use `?` on their answers.
+impl From<CallError> for Status {
+    fn from(error: CallError) -> Self {
+        Self::new(error.code(), error.to_string()).by(error.server())
+    }
+}
+
+/// What a call yields in place of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// A handler or the framework reported an error in place of an answer. The call goes on: there may be more answers.
+    #[error(transparent)]
+    Status(#[from] Status),
+    /// An answer cannot be decoded. The call goes on.
+    #[error("request {request} sent an answer that cannot be read: {error}")]
+    Decode {
+        /// Who sent it.
+        request: RequestId,
+        /// Why.
+        error: CodecError,
+    },
+    /// The call has failed. Nothing more comes.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+impl CallError {
+    /// The status, if it is one, if the last attempt of a retried call ended with one, or if an interceptor refused the
+    /// request with one.
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Status(status) => Some(status),
+            Self::Failed(Failure::Attempts(failed)) => failed.last.status(),
+            Self::Failed(Failure::Intercepted { status, .. }) => Some(status),
+            _ => None,
+        }
+    }
+
+    /// What kind of error it is, whatever reports it.
+    ///
+    /// ```
+    /// # use wallaby_proto::{Code, Status, error::CallError};
+    /// # fn example(error: CallError) -> Result<(), Status> {
+    /// match error.code() {
+    ///     Code::NotFound => Ok(()),
+    ///     Code::Unavailable | Code::DeadlineExceeded => Err(Status::unavailable("try again")),
+    ///     _ => Err(error.into()),
+    /// }
+    /// # }
+    /// ```
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Status(status) => status.code(),
+            Self::Decode { .. } => Code::Internal,
+            Self::Failed(failure) => failure.code(),
+        }
+    }
+
+    /// The server that this is about, where it is known: who reports a status or could not be reached, who was asked in vain,
+    /// or where the lost request was last known to be.
+    pub fn server(&self) -> Option<&Address> {
+        match self {
+            Self::Status(status) => status.server(),
+            Self::Failed(failure) => failure.server(),
+            Self::Decode { .. } => None,
+        }
+    }
+
+    /// The request that a status, or what cannot be read, came from.
+    pub fn request(&self) -> Option<RequestId> {
+        match self {
+            Self::Status(status) => status.request(),
+            Self::Decode { request, .. } => Some(*request),
+            Self::Failed(_) => None,
+        }
+    }
+
+    /// The failure, if the call has failed.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Failed(failure) => Some(failure),
+            _ => None,
+        }
+    }
+}
+
+/// Why a call failed: terminal, nothing changes it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The request was never sent, so nothing was executed for it.
+    #[error("request {request} was not sent: {error}")]
+    NotSent {
+        /// Which.
+        request: RequestId,
+        /// Why.
+        error: ConnectError,
+    },
+    /// The request is longer than a message may be; it was not sent.
+    #[error(
+        "request {request} of {size} bytes was not sent to {server}: at most {limit} are allowed{}",
+        hint(*limit, matches!(server, Address::Udp(_)))
+    )]
+    TooLarge {
+        /// Which.
+        request: RequestId,
+        /// For whom.
+        server: Address,
+        /// Its payload, in bytes.
+        size: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The arguments cannot be encoded; nothing was sent.
+    #[error("cannot encode the arguments: {0}")]
+    Codec(CodecError),
+    /// The request was refused on this side; it was not sent.
+    #[error("request {request} was not sent to {server}: {reason}")]
+    Refused {
+        /// Which.
+        request: RequestId,
+        /// For whom.
+        server: Address,
+        /// Why.
+        reason: String,
+    },
+    /// An interceptor of this endpoint's calls refused the request; it was not sent.
+    #[error(
+        "the request of {method} to {server} was not sent, an interceptor refused it: {status}"
+    )]
+    Intercepted {
+        /// For whom it was.
+        server: Address,
+        /// What was asked for.
+        method: Arc<str>,
+        /// Why.
+        status: Box<Status>,
+    },
+    /// The deadline passed. Requests may have been executed.
+    #[error("no end within {after:?}; missing: {}", missing.join(", "))]
+    Deadline {
+        /// How much time the call had.
+        after: Duration,
+        /// Requests that did not report their end, with what is known of their servers.
+        missing: Vec<String>,
+    },
+    /// A request, or an answer, is lost: what is known of it, and whether anything may have been executed.
+    #[error("the call cannot complete: {0}")]
+    Lost(Box<Loss>),
+    /// A server sent what the protocol forbids.
+    #[error("a server broke the protocol: {0}")]
+    Violation(Violation),
+    /// The call was sent again, and its second execution was another one than the first: its handlers are not
+    /// deterministic, or a server refused what it did before.
+    #[error("the second execution of the call differs from the first: {0}")]
+    Diverged(Violation),
+    /// This endpoint has as many calls as it may; nothing was sent.
+    #[error("{limit} calls are live already: no more are allowed")]
+    TooManyCalls {
+        /// The limit.
+        limit: usize,
+    },
+    /// The endpoint was closed.
+    #[error("the endpoint was closed")]
+    Closed,
+    /// The call was aborted by its initiator.
+    #[error("the call was aborted")]
+    Aborted,
+    /// The call completed without the one answer that its method promises.
+    #[error("the call completed without an answer")]
+    NoAnswer,
+    /// A blocking form was used where it would stop an async runtime.
+    #[error(
+        "a blocking call inside an async runtime would stop it: use the async form or a thread of its own"
+    )]
+    WouldBlock,
+    /// Nothing of a pipelined message was sent to this server, for certain.
+    #[error("nothing was sent to {server}: {reason}")]
+    NotPassedOn {
+        /// Which.
+        server: Address,
+        /// Why.
+        reason: String,
+    },
+    /// A pipelined message was not sent: no line can be made of these servers.
+    #[error("no message can go down this line: {reason}")]
+    NoLine {
+        /// Why.
+        reason: String,
+    },
+    /// All attempts of a call that may be made again have failed, or no further one was made.
+    #[error(transparent)]
+    Attempts(Box<AttemptsFailed>),
+}
+
+impl Failure {
+    /// What kind of error it is. What was lost is [`Code::Unavailable`], whether or not it may have been executed.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NotSent { error, .. } => error.code(),
+            Self::TooLarge { .. } | Self::TooManyCalls { .. } => Code::ResourceExhausted,
+            Self::Codec(_) | Self::Violation(_) | Self::Diverged(_) | Self::NoAnswer => {
+                Code::Internal
+            }
+            Self::Refused { .. } | Self::Lost(_) | Self::NotPassedOn { .. } => Code::Unavailable,
+            Self::Intercepted { status, .. } => status.code(),
+            Self::Deadline { .. } => Code::DeadlineExceeded,
+            Self::Closed | Self::Aborted => Code::Cancelled,
+            Self::WouldBlock => Code::FailedPrecondition,
+            Self::NoLine { .. } => Code::InvalidArgument,
+            Self::Attempts(failed) => failed.last.code(),
+        }
+    }
+}
+
+impl ConnectError {
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Refused { .. }
+            | Self::Unreachable { .. }
+            | Self::TimedOut { .. }
+            | Self::Handshake { .. }
+            | Self::Closed { .. } => Code::Unavailable,
+            Self::Held { .. } | Self::TooMany { .. } => Code::ResourceExhausted,
+            Self::Rejected { .. } => Code::Unauthenticated,
+            Self::Forbidden { .. } => Code::PermissionDenied,
+            Self::NoTransport { .. } => Code::FailedPrecondition,
+        }
+    }
+}
+
+impl From<CodecError> for SendError {
+    fn from(error: CodecError) -> Self {
+        Self::Codec(error)
+    }
+}
+
+impl From<CodecError> for Failure {
+    fn from(error: CodecError) -> Self {
+        Self::Codec(error)
+    }
+}
+
+impl From<Violation> for Failure {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}
+
+impl Failure {
+    /// The server that it is about, where it is known; see [`CallError::server`].
+    pub fn server(&self) -> Option<&Address> {
+        match self {
+            Self::NotSent { error, .. } => Some(error.server()),
+            Self::TooLarge { server, .. }
+            | Self::Refused { server, .. }
+            | Self::NotPassedOn { server, .. } => Some(server),
+            Self::Lost(loss) => loss.server.address.as_ref(),
+            Self::Attempts(failed) => failed.last.server(),
+            _ => None,
+        }
+    }
+}
+
+impl ConnectError {
+    /// An address that peers have named is not dialled now. That nobody was there a moment ago is as good as to find nobody.
+    pub fn held(server: &Address, source: Held) -> Self {
+        let server = server.clone();
+        match source {
+            Held::Refused => Self::Refused {
+                server,
+                reason: source.to_string(),
+            },
+            _ => Self::Held { server, source },
+        }
+    }
+
+    /// An address that peers may have named was dialled in vain.
+    pub fn note_in_vain(&self, dials: &mut Dials<Address>, now: Duration, at: &Address) {
+        match self {
+            Self::Refused { .. } => dials.refused(now, at),
+            _ => dials.failed(now, at, self.found()),
+        }
+    }
+
+    /// Who answered there in place of the life that was wanted.
+    fn found(&self) -> Option<NodeId> {
+        match self {
+            Self::Handshake {
+                source: ConnectionError::WrongNode { found, .. },
+                ..
+            } => Some(*found),
+            _ => None,
+        }
+    }
+
+    /// The server that there is no connection to.
+    pub fn server(&self) -> &Address {
+        match self {
+            Self::Refused { server, .. }
+            | Self::Unreachable { server, .. }
+            | Self::Rejected { server, .. }
+            | Self::TimedOut { server, .. }
+            | Self::Held { server, .. }
+            | Self::Handshake { server, .. }
+            | Self::Closed { server, .. }
+            | Self::TooMany { server, .. }
+            | Self::Forbidden { server }
+            | Self::NoTransport { server } => server,
+        }
+    }
+}
+
+/// What became of the attempts of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{}", self.describe())]
+pub struct AttemptsFailed {
+    /// How many attempts were made.
+    pub made: u32,
+    /// Why no further one followed.
+    pub why: NoMore,
+    /// What became of the attempts before the last, in brief.
+    pub before: Vec<FailedAttempt>,
+    /// What became of the last one.
+    pub last: CallError,
+}
+
+/// An attempt that failed, in brief.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{server}: {error}")]
+pub struct FailedAttempt {
+    /// Which server it went to.
+    pub server: Address,
+    /// What went wrong.
+    pub error: String,
+}
+
+/// Why a call is not attempted again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NoMore {
+    /// All attempts that it may have were made.
+    #[error("no more are allowed")]
+    Limit,
+    /// The client's budget for further attempts is used up.
+    #[error("the retry budget is used up")]
+    Budget,
+    /// An answer was delivered to the application already.
+    #[error("an answer had been delivered already")]
+    Delivered,
+    /// Its requests were not kept: there was no room (`Limits::kept_call`, `Limits::kept`).
+    #[error("there was no room to keep its requests")]
+    NotKept,
+    /// A status had told how a part of it ended.
+    #[error("a status had told how a part of it ended")]
+    Status,
+    /// No time is left before the deadline.
+    #[error("no time is left before the deadline")]
+    Deadline,
+}
+
+impl AttemptsFailed {
+    fn describe(&self) -> String {
+        let mut text = format!(
+            "attempt {} failed, and no other follows, since {}: {}",
+            self.made, self.why, self.last
+        );
+        for (number, attempt) in (1..).zip(&self.before) {
+            text += &format!("; attempt {number} at {attempt}");
+        }
+        text
+    }
+}

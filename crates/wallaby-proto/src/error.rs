@@ -183,12 +183,6 @@ pub enum SendError {
         /// Where.
         server: Address,
     },
-    /// The initiator cannot be dialled, so that answers to what is delegated would have to come back this way, and this
-    /// endpoint passes none on (only of polling endpoints).
-    #[error(
-        "not delegated: the call's initiator cannot be dialled, and this server passes no answers on"
-    )]
-    NoRelay,
     /// The next server cannot be reached, or takes no more methods.
     #[error("{0}")]
     Refused(String),
@@ -205,7 +199,7 @@ impl SendError {
             Self::Ended(_) => Code::Cancelled,
             Self::Source(_) => Code::Aborted,
             Self::Forbidden { .. } => Code::PermissionDenied,
-            Self::NoTransport { .. } | Self::NoRelay => Code::FailedPrecondition,
+            Self::NoTransport { .. } => Code::FailedPrecondition,
             Self::Refused(_) | Self::Draining => Code::Unavailable,
         }
     }

@@ -540,8 +540,7 @@ impl Endpoint {
     pub(super) fn handle_answer(&mut self, from: Option<ConnId>, message: &mut Message) {
         let id = message.call();
         if id.initiator != self.node {
-            self.counters.undeliverable += 1; // nothing is passed on here
-            return;
+            return self.relay(from, message);
         }
         if let Message::Pong(pong) = message {
             return self.handle_pong(from, pong);

@@ -41,6 +41,9 @@ pub struct Limits {
     /// have to wait is [`SendError::Full`](crate::error::SendError::Full) in handlers; calls fail with
     /// [`Failure::Refused`](crate::error::Failure::Refused); the status that ends such a request still waits. Default 16 MiB.
     pub waiting: usize,
+    /// Bytes of answers that wait to be passed on to their initiators: their payloads and optional fields, and 2 KiB for each.
+    /// Beyond, and beyond a connection's share, they are dropped. Default 64 MiB.
+    pub relayed: u64,
     /// How much of messages that are not whole is held, all connections together, and how fast these must arrive.
     pub partials: PartialLimits,
     /// Bytes that wait to be read by a peer, a connection. Beyond, that peer is not read either. Default 1 MiB.
@@ -58,6 +61,7 @@ impl Default for Limits {
             calls: 1_000_000,
             branches: 1 << 20,
             waiting: 16 << 20,
+            relayed: 64 << 20,
             partials: PartialLimits::default(),
             output: Bounds::default().output,
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::relaying::Relayed;
 use crate::call::records::{Passage, Sent, Session, Ticket};
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
@@ -11,7 +12,7 @@ use crate::connection::{Connection, Hello, Mark, MethodDefinition, Usefulness};
 use crate::datagram::{self, BySession, Gate, SessionId};
 use crate::numbers::MESSAGE_COST;
 use crate::wire::Message;
-use crate::{Address, CallId, NodeId, Status};
+use crate::{Address, CallId, NodeId, Status, Token};
 
 use super::streams::Stream;
 
@@ -209,7 +210,8 @@ pub(super) struct Refused(pub(super) Box<(MethodDefinition, Status)>);
 pub(super) struct Queues {
     pub(super) controls: VecDeque<Parcel>,
     pub(super) requests: VecDeque<Parcel>,
-    pub(super) answers: BTreeMap<CallId, VecDeque<Parcel>>,
+    /// By call and token: whoever does not know the token of a call holds nothing of it up.
+    pub(super) answers: BTreeMap<(CallId, Option<Token>), VecDeque<Parcel>>,
 }
 
 /// A message on its way out.
@@ -221,8 +223,8 @@ pub(super) struct Parcel {
     pub(super) method: Option<Arc<MethodDefinition>>,
     /// What records call it.
     pub(super) released: Option<(Ticket, Sent)>,
-    /// The same of the status of a request that has no record.
-    pub(super) refused: Option<Passage>,
+    /// The same of the status of a request that has no record, and of what others have sent.
+    pub(super) passage: Option<Passage>,
     /// Those of a request onward.
     pub(super) times: Option<Times>,
     pub(super) moves: u8,
@@ -238,7 +240,7 @@ pub(super) struct Times {
 }
 
 /// Where a message goes.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) enum Towards {
     Server(Address),
     /// A life by an open connection, or whoever is at the address; whether that life was found there before.
@@ -257,6 +259,8 @@ pub(super) enum Towards {
         /// The initiator's oldest live call.
         oldest: u64,
     },
+    /// Towards the call's initiator, for another server.
+    Onward(Box<Relayed>),
 }
 
 impl Conn {
@@ -346,8 +350,8 @@ impl Conn {
         queues.is_some_and(|queues| !queues.requests.is_empty())
     }
 
-    /// Whether answers of this call wait.
-    pub(super) fn holds_answers(&self, call: CallId) -> bool {
+    /// Whether answers of this call wait that show this token.
+    pub(super) fn holds_answers(&self, call: (CallId, Option<Token>)) -> bool {
         let queues = self.queues.as_ref();
         queues.is_some_and(|queues| queues.answers.contains_key(&call))
     }
@@ -364,7 +368,7 @@ impl Queues {
             Message::Request(_) => self.requests.push_back(parcel),
             Message::Response(response) => self
                 .answers
-                .entry(response.call)
+                .entry((response.call, response.token))
                 .or_default()
                 .push_back(parcel),
             _ => self.controls.push_back(parcel),
@@ -384,7 +388,7 @@ impl Parcel {
             towards,
             method: None,
             released: None,
-            refused: None,
+            passage: None,
             times: None,
             moves: 0,
         }

@@ -359,6 +359,7 @@ impl Endpoint {
             }
         }
         self.pump(id);
+        self.invite_claiming(id, hello.node);
     }
 
     /// The peer is going away: what was sent is still answered, and new requests go elsewhere.

@@ -10,7 +10,7 @@
 //! | `config`, `event` | what an endpoint is set to; what it says |
 //! | `calls`, `watching` | the initiator's side: calls, their answers, whether their servers live |
 //! | `requests`, `refused` | the server's side: what is handled, what it sends, what is refused |
-//! | `sending` | which way messages take, what waits, what reaches nobody |
+//! | `sending`, `relaying` | which way messages take, what waits, what reaches nobody; what is passed on for others |
 //! | `conns`, `conn`, `streams` | connections: who is there, who makes room, how streams come and go |
 //!
 //! # What a shell owes
@@ -118,6 +118,7 @@ mod conn;
 mod conns;
 mod event;
 mod refused;
+mod relaying;
 mod requests;
 mod sending;
 mod streams;
@@ -139,12 +140,14 @@ pub use self::streams::Input;
 
 use self::calls::Calls;
 use self::config::{Map, Seeded};
-use self::conn::{Conns, Refused};
+use self::conn::{Conns, Parcel, Refused};
 use self::requests::Handlers;
 use self::streams::StreamTimes;
 use crate::call::clock::{Clock, earliest};
 use crate::call::records::{RecordLimits, Records, Ticket, written_next};
 use crate::call::room::BranchRoom;
+use crate::call::shares::Shares;
+use crate::call::waiting::{Waiting, WaitingLimits};
 use crate::connection::{Bounds, Dials, Event as News, Hello, MethodDefinition, Partials, Places};
 use crate::datagram::{Gate, SessionEvent, Settings, Transmit};
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
@@ -178,7 +181,9 @@ pub struct Counters {
     pub forged_dropped: u64,
     /// Answers dropped: their call was over.
     pub late_dropped: u64,
-    /// Answers dropped: no way leads to their initiator.
+    /// Answers and reports of other servers that were passed on towards their initiators.
+    pub relayed: u64,
+    /// Answers dropped: no way leads to their initiator, or too many wait for one.
     pub undeliverable: u64,
     /// Handlers that panicked.
     pub panics: u64,
@@ -261,6 +266,10 @@ pub struct Endpoint {
     dialled_back: Map<Address, ConnId>,
     /// Bytes of messages that wait for a connection or for credit.
     waiting: usize,
+    /// Who has how much of the room for answers that are passed on.
+    relayed: Shares,
+    /// Answers to which no way leads.
+    wayless: Waiting<Parcel>,
     /// When connections' use was last counted.
     used: u64,
 
@@ -309,6 +318,7 @@ impl Endpoint {
         let branches = BranchRoom::new(config.limits.branches);
         let fresh_for = config.ping.period.saturating_mul(9) / 8;
         let seeded = Seeded(seeds.tables);
+        let relayed = usize::try_from(config.limits.relayed).unwrap_or(usize::MAX);
         Self {
             config,
             node: hello.node,
@@ -337,6 +347,8 @@ impl Endpoint {
             dials,
             dialled_back: Map::with_hasher(seeded.clone()),
             waiting: 0,
+            relayed: Shares::new(relayed),
+            wayless: Waiting::new(WaitingLimits::default()),
             used: 0,
             records: Records::new(limits, seeds.records),
             written_next: Duration::ZERO,
@@ -411,6 +423,9 @@ impl Endpoint {
         let watched = self.watched.first().map(|first| first.0);
         let mut due = earliest(self.records.next_timeout(), self.stream_times.due());
         due = earliest(due, self.places.next_timeout());
+        if !self.wayless.is_empty() {
+            due = earliest(due, self.wayless.next_timeout());
+        }
         if fresh.is_some() || watched.is_some() {
             due = earliest(due, earliest(fresh, watched));
         }
@@ -449,6 +464,7 @@ impl Endpoint {
             self.end_dials();
             self.dismiss_the_silent();
             self.note_written();
+            self.give_up_wayless();
             self.records.handle_timeout(now);
             self.look_at_calls();
         }

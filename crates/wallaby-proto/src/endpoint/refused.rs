@@ -10,6 +10,7 @@ use super::Endpoint;
 use super::conn::{Conn, ConnId, Parcel, Towards};
 use super::requests::Handler;
 use super::sending::output;
+use super::streams::Place;
 
 impl Endpoint {
     /// The status of a request that has no record waits: its initiator is told, if there is room to remember it.
@@ -31,22 +32,21 @@ impl Endpoint {
     pub(super) fn note_refusal_taken(&mut self, handler: &Handler, by: ConnId, mark: Mark) {
         if self.is_blocked(by) {
             let passage = self.tell_of_refusal(handler);
-            self.note_refusal_placed(by, passage, mark);
+            self.note_passage(by, passage, mark);
         }
     }
 
-    /// What was told of stands there in a peer's output. A status never travels in parts.
-    pub(super) fn note_refusal_placed(&mut self, by: ConnId, refused: Option<Passage>, mark: Mark) {
-        let Some(passage) = refused else { return };
-        let place = match mark {
-            Mark::Written(mark) => Some(output(by, mark)),
-            Mark::Parts(_) => None,
-        };
-        self.records.passed_on(passage, place);
+    /// What was told of stands there in a peer's output.
+    pub(super) fn note_passage(&mut self, by: ConnId, passage: Option<Passage>, mark: Mark) {
+        let Some(passage) = passage else { return };
+        match mark {
+            Mark::Written(mark) => self.records.passed_on(passage, Some(output(by, mark))),
+            Mark::Parts(number) => self.note_large(by, number, Place::Passage(passage)),
+        }
     }
 
     /// Whether the transport takes nothing now.
-    fn is_blocked(&self, id: ConnId) -> bool {
+    pub(super) fn is_blocked(&self, id: ConnId) -> bool {
         let stream = self.conns.get(id).and_then(Conn::stream);
         stream.is_some_and(|stream| stream.blocked)
     }
@@ -72,7 +72,7 @@ impl Endpoint {
         match carrier.send_response(&response, false) {
             Ok(mark) if self.is_blocked(from) => {
                 let passage = self.records.refused(&refused, self.now);
-                self.note_refusal_placed(from, passage, mark);
+                self.note_passage(from, passage, mark);
             }
             Ok(_) => {}
             Err(Refusal::Blocked) => self.answer_later(from, response, &refused),
@@ -91,7 +91,7 @@ impl Endpoint {
             .carrier(id)
             .map(|mut carrier| carrier.send_response(status, false));
         match (sent, refused) {
-            (Some(Ok(mark)), _) => self.note_refusal_placed(id, refused, mark),
+            (Some(Ok(mark)), _) => self.note_passage(id, refused, mark),
             (Some(Err(Refusal::Blocked | Refusal::NotOpen)), _) => return false,
             (_, Some(passage)) => self.records.passed_on(passage, None),
             (_, None) => {}
@@ -107,7 +107,7 @@ impl Endpoint {
             return;
         }
         let mut parcel = Parcel::new(Message::Response(status), Towards::Over(from));
-        parcel.refused = passage;
+        parcel.passage = passage;
         self.post(parcel);
     }
 }

@@ -640,9 +640,6 @@ impl Endpoint {
         if depth > limit {
             return Err(SendError::TooDeep { depth, limit });
         }
-        if self.onward_reply_to(handler) == ReplyTo::Relay {
-            return Err(SendError::NoRelay);
-        }
         if !self.config.schemes.lead_to(&server) {
             return Err(SendError::NoTransport { server });
         }
@@ -658,7 +655,12 @@ impl Endpoint {
             Sending::Answer(_) => {
                 let way = self.way_of(handler);
                 let peer = way.and_then(|id| self.conns.get(id));
-                (way, peer.is_none_or(|peer| peer.holds_answers(call)))
+                (
+                    way,
+                    peer.is_none_or(|peer| {
+                        peer.holds_answers((call, Some(handler.server.token())))
+                    }),
+                )
             }
             Sending::Onward(server, ..) => {
                 let way = self.conn_at(server);
@@ -794,7 +796,7 @@ impl Endpoint {
         let mut parcel = Parcel::new(message, towards);
         match handler.ticket {
             Some(ticket) => parcel.released = Some((ticket, sent)),
-            None => parcel.refused = self.tell_of_refusal(handler),
+            None => parcel.passage = self.tell_of_refusal(handler),
         }
         self.post(parcel);
     }

@@ -67,8 +67,8 @@ impl Endpoint {
     }
 
     /// Sends a message, now or when that is possible.
-    pub(super) fn post(&mut self, parcel: Parcel) {
-        let way = self.way(&parcel);
+    pub(super) fn post(&mut self, mut parcel: Parcel) {
+        let way = self.way(&mut parcel);
         let dialled = match way {
             Route::Over(id) => return self.enqueue(id, parcel),
             Route::Dial(to, expected, named_by) => self.dial(&to, expected, named_by),
@@ -88,7 +88,9 @@ impl Endpoint {
             _ if peer.node.is_none() => true,
             (_, None) => false,
             (Message::Request(_), Some(queues)) => !queues.requests.is_empty(),
-            (Message::Response(response), Some(_)) => peer.holds_answers(response.call),
+            (Message::Response(response), Some(_)) => {
+                peer.holds_answers((response.call, response.token))
+            }
             (_, Some(queues)) => !queues.controls.is_empty(),
         };
         let waiting = if waits {
@@ -107,8 +109,17 @@ impl Endpoint {
         }
     }
 
-    fn way(&mut self, parcel: &Parcel) -> Route {
+    fn way(&mut self, parcel: &mut Parcel) -> Route {
         match &parcel.towards {
+            Towards::Onward(relayed) => match self.way_of_relayed(&parcel.message, relayed) {
+                None => Route::Nowhere(gone()),
+                Some((id, nearer)) => {
+                    if let Some(distance) = parcel.message.distance() {
+                        *distance = nearer;
+                    }
+                    Route::Over(id)
+                }
+            },
             Towards::Server(to) => match self.conn_at(to) {
                 Some(id) => Route::Over(id),
                 None => Route::Dial(to.clone(), None, NamedBy::Application),
@@ -149,7 +160,7 @@ impl Endpoint {
     }
 
     /// The connection that an initiator has proven to be its own, for what came over another one.
-    fn way_direct(&self, initiator: NodeId, came: ConnId) -> Option<ConnId> {
+    pub(super) fn way_direct(&self, initiator: NodeId, came: ConnId) -> Option<ConnId> {
         let session = self.records.way_direct(initiator, came.session())?;
         let id = ConnId::from_number(session.0);
         self.conns.contains(id).then_some(id)
@@ -273,12 +284,15 @@ impl Endpoint {
 
     /// Hands a message to a session; gives it back if it has to wait.
     fn attempt(&mut self, id: ConnId, parcel: Parcel) -> Option<Parcel> {
+        if matches!(parcel.towards, Towards::Onward(_)) {
+            return self.attempt_onward(id, parcel);
+        }
         let Parcel {
             message,
             towards,
             method,
             released,
-            refused,
+            passage,
             times,
             moves,
         } = parcel;
@@ -313,14 +327,14 @@ impl Endpoint {
                 };
                 if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
                     self.note_placed(id, released, mark);
-                    self.note_refusal_placed(id, refused, mark);
+                    self.note_passage(id, passage, mark);
                     return None;
                 }
                 message
             }
             (Message::Response(response), ..) => {
-                let is_gone = match refused {
-                    Some(_) => self.attempt_refusal(id, &response, refused),
+                let is_gone = match passage {
+                    Some(_) => self.attempt_refusal(id, &response, passage),
                     None => self.attempt_again(id, &response, released),
                 };
                 if is_gone {
@@ -347,7 +361,7 @@ impl Endpoint {
             towards,
             method,
             released,
-            refused,
+            passage,
             times,
             moves,
         })
@@ -567,35 +581,19 @@ impl Endpoint {
 
     /// A message reaches nobody.
     pub(super) fn undeliverable(&mut self, parcel: Parcel, error: &ConnectError) {
-        let Parcel {
-            message,
-            towards,
-            released,
-            refused,
-            ..
-        } = parcel;
-        if let Some(passage) = refused {
-            self.records.passed_on(passage, None);
-        }
-        match (message, towards) {
-            (Message::Request(request), Towards::Server(to)) => match released {
-                Some(_) => self.answer_for(
-                    &request,
-                    &to,
-                    released,
-                    (Code::Unavailable, &error.to_string()),
-                ),
+        match (&parcel.message, &parcel.towards) {
+            (Message::Request(request), Towards::Server(to)) => match parcel.released {
+                Some(released) => {
+                    let why = (Code::Unavailable, &*error.to_string());
+                    self.answer_for(request, to, Some(released), why);
+                }
                 None => self.not_sent(request.call.sequence, request.id, error.clone()),
             },
             (Message::Ping(ping), Towards::Asked(to, met)) => {
-                self.ping_elsewhere(&ping, (&to, met), Some(error));
+                self.ping_elsewhere(ping, (to, *met), Some(error));
             }
-            _ => {
-                self.counters.undeliverable += 1;
-                if let Some((ticket, sent)) = released {
-                    self.records.dropped(ticket, sent);
-                }
-            }
+            (_, Towards::Initiator { .. } | Towards::Onward(_)) => self.wait_for_way(parcel),
+            _ => self.drop_answer(parcel),
         }
     }
 

@@ -10,7 +10,7 @@ use super::conn::{Conn, ConnId, Link, nobody};
 use super::event::{Closed, Output};
 use super::sending::output;
 use crate::call::clock::earliest;
-use crate::call::records::{Sent, Ticket};
+use crate::call::records::{Passage, Sent, Ticket};
 use crate::carrier::Carrier;
 use crate::connection::{Connection, ConnectionError, KeepAlive};
 use crate::error::ConnectError;
@@ -45,6 +45,8 @@ pub(super) struct Stream {
 pub(super) enum Place {
     /// A request released it: its record.
     Released(Ticket, Sent),
+    /// The initiator is told of it until it has been written.
+    Passage(Passage),
     /// It is this initial request of the call with this sequence.
     Root(u64, RequestId),
 }
@@ -302,8 +304,10 @@ impl Endpoint {
         let written = stream.connection.counters().bytes_sent;
         self.records.written(id.session(), written);
         for (_, place) in stream.large.drain(..) {
-            if let Place::Released(ticket, sent) = place {
-                self.records.dropped(ticket, sent);
+            match place {
+                Place::Released(ticket, sent) => self.records.dropped(ticket, sent),
+                Place::Passage(passage) => self.records.passed_on(passage, None),
+                Place::Root(..) => {}
             }
         }
         let last_words = BytesMut::from(stream.connection.output());
@@ -331,6 +335,9 @@ impl Endpoint {
             match known.map(|position| stream.large.swap_remove(position).1) {
                 Some(Place::Released(ticket, sent)) => {
                     self.records.placed(ticket, sent, output(id, mark));
+                }
+                Some(Place::Passage(passage)) => {
+                    self.records.passed_on(passage, Some(output(id, mark)));
                 }
                 Some(Place::Root(sequence, request)) => self.root_left(sequence, request, mark),
                 None => {}

@@ -472,7 +472,10 @@ impl Endpoint {
             transit: Duration::ZERO,
         };
         let next = self.records.onward(ping, origin, now);
-        if let Some(next) = next.filter(|next| next.node != Some(self.node)) {
+        let next = next.filter(|next| next.node != Some(self.node));
+        // Back to where it came from it does not go.
+        if let Some(next) = next.filter(|next| self.by_address.get(&next.server) != Some(&from)) {
+            self.found_way(ping.call, ping.token);
             let met = next.node.is_some() && self.found.get(&next.server).copied() == next.node;
             let next = Location {
                 address: Some(next.server),
@@ -485,7 +488,12 @@ impl Endpoint {
             }
         }
         self.note_written();
-        self.records.handle_ping(ping, origin, now);
+        if self.records.handle_ping(ping, origin, now) {
+            self.found_way(ping.call, ping.token);
+        }
+        if ping.abort {
+            self.forget_relayed(ping.call, ping.token);
+        }
     }
 
     // What records want.

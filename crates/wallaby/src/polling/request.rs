@@ -120,7 +120,7 @@ impl<'a> RawRequest<'a> {
     /// # Errors
     ///
     /// If the request is too large, too deep in the tree, or exceeds a budget; if the server's address is not permitted or
-    /// of a scheme that is not dialled; if the initiator cannot be dialled ([`SendError::NoRelay`]); if too much waits already.
+    /// of a scheme that is not dialled; if too much waits already.
     pub fn delegate(
         &mut self,
         server: impl Into<Address>,

@@ -9,6 +9,7 @@ mod interop;
 mod proxy;
 #[path = "../common/random.rs"]
 mod random;
+mod relaying;
 mod rings;
 mod settings;
 mod streams;

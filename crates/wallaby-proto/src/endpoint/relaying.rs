@@ -1,0 +1,349 @@
+//! Answers of other servers on their way to initiators that cannot be dialled, and answers to which no way leads.
+//!
+//! An answer is credited to who brought it when the next connection has taken it: so the server before sends no more than its
+//! call's window, and a slow initiator holds up its own calls alone.
+
+use super::Endpoint;
+use super::conn::{ConnId, Parcel, Towards};
+use crate::call::records::{Session, Way, invitation};
+use crate::call::server::make_too_large;
+use crate::call::shares::Share;
+use crate::call::waiting::Awaited;
+use crate::carrier::Carrier;
+use crate::connection::{Mark, Refusal};
+use crate::error::hint;
+use crate::numbers::MOST_MOVES;
+use crate::wire::{MAX_FRAME, Message, Response};
+use crate::{CallId, NodeId, Token};
+
+/// What a relayed answer that waits costs besides its payload and its optional fields, in bytes: it may have a queue of its own.
+const ANSWER_COST: usize = 2048;
+
+/// An answer of another server, where it waits.
+#[derive(Debug)]
+pub(super) struct Relayed {
+    /// The connection that it came over.
+    from: ConnId,
+    /// How far from its initiator it was when it came.
+    distance: u32,
+    /// Its payload when it came, in bytes: what is credited.
+    size: usize,
+    /// Its room among all that wait, and how much that is.
+    room: Option<(Share, usize)>,
+}
+
+/// What became of an attempt to send a relayed answer.
+enum Sent {
+    /// There, if it has a place there already.
+    At(Mark),
+    /// There is no credit or no room now.
+    Blocked,
+    /// The connection takes no such message.
+    Refused,
+}
+
+impl Endpoint {
+    // What comes from other servers.
+
+    /// A message for another initiator came.
+    pub(super) fn relay(&mut self, from: Option<ConnId>, message: &mut Message) {
+        let Some(from) = from else {
+            return; // what runs here sends by itself
+        };
+        let next = self.way_onward(message, distance(message), from);
+        match (message, next) {
+            (Message::Response(response), next) => self.relay_response(from, response, next),
+            (other, Some((next, nearer))) => {
+                if let Some(distance) = other.distance() {
+                    *distance = nearer;
+                }
+                if let Message::Pong(pong) = other {
+                    self.records.pong_passes(pong, self.now);
+                }
+                self.counters.relayed += 1;
+                self.attempt_control(next, other.clone());
+            }
+            // Whatever it says, the initiator will ask.
+            (_, None) => self.counters.undeliverable += 1,
+        }
+    }
+
+    fn relay_response(
+        &mut self,
+        from: ConnId,
+        response: &mut Response,
+        next: Option<(ConnId, u32)>,
+    ) {
+        let relayed = Box::new(Relayed {
+            from,
+            distance: response.distance,
+            size: response.payload.len(),
+            room: None,
+        });
+        // Anybody can make up answers of calls that never came by here.
+        if next.is_none() && self.may_wait(response, relayed.distance).is_none() {
+            self.counters.undeliverable += 1;
+            return;
+        }
+        let mut passage = None;
+        if let Some((id, nearer)) = next {
+            response.distance = nearer;
+            let large = response.payload.len() > MAX_FRAME;
+            if large || self.is_blocked(id) {
+                passage = self.records.passing(response, id.session(), self.now);
+            }
+            let conn = self.conns.get(id);
+            let waits = conn.is_none_or(|conn| conn.holds_answers((response.call, response.token)));
+            if !waits && let Sent::At(mark) = self.attempt_relayed(id, response, &relayed) {
+                return self.note_passage(id, passage, mark);
+            }
+        }
+        self.keep_relayed(response, relayed, (next, passage));
+    }
+
+    /// A relayed answer has to wait, if there is room for that.
+    fn keep_relayed(
+        &mut self,
+        response: &Response,
+        mut relayed: Box<Relayed>,
+        (next, passage): (Option<(ConnId, u32)>, Option<crate::call::records::Passage>),
+    ) {
+        let session = next.map(|(id, _)| id.session());
+        let way = self.may_wait(response, relayed.distance);
+        let session = session
+            .or(way.map(|way| way.session))
+            .unwrap_or(relayed.from.session());
+        let passage = passage.or_else(|| self.records.passing(response, session, self.now));
+        let fields = response
+            .options
+            .as_ref()
+            .map_or(0, |options| options.size());
+        let cost = relayed.size.saturating_add(fields + ANSWER_COST);
+        let share = self
+            .relayed
+            .try_take_all(session, response.call.initiator, cost);
+        relayed.room = share.ok().map(|share| (share, cost));
+        let mut parcel = Parcel::new(
+            Message::Response(response.clone()),
+            Towards::Onward(relayed),
+        );
+        parcel.passage = passage;
+        match &parcel.towards {
+            Towards::Onward(relayed) if relayed.room.is_some() => self.post(parcel),
+            _ => self.drop_answer(parcel),
+        }
+    }
+
+    /// Hands a relayed answer to a connection.
+    fn attempt_relayed(&mut self, id: ConnId, response: &mut Response, relayed: &Relayed) -> Sent {
+        loop {
+            let Some(mut carrier) = self.carrier(id) else {
+                return Sent::Refused;
+            };
+            match carrier.send_response(response, true) {
+                Ok(mark) => {
+                    self.counters.relayed += 1;
+                    if let Some(mut carrier) = self.carrier(relayed.from) {
+                        carrier.grant_call(response.call, 1, relayed.size as u64);
+                    }
+                    return Sent::At(mark);
+                }
+                Err(Refusal::TooLarge { size, limit }) if !response.status => {
+                    let hint = hint(limit, matches!(carrier, Carrier::Session(_)));
+                    make_too_large(response, (size, limit), hint, self.address.as_ref());
+                }
+                Err(Refusal::Blocked | Refusal::NotOpen) => return Sent::Blocked,
+                Err(_) => return Sent::Refused,
+            }
+        }
+    }
+
+    /// Hands one that has waited to a connection; gives it back if it has to wait on.
+    pub(super) fn attempt_onward(&mut self, id: ConnId, mut parcel: Parcel) -> Option<Parcel> {
+        let (Message::Response(response), Towards::Onward(relayed)) =
+            (&mut parcel.message, &parcel.towards)
+        else {
+            return None;
+        };
+        match self.attempt_relayed(id, response, relayed) {
+            Sent::Blocked => return Some(parcel),
+            Sent::Refused => self.drop_answer(parcel),
+            Sent::At(mark) => {
+                let passage = parcel.passage.take();
+                self.note_passage(id, passage, mark);
+                self.leave_relayed(&mut parcel);
+            }
+        }
+        None
+    }
+
+    /// It waits no longer.
+    fn leave_relayed(&mut self, parcel: &mut Parcel) {
+        if let Towards::Onward(relayed) = &mut parcel.towards
+            && let Some((share, cost)) = relayed.room.take()
+        {
+            self.relayed.give_back_all(share, cost);
+        }
+    }
+
+    // Ways.
+
+    /// The connection that leads on to the initiator of a call, for what came from `from` and is so far from there; and how far it
+    /// is then. What the initiator says as a server of its own call goes back to it: it may know of that server only by this
+    /// endpoint.
+    fn way_onward(&self, message: &Message, distance: u32, from: ConnId) -> Option<(ConnId, u32)> {
+        let call = message.call();
+        let node = self.conns.get(from).and_then(|conn| conn.node);
+        if node == Some(call.initiator) {
+            return Some((from, distance));
+        }
+        let (next, nearer) = self.nearer(call, message.token()?, distance)?;
+        (next != from).then_some((next, nearer))
+    }
+
+    /// Where an answer goes on to that is so far from its initiator, and how far it is then.
+    fn nearer(&self, call: CallId, token: Token, distance: u32) -> Option<(ConnId, u32)> {
+        let Way { session, distance } = self.records.way_onward(call, token, distance)?;
+        let id = ConnId::from_number(session.0);
+        if let Some(direct) = self.way_direct(call.initiator, id) {
+            return Some((direct, distance));
+        }
+        let node = self.conns.get(id)?.node;
+        // Where the requests before it were forgotten, one that this endpoint has sent to itself leads in a circle.
+        (node != Some(self.node)).then_some((id, distance))
+    }
+
+    /// Where a relayed answer goes now.
+    pub(super) fn way_of_relayed(
+        &self,
+        message: &Message,
+        relayed: &Relayed,
+    ) -> Option<(ConnId, u32)> {
+        self.way_onward(message, relayed.distance, relayed.from)
+    }
+
+    /// Whether an answer may wait for a way: a request of its call came by here that is nearer to the initiator than where it comes
+    /// from.
+    fn may_wait(&self, response: &Response, distance: u32) -> Option<Way> {
+        self.records
+            .way_onward(response.call, response.token?, distance)
+    }
+
+    // Without a way.
+
+    /// No way leads to the initiator of an answer now: it waits for one. Whatever else is said again, or asked for.
+    pub(super) fn wait_for_way(&mut self, mut parcel: Parcel) {
+        let call = parcel.message.call();
+        let (request, payload) = match &parcel.message {
+            Message::Response(response) => (response.request, response.payload.len()),
+            Message::End(end) => (end.request, 0),
+            _ => return self.drop_answer(parcel),
+        };
+        parcel.moves += 1;
+        // Who shows no token is not told apart from others.
+        let token = parcel.message.token();
+        let Some(token) = token.filter(|_| parcel.moves <= MOST_MOVES) else {
+            return self.drop_answer(parcel);
+        };
+        if let Towards::Onward(relayed) = &parcel.towards
+            && self
+                .records
+                .way_onward(call, token, relayed.distance)
+                .is_none()
+        {
+            return self.drop_answer(parcel);
+        }
+        let awaited = Awaited {
+            call,
+            token,
+            request,
+        };
+        if self.wayless.session(call, token).is_none() {
+            for claiming in self.claiming(call.initiator) {
+                self.invite_to(claiming, awaited);
+            }
+        }
+        parcel.message.detach();
+        let came = self.records.way_back(call, token);
+        let came = came.unwrap_or(Session(0)); // it was forgotten
+        let put = self.wayless.put((awaited, came), payload, parcel, self.now);
+        if let Err((_, parcel)) = put {
+            self.drop_answer(parcel);
+        }
+    }
+
+    /// Somebody has shown the token of a call: what waits for a way to its initiator goes on.
+    pub(super) fn found_way(&mut self, call: CallId, token: Token) {
+        if self.wayless.is_empty() {
+            return;
+        }
+        let waiting = std::iter::from_fn(|| self.wayless.take(call, token));
+        let waiting: Vec<Parcel> = waiting.collect();
+        for parcel in waiting {
+            self.post(parcel);
+        }
+    }
+
+    /// The call is over, says somebody who shows this token: nobody takes what is relayed of it.
+    pub(super) fn forget_relayed(&mut self, call: CallId, token: Token) {
+        let mut dropped: Vec<Parcel> = Vec::new();
+        while let Some(parcel) = self.wayless.take(call, token) {
+            dropped.push(parcel);
+        }
+        let next = self.nearer(call, token, 0);
+        if let Some(queues) = next.and_then(|(id, _)| self.conns.get_mut(id)?.queues.as_mut())
+            && let Some(answers) = queues.answers.get_mut(&(call, Some(token)))
+        {
+            let (relayed, own): (Vec<_>, Vec<_>) = std::mem::take(answers)
+                .into_iter()
+                .partition(|parcel| matches!(parcel.towards, Towards::Onward(_)));
+            answers.extend(own);
+            self.waiting -= relayed.iter().map(Parcel::cost).sum::<usize>();
+            dropped.extend(relayed);
+        }
+        for parcel in dropped {
+            self.drop_answer(parcel);
+        }
+    }
+
+    /// Answers that have waited for too long.
+    pub(super) fn give_up_wayless(&mut self) {
+        while let Some(parcel) = self.wayless.expired(self.now) {
+            self.drop_answer(parcel);
+        }
+    }
+
+    /// A connection opened whose other end says that it is this life. If answers wait for that, it is asked to prove it.
+    pub(super) fn invite_claiming(&mut self, id: ConnId, node: NodeId) {
+        for awaited in self.wayless.of(node) {
+            self.invite_to(id, awaited);
+        }
+    }
+
+    fn invite_to(&mut self, id: ConnId, of: Awaited) {
+        let pong = invitation(of.call, of.token, of.request, self.node);
+        self.attempt_control(id, Message::Pong(pong));
+    }
+
+    /// A message goes nowhere.
+    pub(super) fn drop_answer(&mut self, mut parcel: Parcel) {
+        let is_answer = matches!(parcel.message, Message::Response(_) | Message::End(_));
+        self.counters.undeliverable += u64::from(is_answer);
+        self.leave_relayed(&mut parcel);
+        if let Some(passage) = parcel.passage {
+            self.records.passed_on(passage, None);
+        }
+        if let Some((ticket, sent)) = parcel.released {
+            self.records.dropped(ticket, sent);
+        }
+    }
+}
+
+fn distance(message: &Message) -> u32 {
+    match message {
+        Message::Response(response) => response.distance,
+        Message::End(end) => end.distance,
+        Message::Pong(pong) => pong.distance,
+        _ => 0,
+    }
+}

@@ -15,6 +15,7 @@
 //! | `gates` | the same for datagrams, with loss and damage | at most once, as it was sent; all, once the net heals |
 //! | `client` | what happens to an initiator and its watch | one verdict; every call ends; nothing after quiet |
 //! | `server` | what happens to records and handlers | limits hold; who claims an initiator's node id stops, refuses and learns nothing of its calls; all is forgotten in the end |
+//! | `endpoints` | what happens to whole endpoints, their streams and calls | each call ends, nothing runs twice or is left, COMPLETE has all answers |
 //! | `items` | a limit, how it is cut, and the body of a request | the same items, however it is cut; none over the limit |
 //! | `onc-message` | a message of ONC RPC | what is read is written and read again as the same |
 //! | `onc-record` | a limit, and a stream of records | the same records, however it comes in pieces; none over the limit |
@@ -27,6 +28,7 @@ mod client;
 mod connections;
 mod datagram;
 mod decode;
+mod endpoints;
 mod frames;
 mod gates;
 mod items;
@@ -84,6 +86,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "server",
         run: server::run,
+    },
+    Target {
+        name: "endpoints",
+        run: endpoints::run,
     },
     Target {
         name: "items",

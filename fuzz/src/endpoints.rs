@@ -115,6 +115,7 @@ impl World {
         let mut options = CallOptions::default();
         options.deadline = choices.once_in(4).then(|| choices.time());
         options.fail_fast = choices.once_in(8);
+        options.traced = choices.once_in(4);
         let endpoint = &mut self.nodes[host].endpoint;
         let Ok(call) = endpoint.begin(&options) else {
             return;
@@ -323,6 +324,7 @@ impl World {
                     let heard = calls.get_mut(&call).expect("it lives");
                     heard.1 += u64::from(answer.payload().is_ok());
                 }
+                Next::Trace(trace) => assert!(trace.hops.len() <= 100_000, "{trace:?}"),
                 Next::Ended(outcome) => {
                     let (id, heard) = calls.remove(&call).expect("it ends once");
                     *answered += heard;

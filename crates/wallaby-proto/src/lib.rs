@@ -18,6 +18,7 @@
 //! | [`items`] | items of one type in the body of a request |
 //! | [`datagram`] | the same over UDP: sessions, proof of address, repair of loss, congestion |
 //! | [`endpoint`] | all of these together: a whole endpoint without IO, and a driver for it in a page |
+//! | [`mod@trace`] | the tree of hops of a call, as its initiator knows it |
 //! | [`carrier`] | one face of a connection and a session |
 //! | [`error`], [`dial`] | what can go wrong; which addresses are dialled because others say so |
 //! | [`line`](mod@line) | a queue whose first element needs no memory of its own |
@@ -95,6 +96,7 @@ pub mod line;
 pub mod manifest;
 pub mod numbers;
 pub mod seal;
+pub mod trace;
 pub mod wire;
 
 mod address;

@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -29,10 +29,10 @@ use crate::endpoint::Inner;
 use crate::error::{CallError, Failure};
 use crate::log;
 use crate::timer::Instant;
-use crate::trace::{self, Trace};
 use wallaby_proto::line::Line;
 use wallaby_proto::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use wallaby_proto::numbers::{MESSAGE_COST, MOST_MOVES};
+use wallaby_proto::trace::{self, Trace};
 
 mod following;
 mod order;
@@ -798,7 +798,10 @@ impl CallShared {
         let rare = state.rare.as_ref();
         let ended_after = rare.and_then(|rare| rare.ended_after);
         let elapsed = ended_after.unwrap_or_else(|| self.begun().elapsed());
-        let begun = SystemTime::now() - self.begun().elapsed();
+        let begun = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let begun = begun.saturating_sub(self.begun().elapsed());
         let answered = rare.map_or(&[][..], |rare| &rare.answered);
         let roots = state.roots.traced();
         trace::assemble(&state.initiator, begun, elapsed, &roots, answered)

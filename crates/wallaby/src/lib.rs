@@ -61,7 +61,6 @@ mod service;
 pub mod simulation;
 mod streaming;
 mod timer;
-mod trace;
 mod ways;
 
 pub use wallaby_macros::{serve, service};
@@ -94,13 +93,13 @@ pub use service::{Handler, HandlerFuture, Layer, Service};
 pub use streaming::{
     IntoItem, IntoStreaming, Items, StreamError, StreamErrorKind, Streaming, items,
 };
-pub use trace::{Hop, Timing, Trace};
 pub use wallaby_proto::call::allowance::{Budget, Exhausted};
 pub use wallaby_proto::call::initiator::Violation;
 pub use wallaby_proto::call::records::Remembered;
 pub use wallaby_proto::call::watch::{Executed, Failure as Loss, FailureKind, Location, Step};
 pub use wallaby_proto::dial::{DialPolicy, DialRangeError};
 pub use wallaby_proto::items::ItemError;
+pub use wallaby_proto::trace::{Hop, Timing, Trace};
 pub use wallaby_proto::wire::PingSettings;
 
 /// What generated code uses; not for others.

@@ -20,7 +20,7 @@ use crate::call::{Call, Outcome};
 use crate::codec::{Codec, Postcard};
 use crate::error::{CallError, Failure};
 use crate::method::{Answer, One};
-use crate::trace::Trace;
+use wallaby_proto::trace::Trace;
 
 /// Calls of one method with the same arguments at many servers; made by [`crate::Caller::multicast`].
 ///

@@ -1,5 +1,6 @@
 //! The initiator's side: calls, their answers, and how they end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::detach::{FEW, detach};
 use crate::wire::{
     Budgets, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
 };
-use crate::{Address, CallId, NodeId, RequestId, Token};
+use crate::{Address, CallId, NodeId, Path, RequestId, Token};
 use bytes::Bytes;
 
 use super::conn::{ConnId, Parcel, Towards};
@@ -23,6 +24,7 @@ use super::{Alarm, Endpoint};
 use crate::error::{ConnectError, Failure};
 use crate::line::Line;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
+use crate::trace::{self, Trace};
 
 /// Longer times than this are as good as none.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
@@ -50,6 +52,8 @@ pub struct CallOptions {
     pub ping: Option<PingSettings>,
     /// How long a handler may make no progress; as the endpoint says if not set.
     pub stall_limit: Option<Duration>,
+    /// Whether each hop reports its timings: [`Next::Trace`].
+    pub traced: bool,
 }
 
 /// One call.
@@ -73,6 +77,8 @@ pub(super) struct Call {
     /// Sessions over which its servers were asked: they need not show the token when they answer.
     pub(super) pinged: Vec<ConnId>,
     allowance: Option<Box<Allowance>>,
+    /// What is noted of a traced one.
+    traced: Option<Box<Traced>>,
     /// Answers that the application has not taken, and how the call ended.
     answers: Line<Answer>,
     outcome: Option<Outcome>,
@@ -82,6 +88,18 @@ pub(super) struct Call {
     taken: bool,
     /// It has ended, and nothing of it runs any more: it is only kept for its outcome.
     over: bool,
+}
+
+/// What is noted of a traced call.
+#[derive(Debug)]
+struct Traced {
+    /// When it began, and when it ended.
+    begun: Duration,
+    ended: Option<Duration>,
+    /// The methods of its initial requests.
+    methods: Vec<Arc<str>>,
+    /// When each branch's latest response arrived, since it began.
+    answered: BTreeMap<Path, Duration>,
 }
 
 /// An initial request.
@@ -163,12 +181,7 @@ impl Calls {
 
     /// A call, as long as anything of it may run.
     pub(super) fn get(&self, sequence: u64) -> Option<&Call> {
-        match self.places.get(self.place(sequence))? {
-            Some((found, call)) if *found == sequence => {
-                call.as_ref().as_ref().filter(|call| !call.over)
-            }
-            _ => None,
-        }
+        self.peek(sequence).filter(|call| !call.over)
     }
 
     pub(super) fn get_mut(&mut self, sequence: u64) -> Option<&mut Call> {
@@ -176,6 +189,14 @@ impl Calls {
     }
 
     /// A call that lives, or is kept for its outcome.
+    fn peek(&self, sequence: u64) -> Option<&Call> {
+        match self.places.get(self.place(sequence))? {
+            Some((found, call)) if *found == sequence => call.as_ref().as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The same, to change it.
     fn kept(&mut self, sequence: u64) -> Option<&mut Call> {
         let place = self.place(sequence);
         match self.places.get_mut(place)? {
@@ -300,6 +321,7 @@ impl Endpoint {
         let deadline = self.raw.saturating_add(time);
         let allowance = options.budgets.map(|all| Box::new(Allowance::new(all)));
         let special = *options != CallOptions::default();
+        let raw = self.raw;
         let mut initiator = Initiator::new(id, token, budgets);
         initiator.count_in(&self.branches);
         self.calls.add(sequence, || Call {
@@ -315,6 +337,14 @@ impl Endpoint {
             watch_due: None,
             pinged: Vec::new(),
             allowance,
+            traced: options.traced.then(|| {
+                Box::new(Traced {
+                    begun: raw,
+                    ended: None,
+                    methods: Vec::new(),
+                    answered: BTreeMap::new(),
+                })
+            }),
             answers: Line::default(),
             outcome: None,
             told: false,
@@ -395,6 +425,9 @@ impl Endpoint {
             node: None,
             lost: false,
         });
+        if let Some(traced) = &mut call.traced {
+            traced.methods.push(Arc::clone(method.name()));
+        }
         let budgets = call.share();
         let mut request = Request {
             call: call.initiator.call(),
@@ -407,7 +440,7 @@ impl Endpoint {
             // The default of the protocol need not be stated.
             deadline: (call.time != DEFAULT_DEADLINE).then(|| call.deadline.saturating_sub(raw)),
             oldest,
-            traced: false,
+            traced: call.traced.is_some(),
             compressed: false,
             waited: Duration::ZERO,
             options: call.request_options(budgets, self.config.ping),
@@ -480,6 +513,33 @@ impl Endpoint {
         }
     }
 
+    /// The tree of hops of a call, as far as it is known now; what hops report of themselves only of a traced one.
+    pub fn trace(&self, key: CallKey) -> Option<Trace> {
+        Some(self.trace_of(self.calls.peek(key.0)?))
+    }
+
+    fn trace_of(&self, call: &Call) -> Trace {
+        let begun = call.deadline.saturating_sub(call.time);
+        let ended = call.traced.as_ref().and_then(|traced| traced.ended);
+        let method = |index: usize| Some(Arc::clone(call.traced.as_ref()?.methods.get(index)?));
+        let roots = call
+            .roots
+            .iter()
+            .enumerate()
+            .map(|(index, root)| trace::Root {
+                path: root.request.path,
+                server: root.server.clone(),
+                method: method(index).unwrap_or_else(|| "".into()),
+                node: root.node,
+            });
+        let roots: Vec<trace::Root> = roots.collect();
+        let answered = call.traced.iter().flat_map(|traced| traced.answered.iter());
+        let answered: Vec<(Path, Duration)> = answered.map(|(path, at)| (*path, *at)).collect();
+        let elapsed = ended.unwrap_or(self.raw).saturating_sub(begun);
+        let begun = self.epoch.saturating_add(begun);
+        trace::assemble(&call.initiator, begun, elapsed, &roots, &answered)
+    }
+
     /// The next answer of a call, or how it ended: then it is forgotten. What is taken makes room for more.
     pub fn next_answer(&mut self, key: CallKey) -> Next {
         let Some(call) = self.calls.kept(key.0) else {
@@ -492,7 +552,13 @@ impl Endpoint {
             }
             return Next::Answer(answer);
         }
-        call.told = false;
+        if call.outcome.is_none() {
+            call.told = false;
+            return Next::Pending;
+        }
+        if call.traced.is_some() {
+            return self.take_trace(key);
+        }
         let Some(outcome) = call.outcome.take() else {
             return Next::Pending;
         };
@@ -501,11 +567,18 @@ impl Endpoint {
         Next::Ended(outcome)
     }
 
+    #[cold]
+    fn take_trace(&mut self, key: CallKey) -> Next {
+        let trace = self.trace(key);
+        if let Some(call) = self.calls.kept(key.0) {
+            call.traced = None;
+        }
+        trace.map_or(Next::Pending, |trace| Next::Trace(Box::new(trace)))
+    }
+
     /// Whether [`next_answer`](Self::next_answer) has something of a call.
     pub fn has_next(&self, key: CallKey) -> bool {
-        let call = self.calls.places.get(self.calls.place(key.0));
-        let call = call.and_then(|place| place.as_ref().filter(|(found, _)| *found == key.0));
-        let call = call.and_then(|(_, call)| call.as_ref().as_ref());
+        let call = self.calls.peek(key.0);
         call.is_some_and(|call| !call.answers.is_empty() || call.outcome.is_some())
     }
 
@@ -620,6 +693,10 @@ impl Endpoint {
                 Ok(())
             }
             Arrival::New => {
+                if let Some(traced) = &mut call.traced {
+                    let after = self.raw.saturating_sub(traced.begun);
+                    traced.answered.insert(response.request.path, after);
+                }
                 let fail_fast = call
                     .options
                     .as_ref()
@@ -736,6 +813,9 @@ impl Endpoint {
             return;
         };
         call.ended = true;
+        if let Some(traced) = &mut call.traced {
+            traced.ended = Some(self.raw);
+        }
         let failed = outcome.is_err();
         call.outcome = Some(match outcome {
             Ok(()) => Outcome::Complete {
@@ -924,6 +1004,7 @@ mod tests {
             watch_due: None,
             pinged: Vec::new(),
             allowance: None,
+            traced: None,
             answers: Line::default(),
             outcome: None,
             told: false,

@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::conn::ConnId;
 use crate::error::{CallError, CodecError, ConnectError, Failure};
+use crate::trace::Trace;
 use crate::{Address, RequestId, Status};
 
 /// A call of this endpoint.
@@ -35,7 +36,8 @@ pub enum Output {
     Call(CallKey),
     /// A request that was put aside has ended: it was aborted, or had no time left. Its initiator is told this in its name.
     Stopped(RequestKey, Box<Status>),
-    /// A stream is to be opened to an address: see [`Endpoint::handle_dialled`](super::Endpoint::handle_dialled).
+    /// A stream is to be opened to an address: if that fails, see
+    /// [`Endpoint::handle_dial_failed`](super::Endpoint::handle_dial_failed).
     Dial(ConnId, Box<Address>),
     /// A stream has something to write: told once until [`Endpoint::handle_written`](super::Endpoint::handle_written).
     Write(ConnId),
@@ -57,6 +59,8 @@ pub struct Closed {
 pub enum Next {
     /// An answer, or a status in place of one.
     Answer(Answer),
+    /// A traced call has ended: its tree of hops. How it ended comes next.
+    Trace(Box<Trace>),
     /// The call has ended, and how; nothing more comes of it.
     Ended(Outcome),
     /// Nothing yet, or the call is not known.

@@ -6,8 +6,8 @@ use wallaby_proto::{Address, NodeId, Path};
 
 use crate::body::Body;
 use crate::driver::peer::Peer;
-use crate::trace::Root;
 use wallaby_proto::line::Line;
+use wallaby_proto::trace::Root;
 
 /// An initial request.
 #[derive(Debug)]

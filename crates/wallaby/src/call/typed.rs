@@ -14,7 +14,7 @@ use crate::blocking;
 use crate::codec::{Codec, Postcard};
 use crate::error::{CallError, Failure};
 use crate::method::{Answer, Many, One};
-use crate::trace::Trace;
+use wallaby_proto::trace::Trace;
 
 /// A call to a method that answers `A`.
 ///

@@ -17,7 +17,7 @@ use crate::codec::{Codec, Postcard};
 use crate::error::{CallError, Failure};
 use crate::method::{Answer, One};
 use crate::multicast::{self, Delivery, QuorumError};
-use crate::trace::Trace;
+use wallaby_proto::trace::Trace;
 
 /// What became of a message at one server of a line: only what is known for certain.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use wallaby_proto::Status;
 use wallaby_proto::endpoint::{Answer, CallKey, RequestKey};
+use wallaby_proto::trace::Trace;
 
 use crate::codec::Codec;
 use crate::error::{CallError, Failure};
@@ -16,6 +17,13 @@ use crate::method::Answer as Answers;
 pub enum Event {
     /// An answer of a call, or a status in place of one.
     Answer(Answer),
+    /// A [traced](wallaby_proto::endpoint::CallOptions::traced) call is about to end: its tree of hops.
+    Trace {
+        /// Which.
+        call: CallKey,
+        /// The tree.
+        trace: Box<Trace>,
+    },
     /// A call is complete: everything that was to come has come.
     Complete {
         /// Which.

@@ -382,6 +382,10 @@ impl<D: Datagrams> Endpoint<D> {
                         self.told.push_back(Told::Call(call)); // others have their turn
                         return Some(Event::Answer(answer));
                     }
+                    Next::Trace(trace) => {
+                        self.told.push_front(Told::Call(call));
+                        return Some(Event::Trace { call, trace });
+                    }
                     Next::Ended(Outcome::Complete { statuses }) => {
                         return Some(Event::Complete { call, statuses });
                     }
@@ -445,6 +449,7 @@ impl<D: Datagrams> Endpoint<D> {
         loop {
             match self.core.next_answer(call) {
                 Next::Answer(found) => answer = Some(found),
+                Next::Trace(_) => {} // nobody asks for it
                 Next::Ended(Outcome::Complete { .. }) => return Ok(Ok(answer)),
                 Next::Ended(Outcome::Failed(failure)) => return Ok(Err(*failure)),
                 Next::Pending => self.receive(wait)?,

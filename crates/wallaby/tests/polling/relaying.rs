@@ -169,3 +169,42 @@ fn answers_that_nobody_comes_for_are_given_up() {
     }
     assert!(world.now() > begun + Duration::from_secs(10));
 }
+
+/// Each hop tells of itself, through whomever its answers come.
+#[test]
+fn a_traced_call_tells_its_tree_at_the_end() {
+    let world = World::new(74);
+    let mut client = initiator(&world, Endpoint::builder());
+    let mut last = link(&world, None, 1);
+    let mut middle = link(&world, Some(last.address()), 0);
+    let mut first = link(&world, Some(middle.address()), 2);
+    let mut options = CallOptions::default();
+    options.traced = true;
+    let call = client.call(first.address(), work::many("hop".into()), &options);
+    let call = call.expect("it is sent");
+    let servers = [first.address(), middle.address(), last.address()];
+    let all = &mut [&mut client, &mut first, &mut middle, &mut last];
+    let (mut answers, mut traces) = (0, Vec::new());
+    loop {
+        match world.event(all, 0, LONG) {
+            Some(Event::Answer(_)) => answers += 1,
+            Some(Event::Trace { call: of, trace }) => {
+                assert_eq!(of, call.key());
+                traces.push(*trace);
+            }
+            Some(Event::Complete { call: of, .. }) if of == call.key() => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((answers, traces.len()), (3, 1));
+    let trace = &traces[0];
+    let told: Vec<_> = trace.hops.iter().map(|hop| hop.server.clone()).collect();
+    assert_eq!(told, servers.map(Some), "{trace:#?}");
+    for hop in &trace.hops {
+        let timing = hop.timing.expect("it has told");
+        assert!(timing.arrived <= trace.elapsed, "{trace:#?}");
+        assert_eq!(hop.method.as_deref(), Some(work::MANY.name()));
+    }
+    assert_eq!(trace.hops.last().map(|hop| hop.responses), Some(3));
+    assert!(trace.to_string().contains("answered"), "{trace}");
+}

@@ -1,18 +1,18 @@
 //! The tree of hops of a call, as far as its initiator knows it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use wallaby_proto::call::initiator::Initiator;
-use wallaby_proto::wire::TraceRecord;
-use wallaby_proto::{Address, CallId, NodeId, Path};
+use crate::call::initiator::Initiator;
+use crate::wire::TraceRecord;
+use crate::{Address, CallId, NodeId, Path};
 
 mod drawing;
 
 /// The tree of hops of a call: what its manifests told, and for a traced call what each hop reported of itself. As text it
 /// is drawn.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
     /// The call.
     pub call: CallId,
@@ -23,7 +23,7 @@ pub struct Trace {
 }
 
 /// One request of a call.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {
     /// Its branch: the child index of each level, as in `0.1.2`.
     pub path: String,
@@ -60,31 +60,33 @@ pub struct Timing {
 
 /// What the initiator noted about its own requests and about arrivals.
 #[derive(Debug, Clone)]
-pub(crate) struct Root {
-    pub(crate) path: Path,
-    pub(crate) server: Address,
-    pub(crate) method: Arc<str>,
-    pub(crate) node: Option<NodeId>,
+pub struct Root {
+    /// Its place in the tree.
+    pub path: Path,
+    /// Where it was sent.
+    pub server: Address,
+    /// The method called.
+    pub method: Arc<str>,
+    /// Who was there, where that is known.
+    pub node: Option<NodeId>,
 }
 
-/// Draws up the tree from what the initiator has.
-pub(crate) fn assemble(
+/// Draws up the tree from what the initiator has; `begun` is the Unix time when the call began, and `answered` when each
+/// branch's latest response arrived since then.
+pub fn assemble(
     initiator: &Initiator,
-    begun: SystemTime,
+    begun: Duration,
     elapsed: Duration,
     roots: &[Root],
     answered: &[(Path, Duration)],
 ) -> Trace {
-    let begun_us = begun
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_micros() as u64;
-    let mut records: HashMap<Path, Vec<&TraceRecord>> = HashMap::new();
+    let begun_us = begun.as_micros() as u64;
+    let mut records: BTreeMap<Path, Vec<&TraceRecord>> = BTreeMap::new();
     for record in initiator.trace() {
         records.entry(record.request.path).or_default().push(record);
     }
-    let roots: HashMap<_, _> = roots.iter().map(|root| (root.path, root)).collect();
-    let answered: HashMap<_, _> = answered.iter().copied().collect();
+    let roots: BTreeMap<_, _> = roots.iter().map(|root| (root.path, root)).collect();
+    let answered: BTreeMap<_, _> = answered.iter().copied().collect();
     let parents: Parents = initiator
         .branches()
         .map(|branch| (branch.path, branch.parent.or_else(|| branch.path.parent())))
@@ -125,11 +127,11 @@ pub(crate) fn assemble(
 }
 
 /// The parent of each branch, where it is known.
-type Parents = HashMap<Path, Option<Path>>;
+type Parents = BTreeMap<Path, Option<Path>>;
 
 /// How deep in the tree each branch is. A folded path does not say it: its parents must be followed.
-fn depths(parents: &Parents) -> HashMap<Path, u32> {
-    let mut depths = HashMap::new();
+fn depths(parents: &Parents) -> BTreeMap<Path, u32> {
+    let mut depths = BTreeMap::new();
     for path in parents.keys() {
         let mut way = Vec::new();
         let mut next = Some(*path);
@@ -154,7 +156,7 @@ fn depths(parents: &Parents) -> HashMap<Path, u32> {
 
 /// Fills in who sent each hop: the one before it in its branch, or the last hop of its parent's branch.
 fn link(hops: Vec<(Path, Hop)>, parents: &Parents) -> Vec<Hop> {
-    let mut latest: HashMap<Path, usize> = HashMap::new();
+    let mut latest: BTreeMap<Path, usize> = BTreeMap::new();
     let linked = hops.into_iter().enumerate().map(|(index, (path, hop))| {
         let above = parents.get(&path).copied().flatten();
         let above = above.and_then(|above| latest.get(&above).copied());

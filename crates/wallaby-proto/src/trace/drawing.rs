@@ -3,9 +3,8 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-use wallaby_proto::Address;
-
 use super::{Hop, Trace};
+use crate::Address;
 
 /// More hops are counted, not drawn.
 const MOST: usize = 100;
@@ -152,8 +151,8 @@ mod tests {
 
     fn example() -> Trace {
         Trace {
-            call: wallaby_proto::CallId {
-                initiator: wallaby_proto::NodeId::new(1).expect("not 0"),
+            call: crate::CallId {
+                initiator: crate::NodeId::new(1).expect("not 0"),
                 sequence: 1,
             },
             elapsed: Duration::from_millis(2),

@@ -276,12 +276,39 @@ impl CallShared {
     ) {
         self.endpoint.meters.late_dropped.add();
         let _ = match message {
-            Message::Response(response) => state.initiator.handle_response(response).map(drop),
+            Message::Response(response) => {
+                self.credit_late(&mut state, peer, response);
+                state.initiator.handle_response(response).map(drop)
+            }
             Message::End(end) => state.initiator.handle_end(end),
             _ => Ok(()),
         };
         self.note_heard(&mut state, message, peer);
         self.act(state);
+    }
+
+    /// Servers that pass answers on keep those for which there is no credit.
+    fn credit_late(&self, state: &mut State, peer: Option<&Arc<Peer>>, response: &Response) {
+        let Some(peer) = peer else { return };
+        let (limits, size) = (self.answer_limits(), response.payload.len());
+        let credit = state.credit.get_or_insert_default();
+        // Who sends more than was granted may not know yet that the call is over.
+        let _ = credit.arrive(peer.id, size as u64, limits, || 0, || 0, |_| true);
+        if let Some((responses, bytes)) = state.credit(peer, size, self.worth()) {
+            peer.grant_call(self.id, responses, bytes);
+        }
+    }
+
+    /// Nobody takes what has come of the call.
+    fn credit_all(&self, state: &mut State) {
+        let Some(credit) = &mut state.credit else {
+            return;
+        };
+        for (connection, bytes) in credit.take_all() {
+            if let Some(peer) = self.endpoint.pool.by_id(connection) {
+                peer.grant_call(self.id, 0, bytes);
+            }
+        }
     }
 
     #[cold]
@@ -342,6 +369,14 @@ impl CallShared {
         Ok(())
     }
 
+    fn answer_limits(&self) -> AnswerLimits {
+        let limits = &self.endpoint.config.limits;
+        AnswerLimits {
+            call: limits.call.max(1),
+            message: limits.message,
+        }
+    }
+
     /// An answer came that costs the call's credit.
     ///
     /// # Errors
@@ -353,11 +388,7 @@ impl CallShared {
         peer: &Arc<Peer>,
         size: usize,
     ) -> Result<(), Failure> {
-        let limits = &self.endpoint.config.limits;
-        let limits = AnswerLimits {
-            call: limits.call.max(1),
-            message: limits.message,
-        };
+        let limits = self.answer_limits();
         let roots = &state.roots;
         let requests = || roots.iter().count() as u64;
         let credit = state.credit.get_or_insert_default();
@@ -443,6 +474,9 @@ impl CallShared {
         state.ended = Some(ended);
         if self.options.traced {
             state.rare.get_or_insert_default().ended_after = Some(self.begun().elapsed());
+        }
+        if !complete {
+            self.credit_all(&mut state);
         }
         let winds_down = !complete && self.wind_down(&mut state);
         if !winds_down {

@@ -84,6 +84,13 @@ pub(crate) struct Passing {
     room: Option<Room>,
 }
 
+/// Whether it has gone on or goes nowhere: who brought it may bring more.
+impl Drop for Passing {
+    fn drop(&mut self) {
+        self.from.grant_call(self.response.call, 1, self.size);
+    }
+}
+
 /// What became of an attempt to send an answer.
 enum Attempt {
     Sent,
@@ -156,7 +163,6 @@ impl Passing {
 
     /// Sends it, if it is accepted now.
     fn attempt(&mut self, endpoint: &Inner) -> Attempt {
-        let call = self.response.call;
         let Some(next) = &self.next else {
             return Attempt::Refused;
         };
@@ -164,7 +170,6 @@ impl Passing {
             match next.try_response(&self.response, true, 0, self.place) {
                 Ok(_) => {
                     endpoint.meters.relayed.add();
-                    self.from.grant_call(call, 1, self.size);
                     return Attempt::Sent;
                 }
                 Err(Refused::Now(Refusal::TooLarge { size, limit })) if !self.response.status => {

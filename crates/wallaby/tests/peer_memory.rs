@@ -159,6 +159,36 @@ async fn answers_beyond_credit_fail_the_call_and_close_the_connection() {
     .await;
 }
 
+/// Servers that pass answers on keep those for which there is no credit. While they do they say so, and a call that is given
+/// up would never be over.
+#[tokio::test]
+async fn what_comes_of_a_call_that_was_given_up_is_granted_anew() {
+    patience(async {
+        let (_client, call, mut server, request) = played(small()).await;
+        let mut index = 0;
+        let mut fill = async |server: &mut Raw| {
+            let before = index;
+            while server.connection.takes_responses(request.call) {
+                let mut answer = response(request.call, None, text());
+                (answer.last, answer.index) = (false, index);
+                (server.connection.send_response(&answer, true)).expect("there is credit");
+                index += 1;
+            }
+            server.flush().await;
+            index - before
+        };
+        assert!(fill(&mut server).await >= 10_000 / 966);
+        drop(call);
+        for _ in 0..5 {
+            while !server.connection.takes_responses(request.call) {
+                server.event().await.expect("it is granted");
+            }
+            assert!(fill(&mut server).await > 0);
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn who_connects_again_and_again_fails_the_call() {
     patience(async {

@@ -119,6 +119,16 @@ impl Answers {
         ))
     }
 
+    /// The call has ended: nobody takes anything any more. What to grant for all that has come, so that servers that pass answers
+    /// on do not keep those that are under way: connections, and bytes.
+    pub fn take_all(&mut self) -> impl Iterator<Item = (u64, u64)> {
+        let windows = self.windows.iter_mut();
+        windows.map(|(connection, window)| {
+            (window.responses, window.bytes) = (0, 0);
+            (*connection, std::mem::take(&mut window.used))
+        })
+    }
+
     /// Most bytes that wait anywhere, for tests of who keeps to the rules.
     pub fn most_used(&self) -> u64 {
         let used = self.windows.iter().map(|(_, window)| window.used);

@@ -592,10 +592,16 @@ impl Endpoint {
         }
     }
 
-    /// An answer over a session is out of the way. A call that has ended needs no credit.
+    /// An answer over a session is out of the way. What had come of a call that has ended was granted then.
     fn credit(&mut self, from: ConnId, sequence: u64, size: usize) {
+        if !self.is_over(sequence) {
+            self.credit_now(from, sequence, size);
+        }
+    }
+
+    fn credit_now(&mut self, from: ConnId, sequence: u64, size: usize) {
         let worth = self.config.limits.call / 4;
-        let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.ended) else {
+        let Some(call) = self.calls.get_mut(sequence) else {
             return;
         };
         let id = call.initiator.call();
@@ -782,6 +788,7 @@ impl Endpoint {
         let request = match message {
             Message::Response(response) => {
                 let _ = call.initiator.handle_response(response);
+                self.credit_late(from, response);
                 response.request
             }
             Message::End(end) => {
@@ -791,6 +798,30 @@ impl Endpoint {
             _ => return,
         };
         self.note_heard(id.sequence, request, from, message.token());
+    }
+
+    /// Servers that pass answers on keep those for which there is no credit.
+    fn credit_late(&mut self, from: Option<ConnId>, response: &Response) {
+        if let Some(from) = from {
+            let (sequence, size) = (response.call.sequence, response.payload.len());
+            let _ = self.note_arrival(from, sequence, size);
+            self.overdrawn = None; // it may not know yet that the call is over
+            self.credit_now(from, sequence, size);
+        }
+    }
+
+    /// Nobody takes what has come of a call.
+    fn credit_all(&mut self, sequence: u64) {
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return;
+        };
+        let id = call.initiator.call();
+        let granted: Vec<(u64, u64)> = call.credit.take_all().collect();
+        for (connection, bytes) in granted {
+            if let Some(mut carrier) = self.carrier(ConnId::from_number(connection)) {
+                carrier.grant_call(id, 0, bytes);
+            }
+        }
     }
 
     // How calls end.
@@ -832,6 +863,9 @@ impl Endpoint {
             }
         }
         rested.into_iter().for_each(|id| self.may_rest(id));
+        if failed {
+            self.credit_all(sequence);
+        }
         self.tell_of(sequence);
         if !failed || !self.wind_down(sequence) {
             self.call_over(sequence);

@@ -214,6 +214,14 @@ pub(super) struct Queues {
     pub(super) answers: BTreeMap<(CallId, Option<Token>), VecDeque<Parcel>>,
 }
 
+/// What a message takes while it waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    pub(super) bytes: usize,
+    /// What it belongs to, if it is passed on for another server.
+    pub(super) relayed: Option<(CallId, Token)>,
+}
+
 /// A message on its way out.
 #[derive(Debug)]
 pub(super) struct Parcel {
@@ -394,12 +402,20 @@ impl Parcel {
         }
     }
 
-    pub(super) fn cost(&self) -> usize {
+    /// What it takes while it waits.
+    pub(super) fn room(&self) -> Room {
         let payload = match &self.message {
             Message::Request(request) => request.payload.len(),
             Message::Response(response) => response.payload.len(),
             _ => 0,
         };
-        payload + MESSAGE_COST as usize
+        let relayed = match (&self.towards, self.message.token()) {
+            (Towards::Onward(_), Some(token)) => Some((self.message.call(), token)),
+            _ => None,
+        };
+        Room {
+            bytes: payload + MESSAGE_COST as usize,
+            relayed,
+        }
     }
 }

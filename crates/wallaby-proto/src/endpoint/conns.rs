@@ -373,7 +373,9 @@ impl Endpoint {
         let requests = self.conns.get_mut(id).and_then(|peer| peer.queues.as_mut());
         let requests = requests.map(|queues| std::mem::take(&mut queues.requests));
         let requests: Vec<Parcel> = requests.into_iter().flatten().collect();
-        self.waiting -= requests.iter().map(Parcel::cost).sum::<usize>();
+        for parcel in &requests {
+            self.leave_queue(id, parcel.room());
+        }
         self.post_again(requests.into_iter());
     }
 
@@ -454,9 +456,10 @@ impl Endpoint {
             .take()
             .into_iter()
             .flat_map(|queues| queues.all());
-        let queued: Vec<Parcel> = queued
-            .inspect(|parcel| self.waiting -= parcel.cost())
-            .collect();
+        let queued: Vec<Parcel> = queued.collect();
+        for parcel in &queued {
+            self.leave_queue(id, parcel.room());
+        }
         if let Some(stream) = peer.stream_mut() {
             self.stream_removed(id, stream, &error);
         }

@@ -152,7 +152,7 @@ use crate::connection::{Bounds, Dials, Event as News, Hello, MethodDefinition, P
 use crate::datagram::{Gate, SessionEvent, Settings, Transmit};
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::wire::Message;
-use crate::{Address, Code, NodeId, Status};
+use crate::{Address, CallId, Code, NodeId, Status, Token};
 
 /// What an endpoint has seen that it does not tell anybody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -268,6 +268,8 @@ pub struct Endpoint {
     waiting: usize,
     /// Who has how much of the room for answers that are passed on.
     relayed: Shares,
+    /// How many of them wait for which connections, by their calls.
+    relaying: BTreeMap<(CallId, Token, ConnId), usize>,
     /// Answers to which no way leads.
     wayless: Waiting<Parcel>,
     /// When connections' use was last counted.
@@ -348,6 +350,7 @@ impl Endpoint {
             dialled_back: Map::with_hasher(seeded.clone()),
             waiting: 0,
             relayed: Shares::new(relayed),
+            relaying: BTreeMap::new(),
             wayless: Waiting::new(WaitingLimits::default()),
             used: 0,
             records: Records::new(limits, seeds.records),

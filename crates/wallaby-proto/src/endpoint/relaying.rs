@@ -83,6 +83,7 @@ impl Endpoint {
         // Anybody can make up answers of calls that never came by here.
         if next.is_none() && self.may_wait(response, relayed.distance).is_none() {
             self.counters.undeliverable += 1;
+            self.credit_relayed(response.call, &relayed);
             return;
         }
         let mut passage = None;
@@ -143,9 +144,7 @@ impl Endpoint {
             match carrier.send_response(response, true) {
                 Ok(mark) => {
                     self.counters.relayed += 1;
-                    if let Some(mut carrier) = self.carrier(relayed.from) {
-                        carrier.grant_call(response.call, 1, relayed.size as u64);
-                    }
+                    self.credit_relayed(response.call, relayed);
                     return Sent::At(mark);
                 }
                 Err(Refusal::TooLarge { size, limit }) if !response.status => {
@@ -183,6 +182,13 @@ impl Endpoint {
             && let Some((share, cost)) = relayed.room.take()
         {
             self.relayed.give_back_all(share, cost);
+        }
+    }
+
+    /// It has gone on, or goes nowhere: who brought it may bring more.
+    fn credit_relayed(&mut self, call: CallId, relayed: &Relayed) {
+        if let Some(mut carrier) = self.carrier(relayed.from) {
+            carrier.grant_call(call, 1, relayed.size as u64);
         }
     }
 
@@ -290,15 +296,23 @@ impl Endpoint {
         while let Some(parcel) = self.wayless.take(call, token) {
             dropped.push(parcel);
         }
-        let next = self.nearer(call, token, 0);
-        if let Some(queues) = next.and_then(|(id, _)| self.conns.get_mut(id)?.queues.as_mut())
-            && let Some(answers) = queues.answers.get_mut(&(call, Some(token)))
-        {
-            let (relayed, own): (Vec<_>, Vec<_>) = std::mem::take(answers)
-                .into_iter()
+        // They wait for the connections that led on when each of them came.
+        let waiting = self.relaying.range((call, token, ConnId::NOBODY)..);
+        let waiting = waiting.take_while(|((of, shown, _), _)| (*of, *shown) == (call, token));
+        let waiting: Vec<ConnId> = waiting.map(|((.., id), _)| *id).collect();
+        for id in waiting {
+            let queues = self.conns.get_mut(id).and_then(|conn| conn.queues.as_mut());
+            let answers = queues.and_then(|queues| queues.answers.remove(&(call, Some(token))));
+            let (relayed, own): (Vec<_>, Vec<_>) = (answers.into_iter().flatten())
                 .partition(|parcel| matches!(parcel.towards, Towards::Onward(_)));
-            answers.extend(own);
-            self.waiting -= relayed.iter().map(Parcel::cost).sum::<usize>();
+            for parcel in &relayed {
+                self.leave_queue(id, parcel.room());
+            }
+            if let Some(conn) = self.conns.get_mut(id) {
+                own.into_iter()
+                    .for_each(|parcel| conn.queues().push(parcel));
+                conn.queues.take_if(|queues| queues.is_empty());
+            }
             dropped.extend(relayed);
         }
         for parcel in dropped {
@@ -330,6 +344,9 @@ impl Endpoint {
         let is_answer = matches!(parcel.message, Message::Response(_) | Message::End(_));
         self.counters.undeliverable += u64::from(is_answer);
         self.leave_relayed(&mut parcel);
+        if let Towards::Onward(relayed) = &parcel.towards {
+            self.credit_relayed(parcel.message.call(), relayed);
+        }
         if let Some(passage) = parcel.passage {
             self.records.passed_on(passage, None);
         }

@@ -1,6 +1,7 @@
 //! How messages leave: which way they take, and what becomes of those that have to wait or cannot be sent.
 
 use std::collections::VecDeque;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::wire::{Message, Request, Response};
 use crate::{Address, CallId, Code, NodeId, RequestId};
 
 use super::Endpoint;
-use super::conn::{Conn, ConnId, Parcel, Times, Towards};
+use super::conn::{Conn, ConnId, Parcel, Room, Times, Towards};
 use super::streams::Place;
 use crate::error::ConnectError;
 use crate::error::hint;
@@ -104,8 +105,12 @@ impl Endpoint {
             if is_report && peer.node.is_some() {
                 return;
             }
-            self.waiting += parcel.cost();
+            let room = parcel.room();
             peer.queues().push(parcel);
+            self.waiting += room.bytes;
+            if let Some((call, token)) = room.relayed {
+                *self.relaying.entry((call, token, id)).or_default() += 1;
+            }
         }
     }
 
@@ -265,20 +270,34 @@ impl Endpoint {
             }
             None => {
                 let left: Vec<Parcel> = queues.all().collect();
-                self.waiting -= left.iter().map(Parcel::cost).sum::<usize>();
+                left.iter()
+                    .for_each(|parcel| self.leave_queue(id, parcel.room()));
                 self.post_again(left.into_iter());
+            }
+        }
+    }
+
+    /// A message does not wait for this connection any more.
+    pub(super) fn leave_queue(&mut self, id: ConnId, room: Room) {
+        self.waiting -= room.bytes;
+        if let Some((call, token)) = room.relayed
+            && let Entry::Occupied(mut queued) = self.relaying.entry((call, token, id))
+        {
+            *queued.get_mut() -= 1;
+            if *queued.get() == 0 {
+                queued.remove();
             }
         }
     }
 
     fn pump_queue(&mut self, id: ConnId, queue: &mut VecDeque<Parcel>) {
         while let Some(parcel) = queue.pop_front() {
-            let cost = parcel.cost();
+            let room = parcel.room();
             if let Some(parcel) = self.attempt(id, parcel) {
                 queue.push_front(parcel);
                 return;
             }
-            self.waiting -= cost;
+            self.leave_queue(id, room);
         }
     }
 

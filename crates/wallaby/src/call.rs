@@ -301,10 +301,8 @@ impl CallShared {
 
     /// Nobody takes what has come of the call.
     fn credit_all(&self, state: &mut State) {
-        let Some(credit) = &mut state.credit else {
-            return;
-        };
-        for (connection, bytes) in credit.take_all() {
+        let credit = state.credit.iter_mut();
+        for (connection, bytes) in credit.flat_map(|credit| credit.take_all()) {
             if let Some(peer) = self.endpoint.pool.by_id(connection) {
                 peer.grant_call(self.id, 0, bytes);
             }

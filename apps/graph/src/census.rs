@@ -5,8 +5,7 @@ use crate::model::{MessageId, PersonId};
 use crate::server::Server;
 use crate::shard::Counts;
 use serde::{Deserialize, Serialize};
-use std::ops::{Add, Sub};
-use wallaby::{CallError, Endpoint};
+use wallaby::CallError;
 
 /// Messages that an endpoint has sent and received since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,8 +44,8 @@ impl Census for Server {
 
     async fn sample(&self, most: u32) -> Sample {
         self.read(|shard| Sample {
-            persons: shard.some_persons(most as usize),
-            messages: shard.some_messages(most as usize),
+            persons: shard.persons().take(most as usize).collect(),
+            messages: shard.messages().take(most as usize).collect(),
         })
     }
 
@@ -62,8 +61,8 @@ impl Census for Server {
 /// If one of them does not answer.
 pub async fn counts(client: &Client) -> Result<Counts, CallError> {
     let mut counts = Counts::default();
-    for server in 0..client.placement().servers().len() {
-        counts += census::within(client.server(server)).counts().await?;
+    for server in client.servers() {
+        counts += census::within(server).counts().await?;
     }
     Ok(counts)
 }
@@ -74,11 +73,10 @@ pub async fn counts(client: &Client) -> Result<Counts, CallError> {
 ///
 /// If a server does not answer.
 pub async fn sample(client: &Client, most: u32) -> Result<Sample, CallError> {
-    let servers = client.placement().servers().len();
-    let each = most.div_ceil(servers as u32);
+    let each = most.div_ceil(client.placement().servers().len() as u32);
     let mut sample = Sample::default();
-    for server in 0..servers {
-        let more = census::within(client.server(server)).sample(each).await?;
+    for server in client.servers() {
+        let more = census::within(server).sample(each).await?;
         sample.persons.extend(more.persons);
         sample.messages.extend(more.messages);
     }
@@ -100,8 +98,9 @@ pub struct Messages {
 #[derive(Debug)]
 pub struct Meter {
     client: Traffic,
-    servers: Traffic,
-    /// What counting itself costs.
+    /// What all servers have sent.
+    servers: u64,
+    /// What they send to tell that.
     reading: u64,
 }
 
@@ -112,12 +111,12 @@ impl Meter {
     ///
     /// If a server does not answer.
     pub async fn begin(client: &Client) -> Result<Self, CallError> {
-        let idle = servers(client).await?;
-        let servers = servers(client).await?;
+        let idle = sent_by_servers(client).await?;
+        let servers = sent_by_servers(client).await?;
         Ok(Self {
             client: Traffic::of(client.endpoint()),
             servers,
-            reading: (servers - idle).sent,
+            reading: servers.saturating_sub(idle),
         })
     }
 
@@ -127,53 +126,33 @@ impl Meter {
     ///
     /// If a server does not answer.
     pub async fn end(self, client: &Client) -> Result<Messages, CallError> {
-        let own = Traffic::of(client.endpoint()) - self.client;
-        let others = servers(client).await? - self.servers;
+        let own = Traffic::of(client.endpoint());
+        let sent = own.sent.saturating_sub(self.client.sent);
+        let received = own.received.saturating_sub(self.client.received);
+        let servers = sent_by_servers(client).await?;
+        let servers = servers.saturating_sub(self.servers.saturating_add(self.reading));
         Ok(Messages {
-            client: own.sent.saturating_add(own.received),
-            all: own
-                .sent
-                .saturating_add(others.sent.saturating_sub(self.reading)),
+            client: sent.saturating_add(received),
+            all: sent.saturating_add(servers),
         })
     }
 }
 
-async fn servers(client: &Client) -> Result<Traffic, CallError> {
-    let mut sum = Traffic::default();
-    for server in 0..client.placement().servers().len() {
-        sum = sum + census::within(client.server(server)).traffic().await?;
+async fn sent_by_servers(client: &Client) -> Result<u64, CallError> {
+    let mut sum = 0_u64;
+    for server in client.servers() {
+        let traffic = census::within(server).traffic().await?;
+        sum = sum.saturating_add(traffic.sent);
     }
     Ok(sum)
 }
 
 impl Traffic {
-    fn of(endpoint: &Endpoint) -> Self {
+    fn of(endpoint: &wallaby::Endpoint) -> Self {
         let metrics = endpoint.metrics();
         Self {
             sent: metrics.messages_sent,
             received: metrics.messages_received,
-        }
-    }
-}
-
-impl Add for Traffic {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            sent: self.sent.saturating_add(other.sent),
-            received: self.received.saturating_add(other.received),
-        }
-    }
-}
-
-impl Sub for Traffic {
-    type Output = Self;
-
-    fn sub(self, other: Self) -> Self {
-        Self {
-            sent: self.sent.saturating_sub(other.sent),
-            received: self.received.saturating_sub(other.received),
         }
     }
 }

@@ -2,21 +2,22 @@
 
 use crate::fact::Vertex;
 use crate::placement::Placement;
+use std::sync::Arc;
 use wallaby::{Answer, Call, CallError, Endpoint, Trace};
 
 /// Makes the calls of queries and inserts. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Client {
     endpoint: Endpoint,
-    placement: std::sync::Arc<Placement>,
+    placement: Arc<Placement>,
     traced: bool,
 }
 
-/// The answers of a call that is complete, and its tree of hops.
+/// The rows of a call that is complete, and its tree of hops.
 #[derive(Debug)]
-pub struct Answers<T> {
+pub struct Answers<R> {
     /// In the order in which they came.
-    pub items: Vec<T>,
+    pub rows: Vec<R>,
     /// The tree, if the client traces.
     pub trace: Option<Trace>,
 }
@@ -41,36 +42,37 @@ impl Client {
 
     /// Calls to the server of a vertex.
     pub fn at(&self, vertex: impl Into<Vertex>) -> wallaby::Client {
-        self.server(self.placement.index(vertex))
+        self.call(self.placement.server(vertex))
     }
 
-    /// Calls to the server of this number, from 0.
-    pub fn server(&self, index: usize) -> wallaby::Client {
-        let server = &self.placement.servers()[index];
-        let client = wallaby::Client::new(&self.endpoint, server);
-        match self.traced {
-            true => client.traced(),
-            false => client,
-        }
+    /// Calls to the server of this number, from 0, if there is one.
+    pub fn server(&self, number: u32) -> Option<wallaby::Client> {
+        let server = self.placement.servers().get(number as usize);
+        server.map(|server| self.call(server))
     }
 
-    /// All answers of a call.
+    /// Calls to each server.
+    pub fn servers(&self) -> impl Iterator<Item = wallaby::Client> {
+        let servers = self.placement.servers().iter();
+        servers.map(|server| self.call(server))
+    }
+
+    /// All rows of a call, of which an answer has some: one or none (`Option`), or any number (`Vec`).
     ///
     /// # Errors
     ///
     /// The first status or failure.
-    pub async fn collect<A: Answer>(&self, mut call: Call<A>) -> Result<Answers<A::Item>, CallError>
+    pub async fn rows<A: Answer, R>(&self, mut call: Call<A>) -> Result<Answers<R>, CallError>
     where
+        A::Item: IntoIterator<Item = R>,
         wallaby::codec::Postcard: wallaby::codec::Codec<A::Item>,
     {
-        let mut items = Vec::new();
+        let mut rows = Vec::new();
         while let Some(answer) = call.next().await {
-            items.push(answer?);
+            rows.extend(answer?);
         }
-        Ok(Answers {
-            items,
-            trace: self.traced.then(|| call.trace()),
-        })
+        let trace = self.traced.then(|| call.trace());
+        Ok(Answers { rows, trace })
     }
 
     /// The servers.
@@ -82,24 +84,12 @@ impl Client {
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
-}
 
-impl<T> Answers<Vec<T>> {
-    /// What a call has found that answers several rows at a time.
-    pub fn concat(self) -> Answers<T> {
-        Answers {
-            items: self.items.into_iter().flatten().collect(),
-            trace: self.trace,
-        }
-    }
-}
-
-impl<T> Answers<Option<T>> {
-    /// What a call with one answer has found, as rows.
-    pub fn found(self) -> Answers<T> {
-        Answers {
-            items: self.items.into_iter().flatten().collect(),
-            trace: self.trace,
+    fn call(&self, server: &wallaby::Address) -> wallaby::Client {
+        let client = wallaby::Client::new(&self.endpoint, server);
+        match self.traced {
+            true => client.traced(),
+            false => client,
         }
     }
 }

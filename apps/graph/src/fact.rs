@@ -17,53 +17,24 @@ pub enum Fact {
     Forum(Forum),
     /// A message is there.
     Message(Message),
-    /// A person has a friend. The friend has the same fact the other way round.
-    Friend {
-        /// Who learns it.
-        of: PersonId,
-        /// The other one.
-        friend: PersonId,
-        /// Since when they are friends.
-        since: Timestamp,
-    },
-    /// A person wrote a message.
-    Wrote {
-        /// Who learns it.
-        by: PersonId,
-        /// What was written.
-        message: MessageId,
-        /// When.
-        created: Timestamp,
-    },
-    /// A message has a reply.
-    Reply {
-        /// What learns it.
-        to: MessageId,
-        /// The reply.
-        comment: MessageId,
-    },
-    /// A message is liked.
-    Like {
-        /// What learns it.
-        message: MessageId,
-        /// By whom.
-        person: PersonId,
-        /// Since when.
-        since: Timestamp,
-    },
-    /// A forum has a member.
-    Member {
-        /// What learns it.
-        forum: ForumId,
-        /// Who.
-        person: PersonId,
-        /// Since when.
-        since: Timestamp,
-    },
+    /// An edge leaves a vertex.
+    Edge(Edge),
+}
+
+/// An edge. Which kind it is is told by its ends: a person's friend, a message that a person wrote, a reply to a message,
+/// a person who likes a message, a member of a forum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Edge {
+    /// What learns it.
+    pub from: Vertex,
+    /// Where it leads.
+    pub to: Vertex,
+    /// Since when it is there.
+    pub since: Timestamp,
 }
 
 /// A vertex, of any kind: what a server is found by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Vertex {
     /// A person.
     Person(PersonId),
@@ -74,17 +45,32 @@ pub enum Vertex {
 }
 
 impl Fact {
+    /// An edge.
+    pub fn edge(from: impl Into<Vertex>, to: impl Into<Vertex>, since: Timestamp) -> Self {
+        Self::Edge(Edge {
+            from: from.into(),
+            to: to.into(),
+            since,
+        })
+    }
+
     /// Who learns it.
     pub fn vertex(&self) -> Vertex {
         match self {
             Self::Person(person) => person.name.id.into(),
             Self::Forum(forum) => forum.id.into(),
             Self::Message(message) => message.id.into(),
-            Self::Friend { of, .. } => (*of).into(),
-            Self::Wrote { by, .. } => (*by).into(),
-            Self::Reply { to, .. } => (*to).into(),
-            Self::Like { message, .. } => (*message).into(),
-            Self::Member { forum, .. } => (*forum).into(),
+            Self::Edge(edge) => edge.from,
+        }
+    }
+}
+
+impl Vertex {
+    /// The message, if it is one.
+    pub fn message(self) -> Option<MessageId> {
+        match self {
+            Self::Message(id) => Some(id),
+            Self::Person(_) | Self::Forum(_) => None,
         }
     }
 }
@@ -95,45 +81,21 @@ impl Insert {
         match self {
             Self::Person(person) => vec![Fact::Person(person)],
             Self::Forum(forum) => vec![Fact::Forum(forum)],
-            Self::Like {
-                person,
-                message,
-                since,
-            } => vec![Fact::Like {
-                message,
-                person,
-                since,
-            }],
-            Self::Membership {
-                person,
-                forum,
-                since,
-            } => vec![Fact::Member {
-                forum,
-                person,
-                since,
-            }],
+            Self::Like(person, message, since) => vec![Fact::edge(message, person, since)],
+            Self::Membership(person, forum, since) => vec![Fact::edge(forum, person, since)],
+            Self::Friendship(one, other, since) => {
+                vec![Fact::edge(one, other, since), Fact::edge(other, one, since)]
+            }
             Self::Message(message) => {
-                let wrote = Fact::Wrote {
-                    by: message.creator,
-                    message: message.id,
-                    created: message.created,
-                };
-                let reply = match message.place {
-                    Place::Reply(to) => Some(Fact::Reply {
-                        to,
-                        comment: message.id,
-                    }),
-                    Place::Forum { .. } => None,
-                };
+                let (id, creator, created) = (message.id, message.creator, message.created);
+                let place = message.place;
                 let mut facts = vec![Fact::Message(message)];
-                facts.extend(reply);
-                facts.push(wrote);
+                if let Place::Reply(to) = place {
+                    facts.push(Fact::edge(to, id, created));
+                }
+                facts.push(Fact::edge(creator, id, created));
                 facts
             }
-            Self::Friendship { one, other, since } => [(one, other), (other, one)]
-                .map(|(of, friend)| Fact::Friend { of, friend, since })
-                .into(),
         }
     }
 }

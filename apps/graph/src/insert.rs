@@ -28,16 +28,12 @@ impl Inserts for Server {
         while let Some(fact) = facts.next_if(|fact| self.seat().has(fact.vertex())) {
             Server::learn(self, fact)?;
         }
-        let sent = match facts.peek() {
-            None => request.respond(()).await,
-            Some(next) => {
-                let server = self.at(next.vertex()).clone();
-                request
-                    .forward(server, inserts::learn(facts.collect()))
-                    .await
-            }
+        let Some(next) = facts.peek() else {
+            return Ok(request.respond(()).await?);
         };
-        Ok(sent?)
+        let server = self.at(next.vertex());
+        let rest = inserts::learn(facts.collect());
+        Ok(request.forward(server, rest).await?)
     }
 }
 

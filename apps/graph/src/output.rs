@@ -1,42 +1,71 @@
-//! Standard output, which may be a pipe whose reader has had enough: that ends a command, and is no mistake.
+//! What a user sees: rows as a table or as lines of JSON, on standard output, which may be a pipe whose reader has had
+//! enough. That ends a command, and is no mistake.
 
-use std::error::Error;
-use std::fmt;
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use serde_json::Value;
+use std::fmt::Display;
 use std::io::{self, Write};
 
 /// Nobody reads the output any more, which needs no words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("nobody reads the output any more")]
 pub struct Gone;
 
-impl fmt::Display for Gone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nobody reads the output any more")
-    }
-}
-
-impl Error for Gone {}
-
-/// Writes a line.
+/// Writes lines.
 ///
 /// # Errors
 ///
 /// [`Gone`], or what the system says.
-pub fn line(line: fmt::Arguments<'_>) -> anyhow::Result<()> {
-    written(writeln!(io::stdout(), "{line}"))
-}
-
-/// Writes text that is lines already.
-///
-/// # Errors
-///
-/// As for [`line()`].
-pub fn text(text: &str) -> anyhow::Result<()> {
-    written(io::stdout().write_all(text.as_bytes()))
-}
-
-fn written(result: io::Result<()>) -> anyhow::Result<()> {
-    result.map_err(|error| match error.kind() {
+pub fn print(lines: impl Display) -> anyhow::Result<()> {
+    writeln!(io::stdout(), "{lines}").map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Gone.into(),
         _ => error.into(),
     })
+}
+
+/// Writes rows for people, or for programs: a line of JSON for each.
+///
+/// # Errors
+///
+/// As for [`print`].
+pub fn print_rows(columns: &[&str], rows: &[Vec<Value>], as_json: bool) -> anyhow::Result<()> {
+    if as_json {
+        let mut rows = rows.iter();
+        return rows.try_for_each(|row| print(Value::from(row.clone())));
+    }
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(columns);
+    table.add_rows(rows.iter().map(|row| row.iter().map(shown)));
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    print(table.trim_fmt())
+}
+
+/// A value in a cell: one line, and the beginning of a long one.
+fn shown(value: &Value) -> String {
+    const WIDEST: usize = 48;
+    let text = value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned);
+    let one_line = |c: char| if c.is_control() { ' ' } else { c };
+    let mut shown: String = text.chars().map(one_line).take(WIDEST).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_cell_has_one_line_that_is_not_too_long() {
+        assert_eq!(shown(&json!("x\ty")), "x y");
+        assert_eq!(shown(&json!(7)), "7");
+        assert!(shown(&json!("é".repeat(60))).ends_with("é…"));
+    }
 }

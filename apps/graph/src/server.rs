@@ -1,17 +1,16 @@
 //! One server: its part of the graph, and what its handlers do with it.
 
 use crate::census::census;
-use crate::fact::Fact;
+use crate::fact::{Fact, Vertex};
 use crate::insert::inserts;
-use crate::log::Unfinished;
-use crate::model::Name;
+use crate::model::{Name, PersonId};
 use crate::placement::{Placement, Seat};
 use crate::query::{is1, is2, is3, is4, is5, is6, is7};
-use crate::shard::Shard;
+use crate::shard::{Conflict, Shard};
 use crate::store::{Part, Store};
 use crate::vertices::vertices;
 use anyhow::Context;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use wallaby::{Address, Code, Endpoint, Status};
 
 /// A server of the graph. One value serves all services: see [`serve`](Self::serve).
@@ -35,11 +34,10 @@ impl Server {
         seat: Seat,
         placement: Placement,
     ) -> anyhow::Result<Arc<Self>> {
-        let part = store.open(seat)?;
         let server = Arc::new(Self {
             seat,
             placement,
-            part: RwLock::new(part),
+            part: RwLock::new(store.open(seat)?),
             endpoint: endpoint.clone(),
         });
         for service in [
@@ -60,32 +58,18 @@ impl Server {
         Ok(server)
     }
 
-    /// What was cut off the store's files when they were opened: a server died while it wrote that.
-    pub fn unfinished(&self) -> Vec<Unfinished> {
-        let part = self.part.read().unwrap_or_else(PoisonError::into_inner);
-        part.unfinished().to_vec()
-    }
-
     /// Closes the store, for somebody else to open. What is asked still finds the graph in memory.
     pub fn close(&self) {
-        self.part
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .close();
+        self.part_mut().close();
     }
 
     /// Looks at the graph. Facts are learned before or after, never during it.
     pub fn read<R>(&self, look: impl FnOnce(&Shard) -> R) -> R {
-        look(
-            self.part
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .shard(),
-        )
+        look(self.part().shard())
     }
 
     /// A person's name, which is what most rows end with.
-    pub fn name(&self, id: crate::model::PersonId) -> Option<Name> {
+    pub fn name(&self, id: PersonId) -> Option<Name> {
         self.read(|shard| shard.name(id).cloned())
     }
 
@@ -95,9 +79,8 @@ impl Server {
     ///
     /// The status `AlreadyExists` if it contradicts what is known, `Internal` if it cannot be kept.
     pub fn learn(&self, fact: Fact) -> Result<(), Status> {
-        let mut part = self.part.write().unwrap_or_else(PoisonError::into_inner);
-        part.learn(fact).map_err(|error| {
-            let code = match error.is::<crate::shard::Conflict>() {
+        self.part_mut().learn(fact).map_err(|error| {
+            let code = match error.is::<Conflict>() {
                 true => Code::AlreadyExists,
                 false => Code::Internal,
             };
@@ -116,12 +99,25 @@ impl Server {
     }
 
     /// The server of a vertex.
-    pub fn at(&self, vertex: impl Into<crate::fact::Vertex>) -> &Address {
+    pub fn at(&self, vertex: impl Into<Vertex>) -> &Address {
         self.placement.server(vertex)
+    }
+
+    /// The server of this number, from 0: one of those that there are.
+    pub fn numbered(&self, number: u32) -> &Address {
+        &self.placement.servers()[number as usize]
     }
 
     /// What it serves on.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    fn part(&self) -> RwLockReadGuard<'_, Part> {
+        self.part.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn part_mut(&self) -> RwLockWriteGuard<'_, Part> {
+        self.part.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,41 +3,21 @@
 //! Facts may come in any order, an edge before its vertex too, and more than once: the same facts always make the same
 //! graph. The edges of a vertex are seen when it is there itself.
 
-use crate::fact::Fact;
+use crate::fact::{Edge, Fact, Vertex};
 use crate::model::{Forum, ForumId, Message, MessageId, Name, Person, PersonId, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::AddAssign;
 
 /// Part of the graph.
 #[derive(Debug, Default)]
 pub struct Shard {
-    persons: HashMap<PersonId, PersonVertex>,
-    messages: HashMap<MessageId, MessageVertex>,
-    forums: HashMap<ForumId, ForumVertex>,
+    persons: HashMap<PersonId, Person>,
+    messages: HashMap<MessageId, Message>,
+    forums: HashMap<ForumId, Forum>,
+    edges: HashMap<Vertex, BTreeMap<Vertex, Timestamp>>,
     counts: Counts,
-}
-
-#[derive(Debug, Default)]
-struct PersonVertex {
-    person: Option<Person>,
-    friends: BTreeMap<PersonId, Timestamp>,
-    /// In the order in which they were written.
-    messages: BTreeSet<(Timestamp, MessageId)>,
-}
-
-#[derive(Debug, Default)]
-struct MessageVertex {
-    message: Option<Message>,
-    replies: BTreeSet<MessageId>,
-    likes: BTreeMap<PersonId, Timestamp>,
-}
-
-#[derive(Debug, Default)]
-struct ForumVertex {
-    forum: Option<Forum>,
-    members: BTreeMap<PersonId, Timestamp>,
 }
 
 /// How much there is.
@@ -45,20 +25,21 @@ struct ForumVertex {
 pub struct Counts {
     /// Persons.
     pub persons: u64,
-    /// Posts and comments.
-    pub messages: u64,
-    /// Forums.
-    pub forums: u64,
     /// Ends of friendships: two for each.
     pub friends: u64,
-    /// Likes.
-    pub likes: u64,
+    /// Forums.
+    pub forums: u64,
     /// Memberships.
     pub members: u64,
+    /// Posts and comments.
+    pub messages: u64,
+    /// Likes.
+    pub likes: u64,
 }
 
 /// A fact that is already known otherwise: two persons with one id, say.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("already known otherwise: {0:?}")]
 pub struct Conflict(Fact);
 
 impl Shard {
@@ -68,48 +49,17 @@ impl Shard {
     ///
     /// If it contradicts what is known.
     pub fn is_new(&self, fact: &Fact) -> Result<bool, Conflict> {
-        let equal = match fact {
+        let is_known = match fact {
             Fact::Person(person) => self.person(person.name.id).map(|known| known == person),
             Fact::Forum(forum) => self.forum(forum.id).map(|known| known == forum),
             Fact::Message(message) => self.message(message.id).map(|known| known == message),
-            Fact::Friend { of, friend, since } => self
-                .persons
-                .get(of)
-                .and_then(|person| person.friends.get(friend))
-                .map(|known| known == since),
-            Fact::Wrote {
-                by,
-                message,
-                created,
-            } => {
-                let person = self.persons.get(by);
-                let known = person.map(|person| person.messages.contains(&(*created, *message)));
-                known.filter(|known| *known)
+            Fact::Edge(Edge { from, to, since }) => {
+                let edges = self.edges.get(from);
+                let known = edges.and_then(|edges| edges.get(to));
+                known.map(|known| known == since)
             }
-            Fact::Reply { to, comment } => {
-                let known = self.messages.get(to).map(|to| to.replies.contains(comment));
-                known.filter(|known| *known)
-            }
-            Fact::Like {
-                message,
-                person,
-                since,
-            } => self
-                .messages
-                .get(message)
-                .and_then(|message| message.likes.get(person))
-                .map(|known| known == since),
-            Fact::Member {
-                forum,
-                person,
-                since,
-            } => self
-                .forums
-                .get(forum)
-                .and_then(|forum| forum.members.get(person))
-                .map(|known| known == since),
         };
-        match equal {
+        match is_known {
             None => Ok(true),
             Some(true) => Ok(false),
             Some(false) => Err(Conflict(fact.clone())),
@@ -118,63 +68,20 @@ impl Shard {
 
     /// Learns a fact that [`is_new`](Self::is_new).
     pub fn learn(&mut self, fact: Fact) {
-        let counts = &mut self.counts;
+        self.counts.add(&fact);
         match fact {
-            Fact::Person(person) => {
-                counts.persons += 1;
-                let vertex = self.persons.entry(person.name.id).or_default();
-                vertex.person = Some(person);
-            }
-            Fact::Forum(forum) => {
-                counts.forums += 1;
-                let vertex = self.forums.entry(forum.id).or_default();
-                vertex.forum = Some(forum);
-            }
-            Fact::Message(message) => {
-                counts.messages += 1;
-                let vertex = self.messages.entry(message.id).or_default();
-                vertex.message = Some(message);
-            }
-            Fact::Friend { of, friend, since } => {
-                counts.friends += 1;
-                let person = self.persons.entry(of).or_default();
-                person.friends.insert(friend, since);
-            }
-            Fact::Wrote {
-                by,
-                message,
-                created,
-            } => {
-                let person = self.persons.entry(by).or_default();
-                person.messages.insert((created, message));
-            }
-            Fact::Reply { to, comment } => {
-                self.messages.entry(to).or_default().replies.insert(comment);
-            }
-            Fact::Like {
-                message,
-                person,
-                since,
-            } => {
-                counts.likes += 1;
-                let message = self.messages.entry(message).or_default();
-                message.likes.insert(person, since);
-            }
-            Fact::Member {
-                forum,
-                person,
-                since,
-            } => {
-                counts.members += 1;
-                let forum = self.forums.entry(forum).or_default();
-                forum.members.insert(person, since);
+            Fact::Person(person) => drop(self.persons.insert(person.name.id, person)),
+            Fact::Forum(forum) => drop(self.forums.insert(forum.id, forum)),
+            Fact::Message(message) => drop(self.messages.insert(message.id, message)),
+            Fact::Edge(Edge { from, to, since }) => {
+                self.edges.entry(from).or_default().insert(to, since);
             }
         }
     }
 
     /// A person, if known.
     pub fn person(&self, id: PersonId) -> Option<&Person> {
-        self.persons.get(&id)?.person.as_ref()
+        self.persons.get(&id)
     }
 
     /// A person's name.
@@ -184,39 +91,40 @@ impl Shard {
 
     /// A person's friends, each with the beginning of the friendship.
     pub fn friends(&self, of: PersonId) -> impl Iterator<Item = (PersonId, Timestamp)> + '_ {
-        let person = self.known_person(of).into_iter();
-        person.flat_map(|person| person.friends.iter().map(|(id, since)| (*id, *since)))
+        let person = self.person(of).into_iter();
+        let edges = person.flat_map(move |_| self.edges_from(of));
+        edges.filter_map(|(to, since)| match to {
+            Vertex::Person(friend) => Some((friend, since)),
+            Vertex::Message(_) | Vertex::Forum(_) => None,
+        })
     }
 
     /// The messages that a person wrote, latest first, of equal age the one with the greatest id.
     pub fn latest_messages(&self, by: PersonId) -> impl Iterator<Item = MessageId> + '_ {
-        let person = self.known_person(by).into_iter();
-        person.flat_map(|person| person.messages.iter().rev().map(|(_, id)| *id))
-    }
-
-    /// A person of whom more is known than edges.
-    fn known_person(&self, id: PersonId) -> Option<&PersonVertex> {
-        let vertex = self.persons.get(&id);
-        vertex.filter(|vertex| vertex.person.is_some())
+        let person = self.person(by).into_iter();
+        let edges = person.flat_map(move |_| self.edges_from(by));
+        let mut messages: Vec<(Timestamp, MessageId)> = edges
+            .filter_map(|(to, since)| Some((since, to.message()?)))
+            .collect();
+        messages.sort_unstable();
+        messages.into_iter().rev().map(|(_, message)| message)
     }
 
     /// A message, if known.
     pub fn message(&self, id: MessageId) -> Option<&Message> {
-        self.messages.get(&id)?.message.as_ref()
+        self.messages.get(&id)
     }
 
     /// The direct replies to a message.
     pub fn replies(&self, to: MessageId) -> impl Iterator<Item = MessageId> + '_ {
-        let message = self.messages.get(&to);
-        let message = message.filter(|vertex| vertex.message.is_some());
-        message
-            .into_iter()
-            .flat_map(|message| message.replies.iter().copied())
+        let message = self.message(to).into_iter();
+        let edges = message.flat_map(move |_| self.edges_from(to));
+        edges.filter_map(|(to, _)| to.message())
     }
 
     /// A forum, if known.
     pub fn forum(&self, id: ForumId) -> Option<&Forum> {
-        self.forums.get(&id)?.forum.as_ref()
+        self.forums.get(&id)
     }
 
     /// How much there is.
@@ -224,58 +132,71 @@ impl Shard {
         self.counts
     }
 
-    /// The ids of some persons, which ones does not matter.
-    pub fn some_persons(&self, most: usize) -> Vec<PersonId> {
-        let known = self
-            .persons
-            .values()
-            .filter_map(|vertex| vertex.person.as_ref());
-        known.map(|person| person.name.id).take(most).collect()
+    /// The ids of all persons, in no order.
+    pub fn persons(&self) -> impl Iterator<Item = PersonId> + '_ {
+        self.persons.keys().copied()
     }
 
-    /// The ids of some messages, which ones does not matter.
-    pub fn some_messages(&self, most: usize) -> Vec<MessageId> {
-        let known = self
-            .messages
-            .values()
-            .filter_map(|vertex| vertex.message.as_ref());
-        known.map(|message| message.id).take(most).collect()
+    /// The ids of all messages, in no order.
+    pub fn messages(&self) -> impl Iterator<Item = MessageId> + '_ {
+        self.messages.keys().copied()
+    }
+
+    fn edges_from(
+        &self,
+        from: impl Into<Vertex>,
+    ) -> impl Iterator<Item = (Vertex, Timestamp)> + '_ {
+        let edges = self.edges.get(&from.into()).into_iter().flatten();
+        edges.map(|(to, since)| (*to, *since))
+    }
+}
+
+impl Counts {
+    /// One more.
+    pub fn add(&mut self, fact: &Fact) {
+        let count = match fact {
+            Fact::Person(_) => &mut self.persons,
+            Fact::Forum(_) => &mut self.forums,
+            Fact::Message(_) => &mut self.messages,
+            Fact::Edge(Edge { from, to, .. }) => match (from, to) {
+                (Vertex::Person(_), Vertex::Person(_)) => &mut self.friends,
+                (Vertex::Forum(_), Vertex::Person(_)) => &mut self.members,
+                (Vertex::Message(_), Vertex::Person(_)) => &mut self.likes,
+                _ => return,
+            },
+        };
+        *count = count.saturating_add(1);
     }
 }
 
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
         self.persons = self.persons.saturating_add(other.persons);
-        self.messages = self.messages.saturating_add(other.messages);
-        self.forums = self.forums.saturating_add(other.forums);
         self.friends = self.friends.saturating_add(other.friends);
-        self.likes = self.likes.saturating_add(other.likes);
+        self.forums = self.forums.saturating_add(other.forums);
         self.members = self.members.saturating_add(other.members);
+        self.messages = self.messages.saturating_add(other.messages);
+        self.likes = self.likes.saturating_add(other.likes);
     }
 }
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            persons,
+            friends,
+            forums,
+            members,
+            messages,
+            likes,
+        } = self;
+        let friendships = friends / 2;
         write!(
             f,
-            "{} persons, {} friendships, {} forums, {} members, {} messages, {} likes",
-            self.persons,
-            self.friends / 2,
-            self.forums,
-            self.members,
-            self.messages,
-            self.likes
+            "{persons} persons, {friendships} friendships, {forums} forums, {members} members, {messages} messages, {likes} likes"
         )
     }
 }
-
-impl fmt::Display for Conflict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "already known otherwise: {:?}", self.0)
-    }
-}
-
-impl std::error::Error for Conflict {}
 
 #[cfg(test)]
 mod tests {
@@ -284,11 +205,7 @@ mod tests {
     use crate::source::generated::generate;
 
     fn wrote(created: i64, message: i64) -> Fact {
-        Fact::Wrote {
-            by: PersonId(1),
-            message: MessageId(message),
-            created: Timestamp(created),
-        }
+        Fact::edge(PersonId(1), MessageId(message), Timestamp(created))
     }
 
     #[test]
@@ -310,11 +227,7 @@ mod tests {
     #[test]
     fn facts_are_new_once_and_may_not_change() {
         let mut shard = Shard::default();
-        let friend = |since| Fact::Friend {
-            of: PersonId(1),
-            friend: PersonId(2),
-            since: Timestamp(since),
-        };
+        let friend = |since| Fact::edge(PersonId(1), PersonId(2), Timestamp(since));
         assert_eq!(shard.is_new(&friend(5)), Ok(true));
         shard.learn(friend(5));
         assert_eq!(shard.is_new(&friend(5)), Ok(false));
@@ -330,7 +243,7 @@ mod tests {
         let mut shard = Shard::default();
         shard.learn(wrote(1, 1));
         assert_eq!(shard.person(PersonId(1)), None);
-        assert_eq!(shard.some_persons(9), []);
+        assert_eq!(shard.persons().count(), 0);
         assert_eq!(shard.counts().persons, 0);
     }
 }

@@ -16,8 +16,6 @@ use wallaby_graph::insert::insert;
 use wallaby_graph::model::Insert;
 use wallaby_graph::query::{Form, Query};
 
-const FORMS: [Form; 2] = [Form::Dpc, Form::Rpc];
-
 async fn result(query: Query, form: Form, client: &Client) -> Value {
     let outcome = query.ask(form, client).await;
     let outcome = outcome.unwrap_or_else(|error| panic!("{query} by {form}: {error}"));
@@ -40,7 +38,7 @@ async fn what_is_inserted_is_found_and_outlives_the_servers() {
     let (servers, client) = cluster(&store, 3).await;
     assert_eq!(census::counts(&client).await.unwrap(), counts);
     for query in reference.queries() {
-        for form in FORMS {
+        for form in Form::BOTH {
             let found = result(query, form, &client).await;
             assert_eq!(found, reference.result(query), "{query} by {form}");
         }
@@ -125,7 +123,7 @@ async fn queries_see_an_insert_wholly_or_not_at_all() {
             let mut read = 0;
             while !over.load(Ordering::SeqCst) {
                 for (query, history) in histories.iter().skip(reader).step_by(2) {
-                    let form = FORMS[reader / 2];
+                    let form = Form::BOTH[reader / 2];
                     let first = done.load(Ordering::SeqCst);
                     let found = result(*query, form, &client).await;
                     let last = sent.load(Ordering::SeqCst);

@@ -4,7 +4,7 @@
 mod common;
 
 use common::files::{write_compressed, write_snapshot, write_streams};
-use common::{Reference, network};
+use common::{Reference, network, store};
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 use std::fs;
@@ -12,9 +12,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::iter;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use wallaby::{Address, Endpoint};
+use wallaby_graph::client::Client;
+use wallaby_graph::insert::insert;
 use wallaby_graph::model::Insert;
-use wallaby_graph::query::Query;
-use wallaby_graph::scratch::Scratch;
+use wallaby_graph::placement::Placement;
+use wallaby_graph::query::{Form, Query};
 
 fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wallaby-graph"));
@@ -38,12 +41,8 @@ fn text(path: &Path) -> &str {
 /// Files of expected results: all that the reference says, some of them.
 fn expect(folder: &Path, reference: &Reference) -> Vec<String> {
     let lines = reference.queries().into_iter().step_by(5).map(|query| {
-        let (parameter, id) = match query {
-            Query::Is1(id) | Query::Is2(id) | Query::Is3(id) => ("personId", id.0),
-            Query::Is4(id) | Query::Is5(id) | Query::Is6(id) | Query::Is7(id) => {
-                ("messageId", id.0)
-            }
-        };
+        let (about, id) = query.about();
+        let parameter = format!("{about}Id");
         let name = query.name().to_uppercase();
         let result = reference.result(query);
         json!({"query": name, "params": {parameter: id}, "result": result}).to_string()
@@ -56,7 +55,7 @@ fn expect(folder: &Path, reference: &Reference) -> Vec<String> {
 #[test]
 fn check_compares_all_results_with_those_that_are_expected() {
     let inserts = network(30, 21);
-    let scratch = Scratch::new("test").unwrap();
+    let scratch = tempfile::tempdir().unwrap();
     let folder = scratch.path();
     let (snapshot, updates) = inserts.split_at(inserts.len() / 2);
     write_snapshot(folder, snapshot);
@@ -109,8 +108,8 @@ fn check_compares_all_results_with_those_that_are_expected() {
 struct Up(Child);
 
 impl Up {
-    fn start(store: &str, servers: &str, transport: &str) -> Self {
-        Self::start_with(store, &["--servers", servers, "--transport", transport])
+    fn start(store: &str, servers: &str) -> Self {
+        Self::start_with(store, &["--servers", servers])
     }
 
     fn start_with(store: &str, more: &[&str]) -> Self {
@@ -134,14 +133,14 @@ impl Drop for Up {
 #[test]
 fn a_store_is_loaded_once_and_served_by_any_number_of_servers() {
     let reference = Reference::of(&network(30, 22));
-    let scratch = Scratch::new("test").unwrap();
+    let scratch = tempfile::tempdir().unwrap();
     let store = text(scratch.path());
     let load = ["load", "--generate", "30", "--seed", "22", "--store", store];
     assert!(stdout(&run(&load)).contains("30 persons"));
     assert!(stdout(&run(&load)).contains("loaded already"));
-    for (servers, transport) in [("2", "tcp"), ("3", "unix")] {
+    for servers in ["2", "3"] {
         // The first one is killed; its servers end with it.
-        let up = Up::start(store, servers, transport);
+        let _up = Up::start(store, servers);
         for query in reference.queries().into_iter().step_by(37) {
             for form in [&[][..], &["--rpc"]] {
                 let words = query.to_string();
@@ -169,60 +168,32 @@ fn a_store_is_loaded_once_and_served_by_any_number_of_servers() {
             store,
         ];
         assert_eq!(stdout(&run(&bench)).lines().count(), 2);
-        let only_sockets_of_servers = |pid: u32| {
-            let folder = std::env::temp_dir().join(format!("wallaby-graph-{pid}"));
-            let files = fs::read_dir(folder).into_iter().flatten().flatten();
-            files.into_iter().all(|file| {
-                let name = file.file_name();
-                name.to_string_lossy().starts_with("server-")
-            })
-        };
-        // Servers take theirs away when who started them is killed; nobody would take away others.
-        assert!(only_sockets_of_servers(up.0.id()));
     }
 }
 
 #[test]
 fn on_emulated_links_bench_tells_what_the_hops_allow() {
-    let scratch = Scratch::new("test").unwrap();
+    let scratch = tempfile::tempdir().unwrap();
     let store = text(scratch.path());
     stdout(&run(&["load", "--generate", "30", "--store", store]));
-    let bench = |more: &[&str]| {
-        let common = [
-            "bench",
-            "--times",
-            "10",
-            "--queries",
-            "is1,is5",
-            "--store",
-            store,
-        ];
-        run(&[&common, more].concat())
-    };
-    let links = |output: &Output| -> Vec<String> {
-        let links = |line: &str| serde_json::from_str::<Value>(line).unwrap()[8].clone();
-        let lines = stdout(output);
-        lines
-            .lines()
-            .map(|line| links(line).as_str().unwrap().to_owned())
-            .collect()
-    };
-    // One hop there and back in both forms; two hops, and back, against there and back twice.
-    let expected = ["2.0", "2.0", "3.0", "4.0"];
-    let own = bench(&["--json", "--link", "300us", "--servers", "2"]);
-    assert_eq!(links(&own), expected);
-    assert!(stdout(&bench(&["--link", "300us"])).contains("\nover them: "));
-
     let _up = Up::start_with(store, &["--servers", "2", "--link", "300us"]);
     let page = fs::read_to_string(scratch.path().join("cluster.json")).unwrap();
     assert!(page.contains("\"link_us\": 300"), "{page}");
-    assert_eq!(links(&bench(&["--json"])), expected);
-    let refused = bench(&["--link", "1ms"]);
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        said.contains("a cluster serves") && said.contains("up --link"),
-        "{said}"
-    );
+    let bench = [
+        "bench",
+        "--times",
+        "10",
+        "--queries",
+        "is1,is5",
+        "--store",
+        store,
+    ];
+    let lines = stdout(&run(&[&bench[..], &["--json"]].concat()));
+    let links = |line: &str| serde_json::from_str::<Value>(line).unwrap()[6].clone();
+    let links: Vec<Value> = lines.lines().map(links).collect();
+    // One hop there and back in both forms; two hops, and back, against there and back twice.
+    assert_eq!(links, ["2.0", "2.0", "3.0", "4.0"]);
+    assert!(stdout(&run(&bench)).starts_with("query  form  p50"));
 }
 
 #[test]
@@ -235,7 +206,7 @@ fn explain_draws_the_tree_as_it_ran() {
         .max_by_key(most)
         .unwrap();
     let replies = most(&query);
-    let scratch = Scratch::new("test").unwrap();
+    let scratch = tempfile::tempdir().unwrap();
     let store = text(scratch.path());
     stdout(&run(&[
         "load",
@@ -246,7 +217,7 @@ fn explain_draws_the_tree_as_it_ran() {
         "--store",
         store,
     ]));
-    let _up = Up::start(store, "4", "tcp");
+    let _up = Up::start(store, "4");
     let words = query.to_string();
     let explain: Vec<&str> = ["explain", "--store", store]
         .into_iter()
@@ -267,7 +238,7 @@ fn explain_draws_the_tree_as_it_ran() {
 
 #[test]
 fn mistakes_are_told() {
-    let scratch = Scratch::new("test").unwrap();
+    let scratch = tempfile::tempdir().unwrap();
     let store = text(scratch.path());
     let says = |arguments: &[&str], code: i32, words: &str| {
         let output = run(arguments);
@@ -281,7 +252,7 @@ fn mistakes_are_told() {
         "no cluster serves",
     );
     says(&["query", "is2", "--message", "1"], 2, "--person");
-    says(&["bench", "--link", "1h"], 2, "'1h' is not a span of time");
+    says(&["up", "--link", "1h"], 2, "'1h' is not a span of time");
     says(&["query", "is9", "--message", "1"], 2, "is9");
     says(&["up", "--store", store], 1, "nothing was loaded");
     says(&["load", store, "--store", store], 1, "no data set");
@@ -305,56 +276,94 @@ fn mistakes_are_told() {
     );
     says(&["up", "--store", store], 1, "nothing was loaded");
     stdout(&run(&["load", "--generate", "20", "--store", store]));
-    let _up = Up::start(store, "1", "tcp");
+    let _up = Up::start(store, "1");
     let again = ["load", "--replace", "--generate", "20", "--store", store];
     says(&again, 1, "in use by another process, perhaps by a cluster");
 }
 
-#[test]
-fn a_store_that_a_crash_has_left_is_served_and_a_damaged_one_is_not() {
-    let scratch = Scratch::new("test").unwrap();
-    let store = text(scratch.path());
-    let load = ["load", "--generate", "20", "--store", store];
-    stdout(&run(&load));
-    let file = scratch.path().join("007.log");
-    let whole = fs::read(&file).unwrap();
-    let serve = |seat: &str| {
-        let address = "tcp://127.0.0.1:0";
+/// A server, as other commands start it.
+struct Serving {
+    child: Child,
+    address: Address,
+}
+
+impl Serving {
+    /// Starts the server of a whole store, and waits until it serves.
+    fn start(store: &str) -> Self {
+        let listen = "tcp://127.0.0.1:0";
         let serve = [
-            "serve", "--store", store, "--seat", seat, "--listen", address,
+            "serve", "--store", store, "--seat", "1/1", "--listen", listen,
         ];
         let mut command = program(&serve);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut input = child.stdin.take().unwrap();
-        // A server of a file that is damaged may have gone before.
-        let _ = writeln!(input, "[\"tcp://127.0.0.1:1\"]");
-        drop(input);
-        let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.code(), said)
-    };
-    fs::write(&file, [&whole[..], &[9, 0, 0]].concat()).unwrap();
-    let (code, said) = serve("8/256");
-    assert_eq!(code, Some(0), "{said}");
-    let warning = format!("warning: {} ended with 3 bytes of an insert", text(&file));
-    assert!(said.starts_with(&warning), "{said}");
-    assert_eq!(fs::read(&file).unwrap(), whole);
-    assert_eq!(serve("8/256"), (Some(0), String::new()));
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let address = lines.next().unwrap().unwrap();
+        let input = child.stdin.as_mut().unwrap();
+        writeln!(input, "[\"{address}\"]").unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), "serving");
+        let address = address.parse().unwrap();
+        Self { child, address }
+    }
 
-    fs::write(&file, &whole[..whole.len() - 1]).unwrap();
-    let (code, said) = serve("8/256");
-    assert_eq!(code, Some(1), "{said}");
-    let damaged = format!("{} is damaged at byte {}", text(&file), whole.len() - 1);
-    assert!(said.contains(&damaged), "{said}");
+    async fn client(&self) -> Client {
+        let placement = Placement::new(vec![self.address.clone()]).unwrap();
+        Client::new(Endpoint::client().unwrap(), placement)
+    }
+
+    /// Ends it as who started it does; what it said.
+    fn end(self) -> String {
+        let output = self.child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+#[tokio::test]
+async fn an_insert_that_was_acknowledged_outlives_a_server_that_is_killed() {
+    let inserts = network(20, 24);
+    let (loaded, inserted) = inserts.split_at(inserts.len() / 2);
+    let reference = Reference::of(&inserts);
+    let (scratch, _store) = store(loaded);
+    let folder = text(scratch.path());
+    for some in inserted.chunks(inserted.len() / 3) {
+        let mut server = Serving::start(folder);
+        let client = server.client().await;
+        for one in some {
+            insert(&client, one.clone()).await.unwrap();
+        }
+        // By SIGKILL.
+        server.child.kill().unwrap();
+        server.child.wait().unwrap();
+    }
+    let server = Serving::start(folder);
+    let client = server.client().await;
+    for query in reference.queries() {
+        let found = query.ask(Form::Dpc, &client).await.unwrap().rows;
+        let found: Value = found.into_iter().map(Value::from).collect();
+        assert_eq!(found, reference.result(query), "{query}");
+    }
+    assert_eq!(server.end(), "");
+}
+
+#[test]
+fn a_damaged_store_is_not_served() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = text(scratch.path());
+    let load = ["load", "--generate", "20", "--store", store];
+    stdout(&run(&load));
+    let file = scratch.path().join("007.redb");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     let up = run(&["up", "--servers", "2", "--store", store]);
     let said = String::from_utf8_lossy(&up.stderr);
+    let damaged = format!("{} is damaged: ", text(&file));
     assert!(!up.status.success() && said.contains(&damaged), "{said}");
     fs::write(scratch.path().join("graph.json"), "{}").unwrap();
     let said = run(&load);
     assert!(String::from_utf8_lossy(&said.stderr).contains("--replace"));
     stdout(&run(&[&load[..], &["--replace"]].concat()));
-    assert_eq!(serve("8/256"), (Some(0), String::new()));
+    assert_eq!(Serving::start(store).end(), "");
 }
 
 #[test]
@@ -372,7 +381,7 @@ fn the_demo_runs() {
 
 #[test]
 fn a_reader_who_has_had_enough_ends_it_without_a_word() {
-    let scratch = Scratch::new("test").unwrap();
+    let scratch = tempfile::tempdir().unwrap();
     let store = scratch.path().join("store");
     let mut command = program(&["load", "--generate", "10", "--store", text(&store)]);
     let (reader, writer) = std::io::pipe().unwrap();
@@ -385,14 +394,14 @@ fn a_reader_who_has_had_enough_ends_it_without_a_word() {
 
 #[test]
 fn a_data_set_that_is_not_whole_is_not_loaded() {
-    let scratch = Scratch::new("test").unwrap();
+    let scratch = tempfile::tempdir().unwrap();
     let (data, store) = (scratch.path().join("data"), scratch.path().join("store"));
     fs::create_dir(&data).unwrap();
     let inserts = network(10, 4);
     write_snapshot(&data, &inserts);
     let person = "person_0_0.csv";
     let gone = inserts.iter().find_map(|insert| match insert {
-        Insert::Friendship { one, .. } => Some(one.0),
+        Insert::Friendship(one, ..) => Some(one.0),
         _ => None,
     });
     let gone = gone.unwrap();

@@ -4,12 +4,12 @@
 
 mod common;
 
+use common::cluster::Cluster;
 use common::{Expected, Reference, cluster, network, store};
 use serde_json::Value;
 use wallaby::{Code, Endpoint, Status};
 use wallaby_graph::census::Meter;
 use wallaby_graph::client::Client;
-use wallaby_graph::cluster::Cluster;
 use wallaby_graph::fact::Fact;
 use wallaby_graph::insert::inserts;
 use wallaby_graph::model::{
@@ -17,8 +17,6 @@ use wallaby_graph::model::{
 };
 use wallaby_graph::placement::Placement;
 use wallaby_graph::query::{Form, Query};
-
-const FORMS: [Form; 2] = [Form::Dpc, Form::Rpc];
 
 async fn result(query: Query, form: Form, client: &Client) -> Value {
     let outcome = query.ask(form, client).await;
@@ -35,7 +33,7 @@ async fn results_are_those_that_ldbc_specifies() {
         let (servers, client) = cluster(&store, servers).await;
         for query in reference.queries() {
             let expected = reference.result(query);
-            for form in FORMS {
+            for form in Form::BOTH {
                 let found = result(query, form, &client).await;
                 assert_eq!(found, expected, "{query} by {form}");
             }
@@ -54,11 +52,11 @@ async fn results_are_the_same_over_every_transport() {
             "unix" => format!("unix://{}/{server}.sock", scratch.path().display()),
             _ => format!("{transport}://127.0.0.1:0"),
         };
-        let servers = Cluster::start(&store, 3, listen).await.unwrap();
+        let servers = Cluster::start(&store, 3, listen).await;
         let endpoint = Endpoint::bind(&listen(0)).await.unwrap();
         let client = Client::new(endpoint, servers.placement().clone());
         for query in reference.queries().into_iter().step_by(7) {
-            for form in FORMS {
+            for form in Form::BOTH {
                 let found = result(query, form, &client).await;
                 assert_eq!(
                     found,
@@ -96,7 +94,7 @@ async fn queries_take_as_many_messages_as_their_shape_asks_for() {
     let (_scratch, store) = store(&inserts);
     let (servers, client) = cluster(&store, 5).await;
     for query in reference.queries().into_iter().step_by(13) {
-        for form in FORMS {
+        for form in Form::BOTH {
             let expected = reference.expected(query, form, client.placement());
             assert_eq!(
                 count(query, form, &client).await,
@@ -172,15 +170,10 @@ fn thesis_network() -> Vec<Insert> {
         title: "Wall".to_owned(),
         created: Timestamp(0),
         moderator: PersonId(9),
-        tags: Vec::new(),
     }));
-    let post = || Place::Forum {
-        forum: ForumId(0),
-        image: String::new(),
-        language: "en".to_owned(),
-    };
+    let post = Place::Forum(ForumId(0));
     for number in 0..10 {
-        inserts.push(message(number, 1 + number, post()));
+        inserts.push(message(number, 1 + number, post));
     }
     for number in 0..10 {
         inserts.push(message(
@@ -194,11 +187,9 @@ fn thesis_network() -> Vec<Insert> {
             Place::Reply(MessageId(0)),
         ));
     }
-    inserts.extend((1..=100).map(|other| Insert::Friendship {
-        one: PersonId(0),
-        other: PersonId(other),
-        since: Timestamp(other),
-    }));
+    inserts.extend(
+        (1..=100).map(|other| Insert::Friendship(PersonId(0), PersonId(other), Timestamp(other))),
+    );
     inserts
 }
 
@@ -209,11 +200,7 @@ async fn long_replies_are_told_in_several_messages() {
     let mut inserts = vec![Insert::Person(person(1)), Insert::Person(person(2))];
     inserts.extend((0..=REPLIES).map(|id| {
         let place = match id {
-            0 => Place::Forum {
-                forum: ForumId(404),
-                image: String::new(),
-                language: String::new(),
-            },
+            0 => Place::Forum(ForumId(404)),
             _ => Place::Reply(MessageId(0)),
         };
         match message(id, 1 + id % 2, place) {
@@ -226,10 +213,10 @@ async fn long_replies_are_told_in_several_messages() {
     }));
     let (_scratch, store) = store(&inserts);
     let listen = |_| "udp://127.0.0.1:0".to_owned();
-    let servers = Cluster::start(&store, 2, listen).await.unwrap();
+    let servers = Cluster::start(&store, 2, listen).await;
     let endpoint = Endpoint::bind(&listen(0)).await.unwrap();
     let client = Client::new(endpoint, servers.placement().clone());
-    for form in FORMS {
+    for form in Form::BOTH {
         for (query, rows) in [
             (Query::Is7(MessageId(0)), REPLIES as usize),
             (Query::Is2(PersonId(2)), 10),
@@ -244,20 +231,12 @@ async fn long_replies_are_told_in_several_messages() {
 /// What is not there makes no row, wherever on the way it is missing.
 #[tokio::test]
 async fn rows_whose_vertices_are_missing_are_left_out() {
-    let post = Place::Forum {
-        forum: ForumId(404),
-        image: String::new(),
-        language: String::new(),
-    };
-    let friend = |friend| Insert::Friendship {
-        one: PersonId(1),
-        other: PersonId(friend),
-        since: Timestamp(friend),
-    };
+    let post = Place::Forum(ForumId(404));
+    let friend = |friend| Insert::Friendship(PersonId(1), PersonId(friend), Timestamp(friend));
     let inserts = [
         Insert::Person(person(1)),
         Insert::Person(person(2)),
-        message(1, 2, post.clone()),
+        message(1, 2, post),
         message(2, 404, post),
         message(3, 1, Place::Reply(MessageId(1))),
         message(4, 1, Place::Reply(MessageId(2))),
@@ -269,10 +248,7 @@ async fn rows_whose_vertices_are_missing_are_left_out() {
     let (_scratch, store) = store(&inserts);
     let (servers, client) = cluster(&store, 3).await;
     // An edge to what is nowhere; messages share the space of ids.
-    let dangling = Fact::Reply {
-        to: MessageId(1),
-        comment: MessageId(405),
-    };
+    let dangling = Fact::edge(MessageId(1), MessageId(405), Timestamp(0));
     inserts::within(client.at(MessageId(1)))
         .learn(vec![dangling])
         .await
@@ -288,7 +264,7 @@ async fn rows_whose_vertices_are_missing_are_left_out() {
         (Query::Is7(MessageId(3)), 0),
         (Query::Is7(MessageId(404)), 0),
     ] {
-        for form in FORMS {
+        for form in Form::BOTH {
             // A person who is only somebody's friend has friends, but is not there.
             let found = result(query, form, &client).await;
             assert_eq!(
@@ -315,7 +291,7 @@ async fn threads_without_an_end_are_an_error() {
     for number in [1, 2] {
         let (servers, client) = cluster(&store, number).await;
         for query in [Query::Is2(PersonId(1)), Query::Is6(MessageId(1))] {
-            for form in FORMS {
+            for form in Form::BOTH {
                 let error = query.ask(form, &client).await.unwrap_err();
                 let code = error.status().map(Status::code);
                 assert_eq!(
@@ -351,11 +327,6 @@ fn person(id: i64) -> Person {
         location_ip: String::new(),
         browser: String::new(),
         city: 0,
-        languages: Vec::new(),
-        emails: Vec::new(),
-        interests: Vec::new(),
-        universities: Vec::new(),
-        companies: Vec::new(),
     }
 }
 
@@ -364,12 +335,7 @@ fn message(id: i64, creator: i64, place: Place) -> Insert {
         id: MessageId(id),
         creator: PersonId(creator),
         created: Timestamp(id),
-        location_ip: String::new(),
-        browser: String::new(),
         content: format!("message {id}"),
-        length: 9,
-        country: 0,
-        tags: Vec::new(),
         place,
     })
 }

@@ -5,7 +5,6 @@ use crate::census::Meter;
 use crate::client::Client;
 use crate::output;
 use crate::query::{Form, Query};
-use crate::table;
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
@@ -16,7 +15,7 @@ use wallaby::Address;
 #[derive(Debug, Args)]
 struct Which {
     /// is1 to is7
-    #[arg(value_name = "QUERY", value_parser = ["is1", "is2", "is3", "is4", "is5", "is6", "is7"])]
+    #[arg(value_name = "QUERY", value_parser = Query::NAMES)]
     query: String,
     /// The person that is1, is2 and is3 are about
     #[arg(long, value_name = "ID", allow_negative_numbers = true)]
@@ -52,23 +51,18 @@ pub(super) struct Explain {
 
 impl Which {
     fn parse(&self) -> anyhow::Result<Query> {
-        let about_person = matches!(self.query.as_str(), "is1" | "is2" | "is3");
-        let id = match (about_person, self.person, self.message) {
-            (true, Some(id), None) | (false, None, Some(id)) => id,
-            (true, ..) => return Err(self.wrong("person")),
-            (false, ..) => return Err(self.wrong("message")),
-        };
-        Query::new(&self.query, id).with_context(|| format!("there is no query {}", self.query))
-    }
-
-    fn wrong(&self, about: &str) -> anyhow::Error {
-        let sentence = format!(
-            "{} is about a {about}: --{about} ID, nothing else",
-            self.query
-        );
-        Cli::command()
-            .error(ErrorKind::ArgumentConflict, sentence)
-            .into()
+        let id = self.person.or(self.message).unwrap_or_default();
+        let query = Query::new(&self.query, id).context("there is no such query")?;
+        let (about, _) = query.about();
+        match (about, self.person, self.message) {
+            ("person", Some(_), None) | ("message", None, Some(_)) => Ok(query),
+            _ => {
+                let name = query.name();
+                let usage = format!("{name} is about a {about}: --{about} ID, nothing else");
+                let kind = ErrorKind::ArgumentConflict;
+                Err(Cli::command().error(kind, usage).into())
+            }
+        }
     }
 }
 
@@ -84,53 +78,42 @@ impl Ask {
         if outcome.rows.is_empty() {
             eprintln!("no rows");
         }
-        match self.json {
-            true => output::text(&table::json(&outcome.rows))?,
-            false => output::text(&table::draw(query.columns(), &outcome.rows))?,
-        }
-        Ok(())
+        output::print_rows(outcome.columns, &outcome.rows, self.json)
     }
 }
 
 impl Explain {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let query = self.which.parse()?;
-        output::text(&explain(query, &self.of.client().await?).await?)?;
-        Ok(())
+        explain(self.which.parse()?, &self.of.client().await?).await
     }
 }
 
-/// A query's tree, and what it takes beside plain calls.
-pub(super) async fn explain(query: Query, client: &Client) -> anyhow::Result<String> {
-    let mut sentences = String::new();
-    for form in [Form::Dpc, Form::Rpc] {
+/// Draws a query's tree, and tells what it takes beside plain calls.
+pub(super) async fn explain(query: Query, client: &Client) -> anyhow::Result<()> {
+    let mut sentences = Vec::new();
+    for form in Form::BOTH {
         // The first time connects servers that have never talked to each other.
         query.ask(form, client).await?;
         let meter = Meter::begin(client).await?;
         let begun = Instant::now();
         let rows = query.ask(form, client).await?.rows.len();
-        let took = format!("{:.1?}", begun.elapsed());
+        let took = begun.elapsed();
         let messages = meter.end(client).await?;
-        sentences += &format!(
-            "{form}: {rows} rows in {took} by {} messages, {} of them at the client\n",
-            messages.all, messages.client
-        );
+        let (all, at_client) = (messages.all, messages.client);
+        sentences.push(format!(
+            "{form}: {rows} rows in {took:.1?} by {all} messages, {at_client} of them at the client"
+        ));
     }
     let traced = query.ask(Form::Dpc, &client.clone().traced()).await?;
     let trace = traced.trace.context("the call was not traced")?;
     let servers = client.placement().servers();
-    let name = |address: &Address| {
-        let number = servers.iter().position(|server| server == address);
-        number.map_or_else(
-            || address.to_string(),
-            |number| format!("server {}", number + 1),
-        )
+    let name = |address: &Address| match servers.iter().position(|server| server == address) {
+        Some(number) => format!("server {}", number + 1),
+        None => address.to_string(),
     };
-    Ok(format!(
-        "{}\n{} hops, {} deep, in {}\n{sentences}",
-        trace.draw(name),
-        trace.hops.len(),
-        trace.depth(),
-        format_args!("{:.1?}", trace.elapsed),
-    ))
+    output::print(trace.draw(name))?;
+    let (hops, depth) = (trace.hops.len(), trace.depth());
+    let took = trace.elapsed;
+    output::print(format_args!("{hops} hops, {depth} deep, in {took:.1?}"))?;
+    output::print(sentences.join("\n"))
 }

@@ -1,29 +1,26 @@
 //! `wallaby-graph check`: are the results of queries those that are expected, in both forms?
 
+use super::Servers;
 use super::load::load;
-use super::{Servers, client};
 use crate::client::Client;
 use crate::insert::insert;
 use crate::output;
 use crate::query::{Form, Query};
-use crate::scratch::Scratch;
 use crate::source::references::References;
 use crate::source::{Source, csv, updates};
 use anyhow::{Context, bail};
 use clap::Args;
-use indicatif::ProgressBar;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// How many lines are checked at the same time.
-const WORKERS: usize = 16;
+/// All inserts that there are.
+const ALL: usize = usize::MAX;
 
 /// What is checked.
 #[derive(Debug, Args)]
@@ -35,20 +32,14 @@ pub(super) struct Check {
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
     /// First apply so many inserts of the data set's update streams, or all
-    #[arg(long, value_name = "K|all", default_value = "0")]
-    updates: Updates,
+    #[arg(long, value_name = "K|all", default_value = "0", value_parser = parse_updates)]
+    updates: usize,
     #[command(flatten)]
     servers: Servers,
 }
 
-/// How many inserts.
-#[derive(Clone, Copy, Debug)]
-enum Updates {
-    First(usize),
-    All,
-}
-
 /// A line of a file.
+#[derive(Debug)]
 struct Line {
     place: String,
     text: String,
@@ -71,22 +62,22 @@ impl Check {
         for file in &self.files {
             read(file, &mut lines)?;
         }
-        let scratch = Scratch::new("check")?;
+        let scratch = tempfile::tempdir()?;
         let (store, references) = load(&Source::find(&self.data)?, scratch.path())?;
         eprintln!("{}", store.describe());
         let processes = self.servers.start(scratch.path()).await?;
-        let client = client(&processes.running()).await?;
-        apply(self.updates, &self.data, references, &client).await?;
+        let client = processes.running().client().await?;
+        if self.updates > 0 {
+            apply(self.updates, &self.data, references, &client).await?;
+        }
         let checked = lines.len();
         let mismatches = check(lines, &client).await;
         processes.end().await;
         for mismatch in &mismatches {
-            output::line(format_args!("{mismatch}"))?;
+            output::print(mismatch)?;
         }
-        output::line(format_args!(
-            "{checked} checked, {} mismatches",
-            mismatches.len()
-        ))?;
+        let wrong = mismatches.len();
+        output::print(format_args!("{checked} checked, {wrong} mismatches"))?;
         Ok(match mismatches.is_empty() {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
@@ -95,29 +86,21 @@ impl Check {
 }
 
 async fn apply(
-    which: Updates,
+    asked: usize,
     data: &Path,
     mut references: References,
     client: &Client,
 ) -> anyhow::Result<()> {
-    let inserts = match which {
-        Updates::First(0) => return Ok(()),
-        _ => updates::read(data)?,
-    };
-    let most = match which {
-        Updates::First(most) if most > inserts.len() => {
-            // Perhaps a stream was cut.
-            let all = inserts.len();
-            eprintln!("note: the update streams have {all} inserts, not {most}");
-            all
-        }
-        Updates::First(most) => most,
-        Updates::All => inserts.len(),
-    };
-    for (number, one) in (1..).zip(inserts.into_iter().take(most)) {
-        let known = references.see_later(&one.insert);
-        known.with_context(|| one.place())?;
-        let inserted = insert(client, one.insert).await;
+    let updates = updates::read(data)?;
+    let most = asked.min(updates.len());
+    if asked != ALL && asked > most {
+        // Perhaps a stream was cut.
+        eprintln!("note: the update streams have {most} inserts, not {asked}");
+    }
+    for (number, update) in (1..).zip(updates.into_iter().take(most)) {
+        let known = references.see_later(&update.insert);
+        known.with_context(|| update.place)?;
+        let inserted = insert(client, update.insert).await;
         inserted.with_context(|| format!("update {number} of {most}"))?;
     }
     eprintln!("{most} updates");
@@ -126,44 +109,33 @@ async fn apply(
 
 /// What is not as expected, in the order of the lines: a sentence for each.
 async fn check(lines: Vec<Line>, client: &Client) -> Vec<String> {
-    let bar = ProgressBar::new(lines.len() as u64);
-    let mut mismatches = BTreeMap::new();
-    let mut checks = JoinSet::new();
-    for (number, line) in lines.into_iter().enumerate() {
-        if checks.len() == WORKERS {
-            note(&mut mismatches, checks.join_next().await);
-            bar.inc(1);
-        }
-        let client = client.clone();
-        let line = Arc::new(line);
-        checks.spawn(async move { (number, line.check(&client).await) });
+    /// How many lines are checked at the same time.
+    const WORKERS: usize = 16;
+    let lines: Arc<[Line]> = lines.into();
+    let mut workers = JoinSet::new();
+    for worker in 0..WORKERS {
+        let (lines, client) = (Arc::clone(&lines), client.clone());
+        workers.spawn(async move {
+            let mut mismatches = Vec::new();
+            for (number, line) in lines.iter().enumerate().skip(worker).step_by(WORKERS) {
+                let mismatch = line.check(&client).await;
+                mismatches.extend(mismatch.map(|mismatch| (number, mismatch)));
+            }
+            mismatches
+        });
     }
-    while !checks.is_empty() {
-        note(&mut mismatches, checks.join_next().await);
-    }
-    bar.finish_and_clear();
-    mismatches.into_values().collect()
-}
-
-type Checked = Option<Result<(usize, Option<String>), tokio::task::JoinError>>;
-
-fn note(mismatches: &mut BTreeMap<usize, String>, checked: Checked) {
-    match checked {
-        Some(Ok((number, Some(mismatch)))) => {
-            mismatches.insert(number, mismatch);
-        }
-        Some(Err(error)) => {
-            // What could not be checked is not as expected.
-            mismatches.insert(usize::MAX - mismatches.len(), error.to_string());
-        }
-        Some(Ok((_, None))) | None => {}
-    }
+    let mut mismatches = workers.join_all().await.concat();
+    mismatches.sort();
+    mismatches
+        .into_iter()
+        .map(|(_, mismatch)| mismatch)
+        .collect()
 }
 
 impl Line {
     /// What is wrong with its result.
     async fn check(&self, client: &Client) -> Option<String> {
-        for form in [Form::Dpc, Form::Rpc] {
+        for form in Form::BOTH {
             let found = match self.query.ask(form, client).await {
                 Ok(outcome) => self.result(outcome.rows),
                 Err(error) => return Some(self.sentence(form, &format!("fails: {error}"))),
@@ -192,7 +164,7 @@ impl Line {
 
 fn read(file: &Path, lines: &mut Vec<Line>) -> anyhow::Result<()> {
     let shown = file.display();
-    for (number, text) in (1..).zip(csv::open(file, &ProgressBar::hidden())?.lines()) {
+    for (number, text) in (1..).zip(csv::open(file)?.lines()) {
         let text = text.with_context(|| format!("{shown} can't be read"))?;
         if text.trim().is_empty() {
             continue;
@@ -209,14 +181,12 @@ fn parse(text: &str, place: String) -> anyhow::Result<Line> {
         "IS7S" => ("IS7", true),
         name => (name, false),
     };
-    let about = |query: &Query| match query {
-        Query::Is1(_) | Query::Is2(_) | Query::Is3(_) => "personId",
-        Query::Is4(_) | Query::Is5(_) | Query::Is6(_) | Query::Is7(_) => "messageId",
-    };
-    let Some(parameter) = Query::new(name, 0).as_ref().map(about) else {
+    let Some(query) = Query::new(name, 0) else {
         bail!("expected a query IS1 to IS7, or IS7S, found '{name}'");
     };
-    let id = expected.params.get(parameter).copied();
+    let (about, _) = query.about();
+    let parameter = format!("{about}Id");
+    let id = expected.params.get(&parameter).copied();
     let query = id.and_then(|id| Query::new(name, id));
     let query = query.with_context(|| format!("{name} lacks its parameter '{parameter}'"))?;
     Ok(Line {
@@ -228,17 +198,12 @@ fn parse(text: &str, place: String) -> anyhow::Result<Line> {
     })
 }
 
-impl FromStr for Updates {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "all" => Ok(Self::All),
-            _ => text
-                .parse()
-                .map(Self::First)
-                .map_err(|_| format!("'{text}' is neither a number nor 'all'")),
-        }
+fn parse_updates(text: &str) -> Result<usize, String> {
+    match text {
+        "all" => Ok(ALL),
+        _ => text
+            .parse()
+            .map_err(|_| format!("'{text}' is neither a number nor 'all'")),
     }
 }
 

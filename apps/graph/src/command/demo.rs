@@ -1,15 +1,12 @@
 //! `wallaby-graph demo`: the whole thing in one line.
 
+use super::Servers;
 use super::ask::explain;
 use super::load::load;
-use super::{Servers, client};
-use crate::census;
 use crate::client::Client;
-use crate::output;
 use crate::query::{Form, Query};
-use crate::scratch::Scratch;
 use crate::source::Source;
-use crate::table;
+use crate::{census, output};
 use anyhow::Context;
 use clap::Args;
 
@@ -26,17 +23,17 @@ pub(super) struct Demo {
 impl Demo {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         const SEED: u64 = 1;
-        let scratch = Scratch::new("demo")?;
+        let scratch = tempfile::tempdir()?;
         let (store, _) = load(&Source::Generated(self.persons, SEED), scratch.path())?;
-        output::line(format_args!("{}", store.describe()))?;
+        output::print(store.describe())?;
         let processes = self.servers.start(scratch.path()).await?;
-        let client = client(&processes.running()).await?;
+        let client = processes.running().client().await?;
         for query in interesting(&client).await? {
-            let rows = query.ask(Form::Dpc, &client).await?.rows;
-            output::line(format_args!("\n$ wallaby-graph query {query}"))?;
-            output::text(&table::draw(query.columns(), &rows))?;
-            output::line(format_args!("\n$ wallaby-graph explain {query}"))?;
-            output::text(&explain(query, &client).await?)?;
+            let outcome = query.ask(Form::Dpc, &client).await?;
+            output::print(format_args!("\n$ wallaby-graph query {query}"))?;
+            output::print_rows(outcome.columns, &outcome.rows, false)?;
+            output::print(format_args!("\n$ wallaby-graph explain {query}"))?;
+            explain(query, &client).await?;
         }
         processes.end().await;
         Ok(())

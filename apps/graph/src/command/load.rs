@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What is loaded, and where to.
 #[derive(Debug, Args)]
@@ -32,41 +33,35 @@ pub(super) struct Load {
 impl Load {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let folder = &self.to.store;
+        let shown = folder.display();
         // What is to be replaced may be of another version, or damaged.
         if !self.replace
             && let Some(store) = Store::find(folder)?
         {
-            output::line(format_args!(
-                "{} is loaded already: {}",
-                folder.display(),
-                store.describe()
-            ))?;
-            output::line(format_args!("(--replace loads it anew)"))?;
-            return Ok(());
+            let loaded = store.describe();
+            return output::print(format_args!(
+                "{shown} is loaded already: {loaded}\n(--replace loads it anew)"
+            ));
         }
         let source = match (&self.data, self.generate) {
             (Some(data), _) => Source::find(data)?,
             (None, persons) => Source::Generated(persons.unwrap_or_default(), self.seed),
         };
         let (store, _) = load(&source, folder)?;
-        output::line(format_args!("{}: {}", folder.display(), store.describe()))?;
-        Ok(())
+        output::print(format_args!("{shown}: {}", store.describe()))
     }
 }
 
 /// Loads, and tells how far that is where somebody watches.
 pub(super) fn load(source: &Source, folder: &Path) -> anyhow::Result<(Store, References)> {
     // Perhaps there are none; but who has forgotten to copy a file should not find that out by queries without rows.
-    for kind in source.missing()? {
+    for kind in source.missing() {
         eprintln!("note: the data set has no file '{kind}': nothing of that is loaded");
     }
-    let bar = ProgressBar::new(0).with_message("loading");
-    bar.set_style(
-        ProgressStyle::with_template("{msg} {bar:40.green/dim} {percent} %, {eta} to go")
-            .map(|style| style.progress_chars("━━╌"))
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    );
-    let loaded = source.load(folder, &bar);
+    let style = ProgressStyle::with_template("{spinner} loading, {human_pos} inserts")?;
+    let bar = ProgressBar::new_spinner().with_style(style);
+    bar.enable_steady_tick(Duration::from_millis(100));
+    let loaded = source.load(folder, || bar.inc(1));
     bar.finish_and_clear();
     loaded.with_context(|| format!("{} was not loaded", folder.display()))
 }

@@ -9,7 +9,7 @@ mod up;
 
 use crate::client::Client;
 use crate::placement::Seat;
-use crate::process::{self, Processes, Running, Transport};
+use crate::process::{self, Processes, Running};
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -82,9 +82,6 @@ struct Servers {
     /// How many server processes
     #[arg(long = "servers", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     count: u32,
-    /// What they talk over
-    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
-    transport: Transport,
     /// Emulate a network: every message takes so long, as in 250us or 1ms
     #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
     link: Duration,
@@ -148,7 +145,7 @@ impl StoreFolder {
             let store = self.store.display();
             format!("the cluster that served {store} is gone: start it with 'wallaby-graph up'")
         };
-        let client = client(&process::find(&self.store)?).await?;
+        let client = Running::find(&self.store)?.client().await?;
         for server in client.placement().servers() {
             client.endpoint().connect(server).await.with_context(gone)?;
         }
@@ -159,13 +156,6 @@ impl StoreFolder {
 impl Servers {
     /// Starts them on the store in a folder.
     async fn start(self, folder: &Path) -> anyhow::Result<Processes> {
-        Processes::start(folder, self.count, self.transport, self.link).await
+        Processes::start(folder, self.count, self.link).await
     }
-}
-
-/// A client of a cluster, as far away from the servers as these from each other.
-async fn client(running: &Running) -> anyhow::Result<Client> {
-    let placement = running.placement().context("there are no servers")?;
-    let endpoint = process::client_endpoint(&placement, running.link()).await?;
-    Ok(Client::new(endpoint, placement))
 }

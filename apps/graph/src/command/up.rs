@@ -1,15 +1,11 @@
 //! `wallaby-graph up`: a cluster that serves a store until it is told to end.
 
 use super::{Servers, StoreFolder};
-use crate::census;
-use crate::client::Client;
-use crate::output;
-use crate::process;
 use crate::store::Store;
+use crate::{census, output, process};
 use anyhow::{Context, bail};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
-use wallaby::Endpoint;
 
 /// Which cluster.
 #[derive(Debug, Args)]
@@ -23,27 +19,22 @@ pub(super) struct Up {
 impl Up {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let folder = &self.of.store;
-        Store::find(folder)?.with_context(|| {
-            let folder = folder.display();
-            format!("nothing was loaded into {folder}: 'wallaby-graph load' does that")
-        })?;
+        Store::find(folder)?.with_context(|| process::nothing_in(folder))?;
         let mut processes = self.servers.start(folder).await?;
-        let running = processes.running();
-        process::announce(folder, &running)?;
-        // One that does not listen: it would leave a socket behind if this process is killed.
-        let client = Client::new(Endpoint::client()?, processes.placement().clone());
-        output::line(format_args!("{}", census::counts(&client).await?))?;
+        processes.running().announce(folder)?;
+        let client = processes.running().client().await?;
+        output::print(census::counts(&client).await?)?;
         for server in client.placement().servers() {
-            output::line(format_args!("  {server}"))?;
+            output::print(format_args!("  {server}"))?;
         }
-        if !running.link().is_zero() {
-            output::line(format_args!(
-                "every message takes {:?}, as on a network",
-                running.link()
+        if !self.servers.link.is_zero() {
+            let link = self.servers.link;
+            output::print(format_args!(
+                "every message takes {link:?}, as on a network"
             ))?;
         }
         if let Some(person) = census::sample(&client, 1).await?.persons.first() {
-            output::line(format_args!(
+            output::print(format_args!(
                 "serving until Ctrl-C; try: wallaby-graph query is2 --person {person}"
             ))?;
         }

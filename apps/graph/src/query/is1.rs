@@ -5,24 +5,16 @@
 //! ```
 
 use crate::client::{Answers, Client};
-use crate::model::{PersonId, Timestamp};
+use crate::model::{Person, PersonId};
 use crate::server::Server;
 use crate::vertices::vertices;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use wallaby::CallError;
 
 /// Who somebody is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    first: String,
-    last: String,
-    birthday: Timestamp,
-    location_ip: String,
-    browser: String,
-    city: i64,
-    gender: String,
-    joined: Timestamp,
+    person: Person,
 }
 
 /// The query's hop.
@@ -35,7 +27,8 @@ pub trait Profile {
 #[wallaby::serve]
 impl Profile for Server {
     async fn person(&self, id: PersonId) -> Option<Row> {
-        self.read(|shard| shard.person(id).cloned().map(Row::from))
+        let person = self.read(|shard| shard.person(id).cloned())?;
+        Some(Row { person })
     }
 }
 
@@ -46,7 +39,7 @@ impl Profile for Server {
 /// If it fails.
 pub async fn by_dpc(client: &Client, person: PersonId) -> Result<Answers<Row>, CallError> {
     let call = profile::within(client.at(person)).person(person);
-    Ok(client.collect(call).await?.found())
+    client.rows(call).await
 }
 
 /// The query as a plain call.
@@ -56,46 +49,16 @@ pub async fn by_dpc(client: &Client, person: PersonId) -> Result<Answers<Row>, C
 /// If it fails.
 pub async fn by_rpc(client: &Client, person: PersonId) -> Result<Option<Row>, CallError> {
     let person = vertices::within(client.at(person)).person(person).await?;
-    Ok(person.map(Row::from))
+    Ok(person.map(|person| Row { person }))
 }
 
-impl From<crate::model::Person> for Row {
-    fn from(person: crate::model::Person) -> Self {
-        Self {
-            first: person.name.first,
-            last: person.name.last,
-            birthday: person.birthday,
-            location_ip: person.location_ip,
-            browser: person.browser,
-            city: person.city,
-            gender: person.gender,
-            joined: person.joined,
-        }
-    }
-}
-
-impl super::Row for Row {
-    const COLUMNS: &'static [&'static str] = &[
-        "firstName",
-        "lastName",
-        "birthday",
-        "locationIP",
-        "browserUsed",
-        "cityId",
-        "gender",
-        "creationDate",
-    ];
-
-    fn values(self) -> Vec<Value> {
-        vec![
-            self.first.into(),
-            self.last.into(),
-            json!(self.birthday),
-            self.location_ip.into(),
-            self.browser.into(),
-            self.city.into(),
-            self.gender.into(),
-            json!(self.joined),
-        ]
-    }
-}
+columns!(Row {
+    "firstName": person.name.first,
+    "lastName": person.name.last,
+    "birthday": person.birthday,
+    "locationIP": person.location_ip,
+    "browserUsed": person.browser,
+    "cityId": person.city,
+    "gender": person.gender,
+    "creationDate": person.joined,
+});

@@ -6,11 +6,15 @@
 //!                       └─▶ others, at another server ──▶ …
 //! ```
 //!
-//! What is found of a row travels with the request; whoever completes rows answers the client. A post of the person
-//! needs no hop to its author, whose name is known from the first hop. Each server goes up all threads that it is asked
-//! about as far as it knows them, and asks each other server once: see [`step`].
+//! This tree is one call. The client asks the person's server, [`RecentMessages::person`]. A server goes up the threads
+//! that it is asked about as far as it has them. Rows that are complete it sends to the client, by `reply`; what is left it
+//! hands to the servers that have more of the threads, by `delegate`, one request to each. These go on in its place: it
+//! does not wait for them, and what is known of a row until then travels with the request. The call is complete when
+//! all branches have ended.
+//!
+//! A post of the person needs no hop to its author, whose name is known from the first hop.
 
-use super::step::{self, by_calls};
+use super::step::{self, ALL, Found, ONE_MESSAGE, by_calls};
 use super::too_deep;
 use crate::client::{Answers, Client};
 use crate::fact::Vertex;
@@ -18,49 +22,11 @@ use crate::model::{DEEPEST_THREAD, Message, MessageId, Name, PersonId, Place, Ti
 use crate::server::Server;
 use crate::shard::Shard;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use std::cmp::Reverse;
 use wallaby::{CallError, Many, Request, Status};
 
 /// How many messages are asked for.
 const MOST: usize = 10;
-/// About how many bytes a row has besides what the message says.
-const FIXED: usize = 100;
-
-/// A message and where its thread began.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Row {
-    message: MessageId,
-    shown: String,
-    created: Timestamp,
-    post: MessageId,
-    author: Name,
-}
-
-/// A row on its way up the thread.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
-    message: MessageId,
-    shown: String,
-    created: Timestamp,
-    /// Who wrote it.
-    writer: Name,
-    /// How many messages of the thread are below.
-    passed: u32,
-}
-
-/// What a server is asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Step {
-    /// The person: which messages?
-    Person(PersonId),
-    /// One of them.
-    Message(MessageId, Name),
-    /// A message of its thread.
-    Above(MessageId, Found),
-    /// The author of the post.
-    Author(PersonId, MessageId, Found),
-}
 
 /// The query's hops. An answer has the rows that one server completes.
 #[wallaby::service(package = "graph")]
@@ -70,14 +36,13 @@ pub trait RecentMessages {
     /// At each server with more of the threads.
     async fn upward(steps: Vec<Step>) -> Many<Vec<Row>>;
     /// The same as a plain call: what is left to ask comes back.
-    async fn find(steps: Vec<Step>) -> step::Found<Step, Row>;
+    async fn find(steps: Vec<Step>) -> Found<Step, Row>;
 }
 
 #[wallaby::serve]
 impl RecentMessages for Server {
     async fn person(&self, request: Request<Many<Vec<Row>>>, id: PersonId) -> Result<(), Status> {
-        let first = vec![Step::Person(id)];
-        self.take(request, first, recent_messages::upward).await
+        hop(self, request, vec![Step::Person(id)]).await
     }
 
     async fn upward(
@@ -85,57 +50,29 @@ impl RecentMessages for Server {
         request: Request<Many<Vec<Row>>>,
         steps: Vec<Step>,
     ) -> Result<(), Status> {
-        self.take(request, steps, recent_messages::upward).await
+        hop(self, request, steps).await
     }
 
-    async fn find(&self, steps: Vec<Step>) -> Result<step::Found<Step, Row>, Status> {
-        Self::find(self, steps)
+    async fn find(&self, steps: Vec<Step>) -> Result<Found<Step, Row>, Status> {
+        self.follow(steps, ONE_MESSAGE)
     }
 }
 
-impl step::Step for Step {
-    type Row = Row;
-
-    fn at(&self) -> Vertex {
-        match self {
-            Self::Person(id) | Self::Author(id, ..) => (*id).into(),
-            Self::Message(id, _) | Self::Above(id, _) => (*id).into(),
-        }
+/// What a server does with a request of the call.
+async fn hop(
+    server: &Server,
+    request: Request<Many<Vec<Row>>>,
+    steps: Vec<Step>,
+) -> Result<(), Status> {
+    let found = server.follow(steps, ALL)?;
+    for rows in found.rows {
+        request.reply(rows).await?;
     }
-
-    fn size(&self) -> usize {
-        match self {
-            Self::Person(_) | Self::Message(..) => FIXED,
-            Self::Above(_, found) | Self::Author(_, _, found) => FIXED + found.shown.len(),
-        }
+    for (other, steps) in found.next {
+        let rest = recent_messages::upward(steps);
+        request.delegate(server.numbered(other), rest).await?;
     }
-
-    fn take(self, shard: &Shard, rows: &mut Vec<Row>, next: &mut Vec<Self>) -> Result<(), Status> {
-        match self {
-            Self::Person(id) => next.extend(shard.name(id).into_iter().flat_map(|writer| {
-                let messages = shard.latest_messages(id).take(MOST);
-                messages.map(|message| Self::Message(message, writer.clone()))
-            })),
-            Self::Message(id, writer) => {
-                if let Some(message) = shard.message(id) {
-                    Found::new(message, writer).go_up(message, rows, next)?;
-                }
-            }
-            Self::Above(id, found) => {
-                if let Some(message) = shard.message(id) {
-                    found.go_up(message, rows, next)?;
-                }
-            }
-            Self::Author(id, post, found) => {
-                rows.extend(
-                    shard
-                        .name(id)
-                        .map(|author| found.below(post, author.clone())),
-                );
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// The query as one call.
@@ -145,12 +82,12 @@ impl step::Step for Step {
 /// If it fails.
 pub async fn by_dpc(client: &Client, person: PersonId) -> Result<Answers<Row>, CallError> {
     let call = recent_messages::within(client.at(person)).person(person);
-    let mut rows = client.collect(call).await?.concat();
-    sort(&mut rows.items);
-    Ok(rows)
+    let mut answers = client.rows(call).await?;
+    sort(&mut answers.rows);
+    Ok(answers)
 }
 
-/// The query as plain calls.
+/// The query as plain calls, which the client makes one after the other.
 ///
 /// # Errors
 ///
@@ -167,11 +104,91 @@ fn sort(rows: &mut [Row]) {
     rows.sort_by_key(|row| Reverse((row.created, row.message)));
 }
 
-impl Found {
+/// What is asked of a server, each at one vertex.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// The person: which messages?
+    Person(PersonId),
+    /// One of them: what does it say, and where does it stand?
+    Message(MessageId, Name),
+    /// A message of its thread: where does that stand?
+    Above(MessageId, Draft),
+    /// The author of the post: what name?
+    Author(PersonId, MessageId, Draft),
+}
+
+/// A row on its way up the thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Draft {
+    message: MessageId,
+    content: String,
+    created: Timestamp,
+    /// Who wrote it.
+    writer: Name,
+    /// How many messages of the thread are below.
+    passed: u32,
+}
+
+/// A message and where its thread began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    message: MessageId,
+    content: String,
+    created: Timestamp,
+    post: MessageId,
+    author: Name,
+}
+
+columns!(Row {
+    "messageId": message,
+    "messageContent": content,
+    "messageCreationDate": created,
+    "originalPostId": post,
+    "originalPostAuthorId": author.id,
+    "originalPostAuthorFirstName": author.first,
+    "originalPostAuthorLastName": author.last,
+});
+
+impl step::Step for Step {
+    type Row = Row;
+
+    fn at(&self) -> Vertex {
+        match self {
+            Self::Person(id) | Self::Author(id, ..) => (*id).into(),
+            Self::Message(id, _) | Self::Above(id, _) => (*id).into(),
+        }
+    }
+
+    fn take(self, shard: &Shard, rows: &mut Vec<Row>, next: &mut Vec<Self>) -> Result<(), Status> {
+        match self {
+            Self::Person(id) => next.extend(shard.name(id).into_iter().flat_map(|writer| {
+                let messages = shard.latest_messages(id).take(MOST);
+                messages.map(|message| Self::Message(message, writer.clone()))
+            })),
+            Self::Message(id, writer) => {
+                if let Some(message) = shard.message(id) {
+                    Draft::new(message, writer).go_up(message, rows, next)?;
+                }
+            }
+            Self::Above(id, draft) => {
+                if let Some(message) = shard.message(id) {
+                    draft.go_up(message, rows, next)?;
+                }
+            }
+            Self::Author(id, post, draft) => {
+                let author = shard.name(id).cloned();
+                rows.extend(author.map(|author| draft.finish(post, author)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Draft {
     fn new(message: &Message, writer: Name) -> Self {
         Self {
             message: message.id,
-            shown: message.shown().to_owned(),
+            content: message.content.clone(),
             created: message.created,
             writer,
             passed: 0,
@@ -181,12 +198,11 @@ impl Found {
     /// From a message of the thread to the row, or to the next step.
     fn go_up(
         mut self,
-        message: &Message,
+        at: &Message,
         rows: &mut Vec<Row>,
         next: &mut Vec<Step>,
     ) -> Result<(), Status> {
-        let author = message.creator;
-        match message.place {
+        match at.place {
             Place::Reply(_) if self.passed == DEEPEST_THREAD => {
                 return Err(too_deep(self.message));
             }
@@ -194,53 +210,22 @@ impl Found {
                 self.passed += 1;
                 next.push(Step::Above(to, self));
             }
-            Place::Forum { .. } if author == self.writer.id => {
+            Place::Forum(_) if at.creator == self.writer.id => {
                 let author = self.writer.clone();
-                rows.push(self.below(message.id, author));
+                rows.push(self.finish(at.id, author));
             }
-            Place::Forum { .. } => next.push(Step::Author(author, message.id, self)),
+            Place::Forum(_) => next.push(Step::Author(at.creator, at.id, self)),
         }
         Ok(())
     }
 
-    /// The row, when the post and its author are known.
-    fn below(self, post: MessageId, author: Name) -> Row {
+    fn finish(self, post: MessageId, author: Name) -> Row {
         Row {
             message: self.message,
-            shown: self.shown,
+            content: self.content,
             created: self.created,
             post,
             author,
         }
-    }
-}
-
-impl step::Row for Row {
-    fn size(&self) -> usize {
-        FIXED + self.shown.len()
-    }
-}
-
-impl super::Row for Row {
-    const COLUMNS: &'static [&'static str] = &[
-        "messageId",
-        "messageContent",
-        "messageCreationDate",
-        "originalPostId",
-        "originalPostAuthorId",
-        "originalPostAuthorFirstName",
-        "originalPostAuthorLastName",
-    ];
-
-    fn values(self) -> Vec<Value> {
-        vec![
-            json!(self.message),
-            self.shown.into(),
-            json!(self.created),
-            json!(self.post),
-            json!(self.author.id),
-            self.author.first.into(),
-            self.author.last.into(),
-        ]
     }
 }

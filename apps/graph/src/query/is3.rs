@@ -6,35 +6,15 @@
 //!                       └─▶ client: those at the person's own
 //! ```
 
-use super::step::{self, Found, by_calls};
+use super::step::{self, ALL, Found, ONE_MESSAGE, by_calls};
 use crate::client::{Answers, Client};
 use crate::fact::Vertex;
 use crate::model::{Name, PersonId, Timestamp};
 use crate::server::Server;
 use crate::shard::Shard;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use std::cmp::Reverse;
 use wallaby::{CallError, Many, Request, Status};
-
-/// About how many bytes a row has.
-const SIZE: usize = 60;
-
-/// A friend.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Row {
-    friend: Name,
-    since: Timestamp,
-}
-
-/// What a server is asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Step {
-    /// The person: which friends?
-    Person(PersonId),
-    /// One of them, and since when.
-    Friend(PersonId, Timestamp),
-}
 
 /// The query's hops. An answer has the rows that one server knows.
 #[wallaby::service(package = "graph")]
@@ -50,8 +30,7 @@ pub trait Friends {
 #[wallaby::serve]
 impl Friends for Server {
     async fn person(&self, request: Request<Many<Vec<Row>>>, id: PersonId) -> Result<(), Status> {
-        let first = vec![Step::Person(id)];
-        self.take(request, first, friends::friends).await
+        hop(self, request, vec![Step::Person(id)]).await
     }
 
     async fn friends(
@@ -59,40 +38,28 @@ impl Friends for Server {
         request: Request<Many<Vec<Row>>>,
         steps: Vec<Step>,
     ) -> Result<(), Status> {
-        self.take(request, steps, friends::friends).await
+        hop(self, request, steps).await
     }
 
     async fn find(&self, steps: Vec<Step>) -> Result<Found<Step, Row>, Status> {
-        Self::find(self, steps)
+        self.follow(steps, ONE_MESSAGE)
     }
 }
 
-impl step::Step for Step {
-    type Row = Row;
-
-    fn at(&self) -> Vertex {
-        match self {
-            Self::Person(id) | Self::Friend(id, _) => (*id).into(),
-        }
+async fn hop(
+    server: &Server,
+    request: Request<Many<Vec<Row>>>,
+    steps: Vec<Step>,
+) -> Result<(), Status> {
+    let found = server.follow(steps, ALL)?;
+    for rows in found.rows {
+        request.reply(rows).await?;
     }
-
-    fn size(&self) -> usize {
-        SIZE
+    for (other, steps) in found.next {
+        let rest = friends::friends(steps);
+        request.delegate(server.numbered(other), rest).await?;
     }
-
-    fn take(self, shard: &Shard, rows: &mut Vec<Row>, next: &mut Vec<Self>) -> Result<(), Status> {
-        match self {
-            Self::Person(id) => {
-                let friends = shard.friends(id);
-                next.extend(friends.map(|(friend, since)| Self::Friend(friend, since)));
-            }
-            Self::Friend(id, since) => rows.extend(shard.name(id).map(|friend| Row {
-                friend: friend.clone(),
-                since,
-            })),
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// The query as one call.
@@ -102,9 +69,9 @@ impl step::Step for Step {
 /// If it fails.
 pub async fn by_dpc(client: &Client, person: PersonId) -> Result<Answers<Row>, CallError> {
     let call = friends::within(client.at(person)).person(person);
-    let mut rows = client.collect(call).await?.concat();
-    sort(&mut rows.items);
-    Ok(rows)
+    let mut answers = client.rows(call).await?;
+    sort(&mut answers.rows);
+    Ok(answers)
 }
 
 /// The query as plain calls.
@@ -124,26 +91,49 @@ fn sort(rows: &mut [Row]) {
     rows.sort_by_key(|row| (Reverse(row.since), row.friend.id));
 }
 
-impl step::Row for Row {
-    fn size(&self) -> usize {
-        SIZE
-    }
+/// What is asked of a server, each at one vertex.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// The person: which friends?
+    Person(PersonId),
+    /// One of them, and since when: what name?
+    Friend(PersonId, Timestamp),
 }
 
-impl super::Row for Row {
-    const COLUMNS: &'static [&'static str] = &[
-        "personId",
-        "firstName",
-        "lastName",
-        "friendshipCreationDate",
-    ];
+/// A friend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    friend: Name,
+    since: Timestamp,
+}
 
-    fn values(self) -> Vec<Value> {
-        vec![
-            json!(self.friend.id),
-            self.friend.first.into(),
-            self.friend.last.into(),
-            json!(self.since),
-        ]
+columns!(Row {
+    "personId": friend.id,
+    "firstName": friend.first,
+    "lastName": friend.last,
+    "friendshipCreationDate": since,
+});
+
+impl step::Step for Step {
+    type Row = Row;
+
+    fn at(&self) -> Vertex {
+        match self {
+            Self::Person(id) | Self::Friend(id, _) => (*id).into(),
+        }
+    }
+
+    fn take(self, shard: &Shard, rows: &mut Vec<Row>, next: &mut Vec<Self>) -> Result<(), Status> {
+        match self {
+            Self::Person(id) => {
+                let friends = shard.friends(id);
+                next.extend(friends.map(|(friend, since)| Self::Friend(friend, since)));
+            }
+            Self::Friend(id, since) => {
+                let friend = shard.name(id).cloned();
+                rows.extend(friend.map(|friend| Row { friend, since }));
+            }
+        }
+        Ok(())
     }
 }

@@ -9,14 +9,13 @@ use crate::model::{Message, MessageId, Timestamp};
 use crate::server::Server;
 use crate::vertices::vertices;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use wallaby::CallError;
 
 /// What a message says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     created: Timestamp,
-    shown: String,
+    content: String,
 }
 
 /// The query's hop.
@@ -40,7 +39,7 @@ impl Content for Server {
 /// If it fails.
 pub async fn by_dpc(client: &Client, message: MessageId) -> Result<Answers<Row>, CallError> {
     let call = content::within(client.at(message)).message(message);
-    Ok(client.collect(call).await?.found())
+    client.rows(call).await
 }
 
 /// The query as a plain call.
@@ -59,15 +58,12 @@ impl Row {
     fn of(message: &Message) -> Self {
         Self {
             created: message.created,
-            shown: message.shown().to_owned(),
+            content: message.content.clone(),
         }
     }
 }
 
-impl super::Row for Row {
-    const COLUMNS: &'static [&'static str] = &["messageCreationDate", "messageContent"];
-
-    fn values(self) -> Vec<Value> {
-        vec![json!(self.created), self.shown.into()]
-    }
-}
+columns!(Row {
+    "messageCreationDate": created,
+    "messageContent": content,
+});

@@ -9,7 +9,6 @@ use crate::model::{MessageId, Name, PersonId};
 use crate::server::Server;
 use crate::vertices::vertices;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use wallaby::{CallError, One, Request, Status};
 
 /// Who wrote it.
@@ -34,16 +33,12 @@ impl Creator for Server {
         request: Request<One<Option<Row>>>,
         id: MessageId,
     ) -> Result<(), Status> {
-        let person = self.read(|shard| shard.message(id).map(|message| message.creator));
-        match person {
-            Some(person) => {
-                request
-                    .forward(self.at(person), creator::person(person))
-                    .await?
-            }
-            None => request.respond(None).await?,
-        }
-        Ok(())
+        let creator = self.read(|shard| shard.message(id).map(|message| message.creator));
+        let Some(person) = creator else {
+            return Ok(request.respond(None).await?);
+        };
+        let rest = creator::person(person);
+        Ok(request.forward(self.at(person), rest).await?)
     }
 
     async fn person(&self, id: PersonId) -> Option<Row> {
@@ -58,7 +53,7 @@ impl Creator for Server {
 /// If it fails.
 pub async fn by_dpc(client: &Client, message: MessageId) -> Result<Answers<Row>, CallError> {
     let call = creator::within(client.at(message)).message(message);
-    Ok(client.collect(call).await?.found())
+    client.rows(call).await
 }
 
 /// The query as plain calls.
@@ -80,14 +75,8 @@ pub async fn by_rpc(client: &Client, message: MessageId) -> Result<Option<Row>, 
     Ok(names.into_iter().next().map(|creator| Row { creator }))
 }
 
-impl super::Row for Row {
-    const COLUMNS: &'static [&'static str] = &["personId", "firstName", "lastName"];
-
-    fn values(self) -> Vec<Value> {
-        vec![
-            json!(self.creator.id),
-            self.creator.first.into(),
-            self.creator.last.into(),
-        ]
-    }
-}
+columns!(Row {
+    "personId": creator.id,
+    "firstName": creator.first,
+    "lastName": creator.last,
+});

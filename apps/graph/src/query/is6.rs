@@ -10,7 +10,6 @@ use crate::model::{DEEPEST_THREAD, ForumId, MessageId, Name, PersonId, Place};
 use crate::server::Server;
 use crate::vertices::vertices;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use wallaby::{CallError, One, Request, Status};
 
 /// A forum.
@@ -39,30 +38,25 @@ impl ForumOfMessage for Server {
         request: Request<One<Option<Row>>>,
         id: MessageId,
     ) -> Result<(), Status> {
-        let place = self.read(|shard| shard.message(id).map(|message| message.place.clone()));
-        match place {
-            None => request.respond(None).await?,
+        match self.read(|shard| shard.message(id).map(|message| message.place)) {
+            None => Ok(request.respond(None).await?),
             Some(Place::Reply(to)) => {
-                let target = forum_of_message::message(to);
-                request.forward(self.at(to), target).await?
+                let rest = forum_of_message::message(to);
+                Ok(request.forward(self.at(to), rest).await?)
             }
-            Some(Place::Forum { forum, .. }) => {
-                let target = forum_of_message::forum(forum);
-                request.forward(self.at(forum), target).await?
+            Some(Place::Forum(forum)) => {
+                let rest = forum_of_message::forum(forum);
+                Ok(request.forward(self.at(forum), rest).await?)
             }
         }
-        Ok(())
     }
 
     async fn forum(&self, request: Request<One<Option<Row>>>, id: ForumId) -> Result<(), Status> {
-        match self.read(|shard| shard.forum(id).cloned()) {
-            None => request.respond(None).await?,
-            Some(forum) => {
-                let target = forum_of_message::moderator(forum.moderator, id, forum.title);
-                request.forward(self.at(forum.moderator), target).await?
-            }
-        }
-        Ok(())
+        let Some(forum) = self.read(|shard| shard.forum(id).cloned()) else {
+            return Ok(request.respond(None).await?);
+        };
+        let rest = forum_of_message::moderator(forum.moderator, id, forum.title);
+        Ok(request.forward(self.at(forum.moderator), rest).await?)
     }
 
     async fn moderator(&self, id: PersonId, forum: ForumId, title: String) -> Option<Row> {
@@ -82,7 +76,7 @@ impl ForumOfMessage for Server {
 /// If it fails.
 pub async fn by_dpc(client: &Client, message: MessageId) -> Result<Answers<Row>, CallError> {
     let call = forum_of_message::within(client.at(message)).message(message);
-    Ok(client.collect(call).await?.found())
+    client.rows(call).await
 }
 
 /// The query as plain calls, one after the other.
@@ -112,29 +106,17 @@ async fn forum_above(client: &Client, below: MessageId) -> Result<Option<ForumId
         let message = vertices::within(client.at(id)).message(id).await?;
         match message.map(|message| message.place) {
             None => return Ok(None),
-            Some(Place::Forum { forum, .. }) => return Ok(Some(forum)),
+            Some(Place::Forum(forum)) => return Ok(Some(forum)),
             Some(Place::Reply(to)) => id = to,
         }
     }
     Err(too_deep(below).into())
 }
 
-impl super::Row for Row {
-    const COLUMNS: &'static [&'static str] = &[
-        "forumId",
-        "forumTitle",
-        "moderatorId",
-        "moderatorFirstName",
-        "moderatorLastName",
-    ];
-
-    fn values(self) -> Vec<Value> {
-        vec![
-            json!(self.forum),
-            self.title.into(),
-            json!(self.moderator.id),
-            self.moderator.first.into(),
-            self.moderator.last.into(),
-        ]
-    }
-}
+columns!(Row {
+    "forumId": forum,
+    "forumTitle": title,
+    "moderatorId": moderator.id,
+    "moderatorFirstName": moderator.first,
+    "moderatorLastName": moderator.last,
+});

@@ -8,69 +8,18 @@
 //!                        └─▶ author of the message: all friends ──▶ client
 //! ```
 //!
-//! The friends are read once, for all rows: so a friendship that begins meanwhile shows in all rows or in none. Whatever one
-//! server is asked by another it is asked in one request: see [`step`].
+//! The friends are read once, for all rows: so a friendship that begins meanwhile shows in all rows or in none.
 
-use super::step::{self, Found, by_calls};
+use super::step::{self, ALL, Found, ONE_MESSAGE, by_calls};
 use crate::client::{Answers, Client};
 use crate::fact::Vertex;
 use crate::model::{MessageId, Name, PersonId, Timestamp};
 use crate::server::Server;
 use crate::shard::Shard;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use wallaby::{CallError, Many, Request, Status};
-
-/// About how many bytes a reply has besides what it says.
-const FIXED: usize = 100;
-
-/// A reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    reply: Reply,
-    knows: bool,
-}
-
-/// What two of its hops tell of a row.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reply {
-    comment: MessageId,
-    content: String,
-    created: Timestamp,
-    author: Name,
-}
-
-/// A part of an answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Part {
-    /// A reply.
-    Reply(Reply),
-    /// Who knows the author of the message.
-    Friends(Vec<PersonId>),
-}
-
-/// What a server is asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Step {
-    /// The message: which replies?
-    Message(MessageId),
-    /// One of them.
-    Comment(MessageId),
-    /// Its author.
-    Author(PersonId, Comment),
-    /// The author of the message: which friends?
-    Friends(PersonId),
-}
-
-/// What is known of a reply before its author is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Comment {
-    id: MessageId,
-    content: String,
-    created: Timestamp,
-}
 
 /// The query's hops. An answer has what one server completes.
 #[wallaby::service(package = "graph")]
@@ -90,8 +39,7 @@ impl Replies for Server {
         request: Request<Many<Vec<Part>>>,
         id: MessageId,
     ) -> Result<(), Status> {
-        let first = vec![Step::Message(id)];
-        self.take(request, first, replies::onward).await
+        hop(self, request, vec![Step::Message(id)]).await
     }
 
     async fn onward(
@@ -99,64 +47,28 @@ impl Replies for Server {
         request: Request<Many<Vec<Part>>>,
         steps: Vec<Step>,
     ) -> Result<(), Status> {
-        self.take(request, steps, replies::onward).await
+        hop(self, request, steps).await
     }
 
     async fn find(&self, steps: Vec<Step>) -> Result<Found<Step, Part>, Status> {
-        Self::find(self, steps)
+        self.follow(steps, ONE_MESSAGE)
     }
 }
 
-impl step::Step for Step {
-    type Row = Part;
-
-    fn at(&self) -> Vertex {
-        match self {
-            Self::Message(id) | Self::Comment(id) => (*id).into(),
-            Self::Author(id, _) | Self::Friends(id) => (*id).into(),
-        }
+async fn hop(
+    server: &Server,
+    request: Request<Many<Vec<Part>>>,
+    steps: Vec<Step>,
+) -> Result<(), Status> {
+    let found = server.follow(steps, ALL)?;
+    for parts in found.rows {
+        request.reply(parts).await?;
     }
-
-    fn size(&self) -> usize {
-        match self {
-            Self::Author(_, comment) => FIXED + comment.content.len(),
-            Self::Message(_) | Self::Comment(_) | Self::Friends(_) => FIXED,
-        }
+    for (other, steps) in found.next {
+        let rest = replies::onward(steps);
+        request.delegate(server.numbered(other), rest).await?;
     }
-
-    fn take(self, shard: &Shard, rows: &mut Vec<Part>, next: &mut Vec<Self>) -> Result<(), Status> {
-        match self {
-            Self::Message(id) => {
-                let author = shard.message(id).map(|message| message.creator);
-                let Some(author) = author.filter(|_| shard.replies(id).next().is_some()) else {
-                    return Ok(());
-                };
-                next.push(Self::Friends(author));
-                next.extend(shard.replies(id).map(Self::Comment));
-            }
-            Self::Comment(id) => next.extend(shard.message(id).map(|comment| {
-                let known = Comment {
-                    id,
-                    content: comment.content.clone(),
-                    created: comment.created,
-                };
-                Self::Author(comment.creator, known)
-            })),
-            Self::Author(id, comment) => rows.extend(shard.name(id).map(|author| {
-                Part::Reply(Reply {
-                    comment: comment.id,
-                    content: comment.content,
-                    created: comment.created,
-                    author: author.clone(),
-                })
-            })),
-            Self::Friends(of) => {
-                let friends = shard.friends(of).map(|(id, _)| id);
-                rows.push(Part::Friends(friends.collect()));
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// The query as one call.
@@ -166,9 +78,9 @@ impl step::Step for Step {
 /// If it fails.
 pub async fn by_dpc(client: &Client, message: MessageId) -> Result<Answers<Row>, CallError> {
     let call = replies::within(client.at(message)).message(message);
-    let answers = client.collect(call).await?.concat();
+    let answers = client.rows(call).await?;
     Ok(Answers {
-        items: rows(answers.items),
+        rows: rows(answers.rows),
         trace: answers.trace,
     })
 }
@@ -188,47 +100,108 @@ fn rows(parts: Vec<Part>) -> Vec<Row> {
     let (mut replies, mut friends) = (Vec::new(), HashSet::new());
     for part in parts {
         match part {
-            Part::Reply(reply) => replies.push(reply),
+            Part::Reply(comment, author) => replies.push((comment, author)),
             Part::Friends(ids) => friends.extend(ids),
         }
     }
-    replies.sort_by_key(|reply| (Reverse(reply.created), reply.author.id, reply.comment));
-    let row = |reply: Reply| Row {
-        knows: friends.contains(&reply.author.id),
-        reply,
+    replies.sort_by_key(|(comment, author)| (Reverse(comment.created), author.id, comment.id));
+    let row = |(comment, author): (Comment, Name)| Row {
+        knows: friends.contains(&author.id),
+        comment,
+        author,
     };
     replies.into_iter().map(row).collect()
 }
 
-impl step::Row for Part {
-    fn size(&self) -> usize {
-        match self {
-            Self::Reply(reply) => FIXED + reply.content.len(),
-            Self::Friends(ids) => FIXED + 10 * ids.len(),
-        }
-    }
+/// What is asked of a server, each at one vertex.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// The message: which replies?
+    Message(MessageId),
+    /// One of them: what does it say?
+    Comment(MessageId),
+    /// Its author: what name?
+    Author(PersonId, Comment),
+    /// The author of the message: which friends?
+    Friends(PersonId),
 }
 
-impl super::Row for Row {
-    const COLUMNS: &'static [&'static str] = &[
-        "commentId",
-        "commentContent",
-        "commentCreationDate",
-        "replyAuthorId",
-        "replyAuthorFirstName",
-        "replyAuthorLastName",
-        "replyAuthorKnowsOriginalMessageAuthor",
-    ];
+/// A part of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Part {
+    /// A reply and its author.
+    Reply(Comment, Name),
+    /// Who knows the author of the message.
+    Friends(Vec<PersonId>),
+}
 
-    fn values(self) -> Vec<Value> {
-        vec![
-            json!(self.reply.comment),
-            self.reply.content.into(),
-            json!(self.reply.created),
-            json!(self.reply.author.id),
-            self.reply.author.first.into(),
-            self.reply.author.last.into(),
-            self.knows.into(),
-        ]
+/// What a reply says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Comment {
+    id: MessageId,
+    content: String,
+    created: Timestamp,
+}
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    comment: Comment,
+    author: Name,
+    knows: bool,
+}
+
+columns!(Row {
+    "commentId": comment.id,
+    "commentContent": comment.content,
+    "commentCreationDate": comment.created,
+    "replyAuthorId": author.id,
+    "replyAuthorFirstName": author.first,
+    "replyAuthorLastName": author.last,
+    "replyAuthorKnowsOriginalMessageAuthor": knows,
+});
+
+impl step::Step for Step {
+    type Row = Part;
+
+    fn at(&self) -> Vertex {
+        match self {
+            Self::Message(id) | Self::Comment(id) => (*id).into(),
+            Self::Author(id, _) | Self::Friends(id) => (*id).into(),
+        }
+    }
+
+    fn take(
+        self,
+        shard: &Shard,
+        parts: &mut Vec<Part>,
+        next: &mut Vec<Self>,
+    ) -> Result<(), Status> {
+        match self {
+            Self::Message(id) => {
+                let author = shard.message(id).map(|message| message.creator);
+                next.extend(shard.replies(id).map(Self::Comment));
+                if !next.is_empty() {
+                    next.extend(author.map(Self::Friends));
+                }
+            }
+            Self::Comment(id) => next.extend(shard.message(id).map(|message| {
+                let comment = Comment {
+                    id,
+                    content: message.content.clone(),
+                    created: message.created,
+                };
+                Self::Author(message.creator, comment)
+            })),
+            Self::Author(id, comment) => {
+                let author = shard.name(id).cloned();
+                parts.extend(author.map(|author| Part::Reply(comment, author)));
+            }
+            Self::Friends(of) => {
+                let friends = shard.friends(of).map(|(id, _)| id);
+                parts.push(Part::Friends(friends.collect()));
+            }
+        }
+        Ok(())
     }
 }

@@ -5,6 +5,19 @@
 //! answer names what is not there, such as an unknown person, there is no row. Queries that branch take [`step`]s, so that
 //! each server is asked once for all its vertices.
 
+/// What the values of a row are, in the order that LDBC specifies.
+macro_rules! columns {
+    ($row:ident { $($column:literal: $($field:ident).+,)+ }) => {
+        impl super::Row for $row {
+            const COLUMNS: &'static [&'static str] = &[$($column),+];
+
+            fn values(self) -> Vec<serde_json::Value> {
+                vec![$(serde_json::json!(self.$($field).+)),+]
+            }
+        }
+    };
+}
+
 pub mod is1;
 pub mod is2;
 pub mod is3;
@@ -59,7 +72,9 @@ pub enum Form {
 /// What came of a query.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The rows, their values in the order that LDBC specifies.
+    /// What the values of a row are, in order.
+    pub columns: &'static [&'static str],
+    /// The rows.
     pub rows: Vec<Vec<Value>>,
     /// The tree of hops of a traced multi-hop call.
     pub trace: Option<Trace>,
@@ -74,7 +89,15 @@ pub trait Row {
     fn values(self) -> Vec<Value>;
 }
 
+impl Form {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::Dpc, Self::Rpc];
+}
+
 impl Query {
+    /// The names of all.
+    pub const NAMES: [&str; 7] = ["is1", "is2", "is3", "is4", "is5", "is6", "is7"];
+
     /// The query of this name, `is2`, about this person or message.
     pub fn new(name: &str, id: i64) -> Option<Self> {
         let (person, message) = (PersonId(id), MessageId(id));
@@ -114,43 +137,34 @@ impl Query {
         }
     }
 
-    /// What the values of its rows are.
-    pub fn columns(self) -> &'static [&'static str] {
-        match self {
-            Self::Is1(_) => is1::Row::COLUMNS,
-            Self::Is2(_) => is2::Row::COLUMNS,
-            Self::Is3(_) => is3::Row::COLUMNS,
-            Self::Is4(_) => is4::Row::COLUMNS,
-            Self::Is5(_) => is5::Row::COLUMNS,
-            Self::Is6(_) => is6::Row::COLUMNS,
-            Self::Is7(_) => is7::Row::COLUMNS,
-        }
-    }
-
     /// Its name, as in `is2`.
     pub fn name(self) -> &'static str {
+        self.parts().0
+    }
+
+    /// What it is about, `person` or `message`, and which one.
+    pub fn about(self) -> (&'static str, i64) {
+        let (_, about, id) = self.parts();
+        (about, id)
+    }
+
+    fn parts(self) -> (&'static str, &'static str, i64) {
         match self {
-            Self::Is1(_) => "is1",
-            Self::Is2(_) => "is2",
-            Self::Is3(_) => "is3",
-            Self::Is4(_) => "is4",
-            Self::Is5(_) => "is5",
-            Self::Is6(_) => "is6",
-            Self::Is7(_) => "is7",
+            Self::Is1(id) => ("is1", "person", id.0),
+            Self::Is2(id) => ("is2", "person", id.0),
+            Self::Is3(id) => ("is3", "person", id.0),
+            Self::Is4(id) => ("is4", "message", id.0),
+            Self::Is5(id) => ("is5", "message", id.0),
+            Self::Is6(id) => ("is6", "message", id.0),
+            Self::Is7(id) => ("is7", "message", id.0),
         }
     }
 }
 
 impl fmt::Display for Query {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Is1(id) | Self::Is2(id) | Self::Is3(id) => {
-                write!(f, "{} --person {id}", self.name())
-            }
-            Self::Is4(id) | Self::Is5(id) | Self::Is6(id) | Self::Is7(id) => {
-                write!(f, "{} --message {id}", self.name())
-            }
-        }
+        let (name, about, id) = self.parts();
+        write!(f, "{name} --{about} {id}")
     }
 }
 
@@ -165,14 +179,15 @@ impl fmt::Display for Form {
 
 fn dpc<R: Row>(answers: Answers<R>) -> Outcome {
     Outcome {
+        columns: R::COLUMNS,
+        rows: answers.rows.into_iter().map(R::values).collect(),
         trace: answers.trace,
-        ..rpc(answers.items)
     }
 }
 
 fn rpc<R: Row>(rows: impl IntoIterator<Item = R>) -> Outcome {
-    Outcome {
-        rows: rows.into_iter().map(R::values).collect(),
+    dpc(Answers {
+        rows: rows.into_iter().collect(),
         trace: None,
-    }
+    })
 }

@@ -5,10 +5,9 @@ use crate::model::{DEEPEST_THREAD, ForumId, Insert, MessageId, PersonId, Place, 
 use anyhow::{Context, bail, ensure};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
-use std::hash::Hash;
 
 /// The kinds of vertices of which a data set has files: edges to others are not looked at.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Kinds {
     /// Forums.
     pub forums: bool,
@@ -16,8 +15,16 @@ pub struct Kinds {
     pub messages: bool,
 }
 
+impl Kinds {
+    /// All of them.
+    pub const ALL: Self = Self {
+        forums: true,
+        messages: true,
+    };
+}
+
 /// What was seen so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct References {
     kinds: Kinds,
     persons: HashSet<PersonId>,
@@ -35,11 +42,7 @@ impl References {
     pub fn new(kinds: Kinds) -> Self {
         Self {
             kinds,
-            persons: HashSet::new(),
-            forums: HashSet::new(),
-            friends: HashMap::new(),
-            messages: HashMap::new(),
-            early: HashMap::new(),
+            ..Self::default()
         }
     }
 
@@ -51,44 +54,28 @@ impl References {
     /// If it is there already, or what it refers to is not.
     pub fn see(&mut self, insert: &Insert) -> anyhow::Result<()> {
         match insert {
-            Insert::Person(person) => once(
-                "person",
-                self.persons.insert(person.name.id),
-                person.name.id,
-            ),
+            Insert::Person(person) => {
+                let id = person.name.id;
+                once("person", id, self.persons.insert(id))
+            }
             Insert::Forum(forum) => {
-                once("forum", self.forums.insert(forum.id), forum.id)?;
+                once("forum", forum.id, self.forums.insert(forum.id))?;
                 self.person("its moderator", forum.moderator)
             }
             Insert::Message(message) => {
                 self.person("its creator", message.creator)?;
-                self.message_at(message.id, &message.place)
+                self.message_at(message.id, message.place)
             }
-            Insert::Friendship { one, other, since } => {
-                ensure!(one != other, "{one} is no friend of {other}, but the same");
-                self.person("one of them", *one)?;
-                self.person("one of them", *other)?;
-                // Both may name the other, if they agree.
-                let pair = (*one.min(other), *one.max(other));
-                let known = self.friends.insert(pair, *since).unwrap_or(*since);
-                ensure!(
-                    known == *since,
-                    "{one} and {other} are friends already, since {known}"
-                );
-                Ok(())
-            }
-            Insert::Membership { person, forum, .. } => {
+            Insert::Friendship(one, other, since) => self.friendship(*one, *other, *since),
+            Insert::Membership(person, forum, _) => {
                 self.forum(*forum)?;
                 self.person("the member", *person)
             }
-            Insert::Like {
-                person, message, ..
-            } => {
+            Insert::Like(person, message, _) => {
                 self.person("who likes it", *person)?;
-                let is_there = !self.kinds.messages
-                    || self.messages.contains_key(message)
-                    || self.early.contains_key(message);
-                there(is_there, "the message", *message)
+                let is_there = !self.kinds.messages || self.has_message(*message);
+                ensure!(is_there, "the message, {message}, is missing");
+                Ok(())
             }
         }
     }
@@ -119,22 +106,35 @@ impl References {
         self.end()
     }
 
-    fn message_at(&mut self, id: MessageId, place: &Place) -> anyhow::Result<()> {
-        let is_new = !self.messages.contains_key(&id) && !self.early.contains_key(&id);
-        once("message", is_new, id)?;
+    fn friendship(
+        &mut self,
+        one: PersonId,
+        other: PersonId,
+        since: Timestamp,
+    ) -> anyhow::Result<()> {
+        ensure!(one != other, "{one} is no friend of {other}, but the same");
+        self.person("one of them", one)?;
+        self.person("one of them", other)?;
+        // Both may name the other, if they agree.
+        let pair = (one.min(other), one.max(other));
+        let known = self.friends.insert(pair, since).unwrap_or(since);
+        ensure!(
+            known == since,
+            "{one} and {other} are friends already, since {known}"
+        );
+        Ok(())
+    }
+
+    fn message_at(&mut self, id: MessageId, place: Place) -> anyhow::Result<()> {
+        once("message", id, !self.has_message(id))?;
         match place {
-            Place::Forum { forum, .. } => {
-                self.forum(*forum)?;
+            Place::Forum(forum) => {
+                self.forum(forum)?;
                 self.messages.insert(id, 0);
             }
-            Place::Reply(to) => match self.messages.get(to) {
-                Some(above) => {
-                    let above = deeper(*above)?;
-                    self.messages.insert(id, above);
-                }
-                None => {
-                    self.early.insert(id, *to);
-                }
+            Place::Reply(to) => match self.messages.get(&to) {
+                Some(&above) => drop(self.messages.insert(id, deeper(above)?)),
+                None => drop(self.early.insert(id, to)),
             },
         }
         Ok(())
@@ -163,25 +163,29 @@ impl References {
         Ok(())
     }
 
+    fn has_message(&self, id: MessageId) -> bool {
+        self.messages.contains_key(&id) || self.early.contains_key(&id)
+    }
+
     fn person(&self, what: &str, id: PersonId) -> anyhow::Result<()> {
-        there(self.persons.contains(&id), what, format!("person {id}"))
+        let is_there = self.persons.contains(&id);
+        ensure!(is_there, "{what}, person {id}, is missing");
+        Ok(())
     }
 
     fn forum(&self, id: ForumId) -> anyhow::Result<()> {
-        there(
-            !self.kinds.forums || self.forums.contains(&id),
-            "its forum",
-            id,
-        )
+        let is_there = !self.kinds.forums || self.forums.contains(&id);
+        ensure!(is_there, "its forum, {id}, is missing");
+        Ok(())
     }
 }
 
-/// The columns of an edge's files, whose keys all belong to vertices: a key that is left over has none.
+/// The edges of a file that each belong to a vertex: a key that is left over has none.
 ///
 /// # Errors
 ///
 /// If there is one.
-pub fn none_left<K: Display + Ord + Eq + Hash, V>(
+pub fn none_left<K: Display + Ord, V>(
     left: &HashMap<K, V>,
     kind: &str,
     vertex: &str,
@@ -192,13 +196,8 @@ pub fn none_left<K: Display + Ord + Eq + Hash, V>(
     }
 }
 
-fn once(what: &str, is_new: bool, id: impl Display) -> anyhow::Result<()> {
+fn once(what: &str, id: impl Display, is_new: bool) -> anyhow::Result<()> {
     ensure!(is_new, "{what} {id} is there already");
-    Ok(())
-}
-
-fn there(is_there: bool, what: &str, id: impl Display) -> anyhow::Result<()> {
-    ensure!(is_there, "{what}, {id}, is missing");
     Ok(())
 }
 
@@ -216,13 +215,8 @@ mod tests {
     use crate::model::Message;
     use crate::source::generated::generate;
 
-    const ALL: Kinds = Kinds {
-        forums: true,
-        messages: true,
-    };
-
     fn look<'a>(inserts: impl IntoIterator<Item = &'a Insert>) -> anyhow::Result<()> {
-        let mut references = References::new(ALL);
+        let mut references = References::new(Kinds::ALL);
         for insert in inserts {
             references.see(insert)?;
         }
@@ -243,7 +237,7 @@ mod tests {
     fn network() -> (Vec<Insert>, Insert, i64) {
         let all: Vec<Insert> = generate(20, 7).collect();
         let is_post = |insert: &&Insert| match insert {
-            Insert::Message(message) => matches!(message.place, Place::Forum { .. }),
+            Insert::Message(message) => matches!(message.place, Place::Forum(_)),
             _ => false,
         };
         let post = all.iter().find(is_post).cloned().unwrap();
@@ -274,9 +268,7 @@ mod tests {
         for (at, insert) in all.iter().enumerate() {
             let is_vertex = match insert {
                 Insert::Person(_) | Insert::Forum(_) | Insert::Message(_) => true,
-                Insert::Friendship { .. } | Insert::Membership { .. } | Insert::Like { .. } => {
-                    false
-                }
+                Insert::Friendship(..) | Insert::Membership(..) | Insert::Like(..) => false,
             };
             let without = all[..at].iter().chain(&all[at + 1..]);
             lost += usize::from(look(without).is_err());
@@ -292,15 +284,11 @@ mod tests {
         let (all, ..) = network();
         let again = |late| {
             let friends = all.iter().find_map(|insert| match insert {
-                Insert::Friendship { one, other, since } => Some((*one, *other, *since)),
+                Insert::Friendship(one, other, since) => Some((*one, *other, *since)),
                 _ => None,
             });
             let (one, other, Timestamp(since)) = friends.unwrap();
-            let again = Insert::Friendship {
-                one: other,
-                other: one,
-                since: Timestamp(since + late),
-            };
+            let again = Insert::Friendship(other, one, Timestamp(since + late));
             look(all.iter().chain([&again]))
         };
         again(0).unwrap();

@@ -9,6 +9,9 @@ use std::io::Write;
 use std::path::Path;
 use wallaby_graph::model::{Insert, Message, Person, Place, Timestamp};
 
+const IP: &str = "10.0.0.1";
+const BROWSER: &str = "Firefox";
+
 /// The files of a snapshot, each a text, by their names without `_0_0.csv`.
 #[derive(Default)]
 struct Tables(BTreeMap<&'static str, String>);
@@ -57,9 +60,9 @@ fn moment(insert: &Insert) -> Timestamp {
         Insert::Person(person) => person.joined,
         Insert::Forum(forum) => forum.created,
         Insert::Message(message) => message.created,
-        Insert::Like { since, .. }
-        | Insert::Membership { since, .. }
-        | Insert::Friendship { since, .. } => *since,
+        Insert::Like(.., since) | Insert::Membership(.., since) | Insert::Friendship(.., since) => {
+            *since
+        }
     }
 }
 
@@ -67,19 +70,6 @@ fn moment(insert: &Insert) -> Timestamp {
 fn line(fields: &[&dyn Display]) -> String {
     let fields: Vec<String> = fields.iter().map(|field| field.to_string()).collect();
     fields.join("|")
-}
-
-fn list<T: Display>(values: &[T]) -> String {
-    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-    values.join(";")
-}
-
-fn years(pairs: &[(i64, i32)]) -> String {
-    let pairs: Vec<String> = pairs
-        .iter()
-        .map(|(id, year)| format!("{id},{year}"))
-        .collect();
-    pairs.join(";")
 }
 
 impl Tables {
@@ -96,19 +86,15 @@ impl Tables {
                 self.row("forum_hasModerator_person", &[&forum.id, &forum.moderator]);
             }
             Insert::Message(message) => self.add_message(message),
-            Insert::Friendship { one, other, since } => {
+            Insert::Friendship(one, other, since) => {
                 self.row("person_knows_person", &[one, other, since]);
             }
-            Insert::Membership {
-                person,
-                forum,
-                since,
-            } => self.row("forum_hasMember_person", &[forum, person, since]),
-            Insert::Like {
-                person,
-                message,
-                since,
-            } => self.row("person_likes_post", &[person, message, since]),
+            Insert::Membership(person, forum, since) => {
+                self.row("forum_hasMember_person", &[forum, person, since])
+            }
+            Insert::Like(person, message, since) => {
+                self.row("person_likes_post", &[person, message, since])
+            }
         }
     }
 
@@ -125,44 +111,50 @@ impl Tables {
                 &person.joined,
                 &person.location_ip,
                 &person.browser,
-                &list(&person.languages),
-                &list(&person.emails),
+                &"en;de",
+                &"a@example.com",
             ],
         );
         self.row("person_isLocatedIn_place", &[id, &person.city]);
-        for interest in &person.interests {
-            self.row("person_hasInterest_tag", &[id, interest]);
-        }
-        for (university, year) in &person.universities {
-            self.row("person_studyAt_organisation", &[id, university, year]);
-        }
     }
 
     fn add_message(&mut self, message: &Message) {
         let (id, created) = (&message.id, &message.created);
-        let (ip, browser) = (&message.location_ip, &message.browser);
-        let (content, length) = (&message.content, &message.length);
         match &message.place {
-            Place::Forum {
-                forum,
-                image,
-                language,
-            } => {
-                let fields: [&dyn Display; 8] =
-                    [id, image, created, ip, browser, language, content, length];
+            Place::Forum(forum) => {
+                let (image, text) = image_or_text(message);
+                let fields: [&dyn Display; 8] = [
+                    id,
+                    &image,
+                    created,
+                    &IP,
+                    &BROWSER,
+                    &"en",
+                    &text,
+                    &text.len(),
+                ];
                 self.row("post", &fields);
                 self.row("post_hasCreator_person", &[id, &message.creator]);
-                self.row("post_isLocatedIn_place", &[id, &message.country]);
+                self.row("post_isLocatedIn_place", &[id, &7]);
                 self.row("forum_containerOf_post", &[forum, id]);
             }
             Place::Reply(to) => {
-                self.row("comment", &[id, created, ip, browser, content, length]);
+                let text = &message.content;
+                self.row("comment", &[id, created, &IP, &BROWSER, text, &text.len()]);
                 self.row("comment_hasCreator_person", &[id, &message.creator]);
-                self.row("comment_isLocatedIn_place", &[id, &message.country]);
+                self.row("comment_isLocatedIn_place", &[id, &7]);
                 // Which of the two files it is does not matter.
                 self.row("comment_replyOf_comment", &[id, to]);
             }
         }
+    }
+}
+
+/// A post is an image, or has a text.
+fn image_or_text(message: &Message) -> (&str, &str) {
+    match message.content.ends_with(".jpg") {
+        true => (&message.content, ""),
+        false => ("", &message.content),
     }
 }
 
@@ -180,51 +172,43 @@ fn update(insert: &Insert) -> String {
             &person.location_ip,
             &person.browser,
             &person.city,
-            &list(&person.languages),
-            &list(&person.emails),
-            &list(&person.interests),
-            &years(&person.universities),
-            &years(&person.companies),
+            &"en;de",
+            &"a@example.com",
+            &"1;2",
+            &"5,2010;6,2011",
+            &"",
         ]),
-        Insert::Like {
-            person,
-            message,
-            since,
-        } => line(&[&2, person, message, since]),
+        Insert::Like(person, message, since) => line(&[&2, person, message, since]),
         Insert::Forum(forum) => line(&[
             &4,
             &forum.id,
             &forum.title,
             &forum.created,
             &forum.moderator,
-            &list(&forum.tags),
+            &"",
         ]),
-        Insert::Membership {
-            person,
-            forum,
-            since,
-        } => line(&[&5, forum, person, since]),
+        Insert::Membership(person, forum, since) => line(&[&5, forum, person, since]),
         Insert::Message(message) => update_of_message(message),
-        Insert::Friendship { one, other, since } => line(&[&8, one, other, since]),
+        Insert::Friendship(one, other, since) => line(&[&8, one, other, since]),
     }
 }
 
 fn update_of_message(message: &Message) -> String {
-    let (id, created) = (&message.id, &message.created);
-    let (ip, browser) = (&message.location_ip, &message.browser);
-    let (content, length) = (&message.content, &message.length);
-    let (creator, country, tags) = (&message.creator, &message.country, &list(&message.tags));
+    let (id, created, creator) = (&message.id, &message.created, &message.creator);
     match &message.place {
-        Place::Forum {
-            forum,
-            image,
-            language,
-        } => line(&[
-            &6, id, image, created, ip, browser, language, content, length, creator, forum,
-            country, tags,
-        ]),
-        Place::Reply(to) => line(&[
-            &7, id, created, ip, browser, content, length, creator, country, &-1, to, tags,
-        ]),
+        Place::Forum(forum) => {
+            let (image, text) = image_or_text(message);
+            let length = text.len();
+            line(&[
+                &6, id, &image, created, &IP, &BROWSER, &"en", &text, &length, creator, forum, &7,
+                &"1;2",
+            ])
+        }
+        Place::Reply(to) => {
+            let (text, length) = (&message.content, message.content.len());
+            line(&[
+                &7, id, created, &IP, &BROWSER, text, &length, creator, &7, &-1, to, &"",
+            ])
+        }
     }
 }

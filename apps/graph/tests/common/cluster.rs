@@ -1,12 +1,11 @@
-//! All servers within this program: for tests and for who wants to embed a graph.
+//! All servers within this program.
 
-use crate::placement::{Placement, Seat};
-use crate::server::Server;
-use crate::store::Store;
-use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
 use wallaby::Endpoint;
+use wallaby_graph::placement::{Placement, Seat};
+use wallaby_graph::server::Server;
+use wallaby_graph::store::Store;
 
 /// Servers that end with this value.
 #[derive(Debug)]
@@ -17,31 +16,22 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts so many servers on a store. `listen` says where each listens, by its number from 1.
-    ///
-    /// # Errors
-    ///
-    /// If one cannot listen, or its part of the store cannot be opened.
-    pub async fn start(
-        store: &Store,
-        servers: u32,
-        listen: impl Fn(u32) -> String,
-    ) -> anyhow::Result<Self> {
+    pub async fn start(store: &Store, servers: u32, listen: impl Fn(u32) -> String) -> Self {
         let mut endpoints = Vec::new();
         for seat in Seat::all(servers) {
-            endpoints.push(Endpoint::bind(&listen(seat.number())).await?);
+            endpoints.push(Endpoint::bind(&listen(seat.number())).await.unwrap());
         }
         let addresses = endpoints.iter().filter_map(|endpoint| endpoint.address());
-        let placement = Placement::new(addresses.cloned().collect());
-        let placement = placement.context("the servers have no addresses")?;
-        let mut serving = Vec::new();
-        for (endpoint, seat) in endpoints.into_iter().zip(Seat::all(servers)) {
-            let server = Server::serve(&endpoint, store, seat, placement.clone())?;
-            serving.push((endpoint, server));
-        }
-        Ok(Self {
-            servers: serving,
+        let placement = Placement::new(addresses.cloned().collect()).unwrap();
+        let serve = |(endpoint, seat): (Endpoint, Seat)| {
+            let server = Server::serve(&endpoint, store, seat, placement.clone());
+            (endpoint, server.unwrap())
+        };
+        let servers = endpoints.into_iter().zip(Seat::all(servers)).map(serve);
+        Self {
+            servers: servers.collect(),
             placement,
-        })
+        }
     }
 
     /// Where they are.

@@ -1,0 +1,183 @@
+//! The facts of a partition in a file, in the order in which they were learned: a redb database.
+//!
+//! A fact is in the file before it is acknowledged, so it outlives its server, however that ends. What was being written
+//! when a server died, and was not acknowledged, is gone. Each opening compares all pages with their checksums: what is not
+//! as it was written is [`Damage`].
+
+use crate::fact::Fact;
+use crate::placement::partition;
+use anyhow::{Context, ensure};
+use redb::backends::FileBackend;
+use redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Numbered from 0, postcard.
+const FACTS: TableDefinition<u64, &[u8]> = TableDefinition::new("facts");
+/// How much of a database is kept in memory, in bytes: each fact is read once.
+const CACHE: usize = 1 << 20;
+
+/// The file of a partition, open: for this process alone.
+#[derive(Debug)]
+pub struct Facts {
+    database: Database,
+    count: u64,
+}
+
+/// A file that is not as it was written.
+#[derive(Debug, thiserror::Error)]
+#[error("{} is damaged: {reason}; load the graph again, by 'wallaby-graph load --replace'", file.display())]
+pub struct Damage {
+    /// Which one.
+    pub file: PathBuf,
+    /// What is wrong.
+    pub reason: String,
+}
+
+/// A file that belongs to another process, which has opened it.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} is in use by another process, perhaps by a cluster that 'wallaby-graph up' has started: end it first",
+    .0.display()
+)]
+pub struct InUse(pub PathBuf);
+
+impl Facts {
+    /// Makes a file without facts of one that was [claimed](claim).
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn create(file: File) -> anyhow::Result<Self> {
+        file.set_len(0)?;
+        let database = builder().create_with_backend(Unflushed(FileBackend::new(file)?))?;
+        Ok(Self { database, count: 0 })
+    }
+
+    /// Opens the file of a partition, into which at least `loaded` facts were written, and hands them out.
+    ///
+    /// # Errors
+    ///
+    /// If it is [damaged](Damage) or [in use](InUse). The facts are not all then.
+    pub fn open(
+        path: &Path,
+        number: u32,
+        loaded: u64,
+        each: impl FnMut(Fact),
+    ) -> anyhow::Result<Self> {
+        let file = claim(path, OpenOptions::new().read(true).write(true))?;
+        let opened = Self::read(file, number, loaded, each);
+        let damage = |error| Damage {
+            file: path.to_owned(),
+            reason: format!("{error:#}"),
+        };
+        Ok(opened.map_err(damage)?)
+    }
+
+    fn read(
+        file: File,
+        number: u32,
+        loaded: u64,
+        mut each: impl FnMut(Fact),
+    ) -> anyhow::Result<Self> {
+        // Of an empty file a new database would be made.
+        ensure!(file.metadata()?.len() > 0, "it is empty");
+        let database = builder().create_with_backend(Unflushed(FileBackend::new(file)?))?;
+        let table = database.begin_read()?.open_table(FACTS)?;
+        let mut count = 0;
+        for entry in table.iter()? {
+            let (key, value) = entry?;
+            ensure!(key.value() == count, "fact {count} is missing");
+            let fact: Fact = postcard::from_bytes(value.value())?;
+            let found = partition(fact.vertex());
+            ensure!(found == number, "it has facts of partition {found}");
+            each(fact);
+            count += 1;
+        }
+        ensure!(
+            count >= loaded,
+            "{loaded} facts were loaded, it has {count}"
+        );
+        Ok(Self { database, count })
+    }
+
+    /// Adds facts, all or none.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be written.
+    pub fn append<'a>(&mut self, facts: impl IntoIterator<Item = &'a Fact>) -> anyhow::Result<()> {
+        let mut count = self.count;
+        let mut change = self.database.begin_write()?;
+        // So that a change that is damaged later is not taken for one that was never completed.
+        change.set_two_phase_commit(true);
+        {
+            let mut table = change.open_table(FACTS)?;
+            for fact in facts {
+                table.insert(count, &*postcard::to_allocvec(fact)?)?;
+                count += 1;
+            }
+        }
+        change.commit()?;
+        self.count = count;
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+/// Opens a partition's file for this process alone.
+///
+/// # Errors
+///
+/// If it cannot be opened or is [in use](InUse).
+pub fn claim(path: &Path, options: &OpenOptions) -> anyhow::Result<File> {
+    let file = options.open(path);
+    let file = file.with_context(|| format!("{} can't be opened", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(InUse(path.to_owned()).into()),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("{} can't be locked", path.display()))
+        }
+    }
+}
+
+fn builder() -> Builder {
+    let mut builder = Database::builder();
+    builder
+        .set_cache_size(CACHE)
+        .set_check_integrity_on_open(true);
+    builder
+}
+
+/// A file whose writes the operating system brings to the disk when it likes: they outlive the process, but not always the
+/// machine. A commit that waits for the disk takes a hundred times as long.
+#[derive(Debug)]
+struct Unflushed(FileBackend);
+
+impl StorageBackend for Unflushed {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+}

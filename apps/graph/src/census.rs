@@ -7,85 +7,56 @@ use crate::shard::Counts;
 use serde::{Deserialize, Serialize};
 use wallaby::CallError;
 
-/// Messages that an endpoint has sent and received since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Traffic {
-    /// Messages sent.
-    pub sent: u64,
-    /// Messages received.
-    pub received: u64,
-}
-
-/// Some ids, to ask about.
+/// What one server tells, or all together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sample {
-    /// Persons.
+pub struct Report {
+    /// How much there is.
+    pub counts: Counts,
+    /// Some persons, in order.
     pub persons: Vec<PersonId>,
-    /// Messages.
+    /// Some messages, in order.
     pub messages: Vec<MessageId>,
+    /// How many messages were sent since the start.
+    pub sent: u64,
 }
 
 /// Tells about a server.
 #[wallaby::service(package = "graph")]
 pub trait Census {
-    /// How much it holds.
-    async fn counts() -> Counts;
-    /// Some of what it holds, not more than so many of a kind.
-    async fn sample(most: u32) -> Sample;
-    /// What it has sent and received.
-    async fn traffic() -> Traffic;
+    /// All that there is to tell, and about so many persons and messages.
+    async fn report(some: u32) -> Report;
 }
 
 #[wallaby::serve]
 impl Census for Server {
-    async fn counts(&self) -> Counts {
-        self.read(|shard| shard.counts())
-    }
-
-    async fn sample(&self, most: u32) -> Sample {
-        self.read(|shard| Sample {
-            persons: shard.persons().take(most as usize).collect(),
-            messages: shard.messages().take(most as usize).collect(),
+    async fn report(&self, some: u32) -> Report {
+        let some = some as usize;
+        self.read(|shard| Report {
+            counts: shard.counts(),
+            persons: shard.persons().take(some).collect(),
+            messages: shard.messages().take(some).collect(),
+            sent: self.endpoint.metrics().messages_sent,
         })
     }
-
-    async fn traffic(&self) -> Traffic {
-        Traffic::of(self.endpoint())
-    }
 }
 
-/// How much all servers hold.
-///
-/// # Errors
-///
-/// If one of them does not answer.
-pub async fn counts(client: &Client) -> Result<Counts, CallError> {
-    let mut counts = Counts::default();
+/// What all servers tell, with about so many persons and messages.
+pub async fn report(client: &Client, some: u32) -> Result<Report, CallError> {
+    let each = some.div_ceil(client.placement().servers().len() as u32);
+    let mut all = Report::default();
     for server in client.servers() {
-        counts += census::within(server).counts().await?;
+        let one = census::within(server).report(each).await?;
+        all.counts += one.counts;
+        all.persons.extend(one.persons);
+        all.messages.extend(one.messages);
+        all.sent = all.sent.saturating_add(one.sent);
     }
-    Ok(counts)
+    all.persons.sort();
+    all.messages.sort();
+    Ok(all)
 }
 
-/// Ids of vertices of all servers, in order; about so many of each kind.
-///
-/// # Errors
-///
-/// If a server does not answer.
-pub async fn sample(client: &Client, most: u32) -> Result<Sample, CallError> {
-    let each = most.div_ceil(client.placement().servers().len() as u32);
-    let mut sample = Sample::default();
-    for server in client.servers() {
-        let more = census::within(server).sample(each).await?;
-        sample.persons.extend(more.persons);
-        sample.messages.extend(more.messages);
-    }
-    sample.persons.sort();
-    sample.messages.sort();
-    Ok(sample)
-}
-
-/// How many messages the work of `client` made until now: those of the client itself, and all.
+/// Messages that were sent for something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Messages {
     /// Sent or received by the client.
@@ -97,40 +68,29 @@ pub struct Messages {
 /// Counts messages while something is done, which should be the only thing that happens.
 #[derive(Debug)]
 pub struct Meter {
-    client: Traffic,
-    /// What all servers have sent.
+    /// What the client had sent, and received.
+    client: (u64, u64),
+    /// What all servers have sent when they have told it at the end.
     servers: u64,
-    /// What they send to tell that.
-    reading: u64,
 }
 
 impl Meter {
     /// Begins to count.
-    ///
-    /// # Errors
-    ///
-    /// If a server does not answer.
     pub async fn begin(client: &Client) -> Result<Self, CallError> {
-        let idle = sent_by_servers(client).await?;
-        let servers = sent_by_servers(client).await?;
+        let idle = report(client, 0).await?.sent;
+        let servers = report(client, 0).await?.sent;
         Ok(Self {
-            client: Traffic::of(client.endpoint()),
-            servers,
-            reading: servers.saturating_sub(idle),
+            client: traffic(client),
+            servers: servers.saturating_add(servers.saturating_sub(idle)),
         })
     }
 
     /// What was sent since.
-    ///
-    /// # Errors
-    ///
-    /// If a server does not answer.
     pub async fn end(self, client: &Client) -> Result<Messages, CallError> {
-        let own = Traffic::of(client.endpoint());
-        let sent = own.sent.saturating_sub(self.client.sent);
-        let received = own.received.saturating_sub(self.client.received);
-        let servers = sent_by_servers(client).await?;
-        let servers = servers.saturating_sub(self.servers.saturating_add(self.reading));
+        let (sent, received) = traffic(client);
+        let sent = sent.saturating_sub(self.client.0);
+        let received = received.saturating_sub(self.client.1);
+        let servers = report(client, 0).await?.sent.saturating_sub(self.servers);
         Ok(Messages {
             client: sent.saturating_add(received),
             all: sent.saturating_add(servers),
@@ -138,21 +98,7 @@ impl Meter {
     }
 }
 
-async fn sent_by_servers(client: &Client) -> Result<u64, CallError> {
-    let mut sum = 0_u64;
-    for server in client.servers() {
-        let traffic = census::within(server).traffic().await?;
-        sum = sum.saturating_add(traffic.sent);
-    }
-    Ok(sum)
-}
-
-impl Traffic {
-    fn of(endpoint: &wallaby::Endpoint) -> Self {
-        let metrics = endpoint.metrics();
-        Self {
-            sent: metrics.messages_sent,
-            received: metrics.messages_received,
-        }
-    }
+fn traffic(client: &Client) -> (u64, u64) {
+    let metrics = client.endpoint().metrics();
+    (metrics.messages_sent, metrics.messages_received)
 }

@@ -1,6 +1,6 @@
 //! Who asks: an endpoint that knows the servers.
 
-use crate::fact::Vertex;
+use crate::model::Vertex;
 use crate::placement::Placement;
 use std::sync::Arc;
 use wallaby::{Answer, Call, CallError, Endpoint, Trace};
@@ -58,10 +58,6 @@ impl Client {
     }
 
     /// All rows of a call, of which an answer has some: one or none (`Option`), or any number (`Vec`).
-    ///
-    /// # Errors
-    ///
-    /// The first status or failure.
     pub async fn rows<A: Answer, R>(&self, mut call: Call<A>) -> Result<Answers<R>, CallError>
     where
         A::Item: IntoIterator<Item = R>,

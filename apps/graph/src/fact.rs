@@ -3,9 +3,7 @@
 //! A vertex and the edges that leave it are kept together, by one server. So an insert is cut into facts, one for each
 //! vertex that it concerns, and a fact is what a server takes or leaves as a whole.
 
-use crate::model::{
-    Forum, ForumId, Insert, Message, MessageId, Person, PersonId, Place, Timestamp,
-};
+use crate::model::{Forum, Insert, Message, Person, Place, Timestamp, Vertex};
 use serde::{Deserialize, Serialize};
 
 /// What one vertex learns by one insert.
@@ -33,17 +31,6 @@ pub struct Edge {
     pub since: Timestamp,
 }
 
-/// A vertex, of any kind: what a server is found by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Vertex {
-    /// A person.
-    Person(PersonId),
-    /// A post or a comment.
-    Message(MessageId),
-    /// A forum.
-    Forum(ForumId),
-}
-
 impl Fact {
     /// An edge.
     pub fn edge(from: impl Into<Vertex>, to: impl Into<Vertex>, since: Timestamp) -> Self {
@@ -61,16 +48,6 @@ impl Fact {
             Self::Forum(forum) => forum.id.into(),
             Self::Message(message) => message.id.into(),
             Self::Edge(edge) => edge.from,
-        }
-    }
-}
-
-impl Vertex {
-    /// The message, if it is one.
-    pub fn message(self) -> Option<MessageId> {
-        match self {
-            Self::Message(id) => Some(id),
-            Self::Person(_) | Self::Forum(_) => None,
         }
     }
 }
@@ -97,23 +74,5 @@ impl Insert {
                 facts
             }
         }
-    }
-}
-
-impl From<PersonId> for Vertex {
-    fn from(id: PersonId) -> Self {
-        Self::Person(id)
-    }
-}
-
-impl From<MessageId> for Vertex {
-    fn from(id: MessageId) -> Self {
-        Self::Message(id)
-    }
-}
-
-impl From<ForumId> for Vertex {
-    fn from(id: ForumId) -> Self {
-        Self::Forum(id)
     }
 }

@@ -6,12 +6,14 @@
 
 use crate::fact::Fact;
 use crate::placement::partition;
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use redb::backends::FileBackend;
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Numbered from 0, postcard.
 const FACTS: TableDefinition<u64, &[u8]> = TableDefinition::new("facts");
@@ -22,6 +24,7 @@ const CACHE: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Facts {
     database: Database,
+    /// How many there are.
     count: u64,
 }
 
@@ -35,20 +38,8 @@ pub struct Damage {
     pub reason: String,
 }
 
-/// A file that belongs to another process, which has opened it.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "{} is in use by another process, perhaps by a cluster that 'wallaby-graph up' has started: end it first",
-    .0.display()
-)]
-pub struct InUse(pub PathBuf);
-
 impl Facts {
     /// Makes a file without facts of one that was [claimed](claim).
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written.
     pub fn create(file: File) -> anyhow::Result<Self> {
         file.set_len(0)?;
         let database = builder().create_with_backend(Unflushed(FileBackend::new(file)?))?;
@@ -56,10 +47,6 @@ impl Facts {
     }
 
     /// Opens the file of a partition, into which at least `loaded` facts were written, and hands them out.
-    ///
-    /// # Errors
-    ///
-    /// If it is [damaged](Damage) or [in use](InUse). The facts are not all then.
     pub fn open(
         path: &Path,
         number: u32,
@@ -103,11 +90,7 @@ impl Facts {
     }
 
     /// Adds facts, all or none.
-    ///
-    /// # Errors
-    ///
-    /// If they cannot be written.
-    pub fn append<'a>(&mut self, facts: impl IntoIterator<Item = &'a Fact>) -> anyhow::Result<()> {
+    pub fn append(&mut self, facts: &[Fact]) -> anyhow::Result<()> {
         let mut count = self.count;
         let mut change = self.database.begin_write()?;
         // So that a change that is damaged later is not taken for one that was never completed.
@@ -130,19 +113,26 @@ impl Facts {
     }
 }
 
-/// Opens a partition's file for this process alone.
-///
-/// # Errors
-///
-/// If it cannot be opened or is [in use](InUse).
+/// Opens a partition's file for this process alone. A cluster that was killed a moment ago may need another one to end.
 pub fn claim(path: &Path, options: &OpenOptions) -> anyhow::Result<File> {
+    const PATIENCE: Duration = Duration::from_secs(3);
+    let begun = Instant::now();
     let file = options.open(path);
     let file = file.with_context(|| format!("{} can't be opened", path.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(InUse(path.to_owned()).into()),
-        Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("{} can't be locked", path.display()))
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if begun.elapsed() < PATIENCE => {
+                thread::sleep(Duration::from_millis(50));
+            }
+            Err(TryLockError::WouldBlock) => bail!(
+                "{} is in use by another process, perhaps by a cluster that 'wallaby-graph up' has started: end it first",
+                path.display()
+            ),
+            Err(TryLockError::Error(error)) => {
+                let reason = format!("{} can't be locked", path.display());
+                return Err(error).context(reason);
+            }
         }
     }
 }

@@ -25,7 +25,7 @@ pub trait Inserts {
 impl Inserts for Server {
     async fn learn(&self, request: Request<One<()>>, facts: Vec<Fact>) -> Result<(), Status> {
         let mut facts = facts.into_iter().peekable();
-        while let Some(fact) = facts.next_if(|fact| self.seat().has(fact.vertex())) {
+        while let Some(fact) = facts.next_if(|fact| self.seat.has(fact.vertex())) {
             Server::learn(self, fact)?;
         }
         let Some(next) = facts.peek() else {
@@ -37,11 +37,8 @@ impl Inserts for Server {
     }
 }
 
-/// Inserts something, and is done when every server that it concerns has it.
-///
-/// # Errors
-///
-/// The status `AlreadyExists` if something else has its id; otherwise why it may not have arrived everywhere.
+/// Inserts something, and is done when every server that it concerns has it. The status is `AlreadyExists` if something
+/// else has its id.
 pub async fn insert(client: &Client, insert: Insert) -> Result<(), CallError> {
     const ATTEMPTS: u32 = 3;
     let facts = insert.facts();

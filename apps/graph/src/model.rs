@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 macro_rules! ids {
-    ($($(#[$doc:meta])+ $name:ident,)+) => {$(
+    ($($(#[$doc:meta])+ $name:ident $(as $vertex:ident)?,)+) => {$(
         $(#[$doc])+
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub struct $name(pub i64);
@@ -16,19 +16,36 @@ macro_rules! ids {
                 self.0.fmt(f)
             }
         }
+
+        $(impl From<$name> for Vertex {
+            fn from(id: $name) -> Self {
+                Self::$vertex(id)
+            }
+        })?
     )+};
 }
 
 ids! {
     /// Names a person.
-    PersonId,
+    PersonId as Person,
     /// Names a message. Posts and comments share one space of ids.
-    MessageId,
+    MessageId as Message,
     /// Names a forum.
-    ForumId,
+    ForumId as Forum,
     /// A moment in milliseconds since 1970, UTC; 0 where a data set does not say. LDBC's newer data sets write digits
     /// instead, 20101231235959999: then it is these, since all that is asked of moments is their order.
     Timestamp,
+}
+
+/// A vertex, of any kind: what a server is found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Vertex {
+    /// A person.
+    Person(PersonId),
+    /// A post or a comment.
+    Message(MessageId),
+    /// A forum.
+    Forum(ForumId),
 }
 
 /// Who somebody is, as most queries want to know.

@@ -13,10 +13,6 @@ use std::io::{self, Write};
 pub struct Gone;
 
 /// Writes lines.
-///
-/// # Errors
-///
-/// [`Gone`], or what the system says.
 pub fn print(lines: impl Display) -> anyhow::Result<()> {
     writeln!(io::stdout(), "{lines}").map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Gone.into(),
@@ -25,10 +21,6 @@ pub fn print(lines: impl Display) -> anyhow::Result<()> {
 }
 
 /// Writes rows for people, or for programs: a line of JSON for each.
-///
-/// # Errors
-///
-/// As for [`print`].
 pub fn print_rows(columns: &[&str], rows: &[Vec<Value>], as_json: bool) -> anyhow::Result<()> {
     if as_json {
         let mut rows = rows.iter();

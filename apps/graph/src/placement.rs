@@ -3,7 +3,7 @@
 //! Ids are hashed to partitions, whose number never changes, and partitions are dealt out to servers. So a graph that was
 //! loaded once can be served by any number of servers.
 
-use crate::fact::Vertex;
+use crate::model::Vertex;
 use std::fmt;
 use std::str::FromStr;
 use wallaby::Address;
@@ -73,19 +73,15 @@ impl FromStr for Seat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.split_once('/');
-        let parsed = parts.and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
-        match parsed {
-            Some((number, servers)) if (1..=servers).contains(&number) && servers <= PARTITIONS => {
-                Ok(Self {
-                    index: number - 1,
-                    servers,
-                })
-            }
-            _ => Err(format!(
-                "'{text}' names no server: 2/4 is the second of four, {PARTITIONS} at most"
-            )),
-        }
+        let read = || -> Option<Self> {
+            let (number, servers) = text.split_once('/')?;
+            let (number, servers) = (number.parse().ok()?, servers.parse().ok()?);
+            let index = (1..=servers).contains(&number).then(|| number - 1)?;
+            (servers <= PARTITIONS).then_some(Self { index, servers })
+        };
+        read().ok_or_else(|| {
+            format!("'{text}' names no server: 2/4 is the second of four, {PARTITIONS} at most")
+        })
     }
 }
 

@@ -4,7 +4,6 @@
 //! second line when it serves, and ends when its standard input does: so it never outlives who started it.
 
 use crate::client::Client;
-use crate::facts::InUse;
 use crate::placement::{Placement, Seat};
 use crate::server::Server;
 use crate::store::Store;
@@ -12,8 +11,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use wallaby::{Address, Endpoint};
@@ -47,10 +45,6 @@ pub struct Running {
 
 impl Processes {
     /// Starts so many servers on the store in a folder; what each sends is delayed by `link`, to emulate a network.
-    ///
-    /// # Errors
-    ///
-    /// If one of them does not come up; what is wrong it says on standard error.
     pub async fn start(folder: &Path, servers: u32, link: Duration) -> anyhow::Result<Self> {
         let mut running = Running {
             servers: Vec::new(),
@@ -139,10 +133,6 @@ impl Process {
 }
 
 /// One such process, until its standard input ends.
-///
-/// # Errors
-///
-/// If it cannot listen, or its part of the store cannot be opened.
 pub async fn serve(folder: &Path, seat: Seat, listen: &str, link: Duration) -> anyhow::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let store = Store::find(folder)?.with_context(|| nothing_in(folder))?;
@@ -158,7 +148,7 @@ pub async fn serve(folder: &Path, seat: Seat, listen: &str, link: Duration) -> a
     input.read_line(&mut line).await?;
     let addresses: Vec<Address> = serde_json::from_str(&line).context("no addresses were told")?;
     let placement = Placement::new(addresses).context("there are no servers")?;
-    let server = serve_when_free(&endpoint, &store, seat, &placement).await?;
+    let server = Server::serve(&endpoint, &store, seat, placement)?;
     println!("serving");
     // Whatever comes, its end is the signal.
     let _ = input.read_to_end(&mut Vec::new()).await;
@@ -166,25 +156,6 @@ pub async fn serve(folder: &Path, seat: Seat, listen: &str, link: Duration) -> a
     let _ = endpoint.drain(PATIENCE).await;
     server.close();
     Ok(())
-}
-
-/// Opens a server's part of the store. A cluster that was killed a moment ago may need another one to end.
-async fn serve_when_free(
-    endpoint: &Endpoint,
-    store: &Store,
-    seat: Seat,
-    placement: &Placement,
-) -> anyhow::Result<Arc<Server>> {
-    const PATIENCE: Duration = Duration::from_secs(3);
-    let begun = Instant::now();
-    loop {
-        match Server::serve(endpoint, store, seat, placement.clone()) {
-            Err(error) if error.is::<InUse>() && begun.elapsed() < PATIENCE => {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            served => return served,
-        }
-    }
 }
 
 /// What is wrong with a folder that is no store.
@@ -195,10 +166,6 @@ pub fn nothing_in(folder: &Path) -> String {
 
 impl Running {
     /// Where the cluster of a store is.
-    ///
-    /// # Errors
-    ///
-    /// If there is none.
     pub fn find(folder: &Path) -> anyhow::Result<Self> {
         let path = page(folder);
         let running = match std::fs::read(&path) {
@@ -212,10 +179,6 @@ impl Running {
     }
 
     /// Writes down where the cluster of a store is.
-    ///
-    /// # Errors
-    ///
-    /// If that cannot be written.
     pub fn announce(&self, folder: &Path) -> anyhow::Result<()> {
         let path = page(folder);
         std::fs::write(&path, serde_json::to_vec_pretty(self)?)
@@ -228,10 +191,6 @@ impl Running {
     }
 
     /// A client of this cluster, as far away from the servers as these from each other.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot listen, or there are no servers.
     pub async fn client(&self) -> anyhow::Result<Client> {
         let placement = Placement::new(self.servers.clone()).context("there are no servers")?;
         let endpoint = Endpoint::builder().listen(LOCAL).link_delay(self.link());

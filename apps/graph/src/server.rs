@@ -1,9 +1,9 @@
 //! One server: its part of the graph, and what its handlers do with it.
 
 use crate::census::census;
-use crate::fact::{Fact, Vertex};
+use crate::fact::Fact;
 use crate::insert::inserts;
-use crate::model::{Name, PersonId};
+use crate::model::Vertex;
 use crate::placement::{Placement, Seat};
 use crate::query::{is1, is2, is3, is4, is5, is6, is7};
 use crate::shard::{Conflict, Shard};
@@ -16,18 +16,14 @@ use wallaby::{Address, Code, Endpoint, Status};
 /// A server of the graph. One value serves all services: see [`serve`](Self::serve).
 #[derive(Debug)]
 pub struct Server {
-    seat: Seat,
-    placement: Placement,
+    pub(crate) seat: Seat,
+    pub(crate) placement: Placement,
+    pub(crate) endpoint: Endpoint,
     part: RwLock<Part>,
-    endpoint: Endpoint,
 }
 
 impl Server {
     /// Opens the part of a store that belongs to a seat and serves it, together with the other servers of `placement`.
-    ///
-    /// # Errors
-    ///
-    /// If the part cannot be opened, or the endpoint serves one already.
     pub fn serve(
         endpoint: &Endpoint,
         store: &Store,
@@ -68,16 +64,7 @@ impl Server {
         look(self.part().shard())
     }
 
-    /// A person's name, which is what most rows end with.
-    pub fn name(&self, id: PersonId) -> Option<Name> {
-        self.read(|shard| shard.name(id).cloned())
-    }
-
-    /// Learns a fact and keeps it.
-    ///
-    /// # Errors
-    ///
-    /// The status `AlreadyExists` if it contradicts what is known, `Internal` if it cannot be kept.
+    /// Learns a fact and keeps it. The status is `AlreadyExists` if it contradicts what is known.
     pub fn learn(&self, fact: Fact) -> Result<(), Status> {
         self.part_mut().learn(fact).map_err(|error| {
             let code = match error.is::<Conflict>() {
@@ -88,16 +75,6 @@ impl Server {
         })
     }
 
-    /// Which server this is.
-    pub fn seat(&self) -> Seat {
-        self.seat
-    }
-
-    /// All servers.
-    pub fn placement(&self) -> &Placement {
-        &self.placement
-    }
-
     /// The server of a vertex.
     pub fn at(&self, vertex: impl Into<Vertex>) -> &Address {
         self.placement.server(vertex)
@@ -106,11 +83,6 @@ impl Server {
     /// The server of this number, from 0: one of those that there are.
     pub fn numbered(&self, number: u32) -> &Address {
         &self.placement.servers()[number as usize]
-    }
-
-    /// What it serves on.
-    pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
     }
 
     fn part(&self) -> RwLockReadGuard<'_, Part> {

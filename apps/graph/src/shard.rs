@@ -3,8 +3,8 @@
 //! Facts may come in any order, an edge before its vertex too, and more than once: the same facts always make the same
 //! graph. The edges of a vertex are seen when it is there itself.
 
-use crate::fact::{Edge, Fact, Vertex};
-use crate::model::{Forum, ForumId, Message, MessageId, Name, Person, PersonId, Timestamp};
+use crate::fact::{Edge, Fact};
+use crate::model::{Forum, ForumId, Message, MessageId, Name, Person, PersonId, Timestamp, Vertex};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -20,22 +20,9 @@ pub struct Shard {
     counts: Counts,
 }
 
-/// How much there is.
+/// How much there is of each of the [`KINDS`](Counts::KINDS).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    /// Persons.
-    pub persons: u64,
-    /// Ends of friendships: two for each.
-    pub friends: u64,
-    /// Forums.
-    pub forums: u64,
-    /// Memberships.
-    pub members: u64,
-    /// Posts and comments.
-    pub messages: u64,
-    /// Likes.
-    pub likes: u64,
-}
+pub struct Counts([u64; 6]);
 
 /// A fact that is already known otherwise: two persons with one id, say.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,10 +31,6 @@ pub struct Conflict(Fact);
 
 impl Shard {
     /// Whether a fact is new.
-    ///
-    /// # Errors
-    ///
-    /// If it contradicts what is known.
     pub fn is_new(&self, fact: &Fact) -> Result<bool, Conflict> {
         let is_known = match fact {
             Fact::Person(person) => self.person(person.name.id).map(|known| known == person),
@@ -91,8 +74,7 @@ impl Shard {
 
     /// A person's friends, each with the beginning of the friendship.
     pub fn friends(&self, of: PersonId) -> impl Iterator<Item = (PersonId, Timestamp)> + '_ {
-        let person = self.person(of).into_iter();
-        let edges = person.flat_map(move |_| self.edges_from(of));
+        let edges = self.edges_from(of.into());
         edges.filter_map(|(to, since)| match to {
             Vertex::Person(friend) => Some((friend, since)),
             Vertex::Message(_) | Vertex::Forum(_) => None,
@@ -101,11 +83,7 @@ impl Shard {
 
     /// The messages that a person wrote, latest first, of equal age the one with the greatest id.
     pub fn latest_messages(&self, by: PersonId) -> impl Iterator<Item = MessageId> + '_ {
-        let person = self.person(by).into_iter();
-        let edges = person.flat_map(move |_| self.edges_from(by));
-        let mut messages: Vec<(Timestamp, MessageId)> = edges
-            .filter_map(|(to, since)| Some((since, to.message()?)))
-            .collect();
+        let mut messages: Vec<(Timestamp, MessageId)> = self.messages_from(by.into()).collect();
         messages.sort_unstable();
         messages.into_iter().rev().map(|(_, message)| message)
     }
@@ -117,9 +95,7 @@ impl Shard {
 
     /// The direct replies to a message.
     pub fn replies(&self, to: MessageId) -> impl Iterator<Item = MessageId> + '_ {
-        let message = self.message(to).into_iter();
-        let edges = message.flat_map(move |_| self.edges_from(to));
-        edges.filter_map(|(to, _)| to.message())
+        self.messages_from(to.into()).map(|(_, message)| message)
     }
 
     /// A forum, if known.
@@ -142,59 +118,70 @@ impl Shard {
         self.messages.keys().copied()
     }
 
-    fn edges_from(
-        &self,
-        from: impl Into<Vertex>,
-    ) -> impl Iterator<Item = (Vertex, Timestamp)> + '_ {
-        let edges = self.edges.get(&from.into()).into_iter().flatten();
-        edges.map(|(to, since)| (*to, *since))
+    fn messages_from(&self, from: Vertex) -> impl Iterator<Item = (Timestamp, MessageId)> + '_ {
+        let edges = self.edges_from(from);
+        edges.filter_map(|(to, since)| match to {
+            Vertex::Message(message) => Some((since, message)),
+            Vertex::Person(_) | Vertex::Forum(_) => None,
+        })
+    }
+
+    /// The edges of a vertex that is there.
+    fn edges_from(&self, from: Vertex) -> impl Iterator<Item = (Vertex, Timestamp)> + '_ {
+        let is_there = match from {
+            Vertex::Person(id) => self.persons.contains_key(&id),
+            Vertex::Message(id) => self.messages.contains_key(&id),
+            Vertex::Forum(id) => self.forums.contains_key(&id),
+        };
+        let edges = self.edges.get(&from).filter(|_| is_there);
+        edges.into_iter().flatten().map(|(to, since)| (*to, *since))
     }
 }
 
 impl Counts {
+    /// What is counted.
+    pub const KINDS: [&str; 6] = [
+        "persons",
+        "friendships",
+        "forums",
+        "members",
+        "messages",
+        "likes",
+    ];
+
     /// One more.
     pub fn add(&mut self, fact: &Fact) {
-        let count = match fact {
-            Fact::Person(_) => &mut self.persons,
-            Fact::Forum(_) => &mut self.forums,
-            Fact::Message(_) => &mut self.messages,
+        let kind = match fact {
+            Fact::Person(_) => 0,
+            Fact::Forum(_) => 2,
+            Fact::Message(_) => 4,
             Fact::Edge(Edge { from, to, .. }) => match (from, to) {
-                (Vertex::Person(_), Vertex::Person(_)) => &mut self.friends,
-                (Vertex::Forum(_), Vertex::Person(_)) => &mut self.members,
-                (Vertex::Message(_), Vertex::Person(_)) => &mut self.likes,
+                // Each is an edge both ways.
+                (Vertex::Person(one), Vertex::Person(other)) if one < other => 1,
+                (Vertex::Forum(_), Vertex::Person(_)) => 3,
+                (Vertex::Message(_), Vertex::Person(_)) => 5,
                 _ => return,
             },
         };
-        *count = count.saturating_add(1);
+        self.0[kind] += 1;
     }
 }
 
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
-        self.persons = self.persons.saturating_add(other.persons);
-        self.friends = self.friends.saturating_add(other.friends);
-        self.forums = self.forums.saturating_add(other.forums);
-        self.members = self.members.saturating_add(other.members);
-        self.messages = self.messages.saturating_add(other.messages);
-        self.likes = self.likes.saturating_add(other.likes);
+        for (count, more) in self.0.iter_mut().zip(other.0) {
+            *count = count.saturating_add(more);
+        }
     }
 }
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            persons,
-            friends,
-            forums,
-            members,
-            messages,
-            likes,
-        } = self;
-        let friendships = friends / 2;
-        write!(
-            f,
-            "{persons} persons, {friendships} friendships, {forums} forums, {members} members, {messages} messages, {likes} likes"
-        )
+        let counts = self.0.iter().zip(Self::KINDS);
+        let counts: Vec<String> = counts
+            .map(|(count, kind)| format!("{count} {kind}"))
+            .collect();
+        f.write_str(&counts.join(", "))
     }
 }
 
@@ -244,6 +231,6 @@ mod tests {
         shard.learn(wrote(1, 1));
         assert_eq!(shard.person(PersonId(1)), None);
         assert_eq!(shard.persons().count(), 0);
-        assert_eq!(shard.counts().persons, 0);
+        assert_eq!(shard.counts(), Counts::default());
     }
 }

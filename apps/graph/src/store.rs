@@ -10,13 +10,15 @@ use crate::placement::{PARTITIONS, Seat, partition};
 use crate::shard::{Counts, Shard};
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::slice;
 
 /// The version of the files.
-const VERSION: u32 = 3;
+const VERSION: u64 = 3;
 const PAGE: &str = "graph.json";
 /// How many facts of a partition are written at once when a graph is loaded.
 const AT_ONCE: usize = 256;
@@ -31,7 +33,7 @@ pub struct Store {
 /// The page in the folder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Page {
-    version: u32,
+    version: u64,
     /// Where the graph came from.
     source: String,
     loaded: Counts,
@@ -50,24 +52,13 @@ pub struct Part {
 #[derive(Debug)]
 pub struct Loader {
     folder: PathBuf,
-    partitions: Vec<Loading>,
+    /// Each partition's file, and the facts that are not yet in it.
+    partitions: Vec<(Facts, Vec<Fact>)>,
     loaded: Counts,
-}
-
-/// A partition that is being filled.
-#[derive(Debug)]
-struct Loading {
-    facts: Facts,
-    /// Those that are not yet written.
-    waiting: Vec<Fact>,
 }
 
 impl Store {
     /// The store in a folder, or `None` if nothing was loaded into it completely.
-    ///
-    /// # Errors
-    ///
-    /// If the folder cannot be read, is of another version, or its page is damaged.
     pub fn find(folder: &Path) -> anyhow::Result<Option<Self>> {
         let path = folder.join(PAGE);
         let page = match fs::read(&path) {
@@ -82,21 +73,12 @@ impl Store {
         Ok(Some(Self { folder, page }))
     }
 
-    /// Where it is.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// What was loaded, and from where.
     pub fn describe(&self) -> String {
         format!("{} (from {})", self.page.loaded, self.page.source)
     }
 
     /// Opens one server's part.
-    ///
-    /// # Errors
-    ///
-    /// If a file is damaged, can't be read, or is in use by another server.
     pub fn open(&self, seat: Seat) -> anyhow::Result<Part> {
         let mut part = Part {
             shard: Shard::default(),
@@ -129,15 +111,13 @@ impl Part {
     }
 
     /// Learns a fact and keeps it, once.
-    ///
-    /// # Errors
-    ///
-    /// If it contradicts what is known, belongs to another server, or cannot be written. Nothing has changed then.
     pub fn learn(&mut self, fact: Fact) -> anyhow::Result<()> {
         if self.shard.is_new(&fact)? {
             let facts = self.partitions.get_mut(&partition(fact.vertex()));
             let facts = facts.with_context(|| format!("{:?} is not kept here", fact.vertex()))?;
-            facts.append([&fact]).context("it can't be stored")?;
+            facts
+                .append(slice::from_ref(&fact))
+                .context("it can't be stored")?;
             self.shard.learn(fact);
         }
         Ok(())
@@ -146,55 +126,60 @@ impl Part {
 
 impl Loader {
     /// Begins to fill a folder. What was in it of an earlier graph is removed.
-    ///
-    /// # Errors
-    ///
-    /// If the files cannot be written or are in use by a server.
     pub fn begin(folder: &Path) -> anyhow::Result<Self> {
-        let shown = folder.display();
-        fs::create_dir_all(folder).with_context(|| format!("{shown} can't be made"))?;
-        // All or none: what a cluster serves stays as it is.
+        let failed = || format!("{} can't be written", folder.display());
+        fs::create_dir_all(folder).with_context(failed)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let claimed = (0..PARTITIONS).map(|number| facts::claim(&file(folder, number), &options));
+        // All or none: what a cluster serves stays as it is.
         let claimed: Vec<File> = claimed.collect::<anyhow::Result<_>>()?;
-        let begun = begin(folder, claimed);
+        let page = folder.join(PAGE);
+        if page.exists() {
+            fs::remove_file(page).with_context(failed)?;
+        }
+        let files = claimed.into_iter().map(Facts::create);
+        let partitions = files.map(|facts| Ok((facts?, Vec::new())));
+        let partitions = partitions.collect::<anyhow::Result<_>>();
         Ok(Self {
-            partitions: begun.with_context(|| format!("{shown} can't be written"))?,
             folder: folder.to_owned(),
+            partitions: partitions.with_context(failed)?,
             loaded: Counts::default(),
         })
     }
 
     /// Adds to the graph.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written.
     pub fn insert(&mut self, insert: Insert) -> anyhow::Result<()> {
         for fact in insert.facts() {
             self.loaded.add(&fact);
-            let loading = &mut self.partitions[partition(fact.vertex()) as usize];
-            loading.waiting.push(fact);
-            if loading.waiting.len() == AT_ONCE {
-                loading.write()?;
+            let (facts, waiting) = &mut self.partitions[partition(fact.vertex()) as usize];
+            waiting.push(fact);
+            if waiting.len() == AT_ONCE {
+                facts
+                    .append(waiting)
+                    .context("the store can't be written")?;
+                waiting.clear();
             }
         }
         Ok(())
     }
 
     /// Everything was loaded; `source` is where it came from.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written.
     pub fn finish(mut self, source: &str) -> anyhow::Result<Store> {
-        self.partitions.iter_mut().try_for_each(Loading::write)?;
+        for (facts, waiting) in &mut self.partitions {
+            facts
+                .append(waiting)
+                .context("the store can't be written")?;
+        }
         let page = Page {
             version: VERSION,
             source: source.to_owned(),
             loaded: self.loaded,
-            facts: self.partitions.iter().map(|of| of.facts.count()).collect(),
+            facts: self
+                .partitions
+                .iter()
+                .map(|(facts, _)| facts.count())
+                .collect(),
         };
         // Last, and at once: a folder without it was not loaded completely.
         let path = self.folder.join(PAGE);
@@ -209,29 +194,16 @@ impl Loader {
     }
 }
 
-impl Loading {
-    fn write(&mut self) -> anyhow::Result<()> {
-        let written = self.facts.append(&self.waiting);
-        written.context("the store can't be written")?;
-        self.waiting.clear();
-        Ok(())
-    }
-}
-
 impl Page {
     /// What a page says, if it is one of this version.
     fn read(page: &[u8]) -> anyhow::Result<Self> {
-        /// Of a page, what every version has.
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
-        }
-        let Version { version } = serde_json::from_slice(page)?;
+        let page: Value = serde_json::from_slice(page)?;
+        let version = page["version"].as_u64().unwrap_or_default();
         ensure!(
             version == VERSION,
             "it was written by another version of this program, with files of version {version}, expected {VERSION}"
         );
-        let page: Self = serde_json::from_slice(page)?;
+        let page: Self = serde_json::from_value(page)?;
         let partitions = page.facts.len();
         ensure!(
             partitions == PARTITIONS as usize,
@@ -239,21 +211,6 @@ impl Page {
         );
         Ok(page)
     }
-}
-
-/// Makes a folder one in which nothing was loaded yet.
-fn begin(folder: &Path, files: Vec<File>) -> anyhow::Result<Vec<Loading>> {
-    match fs::remove_file(folder.join(PAGE)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-    let begin = |file| {
-        Ok(Loading {
-            facts: Facts::create(file)?,
-            waiting: Vec::new(),
-        })
-    };
-    files.into_iter().map(begin).collect()
 }
 
 /// The file of a partition.

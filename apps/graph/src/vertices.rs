@@ -1,16 +1,13 @@
 //! What a server tells about its own vertices: for the plain form of the queries, in which the client drives.
 
-use crate::model::ForumId;
-use crate::model::{Forum, Message, MessageId, Name, Person, PersonId};
+use crate::model::{Forum, ForumId, Message, MessageId, Name, PersonId};
 use crate::server::Server;
 
-/// Tells about vertices and the edges that leave them. What is not known is `None`, or empty.
+/// Tells about vertices: nothing of what is not known.
 #[wallaby::service(package = "graph")]
 pub trait Vertices {
-    /// A person.
-    async fn person(id: PersonId) -> Option<Person>;
-    /// The names of those of these persons who are known.
-    async fn names(ids: Vec<PersonId>) -> Vec<Name>;
+    /// A person's name.
+    async fn name(id: PersonId) -> Option<Name>;
     /// A message.
     async fn message(id: MessageId) -> Option<Message>;
     /// A forum.
@@ -19,16 +16,8 @@ pub trait Vertices {
 
 #[wallaby::serve]
 impl Vertices for Server {
-    async fn person(&self, id: PersonId) -> Option<Person> {
-        self.read(|shard| shard.person(id).cloned())
-    }
-
-    async fn names(&self, ids: Vec<PersonId>) -> Vec<Name> {
-        self.read(|shard| {
-            ids.iter()
-                .filter_map(|id| shard.name(*id).cloned())
-                .collect()
-        })
+    async fn name(&self, id: PersonId) -> Option<Name> {
+        self.read(|shard| shard.name(id).cloned())
     }
 
     async fn message(&self, id: MessageId) -> Option<Message> {

@@ -15,7 +15,7 @@ use wallaby_graph::store::Store;
 
 /// One partition of a small store: some facts were loaded, some inserted.
 struct Sample {
-    _scratch: TempDir,
+    scratch: TempDir,
     store: Store,
     seat: Seat,
     file: PathBuf,
@@ -51,7 +51,7 @@ impl Sample {
         let killed = fs::read(&file).unwrap();
         drop(part);
         Self {
-            _scratch: scratch,
+            scratch,
             store,
             seat,
             bytes: fs::read(&file).unwrap(),
@@ -131,12 +131,12 @@ fn a_changed_fact_is_damage() {
 #[test]
 fn a_file_of_another_partition_or_an_older_one_or_none_is_damage() {
     let sample = Sample::new();
-    let folder = sample.store.folder();
+    let folder = sample.scratch.path();
     let other = fs::read(folder.join("255.redb")).unwrap();
     assert!(sample.is_damaged(&other));
-    let (_empty, empty) = store(&[]);
+    let (empty, _) = store(&[]);
     let name = sample.file.file_name().unwrap();
-    let empty = fs::read(empty.folder().join(name)).unwrap();
+    let empty = fs::read(empty.path().join(name)).unwrap();
     assert!(sample.is_damaged(&empty));
     fs::remove_file(&sample.file).unwrap();
     let said = format!("{:#}", sample.store.open(sample.seat).unwrap_err());

@@ -41,9 +41,9 @@ fn text(path: &Path) -> &str {
 /// Files of expected results: all that the reference says, some of them.
 fn expect(folder: &Path, reference: &Reference) -> Vec<String> {
     let lines = reference.queries().into_iter().step_by(5).map(|query| {
-        let (about, id) = query.about();
+        let (name, about, id) = query.parts();
         let parameter = format!("{about}Id");
-        let name = query.name().to_uppercase();
+        let name = name.to_uppercase();
         let result = reference.result(query);
         json!({"query": name, "params": {parameter: id}, "result": result}).to_string()
     });

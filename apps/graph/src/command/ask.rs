@@ -53,11 +53,10 @@ impl Which {
     fn parse(&self) -> anyhow::Result<Query> {
         let id = self.person.or(self.message).unwrap_or_default();
         let query = Query::new(&self.query, id).context("there is no such query")?;
-        let (about, _) = query.about();
+        let (name, about, _) = query.parts();
         match (about, self.person, self.message) {
             ("person", Some(_), None) | ("message", None, Some(_)) => Ok(query),
             _ => {
-                let name = query.name();
                 let usage = format!("{name} is about a {about}: --{about} ID, nothing else");
                 let kind = ErrorKind::ArgumentConflict;
                 Err(Cli::command().error(kind, usage).into())

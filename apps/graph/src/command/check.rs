@@ -138,18 +138,20 @@ impl Line {
         for form in Form::BOTH {
             let found = match self.query.ask(form, client).await {
                 Ok(outcome) => self.result(outcome.rows),
-                Err(error) => return Some(self.sentence(form, &format!("fails: {error}"))),
+                Err(error) => format!("failure: {error}").into(),
             };
             if found != self.expected {
-                let found = format!("found {found}, expected {}", self.expected);
-                return Some(self.sentence(form, &found));
+                let Self {
+                    place,
+                    text,
+                    expected,
+                    ..
+                } = self;
+                let wrong = format!("{place}: {text} by {form} found {found}, expected {expected}");
+                return Some(wrong);
             }
         }
         None
-    }
-
-    fn sentence(&self, form: Form, what: &str) -> String {
-        format!("{}: {} by {form} {what}", self.place, self.text)
     }
 
     fn result(&self, mut rows: Vec<Vec<Value>>) -> Value {
@@ -184,7 +186,7 @@ fn parse(text: &str, place: String) -> anyhow::Result<Line> {
     let Some(query) = Query::new(name, 0) else {
         bail!("expected a query IS1 to IS7, or IS7S, found '{name}'");
     };
-    let (about, _) = query.about();
+    let (_, about, _) = query.parts();
     let parameter = format!("{about}Id");
     let id = expected.params.get(&parameter).copied();
     let query = id.and_then(|id| Query::new(name, id));

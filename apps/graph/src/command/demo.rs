@@ -43,7 +43,7 @@ impl Demo {
 /// A person's latest messages, and the replies to a message: of some, those with most rows.
 async fn interesting(client: &Client) -> anyhow::Result<[Query; 2]> {
     const TRIED: u32 = 100;
-    let sample = census::sample(client, TRIED).await?;
+    let sample = census::report(client, TRIED).await?;
     let persons = sample.persons.into_iter().map(Query::Is2);
     let messages = sample.messages.into_iter().map(Query::Is7);
     Ok([

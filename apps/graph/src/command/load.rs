@@ -7,9 +7,7 @@ use crate::source::references::References;
 use crate::store::Store;
 use anyhow::Context;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// What is loaded, and where to.
 #[derive(Debug, Args)]
@@ -52,16 +50,12 @@ impl Load {
     }
 }
 
-/// Loads, and tells how far that is where somebody watches.
+/// Loads, and tells which files there are not.
 pub(super) fn load(source: &Source, folder: &Path) -> anyhow::Result<(Store, References)> {
     // Perhaps there are none; but who has forgotten to copy a file should not find that out by queries without rows.
     for kind in source.missing() {
         eprintln!("note: the data set has no file '{kind}': nothing of that is loaded");
     }
-    let style = ProgressStyle::with_template("{spinner} loading, {human_pos} inserts")?;
-    let bar = ProgressBar::new_spinner().with_style(style);
-    bar.enable_steady_tick(Duration::from_millis(100));
-    let loaded = source.load(folder, || bar.inc(1));
-    bar.finish_and_clear();
+    let loaded = source.load(folder);
     loaded.with_context(|| format!("{} was not loaded", folder.display()))
 }

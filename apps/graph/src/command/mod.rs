@@ -53,7 +53,16 @@ enum Command {
     Bench(bench::Bench),
     /// One server, which the other commands start
     #[command(hide = true)]
-    Serve(Serve),
+    Serve {
+        #[command(flatten)]
+        at: StoreFolder,
+        #[arg(long)]
+        seat: Seat,
+        #[arg(long)]
+        listen: String,
+        #[arg(long, default_value_t = 0)]
+        link_us: u64,
+    },
 }
 
 /// Where a store is.
@@ -62,18 +71,6 @@ struct StoreFolder {
     /// The folder of the store
     #[arg(long, value_name = "DIR", default_value = "graph-store")]
     store: PathBuf,
-}
-
-#[derive(Debug, Args)]
-struct Serve {
-    #[command(flatten)]
-    at: StoreFolder,
-    #[arg(long)]
-    seat: Seat,
-    #[arg(long)]
-    listen: String,
-    #[arg(long, default_value_t = 0)]
-    link_us: u64,
 }
 
 /// Servers that are to be started.
@@ -89,38 +86,22 @@ struct Servers {
 
 impl Cli {
     /// Does what was asked for.
-    ///
-    /// # Errors
-    ///
-    /// If it fails: why, for the user.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        // One thread: the servers share the machine's cores already.
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        let runtime = runtime.context("the runtime can't be started")?;
-        let result = runtime.block_on(self.command.run());
-        // A thread that waits for a line of input must not keep the program alive.
-        runtime.shutdown_background();
-        result
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        const INTERRUPTED: u8 = 130;
+        if matches!(self.command, Command::Up(_) | Command::Serve { .. }) {
+            return self.command.run().await;
+        }
+        // Servers and folders that were made on the way go when the command is dropped.
+        tokio::select! {
+            biased;
+            result = self.command.run() => result,
+            asked = up::interrupted() => asked.map(|()| ExitCode::from(INTERRUPTED)),
+        }
     }
 }
 
 impl Command {
     async fn run(self) -> anyhow::Result<ExitCode> {
-        const INTERRUPTED: u8 = 130;
-        if matches!(self, Self::Up(_) | Self::Serve(_)) {
-            return self.run_to_end().await;
-        }
-        // Servers and folders that were made on the way go when the command is dropped.
-        tokio::select! {
-            biased;
-            result = self.run_to_end() => result,
-            asked = up::interrupted() => asked.map(|()| ExitCode::from(INTERRUPTED)),
-        }
-    }
-
-    async fn run_to_end(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Demo(demo) => demo.run().await?,
             Self::Load(load) => load.run()?,
@@ -129,9 +110,14 @@ impl Command {
             Self::Explain(explain) => explain.run().await?,
             Self::Check(check) => return check.run().await,
             Self::Bench(bench) => bench.run().await?,
-            Self::Serve(serve) => {
-                let link = Duration::from_micros(serve.link_us);
-                process::serve(&serve.at.store, serve.seat, &serve.listen, link).await?;
+            Self::Serve {
+                at,
+                seat,
+                listen,
+                link_us,
+            } => {
+                let link = Duration::from_micros(link_us);
+                process::serve(&at.store, seat, &listen, link).await?;
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -23,7 +23,8 @@ impl Up {
         let mut processes = self.servers.start(folder).await?;
         processes.running().announce(folder)?;
         let client = processes.running().client().await?;
-        output::print(census::counts(&client).await?)?;
+        let report = census::report(&client, 1).await?;
+        output::print(report.counts)?;
         for server in client.placement().servers() {
             output::print(format_args!("  {server}"))?;
         }
@@ -33,7 +34,7 @@ impl Up {
                 "every message takes {link:?}, as on a network"
             ))?;
         }
-        if let Some(person) = census::sample(&client, 1).await?.persons.first() {
+        if let Some(person) = report.persons.first() {
             output::print(format_args!(
                 "serving until Ctrl-C; try: wallaby-graph query is2 --person {person}"
             ))?;

@@ -7,15 +7,8 @@
 use crate::client::{Answers, Client};
 use crate::model::{Person, PersonId};
 use crate::server::Server;
-use crate::vertices::vertices;
 use serde::{Deserialize, Serialize};
 use wallaby::CallError;
-
-/// Who somebody is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Row {
-    person: Person,
-}
 
 /// The query's hop.
 #[wallaby::service(package = "graph")]
@@ -33,23 +26,20 @@ impl Profile for Server {
 }
 
 /// The query as a call of one hop.
-///
-/// # Errors
-///
-/// If it fails.
 pub async fn by_dpc(client: &Client, person: PersonId) -> Result<Answers<Row>, CallError> {
     let call = profile::within(client.at(person)).person(person);
     client.rows(call).await
 }
 
-/// The query as a plain call.
-///
-/// # Errors
-///
-/// If it fails.
+/// The query as a plain call: with one hop it is the same.
 pub async fn by_rpc(client: &Client, person: PersonId) -> Result<Option<Row>, CallError> {
-    let person = vertices::within(client.at(person)).person(person).await?;
-    Ok(person.map(|person| Row { person }))
+    profile::within(client.at(person)).person(person).await
+}
+
+/// Who somebody is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    person: Person,
 }
 
 columns!(Row {

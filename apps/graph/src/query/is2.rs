@@ -17,8 +17,7 @@
 use super::step::{self, ALL, Found, ONE_MESSAGE, by_calls};
 use super::too_deep;
 use crate::client::{Answers, Client};
-use crate::fact::Vertex;
-use crate::model::{DEEPEST_THREAD, Message, MessageId, Name, PersonId, Place, Timestamp};
+use crate::model::{DEEPEST_THREAD, Message, MessageId, Name, PersonId, Place, Timestamp, Vertex};
 use crate::server::Server;
 use crate::shard::Shard;
 use serde::{Deserialize, Serialize};
@@ -76,10 +75,6 @@ async fn hop(
 }
 
 /// The query as one call.
-///
-/// # Errors
-///
-/// If it fails.
 pub async fn by_dpc(client: &Client, person: PersonId) -> Result<Answers<Row>, CallError> {
     let call = recent_messages::within(client.at(person)).person(person);
     let mut answers = client.rows(call).await?;
@@ -87,11 +82,7 @@ pub async fn by_dpc(client: &Client, person: PersonId) -> Result<Answers<Row>, C
     Ok(answers)
 }
 
-/// The query as plain calls, which the client makes one after the other.
-///
-/// # Errors
-///
-/// If one of them fails.
+/// The query as plain calls: what is left to ask comes back to the client, which asks on.
 pub async fn by_rpc(client: &Client, person: PersonId) -> Result<Vec<Row>, CallError> {
     let find = |server, steps| async move { recent_messages::within(server).find(steps).await };
     let mut rows = by_calls(client, Step::Person(person), find).await?;
@@ -109,10 +100,10 @@ fn sort(rows: &mut [Row]) {
 pub enum Step {
     /// The person: which messages?
     Person(PersonId),
-    /// One of them: what does it say, and where does it stand?
+    /// One of them: what does it say?
     Message(MessageId, Name),
-    /// A message of its thread: where does that stand?
-    Above(MessageId, Draft),
+    /// It, or a message above it: is that the post?
+    Thread(MessageId, Draft),
     /// The author of the post: what name?
     Author(PersonId, MessageId, Draft),
 }
@@ -155,7 +146,7 @@ impl step::Step for Step {
     fn at(&self) -> Vertex {
         match self {
             Self::Person(id) | Self::Author(id, ..) => (*id).into(),
-            Self::Message(id, _) | Self::Above(id, _) => (*id).into(),
+            Self::Message(id, _) | Self::Thread(id, _) => (*id).into(),
         }
     }
 
@@ -165,14 +156,19 @@ impl step::Step for Step {
                 let messages = shard.latest_messages(id).take(MOST);
                 messages.map(|message| Self::Message(message, writer.clone()))
             })),
-            Self::Message(id, writer) => {
-                if let Some(message) = shard.message(id) {
-                    Draft::new(message, writer).go_up(message, rows, next)?;
-                }
-            }
-            Self::Above(id, draft) => {
-                if let Some(message) = shard.message(id) {
-                    draft.go_up(message, rows, next)?;
+            Self::Message(id, writer) => next.extend(shard.message(id).map(|message| {
+                let draft = Draft {
+                    message: id,
+                    content: message.content.clone(),
+                    created: message.created,
+                    writer,
+                    passed: 0,
+                };
+                Self::Thread(id, draft)
+            })),
+            Self::Thread(id, draft) => {
+                if let Some(at) = shard.message(id) {
+                    draft.go_up(at, rows, next)?;
                 }
             }
             Self::Author(id, post, draft) => {
@@ -185,16 +181,6 @@ impl step::Step for Step {
 }
 
 impl Draft {
-    fn new(message: &Message, writer: Name) -> Self {
-        Self {
-            message: message.id,
-            content: message.content.clone(),
-            created: message.created,
-            writer,
-            passed: 0,
-        }
-    }
-
     /// From a message of the thread to the row, or to the next step.
     fn go_up(
         mut self,
@@ -208,7 +194,7 @@ impl Draft {
             }
             Place::Reply(to) => {
                 self.passed += 1;
-                next.push(Step::Above(to, self));
+                next.push(Step::Thread(to, self));
             }
             Place::Forum(_) if at.creator == self.writer.id => {
                 let author = self.writer.clone();

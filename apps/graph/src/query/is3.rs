@@ -8,8 +8,7 @@
 
 use super::step::{self, ALL, Found, ONE_MESSAGE, by_calls};
 use crate::client::{Answers, Client};
-use crate::fact::Vertex;
-use crate::model::{Name, PersonId, Timestamp};
+use crate::model::{Name, PersonId, Timestamp, Vertex};
 use crate::server::Server;
 use crate::shard::Shard;
 use serde::{Deserialize, Serialize};
@@ -63,10 +62,6 @@ async fn hop(
 }
 
 /// The query as one call.
-///
-/// # Errors
-///
-/// If it fails.
 pub async fn by_dpc(client: &Client, person: PersonId) -> Result<Answers<Row>, CallError> {
     let call = friends::within(client.at(person)).person(person);
     let mut answers = client.rows(call).await?;
@@ -75,10 +70,6 @@ pub async fn by_dpc(client: &Client, person: PersonId) -> Result<Answers<Row>, C
 }
 
 /// The query as plain calls.
-///
-/// # Errors
-///
-/// If one of them fails.
 pub async fn by_rpc(client: &Client, person: PersonId) -> Result<Vec<Row>, CallError> {
     let find = |server, steps| async move { friends::within(server).find(steps).await };
     let mut rows = by_calls(client, Step::Person(person), find).await?;

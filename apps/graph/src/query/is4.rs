@@ -5,18 +5,10 @@
 //! ```
 
 use crate::client::{Answers, Client};
-use crate::model::{Message, MessageId, Timestamp};
+use crate::model::{MessageId, Timestamp};
 use crate::server::Server;
-use crate::vertices::vertices;
 use serde::{Deserialize, Serialize};
 use wallaby::CallError;
-
-/// What a message says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Row {
-    created: Timestamp,
-    content: String,
-}
 
 /// The query's hop.
 #[wallaby::service(package = "graph")]
@@ -28,39 +20,32 @@ pub trait Content {
 #[wallaby::serve]
 impl Content for Server {
     async fn message(&self, id: MessageId) -> Option<Row> {
-        self.read(|shard| shard.message(id).map(Row::of))
+        self.read(|shard| {
+            let message = shard.message(id)?;
+            Some(Row {
+                created: message.created,
+                content: message.content.clone(),
+            })
+        })
     }
 }
 
 /// The query as a call of one hop.
-///
-/// # Errors
-///
-/// If it fails.
 pub async fn by_dpc(client: &Client, message: MessageId) -> Result<Answers<Row>, CallError> {
     let call = content::within(client.at(message)).message(message);
     client.rows(call).await
 }
 
-/// The query as a plain call.
-///
-/// # Errors
-///
-/// If it fails.
+/// The query as a plain call: with one hop it is the same.
 pub async fn by_rpc(client: &Client, message: MessageId) -> Result<Option<Row>, CallError> {
-    let message = vertices::within(client.at(message))
-        .message(message)
-        .await?;
-    Ok(message.as_ref().map(Row::of))
+    content::within(client.at(message)).message(message).await
 }
 
-impl Row {
-    fn of(message: &Message) -> Self {
-        Self {
-            created: message.created,
-            content: message.content.clone(),
-        }
-    }
+/// What a message says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    created: Timestamp,
+    content: String,
 }
 
 columns!(Row {

@@ -11,12 +11,6 @@ use crate::vertices::vertices;
 use serde::{Deserialize, Serialize};
 use wallaby::{CallError, One, Request, Status};
 
-/// Who wrote it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Row {
-    creator: Name,
-}
-
 /// The query's hops.
 #[wallaby::service(package = "graph")]
 pub trait Creator {
@@ -42,37 +36,31 @@ impl Creator for Server {
     }
 
     async fn person(&self, id: PersonId) -> Option<Row> {
-        self.name(id).map(|creator| Row { creator })
+        let creator = self.read(|shard| shard.name(id).cloned())?;
+        Some(Row { creator })
     }
 }
 
 /// The query as one call.
-///
-/// # Errors
-///
-/// If it fails.
 pub async fn by_dpc(client: &Client, message: MessageId) -> Result<Answers<Row>, CallError> {
     let call = creator::within(client.at(message)).message(message);
     client.rows(call).await
 }
 
 /// The query as plain calls.
-///
-/// # Errors
-///
-/// If one of them fails.
-pub async fn by_rpc(client: &Client, message: MessageId) -> Result<Option<Row>, CallError> {
-    let Some(message) = vertices::within(client.at(message))
-        .message(message)
-        .await?
-    else {
+pub async fn by_rpc(client: &Client, id: MessageId) -> Result<Option<Row>, CallError> {
+    let Some(message) = vertices::within(client.at(id)).message(id).await? else {
         return Ok(None);
     };
     let person = message.creator;
-    let names = vertices::within(client.at(person))
-        .names(vec![person])
-        .await?;
-    Ok(names.into_iter().next().map(|creator| Row { creator }))
+    let name = vertices::within(client.at(person)).name(person).await?;
+    Ok(name.map(|creator| Row { creator }))
+}
+
+/// Who wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    creator: Name,
 }
 
 columns!(Row {

@@ -6,19 +6,11 @@
 
 use super::too_deep;
 use crate::client::{Answers, Client};
-use crate::model::{DEEPEST_THREAD, ForumId, MessageId, Name, PersonId, Place};
+use crate::model::{DEEPEST_THREAD, Forum, ForumId, MessageId, Name, Place};
 use crate::server::Server;
 use crate::vertices::vertices;
 use serde::{Deserialize, Serialize};
 use wallaby::{CallError, One, Request, Status};
-
-/// A forum.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Row {
-    forum: ForumId,
-    title: String,
-    moderator: Name,
-}
 
 /// The query's hops.
 #[wallaby::service(package = "graph")]
@@ -28,7 +20,7 @@ pub trait ForumOfMessage {
     /// At the server of the post's forum.
     async fn forum(id: ForumId) -> Option<Row>;
     /// At the moderator's server.
-    async fn moderator(id: PersonId, forum: ForumId, title: String) -> Option<Row>;
+    async fn moderator(of: Forum) -> Option<Row>;
 }
 
 #[wallaby::serve]
@@ -55,35 +47,27 @@ impl ForumOfMessage for Server {
         let Some(forum) = self.read(|shard| shard.forum(id).cloned()) else {
             return Ok(request.respond(None).await?);
         };
-        let rest = forum_of_message::moderator(forum.moderator, id, forum.title);
-        Ok(request.forward(self.at(forum.moderator), rest).await?)
+        let server = self.at(forum.moderator);
+        let rest = forum_of_message::moderator(forum);
+        Ok(request.forward(server, rest).await?)
     }
 
-    async fn moderator(&self, id: PersonId, forum: ForumId, title: String) -> Option<Row> {
-        let moderator = self.name(id)?;
+    async fn moderator(&self, of: Forum) -> Option<Row> {
+        let moderator = self.read(|shard| shard.name(of.moderator).cloned())?;
         Some(Row {
-            forum,
-            title,
+            forum: of,
             moderator,
         })
     }
 }
 
 /// The query as one call.
-///
-/// # Errors
-///
-/// If it fails.
 pub async fn by_dpc(client: &Client, message: MessageId) -> Result<Answers<Row>, CallError> {
     let call = forum_of_message::within(client.at(message)).message(message);
     client.rows(call).await
 }
 
 /// The query as plain calls, one after the other.
-///
-/// # Errors
-///
-/// If one of them fails.
 pub async fn by_rpc(client: &Client, message: MessageId) -> Result<Option<Row>, CallError> {
     let Some(id) = forum_above(client, message).await? else {
         return Ok(None);
@@ -92,12 +76,8 @@ pub async fn by_rpc(client: &Client, message: MessageId) -> Result<Option<Row>, 
         return Ok(None);
     };
     let moderator = vertices::within(client.at(forum.moderator));
-    let names = moderator.names(vec![forum.moderator]).await?;
-    Ok(names.into_iter().next().map(|moderator| Row {
-        forum: id,
-        title: forum.title,
-        moderator,
-    }))
+    let name = moderator.name(forum.moderator).await?;
+    Ok(name.map(|moderator| Row { forum, moderator }))
 }
 
 async fn forum_above(client: &Client, below: MessageId) -> Result<Option<ForumId>, CallError> {
@@ -113,9 +93,16 @@ async fn forum_above(client: &Client, below: MessageId) -> Result<Option<ForumId
     Err(too_deep(below).into())
 }
 
+/// A forum and its moderator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    forum: Forum,
+    moderator: Name,
+}
+
 columns!(Row {
-    "forumId": forum,
-    "forumTitle": title,
+    "forumId": forum.id,
+    "forumTitle": forum.title,
     "moderatorId": moderator.id,
     "moderatorFirstName": moderator.first,
     "moderatorLastName": moderator.last,

@@ -12,8 +12,7 @@
 
 use super::step::{self, ALL, Found, ONE_MESSAGE, by_calls};
 use crate::client::{Answers, Client};
-use crate::fact::Vertex;
-use crate::model::{MessageId, Name, PersonId, Timestamp};
+use crate::model::{MessageId, Name, PersonId, Timestamp, Vertex};
 use crate::server::Server;
 use crate::shard::Shard;
 use serde::{Deserialize, Serialize};
@@ -72,10 +71,6 @@ async fn hop(
 }
 
 /// The query as one call.
-///
-/// # Errors
-///
-/// If it fails.
 pub async fn by_dpc(client: &Client, message: MessageId) -> Result<Answers<Row>, CallError> {
     let call = replies::within(client.at(message)).message(message);
     let answers = client.rows(call).await?;
@@ -86,10 +81,6 @@ pub async fn by_dpc(client: &Client, message: MessageId) -> Result<Answers<Row>,
 }
 
 /// The query as plain calls.
-///
-/// # Errors
-///
-/// If one of them fails.
 pub async fn by_rpc(client: &Client, message: MessageId) -> Result<Vec<Row>, CallError> {
     let find = |server, steps| async move { replies::within(server).find(steps).await };
     Ok(rows(by_calls(client, Step::Message(message), find).await?))

@@ -1,9 +1,11 @@
 //! The seven interactive short reads of LDBC's Social Network Benchmark, a file each.
 //!
-//! Each file has the row, the hops as a service, what a server does at each hop, and two functions that give the same
-//! rows: `by_dpc`, one call whose hops run at the servers, and `by_rpc`, plain calls that the client drives. Where an
-//! answer names what is not there, such as an unknown person, there is no row. Queries that branch take [`step`]s, so that
-//! each server is asked once for all its vertices.
+//! Each file has the hops as a service, what a server does at each hop, and two functions that give the same rows:
+//! `by_dpc`, one call whose hops run at the servers, and `by_rpc`, plain calls that the client drives. Where an answer names
+//! what is not there, such as an unknown person, there is no row.
+//!
+//! A handler that owes one answer ends in `respond`, or in `forward`: a tail call, by which another server answers in its
+//! place. One of a query that branches replies with what it has found, and delegates the rest ([`is2`], [`step`]).
 
 /// What the values of a row are, in the order that LDBC specifies.
 macro_rules! columns {
@@ -27,37 +29,72 @@ pub mod is6;
 pub mod is7;
 pub mod step;
 
-use crate::client::{Answers, Client};
+use crate::client::Client;
 use crate::model::{DEEPEST_THREAD, MessageId, PersonId};
 use serde_json::Value;
 use std::fmt;
 use wallaby::{CallError, Code, Status, Trace};
 
-/// Why a thread was not followed to its post.
-fn too_deep(message: MessageId) -> Status {
-    let reason = format!(
-        "message {message} has more than {DEEPEST_THREAD} above it: as deep is no thread, so it goes in a circle"
-    );
-    Status::new(Code::ResourceExhausted, reason)
+macro_rules! queries {
+    ($($(#[$doc:meta])+ $query:ident($id:ident), $module:ident, $about:literal;)+) => {
+        /// A query with its parameter.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Query {
+            $($(#[$doc])+ $query($id),)+
+        }
+
+        impl Query {
+            /// The names of all.
+            pub const NAMES: [&str; 7] = [$(stringify!($module)),+];
+
+            /// The query of this name, `is2`, about this person or message.
+            pub fn new(name: &str, id: i64) -> Option<Self> {
+                match name.to_ascii_lowercase() {
+                    $(name if name == stringify!($module) => Some(Self::$query($id(id))),)+
+                    _ => None,
+                }
+            }
+
+            /// Asks.
+            pub async fn ask(self, form: Form, client: &Client) -> Result<Outcome, CallError> {
+                Ok(match (self, form) {
+                    $(
+                        (Self::$query(id), Form::Dpc) => {
+                            let answers = $module::by_dpc(client, id).await?;
+                            outcome(answers.rows, answers.trace)
+                        }
+                        (Self::$query(id), Form::Rpc) => {
+                            outcome($module::by_rpc(client, id).await?, None)
+                        }
+                    )+
+                })
+            }
+
+            /// Its name, what it is about, `person` or `message`, and which one.
+            pub fn parts(self) -> (&'static str, &'static str, i64) {
+                match self {
+                    $(Self::$query(id) => (stringify!($module), $about, id.0),)+
+                }
+            }
+        }
+    };
 }
 
-/// A query with its parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Query {
+queries! {
     /// Who a person is.
-    Is1(PersonId),
+    Is1(PersonId), is1, "person";
     /// A person's latest messages, each with the post that began its thread.
-    Is2(PersonId),
+    Is2(PersonId), is2, "person";
     /// A person's friends.
-    Is3(PersonId),
+    Is3(PersonId), is3, "person";
     /// What a message says.
-    Is4(MessageId),
+    Is4(MessageId), is4, "message";
     /// Who wrote a message.
-    Is5(MessageId),
+    Is5(MessageId), is5, "message";
     /// The forum of a message.
-    Is6(MessageId),
+    Is6(MessageId), is6, "message";
     /// The replies to a message.
-    Is7(MessageId),
+    Is7(MessageId), is7, "message";
 }
 
 /// How a query is asked.
@@ -94,73 +131,6 @@ impl Form {
     pub const BOTH: [Self; 2] = [Self::Dpc, Self::Rpc];
 }
 
-impl Query {
-    /// The names of all.
-    pub const NAMES: [&str; 7] = ["is1", "is2", "is3", "is4", "is5", "is6", "is7"];
-
-    /// The query of this name, `is2`, about this person or message.
-    pub fn new(name: &str, id: i64) -> Option<Self> {
-        let (person, message) = (PersonId(id), MessageId(id));
-        Some(match name.to_ascii_lowercase().as_str() {
-            "is1" => Self::Is1(person),
-            "is2" => Self::Is2(person),
-            "is3" => Self::Is3(person),
-            "is4" => Self::Is4(message),
-            "is5" => Self::Is5(message),
-            "is6" => Self::Is6(message),
-            "is7" => Self::Is7(message),
-            _ => return None,
-        })
-    }
-
-    /// Asks.
-    ///
-    /// # Errors
-    ///
-    /// If a server fails or cannot be reached.
-    pub async fn ask(self, form: Form, client: &Client) -> Result<Outcome, CallError> {
-        match (self, form) {
-            (Self::Is1(person), Form::Dpc) => is1::by_dpc(client, person).await.map(dpc),
-            (Self::Is1(person), Form::Rpc) => is1::by_rpc(client, person).await.map(rpc),
-            (Self::Is2(person), Form::Dpc) => is2::by_dpc(client, person).await.map(dpc),
-            (Self::Is2(person), Form::Rpc) => is2::by_rpc(client, person).await.map(rpc),
-            (Self::Is3(person), Form::Dpc) => is3::by_dpc(client, person).await.map(dpc),
-            (Self::Is3(person), Form::Rpc) => is3::by_rpc(client, person).await.map(rpc),
-            (Self::Is4(message), Form::Dpc) => is4::by_dpc(client, message).await.map(dpc),
-            (Self::Is4(message), Form::Rpc) => is4::by_rpc(client, message).await.map(rpc),
-            (Self::Is5(message), Form::Dpc) => is5::by_dpc(client, message).await.map(dpc),
-            (Self::Is5(message), Form::Rpc) => is5::by_rpc(client, message).await.map(rpc),
-            (Self::Is6(message), Form::Dpc) => is6::by_dpc(client, message).await.map(dpc),
-            (Self::Is6(message), Form::Rpc) => is6::by_rpc(client, message).await.map(rpc),
-            (Self::Is7(message), Form::Dpc) => is7::by_dpc(client, message).await.map(dpc),
-            (Self::Is7(message), Form::Rpc) => is7::by_rpc(client, message).await.map(rpc),
-        }
-    }
-
-    /// Its name, as in `is2`.
-    pub fn name(self) -> &'static str {
-        self.parts().0
-    }
-
-    /// What it is about, `person` or `message`, and which one.
-    pub fn about(self) -> (&'static str, i64) {
-        let (_, about, id) = self.parts();
-        (about, id)
-    }
-
-    fn parts(self) -> (&'static str, &'static str, i64) {
-        match self {
-            Self::Is1(id) => ("is1", "person", id.0),
-            Self::Is2(id) => ("is2", "person", id.0),
-            Self::Is3(id) => ("is3", "person", id.0),
-            Self::Is4(id) => ("is4", "message", id.0),
-            Self::Is5(id) => ("is5", "message", id.0),
-            Self::Is6(id) => ("is6", "message", id.0),
-            Self::Is7(id) => ("is7", "message", id.0),
-        }
-    }
-}
-
 impl fmt::Display for Query {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, about, id) = self.parts();
@@ -177,17 +147,18 @@ impl fmt::Display for Form {
     }
 }
 
-fn dpc<R: Row>(answers: Answers<R>) -> Outcome {
+fn outcome<R: Row>(rows: impl IntoIterator<Item = R>, trace: Option<Trace>) -> Outcome {
     Outcome {
         columns: R::COLUMNS,
-        rows: answers.rows.into_iter().map(R::values).collect(),
-        trace: answers.trace,
+        rows: rows.into_iter().map(R::values).collect(),
+        trace,
     }
 }
 
-fn rpc<R: Row>(rows: impl IntoIterator<Item = R>) -> Outcome {
-    dpc(Answers {
-        rows: rows.into_iter().collect(),
-        trace: None,
-    })
+/// Why a thread was not followed to its post.
+fn too_deep(message: MessageId) -> Status {
+    let reason = format!(
+        "message {message} has more than {DEEPEST_THREAD} above it: as deep is no thread, so it goes in a circle"
+    );
+    Status::new(Code::ResourceExhausted, reason)
 }

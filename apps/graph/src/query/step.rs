@@ -7,7 +7,7 @@
 //! ([`by_calls`]), for each server as soon as it knows that there is something to ask.
 
 use crate::client::Client;
-use crate::fact::Vertex;
+use crate::model::Vertex;
 use crate::server::Server;
 use crate::shard::Shard;
 use postcard::experimental::serialized_size;
@@ -32,10 +32,6 @@ pub trait Step: Serialize + Sized {
     fn at(&self) -> Vertex;
 
     /// Takes it: rows that are found, and steps that are to be taken after it.
-    ///
-    /// # Errors
-    ///
-    /// If the graph is not as it can be: then the query has no result.
     fn take(
         self,
         shard: &Shard,
@@ -61,7 +57,7 @@ impl Server {
         steps: Vec<S>,
         most: usize,
     ) -> Result<Found<S, S::Row>, Status> {
-        let own = self.seat().index();
+        let own = self.seat.index();
         let (mut here, mut rows, mut next, mut bytes) = (steps, Vec::new(), Vec::new(), 0);
         let mut elsewhere: BTreeMap<usize, Vec<S>> = BTreeMap::new();
         self.read(|shard| {
@@ -71,7 +67,7 @@ impl Server {
                 step.take(shard, &mut rows, &mut next)?;
                 bytes += rows[known..].iter().map(size).sum::<usize>();
                 for step in next.drain(..) {
-                    match self.placement().index(step.at()) {
+                    match self.placement.index(step.at()) {
                         server if server == own => here.push(step),
                         server => {
                             bytes += size(&step);
@@ -97,10 +93,6 @@ impl Server {
 }
 
 /// Takes steps by plain calls, from the first one on.
-///
-/// # Errors
-///
-/// If one of them fails.
 pub(super) async fn by_calls<S, R, F>(
     client: &Client,
     first: S,

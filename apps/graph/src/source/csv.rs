@@ -9,10 +9,6 @@ use std::path::{Path, PathBuf};
 
 /// Hands out a file's records, each with the number of its line. A first line that does not begin with a number is its
 /// header.
-///
-/// # Errors
-///
-/// If it cannot be read, or what `each` says of a record: with the file and the line.
 pub fn read(
     path: &Path,
     mut each: impl FnMut(&StringRecord, u64) -> anyhow::Result<()>,
@@ -41,10 +37,6 @@ pub fn read(
 }
 
 /// A file's bytes, decompressed.
-///
-/// # Errors
-///
-/// If it cannot be opened.
 pub fn open(path: &Path) -> anyhow::Result<BufReader<Box<dyn Read>>> {
     let file = File::open(path).with_context(|| format!("{} can't be opened", path.display()))?;
     let is_compressed = path.extension().is_some_and(|ending| ending == "gz");
@@ -55,10 +47,6 @@ pub fn open(path: &Path) -> anyhow::Result<BufReader<Box<dyn Read>>> {
 }
 
 /// The files of a folder, in order of their names, each with its name without `.gz`.
-///
-/// # Errors
-///
-/// If the folder cannot be read.
 pub fn files(folder: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let read = || -> std::io::Result<Vec<(String, PathBuf)>> {
         let mut files = Vec::new();

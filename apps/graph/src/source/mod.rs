@@ -23,10 +23,6 @@ pub enum Source {
 
 impl Source {
     /// The data set in a folder.
-    ///
-    /// # Errors
-    ///
-    /// If there is none.
     pub fn find(folder: &Path) -> anyhow::Result<Self> {
         let found = Snapshot::find(folder)?.with_context(|| {
             format!(
@@ -46,12 +42,8 @@ impl Source {
         }
     }
 
-    /// Loads it into a folder, and calls `progress` for each insert; what there is then to refer to.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be read or is not whole ([`references`]), or the folder cannot be written.
-    pub fn load(&self, folder: &Path, progress: impl Fn()) -> anyhow::Result<(Store, References)> {
+    /// Loads it into a folder; what there is then to refer to.
+    pub fn load(&self, folder: &Path) -> anyhow::Result<(Store, References)> {
         let mut loader = Loader::begin(folder)?;
         let (kinds, from) = match self {
             Self::Snapshot(folder, snapshot) => (snapshot.kinds(), folder.display().to_string()),
@@ -62,7 +54,6 @@ impl Source {
         };
         let mut references = References::new(kinds);
         self.read(&mut |insert| {
-            progress();
             references.see(&insert)?;
             loader.insert(insert)
         })?;

@@ -1,7 +1,7 @@
 //! Whether a data set is whole: every vertex is there once, every edge has both its ends, and threads end at posts. What a
 //! file has lost would otherwise be missing in results, and nobody would know.
 
-use crate::model::{DEEPEST_THREAD, ForumId, Insert, MessageId, PersonId, Place, Timestamp};
+use crate::model::{DEEPEST_THREAD, Insert, MessageId, PersonId, Place, Timestamp, Vertex};
 use anyhow::{Context, bail, ensure};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -27,12 +27,11 @@ impl Kinds {
 #[derive(Debug, Default)]
 pub struct References {
     kinds: Kinds,
-    persons: HashSet<PersonId>,
-    forums: HashSet<ForumId>,
+    vertices: HashSet<Vertex>,
     /// Since when; the lesser id is first.
     friends: HashMap<(PersonId, PersonId), Timestamp>,
-    /// Each with how many messages are above it.
-    messages: HashMap<MessageId, u32>,
+    /// Each message with how many are above it, as far as that is known.
+    depths: HashMap<MessageId, u32>,
     /// Comments that came before what they reply to.
     early: HashMap<MessageId, MessageId>,
 }
@@ -46,45 +45,45 @@ impl References {
         }
     }
 
-    /// Looks at what comes next. Comments may come before what they reply to, everything else comes after what it refers
-    /// to.
-    ///
-    /// # Errors
-    ///
-    /// If it is there already, or what it refers to is not.
+    /// Looks at what comes next, which must not be there already. Comments may come before what they reply to, everything
+    /// else comes after what it refers to.
     pub fn see(&mut self, insert: &Insert) -> anyhow::Result<()> {
         match insert {
-            Insert::Person(person) => {
-                let id = person.name.id;
-                once("person", id, self.persons.insert(id))
-            }
+            Insert::Person(person) => self.once("person", person.name.id),
             Insert::Forum(forum) => {
-                once("forum", forum.id, self.forums.insert(forum.id))?;
-                self.person("its moderator", forum.moderator)
+                self.once("forum", forum.id)?;
+                self.there("its moderator, person", forum.moderator)
             }
             Insert::Message(message) => {
-                self.person("its creator", message.creator)?;
-                self.message_at(message.id, message.place)
+                self.there("its creator, person", message.creator)?;
+                self.once("message", message.id)?;
+                self.place(message.id, message.place)
             }
-            Insert::Friendship(one, other, since) => self.friendship(*one, *other, *since),
+            Insert::Friendship(one, other, since) => {
+                ensure!(one != other, "{one} is no friend of {other}, but the same");
+                self.there("one of them, person", *one)?;
+                self.there("one of them, person", *other)?;
+                // Both may name the other, if they agree.
+                let pair = (*one.min(other), *one.max(other));
+                let known = self.friends.insert(pair, *since).unwrap_or(*since);
+                ensure!(
+                    known == *since,
+                    "{one} and {other} are friends already, since {known}"
+                );
+                Ok(())
+            }
             Insert::Membership(person, forum, _) => {
-                self.forum(*forum)?;
-                self.person("the member", *person)
+                self.there("its forum,", *forum)?;
+                self.there("the member, person", *person)
             }
             Insert::Like(person, message, _) => {
-                self.person("who likes it", *person)?;
-                let is_there = !self.kinds.messages || self.has_message(*message);
-                ensure!(is_there, "the message, {message}, is missing");
-                Ok(())
+                self.there("who likes it, person", *person)?;
+                self.there("the message,", *message)
             }
         }
     }
 
-    /// Looks at what was put off until all had come.
-    ///
-    /// # Errors
-    ///
-    /// If a comment replies to what is not there, or in a circle.
+    /// Looks at what was put off until all had come: comments lead to posts.
     pub fn end(&mut self) -> anyhow::Result<()> {
         if !self.kinds.messages {
             return Ok(());
@@ -97,43 +96,37 @@ impl References {
     }
 
     /// Looks at an insert into what has ended: also a comment comes after what it replies to.
-    ///
-    /// # Errors
-    ///
-    /// If it is there already, or what it refers to is not.
     pub fn see_later(&mut self, insert: &Insert) -> anyhow::Result<()> {
         self.see(insert)?;
         self.end()
     }
 
-    fn friendship(
-        &mut self,
-        one: PersonId,
-        other: PersonId,
-        since: Timestamp,
-    ) -> anyhow::Result<()> {
-        ensure!(one != other, "{one} is no friend of {other}, but the same");
-        self.person("one of them", one)?;
-        self.person("one of them", other)?;
-        // Both may name the other, if they agree.
-        let pair = (one.min(other), one.max(other));
-        let known = self.friends.insert(pair, since).unwrap_or(since);
-        ensure!(
-            known == since,
-            "{one} and {other} are friends already, since {known}"
-        );
+    fn once<V: Copy + Display + Into<Vertex>>(&mut self, kind: &str, id: V) -> anyhow::Result<()> {
+        let is_new = self.vertices.insert(id.into());
+        ensure!(is_new, "{kind} {id} is there already");
         Ok(())
     }
 
-    fn message_at(&mut self, id: MessageId, place: Place) -> anyhow::Result<()> {
-        once("message", id, !self.has_message(id))?;
+    fn there<V: Copy + Display + Into<Vertex>>(&self, what: &str, id: V) -> anyhow::Result<()> {
+        let vertex = id.into();
+        let has_files = match vertex {
+            Vertex::Person(_) => true,
+            Vertex::Message(_) => self.kinds.messages,
+            Vertex::Forum(_) => self.kinds.forums,
+        };
+        let is_there = !has_files || self.vertices.contains(&vertex);
+        ensure!(is_there, "{what} {id}, is missing");
+        Ok(())
+    }
+
+    fn place(&mut self, id: MessageId, place: Place) -> anyhow::Result<()> {
         match place {
             Place::Forum(forum) => {
-                self.forum(forum)?;
-                self.messages.insert(id, 0);
+                self.there("its forum,", forum)?;
+                self.depths.insert(id, 0);
             }
-            Place::Reply(to) => match self.messages.get(&to) {
-                Some(&above) => drop(self.messages.insert(id, deeper(above)?)),
+            Place::Reply(to) => match self.depths.get(&to) {
+                Some(&above) => drop(self.depths.insert(id, deeper(above)?)),
                 None => drop(self.early.insert(id, to)),
             },
         }
@@ -144,7 +137,7 @@ impl References {
     fn settle(&mut self, first: MessageId) -> anyhow::Result<()> {
         let (mut way, mut at) = (Vec::new(), first);
         let mut above = loop {
-            if let Some(above) = self.messages.get(&at) {
+            if let Some(above) = self.depths.get(&at) {
                 break *above;
             }
             let Some(to) = self.early.remove(&at) else {
@@ -158,33 +151,13 @@ impl References {
         };
         for comment in way.into_iter().rev() {
             above = deeper(above)?;
-            self.messages.insert(comment, above);
+            self.depths.insert(comment, above);
         }
-        Ok(())
-    }
-
-    fn has_message(&self, id: MessageId) -> bool {
-        self.messages.contains_key(&id) || self.early.contains_key(&id)
-    }
-
-    fn person(&self, what: &str, id: PersonId) -> anyhow::Result<()> {
-        let is_there = self.persons.contains(&id);
-        ensure!(is_there, "{what}, person {id}, is missing");
-        Ok(())
-    }
-
-    fn forum(&self, id: ForumId) -> anyhow::Result<()> {
-        let is_there = !self.kinds.forums || self.forums.contains(&id);
-        ensure!(is_there, "its forum, {id}, is missing");
         Ok(())
     }
 }
 
 /// The edges of a file that each belong to a vertex: a key that is left over has none.
-///
-/// # Errors
-///
-/// If there is one.
 pub fn none_left<K: Display + Ord, V>(
     left: &HashMap<K, V>,
     kind: &str,
@@ -194,11 +167,6 @@ pub fn none_left<K: Display + Ord, V>(
         None => Ok(()),
         Some(id) => bail!("{kind} tells of {vertex} {id}, which is missing"),
     }
-}
-
-fn once(what: &str, id: impl Display, is_new: bool) -> anyhow::Result<()> {
-    ensure!(is_new, "{what} {id} is there already");
-    Ok(())
 }
 
 fn deeper(above: u32) -> anyhow::Result<u32> {

@@ -20,15 +20,9 @@ use std::path::{Path, PathBuf};
 /// The files of a snapshot.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    form: Form,
-    /// By kind. Each kind may have several.
+    is_composite: bool,
+    /// By kind, in small letters. Each kind may have several.
     files: Vec<(String, PathBuf)>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    Composite,
-    Basic,
 }
 
 /// What is done with each insert.
@@ -36,24 +30,20 @@ pub type Each<'a> = &'a mut dyn FnMut(Insert) -> anyhow::Result<()>;
 
 impl Snapshot {
     /// The snapshot in a folder, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// If the folder cannot be read.
     pub fn find(folder: &Path) -> anyhow::Result<Option<Self>> {
-        let dynamic = folder.join("dynamic");
-        for (form, folder) in [
-            (Form::Composite, &*dynamic),
-            (Form::Composite, folder),
-            (Form::Basic, folder),
-        ] {
+        for folder in [&folder.join("dynamic"), folder] {
             if folder.is_dir() {
-                let files = csv::files(folder)?.into_iter();
-                let kinds = files.filter_map(|(name, path)| Some((form.kind(&name)?, path)));
+                let files = csv::files(folder)?;
+                let is_composite = files.iter().any(|(name, _)| name.starts_with("person_"));
+                let kinds = files.into_iter();
+                let kinds = kinds.filter_map(|(name, path)| Some((kind(&name)?, path)));
                 let files = kinds.collect();
-                let snapshot = Self { form, files };
-                if snapshot.has("person") {
-                    return Ok(Some(snapshot));
+                let found = Self {
+                    is_composite,
+                    files,
+                };
+                if found.has("person") {
+                    return Ok(Some(found));
                 }
             }
         }
@@ -62,9 +52,9 @@ impl Snapshot {
 
     /// The kinds of vertices and edges that queries need and of which there is no file.
     pub fn missing(&self) -> Vec<&'static str> {
-        let needed: &[&str] = match self.form {
-            Form::Composite => &["person", "person_knows_person", "forum", "post", "comment"],
-            Form::Basic => &[
+        let needed: &[&str] = match self.is_composite {
+            true => &["person", "person_knows_person", "forum", "post", "comment"],
+            false => &[
                 "Person",
                 "Person_knows_Person",
                 "Forum",
@@ -88,10 +78,6 @@ impl Snapshot {
     }
 
     /// Hands out what is in the files.
-    ///
-    /// # Errors
-    ///
-    /// If a file cannot be read or an edge leads to a vertex that is not there, or what `each` says.
     pub fn read(&self, each: Each<'_>) -> anyhow::Result<()> {
         self.read_persons(each)?;
         self.read_forums(each)?;
@@ -134,8 +120,7 @@ impl Snapshot {
 
     fn read_posts(&self, each: Each<'_>) -> anyhow::Result<()> {
         const FORUMS: &str = "forum_containerOf_post";
-        let turned = |(forum, post)| (post, Place::Forum(forum));
-        let mut forums = self.column(FORUMS, turned)?;
+        let mut forums = self.column(FORUMS, |(forum, post)| (post, Place::Forum(forum)))?;
         self.read_messages("post", &mut forums, each, |record| {
             let (id, image, created, Skip, Skip, Skip, text) = record.deserialize(None)?;
             Ok((id, created, super::shown(image, text)))
@@ -160,7 +145,7 @@ impl Snapshot {
         self.all_taken(&replies, "comment_replyOf_post or _comment", "comment")
     }
 
-    /// Messages of a kind, whose own files have the texts, if they are read.
+    /// Messages of a kind: their own files have the texts, if they are read.
     fn read_messages(
         &self,
         kind: &'static str,
@@ -169,7 +154,21 @@ impl Snapshot {
         text: impl Fn(&StringRecord) -> anyhow::Result<(MessageId, Timestamp, String)>,
     ) -> anyhow::Result<()> {
         let edges = format!("{kind}_hasCreator_person");
-        let mut message = |id, creator, created, content| {
+        let mut creators: HashMap<MessageId, PersonId> = match self.is_composite {
+            true => self.column(&edges, straight)?,
+            false => HashMap::new(),
+        };
+        self.rows(self.vertices(kind), |record| {
+            let (id, created, content, creator) = match self.is_composite {
+                true => {
+                    let (id, created, content) = text(record)?;
+                    (id, created, content, taken(&mut creators, id, "creator")?)
+                }
+                false => {
+                    let (id, creator) = record.deserialize(None)?;
+                    (id, Timestamp(0), String::new(), creator)
+                }
+            };
             each(Insert::Message(Message {
                 id,
                 creator,
@@ -177,17 +176,6 @@ impl Snapshot {
                 content,
                 place: taken(places, id, "place")?,
             }))
-        };
-        if self.form == Form::Basic {
-            return self.rows(&edges, |record| {
-                let (id, creator) = record.deserialize(None)?;
-                message(id, creator, Timestamp(0), String::new())
-            });
-        }
-        let mut creators = self.column(&edges, straight)?;
-        self.rows(kind, |record| {
-            let (id, created, content) = text(record)?;
-            message(id, taken(&mut creators, id, "creator")?, created, content)
         })?;
         self.all_taken(&creators, &edges, kind)
     }
@@ -212,9 +200,9 @@ impl Snapshot {
 
     /// The kind of the files that name all vertices of a kind.
     fn vertices(&self, kind: &'static str) -> &'static str {
-        match (self.form, kind) {
-            (Form::Basic, "post") => "post_hasCreator_person",
-            (Form::Basic, "comment") => "comment_hasCreator_person",
+        match kind {
+            "post" if !self.is_composite => "post_hasCreator_person",
+            "comment" if !self.is_composite => "comment_hasCreator_person",
             _ => kind,
         }
     }
@@ -273,22 +261,11 @@ impl Snapshot {
     }
 }
 
-impl Form {
-    /// What kind a file is of, by its name: `person` of `person_0_0.csv`, or of `Person.csv` and `Person_1.csv`.
-    fn kind(self, name: &str) -> Option<String> {
-        let name = name.strip_suffix(".csv")?;
-        let kind = match self {
-            Self::Composite => without_number(without_number(name)?)?,
-            Self::Basic => without_number(name).unwrap_or(name),
-        };
-        Some(kind.to_owned())
-    }
-}
-
-/// The name before its last `_` and a number.
-fn without_number(name: &str) -> Option<&str> {
-    let (name, number) = name.rsplit_once('_')?;
-    number.parse::<u32>().is_ok().then_some(name)
+/// What kind a file is of, by its name: `person` of `person_0_0.csv`, `Person.csv` and `Person_1.csv`.
+fn kind(name: &str) -> Option<String> {
+    let is_number = |c: char| c == '_' || c.is_ascii_digit();
+    let kind = name.strip_suffix(".csv")?.trim_end_matches(is_number);
+    Some(kind.to_lowercase())
 }
 
 fn straight<K, V>(edge: (K, V)) -> (K, V) {
@@ -307,15 +284,12 @@ mod tests {
 
     #[test]
     fn kinds_are_told_by_names() {
-        let composite = |name| Form::Composite.kind(name);
-        assert_eq!(composite("person_0_0.csv").unwrap(), "person");
-        let long = composite("forum_containerOf_post_1_12.csv").unwrap();
-        assert_eq!(long, "forum_containerOf_post");
-        for other in ["person.csv", "person_0_0.txt", "person_x_0.csv"] {
-            assert_eq!(composite(other), None);
+        for name in ["person_0_0.csv", "Person.csv", "Person_1.csv"] {
+            assert_eq!(kind(name).unwrap(), "person");
         }
-        for basic in ["Person.csv", "Person_1.csv"] {
-            assert_eq!(Form::Basic.kind(basic).unwrap(), "Person");
-        }
+        let long = kind("forum_containerOf_post_1_12.csv").unwrap();
+        assert_eq!(long, "forum_containerof_post");
+        assert_eq!(kind("person_0_0.txt"), None);
+        assert_ne!(kind("person_x_0.csv").unwrap(), "person");
     }
 }

@@ -22,10 +22,6 @@ pub struct Update {
 
 /// The inserts of a data set's streams in the order in which they happened. Of what happened at the same moment, persons
 /// come first.
-///
-/// # Errors
-///
-/// If there are no streams, or they cannot be read.
 pub fn read(folder: &Path) -> anyhow::Result<Vec<Update>> {
     let own = folder.join("update_streams");
     let folder = match own.is_dir() {

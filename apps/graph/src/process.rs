@@ -185,15 +185,11 @@ impl Running {
             .with_context(|| format!("{} can't be written", path.display()))
     }
 
-    /// How long a message is on its way.
-    pub fn link(&self) -> Duration {
-        Duration::from_micros(self.link_us)
-    }
-
     /// A client of this cluster, as far away from the servers as these from each other.
     pub async fn client(&self) -> anyhow::Result<Client> {
         let placement = Placement::new(self.servers.clone()).context("there are no servers")?;
-        let endpoint = Endpoint::builder().listen(LOCAL).link_delay(self.link());
+        let link = Duration::from_micros(self.link_us);
+        let endpoint = Endpoint::builder().listen(LOCAL).link_delay(link);
         Ok(Client::new(endpoint.bind().await?, placement))
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! Both forms take the same steps at the same servers. In the multi-hop form a server replies with what it has found and
 //! delegates what is left, as [`is2`](super::is2) shows; in the plain form both go back to the client, which asks on
-//! ([`by_calls`]), for each server as soon as it knows that there is something to ask.
+//! (`by_calls`), for each server as soon as it knows that there is something to ask.
 
 use crate::client::Client;
 use crate::model::Vertex;

@@ -87,25 +87,26 @@ impl Snapshot {
     }
 
     fn read_persons(&self, each: Each<'_>) -> anyhow::Result<()> {
-        let cities: HashMap<PersonId, i64> = self.column("person_isLocatedIn_place", straight)?;
+        let cities: HashMap<PersonId, i64> =
+            self.column(&["person_isLocatedIn_place"], straight)?;
         self.rows("person", |record| {
-            let (id, first, last, gender, birthday, joined, location_ip, browser) =
+            let (name, gender, birthday, joined, location_ip, browser): (Name, _, _, _, _, _) =
                 record.deserialize(None)?;
             each(Insert::Person(Person {
-                name: Name { id, first, last },
+                city: cities.get(&name.id).copied().unwrap_or_default(),
+                name,
                 gender,
                 birthday,
                 joined,
                 location_ip,
                 browser,
-                city: cities.get(&id).copied().unwrap_or_default(),
             }))
         })
     }
 
     fn read_forums(&self, each: Each<'_>) -> anyhow::Result<()> {
         const MODERATORS: &str = "forum_hasModerator_person";
-        let mut moderators: HashMap<ForumId, PersonId> = self.column(MODERATORS, straight)?;
+        let mut moderators: HashMap<ForumId, PersonId> = self.column(&[MODERATORS], straight)?;
         self.rows("forum", |record| {
             let (id, title, created) = record.deserialize(None)?;
             each(Insert::Forum(Forum {
@@ -120,7 +121,7 @@ impl Snapshot {
 
     fn read_posts(&self, each: Each<'_>) -> anyhow::Result<()> {
         const FORUMS: &str = "forum_containerOf_post";
-        let mut forums = self.column(FORUMS, |(forum, post)| (post, Place::Forum(forum)))?;
+        let mut forums = self.column(&[FORUMS], |(forum, post)| (post, Place::Forum(forum)))?;
         self.read_messages("post", &mut forums, each, |record| {
             let (id, image, created, Skip, Skip, Skip, text) = record.deserialize(None)?;
             Ok((id, created, super::shown(image, text)))
@@ -129,20 +130,13 @@ impl Snapshot {
     }
 
     fn read_comments(&self, each: Each<'_>) -> anyhow::Result<()> {
-        let reply = |(comment, to)| (comment, Place::Reply(to));
-        let mut replies = self.column("comment_replyOf_post", reply)?;
-        for (comment, to) in self.column("comment_replyOf_comment", reply)? {
-            let before = replies.insert(comment, to);
-            ensure!(
-                before.is_none(),
-                "comment {comment} replies to two messages"
-            );
-        }
+        const REPLIES: [&str; 2] = ["comment_replyOf_post", "comment_replyOf_comment"];
+        let mut replies = self.column(&REPLIES, |(comment, to)| (comment, Place::Reply(to)))?;
         self.read_messages("comment", &mut replies, each, |record| {
             let (id, created, Skip, Skip, text) = record.deserialize(None)?;
             Ok((id, created, text))
         })?;
-        self.all_taken(&replies, "comment_replyOf_post or _comment", "comment")
+        self.all_taken(&replies, &REPLIES.join(" or "), "comment")
     }
 
     /// Messages of a kind: their own files have the texts, if they are read.
@@ -155,7 +149,7 @@ impl Snapshot {
     ) -> anyhow::Result<()> {
         let edges = format!("{kind}_hasCreator_person");
         let mut creators: HashMap<MessageId, PersonId> = match self.is_composite {
-            true => self.column(&edges, straight)?,
+            true => self.column(&[&edges], straight)?,
             false => HashMap::new(),
         };
         self.rows(self.vertices(kind), |record| {
@@ -227,10 +221,10 @@ impl Snapshot {
             .try_for_each(|path| csv::read(path, |record, _| each(record)))
     }
 
-    /// The edges of a kind, by the vertex that has only one of them.
+    /// The edges of some kinds, by the vertex that has only one of them.
     fn column<A, B, K, V>(
         &self,
-        kind: &str,
+        kinds: &[&str],
         turn: impl Fn((A, B)) -> (K, V),
     ) -> anyhow::Result<HashMap<K, V>>
     where
@@ -238,12 +232,14 @@ impl Snapshot {
         K: Copy + Display + Eq + Hash,
     {
         let mut column = HashMap::new();
-        self.rows(kind, |record| {
-            let (key, value) = turn(record.deserialize(None)?);
-            let before = column.insert(key, value);
-            ensure!(before.is_none(), "{key} is there already");
-            Ok(())
-        })?;
+        for kind in kinds {
+            self.rows(kind, |record| {
+                let (key, value) = turn(record.deserialize(None)?);
+                let before = column.insert(key, value);
+                ensure!(before.is_none(), "{key} is there already");
+                Ok(())
+            })?;
+        }
         Ok(column)
     }
 

@@ -5,7 +5,7 @@
 //! ```
 
 use super::{csv, shown};
-use crate::model::{Forum, Insert, Message, MessageId, Name, Person, Place, Timestamp};
+use crate::model::{Insert, Message, MessageId, Place, Timestamp};
 use ::csv::StringRecord;
 use anyhow::{Context, bail, ensure};
 use serde::de::IgnoredAny as Skip;
@@ -52,22 +52,15 @@ pub fn read(folder: &Path) -> anyhow::Result<Vec<Update>> {
     Ok(updates.into_iter().map(|(_, update)| update).collect())
 }
 
+/// The fields of persons and forums stand in a record in the order that the model has.
 fn insert(kind: u8, record: &StringRecord) -> anyhow::Result<Insert> {
     Ok(match kind {
-        1 => Insert::Person(person(record)?),
+        1 => Insert::Person(record.deserialize(None)?),
         2 | 3 => {
             let (person, message, since) = record.deserialize(None)?;
             Insert::Like(person, message, since)
         }
-        4 => {
-            let (id, title, created, moderator) = record.deserialize(None)?;
-            Insert::Forum(Forum {
-                id,
-                title,
-                created,
-                moderator,
-            })
-        }
+        4 => Insert::Forum(record.deserialize(None)?),
         5 => {
             // The forum is first, in this kind of insert only.
             let (forum, person, since) = record.deserialize(None)?;
@@ -80,20 +73,6 @@ fn insert(kind: u8, record: &StringRecord) -> anyhow::Result<Insert> {
             Insert::Friendship(one, other, since)
         }
         other => bail!("'{other}' is no kind of insert"),
-    })
-}
-
-fn person(record: &StringRecord) -> anyhow::Result<Person> {
-    let (id, first, last, gender, birthday, joined, location_ip, browser, city) =
-        record.deserialize(None)?;
-    Ok(Person {
-        name: Name { id, first, last },
-        gender,
-        birthday,
-        joined,
-        location_ip,
-        browser,
-        city,
     })
 }
 

@@ -6,7 +6,7 @@
 
 use crate::fact::Fact;
 use crate::placement::partition;
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use redb::backends::FileBackend;
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -53,13 +53,15 @@ impl Facts {
         loaded: u64,
         each: impl FnMut(Fact),
     ) -> anyhow::Result<Self> {
-        let file = claim(path, OpenOptions::new().read(true).write(true))?;
-        let opened = Self::read(file, number, loaded, each);
         let damage = |error| Damage {
             file: path.to_owned(),
             reason: format!("{error:#}"),
         };
-        Ok(opened.map_err(damage)?)
+        if !path.exists() {
+            return Err(damage(anyhow!("there is no such file")).into());
+        }
+        let file = claim(path, OpenOptions::new().read(true).write(true))?;
+        Ok(Self::read(file, number, loaded, each).map_err(damage)?)
     }
 
     fn read(

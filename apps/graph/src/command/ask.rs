@@ -23,6 +23,8 @@ struct Which {
     /// The message that is4 to is7 are about
     #[arg(long, value_name = "ID", allow_negative_numbers = true)]
     message: Option<i64>,
+    #[command(flatten)]
+    of: StoreFolder,
 }
 
 /// A query for its rows.
@@ -36,8 +38,6 @@ pub(super) struct Ask {
     /// Print a line of JSON for each row
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    of: StoreFolder,
 }
 
 /// A query for its tree.
@@ -45,8 +45,6 @@ pub(super) struct Ask {
 pub(super) struct Explain {
     #[command(flatten)]
     which: Which,
-    #[command(flatten)]
-    of: StoreFolder,
 }
 
 impl Which {
@@ -68,7 +66,7 @@ impl Which {
 impl Ask {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let query = self.which.parse()?;
-        let client = self.of.client().await?;
+        let client = self.which.of.client().await?;
         let form = match self.rpc {
             true => Form::Rpc,
             false => Form::Dpc,
@@ -83,7 +81,7 @@ impl Ask {
 
 impl Explain {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        explain(self.which.parse()?, &self.of.client().await?).await
+        explain(self.which.parse()?, &self.which.of.client().await?).await
     }
 }
 

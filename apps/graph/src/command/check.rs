@@ -17,6 +17,7 @@ use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 /// All inserts that there are.
@@ -62,7 +63,7 @@ impl Check {
         for file in &self.files {
             read(file, &mut lines)?;
         }
-        let scratch = tempfile::tempdir()?;
+        let scratch = TempDir::with_prefix("wallaby-graph-")?;
         let (store, references) = load(&Source::find(&self.data)?, scratch.path())?;
         eprintln!("{}", store.describe());
         let processes = self.servers.start(scratch.path()).await?;

@@ -9,6 +9,7 @@ use crate::source::Source;
 use crate::{census, output};
 use anyhow::Context;
 use clap::Args;
+use tempfile::TempDir;
 
 /// How large it is.
 #[derive(Debug, Args)]
@@ -23,7 +24,7 @@ pub(super) struct Demo {
 impl Demo {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         const SEED: u64 = 1;
-        let scratch = tempfile::tempdir()?;
+        let scratch = TempDir::with_prefix("wallaby-graph-")?;
         let (store, _) = load(&Source::Generated(self.persons, SEED), scratch.path())?;
         output::print(store.describe())?;
         let processes = self.servers.start(scratch.path()).await?;

@@ -22,6 +22,7 @@ use crate::server::Server;
 use crate::shard::Shard;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
+use std::sync::Arc;
 use wallaby::{CallError, Many, Request, Status};
 
 /// How many messages are asked for.
@@ -40,8 +41,12 @@ pub trait RecentMessages {
 
 #[wallaby::serve]
 impl RecentMessages for Server {
-    async fn person(&self, request: Request<Many<Vec<Row>>>, id: PersonId) -> Result<(), Status> {
-        hop(self, request, vec![Step::Person(id)]).await
+    async fn person(
+        self: &Arc<Self>,
+        request: Request<Many<Vec<Row>>>,
+        id: PersonId,
+    ) -> Result<(), Status> {
+        self.upward(request, vec![Step::Person(id)]).await
     }
 
     async fn upward(
@@ -49,29 +54,20 @@ impl RecentMessages for Server {
         request: Request<Many<Vec<Row>>>,
         steps: Vec<Step>,
     ) -> Result<(), Status> {
-        hop(self, request, steps).await
+        let found = self.follow(steps, ALL)?;
+        for rows in found.rows {
+            request.reply(rows).await?;
+        }
+        for (other, steps) in found.next {
+            let rest = recent_messages::upward(steps);
+            request.delegate(self.numbered(other), rest).await?;
+        }
+        Ok(())
     }
 
     async fn find(&self, steps: Vec<Step>) -> Result<Found<Step, Row>, Status> {
         self.follow(steps, ONE_MESSAGE)
     }
-}
-
-/// What a server does with a request of the call.
-async fn hop(
-    server: &Server,
-    request: Request<Many<Vec<Row>>>,
-    steps: Vec<Step>,
-) -> Result<(), Status> {
-    let found = server.follow(steps, ALL)?;
-    for rows in found.rows {
-        request.reply(rows).await?;
-    }
-    for (other, steps) in found.next {
-        let rest = recent_messages::upward(steps);
-        request.delegate(server.numbered(other), rest).await?;
-    }
-    Ok(())
 }
 
 /// The query as one call.

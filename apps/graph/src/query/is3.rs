@@ -13,6 +13,7 @@ use crate::server::Server;
 use crate::shard::Shard;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
+use std::sync::Arc;
 use wallaby::{CallError, Many, Request, Status};
 
 /// The query's hops. An answer has the rows that one server knows.
@@ -28,8 +29,12 @@ pub trait Friends {
 
 #[wallaby::serve]
 impl Friends for Server {
-    async fn person(&self, request: Request<Many<Vec<Row>>>, id: PersonId) -> Result<(), Status> {
-        hop(self, request, vec![Step::Person(id)]).await
+    async fn person(
+        self: &Arc<Self>,
+        request: Request<Many<Vec<Row>>>,
+        id: PersonId,
+    ) -> Result<(), Status> {
+        self.friends(request, vec![Step::Person(id)]).await
     }
 
     async fn friends(
@@ -37,28 +42,20 @@ impl Friends for Server {
         request: Request<Many<Vec<Row>>>,
         steps: Vec<Step>,
     ) -> Result<(), Status> {
-        hop(self, request, steps).await
+        let found = self.follow(steps, ALL)?;
+        for rows in found.rows {
+            request.reply(rows).await?;
+        }
+        for (other, steps) in found.next {
+            let rest = friends::friends(steps);
+            request.delegate(self.numbered(other), rest).await?;
+        }
+        Ok(())
     }
 
     async fn find(&self, steps: Vec<Step>) -> Result<Found<Step, Row>, Status> {
         self.follow(steps, ONE_MESSAGE)
     }
-}
-
-async fn hop(
-    server: &Server,
-    request: Request<Many<Vec<Row>>>,
-    steps: Vec<Step>,
-) -> Result<(), Status> {
-    let found = server.follow(steps, ALL)?;
-    for rows in found.rows {
-        request.reply(rows).await?;
-    }
-    for (other, steps) in found.next {
-        let rest = friends::friends(steps);
-        request.delegate(server.numbered(other), rest).await?;
-    }
-    Ok(())
 }
 
 /// The query as one call.

@@ -18,6 +18,7 @@ use crate::shard::Shard;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::sync::Arc;
 use wallaby::{CallError, Many, Request, Status};
 
 /// The query's hops. An answer has what one server completes.
@@ -34,11 +35,11 @@ pub trait Replies {
 #[wallaby::serve]
 impl Replies for Server {
     async fn message(
-        &self,
+        self: &Arc<Self>,
         request: Request<Many<Vec<Part>>>,
         id: MessageId,
     ) -> Result<(), Status> {
-        hop(self, request, vec![Step::Message(id)]).await
+        self.onward(request, vec![Step::Message(id)]).await
     }
 
     async fn onward(
@@ -46,28 +47,20 @@ impl Replies for Server {
         request: Request<Many<Vec<Part>>>,
         steps: Vec<Step>,
     ) -> Result<(), Status> {
-        hop(self, request, steps).await
+        let found = self.follow(steps, ALL)?;
+        for parts in found.rows {
+            request.reply(parts).await?;
+        }
+        for (other, steps) in found.next {
+            let rest = replies::onward(steps);
+            request.delegate(self.numbered(other), rest).await?;
+        }
+        Ok(())
     }
 
     async fn find(&self, steps: Vec<Step>) -> Result<Found<Step, Part>, Status> {
         self.follow(steps, ONE_MESSAGE)
     }
-}
-
-async fn hop(
-    server: &Server,
-    request: Request<Many<Vec<Part>>>,
-    steps: Vec<Step>,
-) -> Result<(), Status> {
-    let found = server.follow(steps, ALL)?;
-    for parts in found.rows {
-        request.reply(parts).await?;
-    }
-    for (other, steps) in found.next {
-        let rest = replies::onward(steps);
-        request.delegate(server.numbered(other), rest).await?;
-    }
-    Ok(())
 }
 
 /// The query as one call.

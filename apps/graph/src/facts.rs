@@ -148,7 +148,7 @@ fn builder() -> Builder {
 }
 
 /// A file whose writes the operating system brings to the disk when it likes: they outlive the process, but not always the
-/// machine. A commit that waits for the disk takes a hundred times as long.
+/// machine. An insert that waits for the disk takes many times as long.
 #[derive(Debug)]
 struct Unflushed(FileBackend);
 

@@ -112,8 +112,11 @@ fuzz: setup-fuzz ## A minute for each decoder and state machine; ARGS="client 60
 	@scripts/fuzz.sh $(or $(ARGS),all)
 
 .PHONY: mutants
-mutants: setup-build ## Which small changes of wallaby-proto no test notices (ARGS="alone", "again", "summary")
-	@scripts/mutants.sh $(ARGS)
+mutants: ## Which small changes of what differs from main no test notices; ARGS="-p wallaby-proto --shard 0/64": a sample
+	@scripts/setup.sh mutants
+	@mkdir -p target
+	@git diff --merge-base $(or $(BASE),main) >target/changes.diff
+	@WALLABY_CASES=0.05 $(CARGO) mutants --output target $(or $(ARGS),--in-diff target/changes.diff)
 
 .PHONY: callgrind
 callgrind: ## Instructions and nanoseconds per call of the protocol core alone (release)

@@ -8,6 +8,7 @@
 #   scripts/setup.sh peers       test, and what Wallaby's peers are built with and run by, as far as it can be had
 #   scripts/setup.sh chaos       test, and what makes network namespaces (iproute2, util-linux)
 #   scripts/setup.sh callgrind   build, and valgrind
+#   scripts/setup.sh mutants     build, git and cargo-mutants (compiled from source, once)
 #   scripts/setup.sh audit       build, git and cargo-deny (compiled from source: about three minutes on two cores, once)
 set -euo pipefail
 
@@ -150,12 +151,16 @@ need_namespaces() {
     have ip && have nsenter || apt_install "no ip or no nsenter, by which links are cut" iproute2 util-linux
 }
 
-need_deny() {
-    have git || apt_install "no git, by which cargo-deny fetches the advisory database" git
-    cargo deny --version >/dev/null 2>&1 && return
-    say "no cargo-deny; compiling it (about three minutes on two cores, once)"
-    cargo install cargo-deny --locked --version '^0.20' \
-        || fail "cargo-deny could not be installed; with network access: cargo install cargo-deny --locked"
+# need_subcommand NAME VERSION: of cargo, compiled from source.
+need_subcommand() {
+    cargo "$1" --version >/dev/null 2>&1 && return
+    say "no cargo-$1; compiling it (about three minutes on two cores, once)"
+    cargo install "cargo-$1" --locked --version "$2" \
+        || fail "cargo-$1 could not be installed; with network access: cargo install cargo-$1 --locked"
+}
+
+need_git() {
+    have git || apt_install "no git" git
 }
 
 case "${1:-}" in
@@ -195,13 +200,20 @@ callgrind)
     need_linker
     need_valgrind
     ;;
+mutants)
+    need_cargo
+    need_linker
+    need_git
+    need_subcommand mutants '^27.1'
+    ;;
 audit)
     need_cargo
     need_linker
-    need_deny
+    need_git # by which cargo-deny fetches the advisory database
+    need_subcommand deny '^0.20'
     ;;
 *)
-    sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

@@ -12,7 +12,6 @@ use project::{Crate, Map, modules, read, root, rust_fences, sources};
 /// The project's crates, lowest layer first: a crate may depend only on those before it.
 const LAYERS: &[&str] = &[
     "wallaby-proto",
-    "wallaby-mutants",
     "wallaby-sim",
     "wallaby-model",
     "wallaby-idl",

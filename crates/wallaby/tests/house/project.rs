@@ -96,7 +96,6 @@ impl Map {
             "crates",
             "bench",
             "bench-peers",
-            "mutants",
             "chaos",
             "docs",
             "scripts",

@@ -1,29 +1,26 @@
 #!/usr/bin/env bash
-# Looks for inputs that fail, or keeps what it found; docs/checking.md says more.
+# Looks for inputs that fail; docs/checking.md says more.
 #
 #   scripts/fuzz.sh TARGET|all [SECONDS]     fuzz one target, or all of them one after the other; 60 s each
 #   scripts/fuzz.sh --shrink TARGET FILE     make an input that fails smaller, for a minute; writes FILE.small
-#   scripts/fuzz.sh --merge TARGET|all       add to the corpus what reaches code that the corpus does not
 #
 # Works on the stable toolchain: the flags below let LLVM count which code ran, and libFuzzer (built by the crate
-# libfuzzer-sys with the C++ compiler) looks for inputs that reach more. What is found goes to fuzz/found/TARGET, inputs
-# that fail to fuzz/found/failures; the corpus in the tree is only read, except by --merge.
+# libfuzzer-sys with the C++ compiler) looks for inputs that reach more. What is found goes to fuzz/found/TARGET, with
+# which the next run begins, and inputs that fail to fuzz/found/failures; the corpus in the tree is only read.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 usage() {
-    sed -n '4,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '4,5s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     echo "targets: $(ls fuzz/corpus | tr '\n' ' ')" >&2
     exit 2
 }
 
 action=fuzz
-case "${1:-}" in
---shrink | --merge)
-    action=${1#--}
+if [ "${1:-}" = --shrink ]; then
+    action=shrink
     shift
-    ;;
-esac
+fi
 targets=("${1:-}")
 [ "${targets[0]}" = all ] && mapfile -t targets < <(ls fuzz/corpus)
 [ -n "${targets[0]}" ] && [ -d "fuzz/corpus/${targets[0]}" ] || usage
@@ -70,19 +67,5 @@ shrink)
     WALLABY_FUZZ=${targets[0]} "$engine" -minimize_crash=1 -max_total_time=60 -exact_artifact_path="$2.small" "$2" \
         2>&1 | grep -E 'CRASH_MIN|panicked' || true
     ls -l "$2.small"
-    ;;
-merge)
-    for target in "${targets[@]}"; do
-        mkdir -p "fuzz/found/$target"
-        # Code reached, not how often: the corpus stays small enough to be replayed by each test run.
-        WALLABY_FUZZ=$target "$engine" -set_cover_merge=1 -use_counters=0 "fuzz/corpus/$target" "fuzz/found/$target" 2>&1 |
-            grep '^MERGE-OUTER: .*new'
-        for file in "fuzz/corpus/$target/"*; do
-            name=$(basename "$file")
-            if [[ $name =~ ^[0-9a-f]{40}$ ]]; then
-                mv "$file" "fuzz/corpus/$target/found-${name:0:8}"
-            fi
-        done
-    done
     ;;
 esac

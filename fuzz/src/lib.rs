@@ -1,7 +1,7 @@
 //! What is fuzzed: every decoder of `wallaby-proto` and of ONC RPC, and state machines driven by arbitrary events.
 //!
 //! A target is a function of bytes that panics where something does not hold. `engine/` runs one under libFuzzer, with
-//! coverage, on the stable toolchain (`scripts/fuzz.sh`); `tests/replay.rs` runs all of them over the corpus.
+//! coverage, on the stable toolchain (`scripts/fuzz.sh`); `tests/replay.rs` runs all of them over the corpus and a little more.
 //!
 //! | target | what the bytes are | what must hold besides "no panic" |
 //! |---|---|---|

@@ -1,15 +1,20 @@
-//! Every input of the corpus, and what comes of it when it is cut short, through its target.
+//! Every input of the corpus through its target, also cut short, and inputs that a fixed seed makes of them and of nothing.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use proptest::test_runner::{Config, RngSeed, TestRunner};
 use wallaby_fuzz::TARGETS;
 
+fn corpora() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
+}
+
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("corpus")
-        .join(target);
-    let entries = fs::read_dir(&folder).expect("every target has a corpus");
+    let entries = fs::read_dir(corpora().join(target)).expect("every target has a corpus");
     let mut inputs: Vec<_> = entries
         .map(|entry| {
             let path = entry.expect("a readable folder").path();
@@ -24,14 +29,7 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
 #[test]
 fn the_corpus_is_replayed() {
     for target in TARGETS {
-        let inputs = corpus(target.name);
-        assert!(
-            inputs.len() >= 10,
-            "{}: {} inputs",
-            target.name,
-            inputs.len()
-        );
-        for (path, bytes) in inputs {
+        for (path, bytes) in corpus(target.name) {
             println!("{}", path.display());
             (target.run)(&bytes);
             (target.run)(&bytes[..bytes.len() / 2]);
@@ -40,9 +38,51 @@ fn the_corpus_is_replayed() {
 }
 
 #[test]
+fn what_a_seed_makes_is_run() {
+    for target in TARGETS {
+        let mut runner = TestRunner::new(Config {
+            cases: MADE,
+            rng_seed: RngSeed::Fixed(1),
+            failure_persistence: None,
+            ..Config::default()
+        });
+        let named = corpus(target.name).into_iter().map(|(_, bytes)| bytes);
+        let inputs = prop_oneof![near(named.collect()), vec(any::<u8>(), 0..LONGEST)];
+        let run = runner.run(&inputs, |bytes| {
+            (target.run)(&bytes);
+            Ok(())
+        });
+        if let Err(error) = run {
+            panic!("{}: {error}", target.name);
+        }
+    }
+}
+
+/// One of these inputs, but for a few places: there stand other bytes, or what another one has somewhere.
+fn near(named: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
+    let piece = (select(named.clone()), any::<Index>()).prop_map(|(other, from)| {
+        let from = from.index(other.len() + 1);
+        other[from..].to_vec()
+    });
+    let added = prop_oneof![vec(any::<u8>(), 0..8), piece];
+    let edit = (any::<Index>(), 0..4_usize, added);
+    (select(named), vec(edit, 1..8)).prop_map(|(mut bytes, edits)| {
+        for (place, removed, added) in edits {
+            let from = place.index(bytes.len() + 1);
+            let to = bytes.len().min(from + removed);
+            bytes.splice(from..to, added);
+        }
+        bytes
+    })
+}
+
+/// Inputs for each target.
+const MADE: u32 = 1_000;
+const LONGEST: usize = 600;
+
+#[test]
 fn every_corpus_has_a_target() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    for entry in fs::read_dir(folder).expect("a corpus") {
+    for entry in fs::read_dir(corpora()).expect("a corpus") {
         let name = entry.expect("a readable folder").file_name();
         assert!(
             TARGETS.iter().any(|target| *target.name == *name),

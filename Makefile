@@ -75,10 +75,6 @@ bench: setup-build ## Multi-hop calls against RPC and raw-socket floors, pinned 
 			bench $$bench --transport $$transport $(or $(ARGS),--pin 0) || exit 1; \
 	done; done
 
-.PHONY: bench-report
-bench-report: setup-build ## Measure everything again and rewrite docs/performance.md and docs/results (half an hour)
-	@$(CARGO) run --release --locked -q -p wallaby-cli -- bench report $(ARGS)
-
 .PHONY: bench-peers
 bench-peers: setup-peers ## Wallaby beside tonic, NATS and others, pinned to one core; ARGS=--help says what else (release)
 	@$(CARGO) build --release --locked --manifest-path bench-peers/Cargo.toml

@@ -4,7 +4,7 @@
 //! - `on_*`: one file a peer, an implementation of [`wallaby_bench::stack::Stack`] in the configuration that the
 //!   peer's documentation recommends.
 //! - `calls`: what asynchronous peers have in common.
-//! - [`report`]: the published page; `table`: its tables.
+//! - [`throughput`]: calls per second for several sizes of payload.
 
 mod calls;
 #[cfg(have_capnp)]
@@ -17,8 +17,7 @@ mod on_thrift;
 mod on_tonic;
 pub mod peers;
 mod program;
-pub mod report;
-mod table;
+pub mod throughput;
 
 #[cfg(have_capnp)]
 #[allow(

@@ -3,7 +3,6 @@
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use std::io::{IsTerminal, Write, stderr, stdout};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use wallaby_bench::stack::Stack;
 use wallaby_bench::{
@@ -11,7 +10,7 @@ use wallaby_bench::{
     server_main, table,
 };
 use wallaby_bench_peers::peers::{PEERS, Peer, all_stacks};
-use wallaby_bench_peers::report::{self, ReportOptions, Throughput};
+use wallaby_bench_peers::throughput::Throughput;
 
 /// Measures Wallaby and bare sockets beside tonic, tarpc, Cap'n Proto, NATS, ONC RPC and Thrift
 #[derive(Debug, Parser)]
@@ -28,7 +27,6 @@ Examples:
   wallaby-bench-peers hops --pin 0 --only tonic,nats --json    two peers, beside Wallaby and bare sockets
   wallaby-bench-peers fanout --pin 0                           one server, then ten in parallel
   wallaby-bench-peers throughput --pin 0 --payload 0,4096      calls per second, 1 to 512 of them under way
-  wallaby-bench-peers report                                   everything, into docs/peers-performance.md
 
 A peer that is not installed is skipped, and named; 'scripts/setup.sh peers' installs them all.
 Figures mean something on a quiet machine and in a release build: 'make bench-peers ARGS=\"hops --pin 0\"'.";
@@ -87,21 +85,6 @@ enum Command {
         payload: Vec<usize>,
         #[command(flatten)]
         common: Common,
-    },
-    /// Measure all that is published and bring docs/peers-performance.md up to date; takes a long while
-    Report {
-        /// The folder with peers-performance.md and results
-        #[arg(long, value_name = "DIR", default_value = "docs")]
-        docs: PathBuf,
-        /// Run only these jobs, by the names of their files [default: all]
-        #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
-        only: Vec<String>,
-        /// Rounds of each job
-        #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
-        rounds: u32,
-        /// Measure nothing: write the page once more, from the results that are there
-        #[arg(long)]
-        page_only: bool,
     },
     /// List the peers: versions, configurations, and what is missing
     Peers,
@@ -175,27 +158,6 @@ impl Command {
                 let rows = Throughput { calls, payloads }.measure(&run, &mut show)?;
                 common.print(&rows)
             }
-            Self::Report {
-                docs,
-                only,
-                rounds,
-                page_only,
-            } => {
-                let options = ReportOptions {
-                    docs,
-                    only,
-                    rounds,
-                    page_only,
-                };
-                let mut job = String::new();
-                report::report(&options, |name, now| {
-                    if job != name {
-                        job = name.to_owned();
-                        eprintln!("{name}");
-                    }
-                    show(now);
-                })
-            }
             Self::Peers => print(&PEERS.iter().map(describe).collect::<String>()),
             Self::BenchServer { arguments } => server_main(&all_stacks(), arguments),
         }
@@ -242,7 +204,7 @@ impl Common {
 
     fn print(&self, rows: &[Row]) -> Result<()> {
         if !self.json {
-            return print(&table::render(rows));
+            return print(&table::markdown(rows));
         }
         let mut lines = Vec::new();
         for notice in self.peers().filter_map(Peer::notice) {

@@ -5,7 +5,6 @@
 //! way to call them.
 
 mod callee;
-mod drawing;
 mod experiment;
 mod floor;
 mod line;
@@ -13,9 +12,6 @@ mod on_onc;
 mod on_polling;
 mod on_tirpc;
 mod on_wallaby;
-mod page;
-mod table;
-mod target;
 
 use crate::comparison::{micros, round};
 use crate::fleet::{Fleet, Folder, Launcher, ServerConfig, Transport};
@@ -34,10 +30,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 pub(crate) use callee::serve;
-pub use drawing::svg;
 pub use experiment::Figure;
-pub use page::{page, report};
-pub use table::{markdown, render};
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -88,7 +81,7 @@ pub struct Flexrpc {
 }
 
 /// What is not measured here, and what to install for it.
-pub fn missing() -> Vec<String> {
+fn missing() -> Vec<String> {
     let tried = Folder::create().and_then(|folder| tirpc::prepare(folder.path()));
     let told = tried.map_err(|error| format!("libtirpc is skipped: {error:#}"));
     told.err().into_iter().collect()

@@ -8,10 +8,7 @@
 //!   [`scale()`] what many live calls, connections and requests cost.
 //! - [`thesis`] measures all of the thesis' sixth chapter anew.
 //! - [`flexrpc`] measures what FlexRPC's paper shows in its figures 4 to 8, beside libtirpc, which [`tirpc`] loads.
-//! - [`row`]: the result row, one line of JSON. [`table`] and [`chart`] show rows, with what
-//!   [`ratio`] compares them with.
-//! - [`mod@report`]: all of it, as published in `docs/performance.md`; [`target`]: what is promised there;
-//!   [`mod@publish`]: how such a page and its raw files are written.
+//! - [`row`]: the result row, one line of JSON. [`table`] and [`picture`] show rows, with what [`ratio`] compares them with.
 //! - [`meter`]: whether processor time is the application's, the interface's or the protocol's.
 //! - [`harness`]: interleaved rounds, latencies, processor time; what a new benchmark builds on.
 //! - [`pattern`]: who sends what to whom, [`plan`]: in one operation.
@@ -19,7 +16,6 @@
 //! - [`fleet`]: the servers, processes started from this very program, which hands their command to [`server_main`].
 //! - [`process`], [`patience`], [`random`]: pinning and processor time; giving up; choices that a seed repeats.
 
-pub mod chart;
 mod comparison;
 mod fanout;
 pub mod fleet;
@@ -35,17 +31,15 @@ mod on_wallaby;
 mod operator;
 pub mod patience;
 pub mod pattern;
+pub mod picture;
 pub mod plan;
 pub mod process;
-pub mod publish;
 pub mod random;
 pub mod ratio;
-pub mod report;
 pub mod row;
 mod scale;
 pub mod stack;
 pub mod table;
-pub mod target;
 pub mod thesis;
 mod throughput;
 pub mod tirpc;
@@ -58,8 +52,6 @@ pub use flexrpc::FlexrpcOptions;
 pub use harness::Progress;
 pub use hops::{HopsOptions, hops};
 pub use large::{LargeOptions, large};
-pub use publish::ReportOptions;
-pub use report::report;
 pub use row::Row;
 pub use scale::{ScaleOptions, scale};
 pub use stack::Own;

@@ -2,59 +2,48 @@
 
 use std::time::Duration;
 
-/// A small generator (SplitMix64): quick enough to stand between two operations that are measured.
+/// A generator that is quick enough to stand between two operations that are measured.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random(fastrand::Rng);
 
 impl Random {
     /// The generator of this seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(fastrand::Rng::with_seed(seed))
     }
 
     /// A number below `bound`, which is not 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        // The high half of a product is uniform enough for bounds this small.
-        ((u128::from(self.next()) * bound as u128) >> 64) as usize
+        self.0.usize(..bound)
     }
 
     /// A number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.below(usize::try_from(high - low).unwrap_or(usize::MAX - 1) + 1) as u64
+        self.0.u64(low..=high)
     }
 
     /// A time between two of so many events a second that know nothing of each other (a Poisson process).
     pub fn pause(&mut self, per_second: f64) -> Duration {
-        // 53 bits, so never 1: the logarithm is finite.
-        let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
-        let seconds = -(1.0 - uniform).ln() / per_second;
+        // Never 1, so the logarithm is finite.
+        let seconds = -(1.0 - self.0.f64()).ln() / per_second;
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 
     /// True in so many of a thousand cases.
     pub fn per_mille(&mut self, cases: u32) -> bool {
-        self.below(1000) < cases as usize
+        self.0.u32(..1000) < cases
     }
 
     /// Puts the items into random order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        self.choose(items, items.len());
+        self.0.shuffle(items);
     }
 
     /// Moves `count` randomly chosen items (all, if there are fewer) to the front.
     pub fn choose<T>(&mut self, items: &mut [T], count: usize) {
         for index in 0..count.min(items.len()) {
-            let other = index + self.below(items.len() - index);
-            items.swap(index, other);
+            items.swap(index, self.0.usize(index..items.len()));
         }
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
     }
 }
 

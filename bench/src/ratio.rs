@@ -7,6 +7,7 @@ use crate::row::Row;
 /// where it never waits. The other floors are compared with those on blocking sockets, and these with nothing.
 pub fn floor<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
     let names: &[&str] = match row.system.as_str() {
+        _ if row.bench.starts_with("flexrpc-") => flexrpc_floor(row),
         "floor-forward" | "floor-sequential" | "floor-parallel" | "simulated-dpc"
         | "simulated-rpc" => &[],
         "floor-forward-tokio" | "floor-forward-epoll" => &["floor-forward"],
@@ -31,6 +32,22 @@ pub fn floor<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
         _ => &["floor-sequential-tokio", "floor-parallel-tokio"],
     };
     names.iter().find_map(|name| other(row, rows, name))
+}
+
+/// Bare sockets that send to one server, to several side by side, or to the first, which passes it on.
+fn flexrpc_floor(row: &Row) -> &'static [&'static str] {
+    match row.system.as_str() {
+        system if system.starts_with("floor") => &[],
+        "wallaby-serial" | "wallaby-gathered" => &["floor-serial"],
+        _ if row.link_mbit.is_some() => &["floor-parallel"],
+        _ => &["floor"],
+    }
+}
+
+/// The row of libtirpc, where it was measured beside.
+pub fn tirpc<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
+    const NAME: &str = "libtirpc";
+    other(row, rows, NAME).filter(|_| row.system != NAME)
 }
 
 /// For a row of `wallaby-dpc` that of `wallaby-rpc`, and so for the polling driver: the same work by calls.
@@ -81,8 +98,11 @@ pub fn other<'rows>(row: &Row, rows: &'rows [Row], system: &str) -> Option<&'row
         .find(|other| other.system == system && other.comparable(row))
 }
 
-/// How many times the median of `other` the median of `row` is.
+/// How many times the median of `other` the median of `row` is; where several call at a time, of the time for each call.
 pub fn of_medians(row: &Row, other: &Row) -> Option<f64> {
+    if row.bench.ends_with("-callers") {
+        return Some(other.ops_per_s? / row.ops_per_s.filter(|rate| *rate > 0.0)?);
+    }
     (other.p50_us > 0.0).then(|| row.p50_us / other.p50_us)
 }
 
@@ -110,6 +130,36 @@ mod tests {
         assert_eq!(of_medians(dpc, floor), Some(1.25));
         assert_eq!(calls(dpc, &rows), Some(&rows[3]));
         assert_eq!(super::floor(&rows[3], &rows), None);
+    }
+
+    #[test]
+    fn flexrpc_is_compared_with_its_floor_and_with_libtirpc() {
+        let row = |system: &str, p50_us| Row {
+            bench: "flexrpc-single".into(),
+            ..sample(system, "udp", 1_024, p50_us)
+        };
+        let rows = [
+            row("floor", 10.0),
+            row("libtirpc", 16.0),
+            row("wallaby-onc", 12.0),
+        ];
+        let ratios = |other: &Row| (floor(other, &rows).cloned(), tirpc(other, &rows).cloned());
+        assert_eq!(
+            ratios(&rows[2]),
+            (Some(rows[0].clone()), Some(rows[1].clone()))
+        );
+        assert_eq!(ratios(&rows[1]), (Some(rows[0].clone()), None));
+        assert_eq!(ratios(&rows[0]), (None, Some(rows[1].clone())));
+    }
+
+    #[test]
+    fn several_callers_are_compared_by_the_time_for_each_call() {
+        let row = |rate| Row {
+            bench: "flexrpc-callers".into(),
+            ops_per_s: Some(rate),
+            ..sample("floor", "tcp", 4, 10.0)
+        };
+        assert_eq!(of_medians(&row(100.0), &row(150.0)), Some(1.5));
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
-use std::ops::Add;
 
 /// What one system did in one benchmark. All counts are per operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -97,18 +96,6 @@ impl Parts {
     }
 }
 
-impl Add for Parts {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            protocol_us: self.protocol_us + other.protocol_us,
-            interface_us: self.interface_us + other.interface_us,
-            application_us: self.application_us + other.application_us,
-        }
-    }
-}
-
 /// What many of something cost besides their operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -148,8 +135,22 @@ impl Row {
             && self.server_pin == other.server_pin
     }
 
-    /// Where the processes ran, in words.
-    pub fn placement(&self) -> String {
+    /// Under which conditions it was measured or predicted, but for the benchmark and its numbers, in words.
+    pub fn conditions(&self) -> String {
+        let mut words = match &self.simulated {
+            Some(costs) => format!("SIMULATED with the costs of {costs}, not measured"),
+            None => format!("over {}, {}", self.transport, self.placement()),
+        };
+        if self.link_us > 0 {
+            words += &format!(", links of {} ms one way", self.link_us as f64 / 1_000.0);
+        }
+        if let Some(mbit) = self.link_mbit {
+            words += &format!(", each process's link {mbit} Mbit/s");
+        }
+        words + &format!(", {} rounds", self.rounds)
+    }
+
+    fn placement(&self) -> String {
         match (self.pin, self.server_pin) {
             (Some(client), Some(server)) => {
                 format!("client on processor {client}, server on processor {server}")
@@ -174,8 +175,7 @@ pub fn write(rows: &[Row], mut output: impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Reads lines of JSON written by [`write()`]; empty lines are passed over, and those that say how rows were measured or
-/// why some were not.
+/// Reads lines of JSON written by [`write()`]; empty lines are passed over, and those that say what was not measured.
 ///
 /// # Errors
 /// The reader's, or a line that is no row, with its number.
@@ -183,9 +183,7 @@ pub fn read(input: impl BufRead) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (index, line) in input.lines().enumerate() {
         let line = line?;
-        let is_note = [r#"{"run":"#, r#"{"skipped":"#]
-            .iter()
-            .any(|note| line.starts_with(note));
+        let is_note = line.starts_with(r#"{"skipped":"#);
         if !line.trim().is_empty() && !is_note {
             let row = serde_json::from_str(&line)
                 .with_context(|| format!("line {} is not a result row", index + 1))?;

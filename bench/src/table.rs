@@ -1,198 +1,151 @@
-//! Result rows as a table for the terminal.
+//! Result rows as tables in Markdown, for terminals and pages alike.
 
-use crate::ratio::{alone, calls, fewest, floor, of_medians, of_processor_times, of_tails};
+use crate::ratio::{alone, calls, fewest, floor, of_medians, of_processor_times, of_tails, tirpc};
 use crate::row::Row;
-use std::fmt::Write;
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{CellAlignment, Table};
 
-/// The rows as tables, one for each set of conditions but `n`, with their ratios.
-pub fn render(rows: &[Row]) -> String {
-    let mut output = String::new();
-    for (index, title) in titles(rows).iter().enumerate() {
-        if index > 0 {
-            output.push('\n');
-        }
-        output.push_str(title);
-        output.push_str("\n\n");
-        let group: Vec<&Row> = rows
-            .iter()
-            .filter(|row| self::title(row) == *title)
-            .collect();
-        lay_out(&lines(&group, rows), &mut output);
-    }
-    output
-}
-
-/// The rows as tables in Markdown, like [`render`].
+/// The rows as tables, one for all that ran under the same conditions, with their ratios.
 pub fn markdown(rows: &[Row]) -> String {
-    let mut output = String::new();
-    for title in titles(rows) {
-        let group: Vec<&Row> = rows
-            .iter()
-            .filter(|row| self::title(row) == title)
-            .collect();
-        let lines = lines(&group, rows);
-        let columns = used_columns(&lines);
-        let row = |line: &[String; COLUMNS]| {
-            let cells: Vec<&str> = columns.iter().map(|&column| &*line[column]).collect();
-            format!("| {} |\n", cells.join(" | "))
-        };
-        let rule: Vec<&str> = columns
-            .iter()
-            .map(|&column| alignment(HEADINGS[column]))
-            .collect();
-        output.push_str(&format!("**{title}**\n\n"));
-        output.push_str(&row(&lines[0]));
-        output.push_str(&format!("|{}|\n", rule.join("|")));
-        // Empty lines only part the numbers of servers on a terminal.
-        let filled = |line: &&[String; COLUMNS]| line.iter().any(|cell| !cell.is_empty());
-        lines[1..]
-            .iter()
-            .filter(filled)
-            .for_each(|line| output.push_str(&row(line)));
-        output.push('\n');
-    }
-    output.truncate(output.trim_end().len());
-    output.push('\n');
-    output
-}
-
-fn alignment(heading: &str) -> &'static str {
-    match heading {
-        "system" => "---",
-        _ => "---:",
-    }
-}
-
-fn titles(rows: &[Row]) -> Vec<String> {
-    let mut titles = Vec::new();
-    for title in rows.iter().map(title) {
+    let mut titles: Vec<String> = Vec::new();
+    for title in rows.iter().map(Row::conditions) {
         if !titles.contains(&title) {
             titles.push(title);
         }
     }
-    titles
+    let sections = titles.iter().map(|title| {
+        let of = rows.iter().filter(|row| row.conditions() == *title);
+        let table = table(&of.collect::<Vec<_>>(), rows);
+        format!("**{title}**\n\n{}\n", table.trim_fmt())
+    });
+    sections.collect::<Vec<_>>().join("\n")
 }
 
-fn title(row: &Row) -> String {
-    let mut title = format!(
-        "{} over {}, {}-byte payloads, ",
-        row.bench, row.transport, row.payload
-    );
-    title.push_str(&row.placement());
-    if row.link_us > 0 {
-        // Writing to a string can't fail.
-        let _ = write!(
-            title,
-            ", links of {} ms one way",
-            row.link_us as f64 / 1_000.0
-        );
-    }
-    let _ = write!(title, ", {} rounds", row.rounds);
-    title
-}
-
-const COLUMNS: usize = 18;
-const HEADINGS: [&str; COLUMNS] = [
-    "n",
-    "system",
-    "p50 µs",
-    "p99 µs",
-    "CPU µs",
-    "messages",
-    "× floor",
-    "DPC / RPC",
-    "calls/s",
-    "MiB/s",
-    "p99 × alone",
-    "CPU × fewest",
-    "client B",
-    "server B",
-    "endpoint B",
-    "p99.99 step µs",
-    "longest µs",
-    "server's µs",
-];
-
-fn lines(group: &[&Row], rows: &[Row]) -> Vec<[String; COLUMNS]> {
-    let mut lines = vec![HEADINGS.map(str::to_owned)];
-    let mut former = None;
-    for row in group {
-        if former.is_some_and(|n| n != row.n) {
-            lines.push(Default::default());
-        }
-        let cell = |figure: Option<f64>, digits: usize| {
-            figure.map_or_else(String::new, |figure| format!("{figure:.digits$}"))
-        };
-        let scale = row.scale.unwrap_or_default();
-        let ratio = |other: Option<&Row>| cell(other.and_then(|other| of_medians(row, other)), 2);
-        let n = if former == Some(row.n) {
-            String::new()
-        } else {
-            row.n.to_string()
-        };
-        lines.push([
-            n,
-            row.system.clone(),
-            format!("{:.1}", row.p50_us),
-            format!("{:.1}", row.p99_us),
-            format!("{:.1}", row.cpu_us_per_op),
-            cell(row.messages, 1),
-            ratio(floor(row, rows)),
-            ratio(calls(row, rows)),
-            cell(row.ops_per_s.filter(|_| row.bench == "throughput"), 0),
-            cell(mebibytes_per_second(row), 0),
-            cell(alone(row, rows).and_then(|other| of_tails(row, other)), 2),
-            cell(
-                fewest(row, rows).and_then(|other| of_processor_times(row, other)),
-                2,
-            ),
-            cell(scale.client_bytes, 0),
-            cell(scale.server_bytes, 0),
-            cell(scale.endpoint_bytes, 0),
-            cell(scale.p9999_us, 0),
-            cell(scale.longest_us, 0),
-            cell(scale.server_longest_us, 0),
-        ]);
-        former = Some(row.n);
-    }
-    lines
-}
-
-/// All that was sent, where throughput was measured.
-fn mebibytes_per_second(row: &Row) -> Option<f64> {
-    Some(row.bytes? * row.ops_per_s? / 1_048_576.0)
-}
-
-/// Those in which anything stands.
-fn used_columns(lines: &[[String; COLUMNS]]) -> Vec<usize> {
-    let used = |column: &usize| lines.iter().skip(1).any(|line| !line[*column].is_empty());
-    (0..COLUMNS).filter(used).collect()
-}
-
-/// Pads every column to its widest cell: names to the left, numbers to the right.
-fn lay_out(lines: &[[String; COLUMNS]], output: &mut String) {
-    let columns = used_columns(lines);
-    let width = |column: usize| {
-        lines
-            .iter()
-            .map(|line| line[column].chars().count())
-            .max()
-            .unwrap_or(0)
+/// A line for each row of a group, without the columns in which nothing would stand.
+fn table(group: &[&Row], rows: &[Row]) -> Table {
+    let used = |column: &&Column| {
+        let figures = group.iter().map(|row| (column.figure)(row, rows));
+        figures.flatten().next().is_some()
     };
-    for line in lines {
-        let mut text = String::new();
-        for &column in &columns {
-            let (cell, width) = (&line[column], width(column));
-            let _ = if HEADINGS[column] == "system" {
-                write!(text, "  {cell:<width$}")
-            } else {
-                write!(text, "  {cell:>width$}")
-            };
+    let columns: Vec<&Column> = COLUMNS.iter().filter(used).collect();
+    let mut table = Table::new();
+    let headings = columns.iter().map(|column| column.heading);
+    table
+        .load_preset(ASCII_MARKDOWN)
+        .set_header(NAMES.into_iter().chain(headings));
+    for row in group {
+        let names = [
+            row.bench.clone(),
+            row.n.to_string(),
+            row.payload.to_string(),
+            row.system.clone(),
+        ];
+        let figures = columns.iter().map(|column| column.cell(row, rows));
+        table.add_row(names.into_iter().chain(figures));
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        if !NAMES.get(index).is_some_and(|name| TEXTS.contains(name)) {
+            column.set_cell_alignment(CellAlignment::Right);
         }
-        output.push_str(text.trim_end());
-        output.push('\n');
+    }
+    table
+}
+
+const NAMES: [&str; 4] = ["bench", "n", "bytes", "system"];
+const TEXTS: [&str; 2] = ["bench", "system"];
+
+struct Column {
+    heading: &'static str,
+    /// Behind the point.
+    digits: usize,
+    figure: fn(&Row, &[Row]) -> Option<f64>,
+}
+
+impl Column {
+    fn cell(&self, row: &Row, rows: &[Row]) -> String {
+        let digits = self.digits;
+        let figure = (self.figure)(row, rows);
+        figure.map_or_else(String::new, |figure| format!("{figure:.digits$}"))
     }
 }
+
+const fn column(
+    heading: &'static str,
+    digits: usize,
+    figure: fn(&Row, &[Row]) -> Option<f64>,
+) -> Column {
+    Column {
+        heading,
+        digits,
+        figure,
+    }
+}
+
+const COLUMNS: &[Column] = &[
+    column("p50 µs", 1, |row, _| Some(row.p50_us)),
+    column("p99 µs", 1, |row, _| Some(row.p99_us)),
+    column("CPU µs", 1, |row, _| Some(row.cpu_us_per_op)),
+    column("client CPU µs", 1, |row, _| row.client_cpu_us),
+    column("messages", 1, |row, _| row.messages),
+    column("client messages", 1, |row, _| row.client_messages),
+    column("× floor", 2, |row, rows| {
+        of_medians(row, floor(row, rows)?)
+    }),
+    column("DPC / RPC", 2, |row, rows| {
+        of_medians(row, calls(row, rows)?)
+    }),
+    column("× libtirpc", 2, |row, rows| {
+        of_medians(row, tirpc(row, rows)?)
+    }),
+    column("p50 in links", 3, |row, _| {
+        (row.link_us > 0).then(|| row.p50_us / row.link_us as f64)
+    }),
+    column("offered/s", 0, |row, _| row.offered_per_s),
+    column("done/s", 0, |row, _| row.ops_per_s),
+    column("payload MB/s", 1, |row, _| {
+        let rate = row
+            .ops_per_s
+            .filter(|_| row.bench.starts_with("flexrpc-"))?;
+        Some(rate * row.payload as f64 / 1e6)
+    }),
+    column("sent MiB/s", 0, |row, _| {
+        Some(row.bytes? * row.ops_per_s? / 1_048_576.0)
+    }),
+    column("% of the link", 1, |row, _| {
+        let bits = row.ops_per_s? * row.payload as f64 * 8.0;
+        Some(bits / (row.link_mbit? as f64 * 1e4))
+    }),
+    column("p99 × alone", 2, |row, rows| {
+        of_tails(row, alone(row, rows)?)
+    }),
+    column("CPU × fewest", 2, |row, rows| {
+        of_processor_times(row, fewest(row, rows)?)
+    }),
+    column("client B", 0, |row, _| row.scale?.client_bytes),
+    column("server B", 0, |row, _| row.scale?.server_bytes),
+    column("endpoint B", 0, |row, _| row.scale?.endpoint_bytes),
+    column("p99.99 step µs", 0, |row, _| row.scale?.p9999_us),
+    column("longest µs", 0, |row, _| row.scale?.longest_us),
+    column("server's µs", 0, |row, _| row.scale?.server_longest_us),
+    column("client: protocol", 1, |row, _| {
+        Some(row.split?.client.protocol_us)
+    }),
+    column("interface", 1, |row, _| {
+        Some(row.split?.client.interface_us)
+    }),
+    column("application", 1, |row, _| {
+        Some(row.split?.client.application_us)
+    }),
+    column("servers: protocol", 1, |row, _| {
+        Some(row.split?.servers.protocol_us)
+    }),
+    column("interface", 1, |row, _| {
+        Some(row.split?.servers.interface_us)
+    }),
+    column("application", 1, |row, _| {
+        Some(row.split?.servers.application_us)
+    }),
+];
 
 #[cfg(test)]
 mod tests {
@@ -208,33 +161,14 @@ mod tests {
             sample("wallaby-rpc", "unix", 2, 25.0),
         ];
         let expected = "\
-hops over unix, 100-byte payloads, all on processor 0, 20 rounds
+**over unix, all on processor 0, 20 rounds**
 
-  n  system               p50 µs  p99 µs  CPU µs  messages  × floor  DPC / RPC
-  1  floor-forward-tokio     8.0    16.0     7.2       3.0
-
-  2  floor-forward-tokio    16.0    32.0    14.4       3.0
-     wallaby-dpc            20.0    40.0    18.0       3.0     1.25       0.80
-     wallaby-rpc            25.0    50.0    22.5       3.0
-";
-        assert_eq!(render(&rows), expected);
-    }
-
-    #[test]
-    fn markdown_has_the_same_cells() {
-        let rows = [
-            sample("floor-forward-tokio", "unix", 1, 8.0),
-            sample("floor-forward-tokio", "unix", 2, 16.0),
-            sample("wallaby-dpc", "unix", 2, 20.0),
-        ];
-        let expected = "\
-**hops over unix, 100-byte payloads, all on processor 0, 20 rounds**
-
-| n | system | p50 µs | p99 µs | CPU µs | messages | × floor |
-|---:|---|---:|---:|---:|---:|---:|
-| 1 | floor-forward-tokio | 8.0 | 16.0 | 7.2 | 3.0 |  |
-| 2 | floor-forward-tokio | 16.0 | 32.0 | 14.4 | 3.0 |  |
-|  | wallaby-dpc | 20.0 | 40.0 | 18.0 | 3.0 | 1.25 |
+| bench | n | bytes | system              | p50 µs | p99 µs | CPU µs | messages | × floor | DPC / RPC |
+|-------|---|-------|---------------------|--------|--------|--------|----------|---------|-----------|
+| hops  | 1 |   100 | floor-forward-tokio |    8.0 |   16.0 |    7.2 |      3.0 |         |           |
+| hops  | 2 |   100 | floor-forward-tokio |   16.0 |   32.0 |   14.4 |      3.0 |         |           |
+| hops  | 2 |   100 | wallaby-dpc         |   20.0 |   40.0 |   18.0 |      3.0 |    1.25 |      0.80 |
+| hops  | 2 |   100 | wallaby-rpc         |   25.0 |   50.0 |   22.5 |      3.0 |         |           |
 ";
         assert_eq!(markdown(&rows), expected);
     }
@@ -245,6 +179,29 @@ hops over unix, 100-byte payloads, all on processor 0, 20 rounds
             sample("floor-forward", "unix", 1, 5.0),
             sample("floor-forward", "tcp", 1, 7.0),
         ];
-        assert_eq!(render(&rows).matches("hops over").count(), 2);
+        assert_eq!(markdown(&rows).matches("**over ").count(), 2);
+    }
+
+    #[test]
+    fn over_links_latency_is_counted_in_them() {
+        let row = Row {
+            link_us: 4,
+            ..sample("wallaby-dpc", "unix", 2, 12.0)
+        };
+        let text = markdown(&[row]);
+        assert!(text.contains("links of 0.004 ms one way"), "{text}");
+        assert!(
+            text.contains("p50 in links") && text.contains("3.000"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_is_simulated_says_so() {
+        let row = Row {
+            simulated: Some("thesis".into()),
+            ..sample("simulated-dpc", "model", 1, 9.5)
+        };
+        assert!(markdown(&[row]).contains("SIMULATED with the costs of thesis"));
     }
 }

@@ -41,28 +41,6 @@ impl Figure {
             Self::Degree => "flexrpc-degree",
         }
     }
-
-    /// What `n` counts in its rows.
-    pub(super) fn axis(self) -> &'static str {
-        match self {
-            Self::Single | Self::Sizes => "bytes of the argument",
-            Self::Callers | Self::MulticastCallers => "callers at a time",
-            Self::Degree => "servers that are called",
-        }
-    }
-
-    /// What it shows.
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Single => "Single calls (figures 4 and 5)",
-            Self::Callers => "16 KiB from several callers (figure 6)",
-            Self::Sizes => "Multicast to 3 servers (figure 7)",
-            Self::MulticastCallers => {
-                "Multicast of 32 KiB to 3 servers, several callers (figure 8 a)"
-            }
-            Self::Degree => "Multicast of 32 KiB over its degree (figure 8 b)",
-        }
-    }
 }
 
 impl FromStr for Figure {

@@ -137,3 +137,21 @@ impl ClusterOptions {
 const MANY: usize = 16;
 /// In percent of what plain calls can do at most.
 const LOADS: [usize; 5] = [20, 40, 60, 80, 90];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_predicted_is_marked() {
+        let options = ClusterOptions {
+            operations: 5,
+            costs: Costs::thesis(),
+            ..ClusterOptions::default()
+        };
+        let rows = cluster(&options).unwrap();
+        let marked = |row: &Row| row.simulated.as_deref() == Some("thesis");
+        assert!(rows.iter().all(marked));
+        assert!(crate::table::markdown(&rows).contains("SIMULATED"));
+    }
+}

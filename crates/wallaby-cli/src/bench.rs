@@ -1,20 +1,19 @@
 //! `wallaby bench`: the benchmarks of the crate `wallaby-bench`, from the command line.
 
-use crate::bandwidth;
 use crate::output::print;
 use crate::progress::Progress;
 use crate::thesis::Thesis;
-use crate::time;
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
+use std::fs::File;
+use std::io::{BufReader, stdin};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
-use wallaby_bench::chart::Chart;
-use wallaby_bench::flexrpc::{self, Figure};
+use wallaby_bench::flexrpc::{Figure, flexrpc};
 use wallaby_bench::{
-    FanoutOptions, FlexrpcOptions, HopsOptions, LargeOptions, ReportOptions, Row, RunOptions,
-    ScaleOptions, ThroughputOptions, Transport, row, table,
+    FanoutOptions, FlexrpcOptions, HopsOptions, LargeOptions, Row, RunOptions, ScaleOptions,
+    ThroughputOptions, Transport, picture, row, table,
 };
 
 /// Which benchmark.
@@ -37,8 +36,6 @@ pub(crate) enum Bench {
         apart: Apart,
         #[command(flatten)]
         common: Common,
-        #[command(flatten)]
-        drawing: Drawing,
     },
     /// Latency over the degree of fan-out: one server, then several in parallel
     Fanout {
@@ -55,8 +52,6 @@ pub(crate) enum Bench {
         servers: Option<usize>,
         #[command(flatten)]
         common: Common,
-        #[command(flatten)]
-        drawing: Drawing,
     },
     /// Latency of small calls alone, and while large messages travel over the same connection
     Large {
@@ -111,7 +106,7 @@ pub(crate) enum Bench {
         )]
         requests: Vec<usize>,
         /// How often servers are asked about live calls; up to 10 s, memory is read when all of them have been
-        #[arg(long, value_name = "PERIOD", default_value = "60s", value_parser = time::parse)]
+        #[arg(long, value_name = "PERIOD", default_value = "60s", value_parser = humantime::parse_duration)]
         ping: Duration,
         #[command(flatten)]
         common: Common,
@@ -129,7 +124,7 @@ pub(crate) enum Bench {
         )]
         figure: Vec<Figure>,
         /// Limit what each process sends in multicasts, as its network link would: 1g, 100m
-        #[arg(long, value_name = "BITS", default_value = "1g", value_parser = bandwidth::parse)]
+        #[arg(long, value_name = "BITS", default_value = "1g", value_parser = bandwidth)]
         bandwidth: NonZeroU64,
         /// Put the client and all servers on this processor [default: the system places them]
         #[arg(long, value_name = "CPU")]
@@ -143,23 +138,14 @@ pub(crate) enum Bench {
         /// Print a line of JSON for each result
         #[arg(long)]
         json: bool,
-        #[command(flatten)]
-        drawing: Drawing,
     },
-    /// Measure all that is published and bring docs/performance.md, docs/flexrpc.md and docs/thesis.md up to date; takes a long while
-    Report {
-        /// The folder with the pages and results
-        #[arg(long, value_name = "DIR", default_value = "docs")]
-        docs: PathBuf,
-        /// Run only these jobs, by the names of their files [default: all]
-        #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
-        only: Vec<String>,
-        /// Rounds of each job
-        #[arg(long, value_name = "NUMBER", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
-        rounds: u32,
-        /// Measure nothing: write the page once more, from the results that are there
-        #[arg(long)]
-        page_only: bool,
+    /// Draw what --json has printed as an SVG: a panel for each benchmark and transport, a line for each system
+    Picture {
+        /// Lines of JSON [default: standard input]
+        rows: Option<PathBuf>,
+        /// What to draw: p50, p99, cpu (processor time), rate (operations a second), floor (median over the floor's)
+        #[arg(long = "show", value_name = "FIGURE", default_value = "p50")]
+        figure: picture::Figure,
     },
 }
 
@@ -203,14 +189,6 @@ pub(crate) struct Apart {
     server_pin: Option<u32>,
 }
 
-/// What those take that have a chart.
-#[derive(Debug, Args)]
-pub(crate) struct Drawing {
-    /// Draw a chart into this file
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
-}
-
 impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut progress = Progress::new("measuring");
@@ -221,7 +199,6 @@ impl Bench {
                 servers,
                 apart,
                 common,
-                drawing,
             } => {
                 let run = common.options(RunOptions {
                     servers,
@@ -230,14 +207,12 @@ impl Bench {
                 });
                 let rows = wallaby_bench::hops(&HopsOptions { hops, run }, &mut show)?;
                 drop(progress);
-                drawing.draw(&rows, &Chart::hops())?;
                 common.show(&rows)
             }
             Self::Fanout {
                 fanout,
                 servers,
                 common,
-                drawing,
             } => {
                 let run = common.options(RunOptions {
                     servers,
@@ -245,7 +220,6 @@ impl Bench {
                 });
                 let rows = wallaby_bench::fanout(&FanoutOptions { fanout, run }, &mut show)?;
                 drop(progress);
-                drawing.draw(&rows, &Chart::fanout())?;
                 common.show(&rows)
             }
             Self::Large {
@@ -309,7 +283,6 @@ impl Bench {
                 rounds,
                 only,
                 json,
-                drawing,
             } => {
                 let options = FlexrpcOptions {
                     figures: figure,
@@ -319,46 +292,19 @@ impl Bench {
                     rounds,
                     ..FlexrpcOptions::default()
                 };
-                let results = flexrpc::flexrpc(&options, &mut show)?;
+                let results = flexrpc(&options, &mut show)?;
                 drop(progress);
                 for skipped in &results.skipped {
                     eprintln!("{skipped}");
                 }
-                drawing.write(&flexrpc::svg(&results.rows))?;
-                match json {
-                    true => print_rows(&results.rows),
-                    false => print(&flexrpc::render(&results.rows)),
-                }
+                show_rows(&results.rows, json)
             }
-            Self::Report {
-                docs,
-                only,
-                rounds,
-                page_only,
-            } => {
-                let options = ReportOptions {
-                    docs,
-                    only,
-                    rounds,
-                    page_only,
-                };
-                report(&options, progress)
+            Self::Picture { rows, figure } => {
+                drop(progress);
+                print(&picture::svg(&read_rows(rows.as_ref())?, figure)?)
             }
         }
     }
-}
-
-/// A report, with a bar for each job.
-fn report(options: &ReportOptions, mut progress: Progress) -> anyhow::Result<()> {
-    let mut job = None;
-    wallaby_bench::report(options, |name, now| {
-        if job.as_deref() != Some(name) {
-            job = Some(name.to_owned());
-            progress = Progress::new("measuring");
-            progress.note(name);
-        }
-        progress.set(now.done, now.total);
-    })
 }
 
 impl Common {
@@ -375,28 +321,53 @@ impl Common {
     }
 
     fn show(&self, rows: &[Row]) -> anyhow::Result<()> {
-        if self.json {
-            return print_rows(rows);
-        }
-        print(&table::render(rows))
+        show_rows(rows, self.json)
     }
 }
 
-fn print_rows(rows: &[Row]) -> anyhow::Result<()> {
+/// Prints rows as tables, or as lines of JSON.
+pub(crate) fn show_rows(rows: &[Row], json: bool) -> anyhow::Result<()> {
+    if !json {
+        return print(&table::markdown(rows));
+    }
     let mut lines = Vec::new();
     row::write(rows, &mut lines)?;
     print(&String::from_utf8_lossy(&lines))
 }
 
-impl Drawing {
-    fn draw(&self, rows: &[Row], chart: &Chart) -> anyhow::Result<()> {
-        self.write(&chart.svg(rows))
-    }
+/// Rows that `--json` has printed, from a file or standard input.
+fn read_rows(file: Option<&PathBuf>) -> anyhow::Result<Vec<Row>> {
+    let Some(file) = file else {
+        return row::read(stdin().lock());
+    };
+    let opened = File::open(file).map_err(anyhow::Error::from);
+    let rows = opened.and_then(|opened| row::read(BufReader::new(opened)));
+    rows.with_context(|| format!("{} can't be read", file.display()))
+}
 
-    fn write(&self, svg: &str) -> anyhow::Result<()> {
-        let Some(file) = &self.svg else {
-            return Ok(());
-        };
-        std::fs::write(file, svg).with_context(|| format!("{} can't be written", file.display()))
+/// Reads `100m` or `2.5g`, in bits per second.
+fn bandwidth(text: &str) -> anyhow::Result<NonZeroU64> {
+    const MOST: u64 = 1_000_000_000_000;
+    let bits = parse_size::parse_size(text)?;
+    ensure!(
+        bits <= MOST,
+        "a link of more than 1,000 gigabits a second is not possible"
+    );
+    NonZeroU64::new(bits).context("nothing gets through a link without bandwidth")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bandwidths_have_units() {
+        let bits = |text| bandwidth(text).map(NonZeroU64::get).ok();
+        assert_eq!(bits("1g"), Some(1_000_000_000));
+        assert_eq!(bits("2.5 g"), Some(2_500_000_000));
+        assert_eq!(bits("100m"), Some(100_000_000));
+        for text in ["", "g", "1x", "-1g", "0m", "2000g", "1.2.3g"] {
+            assert_eq!(bits(text), None, "{text}");
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! The program `wallaby`: `demo` shows what multi-hop calls are good for, `bench` measures it, `onc` compiles interface files
 //! of ONC RPC and knows where its programs are.
 
-mod bandwidth;
 mod bench;
 mod demo;
 mod onc;

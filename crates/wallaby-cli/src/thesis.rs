@@ -1,6 +1,6 @@
 //! `wallaby bench thesis`: chapter 6 of the DPC thesis anew, measured and simulated.
 
-use crate::output::print;
+use crate::bench::show_rows;
 use crate::progress::Progress;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 use wallaby_bench::thesis::{
     ClusterOptions, LatencyOptions, LoadOptions, calibrate, cluster, cluster_load, latency, load,
-    render, split, split_options,
+    split, split_options,
 };
-use wallaby_bench::{Row, Transport, row};
+use wallaby_bench::{Row, Transport};
 
 /// What `wallaby bench thesis` takes.
 #[derive(Debug, Args)]
@@ -79,12 +79,7 @@ impl Thesis {
         if let Some(file) = &self.calibrate {
             self.write_costs(&rows, file)?;
         }
-        if !self.json {
-            return print(&render(&rows));
-        }
-        let mut lines = Vec::new();
-        row::write(&rows, &mut lines)?;
-        print(&String::from_utf8_lossy(&lines))
+        show_rows(&rows, self.json)
     }
 
     fn rows(&self, part: Part) -> anyhow::Result<Vec<Row>> {

@@ -1,16 +1,10 @@
 //! Spans of time as people write and read them: `250us`, `1ms`, `2s` in; `1.25 ms` out.
 
 use std::time::Duration;
-use wallaby::link::{SpanError, parse_span};
 
-/// Reads `250us`, `1.5ms`, `2s`, `1m` or `0`.
-pub(crate) fn parse(text: &str) -> Result<Duration, SpanError> {
-    parse_span(text, Duration::MAX)
-}
-
-/// Like [`parse`], for deadlines, which can't be zero.
+/// Reads `250us`, `2s` or `1m`, for deadlines, which can't be zero.
 pub(crate) fn parse_nonzero(text: &str) -> Result<Duration, String> {
-    match parse(text).map_err(|error| error.to_string())? {
+    match humantime::parse_duration(text).map_err(|error| error.to_string())? {
         Duration::ZERO => Err("this time can't be zero".to_owned()),
         time => Ok(time),
     }

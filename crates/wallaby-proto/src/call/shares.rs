@@ -227,6 +227,11 @@ impl Shares {
         weight.saturating_mul(limit) < free.saturating_mul(times * times).saturating_mul(scarce)
     }
 
+    /// Whether so many places are free that anybody may have so many.
+    pub fn is_plenty(&self, places: usize) -> bool {
+        self.taken.saturating_add(places) <= self.plenty
+    }
+
     /// Whether a holder may have another place.
     pub fn has_room(&mut self, share: Share) -> bool {
         self.has_room_for(share, 1)
@@ -234,7 +239,7 @@ impl Shares {
 
     /// Whether a holder may have so many places more: all of them if it may have the last one.
     #[inline(never)]
-    fn has_room_for(&mut self, share: Share, places: usize) -> bool {
+    pub fn has_room_for(&mut self, share: Share, places: usize) -> bool {
         let before = places.saturating_sub(1);
         let weight = self.weight(share);
         let weight = weight.saturating_add(before.saturating_mul(1 + TIMES));
@@ -266,11 +271,10 @@ impl Shares {
     ) -> Result<Share, Share> {
         let share = self.name(session, initiator);
         // As long as no more is taken nobody can have too much.
-        let taken = self.taken.saturating_add(places);
-        if taken > self.plenty && !self.has_room_for(share, places) {
+        if !self.is_plenty(places) && !self.has_room_for(share, places) {
             return Err(share);
         }
-        self.taken = taken;
+        self.taken = self.taken.saturating_add(places);
         Ok(share)
     }
 

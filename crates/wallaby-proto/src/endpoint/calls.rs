@@ -245,11 +245,15 @@ impl Calls {
         self.last
     }
 
-    /// All live calls.
-    pub(super) fn sequences(&self) -> Vec<u64> {
-        let kept = self.places.iter().flatten();
+    /// The live calls in so many places from this one on, and the place to go on from. Who goes on in a later turn misses none
+    /// that lives since: where the table has grown meanwhile, calls have stayed or moved on.
+    pub(super) fn batch(&self, from: usize, most: usize) -> (Vec<u64>, Option<usize>) {
+        let end = from.saturating_add(most);
+        let places = self.places.get(from..end.min(self.places.len()));
+        let kept = places.into_iter().flatten().flatten();
         let live = kept.filter(|(_, call)| call.as_ref().as_ref().is_some_and(|call| !call.over));
-        live.map(|(sequence, _)| *sequence).collect()
+        let live = live.map(|(sequence, _)| *sequence).collect();
+        (live, (end < self.places.len()).then_some(end))
     }
 }
 
@@ -297,7 +301,7 @@ impl Call {
 impl Endpoint {
     // What the application does.
 
-    /// Begins a call without initial requests. It can complete only when no more can come: after [`close`](Self::close).
+    /// Begins a call without initial requests. It can complete only when no more can come: after [`close_call`](Self::close_call).
     ///
     /// # Errors
     ///
@@ -1075,6 +1079,19 @@ mod tests {
             .collect();
         assert!(many.is_sorted());
         assert!(many.iter().all(|sequence| calls.get(*sequence).is_some()));
+        let mut found = Vec::new();
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let (batch, on) = calls.batch(from, 100);
+            found.extend(batch);
+            if next == Some(0) {
+                calls.grow();
+            }
+            next = on;
+        }
+        found.sort_unstable();
+        found.dedup();
+        assert!(found.iter().eq([first].iter().chain(&many)), "{found:?}");
         calls.finish(first);
         assert_eq!(calls.oldest, many[0]);
         many.iter()

@@ -37,9 +37,11 @@ pub struct Limits {
     /// Requests that all calls of this endpoint know of together, beyond 1,024 of each. A call that finds no room fails with
     /// [`Violation::NoRoom`](crate::call::initiator::Violation::NoRoom). Default 1,048,576.
     pub branches: u64,
-    /// Bytes of messages that wait for a connection or for credit, each with 64 bytes besides its payload. Beyond, what would
+    /// Bytes of requests that wait for a connection or for credit, and as many of answers, each with 64 bytes besides its
+    /// payload; of answers each connection and initiator has a share. Beyond, what would
     /// have to wait is [`SendError::Full`](crate::error::SendError::Full) in handlers; calls fail with
-    /// [`Failure::Refused`](crate::error::Failure::Refused); the status that ends such a request still waits. Default 16 MiB.
+    /// [`Failure::Refused`](crate::error::Failure::Refused), and statuses that nobody waited with are dropped: they are
+    /// asked for again. Default 16 MiB.
     pub waiting: usize,
     /// Bytes of answers that wait to be passed on to their initiators: their payloads and optional fields, and 2 KiB for each.
     /// Beyond, and beyond a connection's share, they are dropped. Default 64 MiB.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::relaying::Relayed;
 use crate::call::records::{Passage, Sent, Session, Ticket};
+use crate::call::shares::Share;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
 use crate::connection::{Connection, Hello, Mark, MethodDefinition, Usefulness};
@@ -215,10 +216,13 @@ pub(super) struct Queues {
 }
 
 /// What a message takes while it waits.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default)]
 pub(super) struct Room {
-    pub(super) bytes: usize,
-    /// What it belongs to, if it is passed on for another server.
+    /// Of the room for requests.
+    pub(super) requests: usize,
+    /// Of the room for answers, and who has it.
+    pub(super) answers: Option<(Share, usize)>,
+    /// What it belongs to, if it is passed on for another server: that has room of its own.
     pub(super) relayed: Option<(CallId, Token)>,
 }
 
@@ -236,6 +240,8 @@ pub(super) struct Parcel {
     /// Those of a request onward.
     pub(super) times: Option<Times>,
     pub(super) moves: u8,
+    /// What it takes while it waits for a connection.
+    pub(super) room: Room,
 }
 
 /// What a request onward says of the time when it is sent, at last.
@@ -399,23 +405,17 @@ impl Parcel {
             passage: None,
             times: None,
             moves: 0,
+            room: Room::default(),
         }
     }
 
-    /// What it takes while it waits.
-    pub(super) fn room(&self) -> Room {
+    /// What it costs while it waits, in bytes.
+    pub(super) fn cost(&self) -> usize {
         let payload = match &self.message {
             Message::Request(request) => request.payload.len(),
             Message::Response(response) => response.payload.len(),
             _ => 0,
         };
-        let relayed = match (&self.towards, self.message.token()) {
-            (Towards::Onward(_), Some(token)) => Some((self.message.call(), token)),
-            _ => None,
-        };
-        Room {
-            bytes: payload + MESSAGE_COST as usize,
-            relayed,
-        }
+        payload + MESSAGE_COST as usize
     }
 }

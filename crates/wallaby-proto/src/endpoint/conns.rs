@@ -372,9 +372,9 @@ impl Endpoint {
         self.last_address = None;
         let requests = self.conns.get_mut(id).and_then(|peer| peer.queues.as_mut());
         let requests = requests.map(|queues| std::mem::take(&mut queues.requests));
-        let requests: Vec<Parcel> = requests.into_iter().flatten().collect();
-        for parcel in &requests {
-            self.leave_queue(id, parcel.room());
+        let mut requests: Vec<Parcel> = requests.into_iter().flatten().collect();
+        for parcel in &mut requests {
+            self.leave_queue(id, std::mem::take(&mut parcel.room));
         }
         self.post_again(requests.into_iter());
     }
@@ -456,9 +456,9 @@ impl Endpoint {
             .take()
             .into_iter()
             .flat_map(|queues| queues.all());
-        let queued: Vec<Parcel> = queued.collect();
-        for parcel in &queued {
-            self.leave_queue(id, parcel.room());
+        let mut queued: Vec<Parcel> = queued.collect();
+        for parcel in &mut queued {
+            self.leave_queue(id, std::mem::take(&mut parcel.room));
         }
         if let Some(stream) = peer.stream_mut() {
             self.stream_removed(id, stream, &error);

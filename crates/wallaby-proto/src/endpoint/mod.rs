@@ -19,8 +19,13 @@
 //! - All that has arrived is handed over before [`handle_timeout`](Endpoint::handle_timeout): else silence is found where
 //!   somebody has spoken.
 //! - Everything that came over a stream is handed over before its end.
+//! - After datagrams and the application's verbs, [`settle`](Endpoint::settle).
 //! - After each of its entries it drains [`poll_output`](Endpoint::poll_output), and it asks
 //!   [`poll_timeout`](Endpoint::poll_timeout) before it waits: time stands still for the endpoint while nobody looks at that.
+//! - Keys of what has ended are ignored. [`Output::Close`] may come while its dial is still under way, and [`Output::Write`]
+//!   before that has succeeded.
+//!
+//! Nothing here calls back, but for a dial policy's closures, which must not call the endpoint.
 //!
 //! # A whole driver
 //!
@@ -72,7 +77,12 @@
 //!                     let sent = endpoint.respond(request, incoming.payload);
 //!                     endpoint.returned(request, sent.map_err(Status::from));
 //!                 }
-//!                 Output::Call(call) => heard.extend([endpoint.next_answer(call), endpoint.next_answer(call)]),
+//!                 Output::Call(call) => loop {
+//!                     match endpoint.next_answer(call) {
+//!                         Next::Pending => break,
+//!                         next => heard.push(next),
+//!                     }
+//!                 },
 //!                 Output::Close(conn, _) => drop(streams.remove(&conn)),
 //!                 Output::Stopped(..) => {} // nothing is put aside here
 //!             }
@@ -143,6 +153,7 @@ use self::config::{Map, Seeded};
 use self::conn::{Conns, Parcel, Refused};
 use self::requests::Handlers;
 use self::streams::StreamTimes;
+use self::watching::{BATCH, Farewell};
 use crate::call::clock::{Clock, earliest};
 use crate::call::records::{RecordLimits, Records, Ticket, written_next};
 use crate::call::room::BranchRoom;
@@ -264,8 +275,10 @@ pub struct Endpoint {
     /// Dials of addresses that peers have named, and those of them that are for one life and under way.
     dials: Dials<Address>,
     dialled_back: Map<Address, ConnId>,
-    /// Bytes of messages that wait for a connection or for credit.
+    /// Bytes of requests that wait for a connection or for credit.
     waiting: usize,
+    /// Who has how much of the room for answers that do.
+    answers_waiting: Shares,
     /// Who has how much of the room for answers that are passed on.
     relayed: Shares,
     /// How many of them wait for which connections, by their calls.
@@ -293,6 +306,10 @@ pub struct Endpoint {
     /// How long the first of them waits for others: those that begin in quick succession are looked at many at a time.
     fresh_for: Duration,
     alarms: BTreeSet<(Duration, Alarm)>,
+    /// Connections that have ended, as long as not all calls were told.
+    farewells: VecDeque<Farewell>,
+    /// The call whose watch is being followed.
+    following: Option<u64>,
     /// Answers of this endpoint to its own calls.
     local: VecDeque<Message>,
     /// Answers that the application has not taken.
@@ -320,6 +337,7 @@ impl Endpoint {
         let branches = BranchRoom::new(config.limits.branches);
         let fresh_for = config.ping.period.saturating_mul(9) / 8;
         let seeded = Seeded(seeds.tables);
+        let answers = config.limits.waiting;
         let relayed = usize::try_from(config.limits.relayed).unwrap_or(usize::MAX);
         Self {
             config,
@@ -349,6 +367,7 @@ impl Endpoint {
             dials,
             dialled_back: Map::with_hasher(seeded.clone()),
             waiting: 0,
+            answers_waiting: Shares::new(answers),
             relayed: Shares::new(relayed),
             relaying: BTreeMap::new(),
             wayless: Waiting::new(WaitingLimits::default()),
@@ -364,6 +383,8 @@ impl Endpoint {
             fresh: VecDeque::new(),
             fresh_for,
             alarms: BTreeSet::new(),
+            farewells: VecDeque::new(),
+            following: None,
             local: VecDeque::new(),
             untaken: 0,
         }
@@ -426,6 +447,9 @@ impl Endpoint {
         let watched = self.watched.first().map(|first| first.0);
         let mut due = earliest(self.records.next_timeout(), self.stream_times.due());
         due = earliest(due, self.places.next_timeout());
+        if !self.farewells.is_empty() {
+            due = Some(self.now);
+        }
         if !self.wayless.is_empty() {
             due = earliest(due, self.wayless.next_timeout());
         }
@@ -467,13 +491,16 @@ impl Endpoint {
             self.end_dials();
             self.dismiss_the_silent();
             self.note_written();
+            self.tell_farewells();
             self.give_up_wayless();
             self.records.handle_timeout(now);
             self.look_at_calls();
         }
-        while let Some(&(at, alarm)) = self.alarms.first()
-            && at <= self.raw
-        {
+        for _ in 0..BATCH {
+            let due = self.alarms.first().filter(|first| first.0 <= self.raw);
+            let Some(&(_, alarm)) = due else {
+                break;
+            };
             self.alarms.pop_first();
             match alarm {
                 Alarm::Call(sequence) => self.call_deadline(sequence),
@@ -519,13 +546,15 @@ impl Endpoint {
     /// themselves; after datagrams and the application's verbs it is called once for all of them.
     #[inline]
     pub fn settle(&mut self) {
-        if self.gate.has_events() || self.records.has_actions() || !self.local.is_empty() {
+        let told = self.farewells.is_empty() && self.local.is_empty();
+        if !told || self.gate.has_events() || self.records.has_actions() {
             self.settle_all();
         }
     }
 
     #[inline(never)]
     fn settle_all(&mut self) {
+        self.tell_farewells();
         loop {
             while let Some(mut told) = self.gate.poll_event() {
                 self.handle_session(&mut told);
@@ -667,3 +696,8 @@ impl Endpoint {
         status.by(self.address.as_ref())
     }
 }
+
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<Endpoint>(); // shells may keep it behind a lock
+};

@@ -303,10 +303,10 @@ impl Endpoint {
         for id in waiting {
             let queues = self.conns.get_mut(id).and_then(|conn| conn.queues.as_mut());
             let answers = queues.and_then(|queues| queues.answers.remove(&(call, Some(token))));
-            let (relayed, own): (Vec<_>, Vec<_>) = (answers.into_iter().flatten())
+            let (mut relayed, own): (Vec<_>, Vec<_>) = (answers.into_iter().flatten())
                 .partition(|parcel| matches!(parcel.towards, Towards::Onward(_)));
-            for parcel in &relayed {
-                self.leave_queue(id, parcel.room());
+            for parcel in &mut relayed {
+                self.leave_queue(id, std::mem::take(&mut parcel.room));
             }
             if let Some(conn) = self.conns.get_mut(id) {
                 own.into_iter()

@@ -11,11 +11,13 @@ use super::event::{Incoming, Output, RequestKey};
 use super::sending::{Attempt, Manner, output};
 use super::{Alarm, Endpoint};
 use crate::call::allowance::Exhausted;
-use crate::call::records::{Admission, Frozen, Origin, Output as Standing, Sent, Ticket};
+use crate::call::records::{
+    Admission, Frozen, Origin, Output as Standing, Sent, StopReason, Ticket,
+};
 use crate::call::server::{Delegated, Inherited, Outbound, Released, Server, undelivered};
 use crate::connection::{Mark, MethodDefinition};
 use crate::error::SendError;
-use crate::numbers::{DEFAULT_DEADLINE, SMALL_ANSWER};
+use crate::numbers::{DEFAULT_DEADLINE, MESSAGE_COST, SMALL_ANSWER};
 use crate::seal::verify;
 use crate::wire::{
     Budgets, Child, Message, Metadata, MethodRef, Options, ReplyTo, Request, Response, TraceRecord,
@@ -320,6 +322,10 @@ impl Endpoint {
     /// What a request asks for ([`Output::Run`]); `None` if it has ended meanwhile. The shell runs a handler for it, with the verbs
     /// below, and says when it has [`returned`](Self::returned).
     pub fn take_request(&mut self, key: RequestKey) -> Option<Incoming> {
+        if self.was_stopped(key) {
+            self.fail(key, &stopped());
+            return None;
+        }
         let handler = self.handlers.get_mut(key)?;
         handler.stage = Stage::Runs;
         Some(Incoming {
@@ -365,6 +371,15 @@ impl Endpoint {
         }
         handler.stage = Stage::Aside;
         self.handlers.put(key, handler);
+        if self.was_stopped(key) {
+            self.stop(key, stopped());
+        }
+    }
+
+    /// Whether a request's call was aborted: of one that was not put aside then nobody was told.
+    fn was_stopped(&self, key: RequestKey) -> bool {
+        let ticket = self.handlers.get(key).and_then(|handler| handler.ticket);
+        ticket.is_some_and(|ticket| !self.records.may_delegate(ticket))
     }
 
     /// A request that was put aside goes on; `false` if it has ended. Whoever is done with it says that it has
@@ -623,7 +638,7 @@ impl Endpoint {
             };
             return Err(SendError::TooLarge { size, limit, peer });
         }
-        if !self.has_room(payload.len()) && !self.would_leave(handler, &sending) {
+        if !self.may_wait_for(handler, &sending) && !self.would_leave(handler, &sending) {
             return Err(SendError::Full);
         }
         let (server, method, payload) = match sending {
@@ -644,6 +659,26 @@ impl Endpoint {
             return Err(SendError::NoTransport { server });
         }
         Ok(Checked::Onward(Destination { server, method }, payload))
+    }
+
+    /// Whether a message may wait, if it must.
+    fn may_wait_for(&mut self, handler: &Handler, sending: &Sending) -> bool {
+        match sending {
+            Sending::Onward(_, _, payload) => self.has_room(payload.len()),
+            Sending::Answer(payload) => {
+                let cost = payload.len() + MESSAGE_COST as usize;
+                self.answers_waiting.is_plenty(cost) || self.may_have(handler, cost)
+            }
+        }
+    }
+
+    /// Whether an answer of this request may take so much of the room for those that wait.
+    #[cold]
+    fn may_have(&mut self, handler: &Handler, cost: usize) -> bool {
+        let initiator = handler.server.call().initiator;
+        let way = self.way_of(handler).unwrap_or(handler.from);
+        let share = self.answers_waiting.name(way.session(), initiator);
+        self.answers_waiting.has_room_for(share, cost)
     }
 
     /// Whether a message would leave at once, as far as can be told: then it needs no room to wait.
@@ -997,6 +1032,11 @@ impl Endpoint {
             ran_us: self.raw.saturating_sub(handler.arrived).as_micros() as u64,
         }
     }
+}
+
+#[cold]
+fn stopped() -> Status {
+    Status::new(Code::Cancelled, StopReason::Aborted.to_string())
 }
 
 #[cold]

@@ -62,7 +62,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether so many bytes more may wait.
+    /// Whether a request with a payload of so many bytes may wait.
     pub(super) fn has_room(&self, payload: usize) -> bool {
         self.waiting + payload + MESSAGE_COST as usize <= self.config.limits.waiting
     }
@@ -105,12 +105,34 @@ impl Endpoint {
             if is_report && peer.node.is_some() {
                 return;
             }
-            let room = parcel.room();
-            peer.queues().push(parcel);
-            self.waiting += room.bytes;
-            if let Some((call, token)) = room.relayed {
-                *self.relaying.entry((call, token, id)).or_default() += 1;
+            self.queue(id, parcel);
+        }
+    }
+
+    /// A message waits for a connection. An answer for which there is no room is dropped: it is asked for again.
+    fn queue(&mut self, id: ConnId, mut parcel: Parcel) {
+        let (call, cost) = (parcel.message.call(), parcel.cost());
+        match (&parcel.towards, &parcel.message) {
+            (Towards::Onward(_), message) => {
+                if let Some(token) = message.token() {
+                    *self.relaying.entry((call, token, id)).or_default() += 1;
+                    parcel.room.relayed = Some((call, token));
+                }
             }
+            (_, Message::Response(_) | Message::End(_)) => {
+                let room = &mut self.answers_waiting;
+                match room.try_take_all(id.session(), call.initiator, cost) {
+                    Ok(share) => parcel.room.answers = Some((share, cost)),
+                    Err(_) => return self.drop_answer(parcel),
+                }
+            }
+            _ => {
+                self.waiting += cost;
+                parcel.room.requests = cost;
+            }
+        }
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.queues().push(parcel);
         }
     }
 
@@ -269,9 +291,10 @@ impl Endpoint {
                 peer.queues = Some(queues).filter(|queues| !queues.is_empty());
             }
             None => {
-                let left: Vec<Parcel> = queues.all().collect();
-                left.iter()
-                    .for_each(|parcel| self.leave_queue(id, parcel.room()));
+                let mut left: Vec<Parcel> = queues.all().collect();
+                for parcel in &mut left {
+                    self.leave_queue(id, std::mem::take(&mut parcel.room));
+                }
                 self.post_again(left.into_iter());
             }
         }
@@ -279,7 +302,10 @@ impl Endpoint {
 
     /// A message does not wait for this connection any more.
     pub(super) fn leave_queue(&mut self, id: ConnId, room: Room) {
-        self.waiting -= room.bytes;
+        self.waiting -= room.requests;
+        if let Some((share, cost)) = room.answers {
+            self.answers_waiting.give_back_all(share, cost);
+        }
         if let Some((call, token)) = room.relayed
             && let Entry::Occupied(mut queued) = self.relaying.entry((call, token, id))
         {
@@ -291,9 +317,10 @@ impl Endpoint {
     }
 
     fn pump_queue(&mut self, id: ConnId, queue: &mut VecDeque<Parcel>) {
-        while let Some(parcel) = queue.pop_front() {
-            let room = parcel.room();
-            if let Some(parcel) = self.attempt(id, parcel) {
+        while let Some(mut parcel) = queue.pop_front() {
+            let room = std::mem::take(&mut parcel.room);
+            if let Some(mut parcel) = self.attempt(id, parcel) {
+                parcel.room = room;
                 queue.push_front(parcel);
                 return;
             }
@@ -314,6 +341,7 @@ impl Endpoint {
             passage,
             times,
             moves,
+            room: _,
         } = parcel;
         let message = match (message, &towards, &method) {
             (Message::Request(mut request), _, Some(method)) => {
@@ -383,6 +411,7 @@ impl Endpoint {
             passage,
             times,
             moves,
+            room: Room::default(),
         })
     }
 

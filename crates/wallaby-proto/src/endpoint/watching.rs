@@ -13,8 +13,19 @@ use super::calls::Root;
 use super::conn::{ConnId, Parcel, Towards};
 use crate::error::{ConnectError, Failure};
 
-/// Most calls that are looked at in a turn; the others are due at once.
-const BATCH: usize = 1024;
+/// Most calls that are looked at in a turn, and most deadlines; the others are due at once.
+pub(super) const BATCH: usize = 1024;
+
+/// Most places of calls that are looked through in a turn for those that a connection concerned which has ended.
+const MOST_TOLD: usize = 8192;
+
+/// A connection that has ended, and which calls are told of that next.
+#[derive(Debug)]
+pub(super) struct Farewell {
+    id: ConnId,
+    node: NodeId,
+    next: usize,
+}
 
 impl Endpoint {
     // What calls are watched.
@@ -144,6 +155,16 @@ impl Endpoint {
 
     /// Does what a call's watch wants done.
     fn follow(&mut self, sequence: u64) {
+        // What it wants done may set off more of it.
+        if self.following == Some(sequence) {
+            return;
+        }
+        let before = self.following.replace(sequence);
+        self.follow_watch(sequence);
+        self.following = before;
+    }
+
+    fn follow_watch(&mut self, sequence: u64) {
         let mut last: Option<(Location, Ping)> = None;
         loop {
             let call = self.calls.get_mut(sequence);
@@ -271,39 +292,66 @@ impl Endpoint {
 
     // Who is there no longer.
 
-    /// A session with this node has ended, and all that came over it was read.
+    /// A session with this node has ended, and all that came over it was read. Calls are told when what is
+    /// being done now is done, since they dial others: of very many some in later turns.
     pub(super) fn disconnected(&mut self, id: ConnId, node: NodeId) {
-        let (now, was_last) = (self.now, self.was_last(node));
-        for sequence in self.calls.sequences() {
-            let Some(call) = self.calls.get_mut(sequence) else {
-                continue;
+        self.farewells.push_back(Farewell { id, node, next: 0 });
+    }
+
+    /// Tells calls of connections that have ended, as many as may be in a turn.
+    pub(super) fn tell_farewells(&mut self) {
+        let mut most = MOST_TOLD;
+        while let Some(farewell) = self.farewells.front_mut() {
+            let (batch, next) = self.calls.batch(farewell.next, most);
+            let (id, node) = (farewell.id, farewell.node);
+            match next {
+                Some(next) => farewell.next = next,
+                None => drop(self.farewells.pop_front()),
+            }
+            let was_last = self.was_last(node);
+            for sequence in batch {
+                self.tell_farewell(sequence, id, (node, was_last));
+            }
+            most = match next {
+                Some(_) => return,
+                None => most / 2, // others have ended, too
             };
-            call.pinged.retain(|pinged| *pinged != id);
-            let mut concerned = false;
-            for root in call
-                .roots
-                .iter_mut()
-                .filter(|root| root.session == Some(id))
-            {
-                root.lost = true;
-                concerned = true;
+            if most == 0 {
+                return;
             }
-            if call.watch.is_none() {
-                if !concerned {
-                    continue;
-                }
-                self.begin_watch(sequence);
-            }
-            if let Some(call) = self.calls.get_mut(sequence)
-                && let Some(watch) = &mut call.watch
-            {
-                match was_last {
-                    true => watch.handle_last_disconnect(&call.initiator, node, now),
-                    false => watch.handle_disconnect(&call.initiator, node, now),
-                }
-            }
-            self.follow(sequence);
         }
+    }
+
+    fn tell_farewell(&mut self, sequence: u64, id: ConnId, (node, was_last): (NodeId, bool)) {
+        let now = self.now;
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return;
+        };
+        call.pinged.retain(|pinged| *pinged != id);
+        let mut concerned = false;
+        for root in call
+            .roots
+            .iter_mut()
+            .filter(|root| root.session == Some(id))
+        {
+            root.lost = true;
+            concerned = true;
+        }
+        if call.watch.is_none() {
+            if !concerned {
+                return;
+            }
+            self.begin_watch(sequence);
+        }
+        if let Some(call) = self.calls.get_mut(sequence)
+            && let Some(watch) = &mut call.watch
+        {
+            match was_last {
+                true => watch.handle_last_disconnect(&call.initiator, node, now),
+                false => watch.handle_disconnect(&call.initiator, node, now),
+            }
+        }
+        self.follow(sequence);
     }
 
     // Pings.
@@ -398,16 +446,22 @@ impl Endpoint {
         (to, met): (&Location, bool),
         why: Option<&ConnectError>,
     ) {
+        let own = ping.call.initiator == self.node;
         if let Some(at) = &to.address {
-            self.note_missed((ping, to), met, why);
+            if own {
+                self.note_missed((ping, to), met, why);
+            }
             match why {
                 Some(ConnectError::Closed { .. }) => self.dials.closed(self.now, at, met),
                 None => {} // somebody is there
                 Some(error) => error.note_in_vain(&mut self.dials, self.now, at),
             }
         }
-        self.ping_by_relays(ping);
-        self.follow(ping.call.sequence);
+        // That of another initiator goes no further: it asks again, and others must not see its token.
+        if own {
+            self.ping_by_relays(ping);
+            self.follow(ping.call.sequence);
+        }
     }
 
     /// The call learns that; whether this life was `met` there.
@@ -481,8 +535,14 @@ impl Endpoint {
                 address: Some(next.server),
                 node: next.node,
             };
-            let towards = Towards::Asked(next, met);
-            self.post(Parcel::new(Message::Ping(ping.clone()), towards));
+            let held = match next.address.as_ref().map(|at| (self.conn_at(at), at)) {
+                Some((None, at)) => self.may_dial(at, next.node, NamedBy::Peer).is_err(),
+                _ => false,
+            };
+            if !held {
+                let towards = Towards::Asked(next, met);
+                self.post(Parcel::new(Message::Ping(ping.clone()), towards));
+            }
             if !ping.abort {
                 return;
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use wallaby_proto::Address;
-use wallaby_proto::endpoint::{Closed, ConnId, Endpoint as Core};
+use wallaby_proto::endpoint::{Closed, ConnId, Endpoint as Core, Input};
 
 use super::epoll::{Epoll, Interest, Ready};
 use super::rings::Rings;
@@ -287,17 +287,20 @@ impl Streams {
         if stream.is_connecting() {
             return None;
         }
-        match stream.read(input) {
+        let reason = match stream.read(input) {
             Ok(Read::All) => return Some(false),
             Ok(Read::Some) => return Some(true),
-            Ok(Read::End) => core.handle_ended(id, "the peer closed it".to_owned()),
+            Ok(Read::End) => "the peer closed it".to_owned(),
             Err(error) => {
                 if error.kind() == io::ErrorKind::InvalidData {
                     core.note_broken();
                 }
-                core.handle_ended(id, format!("cannot read: {error}"));
+                format!("cannot read: {error}")
             }
-        }
+        };
+        // What was held back comes before the end.
+        while core.handle_input(id, input) == Input::More {}
+        core.handle_ended(id, reason);
         stream.keep(input, false);
         None
     }

@@ -354,6 +354,34 @@ fn calls_that_fail_together_take_several_turns() {
     assert!(most <= 1024, "{most} in a turn");
 }
 
+/// They are told by and by, and all of them.
+#[test]
+fn very_many_calls_learn_that_their_server_is_another_life() {
+    const CALLS: usize = 20_000;
+    let (world, mut client, mut server) = pair(33);
+    let aside = serve_holding(&mut server);
+    for _ in 0..CALLS {
+        call(&mut client, server.address(), &CallOptions::default());
+    }
+    while aside.borrow().len() < CALLS {
+        world.step(&mut [&mut client, &mut server], LONG);
+    }
+    let at = socket(&server.address());
+    drop(server);
+    let mut server = world.bind_at(Endpoint::builder(), at);
+    let (mut failed, end) = (0, world.now() + Duration::from_secs(60));
+    while failed < CALLS && world.now() < end {
+        world.step(&mut [&mut client, &mut server], LONG);
+        let events = std::iter::from_fn(|| client.next_event());
+        failed += events.map(failure).count();
+    }
+    assert_eq!(failed, CALLS);
+    while client.sizes().calls > 0 {
+        world.step(&mut [&mut client, &mut server], LONG);
+        assert!(world.now() < end, "{:?}", client.sizes());
+    }
+}
+
 /// The process was stopped for long: silence in that time is nobody's failure.
 #[test]
 fn time_in_which_nobody_turned_an_endpoint_is_no_silence() {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use wallaby::codec::Postcard;
-use wallaby::polling::{Builder, Call, CallOptions, Endpoint, Event};
+use wallaby::polling::{Builder, Call, CallOptions, Endpoint, Event, Limits};
 use wallaby::{Address, Many};
 
 use crate::alone::{LONG, work};
@@ -207,4 +207,56 @@ fn a_traced_call_tells_its_tree_at_the_end() {
     }
     assert_eq!(trace.hops.last().map(|hop| hop.responses), Some(3));
     assert!(trace.to_string().contains("answered"), "{trace}");
+}
+
+/// Who takes nothing has its share of the room for answers that wait, and leaves the rest to others.
+#[test]
+fn who_takes_no_answers_leaves_room_for_those_of_others() {
+    let world = World::new(75);
+    let mut limits = Limits::default();
+    limits.waiting = 64 << 10;
+    let mut server = world.bind(Endpoint::builder().limits(limits));
+    let full = Rc::new(RefCell::new(0));
+    let refused = full.clone();
+    let served = server.serve(&work::MANY, move |mut request, (count,)| {
+        let word = "x".repeat(1000);
+        for _ in 0..count.parse().expect("a number") {
+            if request.reply(&word).is_err() {
+                *refused.borrow_mut() += 1;
+            }
+        }
+        Ok(())
+    });
+    served.expect("no other has its name");
+    let mut narrow = Limits::default();
+    narrow.call = 1;
+    let mut greedy = world.bind(Endpoint::builder().limits(narrow));
+    for _ in 0..20 {
+        let call = greedy.call(
+            server.address(),
+            work::many("30".into()),
+            &CallOptions::default(),
+        );
+        call.expect("it is sent");
+    }
+    let end = world.now() + Duration::from_millis(300);
+    while world.now() < end {
+        world.step(&mut [&mut greedy, &mut server], Duration::from_millis(5));
+    }
+    assert!(*full.borrow() > 0, "there is a limit");
+    *full.borrow_mut() = 0;
+    let mut narrow = Limits::default();
+    narrow.call = 1;
+    let mut modest = world.bind(Endpoint::builder().limits(narrow));
+    let call = modest.call(
+        server.address(),
+        work::many("5".into()),
+        &CallOptions::default(),
+    );
+    let call = call.expect("it is sent");
+    assert_eq!(
+        answers(&world, &mut [&mut modest, &mut server], &call).len(),
+        5
+    );
+    assert_eq!(*full.borrow(), 0, "others have room");
 }

@@ -101,6 +101,35 @@ fn calls_are_answered_and_forwarded_over_streams_alone() {
     bind_again(&world, &last_at);
 }
 
+/// The abort comes right behind the request, and is read with it: the request neither runs nor is it kept until its deadline.
+#[test]
+fn a_call_that_is_aborted_at_once_stops_its_request() {
+    let world = World::new(76);
+    let (mut client, _at) = bind(&world, Endpoint::builder());
+    let (mut server, server_at) = bind(&world, Endpoint::builder());
+    let (_aside, handled) = serve(&mut server);
+    let mut streams = Streams::new(&world, None);
+    call(&mut client, &server_at, "hop");
+    assert_eq!(
+        words(&mut streams, &mut [&mut client, &mut server]),
+        [Ok(4)]
+    );
+    for _ in 0..5 {
+        let one = client.call(
+            server_at.address(),
+            work::one("hold".into()),
+            &CallOptions::default(),
+        );
+        client.abort(one.expect("it is sent").key());
+        let end = world.now() + Duration::from_millis(200);
+        while world.now() < end {
+            streams.step(&mut [&mut client, &mut server]);
+        }
+        assert_eq!(server.sizes().requests, 0);
+    }
+    assert_eq!(handled.get(), 1, "the first call's");
+}
+
 fn bind_again(world: &World, path: &Path) -> Endpoint<Link> {
     let builder = Endpoint::builder().listen(&path.text());
     world.bind(builder.advertise(path.address()))

@@ -23,7 +23,7 @@ use super::streams::Place;
 use super::{Alarm, Endpoint};
 use crate::error::{ConnectError, Failure};
 use crate::line::Line;
-use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
+use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING, MESSAGE_COST};
 use crate::trace::{self, Trace};
 
 /// Longer times than this are as good as none.
@@ -77,6 +77,8 @@ pub(super) struct Call {
     /// Sessions over which its servers were asked: they need not show the token when they answer.
     pub(super) pinged: Vec<ConnId>,
     allowance: Option<Box<Allowance>>,
+    /// What answers of this endpoint itself cost that the application has not taken.
+    own: u64,
     /// What is noted of a traced one.
     traced: Option<Box<Traced>>,
     /// Answers that the application has not taken, and how the call ended.
@@ -341,6 +343,7 @@ impl Endpoint {
             watch_due: None,
             pinged: Vec::new(),
             allowance,
+            own: 0,
             traced: options.traced.then(|| {
                 Box::new(Traced {
                     begun: raw,
@@ -551,8 +554,9 @@ impl Endpoint {
         };
         if let Some(answer) = call.answers.pop() {
             self.untaken -= 1;
-            if let Some(from) = answer.from {
-                self.credit(from, key.0, answer.payload.len());
+            match answer.from {
+                Some(from) => self.credit(from, key.0, answer.payload.len()),
+                None => call.own = call.own.saturating_sub(cost_of(answer.payload.len())),
             }
             return Next::Answer(answer);
         }
@@ -593,6 +597,21 @@ impl Endpoint {
             && !std::mem::replace(&mut call.told, true)
         {
             self.outputs.push_back(Output::Call(CallKey(sequence)));
+        }
+    }
+
+    /// Whether a call of this endpoint takes one more answer of its own now, as it would be credited to another one.
+    pub(super) fn takes_own(&self, sequence: u64) -> bool {
+        let call = self.calls.get(sequence).filter(|call| !call.ended);
+        call.is_none_or(|call| call.own <= self.config.limits.call)
+    }
+
+    /// An answer of this endpoint to its own call.
+    pub(super) fn note_own(&mut self, message: &Message) {
+        if let Message::Response(response) = message
+            && let Some(call) = self.calls.get_mut(response.call.sequence)
+        {
+            call.own += cost_of(response.payload.len());
         }
     }
 
@@ -991,6 +1010,10 @@ impl Call {
     }
 }
 
+fn cost_of(payload: usize) -> u64 {
+    payload as u64 + MESSAGE_COST
+}
+
 fn refused(request: RequestId, to: &Address, refusal: Refusal) -> Failure {
     let server = to.clone();
     match refusal {
@@ -1042,6 +1065,7 @@ mod tests {
             watch_due: None,
             pinged: Vec::new(),
             allowance: None,
+            own: 0,
             traced: None,
             answers: Line::default(),
             outcome: None,

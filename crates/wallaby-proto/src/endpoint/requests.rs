@@ -665,6 +665,9 @@ impl Endpoint {
     fn may_wait_for(&mut self, handler: &Handler, sending: &Sending) -> bool {
         match sending {
             Sending::Onward(_, _, payload) => self.has_room(payload.len()),
+            Sending::Answer(_) if handler.server.call().initiator == self.node => {
+                self.takes_own(handler.server.call().sequence)
+            }
             Sending::Answer(payload) => {
                 let cost = payload.len() + MESSAGE_COST as usize;
                 self.answers_waiting.is_plenty(cost) || self.may_have(handler, cost)
@@ -686,7 +689,7 @@ impl Endpoint {
     fn would_leave(&mut self, handler: &Handler, sending: &Sending) -> bool {
         let call = handler.server.call();
         let (way, waits) = match sending {
-            Sending::Answer(_) if call.initiator == self.node => return true,
+            Sending::Answer(_) if call.initiator == self.node => return false,
             Sending::Answer(_) => {
                 let way = self.way_of(handler);
                 let peer = way.and_then(|id| self.conns.get(id));
@@ -801,6 +804,7 @@ impl Endpoint {
         if initiator == self.node {
             let output = output(handler.from, 0);
             self.note_released(handler.ticket, &message, Some(output));
+            self.note_own(&message);
             return self.local.push_back(message);
         }
         let own = handler.reply_to == ReplyTo::Peer;

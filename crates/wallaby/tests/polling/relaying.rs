@@ -260,3 +260,45 @@ fn who_takes_no_answers_leaves_room_for_those_of_others() {
     );
     assert_eq!(*full.borrow(), 0, "others have room");
 }
+
+/// An endpoint that calls itself waits for its application, too.
+#[test]
+fn answers_to_oneself_wait_until_they_are_taken() {
+    let world = World::new(77);
+    let mut limits = Limits::default();
+    limits.call = 10_000;
+    let mut alone = world.bind(Endpoint::builder().limits(limits));
+    let aside = Rc::new(RefCell::new(None));
+    let key = aside.clone();
+    let served = alone.serve(&work::MANY, move |request, _| {
+        *key.borrow_mut() = Some(request.hold());
+        Ok(())
+    });
+    served.expect("no other has its name");
+    let own = alone.address();
+    let call = begin(&mut alone, own);
+    let (mut sent, mut taken) = (0, 0);
+    while taken < 1000 {
+        world.step(&mut [&mut alone], Duration::from_millis(1));
+        let held = *aside.borrow();
+        if let Some(mut request) = held.and_then(|key| alone.request(key)) {
+            let before = sent;
+            while sent < 1000 && request.reply(bytes::Bytes::from(vec![7; 436])).is_ok() {
+                sent += 1;
+            }
+            assert!(sent - before <= 22, "{} at once", sent - before);
+            request.flush();
+            match sent {
+                1000 => {}
+                _ => *aside.borrow_mut() = Some(request.hold()),
+            }
+        }
+        while let Some(event) = alone.next_event() {
+            match event {
+                Event::Answer(answer) => taken += u32::from(call.owns(&answer)),
+                Event::Complete { .. } => assert_eq!(taken, 1000),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Initiators that cannot be dialled: answers come back along the way their requests went, or wait for another one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -301,4 +301,41 @@ fn answers_to_oneself_wait_until_they_are_taken() {
             }
         }
     }
+}
+
+/// A server passes on pings of others, and makes calls of its own, with the same numbers. A ping that finds nobody shows its token
+/// to no server of those: they would answer, and that would be passed on.
+#[test]
+fn pings_of_others_do_not_go_to_servers_of_own_calls() {
+    let world = World::new(78);
+    let mut client = initiator(&world, Endpoint::builder());
+    let mut other = world.bind(Endpoint::builder());
+    let mut last = world.bind(Endpoint::builder());
+    let came = Rc::new(Cell::new(0));
+    for server in [&mut other, &mut last] {
+        let came = came.clone();
+        let served = server.serve(&work::MANY, move |request, _| {
+            came.set(came.get() + 1);
+            request.hold();
+            Ok(())
+        });
+        served.expect("no other has its name");
+    }
+    let mut first = link(&world, Some(last.address()), 0);
+    begin(&mut first, other.address());
+    begin(&mut client, first.address());
+    while came.get() < 2 {
+        world.step(&mut [&mut client, &mut first, &mut other, &mut last], LONG);
+    }
+    // Long enough that the client knows of the last server.
+    let asked = world.now() + Duration::from_secs(2);
+    while world.now() < asked {
+        world.step(&mut [&mut client, &mut first, &mut other, &mut last], LONG);
+    }
+    drop(last);
+    let end = world.now() + Duration::from_secs(8);
+    while world.now() < end {
+        world.step(&mut [&mut client, &mut first, &mut other], LONG);
+    }
+    assert_eq!(first.counters().relayed, 0);
 }

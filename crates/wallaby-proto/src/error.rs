@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::call::allowance::Exhausted;
 use crate::call::initiator::Violation;
-use crate::call::watch::Failure as Loss;
+use crate::call::watch::{Failure as Loss, FailureKind};
 use crate::connection::{ConnectionError, Dials, Held};
 use crate::datagram::MAX_MESSAGE;
 use crate::{Address, Code, NodeId, RequestId, Status};
@@ -408,6 +408,22 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Whether something was lost on the way, so that the same call may succeed if it is made again. It may have been executed.
+    pub fn is_loss(&self) -> bool {
+        match self {
+            Self::NotSent { .. } | Self::Refused { .. } => true,
+            Self::Lost(loss) => matches!(
+                loss.kind,
+                FailureKind::Silent { .. }
+                    | FailureKind::ResponseLost { .. }
+                    | FailureKind::Stalled { .. }
+                    | FailureKind::Undelivered
+            ),
+            Self::Attempts(failed) => failed.last.failure().is_some_and(Self::is_loss),
+            _ => false,
+        }
+    }
+
     /// What kind of error it is. What was lost is [`Code::Unavailable`], whether or not it may have been executed.
     pub fn code(&self) -> Code {
         match self {

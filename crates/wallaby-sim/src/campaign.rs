@@ -45,6 +45,7 @@ struct Json<'a> {
     failed: u64,
     aborted: u64,
     deadline: u64,
+    too_large: u64,
     initiator_gone: u64,
     violations: Vec<JsonViolation>,
     faults: &'a BTreeMap<&'static str, u64>,
@@ -162,6 +163,7 @@ impl Summary {
             failed: self.count(|outcome| outcome == Outcome::Failed),
             aborted: self.count(|outcome| outcome == Outcome::Aborted),
             deadline: self.count(|outcome| outcome == Outcome::Deadline),
+            too_large: self.count(|outcome| outcome == Outcome::TooLarge),
             initiator_gone: self.count(|outcome| outcome == Outcome::InitiatorGone),
             violations: violations.collect(),
             faults: &self.faults,
@@ -186,6 +188,7 @@ impl std::fmt::Display for Summary {
                 Outcome::Failed => "failed",
                 Outcome::Aborted => "aborted",
                 Outcome::Deadline => "deadline",
+                Outcome::TooLarge => "too large to be sent",
                 Outcome::InitiatorGone => "initiator gone",
             };
             writeln!(f, "{count:>10}  {words}")?;

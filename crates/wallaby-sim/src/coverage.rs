@@ -137,6 +137,7 @@ points! {
     OutcomeDeadline: "outcome: deadline",
     OutcomeAborted: "outcome: aborted",
     OutcomeFailed: "outcome: failed",
+    OutcomeTooLarge: "outcome: a request too large to be sent",
     OutcomeInitiatorGone: "outcome: the initiator crashed",
 }
 

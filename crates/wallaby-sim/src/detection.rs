@@ -41,7 +41,8 @@ pub(crate) struct Detection {
     branches: BTreeMap<Path, Branch>,
     /// Requests whose servers say that their output is still being written.
     writing: BTreeMap<RequestId, Excuse>,
-    /// When it is first looked at.
+    /// When it began, and when it is first looked at if its initiator listens until then.
+    begun: Duration,
     watched: Duration,
 }
 
@@ -113,10 +114,11 @@ pub(crate) struct Verdict {
 }
 
 impl Detection {
-    pub(crate) fn new(call: CallId, token: Token, watched: Duration) -> Self {
+    pub(crate) fn new(call: CallId, token: Token, begun: Duration, watched: Duration) -> Self {
         Self {
             call,
             token,
+            begun,
             watched,
             branches: BTreeMap::new(),
             writing: BTreeMap::new(),
@@ -244,6 +246,10 @@ impl Detection {
         let known = self.branches.get(&request.path);
         if known.is_none_or(|branch| branch.top < Some(request.hop)) {
             self.news(request, By::Pong, now);
+        } else if let Some(branch) = self.branches.get_mut(&request.path)
+            && branch.named.is_none_or(|(hop, _)| hop < request.hop)
+        {
+            branch.note(By::Pong, now); // it is on the way to a later one of which only that is known
         }
         if server.node.is_some() {
             self.named(request, now);
@@ -263,8 +269,10 @@ impl Detection {
         if lost.what == Loss::End && branch.ended {
             return None; // a pong has told
         }
-        let since = lost.since.max(self.watched);
-        let limit = terms.learnt(since.max(self.watched), lost.depth);
+        let since = lost
+            .since
+            .max(self.watched + terms.stood_within(self.begun, self.watched));
+        let limit = terms.learnt(since, lost.depth);
         let told = limit.map_or(branch.told, |limit| branch.told.min(limit));
         let news = branch.heard.max(told).max(since);
         let senders = self
@@ -356,6 +364,13 @@ impl Terms {
         Some(self.period * GONE + self.prompt.filter(|_| self.ends)? * TRIPS)
     }
 
+    /// For how long it did not listen when that has concerned this time.
+    fn stood_within(&self, from: Duration, to: Duration) -> Duration {
+        let stalls = self.stalls.iter();
+        let within = stalls.filter(|(at, lasts)| *at < to && *at + *lasts > from);
+        within.map(|(_, lasts)| *lasts).sum()
+    }
+
     /// For how long the initiator did not listen that late.
     fn stood(&self, from: Duration) -> Duration {
         let stalls = self.stalls.iter();
@@ -444,7 +459,7 @@ mod tests {
 
     /// A call of one request, which is watched from 100 ms on.
     fn begun() -> Detection {
-        let mut detection = Detection::new(call(), token(), at(100));
+        let mut detection = Detection::new(call(), token(), at(0), at(100));
         detection.begin(request(0).path, at(0));
         detection
     }
@@ -535,7 +550,7 @@ mod tests {
 
     #[test]
     fn nothing_is_due_of_what_the_initiator_has_not_heard_of() {
-        let unheard = Detection::new(call(), token(), at(100));
+        let unheard = Detection::new(call(), token(), at(0), at(100));
         assert_eq!(due(&unheard, 0, 300, &terms()), None);
     }
 

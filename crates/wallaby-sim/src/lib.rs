@@ -17,6 +17,7 @@ mod plan;
 mod queue;
 mod random;
 mod rerun;
+mod short;
 mod shrink;
 mod trail;
 pub mod tree;

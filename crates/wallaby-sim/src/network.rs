@@ -13,9 +13,6 @@ use crate::random::Random;
 /// Largest piece that travels as one.
 const PIECE: usize = 32 * 1024;
 
-/// Names from here on are those of sessions over datagrams, which the network knows nothing of.
-const FIRST_SESSION: u32 = 1 << 31;
-
 /// A connection's place in the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LinkId(pub(crate) u32);
@@ -43,14 +40,6 @@ pub(crate) struct Socket {
     pub(crate) side: Side,
 }
 
-impl Socket {
-    /// No connection ever is this one.
-    pub(crate) const NONE: Self = Self {
-        link: LinkId(u32::MAX),
-        side: Side::Dialler,
-    };
-}
-
 /// All links.
 #[derive(Debug)]
 pub(crate) struct Network {
@@ -60,8 +49,6 @@ pub(crate) struct Network {
     /// A bit for each machine that is off.
     dark: u64,
     random: Random,
-    /// How many ends of sessions were named.
-    sessions: u32,
     /// Who has sent datagrams to whom.
     spoken: BTreeSet<(u32, u32)>,
     /// When the last datagram of one node to another arrives.
@@ -143,7 +130,6 @@ impl Network {
             partitions: partitions.collect(),
             dark: 0,
             random: Random::new(plan.seed).fork(0x6e65),
-            sessions: 0,
             spoken: BTreeSet::new(),
             latest: BTreeMap::new(),
         }
@@ -407,12 +393,6 @@ impl Network {
             end.giving_up = true;
             queue.after(self.plan.patience, Event::GivenUp(Socket { link, side }));
         }
-    }
-
-    /// A name for one end of a session over datagrams.
-    pub(crate) fn session(&mut self) -> LinkId {
-        self.sessions += 1;
-        LinkId(FIRST_SESSION + self.sessions)
     }
 
     /// A node sends a datagram to another, which may get it once, twice, damaged or never.

@@ -8,9 +8,9 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::call::watch::Failure;
+use wallaby_proto::call::watch::{Failure, FailureKind, Location};
 use wallaby_proto::wire::{Message, Pong, Response};
-use wallaby_proto::{CallId, NodeId, Path, RequestId, Token};
+use wallaby_proto::{CallId, NodeId, Path, RequestId, Status, Token};
 
 use crate::coverage::{Coverage, Point};
 use crate::detection::{Detection, Loss, Terms};
@@ -34,6 +34,8 @@ pub enum Outcome {
     Aborted,
     /// Its time was over.
     Deadline,
+    /// One of its initial requests is longer than its server takes.
+    TooLarge,
     /// The node that made it is gone.
     InitiatorGone,
 }
@@ -171,7 +173,7 @@ impl Oracle {
             ponged: false,
             payloads: BTreeMap::new(),
             trail: Trail::default(),
-            detection: Detection::new(call, token, now + terms.period),
+            detection: Detection::new(call, token, now, now + terms.period),
         };
         let mut rest = Share::ALL;
         for (place, (id, task, server)) in roots.iter().enumerate() {
@@ -274,11 +276,6 @@ impl Oracle {
     /// What was noticed of calls whose requests may be sent again.
     pub(crate) fn judge_reruns(&mut self) {
         self.violations.extend(self.reruns.take_violations());
-    }
-
-    /// Which node made a call, in any of its lives.
-    pub(crate) fn initiator_of(&self, call: CallId) -> Option<u32> {
-        self.calls.get(&call).map(|record| record.node)
     }
 
     /// A server takes a request up: runs its handler, or refuses it. `task` is what its payload says.
@@ -527,6 +524,42 @@ impl Oracle {
         }
     }
 
+    /// An initial request certainly was not sent, says its initiator.
+    pub(crate) fn not_sent(
+        &mut self,
+        now: Duration,
+        (call, request): (CallId, RequestId),
+        hanging: Vec<(u32, Duration)>,
+        plan: &Plan,
+    ) {
+        let Some(record) = self.calls.get(&call) else {
+            return;
+        };
+        let failure = Failure {
+            call,
+            kind: FailureKind::Undelivered,
+            request,
+            server: Location::default(),
+            path: Vec::new(),
+            known: 0,
+            finished: 0,
+            responses: 0,
+            executed: record.trail.executed(),
+            evicted: false,
+        };
+        self.failed(now, &failure, hanging, plan);
+    }
+
+    /// In place of this status goes the word that no more comes.
+    pub(crate) fn loses(&mut self, status: &Response) {
+        if let Some(record) = self.calls.get_mut(&status.call) {
+            let path = status.request.path;
+            let share = record.answers.remove(&Place::Response(path, status.index));
+            let share = share.map(|share| (Place::End(path), share));
+            record.answers.extend(share);
+        }
+    }
+
     /// A server gives up a request of a call that lives, as its initiator or the next server seems to be gone: not where
     /// nothing goes wrong.
     pub(crate) fn gave_up(&mut self, now: Duration, call: CallId, plan: &Plan, what: &str) {
@@ -538,14 +571,29 @@ impl Oracle {
         }
     }
 
-    /// The application gets a response.
-    pub(crate) fn delivered(&mut self, now: Duration, call: CallId, response: &Response) {
-        let place = Place::Response(response.request.path, response.index);
+    /// The application gets an answer, or a status in place of one.
+    pub(crate) fn delivered(
+        &mut self,
+        now: Duration,
+        call: CallId,
+        (path, index): (Path, u32),
+        answer: &Result<Bytes, Status>,
+    ) {
+        let place = Place::Response(path, index);
         let Some(record) = self.calls.get_mut(&call) else {
             return;
         };
         let over = record.outcome;
-        if record.payloads.get(&place) != Some(&response.payload) {
+        let is_what_was_sent = record
+            .payloads
+            .get(&place)
+            .is_some_and(|sent| match answer {
+                Ok(payload) => sent == payload,
+                Err(status) => Status::from_payload(sent).is_ok_and(|sent| {
+                    (sent.code(), sent.message()) == (status.code(), status.message())
+                }),
+            });
+        if !is_what_was_sent {
             let what = format!("{place:?} of {call} is not what was sent");
             return self.violate(now, Rule::Corrupted, what);
         }

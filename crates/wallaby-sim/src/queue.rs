@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::endpoint::{CallKey, RequestKey};
 
 use crate::network::{LinkId, Socket};
 
@@ -45,18 +46,10 @@ pub(crate) enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timer {
     /// A handler goes on.
-    Resume(u64),
-    /// A handler stops that was told to a moment ago.
-    Stop(u64),
-    /// A request has no time left.
-    JobDeadline(u64),
-    /// A call has no time left.
-    CallDeadline(u64),
+    Resume(RequestKey),
     /// The application takes the answers that wait for it.
-    Take(u64),
-    /// A call has lasted a ping period.
-    Watch(u64),
-    /// The protocol's machines or a dial have something to do, at this time of the node's clock.
+    Take(CallKey),
+    /// The endpoint has something to do, at this time of the node's clock.
     Clock(Duration),
 }
 

@@ -57,10 +57,10 @@ impl Reruns {
         self.calls.contains_key(&call)
     }
 
-    /// A request is sent again.
-    pub(crate) fn again(&mut self, call: CallId) {
+    /// A request is sent in this attempt.
+    pub(crate) fn again(&mut self, call: CallId, attempt: u32) {
         if let Some(rerun) = self.calls.get_mut(&call) {
-            rerun.times += 1;
+            rerun.times = rerun.times.max(attempt);
         }
     }
 

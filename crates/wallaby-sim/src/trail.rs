@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use wallaby_proto::call::watch::{Failure, FailureKind};
+use wallaby_proto::call::watch::{Executed, Failure, FailureKind};
 use wallaby_proto::{NodeId, Path, RequestId};
 
 use crate::detection::{Loss, Lost};
@@ -367,7 +367,6 @@ impl Trail {
 
     /// What a failure says about execution must be what was seen.
     fn wrong_about_execution(&self, failure: &Failure, now: Duration) -> Option<String> {
-        use wallaby_proto::call::watch::Executed;
         let sent =
             |(item, letter): (&Item, &Letter)| matches!(item, Item::Request(_)) && letter.sent;
         let words = match failure.executed {
@@ -379,6 +378,17 @@ impl Trail {
             _ => return None,
         };
         Some(format!("it says that {}, but {words}", failure.executed))
+    }
+
+    /// What is known here of the execution of a call.
+    pub(crate) fn executed(&self) -> Executed {
+        let sent =
+            |(item, letter): (&Item, &Letter)| matches!(item, Item::Request(_)) && letter.sent;
+        match self.told {
+            Some(_) => Executed::Executed,
+            None if self.letters.iter().any(sent) => Executed::Unknown,
+            None => Executed::NothingSent,
+        }
     }
 
     /// Nothing happens any more: what made the call fail, in a word.

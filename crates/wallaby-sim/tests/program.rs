@@ -23,6 +23,7 @@ fn a_summary_is_one_json_object() {
         "failed",
         "aborted",
         "deadline",
+        "too_large",
         "initiator_gone",
     ]
     .iter()

@@ -20,7 +20,7 @@ use crate::client::{Client, Outgoing};
 use crate::error::{AttemptsFailed, CallError, FailedAttempt, Failure, NoMore};
 use crate::hedge::Hedge;
 use crate::metrics::Meters;
-use crate::retry::{Retry, is_lost};
+use crate::retry::Retry;
 use crate::timer::{self, Instant, Sleep};
 
 /// How a client makes calls again.
@@ -293,7 +293,7 @@ impl Attempts {
                 retry.each.is_some() && in_time
             }
             (Some(retry), error) => retry.retries(error),
-            (None, CallError::Failed(failure)) => self.racing.len() > 1 && is_lost(failure),
+            (None, CallError::Failed(failure)) => self.racing.len() > 1 && failure.is_loss(),
             (None, _) => false,
         }
     }
@@ -347,7 +347,7 @@ impl Attempts {
         let attempt = self.racing.remove(place);
         self.past.push(Arc::clone(attempt.call.shared()));
         self.end_race();
-        let of_attempts = is_lost(&failure) || matches!(failure, Failure::Deadline { .. });
+        let of_attempts = failure.is_loss() || matches!(failure, Failure::Deadline { .. });
         if self.made > 1 && of_attempts {
             let why = match failure {
                 Failure::Deadline { .. } => NoMore::Deadline,
@@ -420,7 +420,7 @@ impl Attempts {
 
     /// How the call ends when the attempt that has delivered fails.
     fn delivered_and_failed(&self, failure: Failure) -> Outcome {
-        let may_retry = self.policy.retry.is_some() && is_lost(&failure);
+        let may_retry = self.policy.retry.is_some() && failure.is_loss();
         Outcome::Failed(match may_retry {
             true => self.all_failed(failure.into(), NoMore::Delivered),
             false => failure,

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use wallaby_proto::Code;
-use wallaby_proto::call::watch::FailureKind;
 
-use crate::error::{CallError, Failure};
+use crate::error::CallError;
 
 /// Most attempts of a call.
 const MOST: u32 = 64;
@@ -82,7 +81,7 @@ impl Retry {
     pub(crate) fn retries(&self, error: &CallError) -> bool {
         match error {
             CallError::Status(status) => self.codes.contains(&status.code()),
-            CallError::Failed(failure) => is_lost(failure),
+            CallError::Failed(failure) => failure.is_loss(),
             _ => false,
         }
     }
@@ -95,22 +94,6 @@ impl Retry {
             .map_or(self.longest, |most| most.min(self.longest));
         let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(((u128::from(most) * u128::from(random)) >> 64) as u64)
-    }
-}
-
-/// Whether a call failed since something did not arrive: another attempt may be luckier.
-pub(crate) fn is_lost(failure: &Failure) -> bool {
-    match failure {
-        Failure::NotSent { .. } | Failure::Refused { .. } => true,
-        Failure::Lost(loss) => matches!(
-            loss.kind,
-            FailureKind::Silent { .. }
-                | FailureKind::ResponseLost { .. }
-                | FailureKind::Stalled { .. }
-                | FailureKind::Undelivered
-        ),
-        Failure::Attempts(failed) => failed.last.failure().is_some_and(is_lost),
-        _ => false,
     }
 }
 

@@ -5,20 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::call::allowance::Allowance;
-use crate::call::initiator::{Arrival, Initiator, Violation};
-use crate::call::taken::{AnswerLimits, Answers};
+use crate::call::initiator::Initiator;
+use crate::call::taken::Answers;
 use crate::call::watch::Watch;
-use crate::connection::{ConnectionError, MAX_CALLS, Mark, MethodDefinition, Refusal};
+use crate::connection::{Mark, MethodDefinition, Refusal};
 use crate::datagram::MAX_MESSAGE;
-use crate::detach::{FEW, detach};
-use crate::wire::{
-    Budgets, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request, Response,
-};
+use crate::wire::{Budgets, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request};
 use crate::{Address, CallId, NodeId, Path, RequestId, Token};
 use bytes::Bytes;
 
 use super::conn::{ConnId, Parcel, Towards};
 use super::event::{Answer, CallKey, Next, Outcome, Output};
+use super::probe::{Note, Probe};
+use super::resending::{Resend, Resending};
 use super::streams::Place;
 use super::{Alarm, Endpoint};
 use crate::error::{ConnectError, Failure};
@@ -28,12 +27,6 @@ use crate::trace::{self, Trace};
 
 /// Longer times than this are as good as none.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
-
-/// Calls that are over whose memory is kept, at most.
-const SPARE: usize = 64;
-
-/// Fewest places in the table of calls.
-const PLACES: usize = 16;
 
 /// How a call is made.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -54,6 +47,8 @@ pub struct CallOptions {
     pub stall_limit: Option<Duration>,
     /// Whether each hop reports its timings: [`Next::Trace`].
     pub traced: bool,
+    /// Whether its initial requests are sent again below which something was lost.
+    pub resend: Option<Resend>,
 }
 
 /// One call.
@@ -62,46 +57,50 @@ pub(super) struct Call {
     pub(super) initiator: Initiator,
     pub(super) token: Token,
     /// How much time it had, and when that is over.
-    time: Duration,
+    pub(super) time: Duration,
     pub(super) deadline: Duration,
     /// What is not the default.
-    options: Option<Box<CallOptions>>,
+    pub(super) options: Option<Box<CallOptions>>,
     pub(super) roots: Line<Root>,
     /// It has come to its outcome; what still runs is being stopped.
     pub(super) ended: bool,
     /// What answers cost of the call's credit.
-    credit: Answers,
+    pub(super) credit: Answers,
     pub(super) watch: Option<Box<Watch>>,
     /// When the watch wants to look at it.
     pub(super) watch_due: Option<Duration>,
+    /// It is watched over as soon as an initial request is sent.
+    pub(super) waits_for_root: bool,
     /// Sessions over which its servers were asked: they need not show the token when they answer.
     pub(super) pinged: Vec<ConnId>,
-    allowance: Option<Box<Allowance>>,
+    pub(super) allowance: Option<Box<Allowance>>,
     /// What answers of this endpoint itself cost that the application has not taken.
-    own: u64,
+    pub(super) own: u64,
     /// What is noted of a traced one.
-    traced: Option<Box<Traced>>,
+    pub(super) traced: Option<Box<Traced>>,
+    /// What is kept of one that may be sent again.
+    pub(super) resending: Option<Box<Resending>>,
     /// Answers that the application has not taken, and how the call ended.
-    answers: Line<Answer>,
-    outcome: Option<Outcome>,
+    pub(super) answers: Line<Answer>,
+    pub(super) outcome: Option<Outcome>,
     /// The application was told that there is something to take.
-    told: bool,
+    pub(super) told: bool,
     /// Nobody wants to know how it ends, or somebody knows already.
-    taken: bool,
+    pub(super) taken: bool,
     /// It has ended, and nothing of it runs any more: it is only kept for its outcome.
-    over: bool,
+    pub(super) over: bool,
 }
 
 /// What is noted of a traced call.
 #[derive(Debug)]
-struct Traced {
+pub(super) struct Traced {
     /// When it began, and when it ended.
-    begun: Duration,
-    ended: Option<Duration>,
+    pub(super) begun: Duration,
+    pub(super) ended: Option<Duration>,
     /// The methods of its initial requests.
-    methods: Vec<Arc<str>>,
+    pub(super) methods: Vec<Arc<str>>,
     /// When each branch's latest response arrived, since it began.
-    answered: BTreeMap<Path, Duration>,
+    pub(super) answered: BTreeMap<Path, Duration>,
 }
 
 /// An initial request.
@@ -116,147 +115,6 @@ pub(super) struct Root {
     pub(super) node: Option<NodeId>,
     /// That has ended.
     pub(super) lost: bool,
-}
-
-/// Live calls: a call's place is the end of its sequence, and a sequence whose place is taken is passed over. So nothing is
-/// hashed or searched.
-#[derive(Debug, Default)]
-pub(super) struct Calls {
-    places: Vec<Option<(u64, Box<Option<Call>>)>>,
-    /// Boxes of calls that are over, for the next ones.
-    #[allow(clippy::vec_box, reason = "they go into `places` as they are")]
-    spare: Vec<Box<Option<Call>>>,
-    /// How many places are taken, and how many of them by calls that are over.
-    taken: usize,
-    over: usize,
-    last: u64,
-    /// No call before this one is live.
-    oldest: u64,
-}
-
-impl Calls {
-    /// The sequence of a call that is begun now.
-    fn next(&mut self) -> u64 {
-        if self.taken * 2 >= self.places.len() {
-            self.grow();
-        }
-        loop {
-            self.last += 1;
-            let place = self.place(self.last);
-            if self.places.get(place).is_some_and(Option::is_none) {
-                break;
-            }
-        }
-        if self.taken == self.over {
-            self.oldest = self.last;
-        }
-        self.last
-    }
-
-    fn place(&self, sequence: u64) -> usize {
-        sequence as usize & (self.places.len().wrapping_sub(1))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn grow(&mut self) {
-        let len = (self.places.len() * 2).max(PLACES);
-        let before = std::mem::take(&mut self.places);
-        self.places.resize_with(len, || None);
-        for call in before.into_iter().flatten() {
-            let place = self.place(call.0);
-            self.places[place] = Some(call); // sequences that differed in fewer bits differ in more
-        }
-    }
-
-    /// The call is made where it stays: it is long.
-    #[inline]
-    fn add(&mut self, sequence: u64, call: impl FnOnce() -> Call) {
-        let place = self.place(sequence);
-        if let Some(free) = self.places.get_mut(place) {
-            let mut kept = self.spare.pop().unwrap_or_default();
-            *kept = Some(call());
-            *free = Some((sequence, kept));
-            self.taken += 1;
-        }
-    }
-
-    /// A call, as long as anything of it may run.
-    pub(super) fn get(&self, sequence: u64) -> Option<&Call> {
-        self.peek(sequence).filter(|call| !call.over)
-    }
-
-    pub(super) fn get_mut(&mut self, sequence: u64) -> Option<&mut Call> {
-        self.kept(sequence).filter(|call| !call.over)
-    }
-
-    /// A call that lives, or is kept for its outcome.
-    fn peek(&self, sequence: u64) -> Option<&Call> {
-        match self.places.get(self.place(sequence))? {
-            Some((found, call)) if *found == sequence => call.as_ref().as_ref(),
-            _ => None,
-        }
-    }
-
-    /// The same, to change it.
-    fn kept(&mut self, sequence: u64) -> Option<&mut Call> {
-        let place = self.place(sequence);
-        match self.places.get_mut(place)? {
-            Some((found, call)) if *found == sequence => call.as_mut().as_mut(),
-            _ => None,
-        }
-    }
-
-    /// Nothing of a call runs any more. It goes as soon as its outcome was taken.
-    fn finish(&mut self, sequence: u64) {
-        let Some(call) = self.get_mut(sequence).filter(|call| !call.over) else {
-            return;
-        };
-        call.over = true;
-        self.over += 1;
-        while self.oldest <= self.last && self.get(self.oldest).is_none() {
-            self.oldest += 1;
-        }
-        self.leave(sequence);
-    }
-
-    /// The outcome of a call was taken, or nothing of it runs any more: with both it goes.
-    fn leave(&mut self, sequence: u64) {
-        let place = self.place(sequence);
-        if let Some(found) = self.places.get_mut(place)
-            && let Some((_, mut call)) = found.take_if(|(found, call)| {
-                let done = |call: &Call| call.over && call.taken;
-                *found == sequence && call.as_ref().as_ref().is_none_or(done)
-            })
-        {
-            *call = None;
-            if self.spare.len() < SPARE {
-                self.spare.push(call);
-            }
-            self.taken -= 1;
-            self.over -= 1;
-        }
-    }
-
-    /// How many are live.
-    pub(super) fn len(&self) -> usize {
-        self.taken - self.over
-    }
-
-    pub(super) fn last(&self) -> u64 {
-        self.last
-    }
-
-    /// The live calls in so many places from this one on, and the place to go on from. Who goes on in a later turn misses none
-    /// that lives since: where the table has grown meanwhile, calls have stayed or moved on.
-    pub(super) fn batch(&self, from: usize, most: usize) -> (Vec<u64>, Option<usize>) {
-        let end = from.saturating_add(most);
-        let places = self.places.get(from..end.min(self.places.len()));
-        let kept = places.into_iter().flatten().flatten();
-        let live = kept.filter(|(_, call)| call.as_ref().as_ref().is_some_and(|call| !call.over));
-        let live = live.map(|(sequence, _)| *sequence).collect();
-        (live, (end < self.places.len()).then_some(end))
-    }
 }
 
 impl Call {
@@ -277,7 +135,11 @@ impl Call {
     pub(super) fn may_answer(&self, shown: Option<Token>, from: Option<ConnId>) -> bool {
         match (shown, from) {
             (Some(shown), _) => shown == self.token,
-            (None, Some(from)) => self.roots.iter().any(|root| root.session == Some(from)),
+            (None, Some(from)) => {
+                let resending = self.resending.as_ref();
+                let earlier = resending.is_some_and(|before| before.earlier.contains(&from));
+                earlier || self.roots.iter().any(|root| root.session == Some(from))
+            }
             (None, None) => false,
         }
     }
@@ -300,7 +162,7 @@ impl Call {
     }
 }
 
-impl Endpoint {
+impl<P: Probe> Endpoint<P> {
     // What the application does.
 
     /// Begins a call without initial requests. It can complete only when no more can come: after [`close_call`](Self::close_call).
@@ -341,6 +203,7 @@ impl Endpoint {
             credit: Answers::default(),
             watch: None,
             watch_due: None,
+            waits_for_root: false,
             pinged: Vec::new(),
             allowance,
             own: 0,
@@ -352,6 +215,7 @@ impl Endpoint {
                     answered: BTreeMap::new(),
                 })
             }),
+            resending: (options.resend.clone()).map(|policy| Box::new(Resending::new(policy))),
             answers: Line::default(),
             outcome: None,
             told: false,
@@ -397,7 +261,7 @@ impl Endpoint {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<RequestId, Failure> {
-        let oldest = self.calls.oldest;
+        let oldest = self.calls.oldest();
         let limit = self.config.limits.message;
         let (call, raw) = (self.calls.get_mut(key.0), self.raw);
         let Some(call) = call.filter(|call| !call.ended && !call.initiator.is_closed()) else {
@@ -454,6 +318,9 @@ impl Endpoint {
             method: MethodRef::Number(0),
             payload,
         };
+        if call.resending.is_some() {
+            self.keep(key.0, &mut request, (server, method));
+        }
         if let Some(id) = self.conn_at(server)
             && self
                 .conns
@@ -590,6 +457,24 @@ impl Endpoint {
         call.is_some_and(|call| !call.answers.is_empty() || call.outcome.is_some())
     }
 
+    /// Whether a call has come to its outcome, though the application may not have taken all of its answers.
+    pub fn has_ended(&self, key: CallKey) -> bool {
+        self.calls.peek(key.0).is_none_or(|call| call.ended)
+    }
+
+    /// Whether anything of a call may still run.
+    pub fn is_live(&self, key: CallKey) -> bool {
+        self.calls.get(key.0).is_some()
+    }
+
+    /// The name that a call has everywhere.
+    pub fn call_id(&self, key: CallKey) -> CallId {
+        CallId {
+            initiator: self.node,
+            sequence: key.0,
+        }
+    }
+
     /// The application learns that there is something to take of a call.
     fn tell_of(&mut self, sequence: u64) {
         if let Some(call) = self.calls.kept(sequence)
@@ -612,238 +497,6 @@ impl Endpoint {
             && let Some(call) = self.calls.get_mut(response.call.sequence)
         {
             call.own += cost_of(response.payload.len());
-        }
-    }
-
-    /// An answer over a session is out of the way. What had come of a call that has ended was granted then.
-    fn credit(&mut self, from: ConnId, sequence: u64, size: usize) {
-        if !self.is_over(sequence) {
-            self.credit_now(from, sequence, size);
-        }
-    }
-
-    fn credit_now(&mut self, from: ConnId, sequence: u64, size: usize) {
-        let worth = self.config.limits.call / 4;
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return;
-        };
-        let id = call.initiator.call();
-        let granted = call.credit.take(from.number(), size as u64, worth);
-        if let Some((responses, bytes)) = granted
-            && let Some(mut carrier) = self.carrier(from)
-        {
-            carrier.grant_call(id, responses, bytes);
-        }
-    }
-
-    // What arrives.
-
-    /// A response, an end, a trace report or a pong arrived, over a session or from this endpoint itself.
-    pub(super) fn handle_answer(&mut self, from: Option<ConnId>, message: &mut Message) {
-        let id = message.call();
-        if id.initiator != self.node {
-            return self.relay(from, message);
-        }
-        if let Message::Pong(pong) = message {
-            return self.handle_pong(from, pong);
-        }
-        let shown = message.token();
-        let Some(call) = self.calls.get_mut(id.sequence) else {
-            self.counters.late_dropped += 1;
-            return;
-        };
-        if !call.may_answer(shown, from) {
-            self.counters.forged_dropped += 1;
-            return;
-        }
-        // What shows no token came by an initial request's own connection.
-        if shown.is_some()
-            && let Some(peer) = from.and_then(|from| self.conns.get_mut(from))
-        {
-            peer.carried_calls = true;
-        }
-        if call.ended {
-            self.counters.late_dropped += 1;
-            return self.handle_late(from, message);
-        }
-        // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
-        if matches!(message, Message::Response(response) if response.status)
-            && self.raw >= call.deadline
-        {
-            return self.call_deadline(id.sequence);
-        }
-        let request = match message {
-            Message::Response(response) => response.request,
-            Message::End(end) => end.request,
-            _ => RequestId::FIRST,
-        };
-        let handled = match message {
-            Message::Response(response) => self.handle_response(from, response),
-            Message::End(end) => call.initiator.handle_end(end).map_err(Failure::from),
-            Message::Trace(report) => {
-                call.initiator.handle_trace(&report.records);
-                Ok(())
-            }
-            _ => Ok(()),
-        };
-        let Some(call) = self.calls.get(id.sequence) else {
-            return;
-        };
-        match handled {
-            Err(failure) => {
-                self.end_call(id.sequence, Err(failure));
-                if let Some(from) = self.overdrawn.take() {
-                    let what = "answers of a call";
-                    self.break_stream(from, ConnectionError::Overdrawn { what });
-                }
-            }
-            Ok(()) if call.initiator.is_complete() => self.end_call(id.sequence, Ok(())),
-            Ok(()) if call.watch.is_some() => self.note_heard(id.sequence, request, from, shown),
-            Ok(()) => {}
-        }
-    }
-
-    fn handle_response(
-        &mut self,
-        from: Option<ConnId>,
-        response: &mut Response,
-    ) -> Result<(), Failure> {
-        let sequence = response.call.sequence;
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return Ok(());
-        };
-        match call.initiator.handle_response(response)? {
-            Arrival::Duplicate | Arrival::Contradiction => {
-                // One that was sent again has cost the call's credit like any other.
-                if let Some(from) = from {
-                    self.note_arrival(from, sequence, response.payload.len())?;
-                    self.credit(from, sequence, response.payload.len());
-                }
-                Ok(())
-            }
-            Arrival::New => {
-                if let Some(traced) = &mut call.traced {
-                    let after = self.raw.saturating_sub(traced.begun);
-                    traced.answered.insert(response.request.path, after);
-                }
-                let fail_fast = call
-                    .options
-                    .as_ref()
-                    .is_some_and(|options| options.fail_fast);
-                // The last one costs nothing any more.
-                if let Some(from) = from
-                    && !call.initiator.is_complete()
-                {
-                    self.note_arrival(from, sequence, response.payload.len())?;
-                }
-                let mut payload = std::mem::take(&mut response.payload);
-                if self.untaken >= FEW {
-                    detach(&mut payload);
-                }
-                let answer = Answer {
-                    call: CallKey(sequence),
-                    request: response.request,
-                    index: response.index,
-                    status: response.status,
-                    payload,
-                    from,
-                };
-                self.keep_answer(sequence, answer);
-                if response.status && fail_fast {
-                    Err(Failure::Aborted)
-                } else {
-                    Ok(())
-                }
-            }
-        }
-    }
-
-    /// An answer waits for the application.
-    fn keep_answer(&mut self, sequence: u64, answer: Answer) {
-        if let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.taken) {
-            call.answers.push(answer);
-            self.untaken += 1;
-            if !std::mem::replace(&mut call.told, true) {
-                self.outputs.push_back(Output::Call(CallKey(sequence)));
-            }
-        }
-    }
-
-    /// An answer came that costs the call's credit.
-    ///
-    /// # Errors
-    ///
-    /// If it was not granted. Its connection is closed then, unless the sender may have forgotten what it had sent before.
-    fn note_arrival(&mut self, from: ConnId, sequence: u64, size: usize) -> Result<(), Failure> {
-        let limits = AnswerLimits {
-            call: self.config.limits.call.max(1),
-            message: self.config.limits.message,
-        };
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return Ok(());
-        };
-        let (conns, gate, roots) = (&self.conns, &self.gate, &call.roots);
-        let requests = || roots.iter().count() as u64;
-        let messages = || {
-            let carrier = conns.get(from).and_then(|peer| peer.way.peek(gate));
-            carrier.map_or(0, |carrier| carrier.counters().messages_received)
-        };
-        let connection = from.number();
-        let is_open = |number| conns.get(ConnId::from_number(number)).is_some();
-        let arrived =
-            (call.credit).arrive(connection, size as u64, limits, requests, messages, is_open);
-        let Err(meanwhile) = arrived else {
-            return Ok(());
-        };
-        if meanwhile < MAX_CALLS as u64 {
-            self.overdrawn = Some(from);
-        }
-        Err(Failure::Violation(Violation::Overdrawn))
-    }
-
-    /// The call has ended, but what it still hears tells what has stopped.
-    #[cold]
-    fn handle_late(&mut self, from: Option<ConnId>, message: &Message) {
-        let id = message.call();
-        let Some(call) = self.calls.get_mut(id.sequence) else {
-            return;
-        };
-        let request = match message {
-            Message::Response(response) => {
-                let _ = call.initiator.handle_response(response);
-                self.credit_late(from, response);
-                response.request
-            }
-            Message::End(end) => {
-                let _ = call.initiator.handle_end(end);
-                end.request
-            }
-            _ => return,
-        };
-        self.note_heard(id.sequence, request, from, message.token());
-    }
-
-    /// Servers that pass answers on keep those for which there is no credit.
-    fn credit_late(&mut self, from: Option<ConnId>, response: &Response) {
-        if let Some(from) = from {
-            let (sequence, size) = (response.call.sequence, response.payload.len());
-            let _ = self.note_arrival(from, sequence, size);
-            self.overdrawn = None; // it may not know yet that the call is over
-            self.credit_now(from, sequence, size);
-        }
-    }
-
-    /// Nobody takes what has come of a call.
-    fn credit_all(&mut self, sequence: u64) {
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return;
-        };
-        let id = call.initiator.call();
-        let granted: Vec<(u64, u64)> = call.credit.take_all().collect();
-        for (connection, bytes) in granted {
-            if let Some(mut carrier) = self.carrier(ConnId::from_number(connection)) {
-                carrier.grant_call(id, 0, bytes);
-            }
         }
     }
 
@@ -871,6 +524,17 @@ impl Endpoint {
             traced.ended = Some(self.raw);
         }
         let failed = outcome.is_err();
+        let resends = call.resending.is_some();
+        let outcome = match outcome {
+            Err(failure) if resends => Err(self.after_attempts(sequence, failure)),
+            outcome => outcome,
+        };
+        if resends {
+            self.release_kept(sequence);
+        }
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return;
+        };
         call.outcome = Some(match outcome {
             Ok(()) => Outcome::Complete {
                 statuses: call.initiator.responses().1,
@@ -919,6 +583,29 @@ impl Endpoint {
         }
     }
 
+    /// The ping settings of a call.
+    fn ping_of(&self, sequence: u64) -> PingSettings {
+        let default = self.config.ping;
+        let call = self.calls.get(sequence);
+        call.map_or(default, |call| call.ping(default)).bounded()
+    }
+
+    pub(super) fn timeout_of(&self, sequence: u64) -> Duration {
+        self.ping_of(sequence).timeout
+    }
+
+    pub(super) fn period_of(&self, sequence: u64) -> Duration {
+        self.ping_of(sequence).period
+    }
+
+    /// A call does not need a connection any more.
+    pub(super) fn needs_less(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.busy = conn.busy.saturating_sub(1);
+            self.may_rest(id);
+        }
+    }
+
     pub(super) fn is_over(&self, sequence: u64) -> bool {
         self.calls.get(sequence).is_none_or(|call| call.ended)
     }
@@ -944,6 +631,9 @@ impl Endpoint {
             peer.carried_calls = true;
             peer.busy += 1;
         }
+        if std::mem::take(&mut call.waits_for_root) {
+            self.watch_at(sequence, Some(self.now));
+        }
         if let Mark::Parts(number) = mark {
             self.note_large(session, number, Place::Root(sequence, request));
         }
@@ -959,6 +649,13 @@ impl Endpoint {
 
     /// An initial request certainly reaches nobody.
     pub(super) fn not_sent(&mut self, sequence: u64, request: RequestId, error: ConnectError) {
+        if let Some(call) = self.calls.get(sequence) {
+            self.probe
+                .notes(Note::Undelivered(call.initiator.call(), request));
+        }
+        if self.try_elsewhere(sequence, request) {
+            return;
+        }
         self.end_call(sequence, Err(Failure::NotSent { request, error }));
     }
 
@@ -975,7 +672,11 @@ impl Endpoint {
 }
 
 impl Call {
-    fn root(&mut self, request: RequestId) -> Option<&mut Root> {
+    pub(super) fn resending(&mut self) -> Option<&mut Resending> {
+        self.resending.as_deref_mut()
+    }
+
+    pub(super) fn root(&mut self, request: RequestId) -> Option<&mut Root> {
         let mut roots = self.roots.iter_mut();
         roots.find(|root| root.request.path == request.path)
     }
@@ -1036,94 +737,5 @@ pub(super) fn most_to(to: &Address, limit: u64) -> u64 {
     match to {
         Address::Udp(_) => limit.min(MAX_MESSAGE as u64),
         _ => limit,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn call(sequence: u64) -> Call {
-        let initiator = NodeId::new(1).expect("not zero");
-        let (id, token) = (
-            CallId {
-                initiator,
-                sequence,
-            },
-            Token::new(sequence),
-        );
-        Call {
-            initiator: Initiator::new(id, token, Budgets::default()),
-            token,
-            time: Duration::ZERO,
-            deadline: Duration::ZERO,
-            options: None,
-            roots: Line::default(),
-            ended: false,
-            credit: Answers::default(),
-            watch: None,
-            watch_due: None,
-            pinged: Vec::new(),
-            allowance: None,
-            own: 0,
-            traced: None,
-            answers: Line::default(),
-            outcome: None,
-            told: false,
-            taken: true,
-            over: false,
-        }
-    }
-
-    /// A call that lives long beside very many short ones keeps its place, and costs them none.
-    #[test]
-    fn calls_are_found_by_their_sequence_and_the_oldest_is_known() {
-        let mut calls = Calls::default();
-        let first = calls.next();
-        calls.add(first, || call(first));
-        for _ in 0..10_000 {
-            let next = calls.next();
-            assert!(next > first && calls.get(next).is_none());
-            calls.add(next, || call(next));
-            assert_eq!(
-                calls.get(next).map(|call| call.token),
-                Some(Token::new(next))
-            );
-            assert_eq!(calls.oldest, first);
-            calls.finish(next);
-            assert!(calls.get(next).is_none());
-        }
-        assert_eq!((calls.len(), calls.places.len()), (1, PLACES));
-        let many: Vec<u64> = (0..1000)
-            .map(|_| {
-                let next = calls.next();
-                calls.add(next, || call(next));
-                next
-            })
-            .collect();
-        assert!(many.is_sorted());
-        assert!(many.iter().all(|sequence| calls.get(*sequence).is_some()));
-        let mut found = Vec::new();
-        let mut next = Some(0);
-        while let Some(from) = next {
-            let (batch, on) = calls.batch(from, 100);
-            found.extend(batch);
-            if next == Some(0) {
-                calls.grow();
-            }
-            next = on;
-        }
-        found.sort_unstable();
-        found.dedup();
-        assert!(found.iter().eq([first].iter().chain(&many)), "{found:?}");
-        calls.finish(first);
-        assert_eq!(calls.oldest, many[0]);
-        many.iter()
-            .rev()
-            .for_each(|sequence| calls.finish(*sequence));
-        assert_eq!(calls.spare.len(), SPARE, "of a thousand that were live");
-        assert!(calls.spare.iter().all(|spare| spare.is_none()));
-        let next = calls.next();
-        assert_eq!((calls.len(), calls.oldest), (0, next));
     }
 }

@@ -46,6 +46,11 @@ pub struct Limits {
     /// Bytes of answers that wait to be passed on to their initiators: their payloads and optional fields, and 2 KiB for each.
     /// Beyond, and beyond a connection's share, they are dropped. Default 64 MiB.
     pub relayed: u64,
+    /// Bytes of initial requests that are kept to be sent again ([`Resend`](super::Resend)), a call, each with 512 bytes besides
+    /// its payload. Beyond: the call is not sent again, and its error says so. Default 1 MiB.
+    pub kept_call: u64,
+    /// The same for all calls together. Default 64 MiB.
+    pub kept: u64,
     /// How much of messages that are not whole is held, all connections together, and how fast these must arrive.
     pub partials: PartialLimits,
     /// Bytes that wait to be read by a peer, a connection. Beyond, that peer is not read either. Default 1 MiB.
@@ -64,6 +69,8 @@ impl Default for Limits {
             branches: 1 << 20,
             waiting: 16 << 20,
             relayed: 64 << 20,
+            kept_call: 1 << 20,
+            kept: 64 << 20,
             partials: PartialLimits::default(),
             output: Bounds::default().output,
         }

@@ -12,6 +12,7 @@ use crate::{Address, Code, NodeId, Status};
 use super::Endpoint;
 use super::conn::{Conn, ConnId, Link, Parcel, Towards};
 use super::event::Output;
+use super::probe::{Note, Probe};
 use super::streams::Stream;
 use crate::error::ConnectError;
 use crate::numbers::MAX_CLAIMING;
@@ -25,7 +26,7 @@ const REMEMBERED: usize = 4;
 /// Fewest addresses whose lives are remembered, in fourths.
 const MIN_FOUND: usize = 64;
 
-impl Endpoint {
+impl<P: Probe> Endpoint<P> {
     /// The address, if the shell dials such ones.
     pub(super) fn reachable<'a>(&self, address: &'a Address) -> Result<&'a Address, ConnectError> {
         if self.config.schemes.lead_to(address) {
@@ -77,6 +78,11 @@ impl Endpoint {
         !peers.any(|id| self.conns.get(*id).is_some_and(|peer| peer.carried_calls))
     }
 
+    /// The life at the other end of a connection, once the handshake is done.
+    pub fn peer(&self, id: ConnId) -> Option<NodeId> {
+        self.conns.get(id)?.node
+    }
+
     /// How many open connections there are with a life.
     pub(super) fn connections_with(&self, node: NodeId) -> usize {
         self.by_node.get(&node).map_or(0, Vec::len)
@@ -102,6 +108,12 @@ impl Endpoint {
         }
         self.carrier(id)?.grant_request(payload);
         Some(())
+    }
+
+    /// How far the output of a connection has left, in the terms of [`Mark::Written`](crate::connection::Mark), and how far its
+    /// peer has confirmed it where the transport tells.
+    pub fn written(&self, id: ConnId) -> Option<(u64, Option<u64>)> {
+        self.has_left(self.conns.get(id)?)
     }
 
     /// How far a peer's output has left, and how far the peer has confirmed it if it does.
@@ -294,8 +306,8 @@ impl Endpoint {
         true
     }
 
-    /// Ends a connection from this side.
-    pub(super) fn close_conn(&mut self, id: ConnId, reason: &str) {
+    /// Ends a connection from this side: its peer is told why.
+    pub fn close_conn(&mut self, id: ConnId, reason: &str) {
         let Some(server) = self.conns.get(id).map(Conn::server) else {
             return;
         };
@@ -339,6 +351,7 @@ impl Endpoint {
         let Some(peer) = self.conns.get_mut(id) else {
             return;
         };
+        self.probe.opened(id, hello);
         peer.hello = Some(Arc::clone(hello));
         peer.node = Some(hello.node);
         let until = peer.until.take();
@@ -360,6 +373,21 @@ impl Endpoint {
         }
         self.pump(id);
         self.invite_claiming(id, hello.node);
+        if is_dialled && !is_stream {
+            self.end_unused(id);
+        }
+    }
+
+    /// A session was dialled for something that is not sent any more. Its peer takes this side for a stranger and ends it soon,
+    /// perhaps just when it is used at last: so it ends now.
+    fn end_unused(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get(id).filter(|conn| !conn.holds_messages()) else {
+            return;
+        };
+        let carrier = conn.way.peek(&self.gate);
+        if carrier.is_some_and(|carrier| carrier.counters().messages_sent == 0) {
+            self.close_conn(id, "nothing is left to be sent");
+        }
     }
 
     /// The peer is going away: what was sent is still answered, and new requests go elsewhere.
@@ -384,6 +412,7 @@ impl Endpoint {
         let Some(id) = self.conns.over(session) else {
             return; // this side has closed it
         };
+        self.probe.session_ended(id, &ended.cause);
         self.records.written(id.session(), ended.acknowledged);
         self.records.confirmed(id.session(), ended.acknowledged);
         let at = self.conns.get(id).and_then(|peer| peer.at.clone());
@@ -418,6 +447,7 @@ impl Endpoint {
                 return;
             }
             self.opening.pop_first();
+            self.probe.notes(Note::TimedOut(id));
             self.say_goodbye(id, "the handshake took too long");
             let Some(peer) = self.conns.get(id) else {
                 continue;
@@ -496,6 +526,7 @@ impl Endpoint {
     ) -> Result<(), ConnectError> {
         let begun = self.dials.begin(self.now, at, wanted, named_by);
         begun.map_err(|source| {
+            self.probe.notes(Note::DialHeld);
             self.counters.dials_held += 1;
             ConnectError::held(at, source)
         })

@@ -7,8 +7,8 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `config`, `event` | what an endpoint is set to; what it says |
-//! | `calls`, `watching` | the initiator's side: calls, their answers, whether their servers live |
+//! | `config`, `event`, `probe` | what an endpoint is set to; what it says; what a simulator sees of it |
+//! | `calls`, `answers`, `watching`, `resending` | the initiator's side: calls, their answers, whether their servers live, what is sent again |
 //! | `requests`, `refused` | the server's side: what is handled, what it sends, what is refused |
 //! | `sending`, `relaying` | which way messages take, what waits, what reaches nobody; what is passed on for others |
 //! | `conns`, `conn`, `streams` | connections: who is there, who makes room, how streams come and go |
@@ -122,14 +122,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod answers;
+mod call_table;
 mod calls;
 mod config;
 mod conn;
 mod conns;
 mod event;
+mod probe;
 mod refused;
 mod relaying;
 mod requests;
+mod resending;
 mod sending;
 mod streams;
 mod watching;
@@ -145,17 +149,19 @@ pub use self::calls::CallOptions;
 pub use self::config::{Config, Limits, Schemes, Seeds};
 pub use self::conn::ConnId;
 pub use self::event::{Answer, CallKey, Closed, Incoming, Next, Outcome, Output, RequestKey};
+pub use self::probe::{Leaving, Note, Probe, Released};
 pub use self::requests::Handler;
+pub use self::resending::Resend;
 pub use self::streams::Input;
 
-use self::calls::Calls;
+use self::call_table::Calls;
 use self::config::{Map, Seeded};
 use self::conn::{Conns, Parcel, Refused};
 use self::requests::Handlers;
 use self::streams::StreamTimes;
 use self::watching::{BATCH, Farewell};
 use crate::call::clock::{Clock, earliest};
-use crate::call::records::{RecordLimits, Records, Ticket, written_next};
+use crate::call::records::{RecordLimits, Records, Remembered, Ticket, written_next};
 use crate::call::room::BranchRoom;
 use crate::call::shares::Shares;
 use crate::call::waiting::{Waiting, WaitingLimits};
@@ -163,7 +169,7 @@ use crate::connection::{Bounds, Dials, Event as News, Hello, MethodDefinition, P
 use crate::datagram::{Gate, SessionEvent, Settings, Transmit};
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::wire::Message;
-use crate::{Address, CallId, Code, NodeId, Status, Token};
+use crate::{Address, CallId, Code, NodeId, RequestId, Status, Token};
 
 /// What an endpoint has seen that it does not tell anybody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -210,6 +216,10 @@ pub struct Sizes {
     pub calls: usize,
     /// Requests that are handled, or wait for it.
     pub requests: usize,
+    /// What the records hold.
+    pub remembered: Remembered,
+    /// Answers to which no way leads.
+    pub unrouted: usize,
     /// Connections.
     pub connections: usize,
 }
@@ -221,6 +231,8 @@ enum Alarm {
     Call(u64),
     /// The deadline of a request that was put aside.
     Request(RequestKey),
+    /// An initial request is sent again.
+    Resend(u64, RequestId),
 }
 
 /// A method that is served.
@@ -233,7 +245,9 @@ struct Served {
 
 /// One participant, client and server at once, without IO.
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct Endpoint<P = ()> {
+    /// Who looks on.
+    probe: P,
     config: Config,
     node: NodeId,
     address: Option<Address>,
@@ -314,11 +328,26 @@ pub struct Endpoint {
     local: VecDeque<Message>,
     /// Answers that the application has not taken.
     untaken: usize,
+    /// Bytes of initial requests that are kept to be sent again.
+    kept: u64,
 }
 
 impl Endpoint {
     /// An endpoint that says this of itself to others, and whose sessions over UDP are set so.
     pub fn new(config: Config, hello: Arc<Hello>, sessions: Settings, seeds: Seeds) -> Self {
+        Self::with_probe(config, hello, sessions, seeds, ())
+    }
+}
+
+impl<P: Probe> Endpoint<P> {
+    /// The same, with somebody who looks on.
+    pub fn with_probe(
+        config: Config,
+        hello: Arc<Hello>,
+        sessions: Settings,
+        seeds: Seeds,
+        probe: P,
+    ) -> Self {
         let limits = RecordLimits {
             requests: config.remembered,
             kept_bytes: config.kept_bytes,
@@ -340,6 +369,7 @@ impl Endpoint {
         let answers = config.limits.waiting;
         let relayed = usize::try_from(config.limits.relayed).unwrap_or(usize::MAX);
         Self {
+            probe,
             config,
             node: hello.node,
             address: hello.address.clone(),
@@ -387,7 +417,13 @@ impl Endpoint {
             following: None,
             local: VecDeque::new(),
             untaken: 0,
+            kept: 0,
         }
+    }
+
+    /// Who looks on.
+    pub fn probe(&mut self) -> &mut P {
+        &mut self.probe
     }
 
     /// The endpoint's life.
@@ -418,6 +454,8 @@ impl Endpoint {
         Sizes {
             calls: self.calls.len(),
             requests: self.handlers.len(),
+            remembered: self.records.remembered(),
+            unrouted: self.wayless.len(),
             connections: self.conns.len(),
         }
     }
@@ -505,6 +543,7 @@ impl Endpoint {
             match alarm {
                 Alarm::Call(sequence) => self.call_deadline(sequence),
                 Alarm::Request(key) => self.request_deadline(key),
+                Alarm::Resend(sequence, request) => self.send_kept(sequence, request),
             }
         }
         self.settle();
@@ -600,7 +639,7 @@ impl Endpoint {
     /// Something has come over a connection.
     fn handle_news(&mut self, id: ConnId, news: &mut News) {
         if let News::Message(message) = news
-            && !self.heard(id, message)
+            && !(self.probe.comes(Some(id), message) && self.heard(id, message))
         {
             return;
         }
@@ -615,6 +654,9 @@ impl Endpoint {
             News::TooLarge { message, size } => self.handle_too_large(id, message, *size),
             News::Closed(reason) => self.closed_by_peer(id, std::mem::take(reason)),
             News::Body(number, _) => self.stop_body(id, *number),
+        }
+        if let Some(echo) = self.probe.echoes() {
+            self.handle_news(id, &mut News::Message(echo));
         }
     }
 
@@ -687,7 +729,9 @@ impl Endpoint {
             let Some(mut message) = self.local.pop_front() else {
                 return;
             };
-            self.handle_answer(None, &mut message);
+            if self.probe.comes(None, &mut message) {
+                self.handle_answer(None, &mut message);
+            }
         }
     }
 

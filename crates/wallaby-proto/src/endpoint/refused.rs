@@ -8,11 +8,12 @@ use crate::wire::{Message, Request, Response};
 
 use super::Endpoint;
 use super::conn::{Conn, ConnId, Parcel, Towards};
+use super::probe::Probe;
 use super::requests::Handler;
 use super::sending::output;
 use super::streams::Place;
 
-impl Endpoint {
+impl<P: Probe> Endpoint<P> {
     /// The status of a request that has no record waits: its initiator is told, if there is room to remember it.
     #[cold]
     pub(super) fn tell_of_refusal(&mut self, handler: &Handler) -> Option<Passage> {
@@ -63,13 +64,10 @@ impl Endpoint {
             reply_to: None,
             session: from.session(),
         };
-        let Outbound::Response(response) = Server::<()>::new(request).fail(status, None) else {
+        let Outbound::Response(mut response) = Server::<()>::new(request).fail(status, None) else {
             return;
         };
-        let Some(mut carrier) = self.carrier(from) else {
-            return;
-        };
-        match carrier.send_response(&response, false) {
+        match self.hand_response(from, &mut response, false) {
             Ok(mark) if self.is_blocked(from) => {
                 let passage = self.records.refused(&refused, self.now);
                 self.note_passage(from, passage, mark);
@@ -84,15 +82,12 @@ impl Endpoint {
     pub(super) fn attempt_refusal(
         &mut self,
         id: ConnId,
-        status: &Response,
+        status: &mut Response,
         refused: Option<Passage>,
     ) -> bool {
-        let sent = self
-            .carrier(id)
-            .map(|mut carrier| carrier.send_response(status, false));
-        match (sent, refused) {
-            (Some(Ok(mark)), _) => self.note_passage(id, refused, mark),
-            (Some(Err(Refusal::Blocked | Refusal::NotOpen)), _) => return false,
+        match (self.hand_response(id, status, false), refused) {
+            (Ok(mark), _) => self.note_passage(id, refused, mark),
+            (Err(Refusal::Blocked | Refusal::NotOpen), _) => return false,
             (_, Some(passage)) => self.records.passed_on(passage, None),
             (_, None) => {}
         }

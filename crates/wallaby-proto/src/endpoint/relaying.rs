@@ -5,11 +5,11 @@
 
 use super::Endpoint;
 use super::conn::{ConnId, Parcel, Towards};
+use super::probe::{Note, Probe};
 use crate::call::records::{Session, Way, invitation};
 use crate::call::server::make_too_large;
 use crate::call::shares::Share;
 use crate::call::waiting::Awaited;
-use crate::carrier::Carrier;
 use crate::connection::{Mark, Refusal};
 use crate::error::hint;
 use crate::numbers::MOST_MOVES;
@@ -42,7 +42,7 @@ enum Sent {
     Refused,
 }
 
-impl Endpoint {
+impl<P: Probe> Endpoint<P> {
     // What comes from other servers.
 
     /// A message for another initiator came.
@@ -64,7 +64,10 @@ impl Endpoint {
                 self.attempt_control(next, other.clone());
             }
             // Whatever it says, the initiator will ask.
-            (_, None) => self.counters.undeliverable += 1,
+            (other, None) => {
+                self.probe.stranded(other);
+                self.counters.undeliverable += 1;
+            }
         }
     }
 
@@ -82,6 +85,9 @@ impl Endpoint {
         });
         // Anybody can make up answers of calls that never came by here.
         if next.is_none() && self.may_wait(response, relayed.distance).is_none() {
+            if P::LOOKS {
+                self.probe.stranded(&Message::Response(response.clone()));
+            }
             self.counters.undeliverable += 1;
             self.credit_relayed(response.call, &relayed);
             return;
@@ -138,17 +144,17 @@ impl Endpoint {
     /// Hands a relayed answer to a connection.
     fn attempt_relayed(&mut self, id: ConnId, response: &mut Response, relayed: &Relayed) -> Sent {
         loop {
-            let Some(mut carrier) = self.carrier(id) else {
+            if !self.conns.contains(id) {
                 return Sent::Refused;
-            };
-            match carrier.send_response(response, true) {
+            }
+            match self.hand_response(id, response, true) {
                 Ok(mark) => {
                     self.counters.relayed += 1;
                     self.credit_relayed(response.call, relayed);
                     return Sent::At(mark);
                 }
                 Err(Refusal::TooLarge { size, limit }) if !response.status => {
-                    let hint = hint(limit, matches!(carrier, Carrier::Session(_)));
+                    let hint = hint(limit, self.is_session(id));
                     make_too_large(response, (size, limit), hint, self.address.as_ref());
                 }
                 Err(Refusal::Blocked | Refusal::NotOpen) => return Sent::Blocked,
@@ -239,6 +245,7 @@ impl Endpoint {
 
     /// No way leads to the initiator of an answer now: it waits for one. Whatever else is said again, or asked for.
     pub(super) fn wait_for_way(&mut self, mut parcel: Parcel) {
+        self.probe.stranded(&parcel.message);
         let call = parcel.message.call();
         let (request, payload) = match &parcel.message {
             Message::Response(response) => (response.request, response.payload.len()),
@@ -286,6 +293,7 @@ impl Endpoint {
         let waiting = std::iter::from_fn(|| self.wayless.take(call, token));
         let waiting: Vec<Parcel> = waiting.collect();
         for parcel in waiting {
+            self.probe.notes(Note::FoundWay);
             self.post(parcel);
         }
     }
@@ -335,6 +343,7 @@ impl Endpoint {
     }
 
     fn invite_to(&mut self, id: ConnId, of: Awaited) {
+        self.probe.notes(Note::Invited);
         let pong = invitation(of.call, of.token, of.request, self.node);
         self.attempt_control(id, Message::Pong(pong));
     }
@@ -342,7 +351,10 @@ impl Endpoint {
     /// A message goes nowhere.
     pub(super) fn drop_answer(&mut self, mut parcel: Parcel) {
         let is_answer = matches!(parcel.message, Message::Response(_) | Message::End(_));
-        self.counters.undeliverable += u64::from(is_answer);
+        if is_answer {
+            self.probe.notes(Note::Dropped);
+            self.counters.undeliverable += 1;
+        }
         self.leave_relayed(&mut parcel);
         if let Towards::Onward(relayed) = &parcel.towards {
             self.credit_relayed(parcel.message.call(), relayed);

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::calls::most_to;
 use super::conn::{ConnId, Parcel, Refused, Times, Towards};
 use super::event::{Incoming, Output, RequestKey};
+use super::probe::{Note, Probe, Released as Seen};
 use super::sending::{Attempt, Manner, output};
 use super::{Alarm, Endpoint};
 use crate::call::allowance::Exhausted;
@@ -188,7 +189,7 @@ enum Sending {
     Onward(Address, Arc<MethodDefinition>, Bytes),
 }
 
-impl Endpoint {
+impl<P: Probe> Endpoint<P> {
     // What arrives.
 
     /// A request came: it is to be handled, or refused.
@@ -229,7 +230,9 @@ impl Endpoint {
             peer: node,
             transit: Duration::ZERO,
         };
-        let ticket = match self.records.admit(request, origin, self.now) {
+        let admission = self.records.admit(request, origin, self.now);
+        self.probe.judged(request, &admission);
+        let ticket = match admission {
             Admission::Accepted(ticket) => ticket,
             Admission::Refused(status) => return Some((None, Err(status))),
             Admission::Duplicate => {
@@ -774,12 +777,26 @@ impl Endpoint {
 
     fn leave(&mut self, handler: &Handler, released: Released<Destination>) {
         if let Some(before) = released.before {
-            self.leave_one(handler, *before);
+            self.leave_as(handler, *before, false);
         }
-        self.leave_one(handler, released.last);
+        self.leave_as(handler, released.last, true);
     }
 
     fn leave_one(&mut self, handler: &Handler, outbound: Outbound<Destination>) {
+        self.leave_as(handler, outbound, handler.server.has_ended());
+    }
+
+    /// A message leaves; whether it is the last one.
+    fn leave_as(&mut self, handler: &Handler, outbound: Outbound<Destination>, last: bool) {
+        let seen = match &outbound {
+            Outbound::Response(response) => Seen::Response(response),
+            Outbound::End(end) => Seen::End(end),
+            Outbound::Request(delegated) => {
+                Seen::Request(delegated.id, &delegated.to.server, &delegated.payload)
+            }
+        };
+        let by = (handler.server.call(), handler.server.id());
+        self.probe.released(by, seen, last);
         match outbound {
             Outbound::Response(response) => {
                 let small =
@@ -905,6 +922,7 @@ impl Endpoint {
         let ticket = match noted {
             Ok((ticket, ..)) => ticket,
             Err(frozen) => {
+                self.probe.notes(Note::RefusedDelegation);
                 let status = frozen.status();
                 let why = (status.code(), status.message());
                 return self.answer_over(&request, &to.server, (None, handler.from), why);
@@ -979,6 +997,7 @@ impl Endpoint {
     ) {
         let status = Status::new(code, why).by(Some(to));
         let response = undelivered(request, &status);
+        self.probe.replaced(&response);
         let mut parcel_of = None;
         if let (Some((ticket, _)), Some(server)) = (released, self.address.clone()) {
             let own = Child {

@@ -8,13 +8,13 @@ use std::time::Duration;
 use crate::call::records::{Output, Sent, Ticket};
 use crate::call::server::make_too_large;
 use crate::call::watch::Location;
-use crate::carrier::Carrier;
 use crate::connection::{Features, Mark, MethodDefinition, NamedBy, Refusal};
 use crate::wire::{Message, Request, Response};
 use crate::{Address, CallId, Code, NodeId, RequestId};
 
 use super::Endpoint;
 use super::conn::{Conn, ConnId, Parcel, Room, Times, Towards};
+use super::probe::{Leaving, Note, Probe};
 use super::streams::Place;
 use crate::error::ConnectError;
 use crate::error::hint;
@@ -47,7 +47,7 @@ pub(super) enum Attempt {
     Waits,
 }
 
-impl Endpoint {
+impl<P: Probe> Endpoint<P> {
     /// Messages of which no byte was sent go another way.
     pub(super) fn post_again(&mut self, parcels: impl Iterator<Item = Parcel>) {
         for mut parcel in parcels {
@@ -111,6 +111,7 @@ impl Endpoint {
 
     /// A message waits for a connection. An answer for which there is no room is dropped: it is asked for again.
     fn queue(&mut self, id: ConnId, mut parcel: Parcel) {
+        self.probe.waits(&parcel.message);
         let (call, cost) = (parcel.message.call(), parcel.cost());
         match (&parcel.towards, &parcel.message) {
             (Towards::Onward(_), message) => {
@@ -263,6 +264,7 @@ impl Endpoint {
             let claims = (claiming.session(), self.node);
             let named = (call, token, request);
             if let Some(pong) = self.records.invite(named, came.session(), claims) {
+                self.probe.notes(Note::Invited);
                 self.attempt_control(claiming, Message::Pong(pong));
             }
         }
@@ -270,8 +272,9 @@ impl Endpoint {
 
     /// Sends what can be sent.
     pub(super) fn pump(&mut self, id: ConnId) {
-        let queues = self.conns.get_mut(id).and_then(|peer| peer.queues.take());
-        let Some(mut queues) = queues else {
+        // Who is there is not known before the handshake is done.
+        let open = self.conns.get_mut(id).filter(|peer| peer.node.is_some());
+        let Some(mut queues) = open.and_then(|peer| peer.queues.take()) else {
             return;
         };
         self.pump_queue(id, &mut queues.controls);
@@ -379,10 +382,10 @@ impl Endpoint {
                 }
                 message
             }
-            (Message::Response(response), ..) => {
+            (Message::Response(mut response), ..) => {
                 let is_gone = match passage {
-                    Some(_) => self.attempt_refusal(id, &response, passage),
-                    None => self.attempt_again(id, &response, released),
+                    Some(_) => self.attempt_refusal(id, &mut response, passage),
+                    None => self.attempt_again(id, &mut response, released),
                 };
                 if is_gone {
                     return None;
@@ -395,7 +398,9 @@ impl Endpoint {
                         self.ping_elsewhere(ping, (to, *met), None);
                         return None;
                     }
-                    self.note_call(Some(id).filter(|_| ping.call.initiator == self.node));
+                    if ping.call.initiator == self.node {
+                        self.note_asked(ping.call.sequence, id);
+                    }
                 }
                 if self.attempt_control(id, message.clone()).is_some() {
                     return None;
@@ -493,11 +498,13 @@ impl Endpoint {
             key.seal(request, hello.node, self.address.as_ref());
         }
         let raw = self.raw;
+        self.probe.leaves(id, Leaving::Request(request));
         let mut carrier = self.carrier(id).ok_or(Refusal::NotOpen)?;
         if !carrier.confirm(raw) {
             return Err(Refusal::Blocked);
         }
         let mark = carrier.send_request(request, method, || raw)?;
+        self.probe.sent(id, Leaving::Request(request), mark);
         self.use_conn(id);
         Ok(mark)
     }
@@ -575,21 +582,20 @@ impl Endpoint {
         if forget {
             peer.over = Some(over);
         }
-        let mut carrier = self.carrier(id)?;
         if forget {
-            carrier.forget_calls(over);
+            self.carrier(id)?.forget_calls(over);
         }
-        let (size, limit) = match carrier.send_response(response, manner.counted) {
+        let (size, limit) = match self.hand_response(id, response, manner.counted) {
             Ok(mark) => return Some(mark),
             Err(Refusal::TooLarge { size, limit }) => (size, limit),
             Err(_) => return None,
         };
-        let hint = hint(limit, matches!(carrier, Carrier::Session(_)));
+        let hint = hint(limit, self.is_session(id));
         make_too_large(response, (size, limit), hint, self.address.as_ref());
         if let Some(ticket) = manner.ticket {
             self.records.response_replaced(ticket, response);
         }
-        match self.carrier(id)?.send_response(response, manner.counted) {
+        match self.hand_response(id, response, manner.counted) {
             Ok(mark) => Some(mark),
             Err(Refusal::Blocked | Refusal::NotOpen) => None,
             Err(_) => {
@@ -603,17 +609,13 @@ impl Endpoint {
     fn attempt_again(
         &mut self,
         id: ConnId,
-        response: &Response,
+        response: &mut Response,
         released: Option<(Ticket, Sent)>,
     ) -> bool {
         let Some((ticket, sent)) = released else {
             return true;
         };
-        let Some(mut carrier) = self.carrier(id) else {
-            self.records.dropped(ticket, sent);
-            return true;
-        };
-        match carrier.send_response(response, true) {
+        match self.hand_response(id, response, true) {
             Ok(mark) => self.note_placed(id, released, mark),
             // No status goes in its place: the first copy may still arrive, by a way that takes it.
             Err(Refusal::TooLarge { .. }) => self.records.too_large(ticket, response.index),
@@ -623,8 +625,35 @@ impl Endpoint {
     }
 
     /// Hands a message that needs no credit to a connection; `None` if it has to wait.
-    pub(super) fn attempt_control(&mut self, id: ConnId, message: Message) -> Option<Mark> {
-        self.carrier(id)?.send_control(message).ok()
+    pub(super) fn attempt_control(&mut self, id: ConnId, mut message: Message) -> Option<Mark> {
+        self.probe.leaves(id, Leaving::Control(&mut message));
+        let kept = P::LOOKS.then(|| message.clone());
+        let mark = self.carrier(id)?.send_control(message).ok()?;
+        if let Some(mut message) = kept {
+            self.probe.sent(id, Leaving::Control(&mut message), mark);
+        }
+        Some(mark)
+    }
+
+    /// Hands an answer to a connection.
+    pub(super) fn hand_response(
+        &mut self,
+        id: ConnId,
+        response: &mut Response,
+        counted: bool,
+    ) -> Result<Mark, Refusal> {
+        self.probe.leaves(id, Leaving::Response(response));
+        let mut carrier = self.carrier(id).ok_or(Refusal::NotOpen)?;
+        let mark = carrier.send_response(response, counted)?;
+        self.probe.sent(id, Leaving::Response(response), mark);
+        Ok(mark)
+    }
+
+    /// Whether a connection is a session over datagrams.
+    pub(super) fn is_session(&self, id: ConnId) -> bool {
+        self.conns
+            .get(id)
+            .is_some_and(|conn| conn.stream().is_none())
     }
 
     /// A message reaches nobody.

@@ -8,6 +8,7 @@ use bytes::BytesMut;
 use super::Endpoint;
 use super::conn::{Conn, ConnId, Link, nobody};
 use super::event::{Closed, Output};
+use super::probe::Probe;
 use super::sending::output;
 use crate::call::clock::earliest;
 use crate::call::records::{Passage, Sent, Ticket};
@@ -95,7 +96,7 @@ impl Stream {
     }
 }
 
-impl Endpoint {
+impl<P: Probe> Endpoint<P> {
     // What a shell tells of streams.
 
     /// Somebody has connected, and must say soon who they are. If too many have that said nothing, the oldest goes.
@@ -342,6 +343,7 @@ impl Endpoint {
                 Some(Place::Root(sequence, request)) => self.root_left(sequence, request, mark),
                 None => {}
             }
+            self.probe.placed(id, number, mark);
         }
     }
 

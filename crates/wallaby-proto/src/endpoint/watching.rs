@@ -11,6 +11,7 @@ use crate::{Address, Code, NodeId, RequestId, Status, Token};
 use super::Endpoint;
 use super::calls::Root;
 use super::conn::{ConnId, Parcel, Towards};
+use super::probe::{Note, Probe};
 use crate::error::{ConnectError, Failure};
 
 /// Most calls that are looked at in a turn, and most deadlines; the others are due at once.
@@ -27,7 +28,7 @@ pub(super) struct Farewell {
     next: usize,
 }
 
-impl Endpoint {
+impl<P: Probe> Endpoint<P> {
     // What calls are watched.
 
     /// A call wants to be looked at then.
@@ -109,13 +110,14 @@ impl Endpoint {
             return;
         };
         let ping = call.ping(settings);
-        if !call.ended && call.roots.iter().any(|root| root.session.is_none()) {
+        if !call.ended && call.roots.iter().all(|root| root.session.is_none()) {
+            call.waits_for_root = true;
             return self.watch_at(sequence, Some(now.saturating_add(ping.period)));
         }
         let settings = WatchSettings {
             ping,
             stall: call.stall_limit(self.config.stall_limit),
-            retries: 0,
+            retries: call.resending().map_or(0, |resending| resending.times()),
             partial: false,
         };
         let servers = call.roots.iter().map(|root| Location {
@@ -123,6 +125,7 @@ impl Endpoint {
             node: root.node,
         });
         let servers: Vec<Location> = servers.collect();
+        self.probe.notes(Note::Watched);
         call.watch = Some(Box::new(Watch::new(
             &mut call.initiator,
             settings,
@@ -186,8 +189,17 @@ impl Endpoint {
                 Some(Action::Failed(failure)) => {
                     self.end_call(sequence, Err(Failure::Lost(failure)))
                 }
-                Some(Action::Quiet) => return self.call_over(sequence),
-                Some(Action::Frozen | Action::Lost(_) | Action::Retry { .. }) => {}
+                Some(Action::Quiet) => {
+                    self.probe.notes(Note::Quiet);
+                    return self.call_over(sequence);
+                }
+                Some(Action::Frozen) => self.probe.notes(Note::Frozen),
+                Some(Action::Retry {
+                    request,
+                    attempt,
+                    failure,
+                }) => self.begin_again(sequence, request, attempt, failure),
+                Some(Action::Lost(_)) => {}
                 None => break,
             }
         }
@@ -225,6 +237,7 @@ impl Endpoint {
         let node = from.and_then(|from| self.conns.get(from)?.node());
         let is_vouched = watch::is_vouched(pong, call.token, node);
         if is_vouched && let (Some(from), Some(ping)) = (from, watch::show(pong, call.token)) {
+            self.probe.notes(Note::TokenShown);
             return self.ask(sequence, from, ping);
         }
         let shown = pong.token.filter(|_| !is_vouched);
@@ -269,6 +282,7 @@ impl Endpoint {
             self.counters.forged_dropped += 1;
             return;
         }
+        self.probe.notes(Note::Dismissed);
         self.attempt_control(from, Message::Ping(watch::dismiss(pong, token)));
     }
 
@@ -346,6 +360,7 @@ impl Endpoint {
         if let Some(call) = self.calls.get_mut(sequence)
             && let Some(watch) = &mut call.watch
         {
+            self.probe.notes(Note::Disconnected);
             match was_last {
                 true => watch.handle_last_disconnect(&call.initiator, node, now),
                 false => watch.handle_disconnect(&call.initiator, node, now),
@@ -358,14 +373,19 @@ impl Endpoint {
 
     /// Asks over this connection.
     fn ask(&mut self, sequence: u64, over: ConnId, ping: Ping) {
+        self.note_asked(sequence, over);
+        self.post(Parcel::new(Message::Ping(ping), Towards::Over(over)));
+        self.note_ping_behind(sequence, over);
+    }
+
+    /// A call asks over this connection: who answers over it need not show the token.
+    pub(super) fn note_asked(&mut self, sequence: u64, over: ConnId) {
         if let Some(call) = self.calls.get_mut(sequence)
             && !call.pinged.contains(&over)
         {
             call.pinged.push(over);
         }
         self.note_call(Some(over));
-        self.post(Parcel::new(Message::Ping(ping), Towards::Over(over)));
-        self.note_ping_behind(sequence, over);
     }
 
     /// Asks a server about a request.
@@ -479,9 +499,11 @@ impl Endpoint {
                 None | Some(ConnectError::Refused { .. } | ConnectError::Unreachable { .. })
                     if met =>
                 {
+                    self.probe.notes(Note::Gone);
                     watch.handle_gone(&call.initiator, node, self.now);
                 }
                 None | Some(ConnectError::Refused { .. }) => {
+                    self.probe.notes(Note::NotFound);
                     watch.handle_not_found(&call.initiator, node, self.now);
                 }
                 // A server that only others can reach was never reached: that it still cannot be says nothing.
@@ -560,20 +582,26 @@ impl Endpoint {
 
     pub(super) fn act_on_records(&mut self, action: RecordAction) {
         match action {
-            RecordAction::Pong { session, pong } => {
+            RecordAction::Pong { session, mut pong } => {
+                self.probe.tells(&mut pong);
                 self.attempt_control(ConnId::from_number(session.0), Message::Pong(pong));
             }
             RecordAction::Announce {
-                pong,
+                mut pong,
                 reply_to,
                 session,
-            } => self.announce(pong, &reply_to, session),
+            } => {
+                self.probe.tells(&mut pong);
+                self.announce(pong, &reply_to, session);
+            }
             RecordAction::Resend {
                 ticket,
                 session,
                 response,
             } => {
-                let sent = Sent::Response(response.index);
+                let (call, request, index) = (response.call, response.request, response.index);
+                self.probe.notes(Note::Resent(call, request, index));
+                let sent = Sent::Response(index);
                 let id = ConnId::from_number(session.0);
                 if !self.conns.contains(id) {
                     return self.records.dropped(ticket, sent);
@@ -582,7 +610,13 @@ impl Endpoint {
                 parcel.released = Some((ticket, sent));
                 self.post(parcel);
             }
-            RecordAction::Stop { ticket, reason, .. } => {
+            RecordAction::Stop {
+                ticket,
+                call,
+                request,
+                reason,
+            } => {
+                self.probe.notes(Note::Stopped(call, request, reason));
                 if let Some(key) = self.tickets.get(&ticket).copied() {
                     self.stop(key, Status::new(Code::Cancelled, reason.to_string()));
                 }
@@ -605,6 +639,7 @@ impl Endpoint {
         {
             // It came over a session that has ended: who says that it is the initiator is asked to prove it.
             for claiming in self.claiming(pong.call.initiator) {
+                self.probe.notes(Note::Invited);
                 let invitation = invitation(pong.call, token, pong.request, self.node);
                 self.attempt_control(claiming, Message::Pong(invitation));
             }

@@ -1,39 +1,37 @@
-//! One node: thin glue of the protocol's machines. Nothing here decides what a message means.
+//! One node: a shell around the endpoint that users run. It moves bytes, runs tasks, and tells the oracle what it sees.
 
-mod again;
-mod client;
-mod liveness;
-mod peers;
-mod server;
-mod ways;
-mod wire;
+mod calls;
+mod eyes;
+mod ghosts;
+mod jobs;
+mod sight;
+mod streams;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::call::clock::Clock;
-use wallaby_proto::call::records::{RecordLimits, Records, Ticket};
-use wallaby_proto::call::waiting::{Waiting, WaitingLimits};
-use wallaby_proto::connection::{
-    DialLimits, Dials, Features, Hello, Limits, MethodDefinition, VERSION,
+use wallaby_proto::connection::{Features, Hello, Limits, MethodDefinition, VERSION};
+use wallaby_proto::datagram::Settings;
+use wallaby_proto::endpoint::{
+    self, CallKey, Config, ConnId, Endpoint, Output, RequestKey, Schemes, Seeds,
 };
-use wallaby_proto::datagram::{Gate, SessionId, Settings};
-use wallaby_proto::wire::Message;
-use wallaby_proto::{Address, CallId, Code, NodeId, Status};
+use wallaby_proto::error::ConnectError;
+use wallaby_proto::{Address, NodeId};
 
-use self::client::Call;
-use self::peers::{Parcel, Peer};
-use self::server::Job;
+use self::calls::Call;
+use self::eyes::Eyes;
+use self::ghosts::Ghosts;
+use self::jobs::Job;
+use self::sight::Sight;
+use self::streams::Stream;
 use crate::broken::Broken;
 use crate::context::{Context, note};
-use crate::coverage::Point;
 use crate::network::Socket;
 use crate::plan::{NodePlan, Plan, Reach};
-use crate::queue::Timer;
-use crate::trail::Flight;
+use crate::queue::{Event, Timer};
 
 const PORT: u16 = 7000;
 
@@ -44,44 +42,22 @@ pub(crate) struct Node {
     plan: NodePlan,
     life: u32,
     id: NodeId,
-    hello: Arc<Hello>,
-    method: MethodDefinition,
-    peers: BTreeMap<Socket, Peer>,
-    /// Connections that this node dialled and that are still of use, by server and the life that was wanted.
-    dialled: BTreeMap<(u32, Option<NodeId>), Socket>,
-    /// Sessions over datagrams, as the peers are called here.
-    sessions: BTreeMap<SessionId, Socket>,
-    gate: Gate,
-    /// Dials of nodes that others have named.
-    dials: Dials<u32>,
-    calls: BTreeMap<u64, Call>,
-    last_sequence: u64,
-    jobs: BTreeMap<u64, Job>,
-    last_job: u64,
-    /// Handlers that may go on.
-    ready: VecDeque<u64>,
-    /// Requests by what records call them.
-    tickets: BTreeMap<Ticket, u64>,
-    records: Records,
-    passages: std::collections::BTreeMap<
-        (CallId, wallaby_proto::RequestId, u32),
-        wallaby_proto::call::records::Passage,
-    >,
-    /// Answers to which no way leads.
-    waiting: Waiting<Parcel>,
-    clock: Clock,
-    /// The time of this turn, by the node's own clock: that of its sessions.
-    raw: Duration,
-    /// The same, but it stood still while nobody listened: that of all other machines.
-    now: Duration,
-    /// When the machines have something to do next, by the node's own clock.
-    due: Option<Duration>,
-    /// When connections on which something may wait are looked at.
-    look_at_peers: Option<Duration>,
-    /// The life that was last found at each address.
-    found: BTreeMap<u32, NodeId>,
+    endpoint: Endpoint<Eyes>,
     /// What tokens are derived from.
     secret: [u8; 16],
+    method: Arc<MethodDefinition>,
+    streams: BTreeMap<ConnId, Stream>,
+    /// The same, as the network calls them.
+    sockets: BTreeMap<Socket, ConnId>,
+    calls: BTreeMap<CallKey, Call>,
+    jobs: BTreeMap<RequestKey, Job>,
+    sight: Sight,
+    /// The time, by the node's own clock.
+    raw: Duration,
+    /// When the endpoint has something to do next, by that clock.
+    due: Option<Duration>,
+    /// What a node does that sends requests again though it must not.
+    ghosts: Ghosts,
 }
 
 /// Something from outside.
@@ -114,7 +90,7 @@ pub(crate) fn address(plan: &Plan, node: u32) -> Address {
 }
 
 /// Where the sockets of the node with this index are.
-pub(crate) fn socket_address(node: u32) -> SocketAddr {
+fn socket_address(node: u32) -> SocketAddr {
     (Ipv4Addr::new(10, 0, 0, node as u8 + 1), PORT).into()
 }
 
@@ -137,33 +113,39 @@ impl Node {
     /// A life of a node.
     pub(crate) fn new(index: u32, life: u32, context: &mut Context<'_>) -> Self {
         let plan = context.plan.nodes[index as usize];
-        let id = loop {
-            if let Some(id) = NodeId::new(context.random.next()) {
-                break id;
-            }
+        // One that does not tell lives apart is the same in all of them.
+        let number = match context.is(Broken::AnyLife) {
+            true => u64::from(index) + 1,
+            false => context.random.between(1, u64::MAX - 1),
         };
-        let limits = match plan.narrow {
-            true => Limits {
-                message: 250_000,
-                requests: 2048,
-                call: 1024,
-                parts: 32 << 10,
-                streams: 1,
+        let Some(id) = NodeId::new(number) else {
+            unreachable!("it is not 0")
+        };
+        let hello = Arc::new(hello(context.plan, (index, id)));
+        let said = Arc::clone(&hello);
+        let secret = random_secret(context);
+        let seeds = Seeds {
+            tokens: secret,
+            records: random_secret(context),
+            cookies: random_secret(context),
+            tables: random_secret(context),
+        };
+        let random = context.random.fork(0x6579);
+        let eyes = Eyes::new(id, context.broken, (context.plan.links.echoes, random));
+        let sessions = Settings {
+            confirm_after: match context.is(Broken::NoQuestion) {
+                true => eyes::FOR_EVER.timeout,
+                false => Settings::default().confirm_after,
             },
-            false => Limits::default(),
+            ..Settings::default()
         };
-        let hello = Hello {
-            versions: (VERSION, VERSION),
-            node: id,
-            expected: None,
-            address: (plan.reach != Reach::Silent).then(|| address(context.plan, index)),
-            features: Features::TIME,
-            limits,
-        };
-        let hello = Arc::new(hello);
+        let config = config(plan, hello.limits);
+        let mut endpoint = Endpoint::with_probe(config, hello, sessions, seeds, eyes);
         let Some(method) = MethodDefinition::new("sim.Tree/run", "raw", 0, 0) else {
             unreachable!("the name is neither empty nor long")
         };
+        let method = Arc::new(method);
+        endpoint.serve(Arc::clone(&method), false);
         note!(context, index, "life {life} starts as {id}");
         context.oracle.began(context.queue.now(), id, index);
         Self {
@@ -171,29 +153,17 @@ impl Node {
             plan,
             life,
             id,
-            hello: Arc::clone(&hello),
+            endpoint,
+            secret,
             method,
-            peers: BTreeMap::new(),
-            dialled: BTreeMap::new(),
-            sessions: BTreeMap::new(),
-            gate: Gate::new(hello, random_secret(context), Settings::default()),
-            dials: Dials::new(DialLimits::default()),
+            streams: BTreeMap::new(),
+            sockets: BTreeMap::new(),
             calls: BTreeMap::new(),
-            last_sequence: 0,
             jobs: BTreeMap::new(),
-            last_job: 0,
-            ready: VecDeque::new(),
-            tickets: BTreeMap::new(),
-            passages: Default::default(),
-            records: Records::new(record_limits(plan), random_secret(context)),
-            waiting: Waiting::new(WaitingLimits::default()),
-            clock: Clock::default(),
+            sight: Sight::default(),
             raw: Duration::ZERO,
-            now: Duration::ZERO,
             due: None,
-            look_at_peers: None,
-            found: BTreeMap::new(),
-            secret: random_secret(context),
+            ghosts: Ghosts::new(said),
         }
     }
 
@@ -205,103 +175,129 @@ impl Node {
         self.life
     }
 
+    /// Whether this node lets itself be dialled.
+    pub(crate) fn listens(&self) -> bool {
+        self.plan.reach == Reach::Open
+    }
+
     /// Something happened.
     pub(crate) fn handle(&mut self, input: Input, context: &mut Context<'_>) {
-        self.turn(context);
-        if !matches!(input, Input::Timer(Timer::Clock(_))) {
-            self.watch_peers();
+        let now = self.own_time(context.now());
+        if context.is(Broken::TimersFirst) {
+            self.make_up_for_lost_time(now);
         }
+        self.set_time(now);
+        self.endpoint.begin_turn();
         match input {
-            Input::Accepted(socket) => self.accept(socket),
-            Input::Answered(socket, true) => self.connected(socket, context),
-            Input::Answered(socket, false) => {
-                context.hit(Point::ConnectionRefused);
-                self.remove_peer(socket, peers::Failed::Refused, context);
-            }
+            Input::Accepted(socket) => self.accepted(socket),
+            Input::Answered(socket, accepted) => self.answered(socket, accepted, context),
             Input::Bytes(socket, bytes) => self.handle_bytes(socket, &bytes, context),
-            Input::Ended(socket) => self.handle_ended(socket, context),
+            Input::Ended(socket) => self.stream_ended(socket, context),
             Input::Datagram(from, bytes) => {
-                self.gate
-                    .handle_datagram(self.raw, socket_address(from), bytes);
-                self.handle_sessions(context);
+                self.endpoint.handle_datagram(socket_address(from), bytes);
             }
-            Input::Unreachable(node) => {
-                self.gate.handle_unreachable(self.raw, socket_address(node));
-                self.handle_sessions(context);
-            }
-            Input::Writable(socket) => self.pump(socket, context),
-            Input::Timer(timer) => self.handle_timer(timer, context),
+            Input::Unreachable(node) => self.endpoint.handle_unreachable(socket_address(node)),
+            Input::Writable(socket) => self.writable(socket, context),
+            Input::Timer(Timer::Resume(request)) => self.resume(request, context),
+            Input::Timer(Timer::Take(call)) => self.take_answers(call, context),
+            Input::Timer(Timer::Clock(due)) => self.clock_fired(due),
             Input::Begin(index) => self.begin_call(index, context),
             Input::Abort(index) => self.abort_call(index, context),
             Input::HangUp(node) => self.hang_up_on(node, context),
         }
-        while let Some(job) = self.ready.pop_front() {
-            self.run(job, context);
-        }
-        self.act(context);
+        self.follow(context);
         self.transmit(context);
+        self.note_written(context);
+        self.look_at_calls(context);
         self.arm(context);
     }
 
-    fn handle_timer(&mut self, timer: Timer, context: &mut Context<'_>) {
-        match timer {
-            Timer::Resume(job) => self.resume(job, context),
-            Timer::Stop(job) => {
-                let status = Status::new(Code::Cancelled, "it was told to stop");
-                self.stop_job(job, &status, context);
+    fn own_time(&self, now: Duration) -> Duration {
+        let nanos = now.as_nanos() * (1_000_000 + self.plan.drift) as u128 / 1_000_000;
+        Duration::from_nanos(nanos as u64)
+    }
+
+    fn set_time(&mut self, raw: Duration) {
+        self.raw = raw;
+        self.endpoint.probe().now = raw;
+        self.endpoint.set_time(raw);
+    }
+
+    /// Does what the endpoint wants done, until that is all.
+    fn follow(&mut self, context: &mut Context<'_>) {
+        loop {
+            self.endpoint.settle();
+            self.see(context);
+            let Some(output) = self.endpoint.poll_output() else {
+                return;
+            };
+            match output {
+                Output::Run(request) => self.run(request, context),
+                Output::Call(call) => self.look_at_call(call, context),
+                Output::Stopped(request, status) => self.stopped(request, &status, context),
+                Output::Dial(conn, to) => self.dial(conn, &to, context),
+                Output::Write(conn) => self.write(conn, context),
+                Output::Close(conn, closed) => self.close(conn, &closed, context),
             }
-            Timer::JobDeadline(job) => self.job_deadline(job, context),
-            Timer::CallDeadline(sequence) => self.call_deadline(sequence, context),
-            Timer::Take(sequence) => self.take_answers(sequence, context),
-            Timer::Watch(sequence) => self.begin_watch(sequence, context),
-            Timer::Clock(due) => self.clock_fired(due, context),
         }
     }
 
-    fn handle_message(&mut self, from: Socket, message: Message, context: &mut Context<'_>) {
-        note!(context, self.index, "gets {}", Short(&message));
-        if let Some(flight) = self
-            .flight(from)
-            .map(|(own, other, link)| (other, own, link))
-        {
-            context.oracle.came(&message, flight);
-        }
-        match message {
-            Message::Request(request) => {
-                let echoed = context.random.chance(context.plan.links.echoes);
-                // What was refused is not remembered: only a session can tell that it comes again.
-                let echo = echoed.then(|| request.clone());
-                let accepted = self.handle_request(from, request, context);
-                if let Some(request) = echo.filter(|_| accepted) {
-                    self.handle_request(from, request, context);
-                }
+    /// Sends the datagrams that are due.
+    fn transmit(&mut self, context: &mut Context<'_>) {
+        let mut bytes = Vec::new();
+        while let Some(transmit) = self.endpoint.poll_datagram(&mut bytes) {
+            let datagram = Bytes::from(std::mem::take(&mut bytes));
+            if let Some(to) = node_of(transmit.to) {
+                let (network, queue) = (&mut context.network, &mut context.queue);
+                network.send_datagram(self.index, to, datagram, queue, &mut context.coverage);
             }
-            Message::Ping(ping) => self.handle_ping(from, &ping, context),
-            Message::Pong(pong) if pong.call.initiator == self.id => {
-                self.handle_pong(from, &pong, context)
-            }
-            message if self.is_mine(message.call(), context) => {
-                self.handle_answer(from, message, context)
-            }
-            message => self.relay(from, message, context),
         }
     }
 
-    /// What goes out over a connection, as the oracle calls it.
-    fn flight(&self, socket: Socket) -> Option<Flight> {
-        let peer = self.peers.get(&socket)?;
-        Some((self.id, peer.node()?, peer.wire.shared_name(socket)))
+    fn clock_fired(&mut self, due: Duration) {
+        if self.due != Some(due) {
+            return;
+        }
+        self.due = None;
+        self.endpoint.handle_timeout();
     }
 
-    /// Whether this life made a call.
-    fn is_mine(&self, call: CallId, context: &Context<'_>) -> bool {
-        let any_life =
-            context.is(Broken::AnyLife) && context.oracle.initiator_of(call) == Some(self.index);
-        call.initiator == self.id || any_life
+    /// Goes through the time that has passed while the node stood still as if it had listened all along.
+    fn make_up_for_lost_time(&mut self, now: Duration) {
+        while let Some(due) = self.endpoint.poll_timeout().filter(|due| *due < now) {
+            self.set_time(due.max(self.raw));
+            self.endpoint.handle_timeout();
+        }
+    }
+
+    /// Sees to it that the node is woken when its endpoint has something to do.
+    fn arm(&mut self, context: &mut Context<'_>) {
+        let due = self.endpoint.poll_timeout();
+        if due == self.due {
+            return;
+        }
+        self.due = due;
+        if let Some(due) = due {
+            let nanos = due.as_nanos() * 1_000_000 / (1_000_000 + self.plan.drift) as u128;
+            let at = Duration::from_nanos(nanos as u64 + 2);
+            let (node, life, timer) = (self.index, self.life, Timer::Clock(due));
+            context.queue.at(at, Event::Timer { node, life, timer });
+        }
     }
 
     fn wake(&self, delay: Duration, timer: Timer, context: &mut Context<'_>) {
         context.wake((self.index, self.life), self.plan.drift, delay, timer);
+    }
+
+    /// Ends all sessions with a node.
+    fn hang_up_on(&mut self, node: u32, context: &mut Context<'_>) {
+        let sessions = self.sight.peers.iter().filter(|(conn, life)| {
+            !self.streams.contains_key(conn) && context.oracle.node_of(**life) == Some(node)
+        });
+        let sessions: BTreeSet<ConnId> = sessions.map(|(conn, _)| *conn).collect();
+        for conn in sessions {
+            self.endpoint.close_conn(conn, "it is hung up");
+        }
     }
 
     /// Whether nothing of any call is left here.
@@ -311,41 +307,70 @@ impl Node {
 
     /// What is left in tables that should be empty when nothing happens any more.
     pub(crate) fn leftovers(&self) -> Vec<String> {
+        let sizes = self.endpoint.sizes();
         let mut found = Vec::new();
-        if !self.calls.is_empty() {
-            found.push(format!("{} calls", self.calls.len()));
+        for (size, what) in [
+            (sizes.calls.max(self.calls.len()), "calls"),
+            (sizes.unrouted, "answers without a way"),
+            (sizes.requests.max(self.jobs.len()), "requests"),
+        ] {
+            if size > 0 {
+                found.push(format!("{size} {what}"));
+            }
         }
-        if !self.waiting.is_empty() {
-            found.push(format!("{} answers without a way", self.waiting.len()));
-        }
-        if !self.jobs.is_empty() {
-            found.push(format!("{} requests", self.jobs.len()));
-        }
-        let remembered = self.records.remembered();
-        if remembered != Default::default() {
-            found.push(format!("{remembered:?}"));
+        if sizes.remembered != Default::default() {
+            found.push(format!("{:?}", sizes.remembered));
         }
         found
     }
+}
 
-    fn post_all(&mut self, parcels: impl IntoIterator<Item = Parcel>, context: &mut Context<'_>) {
-        for parcel in parcels {
-            self.post(parcel, context);
-        }
+/// What a node says of itself.
+fn hello(plan: &Plan, (index, node): (u32, NodeId)) -> Hello {
+    let planned = plan.nodes[index as usize];
+    let limits = match planned.narrow {
+        true => Limits {
+            message: 250_000,
+            requests: 2048,
+            call: 1024,
+            parts: 32 << 10,
+            streams: 1,
+        },
+        false => Limits::default(),
+    };
+    Hello {
+        versions: (VERSION, VERSION),
+        node,
+        expected: None,
+        address: (planned.reach != Reach::Silent).then(|| address(plan, index)),
+        features: Features::TIME,
+        limits,
     }
 }
 
-fn record_limits(plan: NodePlan) -> RecordLimits {
-    let patience = match plan.keeps {
-        // As little as may be for some: who asks each ping period is not given up for that.
-        true => Duration::ZERO,
-        false => RecordLimits::default().patience,
-    };
-    RecordLimits {
-        requests: plan.requests,
+/// What users have, but for what a plan wants small.
+fn config(plan: NodePlan, wire: Limits) -> Config {
+    let mut limits = endpoint::Limits::default();
+    (limits.message, limits.requests, limits.call) = (wire.message, wire.requests, wire.call);
+    let mut config = Config {
+        limits,
+        remembered: plan.requests,
         kept_bytes: if plan.keeps { 1 << 20 } else { 0 },
-        patience,
-        ..RecordLimits::default()
+        schemes: Schemes::new(["tcp", "udp"]),
+        ..Config::default()
+    };
+    if plan.keeps {
+        // As little as may be for some: who asks each ping period is not given up for that.
+        config.initiator_timeout = Duration::ZERO;
+    }
+    config
+}
+
+/// Nobody is there, or nobody says so.
+fn refused(server: Address) -> ConnectError {
+    ConnectError::Refused {
+        server,
+        reason: "nobody listens there".into(),
     }
 }
 
@@ -354,75 +379,4 @@ fn random_secret(context: &mut Context<'_>) -> [u8; 16] {
     secret[..8].copy_from_slice(&context.random.next().to_be_bytes());
     secret[8..].copy_from_slice(&context.random.next().to_be_bytes());
     secret
-}
-
-/// A message in few words.
-pub(crate) struct Short<'a>(pub(crate) &'a Message);
-
-impl std::fmt::Display for Short<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let call = self.0.call();
-        match self.0 {
-            Message::Request(request) => {
-                write!(f, "request {} of {call}, base {}", request.id, request.base)?;
-                manifest(f, request.manifest)
-            }
-            Message::Response(response) => {
-                let kind = if response.status {
-                    "status"
-                } else {
-                    "response"
-                };
-                let last = if response.last { ", last" } else { "" };
-                write!(
-                    f,
-                    "{kind} {}/{} of {call}{last}",
-                    response.request, response.index
-                )?;
-                manifest(f, response.manifest)
-            }
-            Message::End(end) => {
-                let facts = end.facts;
-                write!(
-                    f,
-                    "end {} of {call}: {}+{}",
-                    end.request, facts.requests, facts.responses
-                )?;
-                manifest(f, end.manifest)
-            }
-            Message::Ping(ping) => write!(
-                f,
-                "ping {} of {call}, abort {}, {:?}",
-                ping.request, ping.abort, ping.missing
-            ),
-            Message::Pong(pong) => {
-                let (announced, writing) = (pong.announced, pong.writing);
-                write!(
-                    f,
-                    "pong {} of {call}, announced {announced}, writing {writing}, ",
-                    pong.request
-                )?;
-                match &pong.progress {
-                    Some(progress) => write!(f, "{progress:?}"),
-                    None => f.write_str("unknown"),
-                }
-            }
-            Message::Trace(report) => {
-                write!(f, "trace of {call}, {} records", report.records.len())
-            }
-        }
-    }
-}
-
-fn manifest(
-    f: &mut std::fmt::Formatter<'_>,
-    manifest: Option<wallaby_proto::Manifest>,
-) -> std::fmt::Result {
-    match manifest {
-        Some(manifest) => {
-            let (owner, facts) = (manifest.owner, manifest.facts);
-            write!(f, ", {owner} sent {}+{}", facts.requests, facts.responses)
-        }
-        None => Ok(()),
-    }
 }

@@ -13,7 +13,6 @@ use wallaby_proto::{Address, RequestId};
 
 use super::{CallShared, State};
 use crate::error::{AttemptsFailed, FailedAttempt, Failure, NoMore};
-use crate::retry::is_lost;
 use crate::timer::{self, Instant};
 
 /// What a kept request takes besides its payload.
@@ -188,7 +187,7 @@ impl CallShared {
             let Err(failure) = self.send(&server, &method, request).await else {
                 return self.note_resent(id, server);
             };
-            if !is_lost(&failure) || begun.elapsed() >= settings.timeout {
+            if !failure.is_loss() || begun.elapsed() >= settings.timeout {
                 let failure = self.after_attempts(&self.lock(), failure);
                 return self.fail(failure);
             }
@@ -245,7 +244,7 @@ impl CallShared {
     pub(super) fn is_kept(&self, id: RequestId, failure: &Failure) -> bool {
         let mut state = self.lock();
         let resending = state.resending();
-        let kept = is_lost(failure)
+        let kept = failure.is_loss()
             && state.ended.is_none()
             && resending.is_some_and(|resending| resending.place_of(id).is_some());
         if kept {
@@ -271,7 +270,7 @@ impl CallShared {
         };
         match violation {
             Some(violation) if resending.times > 0 => return Failure::Diverged(violation),
-            None if is_lost(&failure) => {}
+            None if failure.is_loss() => {}
             _ => return failure,
         }
         let why = match () {

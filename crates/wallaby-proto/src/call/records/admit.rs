@@ -206,17 +206,17 @@ impl Records {
         }
     }
 
-    /// A call is over: its ended requests are forgotten, the others stopped if that is certain. If it is not, requests of
-    /// an aborted call may still come, and must be refused.
+    /// A call is over: its ended requests are forgotten, the others stopped if that is certain. Of an aborted call they are
+    /// remembered for as long as without that: what servers have sent on before they knew may still come, and must be refused.
     pub(super) fn forget_call(&mut self, call: u32, certain: bool) {
-        if self.table.calls.get(call).aborted && !certain {
-            return;
-        }
+        let aborted = self.table.calls.get(call).aborted;
         let mut next = self.table.calls.get(call).requests.first();
         while let Some(slot) = next {
             next = Linked::<OF_CALL>::links_of(&self.table.records, slot).next();
             if self.table.records.get(slot).ended {
-                self.forget(slot);
+                if !aborted {
+                    self.forget(slot);
+                }
             } else if certain {
                 self.stop(slot, StopReason::BelowOldest);
             }

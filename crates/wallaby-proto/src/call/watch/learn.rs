@@ -343,6 +343,10 @@ impl Watch {
             .is_some_and(|branch| branch.received.missing(from, to).next().is_some());
         // The way to a hop that has only announced itself leads over this one: it is gone at once, not a hop a period.
         let leads = line.highest_located() == Some(index);
+        if leads && !is_top {
+            // Each step of that way is a sign of life: a long line must not be given up while it is gone along.
+            line.evidence = now;
+        }
         // Overtaken requests are asked if they have something to tell.
         let asks = wanted || (self.is_open(initiator, position) && (leads || misses));
         asks.then_some(index)

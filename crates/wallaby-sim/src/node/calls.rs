@@ -1,0 +1,389 @@
+//! Calls of a node, and what their applications see.
+
+use std::collections::BTreeSet;
+
+use wallaby_proto::call::watch::{Executed, FailureKind};
+use wallaby_proto::endpoint::{self, Answer, CallKey, CallOptions, Next};
+use wallaby_proto::error::{CallError, Failure};
+use wallaby_proto::wire::{Message, PingSettings};
+use wallaby_proto::{CallId, Facts, Path, Token};
+
+use super::eyes::FOR_EVER;
+use super::jobs::mark_of;
+use super::{Node, address};
+use crate::broken::Broken;
+use crate::context::{Context, note};
+use crate::coverage::Point;
+use crate::oracle::{Outcome, Rule};
+use crate::queue::Timer;
+use crate::workload;
+
+/// One call, at its initiator.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) id: CallId,
+    /// Which of the plan's.
+    index: usize,
+    /// How it ended, as the application learnt.
+    outcome: Option<Outcome>,
+    /// The application takes its answers a while after they came, and is about to.
+    taking: bool,
+    /// What a call that only counts would know.
+    counts: Counts,
+}
+
+/// Completion by counts: how many branches and responses are expected, and how many are there.
+#[derive(Debug, Default)]
+struct Counts {
+    branches: i64,
+    reported: i64,
+    expected: i64,
+    received: i64,
+    /// Manifests that came a second time and were counted again.
+    again: i64,
+    /// Responses that have come.
+    seen: BTreeSet<(Path, u32)>,
+    ended: BTreeSet<Path>,
+    statuses: bool,
+}
+
+impl Counts {
+    /// A message came; whether it is news.
+    fn add(&mut self, message: &Message) -> bool {
+        let manifest = match message {
+            Message::Response(response) => {
+                self.statuses |= response.status;
+                if !self.seen.insert((response.request.path, response.index)) {
+                    self.again += i64::from(response.last || response.manifest.is_some());
+                    return false;
+                }
+                self.received += 1;
+                if response.last {
+                    let responses = response.index + 1;
+                    self.report(Facts {
+                        requests: 0,
+                        responses,
+                    });
+                }
+                response.manifest
+            }
+            Message::End(end) => {
+                if !self.ended.insert(end.request.path) {
+                    return false;
+                }
+                self.report(end.facts);
+                end.manifest
+            }
+            _ => return true,
+        };
+        if let Some(manifest) = manifest {
+            self.report(manifest.facts);
+        }
+        true
+    }
+
+    fn report(&mut self, facts: Facts) {
+        self.reported += 1;
+        self.branches += i64::from(facts.requests);
+        self.expected += i64::from(facts.responses);
+    }
+
+    /// Whether all seems to be there.
+    fn are_even(&self, again: bool) -> bool {
+        let again = if again { self.again } else { 0 };
+        again <= self.reported
+            && self.reported + again == self.branches
+            && self.received == self.expected
+    }
+}
+
+impl Node {
+    pub(super) fn begin_call(&mut self, index: usize, context: &mut Context<'_>) {
+        let plan = &context.plan.calls[index];
+        let mut options = CallOptions::default();
+        (options.deadline, options.stall_limit) = (Some(plan.deadline), plan.stall);
+        options.ping = Some(PingSettings {
+            period: plan.ping_period,
+            timeout: plan.timeout,
+        });
+        if context.is(Broken::NoWatch) {
+            (options.deadline, options.ping) = (Some(FOR_EVER.timeout), Some(FOR_EVER));
+        }
+        options.resend = (plan.retries > 0).then(|| endpoint::Resend::new(plan.retries));
+        let Ok(key) = self.endpoint.begin(&options) else {
+            unreachable!("a few calls are within any limit")
+        };
+        let id = self.endpoint.call_id(key);
+        note!(context, self.index, "begins {id}, the plan's c{index}");
+        let call = Call {
+            id,
+            index,
+            outcome: None,
+            taking: false,
+            counts: Counts {
+                branches: plan.roots.len() as i64,
+                ..Counts::default()
+            },
+        };
+        self.calls.insert(key, call);
+        self.endpoint.probe().calls.insert(id);
+        let mut roots = Vec::new();
+        for root in &plan.roots {
+            let to = address(context.plan, root.server);
+            let payload = root.task.to_payload();
+            context.hit(Point::RequestInitial);
+            // One that cannot be sent ends its call, which says so.
+            if let Ok(request) = self.endpoint.send(key, &to, &self.method, payload) {
+                roots.push((request, root.task.number, root.server));
+            }
+        }
+        self.endpoint.close_call(key);
+        self.begun(id, &roots);
+        if plan.retries > 0 {
+            return context.oracle.reruns.begin(id, plan);
+        }
+        let token = Token::derive(self.secret, id.sequence);
+        let (now, place) = (context.now(), (index, self.index));
+        (context.oracle).begin(now, (id, token), place, &roots, context.plan);
+    }
+
+    /// A message for a call came.
+    pub(super) fn heard(&mut self, message: &Message, context: &mut Context<'_>) {
+        let id = message.call();
+        let of = |(_, call): &(&CallKey, &mut Call)| call.id == id;
+        let Some((&key, call)) = self.calls.iter_mut().find(of) else {
+            return;
+        };
+        if call.outcome.is_some() {
+            context.hit(Point::AnswerAfterOutcome);
+        }
+        let is_new = call.counts.add(message);
+        let manifest = match message {
+            Message::Response(response) => response
+                .manifest
+                .filter(|manifest| manifest.owner != response.request.path),
+            Message::End(end) => end.manifest,
+            _ => None,
+        };
+        if manifest.is_some() {
+            context.hit(Point::AnswerCarriesManifest);
+        }
+        if let (Some(broken), true) = (context.broken, call.outcome.is_none()) {
+            self.mishear(broken, key, (message, is_new), context);
+        }
+    }
+
+    /// What a node that is broken so makes of it.
+    fn mishear(
+        &mut self,
+        broken: Broken,
+        key: CallKey,
+        (message, is_new): (&Message, bool),
+        context: &mut Context<'_>,
+    ) {
+        let Some(call) = self.calls.get(&key) else {
+            return;
+        };
+        let now = context.now();
+        let counted = match (broken, message) {
+            (Broken::CountsAlone, _) => call.counts.are_even(false),
+            (Broken::ManifestTwice, _) => call.counts.are_even(true),
+            (Broken::ResponseTwice, Message::Response(response)) if !is_new => {
+                let place = (response.request.path, response.index);
+                return context.oracle.delivered(
+                    now,
+                    call.id,
+                    place,
+                    &Ok(response.payload.clone()),
+                );
+            }
+            (Broken::UnknownFails, Message::Pong(pong)) if pong.progress.is_none() => {
+                return self.settle(key, Outcome::Failed, context);
+            }
+            _ => false,
+        };
+        if counted {
+            let (id, statuses) = (call.id, call.counts.statuses);
+            context.oracle.is_complete(now, id, true);
+            self.settle(key, Outcome::Complete { statuses }, context);
+        }
+    }
+
+    /// There is something to take of a call.
+    pub(super) fn look_at_call(&mut self, key: CallKey, context: &mut Context<'_>) {
+        let Some(call) = self.calls.get_mut(&key) else {
+            return;
+        };
+        let appetite = context.plan.calls[call.index].appetite;
+        if appetite.is_zero() || self.endpoint.has_ended(key) {
+            self.take_answers(key, context);
+        } else if !std::mem::replace(&mut call.taking, true) {
+            self.wake(appetite, Timer::Take(key), context);
+        }
+    }
+
+    /// The application takes all answers that wait for it.
+    pub(super) fn take_answers(&mut self, key: CallKey, context: &mut Context<'_>) {
+        let Some(call) = self.calls.get_mut(&key) else {
+            return;
+        };
+        call.taking = false;
+        let id = call.id;
+        loop {
+            match self.endpoint.next_answer(key) {
+                Next::Pending => return,
+                Next::Trace(_) => {}
+                Next::Answer(answer) => deliver(id, answer, context),
+                Next::Ended(outcome) => {
+                    let outcome = self.judge(key, outcome, context);
+                    self.settle(key, outcome, context);
+                }
+            }
+        }
+    }
+
+    /// How a call ended, as the oracle calls it.
+    fn judge(
+        &mut self,
+        key: CallKey,
+        outcome: endpoint::Outcome,
+        context: &mut Context<'_>,
+    ) -> Outcome {
+        let id = self.endpoint.call_id(key);
+        let (now, plan) = (context.now(), context.plan);
+        let failure = match outcome {
+            endpoint::Outcome::Complete { statuses } => {
+                context.oracle.is_complete(now, id, true);
+                let statuses = statuses > 0;
+                return Outcome::Complete { statuses };
+            }
+            endpoint::Outcome::Failed(failure) => *failure,
+        };
+        note!(context, self.index, "{failure}");
+        let hanging = self.hanging(context);
+        match failure {
+            Failure::Aborted => return Outcome::Aborted,
+            Failure::Deadline { .. } => return Outcome::Deadline,
+            Failure::Lost(mut failure) => {
+                if context.is(Broken::NothingSent) {
+                    failure.executed = Executed::NothingSent;
+                }
+                context.hit(match failure.kind {
+                    FailureKind::Silent { .. } => Point::FailureSilent,
+                    FailureKind::ResponseLost { .. } => Point::FailureResponseLost,
+                    FailureKind::Stalled { .. } => Point::FailureStalled,
+                    _ => Point::OutcomeFailed,
+                });
+                context.oracle.failed(now, &failure, hanging, plan);
+            }
+            Failure::NotSent { request, .. } => {
+                context.hit(Point::FailureUndelivered);
+                context.oracle.not_sent(now, (id, request), hanging, plan);
+            }
+            Failure::TooLarge { .. } => return Outcome::TooLarge,
+            Failure::Violation(_) | Failure::Diverged(_)
+                if context.oracle.reruns.may_differ(id) => {}
+            Failure::Attempts(_) => {}
+            other => context.violate(Rule::FalseAccusation, format!("{id}: {other}")),
+        }
+        Outcome::Failed
+    }
+
+    /// The application learns how a call ended.
+    fn settle(&mut self, key: CallKey, outcome: Outcome, context: &mut Context<'_>) {
+        let Some(call) = self.calls.get_mut(&key) else {
+            return;
+        };
+        call.outcome = Some(outcome);
+        let id = call.id;
+        context.hit(match outcome {
+            Outcome::Complete { statuses: false } => Point::OutcomeComplete,
+            Outcome::Complete { statuses: true } => Point::OutcomeStatuses,
+            Outcome::Failed => Point::OutcomeFailed,
+            Outcome::Aborted => Point::OutcomeAborted,
+            Outcome::Deadline => Point::OutcomeDeadline,
+            Outcome::TooLarge => Point::OutcomeTooLarge,
+            Outcome::InitiatorGone => Point::OutcomeInitiatorGone,
+        });
+        note!(context, self.index, "{id} ended: {outcome:?}");
+        let now = context.now();
+        if !matches!(outcome, Outcome::Complete { .. }) {
+            let judged = (context.plan, &mut context.coverage);
+            let failed = outcome == Outcome::Failed;
+            context.oracle.judge_detection(now, id, judged, failed);
+        }
+        context.oracle.ended(now, id, outcome);
+        context.oracle.reruns.ended(now, id, outcome);
+    }
+
+    pub(super) fn abort_call(&mut self, index: usize, context: &mut Context<'_>) {
+        let found = self.calls.iter().find(|(_, call)| call.index == index);
+        if let Some((&key, _)) = found {
+            self.take_answers(key, context);
+            self.endpoint.abort(key);
+        }
+    }
+
+    /// Calls that have ended are told of, and forgotten when nothing of them runs any more.
+    pub(super) fn look_at_calls(&mut self, context: &mut Context<'_>) {
+        let ended: Vec<CallKey> = self
+            .calls
+            .iter()
+            .filter(|(key, call)| call.outcome.is_none() && self.endpoint.has_ended(**key))
+            .map(|(key, _)| *key)
+            .collect();
+        for key in ended {
+            self.take_answers(key, context);
+        }
+        self.note_written(context);
+        let now = context.now();
+        for id in std::mem::take(&mut self.sight.touched) {
+            let call = self.calls.values().find(|call| call.id == id);
+            if call.is_some_and(|call| call.outcome.is_none()) {
+                context.oracle.is_complete(now, id, false);
+            }
+            if let Some(call) = call.filter(|_| context.is(Broken::OutcomeChanges))
+                && matches!(call.outcome, Some(Outcome::Failed | Outcome::Aborted))
+                && call.counts.are_even(false)
+            {
+                context
+                    .oracle
+                    .ended(now, id, Outcome::Complete { statuses: false });
+            }
+        }
+        let (calls, endpoint) = (&mut self.calls, &mut self.endpoint);
+        calls.retain(|key, call| {
+            let is_live = endpoint.is_live(*key) || call.outcome.is_none();
+            if !is_live {
+                endpoint.probe().calls.remove(&call.id);
+            }
+            is_live
+        });
+    }
+}
+
+/// The application gets an answer.
+fn deliver(id: CallId, answer: Answer, context: &mut Context<'_>) {
+    let (place, now) = ((answer.request.path, answer.index), context.now());
+    let said = match answer.payload() {
+        Ok(payload) => Ok(payload),
+        Err(CallError::Status(status)) => Err(status),
+        Err(error) => return context.violate(Rule::Corrupted, format!("{id}: {error}")),
+    };
+    context.oracle.delivered(now, id, place, &said);
+    let known = said
+        .as_ref()
+        .ok()
+        .map(|payload| workload::Answer::from_payload(payload));
+    let number = known.flatten().map(|(_, answer)| answer.number);
+    context.oracle.reruns.delivered(now, id, place, number);
+    match known {
+        None => {}
+        Some(Some((mark, _))) if mark == mark_of(id) => {}
+        Some(Some((mark, answer))) => {
+            let what = format!("answer {answer} of call {mark:x} came to {id}");
+            context.violate(Rule::Misdelivered, what);
+        }
+        Some(None) => context.violate(Rule::Corrupted, format!("an answer of {id}")),
+    }
+}

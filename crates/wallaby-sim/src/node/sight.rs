@@ -1,0 +1,475 @@
+//! What the oracle is told of what an endpoint did.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wallaby_proto::call::records::{Admission, StopReason};
+use wallaby_proto::call::watch;
+use wallaby_proto::connection::{ConnectionError, Mark};
+use wallaby_proto::datagram::Cause;
+use wallaby_proto::endpoint::{ConnId, Note};
+use wallaby_proto::wire::{MAX_FRAME, Message, Ping, Pong, Request, Response};
+use wallaby_proto::{CallId, Code, NodeId, RequestId, Status, Token};
+
+use super::Node;
+use super::eyes::{Fact, Judged, Out, lost_status};
+use crate::broken::Broken;
+use crate::context::{Context, note};
+use crate::coverage::Point;
+use crate::oracle::{self, Place, Released, Rule, Sent};
+use crate::plan::ROOMY;
+use crate::short::Short;
+use crate::trail::{Flight, Item};
+
+/// Where messages that a node has sent stand, and who it talks to.
+#[derive(Debug, Default)]
+pub(super) struct Sight {
+    /// Who is at the other ends of connections.
+    pub(super) peers: BTreeMap<ConnId, NodeId>,
+    /// The first lives that were met at servers, for a node that is broken so.
+    pub(super) met: BTreeMap<u32, u32>,
+    /// What requests of this node have released, and calls of it: which request that was.
+    own: BTreeMap<(CallId, Item), Option<RequestId>>,
+    /// Requests that have delegated over sessions, until that is acknowledged: for a node that is broken so.
+    unacknowledged: Vec<(ConnId, u64, (CallId, RequestId))>,
+    /// Messages of its own that are being written, by where they stand.
+    leaving: BTreeMap<ConnId, Vec<(Mark, CallId, Item)>>,
+    /// Calls of which something came.
+    pub(super) touched: BTreeSet<CallId>,
+}
+
+impl Node {
+    /// Tells the oracle what has happened since the last time.
+    pub(super) fn see(&mut self, context: &mut Context<'_>) {
+        for fact in self.endpoint.probe().take() {
+            self.tell(fact, context);
+        }
+    }
+
+    fn tell(&mut self, fact: Fact, context: &mut Context<'_>) {
+        match fact {
+            Fact::Opened(conn, peer) => {
+                context.hit(match self.streams.contains_key(&conn) {
+                    true => Point::ConnectionOpened,
+                    false => Point::SessionOpened,
+                });
+                note!(context, self.index, "is connected to {peer} ({conn:?})");
+                self.sight.peers.insert(conn, peer);
+            }
+            Fact::SessionEnded(conn, cause) => self.session_ended(conn, &cause, context),
+            Fact::Came(from, message) => self.came(from, &message, context),
+            Fact::Judged(judged) => self.judged(judged, context),
+            Fact::Released {
+                by,
+                what,
+                last,
+                first,
+            } => self.released(by, what, (last, first), context),
+            Fact::Replaced(status) => self.replaced(&status, context),
+            Fact::Sent(over, message, mark) => self.sent(over, &message, mark, context),
+            Fact::Placed(over, parts, mark) => {
+                let leaving = self.sight.leaving.get_mut(&over).into_iter().flatten();
+                for (at, ..) in leaving.filter(|(at, ..)| *at == Mark::Parts(parts)) {
+                    *at = Mark::Written(mark);
+                }
+            }
+            Fact::Waits(message) => {
+                note!(context, self.index, "cannot send {} now", Short(&message));
+                match message {
+                    Message::Request(_) => context.hit(Point::ConnectionBlockedRequest),
+                    Message::Response(_) => context.hit(Point::ConnectionBlockedResponse),
+                    _ => {}
+                }
+            }
+            Fact::Stranded(message) => {
+                note!(context, self.index, "has no way for {}", Short(&message));
+                if matches!(message, Message::Response(_) | Message::End(_)) {
+                    context.hit(Point::AnswerWaits);
+                }
+                let now = context.now();
+                context.oracle.relayed(now, &message, None);
+            }
+            Fact::Tells(pong) => tells(&pong, context),
+            Fact::Note(note) => self.noted(note, context),
+        }
+    }
+
+    /// A connection as the oracle calls it, for what goes out over it.
+    fn flight(&self, over: ConnId) -> Option<Flight> {
+        let link = self.streams.get(&over).map(|stream| stream.socket.link.0);
+        let peer = *self.sight.peers.get(&over)?;
+        Some((self.id, peer, link.unwrap_or(u32::MAX)))
+    }
+
+    fn session_ended(&mut self, conn: ConnId, cause: &Cause, context: &mut Context<'_>) {
+        note!(context, self.index, "loses session {conn:?}: {cause}");
+        context.hit(match cause {
+            Cause::Closed(_) => Point::SessionClosed,
+            Cause::NoAnswer(_) => Point::SessionNoAnswer,
+            Cause::Unreachable => Point::SessionUnreachable,
+            // What came was too little, for as long as silence may last.
+            Cause::Silent { .. } | Cause::Broken(_) => Point::SessionSilent,
+            Cause::Forgotten(_) => Point::SessionForgotten,
+            Cause::Restarted { .. } => Point::SessionRestarted,
+            Cause::Handshake(_) => Point::SessionWrongLife,
+        });
+        match cause {
+            Cause::Handshake(ConnectionError::WrongNode { .. })
+            | Cause::Broken(ConnectionError::Stalled { .. }) => {}
+            Cause::Handshake(error) | Cause::Broken(error) => {
+                let what = format!("n{}: {error}", self.index);
+                context.violate(Rule::FalseAccusation, what);
+            }
+            _ => {}
+        }
+    }
+
+    fn came(&mut self, from: Option<ConnId>, message: &Message, context: &mut Context<'_>) {
+        note!(context, self.index, "gets {}", Short(message));
+        let flight = from.and_then(|from| self.flight(from));
+        if let Some((own, other, link)) = flight {
+            context.oracle.came(message, (other, own, link));
+        }
+        let (call, now) = (message.call(), context.now());
+        match message {
+            Message::Request(request) => cover_request(request, context),
+            Message::Ping(ping) if ping.abort => {
+                let plan = context.plan;
+                context.oracle.told_to_abort(now, self.id, call, plan);
+            }
+            Message::Ping(_) => {}
+            message if call.initiator == self.id => self.answer_came(message, from, context),
+            message => {
+                context.hit(Point::AnswerRelayed);
+                context.oracle.relayed(now, message, Some(self.id));
+            }
+        }
+    }
+
+    /// A message for one of this node's calls came.
+    fn answer_came(&mut self, message: &Message, from: Option<ConnId>, context: &mut Context<'_>) {
+        let (id, now) = (message.call(), context.now());
+        context.oracle.taken(now, self.id, message);
+        let token = Token::derive(self.secret, id.sequence);
+        if !matches!(message, Message::Pong(_))
+            && message.token().is_some_and(|shown| shown != token)
+        {
+            let what = format!("{} shows another token", Short(message));
+            context.violate(Rule::Misdelivered, what);
+        }
+        if !self.calls.values().any(|call| call.id == id) {
+            return context.hit(Point::AnswerAfterEnd);
+        }
+        if let Message::Pong(pong) = message {
+            let peer = from.and_then(|from| self.sight.peers.get(&from).copied());
+            let is_invitation =
+                watch::is_vouched(pong, token, peer) && watch::show(pong, token).is_some();
+            if !is_invitation {
+                context.oracle.pong_arrived(now, pong);
+            }
+        } else {
+            context.oracle.arrived(now, message);
+        }
+        self.sight.touched.insert(id);
+        self.heard(message, context);
+    }
+
+    fn judged(&mut self, judged: Judged, context: &mut Context<'_>) {
+        let Judged {
+            call,
+            id,
+            task,
+            attempt,
+            admission,
+        } = judged;
+        let now = context.now();
+        match admission {
+            Admission::Duplicate => return context.hit(Point::RequestDuplicate),
+            Admission::Refused(status) => {
+                context.hit(Point::RequestRefused);
+                note!(context, self.index, "refuses {id} of {call}: {status}");
+            }
+            // A small table may have had to forget that a call was aborted.
+            Admission::Accepted(_) if self.plan.requests >= ROOMY => {
+                context.oracle.runs(now, self.id, call, id);
+            }
+            Admission::Accepted(_) => {}
+        }
+        context.oracle.reruns.started(now, call, id, attempt);
+        context.oracle.started(now, call, (id, self.id), task);
+    }
+
+    fn released(
+        &mut self,
+        (call, id): (CallId, RequestId),
+        what: Out,
+        (last, first): (bool, bool),
+        context: &mut Context<'_>,
+    ) {
+        cover_end(&what, id, (last, first), context);
+        let lost = match &what {
+            Out::Response(response) if context.is(Broken::LostStatus) => lost_status(response),
+            _ => None,
+        };
+        let sent = match &what {
+            _ if lost.is_some() => Sent::Answer(Place::End(id.path), true),
+            Out::Request(id, task, server) => Sent::Request(*id, *task, *server),
+            Out::Response(response) => {
+                let place = Place::Response(response.request.path, response.index);
+                Sent::Answer(place, response.status)
+            }
+            Out::End(end) => Sent::Answer(Place::End(end.request.path), false),
+        };
+        let item = match &sent {
+            Sent::Request(id, ..) => Item::Request(*id),
+            Sent::Answer(place, _) => Item::Answer(*place),
+        };
+        self.sight.own.insert((call, item), Some(id));
+        let (by, now) = (self.id, context.now());
+        let released = Released {
+            call,
+            by,
+            what: sent,
+        };
+        context.oracle.released(now, id, &released, last);
+        if let Out::Response(response) = &what {
+            context.oracle.says(response);
+        }
+    }
+
+    /// This node answers in the name of a request that it could not deliver.
+    fn replaced(&mut self, status: &Response, context: &mut Context<'_>) {
+        let (call, request) = (status.call, status.request);
+        let code = Status::from_payload(&status.payload).map(|status| status.code());
+        note!(
+            context,
+            self.index,
+            "cannot deliver request {request} of {call}"
+        );
+        context.hit(Point::RequestUndelivered);
+        let (now, plan) = (context.now(), context.plan);
+        if code == Ok(Code::Unavailable) {
+            let what = "a server believes that the next one is not there";
+            context.oracle.gave_up(now, call, plan, what);
+        }
+        let place = Place::Response(request.path, status.index);
+        self.sight
+            .own
+            .insert((call, Item::Answer(place)), Some(request));
+        let lost = lost_status(status).filter(|_| context.is(Broken::LostStatus));
+        context.oracle.replaced(now, self.id, status);
+        if lost.is_some() {
+            context.oracle.loses(status);
+        }
+    }
+
+    /// A connection has taken a message.
+    fn sent(&mut self, over: ConnId, message: &Message, mark: Mark, context: &mut Context<'_>) {
+        note!(
+            context,
+            self.index,
+            "has sent {} on {over:?}",
+            Short(message)
+        );
+        let (call, now) = (message.call(), context.now());
+        let sending = oracle::sending(message);
+        if let Some(flight) = self.flight(over) {
+            context.oracle.sent(now, sending, flight);
+        }
+        if let (call, Some(item)) = sending
+            && self.sight.own.contains_key(&(call, item))
+        {
+            self.sight
+                .leaving
+                .entry(over)
+                .or_default()
+                .push((mark, call, item));
+            context.oracle.leaves(call, item);
+            if let (Some(Some(by)), Mark::Written(mark)) = (self.sight.own.get(&(call, item)), mark)
+                && context.is(Broken::UnacknowledgedExcuses)
+            {
+                self.sight.unacknowledged.push((over, mark, (call, *by)));
+            }
+        }
+        if let (Message::Request(request), true) = (message, context.is(Broken::ResendAfterReset)) {
+            self.ghosts.keep(over, request.clone());
+        }
+        match message {
+            Message::Request(request) if attempt(request) > 0 => {
+                context.hit(Point::Resent);
+                context.oracle.reruns.again(call, attempt(request));
+            }
+            Message::Response(response) if response.status => context.oracle.says(response),
+            Message::Ping(ping) if call.initiator == self.id => cover_ping(ping, context),
+            Message::Ping(_) => {
+                context.hit(Point::PingPassed);
+                context.oracle.relayed(now, message, Some(self.id));
+            }
+            _ => {}
+        }
+        if matches!(message, Message::Response(_) | Message::End(_))
+            && self.sight.peers.get(&over) == Some(&call.initiator)
+        {
+            let dialled = self
+                .streams
+                .get(&over)
+                .is_some_and(|stream| stream.server.is_some());
+            context.hit(match message.token() {
+                None => Point::AnswerDirect,
+                Some(_) if dialled => Point::AnswerDialledBack,
+                Some(_) => Point::AnswerProven,
+            });
+        }
+    }
+
+    fn noted(&mut self, note: Note, context: &mut Context<'_>) {
+        let point = match note {
+            Note::Watched => Point::Watched,
+            Note::Disconnected => Point::WatchDisconnect,
+            Note::Gone => Point::WatchGone,
+            Note::NotFound => Point::WatchNotFound,
+            Note::Frozen => Point::WindingFrozen,
+            Note::Quiet => Point::WindingQuiet,
+            Note::Invited => Point::Invited,
+            Note::TokenShown => Point::TokenShown,
+            Note::Dismissed => Point::AnnouncementDismissed,
+            Note::FoundWay => Point::AnswerFoundWay,
+            Note::Dropped => Point::AnswerNowhere,
+            Note::DialHeld => Point::DialHeld,
+            Note::RefusedDelegation => Point::DelegationFrozen,
+            Note::Undelivered(..) => Point::RequestUndelivered,
+            Note::TimedOut(conn) if self.streams.contains_key(&conn) => return,
+            Note::TimedOut(_) => Point::SessionNoAnswer,
+            Note::Resent(call, request, index) => {
+                let place = Place::Response(request.path, index);
+                context.oracle.leaves(call, Item::Answer(place));
+                Point::ResponseResent
+            }
+            Note::Stopped(.., StopReason::Aborted) => Point::StopAborted,
+            Note::Stopped(call, _, StopReason::InitiatorSilent) => {
+                let what = "a server believes that its initiator is dead";
+                let (now, plan) = (context.now(), context.plan);
+                context.oracle.gave_up(now, call, plan, what);
+                Point::StopSilent
+            }
+            Note::Stopped(..) => return,
+        };
+        context.hit(point);
+    }
+
+    /// A call of this node sends its initial requests.
+    pub(super) fn begun(&mut self, call: CallId, roots: &[(RequestId, u32, u32)]) {
+        let own = roots
+            .iter()
+            .map(|(id, ..)| ((call, Item::Request(*id)), None));
+        self.sight.own.extend(own);
+    }
+
+    /// Tells the oracle what has left, as far as that is known now.
+    pub(super) fn note_written(&mut self, context: &mut Context<'_>) {
+        self.see(context);
+        let (now, endpoint) = (context.now(), &self.endpoint);
+        self.sight.leaving.retain(|conn, leaving| {
+            // What waits for a connection that has ended never leaves by it.
+            let progress = endpoint.written(*conn).unwrap_or((u64::MAX, None));
+            let (left, confirmed) = (progress.0, progress.1.unwrap_or(progress.0));
+            leaving.retain(|(mark, call, item)| {
+                let reached = match item {
+                    Item::Request(_) => left,
+                    Item::Answer(_) => confirmed,
+                };
+                let waits = match mark {
+                    Mark::Written(mark) => *mark > reached,
+                    Mark::Parts(_) => reached < u64::MAX,
+                };
+                if !waits {
+                    context.oracle.left(now, *call, *item);
+                }
+                waits
+            });
+            !leaving.is_empty()
+        });
+        let endpoint = &self.endpoint;
+        self.sight.unacknowledged.retain(|(conn, mark, _)| {
+            let progress = endpoint.written(*conn);
+            progress.is_some_and(|(_, confirmed)| confirmed.is_some_and(|upto| upto < *mark))
+        });
+        let waiting = self.sight.unacknowledged.iter();
+        self.endpoint.probe().unconfirmed = waiting.map(|(.., request)| *request).collect();
+    }
+}
+
+/// A server tells of a request.
+fn tells(pong: &Pong, context: &mut Context<'_>) {
+    context.oracle.pongs(context.queue.now(), pong);
+    if pong.announced {
+        return context.hit(Point::Announced);
+    }
+    context.hit(match &pong.progress {
+        None => Point::PongUnknown,
+        Some(progress) if !progress.lost.is_empty() => Point::PongLost,
+        Some(progress) if progress.facts.is_some() => Point::PongFacts,
+        Some(progress) if progress.continuation.is_some() => Point::PongContinued,
+        Some(progress) if !progress.children.is_empty() => Point::PongChildren,
+        Some(_) => Point::PongRunning,
+    });
+    if pong.writing {
+        context.hit(Point::PongWriting);
+    }
+    if (pong.progress.as_ref()).is_some_and(|told| told.finished && told.manifest.is_some()) {
+        context.hit(Point::PongManifest);
+    }
+}
+
+/// Which attempt of its call a request belongs to.
+fn attempt(request: &Request) -> u32 {
+    request
+        .options
+        .as_ref()
+        .map_or(0, |options| options.attempt)
+}
+
+fn cover_ping(ping: &Ping, context: &mut Context<'_>) {
+    context.hit(match ping.abort {
+        true => Point::PingAbort,
+        false => Point::Ping,
+    });
+    if !ping.missing.is_empty() {
+        context.hit(Point::PingMissing);
+    }
+}
+
+fn cover_request(request: &Request, context: &mut Context<'_>) {
+    if request.id.hop > 0 {
+        context.hit(Point::RequestContinued);
+    } else if request.depth > 0 {
+        context.hit(Point::RequestChild);
+    }
+    if request.id.path.is_folded() {
+        context.hit(Point::RequestFolded);
+    }
+    if let Some(manifest) = request.manifest {
+        context.hit(Point::RequestCarriesManifest);
+        let (call, owner) = (request.call, manifest.owner);
+        context.oracle.given(call, request.id, owner);
+    }
+    if request.payload.len() > MAX_FRAME {
+        context.hit(Point::ConnectionParts);
+    }
+}
+
+/// Notes how a branch ends.
+fn cover_end(what: &Out, id: RequestId, (last, first): (bool, bool), context: &mut Context<'_>) {
+    if !last {
+        return;
+    }
+    match what {
+        Out::Response(response) if response.last => context.hit(Point::EndLast),
+        Out::Response(_) => context.hit(Point::EndOwnManifest),
+        Out::Request(next, ..) if next.path != id.path => {
+            context.hit(Point::EndOwnManifestOnRequest);
+        }
+        Out::Request(..) => {}
+        Out::End(_) if first => context.hit(Point::EndNull),
+        Out::End(_) => context.hit(Point::EndLate),
+    }
+}

@@ -1,0 +1,223 @@
+//! Streams of a node: bytes between its endpoint and the network.
+
+use bytes::{Bytes, BytesMut};
+use wallaby_proto::Address;
+use wallaby_proto::connection::ConnectionError;
+use wallaby_proto::endpoint::{Closed, ConnId, Input};
+use wallaby_proto::error::ConnectError;
+
+use super::{Node, node_at, refused};
+use crate::broken::Broken;
+use crate::context::{Context, note};
+use crate::coverage::Point;
+use crate::network::{Side, Socket};
+use crate::oracle::Rule;
+
+/// One end of a stream.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) socket: Socket,
+    /// Where it was dialled.
+    pub(super) server: Option<Address>,
+    /// The transport is there; the handshake may not be done.
+    connected: bool,
+    input: BytesMut,
+    /// Bytes that are left in the transport, since the peer does not read.
+    unread: usize,
+}
+
+impl Stream {
+    fn new(socket: Socket, server: Option<Address>) -> Self {
+        Self {
+            socket,
+            connected: server.is_none(),
+            server,
+            input: BytesMut::new(),
+            unread: 0,
+        }
+    }
+}
+
+impl Node {
+    pub(super) fn accepted(&mut self, socket: Socket) {
+        let conn = self.endpoint.handle_accepted();
+        self.add_stream(conn, Stream::new(socket, None));
+    }
+
+    fn add_stream(&mut self, conn: ConnId, stream: Stream) {
+        self.sockets.insert(stream.socket, conn);
+        self.streams.insert(conn, stream);
+    }
+
+    pub(super) fn dial(&mut self, conn: ConnId, to: &Address, context: &mut Context<'_>) {
+        let Some(server) = node_at(to) else {
+            return self.endpoint.handle_dial_failed(conn, refused(to.clone()));
+        };
+        let from = (self.index, self.life);
+        let link = context.network.dial(from, server, &mut context.queue);
+        note!(context, self.index, "dials n{server} ({link:?})");
+        let side = Side::Dialler;
+        let stream = Stream::new(Socket { link, side }, Some(to.clone()));
+        self.add_stream(conn, stream);
+    }
+
+    pub(super) fn answered(&mut self, socket: Socket, accepted: bool, context: &mut Context<'_>) {
+        let Some((conn, stream)) = self.stream_of(socket) else {
+            return self.stir(socket, &Bytes::new(), context);
+        };
+        let server = stream.server.clone();
+        if context.is(Broken::NeverGone) && !self.has_always_been(socket, accepted, context) {
+            return;
+        }
+        if accepted {
+            self.streams
+                .entry(conn)
+                .and_modify(|stream| stream.connected = true);
+            return self.write(conn, context);
+        }
+        context.hit(Point::ConnectionRefused);
+        if let Some(server) = server {
+            self.endpoint.handle_dial_failed(conn, refused(server));
+        }
+    }
+
+    fn stream_of(&mut self, socket: Socket) -> Option<(ConnId, &mut Stream)> {
+        let conn = *self.sockets.get(&socket)?;
+        Some((conn, self.streams.get_mut(&conn)?))
+    }
+
+    pub(super) fn handle_bytes(
+        &mut self,
+        socket: Socket,
+        bytes: &Bytes,
+        context: &mut Context<'_>,
+    ) {
+        if let Some((conn, stream)) = self.stream_of(socket) {
+            stream.input.extend_from_slice(bytes);
+            stream.unread += bytes.len();
+            self.read(conn, context);
+        } else {
+            self.stir(socket, bytes, context);
+        }
+    }
+
+    /// Hands what has arrived to the endpoint.
+    fn read(&mut self, conn: ConnId, context: &mut Context<'_>) {
+        loop {
+            let Some(stream) = self.streams.get_mut(&conn) else {
+                return;
+            };
+            let read = self.endpoint.handle_input(conn, &mut stream.input);
+            if read != Input::Held {
+                let unread = std::mem::take(&mut stream.unread);
+                context
+                    .network
+                    .read(stream.socket, unread, &mut context.queue);
+            }
+            self.follow(context);
+            if read != Input::More {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn stream_ended(&mut self, socket: Socket, context: &mut Context<'_>) {
+        if let Some((conn, _)) = self.stream_of(socket) {
+            note!(context, self.index, "loses {socket:?}");
+            self.endpoint.handle_ended(conn, "it is lost".into());
+        }
+    }
+
+    pub(super) fn writable(&mut self, socket: Socket, context: &mut Context<'_>) {
+        if let Some((conn, _)) = self.stream_of(socket) {
+            self.write(conn, context);
+        }
+    }
+
+    /// Writes what a stream has.
+    pub(super) fn write(&mut self, conn: ConnId, context: &mut Context<'_>) {
+        let Some(stream) = self.streams.get(&conn).filter(|stream| stream.connected) else {
+            return;
+        };
+        let (network, queue) = (&mut context.network, &mut context.queue);
+        let blocked = loop {
+            let output = self.endpoint.output(conn);
+            let len = output.len();
+            let taken = network.write(stream.socket, output, queue, &mut context.coverage);
+            let has_more = self.endpoint.advance(conn, taken);
+            if taken < len || !has_more {
+                break taken < len;
+            }
+        };
+        let is_read = self.endpoint.handle_written(conn, blocked);
+        self.note_written(context);
+        if is_read
+            && self
+                .streams
+                .get(&conn)
+                .is_some_and(|stream| stream.unread > 0)
+        {
+            self.read(conn, context);
+        }
+    }
+
+    /// A stream has ended for the endpoint.
+    pub(super) fn close(&mut self, conn: ConnId, closed: &Closed, context: &mut Context<'_>) {
+        self.haunt(conn, context);
+        let Some(stream) = self.streams.remove(&conn) else {
+            return;
+        };
+        note!(
+            context,
+            self.index,
+            "ends {:?}: {}",
+            stream.socket,
+            closed.why
+        );
+        match &closed.why {
+            ConnectError::TimedOut { .. } => context.hit(Point::ConnectionTimedOut),
+            ConnectError::Handshake { source, .. } => match source {
+                ConnectionError::WrongNode { .. } => context.hit(Point::ConnectionWrongLife),
+                ConnectionError::Silent { .. }
+                | ConnectionError::Unread { .. }
+                | ConnectionError::Stalled { .. } => context.hit(Point::ConnectionSilent),
+                error => {
+                    let what = format!("n{} on {:?}: {error}", self.index, stream.socket);
+                    context.violate(Rule::FalseAccusation, what);
+                }
+            },
+            _ => {}
+        }
+        let (network, queue) = (&mut context.network, &mut context.queue);
+        if stream.connected {
+            network.write(
+                stream.socket,
+                &closed.last_words,
+                queue,
+                &mut context.coverage,
+            );
+        }
+        self.sockets.remove(&stream.socket);
+        network.close(stream.socket, queue, &mut context.coverage);
+    }
+
+    /// Streams that are being dialled and were cut off without this node's knowledge: to which servers, and when.
+    pub(super) fn hanging(&self, context: &Context<'_>) -> Vec<(u32, std::time::Duration)> {
+        let dials = self
+            .streams
+            .iter()
+            .filter(|(conn, _)| self.endpoint.peer(**conn).is_none());
+        let hanging = dials.filter_map(|(_, stream)| {
+            let server = node_at(stream.server.as_ref()?)?;
+            Some((server, context.network.cut_since(stream.socket.link)?))
+        });
+        hanging.collect()
+    }
+
+    /// Whether the first life that was met at a server still is there: one that is broken so hears of nothing else.
+    fn has_always_been(&mut self, socket: Socket, accepted: bool, context: &Context<'_>) -> bool {
+        let side = Side::Acceptor;
+        let end = context.network.end(Socket { side, ..socket });
+        accepted && *self.sight.met.entry(end.node).or_insert(end.life) == end.life
+    }
+}

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Packages the published crates and builds each from its package alone, against the others' packages. Uploads nothing.
+#
+#   scripts/package.sh                with all checks
+#   scripts/package.sh --no-verify    without building the packages; other options of cargo package, too
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+published=(wallaby-proto wallaby-idl wallaby-macros wallaby wallaby-onc wallaby-tls)
+cargo package --locked "${published[@]/#/-p=}" "$@"

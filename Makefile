@@ -40,6 +40,8 @@ verify: ## Check format, lints, docs and run all tests; writes nothing but build
 	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@echo "== lints: the core without its optional features"
 	@$(CARGO) clippy -p wallaby-proto --locked -- -D warnings
+	@echo "== platforms: the published crates on other systems and with the oldest Rust"
+	@scripts/platforms.sh
 	@echo "== docs: cargo doc, warnings denied"
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 	@echo "== tests: cargo test, doc tests included"

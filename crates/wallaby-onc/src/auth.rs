@@ -78,7 +78,7 @@ impl AuthSys {
     ///
     /// # Errors
     /// The system does not tell the groups.
-    #[cfg(feature = "net")]
+    #[cfg(all(feature = "net", unix))]
     pub fn of_this_process() -> std::io::Result<Self> {
         use rustix::process::{getegid, geteuid, getgroups};
         let name = rustix::system::uname();

@@ -14,18 +14,18 @@
 //! | [`rpcbind`] | where programs are reached |
 //! | `endpoint` | the same over Wallaby's own transports, with the feature `wallaby` |
 //!
-//! The rest is there without the feature `net`, too (it is on by default): nothing of it has sockets, a clock or a runtime
-//! in it. Bytes come in, values go out, and the other way round.
+//! The rest is there without the feature `net`, too (it is on by default), and on systems that are not Unix, where there are no
+//! sockets yet: nothing of it has a clock or a runtime in it. Bytes come in, values go out, and the other way round.
 
 // Generated code names this crate from outside.
 extern crate self as wallaby_onc;
 
 pub mod auth;
-#[cfg(feature = "net")]
+#[cfg(all(feature = "net", unix))]
 pub mod blocking;
-#[cfg(feature = "net")]
+#[cfg(all(feature = "net", unix))]
 pub mod client;
-#[cfg(feature = "net")]
+#[cfg(all(feature = "net", unix))]
 mod deadline;
 #[cfg(feature = "wallaby")]
 pub mod endpoint;
@@ -33,16 +33,16 @@ pub mod failure;
 pub mod message;
 mod peer;
 pub mod record;
-#[cfg(feature = "net")]
+#[cfg(all(feature = "net", unix))]
 pub mod rpcbind;
-#[cfg(feature = "net")]
+#[cfg(all(feature = "net", unix))]
 mod scratch;
-#[cfg(feature = "net")]
+#[cfg(all(feature = "net", unix))]
 pub mod server;
 pub mod service;
-#[cfg(feature = "net")]
+#[cfg(all(feature = "net", unix))]
 mod stream;
-#[cfg(feature = "net")]
+#[cfg(all(feature = "net", unix))]
 mod udp;
 pub mod xdr;
 

@@ -25,7 +25,7 @@ const GARBAGE_ARGS: u32 = 4;
 const SYSTEM_ERR: u32 = 5;
 
 /// A reply that was accepted, flavor and length of no verifier, and success.
-#[cfg(feature = "net")]
+#[cfg(all(feature = "net", unix))]
 const PLAIN_REPLY: [u8; 20] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 const RPC_MISMATCH: u32 = 0;
@@ -146,7 +146,7 @@ impl Reply {
     }
 
     /// The number of the call, and where the results begin, in a reply with results and no verifier, as most are.
-    #[cfg(feature = "net")]
+    #[cfg(all(feature = "net", unix))]
     pub(crate) fn plain(message: &[u8]) -> Option<(u32, usize)> {
         let (xid, rest) = message.split_first_chunk()?;
         let head: &[u8; 20] = rest.first_chunk()?;
@@ -300,7 +300,7 @@ impl Message {
 
 impl Call {
     /// The number and the procedure of a call by nobody in particular, as many are, and where its arguments begin.
-    #[cfg(feature = "net")]
+    #[cfg(all(feature = "net", unix))]
     pub(crate) fn plain(message: &[u8]) -> Option<(u32, Procedure, usize)> {
         let head: &[u8; 40] = message.first_chunk()?;
         let ([xid, kind, version, program, of_program, number, auth @ ..], []) = head.as_chunks()
@@ -318,7 +318,7 @@ impl Call {
     }
 
     /// Writes a message with a call up to its arguments, without a verifier.
-    #[cfg(feature = "net")]
+    #[cfg(all(feature = "net", unix))]
     pub(crate) fn write_head(
         xid: u32,
         procedure: Procedure,

@@ -63,7 +63,7 @@ impl Records {
 
     /// Where what comes next belongs, and how many bytes of it, if that is much: to read it elsewhere would be to copy it. What
     /// is read there has arrived.
-    #[cfg(feature = "net")]
+    #[cfg(all(feature = "net", unix))]
     pub(crate) fn room(&mut self) -> Option<(&mut BytesMut, usize)> {
         let fragment = self.fragment.filter(|fragment| fragment.is_last)?;
         let arrived = self.input.len();
@@ -137,11 +137,11 @@ impl Records {
 }
 
 /// About as much as is read at a time elsewhere.
-#[cfg(feature = "net")]
+#[cfg(all(feature = "net", unix))]
 const MUCH: usize = 32 << 10;
 
 /// What stands before a message that is one fragment.
-#[cfg(feature = "net")]
+#[cfg(all(feature = "net", unix))]
 pub(crate) fn mark(length: usize) -> [u8; HEADER] {
     debug_assert!(length <= MAX_FRAGMENT, "its sender has looked at that");
     (length as u32 | LAST).to_be_bytes()
@@ -149,7 +149,7 @@ pub(crate) fn mark(length: usize) -> [u8; HEADER] {
 
 /// Fills in what stands before a message that is one fragment, if it can be one. There has to be room for that, and some of
 /// the message may be elsewhere.
-#[cfg(feature = "net")]
+#[cfg(all(feature = "net", unix))]
 pub(crate) fn set_mark(record: &mut [u8], elsewhere: usize) {
     let length = record.len().saturating_sub(HEADER) + elsewhere;
     if let (Some(first), true) = (record.first_chunk_mut(), length <= MAX_FRAGMENT) {

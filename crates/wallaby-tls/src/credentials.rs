@@ -356,9 +356,19 @@ fn unusable(error: rustls::Error) -> TlsError {
 }
 
 fn stamp(path: &Path) -> Stamp {
-    use std::os::unix::fs::MetadataExt;
     let file = fs::metadata(path).ok()?;
-    Some((file.modified().ok()?, file.len(), file.ino()))
+    Some((file.modified().ok()?, file.len(), inode(&file)))
+}
+
+#[cfg(unix)]
+fn inode(file: &fs::Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(file)
+}
+
+/// Where files have no number, a change shows in the time and the length alone.
+#[cfg(not(unix))]
+fn inode(_: &fs::Metadata) -> u64 {
+    0
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {

@@ -37,8 +37,9 @@ pub enum BindError {
     },
     /// No transport for this scheme can listen.
     #[error(
-        "cannot listen on {address}: no transport for its scheme: expected tcp://, udp://, unix://, shm:// or another \
-         that this endpoint has a transport for"
+        "cannot listen on {address}: no transport for its scheme: on this system expected {} or another that this \
+         endpoint has a transport for",
+        crate::transport::SCHEMES
     )]
     NoTransport {
         /// Where.

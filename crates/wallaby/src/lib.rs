@@ -20,11 +20,12 @@
 //! | [`ExecutorConfig`], [`Layer`], [`CallInterceptor`] | which requests run when, and middleware |
 //! | [`RawCall`], [`RawRequest`], [`Service::raw`] | the same with payloads as bytes, for tools and gateways |
 //! | [`transport`] | transports from outside, and who a peer has proven to be |
-//! | [`polling`] | endpoints that the application turns itself, without a runtime |
+//! | [`polling`] | endpoints that the application turns itself, without a runtime; on Linux |
 //! | [`Trace`], [`Metrics`] | the tree of hops of a call, and what an endpoint counts |
 
 pub mod codec;
 pub mod link;
+#[cfg(target_os = "linux")]
 pub mod polling;
 pub mod transport;
 

@@ -61,6 +61,7 @@ impl Epoch {
 }
 
 /// The system's monotonic clock, in nanoseconds: an [`Instant`] of it costs several times as much.
+#[cfg(unix)]
 pub(crate) fn monotonic() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -69,6 +70,13 @@ pub(crate) fn monotonic() -> u64 {
     // SAFETY: the structure outlives the call, which fills it in; this clock is always there.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// The time since it was first asked for, where there is no quicker way.
+#[cfg(not(unix))]
+pub(crate) fn monotonic() -> u64 {
+    static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+    START.elapsed().as_nanos() as u64
 }
 
 static TIMER: LazyLock<&'static Timer> = LazyLock::new(Timer::start);

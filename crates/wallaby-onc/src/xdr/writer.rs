@@ -28,13 +28,13 @@ impl Writer {
     }
 
     /// Begins after these bytes, in the same memory.
-    #[cfg(feature = "net")]
+    #[cfg(all(feature = "net", unix))]
     pub(crate) fn onto(bytes: Vec<u8>) -> Self {
         Self { bytes, depth: 0 }
     }
 
     /// What was written, in the memory that it was written to.
-    #[cfg(feature = "net")]
+    #[cfg(all(feature = "net", unix))]
     pub(crate) fn into_vec(self) -> Vec<u8> {
         self.bytes
     }

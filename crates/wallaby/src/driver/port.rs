@@ -25,9 +25,7 @@ use crate::driver::peer::{Delayed, Dispatch, Peer, several_answers};
 use crate::endpoint::Inner;
 use crate::link::DelayLine;
 use crate::timer::{self, Epoch, Instant};
-use crate::transport::inbox::Inbox;
-use crate::transport::outbox::Outbox;
-use crate::transport::udp::Socket;
+use crate::transport::udp::{Inbox, Outbox, Socket};
 
 /// Timers that are due before so much time has passed are looked at whenever a port's task goes to sleep: most are for what
 /// has come meanwhile.

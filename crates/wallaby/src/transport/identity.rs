@@ -82,6 +82,7 @@ impl Identity {
     }
 
     /// Of who is at the other end of a unix socket.
+    #[cfg(unix)]
     pub(crate) fn of_local(stream: &tokio::net::UnixStream) -> Self {
         let peer = stream.peer_cred().map(|peer| Proven::LocalUser {
             uid: peer.uid(),

@@ -7,29 +7,37 @@
 // Framing, handshake and credit are `wallaby_proto::connection`; over datagrams (`udp`) all that and more is
 // `wallaby_proto::datagram`.
 
+#[cfg(target_os = "linux")]
 pub(crate) mod bare;
+#[cfg(target_os = "linux")]
 pub(crate) mod connecting;
 mod foreign;
 mod identity;
+#[cfg(target_os = "linux")]
 pub(crate) mod inbox;
 mod mem;
+#[cfg(target_os = "linux")]
 pub(crate) mod outbox;
 #[cfg(target_os = "linux")]
 pub(crate) mod shm;
 #[cfg(feature = "turmoil")]
 mod simulated;
+#[cfg_attr(windows, path = "socket_windows.rs")]
 mod socket;
+#[cfg_attr(not(target_os = "linux"), path = "no_udp.rs")]
 pub(crate) mod udp;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::unix::fs::FileTypeExt;
+#[cfg(unix)]
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host};
+use tokio::net::{TcpListener, TcpStream, lookup_host};
+#[cfg(unix)]
+use tokio::net::{UnixListener, UnixStream};
 use wallaby_proto::{Address, AddressError};
 
 pub(crate) use self::foreign::Transports;
@@ -37,9 +45,19 @@ pub use self::foreign::{
     Accepted, Dialled, Listened, Listener, ReadHalf, Stream, Transport, WriteHalf,
 };
 pub use self::identity::{Identity, Name, Proven};
+#[cfg(target_os = "linux")]
 pub(crate) use self::socket::receive;
 
 use crate::error::BindError;
+
+/// The schemes of Wallaby's own transports on this system, besides `mem:`.
+pub(crate) const SCHEMES: &str = if cfg!(target_os = "linux") {
+    "tcp://, udp://, unix://, shm://"
+} else if cfg!(unix) {
+    "tcp://, unix://"
+} else {
+    "tcp://"
+};
 
 /// How many bytes a ring in shared memory may hold, one a direction: a power of two within this.
 pub(crate) const RING: RangeInclusive<usize> = 4 << 10..=16 << 20;
@@ -96,6 +114,7 @@ pub(crate) enum Incoming {
 #[derive(Debug)]
 pub(crate) enum StreamListener {
     Tcp(TcpListener),
+    #[cfg(unix)]
     Unix {
         // Removed first: once nobody listens, another endpoint may put its own there.
         _file: SocketFile,
@@ -120,15 +139,18 @@ pub(crate) enum Entrance {
 }
 
 /// The file of a unix socket, removed with its listener.
+#[cfg(unix)]
 #[derive(Debug)]
 pub(crate) struct SocketFile(PathBuf);
 
+#[cfg(unix)]
 impl SocketFile {
     pub(crate) fn new(path: &Path) -> Self {
         Self(path.into())
     }
 }
 
+#[cfg(unix)]
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // Somebody may have removed it already; nothing depends on it.
@@ -215,6 +237,7 @@ impl StreamListener {
             Self::Tcp(listener) => {
                 ready!(listener.poll_accept(cx)).and_then(|(stream, _)| tcp(stream))
             }
+            #[cfg(unix)]
             Self::Unix { listener, .. } => {
                 ready!(listener.poll_accept(cx)).and_then(|(stream, _)| unix(stream))
             }
@@ -232,6 +255,10 @@ impl StreamListener {
 /// a power of two within [`RING`].
 pub(crate) async fn dial(
     server: &Address,
+    #[cfg_attr(
+        not(target_os = "linux"),
+        allow(unused_variables, reason = "there is no shm:")
+    )]
     ring: usize,
     transports: &Transports,
 ) -> Option<io::Result<Opened>> {
@@ -241,6 +268,7 @@ pub(crate) async fn dial(
     }
     Some(match server {
         Address::Tcp(socket) => TcpStream::connect(socket).await.and_then(tcp),
+        #[cfg(unix)]
         Address::Unix(path) => UnixStream::connect(&**path).await.and_then(unix),
         Address::Mem(name) => mem::dial(name).await.map(mems),
         #[cfg(target_os = "linux")]
@@ -279,6 +307,7 @@ pub(crate) async fn listen(
             let address = Address::Udp(socket.local());
             Ok((Entrance::Datagrams(socket), address))
         }
+        #[cfg(unix)]
         Address::Unix(path) => {
             let path = Path::new(&**path);
             let listener = listen_unix(path, UnixListener::bind);
@@ -391,6 +420,7 @@ async fn resolve(text: &str) -> Result<Address, BindError> {
 }
 
 /// Listens at a path; a socket file that nobody listens on any more is replaced.
+#[cfg(unix)]
 pub(crate) fn listen_unix<'a, L>(
     path: &'a Path,
     bind: impl Fn(&'a Path) -> io::Result<L>,
@@ -398,7 +428,7 @@ pub(crate) fn listen_unix<'a, L>(
     match bind(path) {
         // Another file than a socket is somebody's, and not to be removed.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_socket(path) => {
-            if !connecting::is_abandoned(path) {
+            if !is_abandoned(path) {
                 return Err(error);
             }
             std::fs::remove_file(path)?;
@@ -408,7 +438,18 @@ pub(crate) fn listen_unix<'a, L>(
     }
 }
 
+#[cfg(target_os = "linux")]
+use connecting::is_abandoned;
+
+/// Other systems refuse who comes while the queue is full in the same way as if nobody listened.
+#[cfg(all(unix, not(target_os = "linux")))]
+fn is_abandoned(_: &Path) -> bool {
+    false
+}
+
+#[cfg(unix)]
 fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
@@ -416,6 +457,7 @@ fn tcp(stream: TcpStream) -> io::Result<Opened> {
     socket::tcp(stream).map(|ends| sockets(ends, Identity::default()))
 }
 
+#[cfg(unix)]
 fn unix(stream: UnixStream) -> io::Result<Opened> {
     let identity = Identity::of_local(&stream);
     socket::unix(stream).map(|ends| sockets(ends, identity))

@@ -40,6 +40,7 @@ pub(crate) struct Writer {
 /// forwarded requests do, one for each of them would cost as much as the message.
 pub(super) fn tcp(stream: tokio::net::TcpStream) -> io::Result<(Reader, Writer)> {
     stream.set_nodelay(true)?;
+    #[cfg(target_os = "linux")]
     stream.set_quickack(false)?;
     split(Socket::Tcp(stream.into_std()?))
 }

@@ -9,8 +9,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::bare;
-use super::inbox::Inbox;
-use super::outbox::Outbox;
+pub(crate) use super::inbox::Inbox;
+pub(crate) use super::outbox::Outbox;
 
 /// A nonblocking UDP socket that is not bound to a peer.
 #[derive(Debug)]

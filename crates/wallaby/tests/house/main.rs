@@ -1,4 +1,4 @@
-//! The house rules as ordinary tests: the map in `ARCHITECTURE.md` is true, folders are named after
+//! The house rules as ordinary tests: links and paths in pages lead somewhere, folders are named after
 //! their crates, dependencies point down, the protocol core is free of IO, nothing unfinished is left
 //! behind, and the README's program is compiled. Each failure says what to do. `CONTRIBUTING.md`
 //! explains the rules.
@@ -7,7 +7,9 @@ mod code;
 mod project;
 
 use code::{before_tests, code_only, find};
-use project::{Crate, Map, modules, read, root, rust_fences, sources};
+use project::{
+    Crate, beside, headings, links, named_paths, pages, read, root, rust_fences, sources,
+};
 
 /// The project's crates, lowest layer first: a crate may depend only on those before it.
 const LAYERS: &[&str] = &[
@@ -63,43 +65,42 @@ const ATTACKS: &str = "## Attacks, bounds, tests\n";
 /// A file longer than this is two files.
 const MOST_LINES: usize = 1200;
 
+/// A page or a comment that points at nothing sends its reader away.
 #[test]
-fn map_names_only_what_exists() {
-    let map = Map::read();
-    report(
-        map.paths
-            .iter()
-            .filter(|path| !root().join(path).exists())
-            .map(|path| {
-                format!(
-                    "ARCHITECTURE.md: the map names `{path}`, which does not exist: \
-                     correct the path or remove it"
-                )
-            }),
-    );
-}
-
-#[test]
-fn map_names_every_crate() {
-    let map = Map::read();
-    report(
-        Crate::all()
-            .into_iter()
-            .filter(|krate| !map.has(&krate.folder))
-            .map(|krate| missing_from_map(&krate.folder)),
-    );
-}
-
-#[test]
-fn map_names_every_module_of_the_core_and_the_library() {
-    let map = Map::read();
-    report(
-        [CORE, "wallaby"]
-            .iter()
-            .flat_map(|name| modules(&format!("crates/{name}/src")))
-            .filter(|module| !module.spellings().iter().any(|path| map.has(path)))
-            .map(|module| missing_from_map(&module.path)),
-    );
+fn what_pages_and_comments_point_at_exists() {
+    let exists = |path: &str| root().join(path).exists();
+    let mut problems = Vec::new();
+    for (page, text) in pages() {
+        for (number, target) in links(&text) {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let file = if file.is_empty() {
+                page.clone()
+            } else {
+                beside(&page, file)
+            };
+            if !exists(&file) {
+                problems.push(format!(
+                    "{page}:{number}: `{target}` leads nowhere: correct or remove it"
+                ));
+            } else if !anchor.is_empty() && !headings(&read(&file)).iter().any(|h| h == anchor) {
+                problems.push(format!(
+                    "{page}:{number}: {file} has no heading `#{anchor}`"
+                ));
+            }
+        }
+    }
+    for (path, text) in sources().into_iter().chain(pages()) {
+        let is_read = |line: &str| path.ends_with(".md") || line.trim_start().starts_with("//");
+        let lines = (1..).zip(text.lines()).filter(|(_, line)| is_read(line));
+        for (number, line) in lines {
+            let missing = named_paths(line).filter(|named| !exists(named));
+            problems
+                .extend(missing.map(|named| {
+                    format!("{path}:{number}: names `{named}`, which does not exist")
+                }));
+        }
+    }
+    report(problems);
 }
 
 #[test]
@@ -293,13 +294,6 @@ fn readme_is_compiled() {
         );
     }
     report(problems);
-}
-
-fn missing_from_map(path: &str) -> String {
-    format!(
-        "ARCHITECTURE.md: the map lacks `{path}`: \
-         add it in backticks with a sentence on what it is"
-    )
 }
 
 /// Fails with all problems at once, one a line.

@@ -1,6 +1,6 @@
 //! Reads what the rules are about: the project's folders, manifests, sources and pages.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -33,17 +33,23 @@ fn list(folder: &str) -> Vec<String> {
 
 /// Every Rust source of the project as (path from the root, text).
 pub(crate) fn sources() -> Vec<(String, String)> {
+    files(".rs")
+}
+
+/// Every page of the project, in the same way.
+pub(crate) fn pages() -> Vec<(String, String)> {
+    files(".md")
+}
+
+fn files(ending: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    let mut folders: Vec<String> = list("")
-        .into_iter()
-        .filter(|name| root().join(name).is_dir())
-        .collect();
+    let mut folders = vec![String::new()];
     while let Some(folder) = folders.pop() {
         for name in list(&folder) {
-            let path = format!("{folder}/{name}");
+            let path = Path::new(&folder).join(name).display().to_string();
             if root().join(&path).is_dir() {
                 folders.push(path);
-            } else if path.ends_with(".rs") {
+            } else if path.ends_with(ending) {
                 let text = read(&path);
                 found.push((path, text));
             }
@@ -53,98 +59,56 @@ pub(crate) fn sources() -> Vec<(String, String)> {
     found
 }
 
-/// The paths that the section `## Map` of `ARCHITECTURE.md` names in backticks.
-pub(crate) struct Map {
-    pub(crate) paths: BTreeSet<String>,
+/// The lines of a page outside of its code blocks, with their numbers.
+fn prose(page: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_code = false;
+    (1..).zip(page.lines()).filter(move |(_, line)| {
+        let is_fence = line.starts_with("```");
+        in_code ^= is_fence;
+        !in_code && !is_fence
+    })
 }
 
-impl Map {
-    pub(crate) fn read() -> Self {
-        let page = read("ARCHITECTURE.md");
-        let map = Self {
-            paths: Self::paths(&page),
-        };
-        assert!(
-            !map.paths.is_empty(),
-            "ARCHITECTURE.md: write a section `## Map` that names paths in backticks"
-        );
-        map
-    }
+/// Where a page's links lead within the project, with their lines.
+pub(crate) fn links(page: &str) -> Vec<(usize, &str)> {
+    let targets = |line| str::split(line, "](").skip(1);
+    prose(page)
+        .flat_map(|(number, line)| targets(line).map(move |rest| (number, rest)))
+        .filter_map(|(number, rest)| Some((number, rest.split(')').next()?)))
+        .filter(|(_, target)| !target.contains("://"))
+        .collect()
+}
 
-    fn paths(page: &str) -> BTreeSet<String> {
-        let section = page
-            .lines()
-            .skip_while(|line| line.trim_end() != "## Map")
-            .skip(1);
-        let section =
-            section.take_while(|line| !line.starts_with("## ") && !line.starts_with("# "));
-        section
-            .flat_map(|line| line.split('`').skip(1).step_by(2))
-            .filter(|word| Self::is_path(word))
-            .map(|word| word.trim_end_matches('/').to_owned())
-            .collect()
-    }
-
-    /// Paths are told from other words in backticks (`Request`, `reply/respond`, `tcp://host:1`) by
-    /// how they start or end.
-    fn is_path(word: &str) -> bool {
-        let plain = word
+/// A page's headings, as links name them.
+pub(crate) fn headings(page: &str) -> Vec<String> {
+    let titles = prose(page).filter(|(_, line)| line.starts_with('#'));
+    let anchor = |title: &str| -> String {
+        let title = title.trim_start_matches('#').trim().to_lowercase();
+        let kept = |c: &char| c.is_alphanumeric() || "-_ ".contains(*c);
+        title
             .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
-        let top = word.split('/').next().unwrap_or(word);
-        let tops = [
-            "crates",
-            "bench",
-            "bench-peers",
-            "chaos",
-            "docs",
-            "scripts",
-            "apps",
-            "fuzz",
-            ".ci",
-        ];
-        let known = tops.contains(&top);
-        let file = [".rs", ".md", ".toml", ".sh"]
-            .iter()
-            .any(|ending| word.ends_with(ending));
-        plain && (known || file)
-    }
-
-    pub(crate) fn has(&self, path: &str) -> bool {
-        self.paths.contains(path)
-    }
+            .filter(kept)
+            .collect::<String>()
+            .replace(' ', "-")
+    };
+    titles.map(|(_, title)| anchor(title)).collect()
 }
 
-/// A module right below a crate's `src`.
-pub(crate) struct Module {
-    pub(crate) path: String,
+/// The path that a link in `page` to `file` means, from the root.
+pub(crate) fn beside(page: &str, file: &str) -> String {
+    let folder = Path::new(page).parent().unwrap_or(Path::new(""));
+    folder.join(file).display().to_string()
 }
 
-impl Module {
-    /// A module with a folder may be named by the folder or by its file.
-    pub(crate) fn spellings(&self) -> Vec<String> {
-        let stem = self.path.trim_end_matches(".rs");
-        vec![
-            stem.to_owned(),
-            format!("{stem}.rs"),
-            format!("{stem}/mod.rs"),
-        ]
-    }
-}
-
-/// The modules right below a `src` folder; the crate's root and its tests need no place in a map.
-pub(crate) fn modules(src: &str) -> Vec<Module> {
-    let mut stems = BTreeMap::new();
-    for name in list(src) {
-        let is_folder = root().join(src).join(&name).is_dir();
-        let stem = name.trim_end_matches(".rs").to_owned();
-        if (is_folder || name.ends_with(".rs"))
-            && !["lib", "main", "tests", "bin"].contains(&stem.as_str())
-        {
-            stems.insert(stem, format!("{src}/{name}"));
-        }
-    }
-    stems.into_values().map(|path| Module { path }).collect()
+/// Files, and folders of sources, that a line names by their whole path.
+pub(crate) fn named_paths(line: &str) -> impl Iterator<Item = &str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+    let tops = ["crates/", "bench/", "docs/", "scripts/", "apps/", "fuzz/"];
+    let endings = [".rs", ".md", ".toml", ".sh", ".tsv"];
+    line.split(move |c| !is_part(c))
+        .map(|word| word.trim_end_matches('.'))
+        .filter(move |word| tops.iter().any(|top| word.starts_with(top)))
+        .filter(move |word| word.contains("/src/") || endings.iter().any(|end| word.ends_with(end)))
 }
 
 /// A crate of the workspace: `crates/NAME`, `apps/NAME`, or a folder at the root such as `bench`.
@@ -289,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_map_and_nothing_else() {
-        let page = "`crates/before`\n## Map\n- `crates/a/`: `Request`, `tcp://x:1`, `reply/respond`, `README.md`\n\
-                    | `bench/src/lib.rs` | `package.Service/method` |\n### More\n`docs/x.md`\n## After\n`crates/after`";
-        let paths: Vec<String> = Map::paths(page).into_iter().collect();
-        assert_eq!(
-            paths,
-            ["README.md", "bench/src/lib.rs", "crates/a", "docs/x.md"]
-        );
+    fn reads_links_headings_and_paths() {
+        let page = "# A `page`, 2\n[a](b.md#c) and [d](#a-page-2), [e](https://f)\n```\n[g](h)\n# i\n```\n";
+        assert_eq!(links(page), [(2, "b.md#c"), (2, "#a-page-2")]);
+        assert_eq!(headings(page), ["a-page-2"]);
+        assert_eq!(beside("docs/a.md", "../b.md"), "docs/../b.md");
+        let line = "`docs/a.md`. /x/docs/b.md docs/c bench/src/lib.rs, crates/d/src/e, f.md";
+        let named: Vec<&str> = named_paths(line).collect();
+        assert_eq!(named, ["docs/a.md", "bench/src/lib.rs", "crates/d/src/e"]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Puts a fresh table of what the protocol core costs (scripts/callgrind.sh) into docs/core-cost.md.
+# Puts a fresh table of what the protocol core costs (scripts/callgrind.sh) into docs/performance.md.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-page=docs/core-cost.md
+page=docs/performance.md
 begin='<!-- table: scripts/core-cost.sh -->'
 end='<!-- end of table -->'
 

@@ -22,7 +22,8 @@ has_target() {
 for target in "${targets[@]}"; do
     if has_target "$target"; then
         # No program is made, so the C code of dependencies is not needed: `true` stands for a compiler of that system.
-        CC=true AR=true cargo check -q --locked --target "$target" "${published[@]}"
+        env "CC_${target//-/_}=true" "AR_${target//-/_}=true" \
+            cargo check -q --locked --target "$target" "${published[@]}"
     else
         echo "platforms: $target cannot be had, and is not checked" >&2
     fi

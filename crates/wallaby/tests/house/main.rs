@@ -122,6 +122,33 @@ fn folders_are_named_after_their_crates() {
     }));
 }
 
+/// Whoever finds a crate, here or in a registry, sees what it is.
+#[test]
+fn crates_say_what_they_are() {
+    let mut problems = Vec::new();
+    for Crate { folder, .. } in Crate::all() {
+        let manifest = read(&format!("{folder}/Cargo.toml"));
+        let says = |line: &str| manifest.lines().any(|other| other.starts_with(line));
+        let has = |file: &str| root().join(&folder).join(file).exists();
+        let mut need = |is_there: bool, what: &str| {
+            if !is_there {
+                problems.push(format!("{folder}: add {what}"));
+            }
+        };
+        need(says("description = "), "a description to Cargo.toml");
+        need(has("README.md"), "a README.md of about ten lines");
+        if !says("publish = false") {
+            need(says("keywords = "), "keywords, or publish = false");
+            need(
+                has("LICENSE-MIT"),
+                "LICENSE-MIT, a link to that of the root",
+            );
+            need(has("LICENSE-APACHE"), "LICENSE-APACHE, in the same way");
+        }
+    }
+    report(problems);
+}
+
 #[test]
 fn crates_share_the_workspace_lints() {
     report(

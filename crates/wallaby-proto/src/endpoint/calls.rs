@@ -524,17 +524,6 @@ impl<P: Probe> Endpoint<P> {
             traced.ended = Some(self.raw);
         }
         let failed = outcome.is_err();
-        let resends = call.resending.is_some();
-        let outcome = match outcome {
-            Err(failure) if resends => Err(self.after_attempts(sequence, failure)),
-            outcome => outcome,
-        };
-        if resends {
-            self.release_kept(sequence);
-        }
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return;
-        };
         call.outcome = Some(match outcome {
             Ok(()) => Outcome::Complete {
                 statuses: call.initiator.responses().1,
@@ -552,6 +541,13 @@ impl<P: Probe> Endpoint<P> {
         rested.into_iter().for_each(|id| self.may_rest(id));
         if failed {
             self.credit_all(sequence);
+        }
+        if self
+            .calls
+            .get(sequence)
+            .is_some_and(|call| call.resending.is_some())
+        {
+            self.end_resending(sequence);
         }
         self.tell_of(sequence);
         if !failed || !self.wind_down(sequence) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::conn::{ConnId, Parcel, Towards};
+use super::event::Outcome;
 use super::probe::Probe;
 use super::{Alarm, Endpoint};
 use crate::call::watch::{Failure as Loss, FailureKind, Location};
@@ -264,16 +265,23 @@ impl<P: Probe> Endpoint<P> {
         true
     }
 
-    /// How a call ends that may have been sent again.
+    /// A call has ended that may have been sent again: its failure says what became of that.
     #[cold]
-    pub(super) fn after_attempts(&mut self, sequence: u64, failure: Failure) -> Failure {
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return failure;
-        };
-        let statuses = call.initiator.responses().1;
-        let Some(resending) = call.resending() else {
-            return failure;
-        };
+    pub(super) fn end_resending(&mut self, sequence: u64) {
+        self.release_kept(sequence);
+        if let Some(call) = self.calls.get_mut(sequence)
+            && let Some(resending) = &mut call.resending
+            && let Some(Outcome::Failed(failure)) = &mut call.outcome
+        {
+            let statuses = call.initiator.responses().1;
+            **failure = resending.failure((**failure).clone(), statuses);
+        }
+    }
+}
+
+impl Resending {
+    /// How a call fails of which so many statuses have arrived.
+    fn failure(&mut self, failure: Failure, statuses: u64) -> Failure {
         let violation = match &failure {
             Failure::Violation(violation) => Some(*violation),
             Failure::Lost(loss) => match loss.kind {
@@ -283,19 +291,19 @@ impl<P: Probe> Endpoint<P> {
             _ => None,
         };
         match violation {
-            Some(violation) if resending.times > 0 => return Failure::Diverged(violation),
+            Some(violation) if self.times > 0 => return Failure::Diverged(violation),
             None if failure.is_loss() => {}
             _ => return failure,
         }
         let why = match () {
-            () if resending.unkept => NoMore::NotKept,
+            () if self.unkept => NoMore::NotKept,
             () if statuses > 0 => NoMore::Status,
             () => NoMore::Limit,
         };
         Failure::Attempts(Box::new(AttemptsFailed {
-            made: resending.times + 1,
+            made: self.times + 1,
             why,
-            before: std::mem::take(&mut resending.failed),
+            before: std::mem::take(&mut self.failed),
             last: failure.into(),
         }))
     }

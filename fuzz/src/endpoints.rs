@@ -137,7 +137,6 @@ impl World {
 
     /// Does what an endpoint wants done.
     fn drain(&mut self, host: usize) {
-        self.nodes[host].endpoint.settle();
         while let Some(output) = self.nodes[host].endpoint.poll_output() {
             match output {
                 Output::Run(key) => self.run(host, key),
@@ -157,7 +156,6 @@ impl World {
                     }
                 }
             }
-            self.nodes[host].endpoint.settle();
         }
     }
 

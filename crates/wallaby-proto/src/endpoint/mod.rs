@@ -19,7 +19,6 @@
 //! - All that has arrived is handed over before [`handle_timeout`](Endpoint::handle_timeout): else silence is found where
 //!   somebody has spoken.
 //! - Everything that came over a stream is handed over before its end.
-//! - After datagrams and the application's verbs, [`settle`](Endpoint::settle).
 //! - After each of its entries it drains [`poll_output`](Endpoint::poll_output), and it asks
 //!   [`poll_timeout`](Endpoint::poll_timeout) before it waits: time stands still for the endpoint while nobody looks at that.
 //! - Keys of what has ended are ignored. [`Output::Close`] may come while its dial is still under way, and [`Output::Write`]
@@ -57,7 +56,6 @@
 //!         if endpoint.poll_timeout().is_some_and(|due| due <= now) {
 //!             endpoint.handle_timeout();
 //!         }
-//!         endpoint.settle();
 //!         while let Some(output) = endpoint.poll_output() {
 //!             match output {
 //!                 Output::Dial(conn, _) => {
@@ -461,13 +459,18 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// What is to be done next, or has happened; `None` when that is all.
+    #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
+        if self.outputs.is_empty() {
+            self.settle();
+        }
         self.outputs.pop_front()
     }
 
     /// Whether there is something to be done.
+    #[inline]
     pub fn has_output(&self) -> bool {
-        !self.outputs.is_empty()
+        !self.outputs.is_empty() || self.is_unsettled()
     }
 
     // Time.
@@ -500,7 +503,8 @@ impl<P: Probe> Endpoint<P> {
         due
     }
 
-    /// When something has to be done next, by the shell's clock; `None` is never.
+    /// When something has to be done next, by the shell's clock; `None` is never. Nothing is to be done at once if
+    /// [`poll_output`](Self::poll_output) has said so since the last entry.
     pub fn poll_timeout(&mut self) -> Option<Duration> {
         let due = self.due();
         self.clock.arm(due);
@@ -581,12 +585,17 @@ impl<P: Probe> Endpoint<P> {
         self.gate.put_off_timers(until);
     }
 
-    /// Follows up what datagrams have brought, and what the endpoint has told itself. The other entries of the shell do so
-    /// themselves; after datagrams and the application's verbs it is called once for all of them.
+    /// Whether something is to be followed up.
     #[inline]
-    pub fn settle(&mut self) {
+    fn is_unsettled(&self) -> bool {
         let told = self.farewells.is_empty() && self.local.is_empty();
-        if !told || self.gate.has_events() || self.records.has_actions() {
+        !told || self.gate.has_events() || self.records.has_actions()
+    }
+
+    /// Follows up what datagrams and the application's verbs have brought, and what the endpoint has told itself.
+    #[inline]
+    fn settle(&mut self) {
+        if self.is_unsettled() {
             self.settle_all();
         }
     }

@@ -226,9 +226,9 @@ impl Node {
     /// Does what the endpoint wants done, until that is all.
     fn follow(&mut self, context: &mut Context<'_>) {
         loop {
-            self.endpoint.settle();
+            let output = self.endpoint.poll_output();
             self.see(context);
-            let Some(output) = self.endpoint.poll_output() else {
+            let Some(output) = output else {
                 return;
             };
             match output {

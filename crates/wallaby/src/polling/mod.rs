@@ -473,7 +473,6 @@ impl<D: Datagrams> Endpoint<D> {
     fn receive(&mut self, wait: Wait) -> io::Result<()> {
         self.look_at_clock();
         let known = self.news;
-        self.core.settle();
         self.drain();
         self.flush();
         let left = self.time_left();
@@ -503,7 +502,6 @@ impl<D: Datagrams> Endpoint<D> {
         self.take_datagrams(received);
         self.serve_unread();
         let all = self.serve_streams(ready) & self.serve_rings();
-        self.core.settle();
         self.drain();
         let empty = all && received < self.datagrams.batch();
         self.full_batches = if empty { 0 } else { self.full_batches + 1 };
@@ -569,7 +567,6 @@ impl<D: Datagrams> Endpoint<D> {
             Err(Status::new(Code::Panicked, panic_message(&*panic)))
         });
         self.core.returned(key, result);
-        self.core.settle();
     }
 
     fn do_rings_come_first(&mut self) -> bool {
@@ -720,7 +717,6 @@ impl<D: Datagrams> Endpoint<D> {
     /// applications that wait for other things as well.
     pub fn next_timeout(&mut self) -> Option<Duration> {
         self.look_at_clock();
-        self.core.settle();
         let full = self.is_full();
         let unsent = self.core.has_datagrams() && !full;
         if unsent || self.core.has_output() || self.streams.has_output() {

@@ -184,8 +184,7 @@ pub(crate) async fn half_handshakes(ground: Arc<Ground>, mut random: Random) -> 
 /// Who goes on for so long has not been stopped: longer than silence may last, with some patience.
 const LONG: Duration = Duration::from_secs(25);
 
-/// Who never finishes a message may wait its turn behind all others that do the same: of 16 MiB each 16 fill the budget, and a
-/// turn lasts two periods of 10 s at most.
-const TURNS: Duration = Duration::from_secs(320);
+/// Who never finishes a message may wait for six periods of 10 s, and may then have a turn, which lasts two more if nothing comes.
+const TURNS: Duration = Duration::from_secs(120);
 /// At a time, of one volley.
 const HALVES: usize = 100;

@@ -12,6 +12,10 @@ use crate::wire::PingSettings;
 /// While the budget is used up but for its last quarter, unfinished messages must arrive so many times as fast as otherwise.
 const PRESSED: u64 = 16;
 
+/// For how many periods a connection waits for its turn, while the budget is used up. Then it is closed: however many there are that
+/// never finish their messages, each of them holds its part for no longer.
+const MOST_WAITS: u32 = 6;
+
 /// The shortest time in which the rate of a message is measured.
 const SHORTEST: Duration = Duration::from_millis(10);
 
@@ -42,7 +46,7 @@ pub struct PartialLimits {
     /// Bytes that have arrived of messages that are not whole, all connections together. The last quarter is for those that
     /// hold less than an equal share of that quarter. Of the others one message at a time has its turn then, and connections
     /// without it get no credit for parts. When a period passes in which no turn ends, the connection that holds most is
-    /// closed.
+    /// closed; so is each that has waited for six periods.
     pub bytes: u64,
     /// Bytes a second that each unfinished message must gain, and 16 times as many while the budget is used up. A
     /// connection with a slower one is closed.
@@ -117,6 +121,7 @@ impl Partials {
             partials: self.clone(),
             held: 0,
             place: None,
+            waited: 0,
             turn: None,
         }
     }
@@ -131,8 +136,9 @@ impl Partials {
 pub(crate) struct Share {
     partials: Partials,
     held: u64,
-    /// Its place in the queue.
+    /// Its place in the queue, and for how many periods it has waited there.
     place: Option<u64>,
+    waited: u32,
     turn: Option<Turn>,
 }
 
@@ -249,7 +255,7 @@ impl Share {
     ///
     /// # Errors
     ///
-    /// If the connection is to be closed: its turn has lasted too long, or it [holds most](Self::close_largest).
+    /// If the connection is to be closed: its turn has lasted too long, it has waited for too long, or it [holds most](Self::close_largest).
     pub(crate) fn look(&mut self, in_time: bool) -> Result<bool, ConnectionError> {
         let Some(place) = self.place else {
             return Ok(false);
@@ -261,8 +267,15 @@ impl Share {
         if self.partials.queue().is_condemned(place) {
             return Err(ConnectionError::Crowding { held: self.held });
         }
-        let Some(turn) = self.turn.as_mut().filter(|_| in_time) else {
+        if !in_time {
             return Ok(false);
+        }
+        let Some(turn) = &mut self.turn else {
+            self.waited += 1;
+            return match self.waited > MOST_WAITS {
+                true => Err(ConnectionError::Crowding { held: self.held }),
+                false => Ok(false),
+            };
         };
         turn.periods += 1;
         match turn.periods {
@@ -313,6 +326,7 @@ impl Share {
     /// It waits no more, and its turn passes on.
     fn leave(&mut self) {
         self.turn = None;
+        self.waited = 0;
         if let Some(place) = self.place.take() {
             self.partials.queue().places.remove(&place);
         }

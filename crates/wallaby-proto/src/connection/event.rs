@@ -83,7 +83,7 @@ pub enum ConnectionError {
     /// Unfinished messages of all connections took too much room for too long, and those of this one took most: see
     /// [`super::PartialLimits`].
     #[error(
-        "there is no room for unfinished messages, and this connection holds most: {held} bytes"
+        "there is no room for unfinished messages, and this connection, which holds {held} bytes of them, holds most or has waited for too long"
     )]
     Crowding {
         /// Bytes that have arrived of its unfinished messages.

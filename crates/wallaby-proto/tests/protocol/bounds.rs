@@ -303,7 +303,7 @@ fn who_is_held_back_is_not_accused_of_being_slow() {
         first.answer();
     }
     let mut now = Duration::ZERO;
-    for _ in 0..10 {
+    for _ in 0..6 {
         second.carry(usize::MAX).expect("honest");
         second.answer();
         now += PERIOD;
@@ -491,6 +491,36 @@ fn who_holds_most_is_closed_when_no_turn_ends() {
         }
     }
     assert_eq!(closed, [1], "{closed:?}");
+}
+
+#[test]
+fn who_has_waited_for_six_periods_is_closed() {
+    let bounds = budget(32 << 20);
+    let [mut waiting, mut busy] = [12_000, 12_700].map(|kib| {
+        let mut one = Hostile::new(Limits::default(), &bounds, generous());
+        one.says(&part(0, Some(15 << 20), 1)).expect("legal");
+        for _ in 0..kib / 100 {
+            one.says(&part(0, None, 100 * KIB)).expect("legal");
+        }
+        one
+    });
+    busy.says(&part(0, None, 1)).expect("its turn");
+    assert!(!busy.server.is_withholding());
+    waiting.says(&part(0, None, 1)).expect("its window");
+    waiting.server.grant_withheld();
+    assert!(waiting.server.is_withholding());
+    let mut ended = Vec::new();
+    for period in 1..=9 {
+        let ends = waiting.server.check_stalled(PERIOD * period);
+        ended.extend(ends.err().map(|error| (period, error)));
+        if !ended.is_empty() {
+            break;
+        }
+    }
+    // The first look is when the time begins.
+    let [(8, ConnectionError::Crowding { .. })] = ended[..] else {
+        panic!("{ended:?}");
+    };
 }
 
 /// Two hold three quarters of the budget and finish nothing; a third one's messages take less than a third of the rest.

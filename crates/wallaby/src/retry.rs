@@ -15,8 +15,8 @@ const MOST: u32 = 64;
 /// Each attempt is a call of its own, with its own id, so "at most once" holds for each attempt and not for the call as
 /// the application sees it. That is why the only way to make one says *idempotent*. An attempt follows if the one before
 ///
-/// - was not sent ([`Failure::NotSent`], [`Failure::Refused`]),
-/// - was lost ([`Failure::Lost`]: a request undelivered or silent, a response lost, a handler without progress),
+/// - was not sent ([`Failure::NotSent`](crate::Failure::NotSent), [`Failure::Refused`](crate::Failure::Refused)),
+/// - was lost ([`Failure::Lost`](crate::Failure::Lost): a request undelivered or silent, a response lost, a handler without progress),
 /// - took longer than an attempt may ([`Self::each`]),
 /// - or was answered with a status that is retried ([`Self::on`]),
 ///

@@ -1,5 +1,5 @@
 //! What settings make of times and counts that nobody means: each does what its documentation says, and none spins, overflows
-//! or panics.
+//! or panics. Apart from other tests, as each panic ends the process.
 
 mod common;
 

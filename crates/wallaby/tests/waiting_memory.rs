@@ -1,4 +1,5 @@
-//! What waits does not keep the memory alive that other messages arrived in: measured, by an allocator that counts.
+//! What waits does not keep the memory alive that other messages arrived in: measured, by an allocator that counts. Apart from
+//! other tests, whose memory it would count.
 
 mod common;
 

@@ -9,6 +9,8 @@
 
 pub(crate) mod bodies;
 pub(crate) mod lines;
+pub(crate) mod process;
+pub(crate) mod random;
 pub(crate) mod raw;
 #[macro_use]
 pub(crate) mod suite;

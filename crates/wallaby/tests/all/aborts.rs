@@ -1,0 +1,292 @@
+//! A call that is given up: its servers learn of it, and nothing is left.
+
+use std::sync::Arc;
+
+use crate::common::{Gate, Net, at, client, heap, patience, service, until, work};
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use wallaby::{Code, Failure, Many, One, Outcome, Request, Status};
+
+over_every_transport!(
+    dropping_a_call_stops_its_handler,
+    a_call_within_a_handler_ends_with_its_request,
+    a_reply_that_waits_ends_with_the_call,
+);
+
+async fn dropping_a_call_stops_its_handler(net: Net) {
+    let (stopped, mut stops) = mpsc::unbounded_channel();
+    let server = service()
+        .method(&work::ONE, {
+            let stopped = stopped.clone();
+            move |request: Request<One<String>>, (what,): (String,)| {
+                let stopped = stopped.clone();
+                async move {
+                    let is_over = request.cancelled();
+                    is_over.await;
+                    assert!(request.is_cancelled());
+                    stopped.send(what).expect("the test listens");
+                    Ok(())
+                }
+            }
+        })
+        .blocking_method(
+            &work::MANY,
+            move |request: Request<Many<String>>, (what,): (String,)| {
+                while !request.is_cancelled() {
+                    std::thread::yield_now();
+                }
+                stopped.send(what).expect("the test listens");
+                Ok(())
+            },
+        );
+    let server = net.serve(server).await;
+    let client = client();
+    let work = work::at(&client, at(&server));
+    for how in ["drop", "abort", "task"] {
+        let (mut one, many) = (work.one(how.into()), work.many(how.into()));
+        until(|| server.load() == (2, 0)).await;
+        match how {
+            "drop" => drop((one, many)),
+            "abort" => {
+                one.abort();
+                many.abort();
+            }
+            _ => {
+                let task = tokio::spawn(async move { one.answer().await });
+                tokio::task::yield_now().await;
+                task.abort();
+                drop(many);
+            }
+        }
+        for _ in 0..2 {
+            assert_eq!(stops.recv().await.as_deref(), Some(how));
+        }
+        until(|| server.load() == (0, 0)).await;
+    }
+    assert_eq!(client.metrics().calls_aborted, 6);
+}
+
+/// A handler that called another server in the name of its request.
+async fn a_call_within_a_handler_ends_with_its_request(net: Net) {
+    let (stopped, mut stops) = mpsc::unbounded_channel();
+    let said = stopped.clone();
+    let leaf = service().method(&work::ONE, move |request: Request<One<String>>, (_,)| {
+        let stopped = stopped.clone();
+        async move {
+            request.cancelled().await;
+            stopped
+                .send(String::from("leaf"))
+                .expect("the test listens");
+            Ok(())
+        }
+    });
+    let leaf = net.serve(leaf).await;
+    let next = at(&leaf);
+    let root = service().method(&work::ONE, move |request: Request<One<String>>, (_,)| {
+        let (next, said) = (next.clone(), said.clone());
+        async move {
+            let nested = work::within(request.call().at(&next));
+            let mut before = nested.one(String::new());
+            let error = before.answer().await.expect_err("it ends with its request");
+            assert_eq!(error.failure(), Some(&Failure::Aborted));
+            assert_eq!(before.outcome(), Some(Outcome::Failed(Failure::Aborted)));
+            // And one that is made after the end.
+            let after = nested
+                .one(String::new())
+                .await
+                .expect_err("nothing begins any more");
+            assert_eq!(after.failure(), Some(&Failure::Aborted));
+            said.send(String::from("root")).expect("the test listens");
+            Ok(())
+        }
+    });
+    let root = net.serve(root).await;
+    let client = client();
+    let call = work::at(&client, at(&root)).one(String::new());
+    until(|| leaf.load() == (1, 0)).await;
+    drop(call);
+    let mut both = [
+        stops.recv().await.expect("two"),
+        stops.recv().await.expect("two"),
+    ];
+    both.sort();
+    assert_eq!(both, ["leaf", "root"]);
+    until(|| leaf.load() == (0, 0) && root.load() == (0, 0)).await;
+}
+
+/// A handler waits for an application that takes nothing, and that then gives the call up.
+async fn a_reply_that_waits_ends_with_the_call(net: Net) {
+    let payload = Watched(Arc::new(vec![0; 100_000]));
+    let sent = payload.clone();
+    let server = service().method(&heap::MANY, move |request: Request<Many<_>, _>, (what,)| {
+        let payload = sent.clone();
+        async move {
+            while !request.is_cancelled() {
+                request.reply(Bytes::from_owner(payload.clone())).await?;
+            }
+            drop(what);
+            Ok(())
+        }
+    });
+    let server = net.serve(server).await;
+    let client = client();
+    let call = heap::at(&client, at(&server)).many(Bytes::new());
+    // Until the window is full.
+    until(|| client.metrics().responses_received >= 10).await;
+    drop(call);
+    until(|| server.load() == (0, 0)).await;
+    // Nor does what waited: only the test and the service know the payload still.
+    until(|| Arc::strong_count(&payload.0) == 2).await;
+}
+
+/// Bytes that tell who still has them.
+#[derive(Clone)]
+struct Watched(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Watched {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[tokio::test]
+async fn a_call_of_a_caller_ends_with_its_request_too() {
+    patience(async {
+        let net = Net::mem();
+        let (ended, mut ends) = mpsc::unbounded_channel();
+        let server = service().method(&work::ONE, move |request: Request<One<String>>, (_,)| {
+            let ended = ended.clone();
+            async move {
+                let mut call = request.call().begin();
+                let end = call.next().await;
+                ended
+                    .send(end.expect("the failure").expect_err("the failure"))
+                    .expect("the test listens");
+                Ok(())
+            }
+        });
+        let server = net.serve(server).await;
+        let client = client();
+        let call = work::at(&client, at(&server)).one(String::new());
+        until(|| server.load() == (1, 0)).await;
+        drop(call);
+        let error = ends.recv().await.expect("it ends");
+        assert_eq!(error.failure(), Some(&Failure::Aborted));
+    })
+    .await;
+}
+
+/// The request lives in a task that its handler started.
+#[tokio::test]
+async fn a_request_in_a_task_is_aborted_like_any_other() {
+    patience(async {
+        let net = Net::mem();
+        let (stopped, mut stops) = mpsc::unbounded_channel();
+        let gate = Gate::new();
+        let ready = gate.clone();
+        let server = service().method(
+            &work::MANY,
+            move |request: Request<Many<String>>, (what,): (String,)| {
+                let (stopped, ready) = (stopped.clone(), ready.clone());
+                async move {
+                    if what == "later" {
+                        tokio::task::yield_now().await;
+                    }
+                    tokio::spawn(async move {
+                        ready.open(1);
+                        request.cancelled().await;
+                        stopped.send(what).expect("the test listens");
+                    });
+                    Ok(())
+                }
+            },
+        );
+        let server = net.serve(server).await;
+        let client = client();
+        for what in ["at once", "later"] {
+            let call = work::at(&client, at(&server)).many(what.into());
+            gate.pass().await;
+            until(|| server.load() == (0, 0)).await;
+            drop(call);
+            assert_eq!(stops.recv().await.as_deref(), Some(what));
+        }
+    })
+    .await;
+}
+
+/// What a call still had to send is not kept for it.
+#[tokio::test]
+async fn a_request_that_waits_for_room_is_dropped_with_its_call() {
+    patience(async {
+        let net = Net::tcp();
+        let gate = Gate::new();
+        let opened = gate.clone();
+        let server = service().method(&heap::ONE, move |request: Request<One<_>, _>, (_,)| {
+            let gate = opened.clone();
+            async move {
+                gate.pass().await;
+                Ok(request.respond(Bytes::new()).await?)
+            }
+        });
+        let mut limits = wallaby::Limits::default();
+        limits.requests = 50_000;
+        let executor = wallaby::ExecutorConfig {
+            concurrency: 1,
+            ..Default::default()
+        };
+        let server = net
+            .bind(
+                wallaby::Endpoint::builder()
+                    .serve(server)
+                    .executor(executor)
+                    .limits(limits),
+            )
+            .await;
+        let client = client();
+        let heap = heap::at(&client, at(&server));
+        let first = heap.one(Bytes::new());
+        until(|| server.load() == (1, 0)).await;
+        let second = heap.one(Bytes::from(vec![0; 60_000]));
+        until(|| server.load() == (1, 1)).await;
+
+        let payload = Watched(Arc::new(vec![0; 1000]));
+        let waiting = heap.one(Bytes::from_owner(payload.clone()));
+        tokio::task::yield_now().await;
+        assert!(Arc::strong_count(&payload.0) > 1, "it waits for credit");
+        drop(waiting);
+        until(|| Arc::strong_count(&payload.0) == 1).await;
+        gate.open(2);
+        first.await.expect("an answer");
+        second.await.expect("an answer");
+        assert_eq!(server.metrics().requests_received, 2);
+    })
+    .await;
+}
+
+/// A handler that passes on what it learns when its request is stopped has done nothing wrong.
+#[tokio::test]
+async fn an_error_that_comes_of_the_abort_is_no_late_error() {
+    patience(async {
+        let net = Net::mem();
+        let server = service().method(
+            &work::MANY,
+            |request: Request<Many<String>>, (what,): (String,)| async move {
+                request.cancelled().await;
+                if what == "other" {
+                    return Err(Status::new(Code::Internal, "and this as well"));
+                }
+                Ok(request.reply("too late".into()).await?)
+            },
+        );
+        let server = net.serve(server).await;
+        let client = client();
+        for (what, late) in [("reply", 0), ("other", 1)] {
+            let call = work::at(&client, at(&server)).many(what.into());
+            until(|| server.load() == (1, 0)).await;
+            drop(call);
+            until(|| server.load() == (0, 0)).await;
+            assert_eq!(server.metrics().late_errors, late, "{what}");
+        }
+    })
+    .await;
+}

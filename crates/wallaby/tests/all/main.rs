@@ -1,0 +1,55 @@
+//! The tests of this crate, a module for each subject, in one program: to link a program for each takes longer than to run them.
+//! `cargo test -p wallaby --test all relay::` runs those of one module. Programs beside this one say why they are apart.
+
+#[path = "../common/mod.rs"]
+#[macro_use]
+mod common;
+
+mod aborts;
+mod answer_streams;
+mod answers;
+mod below;
+mod blocking;
+mod bodies;
+mod budgets;
+mod credit;
+mod deadlines;
+mod descriptors;
+mod dial_policy;
+mod events;
+mod executor;
+mod gathered;
+mod half_open;
+mod hostile_peer;
+mod house;
+mod large_messages;
+mod limits;
+mod link;
+mod liveness;
+mod middleware;
+mod mismatch;
+mod multicast;
+mod names;
+mod order;
+mod peer_memory;
+mod pipeline;
+mod polling;
+mod pool;
+mod refusals;
+mod relay;
+mod resend;
+mod retries;
+mod seal;
+mod shares;
+mod shm;
+mod statuses;
+mod strangers;
+mod streaming;
+mod trace;
+mod transports;
+mod two_hops;
+mod udp;
+mod waiting_answers;
+
+// Public, as the lints that it denies look at what is.
+pub mod service_macro;

@@ -1,0 +1,195 @@
+//! Both sides know a method by its name, but not by the same types: nobody misreads anything.
+
+use crate::common::{Net, at, client, patience, service, sorted, status, until, work};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use wallaby::{Code, Many, Method, MethodDefinition, One, Request, Status};
+
+over_every_transport!(
+    other_types_are_a_status,
+    another_codec_is_a_status,
+    a_delegation_to_other_types_is_a_status,
+    whoever_says_nothing_of_types_is_served,
+);
+
+mod old {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    pub(super) struct Document {
+        pub(super) id: u64,
+        pub(super) title: String,
+    }
+
+    #[wallaby::service(package = "test")]
+    pub(super) trait Library {
+        async fn fetch(id: u64) -> Document;
+        async fn store(document: Document) -> u64;
+        async fn list() -> Many<Document>;
+    }
+}
+
+mod new {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    pub(super) struct Document {
+        pub(super) id: u64,
+        pub(super) year: u16,
+        pub(super) title: String,
+    }
+
+    #[wallaby::service(package = "test")]
+    pub(super) trait Library {
+        async fn fetch(id: u64) -> Document;
+        async fn store(document: Document) -> u64;
+        async fn list() -> Many<Document>;
+    }
+}
+
+struct Shelf;
+
+#[wallaby::serve]
+impl old::Library for Shelf {
+    async fn fetch(&self, id: u64) -> old::Document {
+        old::Document {
+            id,
+            title: "old".into(),
+        }
+    }
+
+    async fn store(&self, document: old::Document) -> u64 {
+        document.id
+    }
+
+    async fn list(&self, request: Request<Many<old::Document>>) -> Result<(), Status> {
+        Ok(request
+            .respond(old::Document {
+                id: 1,
+                title: "old".into(),
+            })
+            .await?)
+    }
+}
+
+fn is_mismatch(status: &Status, method: &str, what: &str) {
+    assert_eq!(status.code(), Code::Mismatch, "{status}");
+    assert!(
+        status.message().contains(method) && status.message().contains(what),
+        "{status}"
+    );
+}
+
+async fn other_types_are_a_status(net: Net) {
+    let server = net.serve(old::library::service(Shelf)).await;
+    let client = client();
+    let new = new::library::at(&client, at(&server));
+    is_mismatch(&status(new.fetch(1).await), "test.Library/fetch", "answer");
+    let document = new::Document {
+        id: 1,
+        year: 2,
+        title: "new".into(),
+    };
+    let refused = status(new.store(document).await);
+    is_mismatch(&refused, "test.Library/store", "arguments");
+    assert_eq!(refused.server(), server.address());
+    is_mismatch(
+        &status(new.list().next().await.expect("a status")),
+        "test.Library/list",
+        "answer",
+    );
+
+    // Over the same connection, for those who mean the same.
+    let same = old::library::at(&client, at(&server));
+    assert_eq!(
+        same.fetch(7).await,
+        Ok(old::Document {
+            id: 7,
+            title: "old".into()
+        })
+    );
+    assert_eq!(client.metrics().connections_opened, 1);
+    assert_eq!(server.metrics().panics, 0);
+}
+
+async fn another_codec_is_a_status(net: Net) {
+    static BYTES: Method<(Bytes,), One<Bytes>, wallaby::codec::Raw> = Method::new("test.Work/one");
+    let server = service().method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
+        Ok(request.respond(what).await?)
+    });
+    let server = net.serve(server).await;
+    let client = client();
+    let call = wallaby::Client::new(&client, at(&server)).call(&BYTES, (Bytes::from_static(b"x"),));
+    let refused = status(call.await);
+    is_mismatch(&refused, "test.Work/one", "raw");
+    assert!(refused.message().contains("postcard"), "{refused}");
+}
+
+async fn a_delegation_to_other_types_is_a_status(net: Net) {
+    let leaf = net.serve(old::library::service(Shelf)).await;
+    let next = at(&leaf);
+    let root = service().method(&new::library::LIST, move |request: Request<Many<_>>, ()| {
+        let next = next.clone();
+        async move {
+            request.delegate(&next, new::library::fetch(1)).await?;
+            request.delegate(&next, new::library::list()).await?;
+            Ok(request
+                .respond(new::Document {
+                    id: 0,
+                    year: 1,
+                    title: "mine".into(),
+                })
+                .await?)
+        }
+    });
+    let root = net.serve(root).await;
+    let endpoint = net.endpoint().await;
+    let mut call = new::library::at(&endpoint, at(&root)).list();
+    let (mut answers, mut statuses) = (Vec::new(), Vec::new());
+    while let Some(item) = call.next().await {
+        match item {
+            Ok(answer) => answers.push(answer),
+            other => statuses.push(status(other)),
+        }
+    }
+    assert_eq!(answers.len(), 1);
+    assert_eq!(statuses.len(), 2);
+    for status in statuses {
+        is_mismatch(&status, "test.Library", "answer");
+        assert_eq!(status.server(), leaf.address());
+    }
+}
+
+/// Tools and other languages need not know fingerprints: 0 fits any.
+async fn whoever_says_nothing_of_types_is_served(net: Net) {
+    let server = net.serve(old::library::service(Shelf)).await;
+    let client = client();
+    let method = MethodDefinition::new("test.Library/fetch", "postcard", 0, 0).expect("a name");
+    let mut call = wallaby::Client::new(&client, at(&server))
+        .call_raw(&method.into(), Bytes::from_static(&[7]));
+    let answer = call.next().await.expect("an answer").expect("an answer");
+    assert_eq!(
+        answer.payload,
+        Bytes::from_static(&[7, 3, b'o', b'l', b'd'])
+    );
+    assert!(call.next().await.is_none());
+}
+
+/// A method that answers one is not one that answers many of the same type.
+#[tokio::test]
+async fn how_many_answers_there_are_is_the_initiators_business() {
+    static ONE_AS_MANY: Method<(String,), Many<String>> = Method::new("test.Work/one");
+    patience(async {
+        let net = Net::mem();
+        let server = service().method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
+            Ok(request.respond(what).await?)
+        });
+        let server = net.serve(server).await;
+        let client = client();
+        let mut call = wallaby::Client::new(&client, at(&server)).call(&ONE_AS_MANY, ("x".into(),));
+        let (answers, _) = sorted(&mut call).await;
+        assert_eq!(answers, ["x"]);
+        until(|| server.load() == (0, 0)).await;
+    })
+    .await;
+}

@@ -1,0 +1,15 @@
+//! Polling endpoints: among themselves over links that lose, double and delay datagrams, and over streams that are slow,
+//! damaged or silent, in virtual time; and with
+//! endpoints on tokio over real sockets and shared memory.
+
+mod alone;
+mod failures;
+mod hostile;
+mod interop;
+mod proxy;
+mod relaying;
+mod rings;
+mod settings;
+mod streams;
+mod trees;
+mod world;

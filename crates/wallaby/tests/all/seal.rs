@@ -1,0 +1,212 @@
+//! Sealed mode: servers that take only what their cluster has sealed.
+
+use std::time::Duration;
+
+use crate::common::raw::{Raw, hello, request, response};
+use crate::common::{Net, at, patience, service, sorted, status, until, work};
+use tokio::net::TcpListener;
+use wallaby::{
+    Address, BindError, Budgets, Builder, CallId, Client, ClusterKey, Code, Endpoint, Many, NodeId,
+    One, Request, Service,
+};
+use wallaby_proto::wire::ReplyTo;
+
+fn key(byte: u8) -> ClusterKey {
+    ClusterKey::new(&[byte; 16]).expect("16 bytes")
+}
+
+fn with_keys(keys: &[u8]) -> Builder {
+    keys.iter().fold(Endpoint::builder(), |builder, byte| {
+        builder.cluster_key(key(*byte))
+    })
+}
+
+/// Answers, or forwards to the servers named.
+fn onward() -> Service {
+    service()
+        .method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
+            Ok(request.respond(what).await?)
+        })
+        .method(
+            &work::MANY,
+            |request: Request<Many<_>>, (what,): (String,)| async move {
+                match what.split_once(' ') {
+                    Some((next, rest)) => {
+                        let next: Address = next.parse().expect("an address");
+                        request.reply("passed on".to_string()).await?;
+                        request.delegate(&next, work::many(rest.into())).await?;
+                        request.forward(next, work::many(rest.into())).await?;
+                    }
+                    None => request.respond(what).await?,
+                }
+                Ok(())
+            },
+        )
+}
+
+/// Every hop seals anew what it delegates: less time and smaller budgets, for another server.
+#[tokio::test]
+async fn a_cluster_takes_what_its_members_send_and_delegate() {
+    for net in [Net::tcp(), Net::mem(), Net::udp(), Net::unix()] {
+        patience(async {
+            let sealed = || with_keys(&[1]).require_seals().serve(onward());
+            let servers = [
+                net.bind(sealed()).await,
+                net.bind(sealed()).await,
+                net.bind(sealed()).await,
+            ];
+            let way = format!("{} {} end", at(&servers[1]), at(&servers[2]));
+            // One that others can dial, and one that is answered back along the way.
+            let listening = net.bind(with_keys(&[1])).await;
+            let silent = with_keys(&[1]).bind().await.expect("there is a runtime");
+            for client in [listening, silent] {
+                let plain = Client::new(&client, at(&servers[0]));
+                let stated = plain
+                    .clone()
+                    .deadline(Duration::from_secs(20))
+                    .metadata("key", "value")
+                    .budgets(Budgets::default());
+                for client in [plain, stated] {
+                    let mut call = work::within(client).many(way.clone());
+                    let (answers, statuses) = sorted(&mut call).await;
+                    assert_eq!(statuses, []);
+                    assert_eq!(answers.len(), 1 + 2 + 4);
+                }
+            }
+            let refused = servers
+                .iter()
+                .map(|server| server.metrics().unsealed_refused);
+            assert_eq!(refused.sum::<u64>(), 0);
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_have_the_key_is_refused_before_the_handler_runs() {
+    patience(async {
+        let net = Net::tcp();
+        let server = net
+            .bind(with_keys(&[1]).require_seals().serve(onward()))
+            .await;
+        for (keys, why) in [(&[][..], "not sealed"), (&[2], "wrong")] {
+            let stranger = net.bind(with_keys(keys)).await;
+            let refused = status(work::at(&stranger, at(&server)).one("what".into()).await);
+            assert_eq!(refused.code(), Code::PermissionDenied);
+            assert!(refused.message().contains(why), "{refused}");
+            assert_eq!(refused.server(), server.address());
+        }
+        assert_eq!(server.metrics().unsealed_refused, 2);
+        assert_eq!(server.remembered().requests, 0);
+    })
+    .await;
+}
+
+/// A member delegates to a server that requires another key: the initiator gets its status as a part of the call.
+#[tokio::test]
+async fn a_delegation_that_is_not_sealed_is_a_status() {
+    patience(async {
+        let net = Net::tcp();
+        let open = net.bind(Endpoint::builder().serve(onward())).await;
+        let closed = net
+            .bind(with_keys(&[1]).require_seals().serve(onward()))
+            .await;
+        let client = net.bind(with_keys(&[1])).await;
+        let way = format!("{} end", at(&closed));
+        let mut call = work::at(&client, at(&open)).many(way);
+        let (answers, statuses) = sorted(&mut call).await;
+        assert_eq!(answers, ["passed on"]);
+        assert_eq!(statuses.len(), 2);
+        assert!(
+            statuses
+                .iter()
+                .all(|status| status.code() == Code::PermissionDenied)
+        );
+        // The refusals came the way their requests went: nobody was dialled for them.
+        assert_eq!(closed.metrics().connections_opened, 1);
+    })
+    .await;
+}
+
+/// One by one, endpoints get the new key as a second, then as the first, then lose the old one.
+#[tokio::test]
+async fn keys_are_replaced_while_calls_go_on() {
+    patience(async {
+        let net = Net::tcp();
+        for (client, server) in [
+            (&[1][..], &[1, 2][..]),
+            (&[2, 1], &[1, 2]),
+            (&[1, 2], &[2, 1]),
+            (&[2], &[2, 1]),
+        ] {
+            let server = net
+                .bind(with_keys(server).require_seals().serve(onward()))
+                .await;
+            let client = net.bind(with_keys(client)).await;
+            let answer = work::at(&client, at(&server)).one("x".into()).await;
+            assert_eq!(answer.expect("a known key"), "x");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn seals_without_a_key_cannot_be_required() {
+    let error = Endpoint::builder().require_seals().bind().await;
+    assert!(matches!(error, Err(BindError::NoClusterKey)), "{error:?}");
+}
+
+/// An enemy has seen a sealed request. He cannot use it to make servers send answers to somebody else.
+#[tokio::test]
+async fn a_seal_that_was_seen_directs_nobody_to_strangers() {
+    patience(async {
+        let net = Net::tcp();
+        let server = net
+            .bind(with_keys(&[1]).require_seals().serve(onward()))
+            .await;
+        // A member's request, as an enemy on the way would see it.
+        let member = NodeId::new(7).expect("not zero");
+        let call = CallId {
+            initiator: member,
+            sequence: 1,
+        };
+        let victim = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port is free");
+        let stranger = Address::Tcp(victim.local_addr().expect("it is bound"));
+        let mut seen = request(call, b"\x01x");
+        key(1).seal(&mut seen, server.node(), None);
+
+        // To another address, by its handshake or in the request; as another call; to another server.
+        let mut as_member = hello(7);
+        as_member.address = Some(stranger.clone());
+        let mut peer = Raw::dial(&at(&server), as_member).await;
+        peer.send_request(seen.clone(), work::ONE.definition())
+            .await;
+        assert!(peer.response().await.status);
+
+        let mut peer = Raw::dial(&at(&server), hello(8)).await;
+        let mut redirected = seen.clone();
+        redirected.reply_to = ReplyTo::At(stranger);
+        peer.send_request(redirected, work::ONE.definition()).await;
+        assert!(peer.response().await.status);
+        let mut other = seen.clone();
+        other.reply_to = ReplyTo::Relay;
+        other.call.sequence = 2;
+        peer.send_request(other, work::ONE.definition()).await;
+        assert!(peer.response().await.status);
+        assert_eq!(server.metrics().unsealed_refused, 3);
+
+        // As it was, from the same life: taken once, and dropped when it is shown again.
+        let mut peer = Raw::dial(&at(&server), hello(7)).await;
+        peer.send_request(seen.clone(), work::ONE.definition())
+            .await;
+        let answer = peer.response().await;
+        assert_eq!(answer.payload, response(call, None, b"\x01x").payload);
+        let mut again = Raw::dial(&at(&server), hello(7)).await;
+        again.send_request(seen, work::ONE.definition()).await;
+        until(|| server.metrics().requests_dropped == 1).await;
+        assert_eq!(server.metrics().unsealed_refused, 3);
+    })
+    .await;
+}

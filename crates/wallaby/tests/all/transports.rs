@@ -1,0 +1,376 @@
+//! Transports from outside by the public trait alone: one suite over all transports, handshakes that fail or never end, and
+//! who a peer has proven to be.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use crate::common::{Net, at, client, patience, service, sorted, status, until, work};
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use wallaby::transport::{
+    Accepted, Dialled, Identity, Listened, Listener, Name, Proven, ReadHalf, Stream, Transport,
+    WriteHalf,
+};
+use wallaby::{
+    Address, BindError, Code, ConnectError, Endpoint, Handler, HandlerFuture, Layer, Many,
+    OtherAddress, RawRequest, Request, Service, Status,
+};
+
+transport_suite!(over_mem, Net::mem());
+transport_suite!(over_tcp, Net::tcp());
+transport_suite!(over_unix, Net::unix());
+#[cfg(target_os = "linux")]
+transport_suite!(over_shm, Net::shm());
+transport_suite!(over_hidden, hidden());
+
+/// Bytes over a unix socket, each mixed with a key and its position. Dialler and acceptor say their key first, and who has
+/// another one is rejected; a certificate is only played.
+struct Hidden {
+    key: u8,
+    schemes: Vec<&'static str>,
+}
+
+const KEY: u8 = 0x5a;
+
+fn transport(key: u8) -> Arc<dyn Transport> {
+    Arc::new(Hidden {
+        key,
+        schemes: vec!["hidden"],
+    })
+}
+
+fn hidden() -> Net {
+    Net::foreign(transport(KEY), |folder, number| {
+        format!("hidden://{}/{number}", folder.display())
+    })
+}
+
+#[derive(Debug)]
+struct Half {
+    stream: Arc<UnixStream>,
+    key: u8,
+    /// Bytes that have passed.
+    position: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Entrance {
+    listener: UnixListener,
+    path: String,
+    key: u8,
+}
+
+impl Drop for Entrance {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Half {
+    fn mix(&self, bytes: &mut [u8]) {
+        let position = self.position.load(Ordering::Relaxed);
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte ^= self.key.wrapping_add((position + index) as u8);
+        }
+    }
+
+    fn pass(&self, bytes: usize) {
+        self.position.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl ReadHalf for Half {
+    fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.stream.poll_read_ready(cx))?;
+            let before = input.len();
+            match self.stream.try_read_buf(input) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok(read) => {
+                    self.mix(&mut input[before..]);
+                    self.pass(read);
+                    return Poll::Ready(Ok(read));
+                }
+            }
+        }
+    }
+}
+
+impl WriteHalf for Half {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut mixed = bytes.to_vec();
+        self.mix(&mut mixed);
+        let written = self.stream.try_write(&mixed)?;
+        self.pass(written);
+        Ok(written)
+    }
+
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll_write_ready(cx)
+    }
+
+    fn shutdown(&self) {
+        let socket = self.stream.as_fd().try_clone_to_owned();
+        let socket = socket.map(std::os::unix::net::UnixStream::from);
+        let _ = socket.map(|socket| socket.shutdown(std::net::Shutdown::Both));
+    }
+}
+
+async fn open(mut stream: UnixStream, key: u8) -> io::Result<Stream> {
+    stream.write_all(&[key]).await?;
+    let theirs = stream.read_u8().await?;
+    if theirs != key {
+        let why = format!("its key is {theirs}, not {key}");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    let proven = Proven::Certificate {
+        names: vec![Name::Dns(format!("key-{theirs}.example"))],
+        chain: Arc::from([]),
+    };
+    let stream = Arc::new(stream);
+    let half = |stream| Half {
+        stream,
+        key,
+        position: AtomicUsize::new(0),
+    };
+    let halves = (half(Arc::clone(&stream)), half(stream));
+    Ok(Stream::new(
+        halves.0,
+        halves.1,
+        Identity::new(proven, false),
+    ))
+}
+
+impl Listener for Entrance {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+        let (stream, _) = ready!(self.listener.poll_accept(cx))?;
+        Poll::Ready(Ok(Box::pin(open(stream, self.key))))
+    }
+}
+
+impl Transport for Hidden {
+    fn schemes(&self) -> &[&str] {
+        &self.schemes
+    }
+
+    fn dial<'a>(&'a self, to: &'a OtherAddress) -> Dialled<'a> {
+        Box::pin(async { open(UnixStream::connect(to.text()).await?, self.key).await })
+    }
+
+    fn listen<'a>(&'a self, at: &'a OtherAddress) -> Listened<'a> {
+        Box::pin(async {
+            let entrance = Entrance {
+                listener: UnixListener::bind(at.text())?,
+                path: at.text().into(),
+                key: self.key,
+            };
+            Ok((Box::new(entrance) as Box<dyn Listener>, at.clone()))
+        })
+    }
+}
+
+fn path(endpoint: &Endpoint) -> String {
+    match at(endpoint) {
+        Address::Other(other) => other.text().into(),
+        other => panic!("{other}"),
+    }
+}
+
+/// Answers who has sent the request, who is proven to be its initiator, and hands on to the server named.
+fn who() -> Service {
+    service().method(
+        &work::MANY,
+        |request: Request<Many<_>>, (next,): (String,)| async move {
+            let initiator = request.initiator_identity().map(ToString::to_string);
+            let initiator = initiator.unwrap_or_else(|| "not proven".into());
+            let answer = format!("{} / {initiator}", request.identity());
+            request.reply(answer).await?;
+            if !next.is_empty() {
+                let next: Address = next.parse().expect("an address");
+                request.forward(next, work::many(String::new())).await?;
+            }
+            Ok(())
+        },
+    )
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_handler_sees_what_a_transport_has_proven() {
+    use std::os::unix::fs::MetadataExt;
+    let me = std::fs::metadata("/proc/self").expect("a process");
+    let user = format!("user {}, process {}", me.uid(), std::process::id());
+    for (net, expected) in [
+        (Net::mem(), "an endpoint of this process"),
+        (Net::tcp(), "somebody unknown"),
+        (Net::udp(), "somebody unknown"),
+        (Net::unix(), user.as_str()),
+        (Net::shm(), user.as_str()),
+        (hidden(), "key-90.example"),
+    ] {
+        let (first, second) = (net.serve(who()).await, net.serve(who()).await);
+        let client = net.client().await;
+        let mut call = work::at(&client, at(&first)).many(at(&second).to_string());
+        let (answers, statuses) = patience(sorted(&mut call)).await;
+        // The second server knows who sent it the request: the first one. The initiator it has to believe.
+        let mut expected =
+            [expected, "not proven"].map(|initiator| format!("{expected} / {initiator}"));
+        expected.sort();
+        assert_eq!((answers, statuses), (expected.to_vec(), vec![]));
+    }
+}
+
+/// Takes requests only of those who have this name.
+struct Only(Name);
+
+struct Checked(Name, Arc<dyn Handler>);
+
+impl Layer for Only {
+    fn wrap(&self, _: &str, inner: Arc<dyn Handler>) -> Arc<dyn Handler> {
+        Arc::new(Checked(self.0.clone(), inner))
+    }
+}
+
+impl Handler for Checked {
+    fn handle(&self, request: RawRequest) -> HandlerFuture {
+        if request.identity().names().contains(&self.0) {
+            return self.1.handle(request);
+        }
+        let why = format!("not for {}", request.identity());
+        Box::pin(std::future::ready(Err(Status::new(
+            Code::PermissionDenied,
+            why,
+        ))))
+    }
+}
+
+#[tokio::test]
+async fn middleware_decides_by_the_proven_name() {
+    let net = hidden();
+    for (name, allowed) in [("key-90.example", true), ("key-91.example", false)] {
+        let only = Only(Name::Dns(name.into()));
+        let server = net.bind(Endpoint::builder().layer(only).serve(who())).await;
+        let client = net.client().await;
+        let mut call = work::at(&client, at(&server)).many(String::new());
+        let answer = patience(call.next()).await.expect("an answer or a status");
+        if allowed {
+            answer.expect("an answer");
+        } else {
+            let status = status(answer);
+            assert_eq!(status.code(), Code::PermissionDenied);
+            assert!(status.message().contains("key-90.example"), "{status}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_handshake_that_fails_is_told_on_both_sides() {
+    let net = hidden();
+    let server = net.serve(who()).await;
+    let stranger = Endpoint::builder().transport(transport(7)).bind();
+    let stranger = stranger.await.expect("there is a runtime");
+    let error = patience(stranger.connect(at(&server))).await;
+    let expected = ConnectError::Rejected {
+        server: at(&server),
+        reason: "its key is 90, not 7".into(),
+    };
+    assert_eq!(error, Err(expected));
+    patience(until(|| server.metrics().accepts_failed == 1)).await;
+    assert_eq!(server.metrics().connections_opened, 0);
+}
+
+#[tokio::test]
+async fn a_handshake_that_never_ends_holds_up_nobody() {
+    let net = hidden();
+    let patient = Duration::from_millis(500);
+    let builder = Endpoint::builder().strangers(3, patient);
+    let server = net.bind(builder.serve(who())).await;
+    let mut silent = Vec::new();
+    for _ in 0..2 {
+        silent.push(
+            UnixStream::connect(path(&server))
+                .await
+                .expect("it listens"),
+        );
+    }
+    let first = net.client().await;
+    let mut call = work::at(&first, at(&server)).many(String::new());
+    assert_eq!(patience(sorted(&mut call)).await.0.len(), 1);
+    for mut stream in silent {
+        let mut all = Vec::new();
+        patience(stream.read_to_end(&mut all))
+            .await
+            .expect("it ends");
+        assert_eq!(all, [KEY], "the server said its part");
+    }
+    assert_eq!(server.metrics().accepts_failed, 2);
+    let second = net.client().await;
+    let mut call = work::at(&second, at(&server)).many(String::new());
+    assert_eq!(patience(sorted(&mut call)).await.0.len(), 1);
+}
+
+/// Bytes that are no handshake of an endpoint, after one of the transport.
+#[tokio::test]
+async fn nothing_is_believed_of_bytes_because_a_transport_brings_them() {
+    let net = hidden();
+    let server = net.serve(who()).await;
+    let mut stream = UnixStream::connect(path(&server))
+        .await
+        .expect("it listens");
+    stream.write_all(&[KEY]).await.expect("it reads");
+    stream.write_all(&[0xff; 500]).await.expect("it reads");
+    let mut all = Vec::new();
+    let _ = patience(stream.read_to_end(&mut all)).await;
+    let client = net.client().await;
+    let mut call = work::at(&client, at(&server)).many(String::new());
+    assert_eq!(patience(sorted(&mut call)).await.0.len(), 1);
+    assert_eq!(server.metrics().connections_opened, 1);
+}
+
+#[tokio::test]
+async fn schemes_are_checked() {
+    for (schemes, why) in [
+        (vec!["tcp"], "no address"),
+        (vec!["Upper"], "no address"),
+        (vec!["a", "b", "a"], "another transport has it"),
+    ] {
+        let scheme = *schemes.last().expect("one");
+        let transport = Arc::new(Hidden { key: 1, schemes });
+        let error = Endpoint::builder().transport(transport).bind().await;
+        match error.expect_err("no such scheme") {
+            BindError::Transport {
+                scheme: found,
+                why: told,
+            } => {
+                assert_eq!(found, scheme);
+                assert!(told.contains(why), "{told}");
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+/// Who has no transport for the initiator's address answers along the way that the request came.
+#[tokio::test]
+async fn answers_go_back_to_an_initiator_of_another_transport() {
+    let (outside, inside) = (hidden(), Net::unix());
+    let last = inside.serve(who()).await;
+    let first = outside.with(Endpoint::builder()).listen(&inside.address());
+    let first = first.listen(&outside.address()).serve(who()).bind().await;
+    let first = first.expect("both addresses are free");
+    let initiator = outside.endpoint().await;
+    let mut call = work::at(&initiator, at(&first)).many(at(&last).to_string());
+    let error = ConnectError::NoTransport {
+        server: at(&initiator),
+    };
+    assert_eq!(client().connect(at(&initiator)).await, Err(error));
+    let (answers, statuses) = patience(sorted(&mut call)).await;
+    assert_eq!((answers.len(), statuses), (2, vec![]));
+    assert_eq!(first.metrics().relayed, 1);
+}

@@ -142,6 +142,7 @@ impl World {
                 Output::Run(key) => self.run(host, key),
                 Output::Call(call) => self.hear(host, call),
                 Output::Stopped(key, _) => self.nodes[host].aside.retain(|other| *other != key),
+                Output::Body(_) | Output::BodyRoom(_) => {} // none are sent
                 Output::Dial(conn, to) => self.dial(host, conn, &to),
                 Output::Write(conn) => self.write(host, conn),
                 Output::Close(conn, closed) => {
@@ -273,6 +274,9 @@ impl World {
         let Some(mut incoming) = endpoint.take_request(key) else {
             return;
         };
+        if let Some(body) = incoming.body {
+            endpoint.drop_body(body); // of the one that sends any bytes
+        }
         let request = endpoint.request(key).expect("it was just taken");
         let (call, id) = (request.call(), request.id());
         assert!(self.ran.insert((call, id)), "{id} of {call} runs twice");

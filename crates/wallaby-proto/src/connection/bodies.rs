@@ -102,16 +102,27 @@ impl Sending {
         chunk: &mut Bytes,
         is_leaving: impl Fn(u64) -> bool,
     ) -> Result<Bytes, BodyRefusal> {
+        self.may_take(number, is_leaving)?;
         let window = self.open.get_mut(&number).ok_or(BodyRefusal::Stopped)?;
-        if window.queued || window.left == 0 || window.after.is_some_and(is_leaving) {
-            return Err(BodyRefusal::Blocked);
-        }
         window.after = None;
         let len = usize::try_from(window.left).unwrap_or(usize::MAX);
         let taken = chunk.split_to(chunk.len().min(len).min(MOST_TAKEN));
         window.left -= taken.len() as u64;
         window.queued = true;
         Ok(taken)
+    }
+
+    /// Whether more of it may be sent now.
+    pub(super) fn may_take(
+        &self,
+        number: u64,
+        is_leaving: impl Fn(u64) -> bool,
+    ) -> Result<(), BodyRefusal> {
+        let window = self.open.get(&number).ok_or(BodyRefusal::Stopped)?;
+        if window.queued || window.left == 0 || window.after.is_some_and(is_leaving) {
+            return Err(BodyRefusal::Blocked);
+        }
+        Ok(())
     }
 
     /// What was taken of it has left.

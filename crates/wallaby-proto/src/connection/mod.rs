@@ -331,6 +331,18 @@ impl Connection {
         self.bodies.is_open(number)
     }
 
+    /// Whether [`send_body`](Self::send_body) would not be [`BodyRefusal::Blocked`] now.
+    pub fn takes_body(&self, number: u64) -> bool {
+        let is_leaving = |stream| self.outbox.has_message(stream);
+        self.bodies.may_take(number, is_leaving) != Err(BodyRefusal::Blocked)
+    }
+
+    /// Whether [`end_body`](Self::end_body) would not be [`BodyRefusal::Blocked`] now, of a `whole` one or a broken one.
+    pub fn may_end_body(&self, number: u64, whole: bool) -> bool {
+        let is_leaving = |stream| self.outbox.has_message(stream);
+        self.bodies.may_end(number, whole, is_leaving) != Err(BodyRefusal::Blocked)
+    }
+
     /// Ends a body: it is whole, or why it is not.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use crate::wire::{Budgets, Message, Metadata, MethodRef, Options, PingSettings, 
 use crate::{Address, CallId, NodeId, Path, RequestId, Token};
 use bytes::Bytes;
 
+use super::bodies::OutBody;
 use super::conn::{ConnId, Parcel, Towards};
 use super::event::{Answer, CallKey, Next, Outcome, Output};
 use super::probe::{Note, Probe};
@@ -247,11 +248,35 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<RequestId, Failure> {
-        let sent = self.try_initial(key, server, method, payload);
+        let sent = self.try_initial(key, server, method, payload, None);
         if let Err(failure) = &sent {
             self.end_call(key.0, Err(failure.clone()));
         }
         sent
+    }
+
+    /// Sends an initial request of a call, which a body follows: see [`write_body`](Self::write_body). It can be read once, so the
+    /// request is sent once, whatever the call says of [`Resend`].
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send). That bodies do not go over `udp:` is told when a session to the server is open.
+    pub fn send_with_body(
+        &mut self,
+        call: CallKey,
+        server: &Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<(RequestId, OutBody), Failure> {
+        let body = self.bodies.begin_root(call.0);
+        match self.try_initial(call, server, method, payload, Some(body)) {
+            Ok(request) => Ok((request, body)),
+            Err(failure) => {
+                self.forget_body(body);
+                self.end_call(call.0, Err(failure.clone()));
+                Err(failure)
+            }
+        }
     }
 
     fn try_initial(
@@ -260,6 +285,7 @@ impl<P: Probe> Endpoint<P> {
         server: &Address,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
+        body: Option<OutBody>,
     ) -> Result<RequestId, Failure> {
         let oldest = self.calls.oldest();
         let limit = self.config.limits.message;
@@ -318,18 +344,21 @@ impl<P: Probe> Endpoint<P> {
             method: MethodRef::Number(0),
             payload,
         };
-        if call.resending.is_some() {
+        if body.is_some() {
+            request.options.get_or_insert_default().body = Some(0); // its number is the connection's business
+        } else if call.resending.is_some() {
             self.keep(key.0, &mut request, (server, method));
         }
         if let Some(id) = self.conn_at(server)
             && self
                 .conns
                 .get(id)
-                .is_some_and(|peer| !peer.holds_requests())
+                .is_some_and(|peer| !peer.holds_requests(body.is_some()))
         {
             match self.send_request(id, &mut request, method, None) {
                 Ok(mark) => {
                     self.root_sent(key.0, request.id, id, mark);
+                    self.body_sent(body, id, &request);
                     return Ok(request.id);
                 }
                 Err(Refusal::Blocked | Refusal::NotOpen) => {}
@@ -346,6 +375,7 @@ impl<P: Probe> Endpoint<P> {
         }
         let mut parcel = Parcel::new(Message::Request(request), Towards::Server(server.clone()));
         parcel.method = Some(Arc::clone(method));
+        parcel.body = body;
         self.post(parcel);
         Ok(id)
     }
@@ -539,6 +569,9 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         rested.into_iter().for_each(|id| self.may_rest(id));
+        if !self.bodies.is_empty() {
+            self.break_bodies_of_call(sequence);
+        }
         if failed {
             self.credit_all(sequence);
         }

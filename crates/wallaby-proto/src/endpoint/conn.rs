@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::bodies::{Followed, OutBody};
 use super::relaying::Relayed;
 use crate::call::records::{Passage, Sent, Session, Ticket};
 use crate::call::shares::Share;
@@ -200,6 +201,8 @@ pub(super) struct Conn {
     /// What its method numbers mean here.
     pub(super) methods: Vec<Result<usize, Refused>>,
     pub(super) queues: Option<Box<Queues>>,
+    /// Bodies that are read or written over it.
+    pub(super) followed: Option<Box<Followed>>,
 }
 
 /// A method that is not served so, and the status that says why.
@@ -211,6 +214,8 @@ pub(super) struct Refused(pub(super) Box<(MethodDefinition, Status)>);
 pub(super) struct Queues {
     pub(super) controls: VecDeque<Parcel>,
     pub(super) requests: VecDeque<Parcel>,
+    /// Requests that bodies are to follow: they may wait for others' bodies to end, which holds up nobody else.
+    pub(super) followed: VecDeque<Parcel>,
     /// By call and token: whoever does not know the token of a call holds nothing of it up.
     pub(super) answers: BTreeMap<(CallId, Option<Token>), VecDeque<Parcel>>,
 }
@@ -239,6 +244,8 @@ pub(super) struct Parcel {
     pub(super) passage: Option<Passage>,
     /// Those of a request onward.
     pub(super) times: Option<Times>,
+    /// What is to follow a request.
+    pub(super) body: Option<OutBody>,
     pub(super) moves: u8,
     /// What it takes while it waits for a connection.
     pub(super) room: Room,
@@ -300,6 +307,7 @@ impl Conn {
             over: None,
             methods: Vec::new(),
             queues: None,
+            followed: None,
         }
     }
 
@@ -358,10 +366,13 @@ impl Conn {
         self.queues.is_some()
     }
 
-    /// Whether requests wait.
-    pub(super) fn holds_requests(&self) -> bool {
+    /// Whether requests wait, with bodies or without.
+    pub(super) fn holds_requests(&self, followed: bool) -> bool {
         let queues = self.queues.as_ref();
-        queues.is_some_and(|queues| !queues.requests.is_empty())
+        queues.is_some_and(|queues| match followed {
+            true => !queues.followed.is_empty(),
+            false => !queues.requests.is_empty(),
+        })
     }
 
     /// Whether answers of this call wait that show this token.
@@ -373,12 +384,14 @@ impl Conn {
 
 impl Queues {
     pub(super) fn is_empty(&self) -> bool {
-        self.controls.is_empty() && self.requests.is_empty() && self.answers.is_empty()
+        let requests = self.requests.is_empty() && self.followed.is_empty();
+        self.controls.is_empty() && requests && self.answers.is_empty()
     }
 
     pub(super) fn push(&mut self, mut parcel: Parcel) {
         parcel.message.detach();
         match &parcel.message {
+            Message::Request(_) if parcel.body.is_some() => self.followed.push_back(parcel),
             Message::Request(_) => self.requests.push_back(parcel),
             Message::Response(response) => self
                 .answers
@@ -391,7 +404,9 @@ impl Queues {
 
     pub(super) fn all(self) -> impl Iterator<Item = Parcel> {
         let others = self.controls.into_iter().chain(self.requests);
-        others.chain(self.answers.into_values().flatten())
+        others
+            .chain(self.followed)
+            .chain(self.answers.into_values().flatten())
     }
 }
 
@@ -404,6 +419,7 @@ impl Parcel {
             released: None,
             passage: None,
             times: None,
+            body: None,
             moves: 0,
             room: Room::default(),
         }

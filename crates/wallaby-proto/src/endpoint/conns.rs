@@ -399,7 +399,11 @@ impl<P: Probe> Endpoint<P> {
         }
         self.last_address = None;
         let requests = self.conns.get_mut(id).and_then(|peer| peer.queues.as_mut());
-        let requests = requests.map(|queues| std::mem::take(&mut queues.requests));
+        let requests = requests.map(|queues| {
+            let followed = std::mem::take(&mut queues.followed);
+            let requests = std::mem::take(&mut queues.requests);
+            requests.into_iter().chain(followed)
+        });
         let mut requests: Vec<Parcel> = requests.into_iter().flatten().collect();
         for parcel in &mut requests {
             self.leave_queue(id, std::mem::take(&mut parcel.room));
@@ -489,6 +493,9 @@ impl<P: Probe> Endpoint<P> {
         let mut queued: Vec<Parcel> = queued.collect();
         for parcel in &mut queued {
             self.leave_queue(id, std::mem::take(&mut parcel.room));
+        }
+        if let Some(followed) = peer.followed.take() {
+            self.lose_bodies(*followed, &error);
         }
         if let Some(stream) = peer.stream_mut() {
             self.stream_removed(id, stream, &error);

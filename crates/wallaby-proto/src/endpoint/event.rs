@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytes::{Bytes, BytesMut};
 
+use super::bodies::{InBody, OutBody};
 use super::conn::ConnId;
 use crate::error::{CallError, CodecError, ConnectError, Failure};
 use crate::trace::Trace;
@@ -36,6 +37,12 @@ pub enum Output {
     Call(CallKey),
     /// A request that was put aside has ended: it was aborted, or had no time left. Its initiator is told this in its name.
     Stopped(RequestKey, Box<Status>),
+    /// There is something to read of a body that follows a request: told once until
+    /// [`Endpoint::read_body`](super::Endpoint::read_body) has had nothing, and when its request is stopped.
+    Body(InBody),
+    /// More of a body may be written, or it may be ended, or nobody wants more of it: told once until
+    /// [`Endpoint::write_body`](super::Endpoint::write_body) or [`Endpoint::end_body`](super::Endpoint::end_body) was blocked.
+    BodyRoom(OutBody),
     /// A stream is to be opened to an address: if that fails, see
     /// [`Endpoint::handle_dial_failed`](super::Endpoint::handle_dial_failed).
     Dial(ConnId, Box<Address>),
@@ -121,4 +128,7 @@ pub struct Incoming {
     pub method: usize,
     /// Its arguments.
     pub payload: Bytes,
+    /// The body that follows it. From now on it is the shell's, which reads it to its end or
+    /// [drops](super::Endpoint::drop_body) it.
+    pub body: Option<InBody>,
 }

@@ -10,6 +10,7 @@
 //! | `config`, `event`, `probe` | what an endpoint is set to; what it says; what a simulator sees of it |
 //! | `calls`, `answers`, `watching`, `resending` | the initiator's side: calls, their answers, whether their servers live, what is sent again |
 //! | `requests`, `refused` | the server's side: what is handled, what it sends, what is refused |
+//! | `bodies` | what follows requests: bytes, read and written piece by piece |
 //! | `sending`, `relaying` | which way messages take, what waits, what reaches nobody; what is passed on for others |
 //! | `conns`, `conn`, `streams` | connections: who is there, who makes room, how streams come and go |
 //!
@@ -21,6 +22,7 @@
 //! - Everything that came over a stream is handed over before its end.
 //! - After each of its entries it drains [`poll_output`](Endpoint::poll_output), and it asks
 //!   [`poll_timeout`](Endpoint::poll_timeout) before it waits: time stands still for the endpoint while nobody looks at that.
+//! - A body that came with a request it reads to its end, or drops; one that it sends it ends, or abandons.
 //! - Keys of what has ended are ignored. [`Output::Close`] may come while its dial is still under way, and [`Output::Write`]
 //!   before that has succeeded.
 //!
@@ -83,6 +85,7 @@
 //!                 },
 //!                 Output::Close(conn, _) => drop(streams.remove(&conn)),
 //!                 Output::Stopped(..) => {} // nothing is put aside here
+//!                 Output::Body(_) | Output::BodyRoom(_) => {} // nobody sends any
 //!             }
 //!         }
 //!     }
@@ -121,6 +124,7 @@
 //! ```
 
 mod answers;
+mod bodies;
 mod call_table;
 mod calls;
 mod config;
@@ -143,6 +147,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+pub use self::bodies::{BodyEnd, BodyNext, InBody, OutBody};
 pub use self::calls::CallOptions;
 pub use self::config::{Config, Limits, Schemes, Seeds};
 pub use self::conn::ConnId;
@@ -152,6 +157,7 @@ pub use self::requests::Handler;
 pub use self::resending::Resend;
 pub use self::streams::Input;
 
+use self::bodies::Bodies;
 use self::call_table::Calls;
 use self::config::{Map, Seeded};
 use self::conn::{Conns, Parcel, Refused};
@@ -220,6 +226,8 @@ pub struct Sizes {
     pub unrouted: usize,
     /// Connections.
     pub connections: usize,
+    /// Bodies of requests that are read or written.
+    pub bodies: usize,
 }
 
 /// Something that happens at a time of its own.
@@ -231,6 +239,8 @@ enum Alarm {
     Request(RequestKey),
     /// An initial request is sent again.
     Resend(u64, RequestId),
+    /// The deadline of a delegation that a body follows.
+    Body(OutBody),
 }
 
 /// A method that is served.
@@ -309,6 +319,7 @@ pub struct Endpoint<P = ()> {
     handlers: Handlers,
     /// Of those that were put aside.
     tickets: BTreeMap<Ticket, RequestKey>,
+    bodies: Bodies,
 
     calls: Calls,
     /// Calls that are watched over, by when they are to be looked at.
@@ -406,6 +417,7 @@ impl<P: Probe> Endpoint<P> {
             served: Vec::new(),
             handlers: Handlers::default(),
             tickets: BTreeMap::new(),
+            bodies: Bodies::default(),
             calls: Calls::default(),
             watched: BTreeSet::new(),
             fresh: VecDeque::new(),
@@ -455,6 +467,7 @@ impl<P: Probe> Endpoint<P> {
             remembered: self.records.remembered(),
             unrouted: self.wayless.len(),
             connections: self.conns.len(),
+            bodies: self.bodies.len(),
         }
     }
 
@@ -548,6 +561,7 @@ impl<P: Probe> Endpoint<P> {
                 Alarm::Call(sequence) => self.call_deadline(sequence),
                 Alarm::Request(key) => self.request_deadline(key),
                 Alarm::Resend(sequence, request) => self.send_kept(sequence, request),
+                Alarm::Body(body) => self.body_deadline(body),
             }
         }
         self.settle();
@@ -589,7 +603,7 @@ impl<P: Probe> Endpoint<P> {
     #[inline]
     fn is_unsettled(&self) -> bool {
         let told = self.farewells.is_empty() && self.local.is_empty();
-        !told || self.gate.has_events() || self.records.has_actions()
+        !told || self.gate.has_events() || self.records.has_actions() || self.bodies.has_freed()
     }
 
     /// Follows up what datagrams and the application's verbs have brought, and what the endpoint has told itself.
@@ -607,6 +621,7 @@ impl<P: Probe> Endpoint<P> {
             while let Some(mut told) = self.gate.poll_event() {
                 self.handle_session(&mut told);
             }
+            self.send_followed();
             self.act();
             // What was done may have ended sessions.
             if !self.gate.has_events() {
@@ -658,11 +673,14 @@ impl<P: Probe> Endpoint<P> {
             News::Message(message) => self.handle_answer(Some(id), message),
             News::Opened(hello) => self.opened(id, hello),
             News::Method(_, definition) => self.learn_method(id, definition),
-            News::Credit => self.pump(id),
+            News::Credit => {
+                self.look_at_bodies(id);
+                self.pump(id);
+            }
             News::GoingAway { .. } => self.going_away(id),
             News::TooLarge { message, size } => self.handle_too_large(id, message, *size),
             News::Closed(reason) => self.closed_by_peer(id, std::mem::take(reason)),
-            News::Body(number, _) => self.stop_body(id, *number),
+            News::Body(number, event) => self.handle_body(id, *number, event),
         }
         if let Some(echo) = self.probe.echoes() {
             self.handle_news(id, &mut News::Message(echo));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::bodies::{InBody, OutBody};
 use super::calls::most_to;
 use super::conn::{ConnId, Parcel, Refused, Times, Towards};
 use super::event::{Incoming, Output, RequestKey};
@@ -36,6 +37,8 @@ const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 pub(super) struct Destination {
     pub(super) server: Address,
     pub(super) method: Arc<MethodDefinition>,
+    /// What follows it.
+    pub(super) body: Option<OutBody>,
 }
 
 /// One request that is handled.
@@ -57,6 +60,8 @@ pub struct Handler {
     served: usize,
     /// What it was sent with, until its handler takes it.
     payload: Bytes,
+    /// What follows it; the handler's, once it has taken it.
+    body: Option<InBody>,
     /// Its initiator expects exactly one answer.
     owes_answer: bool,
     /// What was refused to the handler so that its request must not end as if all were well.
@@ -186,7 +191,7 @@ impl Handlers {
 #[derive(Debug)]
 enum Sending {
     Answer(Bytes),
-    Onward(Address, Arc<MethodDefinition>, Bytes),
+    Onward(Destination, Bytes),
 }
 
 impl<P: Probe> Endpoint<P> {
@@ -195,13 +200,19 @@ impl<P: Probe> Endpoint<P> {
     /// A request came: it is to be handled, or refused.
     pub(super) fn admit(&mut self, from: ConnId, request: &mut Request) {
         let payload = std::mem::take(&mut request.payload);
-        let Some((ticket, judged)) = self.judge(from, request, payload.len()) else {
+        let body = request.body();
+        let judged = self.judge(from, request, payload.len());
+        if let (Some(number), None | Some((_, Err(_)))) = (body, &judged) {
+            self.stop_unread(from, number);
+        }
+        let Some((ticket, judged)) = judged else {
             return;
         };
         let served = judged.as_ref().map_or(0, |served| *served);
-        let handler = self.handler(from, request, payload, ticket, served);
+        let mut handler = self.handler(from, request, payload, ticket, served);
         match judged {
             Ok(_) => {
+                handler.body = body.and_then(|number| self.begin_read(from, number));
                 let key = self.handlers.add(handler);
                 self.outputs.push_back(Output::Run(key));
             }
@@ -240,10 +251,8 @@ impl<P: Probe> Endpoint<P> {
                 return None;
             }
         };
-        let body = request.options.as_ref().and_then(|options| options.body);
         let methods = &self.conns.get(from)?.methods;
         let judged = match methods.get(number as usize) {
-            _ if body.is_some() => Err(no_bodies()),
             Some(Ok(served)) => Ok(*served),
             Some(Err(Refused(refused))) => Err(refused.1.clone()),
             None => Err(Status::new(Code::Internal, "its method was not named")),
@@ -271,6 +280,7 @@ impl<P: Probe> Endpoint<P> {
             arrived: self.raw,
             served,
             payload,
+            body: None,
             owes_answer: self.served.get(served).is_some_and(|served| served.one),
             refused: None,
             exhausted: false,
@@ -305,6 +315,9 @@ impl<P: Probe> Endpoint<P> {
         match message {
             Message::Request(request) => {
                 let status = status("a request");
+                if let Some(number) = request.body() {
+                    self.stop_unread(from, number);
+                }
                 self.answer_stranger(from, request, &status);
             }
             Message::Response(response) => {
@@ -334,6 +347,7 @@ impl<P: Probe> Endpoint<P> {
         Some(Incoming {
             method: handler.served,
             payload: std::mem::take(&mut handler.payload),
+            body: handler.body,
         })
     }
 
@@ -441,6 +455,9 @@ impl<P: Probe> Endpoint<P> {
     /// A request has ended: its key means nothing any more.
     fn release_key(&mut self, handler: &Handler) {
         let Some(key) = handler.key else { return };
+        if let Some(body) = handler.body.filter(|_| handler.stage == Stage::Waits) {
+            self.drop_body(body);
+        }
         self.handlers.release(key);
         if !handler.was_put_aside() {
             return;
@@ -464,9 +481,14 @@ impl<P: Probe> Endpoint<P> {
     /// A request that was put aside ends here and now.
     pub(super) fn stop(&mut self, key: RequestKey, status: Status) {
         if let Some(handler) = self.handlers.take(key) {
+            let body = handler.body;
             self.end_with(handler, &status);
             self.outputs
                 .push_back(Output::Stopped(key, Box::new(status)));
+            if let Some(body) = body {
+                self.give_body_up(body);
+            }
+            self.break_bodies_of_request(key);
         }
     }
 
@@ -508,7 +530,7 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        let sending = Sending::Onward(server, Arc::clone(method), payload);
+        let sending = onward(server, method, payload, None);
         self.with(key, |endpoint, handler| {
             endpoint.send_more(handler, sending)
         })
@@ -526,10 +548,41 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        let sending = Sending::Onward(server, Arc::clone(method), payload);
+        let sending = onward(server, method, payload, None);
         self.with(key, |endpoint, handler| {
             endpoint.send_last(handler, sending)
         })
+    }
+
+    /// Hands work to another server, with a body that follows the request, whether the handler goes on or not: see
+    /// [`write_body`](Self::write_body). If it is the `last` message the request ends, as by [`forward`](Self::forward).
+    ///
+    /// # Errors
+    ///
+    /// As [`delegate`](Self::delegate) and [`forward`](Self::forward). That bodies do not go over `udp:` shows as a status among
+    /// the call's answers.
+    pub fn delegate_with_body(
+        &mut self,
+        request: RequestKey,
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        last: bool,
+    ) -> Result<OutBody, SendError> {
+        let deadline = self.handlers.get(request).map(|handler| handler.deadline);
+        let body = self.begin_onward(request, deadline.unwrap_or(self.raw));
+        let sending = onward(server, method, payload, Some(body));
+        let sent = self.with(request, |endpoint, handler| match last {
+            true => endpoint.send_last(handler, sending),
+            false => endpoint.send_more(handler, sending),
+        });
+        match sent {
+            Ok(()) => Ok(body),
+            Err(error) => {
+                self.forget_body(body);
+                Err(error)
+            }
+        }
     }
 
     /// Sends the message that is held back because it might be the last one.
@@ -629,27 +682,27 @@ impl<P: Probe> Endpoint<P> {
             };
             return Err(SendError::Ended(why.into()));
         }
-        let (Sending::Answer(payload) | Sending::Onward(_, _, payload)) = &sending;
+        let (Sending::Answer(payload) | Sending::Onward(_, payload)) = &sending;
         let (size, mut limit) = (payload.len() as u64, self.config.limits.message);
-        if let Sending::Onward(server, ..) = &sending {
-            limit = most_to(server, limit);
+        if let Sending::Onward(to, _) = &sending {
+            limit = most_to(&to.server, limit);
         }
         if size > limit {
             let peer = match &sending {
                 Sending::Answer(_) => "the initiator".to_owned(),
-                Sending::Onward(server, ..) => server.to_string(),
+                Sending::Onward(to, _) => to.server.to_string(),
             };
             return Err(SendError::TooLarge { size, limit, peer });
         }
         if !self.may_wait_for(handler, &sending) && !self.would_leave(handler, &sending) {
             return Err(SendError::Full);
         }
-        let (server, method, payload) = match sending {
+        let (to, payload) = match sending {
             Sending::Answer(payload) => return Ok(Checked::Answer(payload)),
-            Sending::Onward(server, method, payload) => (server, method, payload),
+            Sending::Onward(to, payload) => (to, payload),
         };
-        if !self.config.dial_policy.permits(&server) {
-            return Err(SendError::Forbidden { server });
+        if !self.config.dial_policy.permits(&to.server) {
+            return Err(SendError::Forbidden { server: to.server });
         }
         let (depth, limit) = (
             handler.server.depth().saturating_add(1),
@@ -658,16 +711,16 @@ impl<P: Probe> Endpoint<P> {
         if depth > limit {
             return Err(SendError::TooDeep { depth, limit });
         }
-        if !self.config.schemes.lead_to(&server) {
-            return Err(SendError::NoTransport { server });
+        if !self.config.schemes.lead_to(&to.server) {
+            return Err(SendError::NoTransport { server: to.server });
         }
-        Ok(Checked::Onward(Destination { server, method }, payload))
+        Ok(Checked::Onward(to, payload))
     }
 
     /// Whether a message may wait, if it must.
     fn may_wait_for(&mut self, handler: &Handler, sending: &Sending) -> bool {
         match sending {
-            Sending::Onward(_, _, payload) => self.has_room(payload.len()),
+            Sending::Onward(_, payload) => self.has_room(payload.len()),
             Sending::Answer(_) if handler.server.call().initiator == self.node => {
                 self.takes_own(handler.server.call().sequence)
             }
@@ -703,10 +756,11 @@ impl<P: Probe> Endpoint<P> {
                     }),
                 )
             }
-            Sending::Onward(server, ..) => {
-                let way = self.conn_at(server);
+            Sending::Onward(to, _) => {
+                let way = self.conn_at(&to.server);
                 let peer = way.and_then(|id| self.conns.get(id));
-                (way, peer.is_none_or(|peer| peer.holds_requests()))
+                let followed = to.body.is_some();
+                (way, peer.is_none_or(|peer| peer.holds_requests(followed)))
             }
         };
         let carrier = way.and_then(|id| self.carrier(id));
@@ -769,6 +823,9 @@ impl<P: Probe> Endpoint<P> {
             let record = self.record(&handler);
             let last = handler.server.fail(&self.own(status.clone()), record);
             self.leave_one(&handler, last);
+            if let Some(key) = handler.key.filter(|_| !self.bodies.is_empty()) {
+                self.end_held_bodies(key);
+            }
         }
         self.release_key(&handler);
     }
@@ -919,12 +976,19 @@ impl<P: Probe> Endpoint<P> {
         }
         let (to, mut request) =
             delegated.into_request(call, token, MethodRef::Number(0), inherited);
+        if let Some(body) = to.body {
+            request.options.get_or_insert_default().body = Some(0); // its number is the connection's business
+            self.bodies.released(body);
+        }
         let ticket = match noted {
             Ok((ticket, ..)) => ticket,
             Err(frozen) => {
                 self.probe.notes(Note::RefusedDelegation);
                 let status = frozen.status();
                 let why = (status.code(), status.message());
+                if let Some(body) = to.body {
+                    self.body_over(body);
+                }
                 return self.answer_over(&request, &to.server, (None, handler.from), why);
             }
         };
@@ -937,17 +1001,18 @@ impl<P: Probe> Endpoint<P> {
             && self
                 .conns
                 .get(id)
-                .is_some_and(|peer| !peer.holds_requests())
+                .is_some_and(|peer| !peer.holds_requests(to.body.is_some()))
         {
             let towards = Towards::Server(to.server.clone());
-            let method = &to.method;
-            match self.attempt_request(id, &mut request, method, released, times, &towards) {
+            let (method, body) = ((&to.method, &towards), to.body);
+            match self.attempt_request(id, &mut request, method, (released, times), body) {
                 Attempt::Waits => {}
                 Attempt::Sent | Attempt::Settled => return,
             }
         }
         let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to.server));
         parcel.method = Some(to.method);
+        parcel.body = to.body;
         (parcel.released, parcel.times) = (released, times);
         self.post(parcel);
     }
@@ -1062,10 +1127,19 @@ fn stopped() -> Status {
     Status::new(Code::Cancelled, StopReason::Aborted.to_string())
 }
 
-#[cold]
-fn no_bodies() -> Status {
-    let why = "this server takes no bodies of requests";
-    Status::new(Code::FailedPrecondition, why)
+fn onward(
+    server: Address,
+    method: &Arc<MethodDefinition>,
+    payload: Bytes,
+    body: Option<OutBody>,
+) -> Sending {
+    let method = Arc::clone(method);
+    let to = Destination {
+        server,
+        method,
+        body,
+    };
+    Sending::Onward(to, payload)
 }
 
 /// A message that may be sent.

@@ -182,12 +182,16 @@ impl<P: Probe> Endpoint<P> {
         let (Some((server, conn)), Some(resending)) = (before, resending) else {
             return self.end_call(sequence, Err(Failure::Lost(failure)));
         };
+        // One with a body is not kept: its body can be read once.
+        if resending.kept(id).is_none() {
+            return self.end_call(sequence, Err(Failure::Lost(failure)));
+        }
         resending.times += 1;
         resending.earlier.extend(conn);
         let error = format!("request {} {}", failure.request, failure.kind);
         resending.failed.push(FailedAttempt { server, error });
         let Some(kept) = resending.kept(id) else {
-            return self.end_call(sequence, Err(Failure::Lost(failure)));
+            return;
         };
         kept.turn += 1;
         kept.until = Some(until);

@@ -13,6 +13,7 @@ use crate::wire::{Message, Request, Response};
 use crate::{Address, CallId, Code, NodeId, RequestId};
 
 use super::Endpoint;
+use super::bodies::OutBody;
 use super::conn::{Conn, ConnId, Parcel, Room, Times, Towards};
 use super::probe::{Leaving, Note, Probe};
 use super::streams::Place;
@@ -88,7 +89,7 @@ impl<P: Probe> Endpoint<P> {
         let waits = match (&parcel.message, &peer.queues) {
             _ if peer.node.is_none() => true,
             (_, None) => false,
-            (Message::Request(_), Some(queues)) => !queues.requests.is_empty(),
+            (Message::Request(_), Some(_)) => peer.holds_requests(parcel.body.is_some()),
             (Message::Response(response), Some(_)) => {
                 peer.holds_answers((response.call, response.token))
             }
@@ -279,6 +280,7 @@ impl<P: Probe> Endpoint<P> {
         };
         self.pump_queue(id, &mut queues.controls);
         self.pump_queue(id, &mut queues.requests);
+        self.pump_queue(id, &mut queues.followed);
         queues.answers.retain(|_, answers| {
             self.pump_queue(id, answers);
             !answers.is_empty()
@@ -343,12 +345,14 @@ impl<P: Probe> Endpoint<P> {
             released,
             passage,
             times,
+            body,
             moves,
             room: _,
         } = parcel;
         let message = match (message, &towards, &method) {
             (Message::Request(mut request), _, Some(method)) => {
-                match self.attempt_request(id, &mut request, method, released, times, &towards) {
+                let to = (method, &towards);
+                match self.attempt_request(id, &mut request, to, (released, times), body) {
                     Attempt::Waits => Message::Request(request),
                     Attempt::Sent => {
                         self.note_taken(id, released, request.id);
@@ -415,6 +419,7 @@ impl<P: Probe> Endpoint<P> {
             released,
             passage,
             times,
+            body,
             moves,
             room: Room::default(),
         })
@@ -434,15 +439,30 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Hands a request to a session.
+    /// Hands a request to a session; its body follows it, or is over with it.
     pub(super) fn attempt_request(
         &mut self,
         id: ConnId,
         request: &mut Request,
-        method: &Arc<MethodDefinition>,
-        released: Option<(Ticket, Sent)>,
-        times: Option<Times>,
-        towards: &Towards,
+        to: (&Arc<MethodDefinition>, &Towards),
+        released: (Option<(Ticket, Sent)>, Option<Times>),
+        body: Option<OutBody>,
+    ) -> Attempt {
+        let attempt = self.attempt_first(id, request, to, released);
+        match (attempt, body) {
+            (_, None) | (Attempt::Waits, _) => {}
+            (Attempt::Sent, body) => self.body_sent(body, id, request),
+            (Attempt::Settled, Some(body)) => self.body_over(body),
+        }
+        attempt
+    }
+
+    fn attempt_first(
+        &mut self,
+        id: ConnId,
+        request: &mut Request,
+        (method, towards): (&Arc<MethodDefinition>, &Towards),
+        (released, times): (Option<(Ticket, Sent)>, Option<Times>),
     ) -> Attempt {
         let initial =
             released.is_none() && request.call.initiator == self.node && request.depth == 0;
@@ -658,6 +678,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// A message reaches nobody.
     pub(super) fn undeliverable(&mut self, parcel: Parcel, error: &ConnectError) {
+        if let Some(body) = parcel.body {
+            self.body_over(body);
+        }
         match (&parcel.message, &parcel.towards) {
             (Message::Request(request), Towards::Server(to)) => match parcel.released {
                 Some(released) => {

@@ -12,7 +12,6 @@ use super::probe::Probe;
 use super::sending::output;
 use crate::call::clock::earliest;
 use crate::call::records::{Passage, Sent, Ticket};
-use crate::carrier::Carrier;
 use crate::connection::{Connection, ConnectionError, KeepAlive};
 use crate::error::ConnectError;
 use crate::{Address, RequestId};
@@ -188,7 +187,6 @@ impl<P: Probe> Endpoint<P> {
     /// it takes bytes again. Whether the peer is to be read: one that does not take what waits for it must not make this side
     /// pile up answers.
     pub fn handle_written(&mut self, id: ConnId, blocked: bool) -> bool {
-        let now = self.now;
         let Some(stream) = self.stream_mut(id) else {
             return false;
         };
@@ -199,10 +197,8 @@ impl<P: Probe> Endpoint<P> {
         if !stream.large.is_empty() {
             self.note_left(id);
         }
-        if self.stream_times.silence.is_none() {
-            let interval = self.config.keep_alive.interval();
-            self.stream_times.silence = interval.map(|interval| now.saturating_add(interval));
-        }
+        self.begin_looking();
+        self.look_at_bodies(id);
         if progress && self.conns.get(id).is_some_and(Conn::holds_messages) {
             self.pump(id); // what waits for room, not for credit
         }
@@ -213,6 +209,7 @@ impl<P: Probe> Endpoint<P> {
     /// A stream takes nothing more; what its peer has sent before is still read.
     pub fn handle_write_failed(&mut self, id: ConnId) {
         self.going_away(id);
+        self.end_written_bodies(id);
         self.open_until(id, DRAIN);
     }
 
@@ -267,14 +264,6 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn closed_by_peer(&mut self, id: ConnId, reason: String) {
         let server = self.server(id);
         self.stream_ended(id, ConnectError::Closed { server, reason });
-    }
-
-    /// Nobody here reads bodies of requests.
-    #[cold]
-    pub(super) fn stop_body(&mut self, id: ConnId, number: u64) {
-        if let Some(Carrier::Stream(connection)) = self.carrier(id) {
-            connection.stop_body(number);
-        }
     }
 
     /// The peer has sent what it must not, or is silent: it is told so, and the stream ends.
@@ -363,6 +352,14 @@ impl<P: Probe> Endpoint<P> {
         }
         if stalled {
             self.check_stalled();
+        }
+    }
+
+    /// Something may wait for a peer: soon it is looked whether that is silent.
+    pub(super) fn begin_looking(&mut self) {
+        if self.stream_times.silence.is_none() {
+            let interval = self.config.keep_alive.interval();
+            self.stream_times.silence = interval.map(|interval| self.now.saturating_add(interval));
         }
     }
 

@@ -43,6 +43,9 @@ impl Node {
         let Some(incoming) = self.endpoint.take_request(key) else {
             return;
         };
+        if let Some(body) = incoming.body {
+            self.endpoint.drop_body(body);
+        }
         let Some(handler) = self.endpoint.request(key) else {
             return;
         };

@@ -538,6 +538,7 @@ impl<D: Datagrams> Endpoint<D> {
                     self.news += 1;
                     self.told.push_back(Told::Stopped(key, status));
                 }
+                Output::Body(_) | Output::BodyRoom(_) => {} // nobody has any
                 Output::Write(id) => self.streams.unwritten.push(id),
                 Output::Dial(id, to) => self.streams.dial(&mut self.core, id, &to, self.ring),
                 Output::Close(id, closed) => self.streams.close(id, &closed),
@@ -560,6 +561,9 @@ impl<D: Datagrams> Endpoint<D> {
         let Some(handler) = self.handlers.get_mut(incoming.method) else {
             return;
         };
+        if let Some(body) = incoming.body {
+            self.core.drop_body(body);
+        }
         let request = RawRequest::new(&mut self.core, key, true);
         let result = catch_unwind(AssertUnwindSafe(|| handler(request, incoming.payload)));
         let result = result.unwrap_or_else(|panic| {

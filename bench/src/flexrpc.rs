@@ -152,8 +152,6 @@ pub(crate) enum Way {
     Parallel(usize),
     /// To the first of so many, which passes it on while it arrives.
     Serial(usize),
-    /// The same, and the answers come back along the line.
-    Gathered(usize),
 }
 
 /// A client, connected to its servers.

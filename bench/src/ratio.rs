@@ -38,7 +38,7 @@ pub fn floor<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
 fn flexrpc_floor(row: &Row) -> &'static [&'static str] {
     match row.system.as_str() {
         system if system.starts_with("floor") => &[],
-        "wallaby-serial" | "wallaby-gathered" => &["floor-serial"],
+        "wallaby-serial" => &["floor-serial"],
         _ if row.link_mbit.is_some() => &["floor-parallel"],
         _ => &["floor"],
     }

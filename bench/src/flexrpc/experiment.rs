@@ -164,7 +164,7 @@ struct Multicast {
     way: fn(usize) -> Way,
 }
 
-const MULTICASTS: [Multicast; 6] = [
+const MULTICASTS: [Multicast; 5] = [
     Multicast {
         system: "floor-parallel",
         callee: Callee::Floor,
@@ -189,11 +189,6 @@ const MULTICASTS: [Multicast; 6] = [
         system: "wallaby-serial",
         callee: Callee::Wallaby,
         way: Way::Serial,
-    },
-    Multicast {
-        system: "wallaby-gathered",
-        callee: Callee::Wallaby,
-        way: Way::Gathered,
     },
 ];
 const OVER_UDP: [Callee; 6] = [

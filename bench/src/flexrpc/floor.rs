@@ -280,7 +280,7 @@ impl Caller for Floor {
         })?;
         let request = request(load, ports)?;
         let servers = match load.way {
-            Way::Single | Way::Serial(_) | Way::Gathered(_) => 1,
+            Way::Single | Way::Serial(_) => 1,
             Way::Parallel(degree) | Way::Consecutive(degree) => degree,
         };
         let streams: Vec<_> = self.callers.iter().flatten().cloned().collect();
@@ -308,7 +308,7 @@ impl Caller for Floor {
 /// The bytes of a request.
 fn request(load: &Load, servers: &[u16]) -> Result<Vec<u8>> {
     let mut ports = [0; PORTS];
-    if let Way::Serial(degree) | Way::Gathered(degree) = load.way {
+    if let Way::Serial(degree) = load.way {
         let others = servers.get(1..degree).context("too few servers")?;
         ensure!(others.len() <= PORTS, "too long a chain");
         ports[..others.len()].copy_from_slice(others);

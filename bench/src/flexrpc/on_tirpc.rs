@@ -51,10 +51,7 @@ impl Caller for Tirpc {
     ) -> Result<()> {
         let servers = match load.way {
             Way::Single => 1,
-            Way::Consecutive(degree)
-            | Way::Parallel(degree)
-            | Way::Serial(degree)
-            | Way::Gathered(degree) => degree,
+            Way::Consecutive(degree) | Way::Parallel(degree) | Way::Serial(degree) => degree,
         };
         let servers = self.servers.get(..servers).context("too few servers")?;
         let (loaded, transport) = (self.tirpc, self.transport);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
-use wallaby::{Address, Answers, CallError, Client, Endpoint, PipelineSettings};
+use wallaby::{Address, CallError, Client, Endpoint};
 
 /// The client's side.
 pub(super) struct Wallaby {
@@ -66,15 +66,6 @@ impl Operator {
             }
             Way::Serial(degree) => {
                 let line = self.endpoint.caller().pipeline(servers(degree)?, target());
-                line.all().await
-            }
-            Way::Gathered(degree) => {
-                let settings = PipelineSettings {
-                    answers: Answers::Gathered,
-                    ..PipelineSettings::default()
-                };
-                let caller = self.endpoint.caller();
-                let line = caller.pipeline_with(&settings, servers(degree)?, target());
                 line.all().await
             }
             Way::Consecutive(_) => bail!("nobody calls one after the other who need not"),

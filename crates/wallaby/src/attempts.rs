@@ -213,7 +213,7 @@ impl Attempts {
     /// How long an attempt may take before another one is made beside it.
     fn hedge_after(&self) -> Option<Duration> {
         let hedge = self.policy.hedge.as_ref()?;
-        Some(timer::bounded(hedge.after(self.method.name())))
+        Some(timer::bounded(hedge.after()))
     }
 
     /// Begins an attempt.
@@ -305,9 +305,6 @@ impl Attempts {
         self.end_race();
         if attempt.hedged {
             self.meters().hedges_won.add();
-        }
-        if let Some(hedge) = &self.policy.hedge {
-            hedge.note(self.method.name(), self.begun.elapsed());
         }
         if self.made > 1 {
             tracing::debug!(call = %current.id, attempt = attempt.number, made = self.made, "the attempt that delivers");

@@ -71,10 +71,6 @@ pub struct Limits {
     /// for each chunk that they came in: large arguments, and all that is stored before it is passed on. All of them
     /// together. Beyond: the server gives the message up, with the status `ResourceExhausted`. Default 64 MiB.
     pub stored: u64,
-    /// Bytes of answers that go back along lines of servers ([`crate::Answers::Gathered`]) and wait for others, each with
-    /// what it takes in memory besides its payload, all together; those of one line half of [`call`](Self::call) at most.
-    /// Beyond: they go on at once, without waiting. Default 16 MiB.
-    pub gathered: u64,
 }
 
 impl Default for Limits {
@@ -96,7 +92,6 @@ impl Default for Limits {
             kept_call: 1 << 20,
             kept: 64 << 20,
             stored: 64 << 20,
-            gathered: 16 << 20,
         }
     }
 }

@@ -255,8 +255,7 @@ impl Method {
             handling.fail(status);
             return false;
         }
-        let answers = pipeline::answers_of(&self.definition);
-        match pipeline::definition(answers).check(&self.definition) {
+        match pipeline::definition().check(&self.definition) {
             Ok(()) => pipeline::arrive(handling, &payload),
             Err(status) => {
                 handling.fail(&status);

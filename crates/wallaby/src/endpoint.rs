@@ -37,7 +37,7 @@ use crate::link::DelayLine;
 use crate::liveness::Liveness;
 use crate::log::Sparse;
 use crate::metrics::{Meters, Metrics};
-use crate::pipeline::{Gatherings, Store};
+use crate::pipeline::Store;
 use crate::pool::Pool;
 use crate::random;
 use crate::relay::{Passing, Relay};
@@ -104,7 +104,6 @@ pub(crate) struct Inner {
     kept: AtomicU64,
     pub(crate) stored: Store,
     /// Answers that go back along lines, and wait for others.
-    pub(crate) gatherings: Gatherings,
     delay: Option<Arc<DelayLine<Delayed>>>,
     listeners: Mutex<Vec<(Arc<Listening>, AbortHandle)>>,
     /// UDP sockets: those that listen, and those opened to dial.
@@ -359,7 +358,6 @@ impl Inner {
             away_after: micros(config.keep_alive.timeout.min(AWAY) / 4),
             kept: AtomicU64::new(0),
             stored: Store::default(),
-            gatherings: Gatherings::default(),
             delay,
             listeners: Mutex::default(),
             ports: Mutex::default(),
@@ -406,7 +404,6 @@ impl Inner {
             accepting.abort();
             drop(locked(&listening).take());
         }
-        self.gatherings.clear();
         let calls: Vec<_> = self.calls().iter().cloned().collect();
         calls.iter().for_each(|call| call.fail(Failure::Closed));
         for peer in self.pool.open() {
@@ -544,13 +541,6 @@ impl Inner {
         let Some(from) = from else {
             return; // what runs here sends by itself
         };
-        if !self.gatherings.keep(self, from, message) {
-            self.pass_on_now(from, message);
-        }
-    }
-
-    /// The same for one that waits for no others.
-    pub(crate) fn pass_on_now(self: &Arc<Self>, from: &Arc<Peer>, message: &mut Message) {
         let id = message.call();
         let (token, distance) = (message.token(), message.distance().map_or(0, |far| *far));
         let next = self.way_onward((id, token, distance), from);

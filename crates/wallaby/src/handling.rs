@@ -34,7 +34,6 @@ use crate::service::{Handler, HandlerFuture};
 use crate::timer::{self, Instant, Sleep};
 use wallaby_proto::numbers::DEFAULT_DEADLINE;
 
-mod gathering;
 mod passing;
 mod refused;
 mod sending;
@@ -84,8 +83,6 @@ pub(crate) struct Handling {
     /// Of one that came down a line of servers (see [`crate::pipeline`]): its bytes, which count against its connection's
     /// window until it is over, since it is not passed on before there is a way.
     pub(crate) in_line: Option<usize>,
-    /// The same, and its answers go back along the line.
-    pub(crate) gathered: bool,
 }
 
 struct State {
@@ -167,7 +164,6 @@ impl Handling {
             changed: Notify::new(),
             listed: AtomicBool::new(false),
             in_line: None,
-            gathered: false,
         })
     }
 
@@ -328,13 +324,6 @@ impl Handling {
         let record = self.record(&state);
         let released = match message {
             Sending::Answer(payload) => state.server.respond(payload, record),
-            Sending::Onward(to, payload) if self.gathered => {
-                let before = state.server.delegate(to, payload);
-                drop(state);
-                let before = before.and_then(|outbound| self.dispatch_one(outbound));
-                let last = self.finish_gathered(self.lock(), record);
-                return Ok(before.or(last));
-            }
             Sending::Onward(to, payload) => state.server.forward(to, payload, record),
         };
         drop(state);
@@ -434,9 +423,6 @@ impl Handling {
         if !ended {
             self.fail(status);
         }
-        if self.gathered {
-            self.stop_gathering();
-        }
         self.cancelled.store(true, Ordering::Release);
         self.changed.notify_waiters();
         self.lock().task.take().into_iter().for_each(Waker::wake);
@@ -507,9 +493,6 @@ impl Handling {
             return;
         }
         let record = self.record(&state);
-        if self.gathered {
-            return drop(self.finish_gathered(state, record));
-        }
         let released = state.server.finish(record);
         drop(state);
         drop(self.dispatch_one(released));

@@ -87,7 +87,7 @@ pub use hedge::Hedge;
 pub use method::{Answer, Many, Method, One, RequestBody, Target};
 pub use metrics::Metrics;
 pub use multicast::{Delivery, Multicast, QuorumError};
-pub use pipeline::{Answers, Forwarding, Order, Pipeline, PipelineSettings, TargetOutcome};
+pub use pipeline::{Forwarding, Pipeline, PipelineSettings, TargetOutcome};
 pub use request::{RawRequest, Request};
 pub use retry::Retry;
 pub use service::{Handler, HandlerFuture, Layer, Service};

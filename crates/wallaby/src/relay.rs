@@ -140,7 +140,7 @@ impl Passing {
     }
 
     /// It will be a while until it has left: its initiator is told that it is on its way.
-    pub(crate) fn note_slow(&mut self, endpoint: &Inner) {
+    fn note_slow(&mut self, endpoint: &Inner) {
         if let (None, Some(next)) = (self.place, &self.next) {
             self.place = endpoint.liveness.passing(&self.response, next);
             endpoint.look_again();

@@ -121,7 +121,7 @@ async fn every_time_of_an_endpoint() {
 
 type Adapted = (&'static str, fn(Client, Duration) -> Client);
 
-const OF_CALLS: [Adapted; 9] = [
+const OF_CALLS: [Adapted; 8] = [
     ("deadline", |client, time| client.deadline(time)),
     ("ping period", |client, time| {
         client.ping(time, Duration::from_secs(1))
@@ -139,9 +139,6 @@ const OF_CALLS: [Adapted; 9] = [
     }),
     ("hedge", |client, time| {
         client.hedge(Hedge::idempotent(time))
-    }),
-    ("observed", |client, time| {
-        client.hedge(Hedge::idempotent_observed(time))
     }),
 ];
 
@@ -220,7 +217,7 @@ fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-const OF_LIMITS: [Limited; 19] = [
+const OF_LIMITS: [Limited; 18] = [
     ("message", |limits, count| limits.message = count),
     ("requests", |limits, count| limits.requests = count),
     ("call", |limits, count| limits.call = count),
@@ -251,7 +248,6 @@ const OF_LIMITS: [Limited; 19] = [
     ("kept_call", |limits, count| limits.kept_call = count),
     ("kept", |limits, count| limits.kept = count),
     ("stored", |limits, count| limits.stored = count),
-    ("gathered", |limits, count| limits.gathered = count),
 ];
 
 /// Whatever a limit is, a small call and a large one end, by an answer or by an error that says why.

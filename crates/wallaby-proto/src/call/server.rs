@@ -255,14 +255,6 @@ impl<T> Server<T> {
         self.held.is_some()
     }
 
-    /// Releases the message held back if it is a request onward: the end of the branch is to be a message of its own.
-    pub fn flush_request(&mut self) -> Option<Outbound<T>> {
-        match self.held {
-            Some(Held::Request { .. }) => self.flush(),
-            _ => None,
-        }
-    }
-
     // What the call's budgets allow.
 
     /// What the request may still use up, if the call's budgets are stated or this server has a maximum.

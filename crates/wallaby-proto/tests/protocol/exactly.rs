@@ -342,22 +342,6 @@ fn server(budgets: Option<Budgets>) -> Server<u64> {
 }
 
 #[test]
-fn only_a_request_that_is_held_back_is_flushed_before_the_end() {
-    let mut server = server(None);
-    assert!(server.flush_request().is_none());
-    assert!(server.reply("answer".into()).is_none());
-    assert!(
-        server.flush_request().is_none(),
-        "an answer may be the last"
-    );
-    assert!(server.holds_back());
-    assert!(server.delegate(3, "work".into()).is_some());
-    let flushed = server.flush_request();
-    assert!(matches!(flushed, Some(Outbound::Request(sent)) if sent.to == 3));
-    assert!(!server.holds_back());
-}
-
-#[test]
 fn what_was_held_back_leaves_before_the_last_message() {
     let mut server = server(None);
     assert!(server.reply("first".into()).is_none());

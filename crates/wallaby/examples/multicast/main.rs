@@ -1,5 +1,4 @@
-//! One message to several processes: side by side, down a line that passes it on while it arrives, down one that stores it, and
-//! down one along which the answers come back together.
+//! One message to several processes: side by side, down a line that passes it on while it arrives, and down one that stores it.
 //!
 //! ```text
 //! cargo run --release -p wallaby --example multicast -- --size 256 --servers 3
@@ -21,7 +20,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_core::Stream;
 use server::{PUT, Server, Sum};
-use wallaby::{Answers, Body, CallError, Caller, Endpoint, Forwarding, PipelineSettings};
+use wallaby::{Body, CallError, Caller, Endpoint, Forwarding, PipelineSettings};
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -73,23 +72,13 @@ impl Stream for Chunks {
 #[derive(Debug, Clone, Copy)]
 enum Way {
     SideBySide,
-    DownALine(Forwarding, Answers),
+    DownALine(Forwarding),
 }
 
-const WAYS: [(&str, Way); 4] = [
+const WAYS: [(&str, Way); 3] = [
     ("parallel", Way::SideBySide),
-    (
-        "pipelined",
-        Way::DownALine(Forwarding::CutThrough, Answers::Direct),
-    ),
-    (
-        "gathered",
-        Way::DownALine(Forwarding::CutThrough, Answers::Gathered),
-    ),
-    (
-        "stored",
-        Way::DownALine(Forwarding::StoreAndForward, Answers::Direct),
-    ),
+    ("pipelined", Way::DownALine(Forwarding::CutThrough)),
+    ("stored", Way::DownALine(Forwarding::StoreAndForward)),
 ];
 
 /// How long it took until the last server had answered.
@@ -117,10 +106,9 @@ async fn send(
             }
             answers
         }
-        Way::DownALine(forwarding, answers) => {
+        Way::DownALine(forwarding) => {
             let settings = PipelineSettings {
                 forwarding,
-                answers,
                 ..PipelineSettings::default()
             };
             let target = PUT.target((false,)).with_body(body());

@@ -155,15 +155,13 @@ fn what_is_told_of_a_line_is_true_whoever_is_killed_and_when() {
     run(async {
         for victim in 0..3 {
             for moment in [Moment::Before, Moment::During, Moment::After] {
-                for answers in [Answers::Direct, Answers::Gathered] {
-                    killed(victim, moment, answers).await;
-                }
+                killed(victim, moment).await;
             }
         }
     });
 }
 
-async fn killed(victim: usize, moment: Moment, answers: Answers) {
+async fn killed(victim: usize, moment: Moment) {
     let mut servers = three();
     let kill = |server: &mut Server| {
         server.process.kill().expect("it lives");
@@ -172,10 +170,7 @@ async fn killed(victim: usize, moment: Moment, answers: Answers) {
     if moment == Moment::Before {
         kill(&mut servers[victim]);
     }
-    let settings = PipelineSettings {
-        answers,
-        ..PipelineSettings::default()
-    };
+    let settings = PipelineSettings::default();
     let mut line = Line::begin(servers, &settings, Duration::from_secs(60));
     let some = SOME.len() as u64;
     let mut all = some;
@@ -211,10 +206,7 @@ async fn killed(victim: usize, moment: Moment, answers: Answers) {
             (Moment::During, _) => matches!(outcome, TargetOutcome::Failed(_)),
             (Moment::After, _) => matches!(outcome, TargetOutcome::Answered),
         };
-        assert!(
-            expected,
-            "{victim} killed {moment:?}, {answers:?}: {outcomes:?}"
-        );
+        assert!(expected, "{victim} killed {moment:?}: {outcomes:?}");
     }
 }
 
@@ -240,11 +232,7 @@ fn what_is_told_of_a_long_line_is_true_at_any_moment() {
 async fn killed_at_random(seed: u64) {
     const SERVERS: usize = 16;
     let mut state = seed;
-    let answers = [Answers::Direct, Answers::Gathered][random(&mut state, 2)];
-    let settings = PipelineSettings {
-        answers,
-        ..PipelineSettings::default()
-    };
+    let settings = PipelineSettings::default();
     let chunks = 1 + random(&mut state, 200);
     let (moment, victim) = (random(&mut state, chunks + 1), random(&mut state, SERVERS));
     let watched = random(&mut state, SERVERS);
@@ -282,7 +270,7 @@ async fn killed_at_random(seed: u64) {
         };
         assert!(
             is_known,
-            "seed {seed}: {victim} killed after {moment} of {chunks}, {answers:?}: {outcomes:?}"
+            "seed {seed}: {victim} killed after {moment} of {chunks}: {outcomes:?}"
         );
     }
 }

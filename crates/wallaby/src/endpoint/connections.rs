@@ -428,6 +428,5 @@ impl Inner {
             return;
         }
         self.session_ended(peer);
-        self.gatherings.connection_ended(self, peer);
     }
 }

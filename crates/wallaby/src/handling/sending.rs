@@ -21,7 +21,6 @@ use crate::body::{self, Attached};
 use crate::driver::peer::{Peer, Place, Refused};
 use crate::error::ConnectError;
 use crate::liveness::{child, session};
-use crate::pipeline;
 use crate::timer::{self, Instant};
 use wallaby_proto::call::server::make_too_large;
 use wallaby_proto::error::hint;
@@ -212,9 +211,6 @@ impl Handling {
     }
 
     fn dispatch_answer(self: &Arc<Self>, answer: Message) -> Option<Delivery> {
-        if self.gathered {
-            return self.dispatch_gathered(answer);
-        }
         let mut parcel = Parcel::Answer(answer);
         // A large one gets its place when its last part leaves: until then its record says that it waits.
         let waits = self.has_waiting(false) || parcel.is_large();
@@ -227,19 +223,6 @@ impl Handling {
             Parcel::Answer(answer) => self.send_released(answer),
             Parcel::Request(..) => None,
         }
-    }
-
-    /// It waits for the answers of the servers behind, if there are any.
-    #[cold]
-    #[inline(never)]
-    fn dispatch_gathered(self: &Arc<Self>, answer: Message) -> Option<Delivery> {
-        let parcel = Parcel::Answer(answer);
-        self.note_released(&parcel, None);
-        let Parcel::Answer(answer) = parcel else {
-            return None;
-        };
-        let now = self.endpoint.gatherings.keep_own(self, answer)?;
-        self.send_released(now)
     }
 
     /// Sends an answer of which its record knows already.
@@ -461,9 +444,6 @@ impl Handling {
             Ok(()) => {
                 if let Some(body) = &to.body {
                     self.send_body(body, peer, request);
-                }
-                if self.gathered && pipeline::is_line(&to.method) {
-                    self.endpoint.gatherings.passed_on(self, peer);
                 }
                 // Its server's life may not have been known when it was released.
                 if let (true, Some(ticket), Some(node)) =
@@ -741,13 +721,6 @@ impl Handling {
                 liveness.released(ticket, &answer, Some(self.no_output()), Instant::now());
             }
         }
-        let answer = match self.gathered {
-            true => self.endpoint.gatherings.keep_own(self, answer),
-            false => Some(answer),
-        };
-        let Some(answer) = answer else {
-            return;
-        };
         let mut answer = Parcel::Answer(answer);
         if self.attempt(&mut answer, None).is_none() {
             let handling = Arc::clone(self);
@@ -761,9 +734,6 @@ impl Handling {
     /// The open connection on which an answer reaches the initiator directly.
     pub(super) fn way_back(&self) -> Option<Arc<Peer>> {
         if self.peer.node() == Some(self.call.initiator) && !self.peer.is_closed() {
-            return Some(Arc::clone(&self.peer));
-        }
-        if self.gathered && !self.peer.is_closed() {
             return Some(Arc::clone(&self.peer));
         }
         self.way_straight()

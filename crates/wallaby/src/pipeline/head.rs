@@ -7,15 +7,11 @@ use serde::{Deserialize, Serialize};
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::{Address, Code, Status};
 
-use super::settings::Answers;
 use crate::codec::{Format, Postcard};
 use crate::fingerprint;
 
 /// The method by which messages are passed on. It is nobody's service: endpoints know it by its name.
 const NAME: &str = "wallaby.Pipeline/pass";
-
-/// The same, where answers go back along the line.
-const GATHER: &str = "wallaby.Pipeline/gather";
 
 /// More servers than this stand in no line.
 pub(crate) const MOST_SERVERS: usize = 256;
@@ -27,34 +23,20 @@ pub(crate) const INLINE: usize = 16 * 1024;
 /// A head with its arguments is no longer than this: 256 addresses with the longest of paths, and what follows at once.
 const MOST_BYTES: usize = 64 * 1024;
 
-static PASS: LazyLock<Arc<MethodDefinition>> = LazyLock::new(|| define(NAME));
-static PASS_AND_GATHER: LazyLock<Arc<MethodDefinition>> = LazyLock::new(|| define(GATHER));
-
-fn define(name: &str) -> Arc<MethodDefinition> {
+static DEFINITION: LazyLock<Arc<MethodDefinition>> = LazyLock::new(|| {
     let shape = fingerprint::of::<Written>();
-    let definition = MethodDefinition::new(name, Postcard::NAME, shape, 0);
+    let definition = MethodDefinition::new(NAME, Postcard::NAME, shape, 0);
     Arc::new(definition.expect("a name of less than 256 bytes"))
-}
+});
 
 /// What is said of the method on its first use on a connection.
-pub(crate) fn definition(answers: Answers) -> &'static Arc<MethodDefinition> {
-    match answers {
-        Answers::Direct => &PASS,
-        Answers::Gathered => &PASS_AND_GATHER,
-    }
+pub(crate) fn definition() -> &'static Arc<MethodDefinition> {
+    &DEFINITION
 }
 
 /// Whether requests of this method go down a line.
 pub(crate) fn is_line(method: &MethodDefinition) -> bool {
-    [NAME, GATHER].contains(&method.name().as_ref())
-}
-
-/// How the servers of a line answer whose requests are of this method.
-pub(crate) fn answers_of(method: &MethodDefinition) -> Answers {
-    match method.name().as_ref() {
-        GATHER => Answers::Gathered,
-        _ => Answers::Direct,
-    }
+    method.name().as_ref() == NAME
 }
 
 /// A head as it is on the wire; arguments follow it if `following` is 0.
@@ -195,21 +177,13 @@ mod tests {
         assert_eq!(Head::read(&written), Ok(head()));
     }
 
-    /// Both ways of answering have the same head, and other versions know them by these names.
+    /// Other versions know it by this name.
     #[test]
-    fn these_are_its_methods() {
-        let names = [
-            (Answers::Direct, "wallaby.Pipeline/pass"),
-            (Answers::Gathered, "wallaby.Pipeline/gather"),
-        ];
-        for (answers, name) in names {
-            let method = definition(answers);
-            assert_eq!((method.name().as_ref(), method.codec()), (name, "postcard"));
-            let shape = definition(Answers::Direct).arguments();
-            assert_eq!((method.arguments(), method.answer()), (shape, 0));
-            assert!(is_line(method));
-            assert_eq!(answers_of(method), answers);
-        }
+    fn this_is_its_method() {
+        let method = definition();
+        assert_eq!(method.name().as_ref(), "wallaby.Pipeline/pass");
+        assert_eq!((method.codec(), method.answer()), ("postcard", 0));
+        assert!(is_line(method));
         assert!(!is_line(&head().method));
     }
 

@@ -6,10 +6,9 @@
 //! request was not delivered, and from the manifests, which say who has passed on nothing.
 //!
 //! *head* is what goes ahead of the bytes, *serve* what a server of the line does, *tee* how its handler and the next server
-//! read the same body, *gather* how answers go back along the line where that is wanted. *settings*, *outcome* and *line* are the initiator's: who stands where, what became of each, and which
+//! read the same body. *settings*, *outcome* and *line* are the initiator's: who may stand in it, what became of each, and which
 //! part of the tree is whose.
 
-mod gather;
 mod head;
 mod line;
 mod outcome;
@@ -20,12 +19,11 @@ mod tee;
 use bytes::Bytes;
 use wallaby_proto::{Address, Path, RequestId};
 
-pub(crate) use self::gather::{Gatherings, leave};
 use self::head::Head;
-pub(crate) use self::head::{answers_of, definition, is_line};
+pub(crate) use self::head::{definition, is_line};
 pub use self::outcome::{Pipeline, TargetOutcome};
 pub(crate) use self::serve::{Held, Store, arrive};
-pub use self::settings::{Answers, Forwarding, Order, PipelineSettings};
+pub use self::settings::{Forwarding, PipelineSettings};
 pub(crate) use self::tee::Half;
 use crate::body::{Attached, Body};
 use crate::call::RawCall;
@@ -68,8 +66,7 @@ impl Caller {
         self.pipeline_with(&PipelineSettings::default(), servers, target)
     }
 
-    /// [`pipeline`](Self::pipeline) with settings: the order of the servers, how each of them passes the message on, how
-    /// many there may be.
+    /// [`pipeline`](Self::pipeline) with settings: how each of the servers passes the message on, how many there may be.
     pub fn pipeline_with<A: Answer, C: Codec<A::Item>>(
         &self,
         settings: &PipelineSettings,
@@ -77,29 +74,22 @@ impl Caller {
         target: Target<A, C>,
     ) -> Pipeline<A, C> {
         let servers: Vec<Address> = servers.into_iter().map(Into::into).collect();
-        let line = settings.line_of(&servers);
-        let call = line.and_then(|line| {
-            let call = self.send_down(settings, &servers, &line, target)?;
-            Ok((line, call))
-        });
-        let (line, call) = call.unwrap_or_else(|failure| {
-            let line = (0..servers.len()).collect();
-            (line, self.failed(failure))
-        });
-        Pipeline::new(call, servers, &line)
+        let checked = settings.check(&servers);
+        let call = checked.and_then(|()| self.send_down(settings, &servers, target));
+        let call = call.unwrap_or_else(|failure| self.failed(failure));
+        Pipeline::new(call, servers)
     }
 
     fn send_down<A, C>(
         &self,
         settings: &PipelineSettings,
         servers: &[Address],
-        line: &[usize],
         target: Target<A, C>,
     ) -> Result<RawCall, Failure> {
-        let Some((first, rest)) = line.split_first() else {
+        let Some((first, rest)) = servers.split_first() else {
             return Ok(self.nothing());
         };
-        let client = self.clone().partial().at(&servers[*first]);
+        let client = self.clone().partial().at(first);
         let Target {
             definition: method,
             payload,
@@ -114,15 +104,14 @@ impl Caller {
         let (arguments, following, body) = self.split(payload, body, client.server())?;
         let head = Head {
             method,
-            rest: rest.iter().map(|server| servers[*server].clone()).collect(),
+            rest: rest.to_vec(),
             store: settings.forwarding == Forwarding::StoreAndForward,
             arguments,
             following,
             body: has_body,
         };
         self.meet(&head.rest);
-        let method = definition(settings.answers);
-        let call = client.call_once(method, head.write(), body.map(Attached::new));
+        let call = client.call_once(definition(), head.write(), body.map(Attached::new));
         call.shared().note_line(&head.rest);
         Ok(call)
     }

@@ -43,9 +43,8 @@ pub enum TargetOutcome {
 #[must_use = "a multicast that is dropped is aborted"]
 pub struct Pipeline<A: Answer, C = Postcard> {
     call: RawCall,
-    /// As they were given.
+    /// In the order in which they stand in the line, and so their stages.
     servers: Vec<Address>,
-    /// By place in the line.
     stages: Vec<Stage>,
     places: Places,
     /// All servers from this place in the line on were cut off.
@@ -59,27 +58,24 @@ pub struct Pipeline<A: Answer, C = Postcard> {
 
 /// A server of the line.
 struct Stage {
-    /// Its number as given.
-    target: usize,
     outcome: TargetOutcome,
     /// The first error among its answers, where it may give several.
     error: Option<CallError>,
 }
 
 impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
-    /// A message on its way to these servers, by a call that goes to them in the order of `line`.
-    pub(super) fn new(call: RawCall, servers: Vec<Address>, line: &[usize]) -> Self {
-        let stage = |target: &usize| Stage {
-            target: *target,
+    /// A message on its way to these servers, by a call that goes to them in this order.
+    pub(super) fn new(call: RawCall, servers: Vec<Address>) -> Self {
+        let stage = |_: &Address| Stage {
             outcome: TargetOutcome::Pending,
             error: None,
         };
         let mut pipeline = Self {
-            places: Places::new(call.shared(), line.len()),
-            stages: line.iter().map(stage).collect(),
+            places: Places::new(call.shared(), servers.len()),
+            stages: servers.iter().map(stage).collect(),
+            cut: servers.len(),
             call,
             servers,
-            cut: line.len(),
             unplaced: HashMap::new(),
             ready: VecDeque::new(),
             ended: false,
@@ -97,11 +93,6 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
     /// How many servers there are.
     pub fn targets(&self) -> usize {
         self.servers.len()
-    }
-
-    /// The servers' numbers, as given, in the order in which they stand in the line.
-    pub fn line(&self) -> impl ExactSizeIterator<Item = usize> {
-        self.stages.iter().map(|stage| stage.target)
     }
 
     /// The call's id.
@@ -126,11 +117,8 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
     /// What became of the message at each server, in the order in which they were given, as far as it was delivered by
     /// [`next`](Self::next): all of it is once that has returned `None`.
     pub fn outcomes(&self) -> Vec<TargetOutcome> {
-        let mut outcomes = vec![TargetOutcome::Pending; self.stages.len()];
-        for stage in &self.stages {
-            outcomes[stage.target] = stage.outcome.clone();
-        }
-        outcomes
+        let outcomes = self.stages.iter().map(|stage| stage.outcome.clone());
+        outcomes.collect()
     }
 
     /// How the call as a whole ended; `None` while it goes on.
@@ -232,13 +220,13 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
 
     /// Nothing was sent to this server, and so to none behind it.
     fn cut_off(&mut self, position: usize, why: &str) {
-        let server = self.server(position).clone();
+        let server = self.servers[position].clone();
         for behind in position..self.cut {
             let reason = match behind == position {
                 true => why.to_owned(),
                 false => format!("it stands behind {server}, which was not reached: {why}"),
             };
-            let server = self.server(behind).clone();
+            let server = self.servers[behind].clone();
             self.settle(
                 behind,
                 TargetOutcome::NotDelivered(Failure::NotPassedOn { server, reason }),
@@ -267,17 +255,11 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
     }
 
     fn push(&mut self, position: usize, answer: Result<A::Item, CallError>) {
-        let target = self.stages[position].target;
-        let server = self.servers[target].clone();
         self.ready.push_back(Delivery {
-            target,
-            server,
+            target: position,
+            server: self.servers[position].clone(),
             answer,
         });
-    }
-
-    fn server(&self, position: usize) -> &Address {
-        &self.servers[self.stages[position].target]
     }
 
     /// The call has ended: what is known of each server now is all that will be.
@@ -342,7 +324,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
                 TargetOutcome::Failed(error) => error.to_string(),
                 _ => "its request ended before".into(),
             };
-            let why = format!("{} did not pass it on: {why}", self.server(position));
+            let why = format!("{} did not pass it on: {why}", self.servers[position]);
             self.cut_off(next, &why);
         }
     }

@@ -7,7 +7,6 @@ use bytes::{Bytes, BytesMut};
 use wallaby_proto::{Code, Status};
 
 use super::head::{self, Head};
-use super::settings::Answers;
 use super::tee;
 use crate::body::{Attached, Body};
 use crate::dispatch::shutting_down;
@@ -31,7 +30,6 @@ pub(crate) fn arrive(mut handling: Arc<Handling>, payload: &Bytes) -> bool {
     };
     // Nobody else knows it yet.
     if let Some(handling) = Arc::get_mut(&mut handling) {
-        handling.gathered = head::answers_of(&handling.method) == Answers::Gathered;
         handling.method = Arc::clone(&head.method);
         handling.in_line = Some(payload.len());
     }
@@ -45,10 +43,6 @@ fn go_on(handling: Arc<Handling>, head: Head) {
     if body.is_none() && head.has_body() {
         let why = "a message down a line whose bytes do not follow";
         return handling.fail(&Status::new(Code::InvalidArgument, why));
-    }
-    if handling.gathered && !head.rest.is_empty() {
-        let behind = head.rest.len();
-        handling.endpoint.gatherings.begin(&handling, behind);
     }
     let served = served(&handling.endpoint, &head);
     let stage = Stage {
@@ -154,10 +148,7 @@ impl Stage {
         };
         let to = Destination {
             server,
-            method: Arc::clone(head::definition(match self.handling.gathered {
-                true => Answers::Gathered,
-                false => Answers::Direct,
-            })),
+            method: Arc::clone(head::definition()),
             body: body.map(Attached::new),
         };
         self.handling.pass_on(to, head.write(), left);

@@ -18,7 +18,6 @@ mod descriptors;
 mod dial_policy;
 mod events;
 mod executor;
-mod gathered;
 mod half_open;
 mod hostile_peer;
 mod house;

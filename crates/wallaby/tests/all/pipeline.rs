@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use wallaby::{
-    Address, Body, Budgets, CallError, Code, DialPolicy, Endpoint, ExecutorConfig, Failure,
+    Address, Body, Budgets, CallError, Client, Code, DialPolicy, Endpoint, ExecutorConfig, Failure,
     Forwarding, Limits, Many, Method, One, Outcome, PipelineSettings, Request, Status,
     TargetOutcome,
 };
@@ -888,6 +888,17 @@ async fn a_server_stands_in_a_line_once() {
         };
         assert!(failure.to_string().contains(&why), "{failure}");
     }
+}
+
+/// Answers went back along the line by this method once. Whoever still sends it is told that nobody serves it.
+#[tokio::test]
+async fn only_its_own_method_goes_down_a_line() {
+    static GATHER: Method<(u64,), One<u64>> = Method::new("wallaby.Pipeline/gather");
+    let net = Net::mem();
+    let server = measuring(&net, "a").await;
+    let to = Client::new(&client(), at(&server));
+    let error = to.call(&GATHER, (1,)).await.expect_err("nobody serves it");
+    assert_eq!(error.status().map(Status::code), Some(Code::Unimplemented));
 }
 
 #[tokio::test]

@@ -345,7 +345,7 @@ async fn a_hedged_call_may_be_won_by_its_first_attempt(net: Net) {
     let caller = caller(&net).await;
     let client = Client::new(&caller, at(&first))
         .others([at(&second)])
-        .hedge(Hedge::idempotent_observed(Duration::from_millis(1)));
+        .hedge(Hedge::idempotent(Duration::from_millis(1)));
     let mut call = work::within(client).one(String::new());
     let begun = async {
         until(|| second_runs.count() == 1).await;

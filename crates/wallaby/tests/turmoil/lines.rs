@@ -13,8 +13,8 @@ use bytes::Bytes;
 use futures_core::Stream;
 use turmoil::{Builder, Sim};
 use wallaby::{
-    Address, Answers, Body, CallError, Endpoint, Forwarding, Limits, One, PipelineSettings,
-    Request, Status, TargetOutcome,
+    Address, Body, CallError, Endpoint, Forwarding, Limits, One, PipelineSettings, Request, Status,
+    TargetOutcome,
 };
 
 use crate::random::Random;
@@ -43,7 +43,6 @@ struct Plan {
     /// One of the places in the line is nobody's.
     missing: Option<usize>,
     store: bool,
-    gathered: bool,
     arguments: usize,
     /// Chunks of the body, each after so many milliseconds.
     chunks: Vec<(u64, usize)>,
@@ -103,7 +102,6 @@ impl Plan {
         Self {
             missing: random.one_in(6).then(|| random.index(hosts)),
             store: random.one_in(3),
-            gathered: random.one_in(2),
             arguments: match random.one_in(3) {
                 true => random.between(16_000..=60_000) as usize,
                 false => random.index(100),
@@ -358,10 +356,6 @@ impl World {
             forwarding: match plan.store {
                 true => Forwarding::StoreAndForward,
                 false => Forwarding::CutThrough,
-            },
-            answers: match plan.gathered {
-                true => Answers::Gathered,
-                false => Answers::Direct,
             },
             ..PipelineSettings::default()
         };

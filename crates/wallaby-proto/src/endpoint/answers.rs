@@ -180,10 +180,10 @@ impl<P: Probe> Endpoint<P> {
         let Some(call) = self.calls.get_mut(sequence) else {
             return Ok(());
         };
-        let (conns, gate, roots) = (&self.conns, &self.gate, &call.roots);
+        let (conns, sockets, roots) = (&self.conns, &self.sockets, &call.roots);
         let requests = || roots.iter().count() as u64;
         let messages = || {
-            let carrier = conns.get(from).and_then(|peer| peer.way.peek(gate));
+            let carrier = conns.get(from).and_then(|peer| peer.way.peek(sockets));
             carrier.map_or(0, |carrier| carrier.counters().messages_received)
         };
         let connection = from.number();

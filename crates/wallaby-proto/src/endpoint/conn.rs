@@ -1,6 +1,7 @@
 //! One connection: what is known of its other end, messages that wait for it, and the table of all.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +12,12 @@ use crate::call::shares::Share;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
 use crate::connection::{Connection, Hello, Mark, MethodDefinition, Usefulness};
-use crate::datagram::{self, BySession, Gate, SessionId};
+use crate::datagram::{self, IdHasher, SessionId};
 use crate::numbers::MESSAGE_COST;
 use crate::wire::Message;
 use crate::{Address, CallId, NodeId, Status, Token};
 
+use super::sockets::{SocketId, Sockets};
 use super::streams::Stream;
 
 /// The credit of calls that are over is forgotten for so many at a time.
@@ -65,7 +67,7 @@ impl ConnId {
 pub(super) struct Conns {
     slots: Vec<(u32, Option<Box<Conn>>)>,
     free: Vec<u32>,
-    sessions: BySession<ConnId>,
+    sessions: HashMap<(SocketId, SessionId), ConnId, BuildHasherDefault<IdHasher>>,
     streams: usize,
 }
 
@@ -81,7 +83,7 @@ impl Conns {
             generation: *generation,
         };
         match &peer.way {
-            Link::Session(session) => drop(self.sessions.insert(*session, id)),
+            Link::Session(socket, session) => drop(self.sessions.insert((*socket, *session), id)),
             Link::Stream(_) => self.streams += 1,
         }
         *place = Some(Box::new(peer));
@@ -97,7 +99,7 @@ impl Conns {
         *generation = generation.wrapping_add(1).max(1);
         self.free.push(id.slot);
         match &peer.way {
-            Link::Session(session) => drop(self.sessions.remove(session)),
+            Link::Session(socket, session) => drop(self.sessions.remove(&(*socket, *session))),
             Link::Stream(_) => self.streams -= 1,
         }
         Some(peer)
@@ -122,7 +124,7 @@ impl Conns {
     }
 
     /// The connection over a session.
-    pub(super) fn over(&self, session: SessionId) -> Option<ConnId> {
+    pub(super) fn over(&self, session: (SocketId, SessionId)) -> Option<ConnId> {
         self.sessions.get(&session).copied()
     }
 
@@ -159,7 +161,7 @@ pub(super) fn nobody() -> Address {
 /// By what a connection's messages go.
 #[derive(Debug)]
 pub(super) enum Link {
-    Session(SessionId),
+    Session(SocketId, SessionId),
     Stream(Box<Stream>),
 }
 
@@ -167,10 +169,10 @@ impl Link {
     /// What carries the messages, only to ask it.
     pub(super) fn peek<'a>(
         &'a self,
-        gate: &'a Gate,
+        sockets: &'a Sockets,
     ) -> Option<Carrier<&'a Connection, &'a datagram::Session>> {
         match self {
-            Self::Session(session) => gate.peek(*session).map(Carrier::Session),
+            Self::Session(socket, session) => sockets.peek(*socket, *session).map(Carrier::Session),
             Self::Stream(stream) => Some(Carrier::Stream(&stream.connection)),
         }
     }
@@ -314,14 +316,14 @@ impl Conn {
     pub(super) fn stream(&self) -> Option<&Stream> {
         match &self.way {
             Link::Stream(stream) => Some(stream),
-            Link::Session(_) => None,
+            Link::Session(..) => None,
         }
     }
 
     pub(super) fn stream_mut(&mut self) -> Option<&mut Stream> {
         match &mut self.way {
             Link::Stream(stream) => Some(stream),
-            Link::Session(_) => None,
+            Link::Session(..) => None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Whom an endpoint talks to: connections, who is behind them, and who was found where.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::Endpoint;
 use super::conn::{Conn, ConnId, Link, Parcel, Towards};
 use super::event::Output;
 use super::probe::{Note, Probe};
+use super::sockets::SocketId;
 use super::streams::Stream;
 use crate::error::ConnectError;
 use crate::numbers::MAX_CLAIMING;
@@ -91,7 +93,9 @@ impl<P: Probe> Endpoint<P> {
     /// What carries a peer's messages, to send by it.
     pub(super) fn carrier(&mut self, id: ConnId) -> Option<Carrier<&mut Connection, &mut Session>> {
         match &mut self.conns.get_mut(id)?.way {
-            Link::Session(session) => self.gate.session(*session).map(Carrier::Session),
+            Link::Session(socket, session) => {
+                (self.sockets.session(*socket, *session)).map(Carrier::Session)
+            }
             Link::Stream(stream) => {
                 if !std::mem::replace(&mut stream.told, true) {
                     self.outputs.push_back(Output::Write(id));
@@ -103,8 +107,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// A request that came from a peer is handled, or was refused.
     pub(super) fn grant_request(&mut self, id: ConnId, payload: usize) -> Option<()> {
-        if let Link::Session(session) = self.conns.get(id)?.way {
-            return self.gate.grant_request(session, payload);
+        if let Link::Session(socket, session) = self.conns.get(id)?.way {
+            let gate = self.sockets.gate_mut(socket)?;
+            return gate.grant_request(session, payload);
         }
         self.carrier(id)?.grant_request(payload);
         Some(())
@@ -118,7 +123,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// How far a peer's output has left, and how far the peer has confirmed it if it does.
     pub(super) fn has_left(&self, peer: &Conn) -> Option<(u64, Option<u64>)> {
-        Some(peer.way.peek(&self.gate)?.progress())
+        Some(peer.way.peek(&self.sockets)?.progress())
     }
 
     /// Opens a connection, if there is room for it.
@@ -133,15 +138,7 @@ impl<P: Probe> Endpoint<P> {
             limit,
         })?;
         let way = match to {
-            Address::Udp(socket) => {
-                let dialled = self.gate.dial_named(self.raw, *socket, expected, named_by);
-                Link::Session(
-                    dialled.map_err(|TooManySessions(limit)| ConnectError::TooMany {
-                        server: to.clone(),
-                        limit,
-                    })?,
-                )
-            }
+            Address::Udp(at) => self.dial_session(*at, expected, named_by)?,
             _ => {
                 let me = Arc::clone(&self.hello);
                 let connection = Connection::dial(me, expected).bounded(&self.bounds);
@@ -171,6 +168,25 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         Ok(id)
+    }
+
+    /// Opens a session.
+    fn dial_session(
+        &mut self,
+        to: SocketAddr,
+        expected: Option<NodeId>,
+        named_by: NamedBy,
+    ) -> Result<Link, ConnectError> {
+        let (raw, socket) = (self.raw, self.socket_towards(to));
+        let server = Address::Udp(to);
+        let Some(gate) = self.sockets.gate_mut(socket) else {
+            let reason = "there is no socket to dial it from".to_owned();
+            return Err(ConnectError::Unreachable { server, reason });
+        };
+        match gate.dial_named(raw, to, expected, named_by) {
+            Ok(session) => Ok(Link::Session(socket, session)),
+            Err(TooManySessions(limit)) => Err(ConnectError::TooMany { server, limit }),
+        }
     }
 
     /// A connection is given up if it is not open after so long.
@@ -229,7 +245,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(peer) = self.conns.get(id) else {
             return true;
         };
-        let carrier = peer.way.peek(&self.gate);
+        let carrier = peer.way.peek(&self.sockets);
         let rests = carrier.is_none_or(|carrier| carrier.is_idle());
         peer.busy == 0 && peer.until.is_none() && peer.queues.is_none() && rests
     }
@@ -324,15 +340,22 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The handshake of a session is done; of one that somebody else opened, this is the first that is heard.
-    pub(super) fn session_opened(&mut self, session: SessionId, hello: &Arc<Hello>) {
-        if let Some(id) = self.conns.over(session) {
+    pub(super) fn session_opened(
+        &mut self,
+        (socket, session): (SocketId, SessionId),
+        hello: &Arc<Hello>,
+    ) {
+        if let Some(id) = self.conns.over((socket, session)) {
             return self.opened(id, hello);
         }
-        let Some(at) = self.gate.peek(session).map(|session| session.remote()) else {
+        if !self.takes_strangers(socket, session) {
+            return;
+        }
+        let Some(at) = (self.sockets.peek(socket, session)).map(|session| session.remote()) else {
             return;
         };
         let at = Some(Address::Udp(at));
-        let id = self.welcome(Link::Session(session), at);
+        let id = self.welcome(Link::Session(socket, session), at);
         self.opened(id, hello);
     }
 
@@ -384,7 +407,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(conn) = self.conns.get(id).filter(|conn| !conn.holds_messages()) else {
             return;
         };
-        let carrier = conn.way.peek(&self.gate);
+        let carrier = conn.way.peek(&self.sockets);
         if carrier.is_some_and(|carrier| carrier.counters().messages_sent == 0) {
             self.close_conn(id, "nothing is left to be sent");
         }
@@ -412,7 +435,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A session has ended.
-    pub(super) fn session_ended(&mut self, session: SessionId, ended: &Ended) {
+    pub(super) fn session_ended(&mut self, session: (SocketId, SessionId), ended: &Ended) {
         let Some(id) = self.conns.over(session) else {
             return; // this side has closed it
         };

@@ -1,11 +1,13 @@
 //! What an endpoint tells its application and its shell.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
 
 use super::bodies::{InBody, OutBody};
 use super::conn::ConnId;
+use super::sockets::SocketId;
 use crate::error::{CallError, CodecError, ConnectError, Failure};
 use crate::trace::Trace;
 use crate::{Address, RequestId, Status};
@@ -46,8 +48,15 @@ pub enum Output {
     /// A stream is to be opened to an address: if that fails, see
     /// [`Endpoint::handle_dial_failed`](super::Endpoint::handle_dial_failed).
     Dial(ConnId, Box<Address>),
+    /// A UDP socket is to be opened from which this address is reached: something was dialled that no other one reaches. What it
+    /// is to send waits until it is taken; if it cannot be opened, see
+    /// [`Endpoint::handle_socket_failed`](super::Endpoint::handle_socket_failed).
+    Socket(SocketId, SocketAddr),
     /// A stream has something to write: told once until [`Endpoint::handle_written`](super::Endpoint::handle_written).
     Write(ConnId),
+    /// A UDP socket has datagrams to send: told once until
+    /// [`Endpoint::poll_datagram`](super::Endpoint::poll_datagram) has no more of it, and after all else.
+    Datagrams(SocketId),
     /// A stream has ended or is ended here: nothing more is heard of it. These are its last words.
     Close(ConnId, Box<Closed>),
 }

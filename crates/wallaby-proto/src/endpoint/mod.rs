@@ -13,6 +13,7 @@
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
 //! | `sending`, `relaying` | which way messages take, what waits, what reaches nobody; what is passed on for others |
 //! | `conns`, `conn`, `streams` | connections: who is there, who makes room, how streams come and go |
+//! | `sockets` | UDP sockets: which one an address is dialled from, what comes and leaves by them |
 //!
 //! # What a shell owes
 //!
@@ -86,6 +87,7 @@
 //!                 Output::Close(conn, _) => drop(streams.remove(&conn)),
 //!                 Output::Stopped(..) => {} // nothing is put aside here
 //!                 Output::Body(_) | Output::BodyRoom(_) => {} // nobody sends any
+//!                 Output::Socket(..) | Output::Datagrams(_) => {} // nor dialled over UDP
 //!             }
 //!         }
 //!     }
@@ -137,15 +139,13 @@ mod relaying;
 mod requests;
 mod resending;
 mod sending;
+mod sockets;
 mod streams;
 mod watching;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-
-use bytes::Bytes;
 
 pub use self::bodies::{BodyEnd, BodyNext, InBody, OutBody};
 pub use self::calls::CallOptions;
@@ -155,6 +155,7 @@ pub use self::event::{Answer, CallKey, Closed, Incoming, Next, Outcome, Output, 
 pub use self::probe::{Leaving, Note, Probe, Released};
 pub use self::requests::Handler;
 pub use self::resending::Resend;
+pub use self::sockets::{SocketId, reaches};
 pub use self::streams::Input;
 
 use self::bodies::Bodies;
@@ -162,6 +163,7 @@ use self::call_table::Calls;
 use self::config::{Map, Seeded};
 use self::conn::{Conns, Parcel, Refused};
 use self::requests::Handlers;
+use self::sockets::Sockets;
 use self::streams::StreamTimes;
 use self::watching::{BATCH, Farewell};
 use crate::call::clock::{Clock, earliest};
@@ -170,7 +172,7 @@ use crate::call::room::BranchRoom;
 use crate::call::shares::Shares;
 use crate::call::waiting::{Waiting, WaitingLimits};
 use crate::connection::{Bounds, Dials, Event as News, Hello, MethodDefinition, Partials, Places};
-use crate::datagram::{Gate, SessionEvent, Settings, Transmit};
+use crate::datagram::{SessionEvent, Settings};
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::wire::Message;
 use crate::{Address, CallId, Code, NodeId, RequestId, Status, Token};
@@ -263,10 +265,10 @@ pub struct Endpoint<P = ()> {
     secret: [u8; 16],
     /// What it says of itself to others.
     hello: Arc<Hello>,
-    gate: Gate,
+    sockets: Sockets,
     clock: Clock,
-    /// The time, since the moment that the shell's clock counts from: deadlines are kept by it, and the gate, since what it
-    /// waits for are peers for whom time has not stood still.
+    /// The time, since the moment that the shell's clock counts from: deadlines are kept by it, and the gates, since what they
+    /// wait for are peers for whom time has not stood still.
     raw: Duration,
     /// The same, but it stood still while nobody listened: all other state machines keep to it.
     now: Duration,
@@ -383,8 +385,12 @@ impl<P: Probe> Endpoint<P> {
             node: hello.node,
             address: hello.address.clone(),
             secret: seeds.tokens,
-            gate: Gate::new(Arc::clone(&hello), seeds.cookies, sessions)
-                .sharing(bounds.partials.clone()),
+            sockets: Sockets::new(
+                Arc::clone(&hello),
+                seeds.cookies,
+                sessions,
+                bounds.partials.clone(),
+            ),
             bounds,
             branches,
             overdrawn: None,
@@ -448,13 +454,11 @@ impl<P: Probe> Endpoint<P> {
 
     /// What it has counted.
     pub fn counters(&self) -> Counters {
-        let gate = self.gate.counters();
-        let stray =
-            gate.stray + gate.unknown + gate.refused + gate.duplicate + gate.overrun + gate.short;
+        let datagrams = self.sockets.counts();
         Counters {
-            datagrams_received: gate.received,
-            datagrams_sent: gate.sent,
-            datagrams_dropped: gate.corrupt + gate.malformed + stray,
+            datagrams_received: datagrams.received,
+            datagrams_sent: datagrams.sent,
+            datagrams_dropped: datagrams.dropped,
             ..self.counters
         }
     }
@@ -477,13 +481,16 @@ impl<P: Probe> Endpoint<P> {
         if self.outputs.is_empty() {
             self.settle();
         }
-        self.outputs.pop_front()
+        match self.outputs.pop_front() {
+            None => self.sockets.tell().map(Output::Datagrams),
+            output => output,
+        }
     }
 
     /// Whether there is something to be done.
     #[inline]
     pub fn has_output(&self) -> bool {
-        !self.outputs.is_empty() || self.is_unsettled()
+        !self.outputs.is_empty() || self.is_unsettled() || self.sockets.have_news()
     }
 
     // Time.
@@ -494,7 +501,7 @@ impl<P: Probe> Endpoint<P> {
         self.now = self.clock.turn(self.raw);
     }
 
-    /// When something has to be done next, by the state machines' clock. The gate has its own.
+    /// When something has to be done next, by the state machines' clock. The gates have their own.
     fn due(&self) -> Option<Duration> {
         let fresh = self.fresh.front();
         let fresh = fresh.map(|(begun, _)| begun.saturating_add(self.fresh_for));
@@ -523,7 +530,7 @@ impl<P: Probe> Endpoint<P> {
         self.clock.arm(due);
         let machines = due.map(|due| self.clock.raw(due));
         let alarm = self.alarms.first().map(|first| first.0);
-        earliest(earliest(machines, self.gate.next_timeout()), alarm)
+        earliest(earliest(machines, self.sockets.next_timeout()), alarm)
     }
 
     /// The Unix time was this when the shell's clock began, for traces.
@@ -539,7 +546,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Does what is due. All that has arrived must have been handled.
     pub fn handle_timeout(&mut self) {
-        self.gate.handle_timeout(self.raw);
+        self.sockets.handle_timeout(self.raw);
         let now = self.now;
         if self.due().is_some_and(|due| due <= now) {
             self.look_at_streams();
@@ -567,43 +574,12 @@ impl<P: Probe> Endpoint<P> {
         self.settle();
     }
 
-    // Datagrams.
-
-    /// A datagram arrived at the endpoint's UDP socket.
-    pub fn handle_datagram(&mut self, from: SocketAddr, datagram: Bytes) {
-        self.gate.handle_datagram(self.raw, from, datagram);
-    }
-
-    /// The network says that nobody is at an address that datagrams were sent to.
-    pub fn handle_unreachable(&mut self, at: SocketAddr) {
-        self.gate.handle_unreachable(self.raw, at);
-    }
-
-    /// Whether there are datagrams to be sent.
-    pub fn has_datagrams(&self) -> bool {
-        self.gate.has_output()
-    }
-
-    /// Whether there are sessions over UDP, or were a moment ago.
-    pub fn has_sessions(&self) -> bool {
-        !self.gate.is_empty()
-    }
-
-    /// The next datagram to be sent is appended to `out`; where it goes.
-    pub fn poll_datagram(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
-        self.gate.poll_transmit(self.raw, out)
-    }
-
-    /// Timers of sessions that are due before this may wait until then: for shells that cannot wait for less.
-    pub fn put_off_timers(&mut self, until: Duration) {
-        self.gate.put_off_timers(until);
-    }
-
     /// Whether something is to be followed up.
     #[inline]
     fn is_unsettled(&self) -> bool {
         let told = self.farewells.is_empty() && self.local.is_empty();
-        !told || self.gate.has_events() || self.records.has_actions() || self.bodies.has_freed()
+        let gates = self.sockets.have_events();
+        !told || gates || self.records.has_actions() || self.bodies.has_freed()
     }
 
     /// Follows up what datagrams and the application's verbs have brought, and what the endpoint has told itself.
@@ -618,27 +594,29 @@ impl<P: Probe> Endpoint<P> {
     fn settle_all(&mut self) {
         self.tell_farewells();
         loop {
-            while let Some(mut told) = self.gate.poll_event() {
-                self.handle_session(&mut told);
+            for socket in self.sockets.ids() {
+                while let Some(mut told) = self.sockets.poll_event(socket) {
+                    self.handle_session(socket, &mut told);
+                }
             }
             self.send_followed();
             self.act();
             // What was done may have ended sessions.
-            if !self.gate.has_events() {
+            if !self.sockets.have_events() {
                 return;
             }
         }
     }
 
-    fn handle_session(&mut self, (session, event): &mut SessionEvent) {
+    fn handle_session(&mut self, socket: SocketId, (session, event): &mut SessionEvent) {
         match event {
-            Ok(News::Opened(hello)) => self.session_opened(*session, hello),
+            Ok(News::Opened(hello)) => self.session_opened((socket, *session), hello),
             Ok(news) => {
-                if let Some(id) = self.conns.over(*session) {
+                if let Some(id) = self.conns.over((socket, *session)) {
                     self.handle_news(id, news);
                 }
             }
-            Err(ended) => self.session_ended(*session, ended),
+            Err(ended) => self.session_ended((socket, *session), ended),
         }
     }
 

@@ -10,7 +10,7 @@ use wallaby_proto::connection::{Features, Hello, Limits as WireLimits, MethodDef
 use wallaby_proto::datagram::Settings;
 use wallaby_proto::endpoint::{
     CallKey, CallOptions, Config, ConnId, Endpoint, InBody, Incoming, Input, Limits, Next, OutBody,
-    Outcome, Output, RequestKey, Schemes, Seeds,
+    Outcome, Output, RequestKey, Schemes, Seeds, SocketId,
 };
 use wallaby_proto::{Address, NodeId, Status};
 
@@ -30,6 +30,7 @@ pub(crate) struct World {
 }
 
 pub(crate) struct Host {
+    socket: SocketId,
     pub(crate) endpoint: Endpoint,
     /// Which stream, and which end of it.
     conns: BTreeMap<ConnId, (usize, usize)>,
@@ -94,6 +95,7 @@ impl World {
             let mut endpoint = Endpoint::new(config, hello, Settings::default(), seeds);
             endpoint.serve(Arc::clone(&method), false);
             Host {
+                socket: endpoint.add_socket(udp(host), true),
                 endpoint,
                 conns: BTreeMap::new(),
                 runs: Vec::new(),
@@ -225,20 +227,24 @@ impl World {
             while endpoint.handle_input(conn, input) == Input::More {}
             any |= input.len() < before;
         }
-        let mut datagram = Vec::new();
-        while let Some(to) = self.endpoint(host).poll_datagram(&mut datagram) {
-            let there = (0..self.hosts.len()).find(|there| udp(*there) == to.to);
-            let bytes = Bytes::from(std::mem::take(&mut datagram));
-            if let Some(there) = there {
-                self.endpoint(there).handle_datagram(udp(host), bytes);
-            }
-            any = true;
-        }
         while let Some(output) = self.hosts[host].endpoint.poll_output() {
             any = true;
             self.follow(host, output);
         }
         any
+    }
+
+    fn transmit(&mut self, host: usize, socket: SocketId) {
+        let mut datagram = Vec::new();
+        while let Some(to) = self.endpoint(host).poll_datagram(socket, &mut datagram) {
+            let there = self.hosts.iter_mut().enumerate();
+            let there = there.map(|(there, host)| (udp(there), host));
+            let bytes = Bytes::from(std::mem::take(&mut datagram));
+            for (_, there) in there.filter(|(at, _)| *at == to.to) {
+                let (socket, bytes) = (there.socket, bytes.clone());
+                there.endpoint.handle_datagram(socket, udp(host), bytes);
+            }
+        }
     }
 
     fn follow(&mut self, host: usize, output: Output) {
@@ -280,6 +286,8 @@ impl World {
                     self.streams[stream][1 - end].extend_from_slice(&closed.last_words);
                 }
             }
+            Output::Socket(_, to) => panic!("its socket reaches {to}"),
+            Output::Datagrams(socket) => self.transmit(host, socket),
             Output::Dial(conn, to) => {
                 let there = (0..self.hosts.len()).find(|there| at(*there) == *to);
                 let stream = self.streams.len();

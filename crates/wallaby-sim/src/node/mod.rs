@@ -16,7 +16,7 @@ use bytes::Bytes;
 use wallaby_proto::connection::{Features, Hello, Limits, MethodDefinition, VERSION};
 use wallaby_proto::datagram::Settings;
 use wallaby_proto::endpoint::{
-    self, CallKey, Config, ConnId, Endpoint, Output, RequestKey, Schemes, Seeds,
+    self, CallKey, Config, ConnId, Endpoint, Output, RequestKey, Schemes, Seeds, SocketId,
 };
 use wallaby_proto::error::ConnectError;
 use wallaby_proto::{Address, NodeId};
@@ -46,6 +46,8 @@ pub(crate) struct Node {
     /// What tokens are derived from.
     secret: [u8; 16],
     method: Arc<MethodDefinition>,
+    /// Its socket for datagrams: there from the beginning, or opened for a dial.
+    udp: Option<SocketId>,
     streams: BTreeMap<ConnId, Stream>,
     /// The same, as the network calls them.
     sockets: BTreeMap<Socket, ConnId>,
@@ -141,6 +143,7 @@ impl Node {
         };
         let config = config(plan, hello.limits);
         let mut endpoint = Endpoint::with_probe(config, hello, sessions, seeds, eyes);
+        let udp = (plan.udp).then(|| endpoint.add_socket(socket_address(index), true));
         let Some(method) = MethodDefinition::new("sim.Tree/run", "raw", 0, 0) else {
             unreachable!("the name is neither empty nor long")
         };
@@ -156,6 +159,7 @@ impl Node {
             endpoint,
             secret,
             method,
+            udp,
             streams: BTreeMap::new(),
             sockets: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -194,9 +198,16 @@ impl Node {
             Input::Bytes(socket, bytes) => self.handle_bytes(socket, &bytes, context),
             Input::Ended(socket) => self.stream_ended(socket, context),
             Input::Datagram(from, bytes) => {
-                self.endpoint.handle_datagram(socket_address(from), bytes);
+                if let Some(udp) = self.udp {
+                    self.endpoint
+                        .handle_datagram(udp, socket_address(from), bytes);
+                }
             }
-            Input::Unreachable(node) => self.endpoint.handle_unreachable(socket_address(node)),
+            Input::Unreachable(node) => {
+                if let Some(udp) = self.udp {
+                    self.endpoint.handle_unreachable(udp, socket_address(node));
+                }
+            }
             Input::Writable(socket) => self.writable(socket, context),
             Input::Timer(Timer::Resume(request)) => self.resume(request, context),
             Input::Timer(Timer::Take(call)) => self.take_answers(call, context),
@@ -206,7 +217,6 @@ impl Node {
             Input::HangUp(node) => self.hang_up_on(node, context),
         }
         self.follow(context);
-        self.transmit(context);
         self.note_written(context);
         self.look_at_calls(context);
         self.arm(context);
@@ -236,6 +246,8 @@ impl Node {
                 Output::Call(call) => self.look_at_call(call, context),
                 Output::Stopped(request, status) => self.stopped(request, &status, context),
                 Output::Body(_) | Output::BodyRoom(_) => {} // none are sent
+                Output::Socket(udp, _) => self.udp = Some(udp),
+                Output::Datagrams(udp) => self.transmit(udp, context),
                 Output::Dial(conn, to) => self.dial(conn, &to, context),
                 Output::Write(conn) => self.write(conn, context),
                 Output::Close(conn, closed) => self.close(conn, &closed, context),
@@ -244,9 +256,9 @@ impl Node {
     }
 
     /// Sends the datagrams that are due.
-    fn transmit(&mut self, context: &mut Context<'_>) {
+    fn transmit(&mut self, udp: SocketId, context: &mut Context<'_>) {
         let mut bytes = Vec::new();
-        while let Some(transmit) = self.endpoint.poll_datagram(&mut bytes) {
+        while let Some(transmit) = self.endpoint.poll_datagram(udp, &mut bytes) {
             let datagram = Bytes::from(std::mem::take(&mut bytes));
             if let Some(to) = node_of(transmit.to) {
                 let (network, queue) = (&mut context.network, &mut context.queue);

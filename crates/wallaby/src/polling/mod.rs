@@ -58,7 +58,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::clock::earliest;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{ConnId, Endpoint as Core, Input, Next, Outcome, Output};
+use wallaby_proto::endpoint::{ConnId, Endpoint as Core, Input, Next, Outcome, Output, SocketId};
 use wallaby_proto::{Address, Code, NodeId, RequestId, Status};
 
 pub use wallaby_proto::endpoint::{
@@ -110,6 +110,8 @@ pub struct Endpoint<D: Datagrams = Udp> {
     /// The time at the latest look at the clock.
     now: Duration,
     datagrams: D,
+    /// The endpoint's name for what carries them, once there is something to carry.
+    socket: Option<SocketId>,
     streams: Streams,
     /// Bytes of a ring of a connection over shared memory that is dialled here.
     ring: usize,
@@ -168,6 +170,7 @@ impl<D: Datagrams> Endpoint<D> {
         ring: usize,
     ) -> Self {
         let takes_datagrams = addresses.iter().any(|at| matches!(at, Address::Udp(_)));
+        let socket = takes_datagrams.then(|| core.add_socket(datagrams.local(), true));
         let now = datagrams.now();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         core.set_epoch(unix.unwrap_or_default().saturating_sub(now));
@@ -176,6 +179,7 @@ impl<D: Datagrams> Endpoint<D> {
             core,
             now,
             datagrams,
+            socket,
             streams,
             ring,
             told: VecDeque::new(),
@@ -540,10 +544,28 @@ impl<D: Datagrams> Endpoint<D> {
                 }
                 Output::Body(_) | Output::BodyRoom(_) => {} // nobody has any
                 Output::Write(id) => self.streams.unwritten.push(id),
+                Output::Socket(socket, to) => self.open_socket(socket, to),
+                Output::Datagrams(_) => {} // they leave at the end of the turn
                 Output::Dial(id, to) => self.streams.dial(&mut self.core, id, &to, self.ring),
                 Output::Close(id, closed) => self.streams.close(id, &closed),
             }
         }
+    }
+
+    /// Something is dialled that the endpoint's socket does not reach; if it has none yet, it is opened when something is sent.
+    #[cold]
+    fn open_socket(&mut self, socket: SocketId, to: SocketAddr) {
+        if self.socket.is_none() {
+            self.socket = Some(socket);
+            return;
+        }
+        let local = self.datagrams.local();
+        let why = format!("the endpoint's only UDP socket, at {local}, does not reach {to}");
+        self.core.handle_socket_failed(socket, why);
+    }
+
+    fn has_datagrams(&self) -> bool {
+        (self.socket).is_some_and(|socket| self.core.has_datagrams(socket))
     }
 
     fn tell(&mut self, call: CallKey) {
@@ -615,16 +637,19 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// Hands the datagrams that were received to their sessions.
     fn take_datagrams(&mut self, received: usize) {
+        let Some(socket) = self.socket else {
+            return;
+        };
         if received == 0 {
             // Perhaps since the network said what became of a datagram.
             while let Some(at) = self.datagrams.take_unreachable() {
-                self.core.handle_unreachable(at);
+                self.core.handle_unreachable(socket, at);
             }
         }
         for index in 0..received {
             if let Some((datagram, from)) = self.datagrams.received(index) {
                 let kept = keep(&mut self.arrived, datagram);
-                self.core.handle_datagram(from, kept);
+                self.core.handle_datagram(socket, from, kept);
             }
         }
     }
@@ -722,7 +747,7 @@ impl<D: Datagrams> Endpoint<D> {
     pub fn next_timeout(&mut self) -> Option<Duration> {
         self.look_at_clock();
         let full = self.is_full();
-        let unsent = self.core.has_datagrams() && !full;
+        let unsent = self.has_datagrams() && !full;
         if unsent || self.core.has_output() || self.streams.has_output() {
             return Some(Duration::ZERO);
         }
@@ -742,7 +767,7 @@ impl<D: Datagrams> Endpoint<D> {
                 self.drain(); // there is room for more now
             }
         }
-        if self.core.has_datagrams() || self.is_full() {
+        if self.has_datagrams() || self.is_full() {
             self.send_datagrams();
         }
     }
@@ -754,7 +779,7 @@ impl<D: Datagrams> Endpoint<D> {
         }
         while let Some(to) = self.next_datagram() {
             // Mostly it is the only one.
-            let sent = if self.core.has_datagrams() {
+            let sent = if self.has_datagrams() {
                 self.keeps = true;
                 self.datagrams.gather(&self.datagram, to)
             } else {
@@ -779,11 +804,12 @@ impl<D: Datagrams> Endpoint<D> {
         if let Some(to) = self.refused.take() {
             return Some(to);
         }
-        if !self.core.has_datagrams() {
+        let socket = self.socket?;
+        if !self.core.has_datagrams(socket) {
             return None;
         }
         self.datagram.clear();
-        let transmit = self.core.poll_datagram(&mut self.datagram)?;
+        let transmit = self.core.poll_datagram(socket, &mut self.datagram)?;
         Some(transmit.to)
     }
 

@@ -57,9 +57,7 @@ impl Socket {
 
     /// Whether datagrams of this socket may get to this address.
     pub(crate) fn reaches(&self, to: SocketAddr) -> bool {
-        let (here, there) = (self.local().ip(), to.ip());
-        here.is_ipv4() == there.is_ipv4()
-            && (here.is_unspecified() || here.is_loopback() == there.is_loopback())
+        wallaby_proto::endpoint::reaches(self.local(), to)
     }
 
     /// Where what is sent through it is gathered.

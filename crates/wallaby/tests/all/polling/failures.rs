@@ -452,3 +452,19 @@ fn a_closed_port_is_a_failure_at_once() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn a_server_that_the_only_socket_does_not_reach_is_a_failure_at_once() {
+    let at: Address = "udp://[::1]:9".parse().expect("an address");
+    let mut client = Endpoint::bind("udp://127.0.0.1:0").expect("a socket");
+    let options = CallOptions::default();
+    let failed = client.ask(at.clone(), work::one("hop".into()), &options, Wait::Forever);
+    let Err(CallError::Failed(Failure::NotSent { error, .. })) = failed else {
+        panic!("{failed:?}");
+    };
+    let ConnectError::Unreachable { server, reason } = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(server, at);
+    assert!(reason.contains("only UDP socket"), "{reason}");
+}

@@ -1,4 +1,5 @@
-//! A hostile length never allocates more than arrived: measured, by an allocator that counts.
+//! A hostile length never allocates more than arrived: measured, by an allocator that counts. Apart from other tests, which need
+//! none.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,4 +1,5 @@
 //! What settings make of times and counts that nobody means: calls end, by an answer or an error, and nothing panics or spins.
+//! Apart from other tests, as each panic ends the process.
 
 #![cfg(feature = "net")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]

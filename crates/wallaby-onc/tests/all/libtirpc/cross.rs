@@ -15,7 +15,7 @@ use wallaby_onc::{AcceptError, Caller, Channel, Identity, Procedure, Programs, R
     reason = "what is generated is public, and this is no library"
 )]
 mod interface {
-    include!("../generated/cross.rs");
+    include!("../../generated/cross.rs");
 }
 
 use interface::cross::{cross_v1, cross_v2};

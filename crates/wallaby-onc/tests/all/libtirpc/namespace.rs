@@ -57,12 +57,13 @@ pub(crate) fn is_entered(test: &str) -> bool {
     let exe = env::current_exe().expect("this program has a path");
     let output = enter()
         .arg(exe)
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", &format!("libtirpc::{test}"), "--nocapture"])
         .env(ENTERED, "1")
         .output();
     let output = output.expect("it ran before");
     let text = said(&output);
-    assert!(output.status.success(), "in its own network:\n{text}");
+    let has_passed = output.status.success() && text.contains("1 passed");
+    assert!(has_passed, "in its own network:\n{text}");
     for why in text
         .lines()
         .filter_map(|line| line.strip_prefix("SKIPPED: "))

@@ -11,8 +11,6 @@ use std::{fs, thread};
 use wallaby_idl::onc::Compiler;
 use wallaby_idl::onc::model::{Form, Model, Type};
 
-mod author;
-
 /// Reads values from standard input (the type's number, how many bytes, the bytes) and writes each as it encodes it.
 const PASS: &str = r#"
 #include <stdio.h>
@@ -97,7 +95,7 @@ fn c_program(file: &str, model: &Model) -> Option<PathBuf> {
 fn value(model: &Model, at: usize, seed: u64) -> Vec<u8> {
     let mut forms = model.types.iter().flat_map(|known| known.shape.forms());
     let is_element = forms.any(|form| *form == Form::List(Type::Defined(at)));
-    let mut bytes = author::bytes(model, at, seed).to_vec();
+    let mut bytes = crate::author::bytes(model, at, seed).to_vec();
     if is_element {
         bytes.extend([0; 4]);
     }

@@ -27,7 +27,7 @@ use wallaby_onc::{AcceptError, Caller, Channel, Identity, Procedure, Programs, R
     reason = "what is generated is public, and this is no library"
 )]
 mod interface {
-    include!("generated/cross_methods.rs");
+    include!("../generated/cross_methods.rs");
 }
 
 use interface::cross::cross_v1::{self, methods};

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::{env, fs};
 
-use crate::namespace;
+use super::namespace;
 
 /// Where `scripts/setup.sh` unpacks rpcbind and rpcinfo, so that no daemon is installed for a test.
 fn unpacked() -> PathBuf {
@@ -126,9 +126,9 @@ fn compile(folder: &Path) -> Result<(), String> {
     fs::create_dir_all(folder).map_err(|error| error.to_string())?;
     for file in [
         "interfaces/cross.x",
-        "libtirpc/client.c",
-        "libtirpc/server.c",
-        "libtirpc/unregistered.c",
+        "all/libtirpc/client.c",
+        "all/libtirpc/server.c",
+        "all/libtirpc/unregistered.c",
     ] {
         let from = tests.join(file);
         let to = folder.join(from.file_name().unwrap_or_default());

@@ -10,8 +10,6 @@ use proptest::prelude::*;
 use wallaby_idl::onc::Compiler;
 use wallaby_onc::xdr::{self, DecodeError, EncodeError, Limits, Malformed, Xdr};
 
-mod author;
-
 #[allow(
     dead_code,
     unreachable_pub,
@@ -20,7 +18,7 @@ mod author;
     reason = "what is generated is public, and this is no library"
 )]
 mod everything {
-    include!("generated/everything.rs");
+    include!("../generated/everything.rs");
 }
 #[allow(
     dead_code,
@@ -30,7 +28,7 @@ mod everything {
     reason = "what is generated is public, and this is no library"
 )]
 mod cross {
-    include!("generated/cross.rs");
+    include!("../generated/cross.rs");
 }
 #[allow(
     dead_code,
@@ -40,7 +38,7 @@ mod cross {
     reason = "what is generated is public, and this is no library"
 )]
 mod mount {
-    include!("generated/mount.rs");
+    include!("../generated/mount.rs");
 }
 #[allow(
     dead_code,
@@ -50,7 +48,7 @@ mod mount {
     reason = "what is generated is public, and this is no library"
 )]
 mod nfs2 {
-    include!("generated/nfs2.rs");
+    include!("../generated/nfs2.rs");
 }
 
 #[allow(
@@ -61,7 +59,7 @@ mod nfs2 {
     reason = "what is generated is public, and this is no library"
 )]
 mod odd {
-    include!("generated/odd.rs");
+    include!("../generated/odd.rs");
 }
 
 #[allow(
@@ -72,7 +70,7 @@ mod odd {
     reason = "what is generated is public, and this is no library"
 )]
 mod plain {
-    include!("generated/plain.rs");
+    include!("../generated/plain.rs");
 }
 #[allow(
     dead_code,
@@ -82,7 +80,7 @@ mod plain {
     reason = "what is generated is public, and this is no library"
 )]
 mod tricky {
-    include!("generated/tricky.rs");
+    include!("../generated/tricky.rs");
 }
 
 /// Reads a value and writes it again.
@@ -196,7 +194,7 @@ proptest! {
             let model = Compiler::new().model(interface(file)).unwrap();
             let passes = types(file);
             for (at, known) in model.types.iter().enumerate() {
-                let bytes = author::bytes(&model, at, seed);
+                let bytes = crate::author::bytes(&model, at, seed);
                 let passed = passes[known.rust.as_str()](bytes.clone());
                 prop_assert_eq!(passed.as_ref(), Ok(&bytes), "{} of {}.x", known.name, file);
             }
@@ -209,7 +207,7 @@ proptest! {
             let model = Compiler::new().model(interface(file)).unwrap();
             let passes = types(file);
             for (type_at, known) in model.types.iter().enumerate() {
-                let mut bytes = author::bytes(&model, type_at, seed).to_vec();
+                let mut bytes = crate::author::bytes(&model, type_at, seed).to_vec();
                 if !bytes.is_empty() {
                     let at = at.index(bytes.len());
                     bytes[at] = byte;

@@ -13,7 +13,7 @@ use wallaby_onc::{
 
 #[allow(dead_code, unreachable_pub, clippy::module_inception, clippy::use_self)]
 mod everything {
-    include!("generated/everything.rs");
+    include!("../generated/everything.rs");
 }
 
 use everything::everything::{everything_v1, everything_v3};

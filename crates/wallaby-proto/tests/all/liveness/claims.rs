@@ -1,0 +1,413 @@
+//! What the other end of a session says of itself proves nothing: what it may free, stop, learn and be sent.
+
+use std::time::Duration;
+
+use wallaby_proto::call::records::{
+    Action, Admission, Origin, Output, Session, StopReason, Ticket,
+};
+use wallaby_proto::call::server::{Outbound, Server};
+use wallaby_proto::wire::{Ping, ReplyTo, Request};
+use wallaby_proto::{Code, Token};
+
+use crate::liveness::desk::{node, token};
+use crate::liveness::shelf::{
+    HOME, Shelf, abort, home, origin, other_token, ping, request, stopped,
+};
+
+/// A session of a server that passes on requests of node 1, and others.
+const FRONT: Session = Session(5);
+
+fn front() -> Origin {
+    origin(FRONT.0, node(5))
+}
+
+/// Somebody whose hello names the initiator's node id.
+fn thief() -> Origin {
+    origin(66, node(1))
+}
+
+fn shelf() -> Shelf {
+    let mut shelf = Shelf::new();
+    for origin in [front(), thief()] {
+        shelf.records.session_opened(origin.session, origin.peer);
+    }
+    shelf
+}
+
+fn admit_over(shelf: &mut Shelf, request: &Request, origin: Origin) -> Admission {
+    shelf.records.admit(request, origin, shelf.time())
+}
+
+fn accept_over(shelf: &mut Shelf, request: &Request, origin: Origin) -> Ticket {
+    match admit_over(shelf, request, origin) {
+        Admission::Accepted(ticket) => ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn oldest(oldest: u64, request: Request) -> Request {
+    Request { oldest, ..request }
+}
+
+fn delegated(sequence: u64, id: &str) -> Request {
+    Request {
+        reply_to: ReplyTo::Relay,
+        depth: 1,
+        ..request(sequence, id)
+    }
+}
+
+/// A stolen node id and a huge sequence: nothing of the initiator's is forgotten, stopped or refused.
+#[test]
+fn who_claims_to_be_the_initiator_stops_nothing_of_its() {
+    let mut shelf = shelf();
+    shelf.answer(request(1, "0"), 0);
+    let running = shelf.accept(request(2, "0"));
+    let huge = other_token(oldest(1 << 40, request(1 << 40, "0")));
+    accept_over(&mut shelf, &huge, thief());
+    assert_eq!(shelf.actions(), []);
+    assert!(shelf.known(1, "0").finished);
+    assert!(!shelf.known(2, "0").aborted);
+    shelf.accept(request(3, "0"));
+    assert_eq!(shelf.records.oldest(running.ticket), Some(1));
+    // What came over its own session it may stop.
+    accept_over(
+        &mut shelf,
+        &other_token(oldest(1 << 41, request(1 << 41, "0"))),
+        thief(),
+    );
+    assert!(matches!(
+        shelf.actions()[..],
+        [Action::Stop { call, reason: StopReason::BelowOldest, .. }] if call.sequence == 1 << 40
+    ));
+}
+
+/// A server that lies about the oldest live call frees what it brought itself, and no server behind this one believes it.
+#[test]
+fn who_delegates_frees_only_what_it_brought() {
+    let mut shelf = shelf();
+    shelf.answer(request(1, "0"), 0);
+    accept_over(&mut shelf, &delegated(2, "0.0"), front());
+    let ticket = accept_over(&mut shelf, &oldest(900, delegated(900, "0.0")), front());
+    assert_eq!(shelf.actions(), [], "what it says stops nothing");
+    assert!(shelf.known(1, "0").finished);
+    shelf.accept(request(3, "0"));
+    assert_eq!(
+        shelf.records.oldest(ticket),
+        Some(1),
+        "as long as another session brings calls that are older"
+    );
+}
+
+/// A server that passes on requests of many initiators over one session keeps this one's memory as small as if they came
+/// themselves.
+#[test]
+fn what_a_front_server_brought_is_freed_by_what_it_says() {
+    let mut shelf = shelf();
+    let initiators = 100;
+    for sequence in 1..=20 {
+        for initiator in 0..initiators {
+            let mut request = oldest(sequence, delegated(sequence, "0.0"));
+            request.call.initiator = node(100 + initiator);
+            let ticket = accept_over(&mut shelf, &request, front());
+            let mut server = wallaby_proto::call::server::Server::<u64>::new(&mut request);
+            let sent = server.respond("answer".into(), None);
+            shelf.release(ticket, sent, 0);
+        }
+    }
+    let remembered = shelf.records.remembered();
+    assert_eq!(remembered.requests as u64, initiators, "one of each");
+    assert_eq!(remembered.calls as u64, initiators);
+}
+
+/// However many sessions say that they are the same initiator's, each frees what came over it; beyond sixteen nobody does,
+/// and what came is forgotten in time.
+#[test]
+fn many_sessions_of_one_initiator_are_told_apart() {
+    let mut shelf = shelf();
+    for session in 100..140 {
+        let from = origin(session, node(1));
+        shelf.records.session_opened(from.session, node(1));
+        accept_over(&mut shelf, &request(session, "0"), from);
+    }
+    for session in 100..140 {
+        let from = origin(session, node(1));
+        let next = oldest(1000 + session, request(1000 + session, "0"));
+        accept_over(&mut shelf, &next, from);
+        let stopped = stopped(&shelf.actions());
+        assert_eq!(stopped.len(), usize::from(session < 115), "{session}");
+    }
+    assert_eq!(shelf.records.remembered().calls, 80);
+}
+
+/// Sixteen strangers say that they are the initiator, too. When its own session ends, what it may not have got is announced
+/// all the same, also if one of the strangers has left before its last request.
+#[test]
+fn however_many_claim_a_node_what_its_session_leaves_open_is_announced() {
+    for one_leaves in [false, true] {
+        let mut shelf = shelf();
+        for session in 100..116 {
+            let from = origin(session, node(1));
+            shelf.records.session_opened(from.session, node(1));
+            let ticket = accept_over(&mut shelf, &request(session, "0"), from);
+            let mut server = Server::<u64>::new(&mut request(session, "0"));
+            let sent = server.respond("answer".into(), None).into_iter();
+            let output = Output {
+                session: from.session,
+                mark: 0,
+            };
+            for message in sent.filter(|_| session == 100 && one_leaves) {
+                if let Outbound::Response(response) = message {
+                    let now = shelf.time();
+                    let records = &mut shelf.records;
+                    records.response_released(ticket, &response, Some(output), now);
+                }
+            }
+        }
+        let mut handled = shelf.accept(request(1, "0"));
+        let mut sent = Vec::from_iter(handled.server.reply("answer".into()));
+        sent.extend(handled.server.flush());
+        shelf.release(handled.ticket, sent, 7);
+        if one_leaves {
+            for _ in 0..40 {
+                shelf.until(shelf.now + 100);
+                shelf.ping(1, "0");
+            }
+            assert!(shelf.records.remembered().calls < 17);
+            shelf.accept(request(200, "0"));
+        }
+        shelf.actions();
+        let now = shelf.time();
+        shelf.records.session_ended(HOME, now);
+        let announced = shelf
+            .actions()
+            .into_iter()
+            .filter_map(|action| match action {
+                Action::Announce { pong, .. } => Some(pong.call.sequence),
+                _ => None,
+            });
+        assert_eq!(Vec::from_iter(announced), [1], "{one_leaves}");
+    }
+}
+
+/// Only where its requests came is a call below the oldest one refused, and that is told.
+#[test]
+fn what_is_refused_as_over_is_refused_only_there() {
+    let mut shelf = shelf();
+    accept_over(&mut shelf, &oldest(9, request(9, "0")), thief());
+    let Admission::Refused(status) = admit_over(&mut shelf, &request(3, "0"), thief()) else {
+        panic!("it is over, as was said here")
+    };
+    assert_eq!(status.code(), Code::Cancelled);
+    shelf.accept(request(3, "0"));
+    accept_over(&mut shelf, &delegated(4, "0.0"), front());
+}
+
+/// Other servers know the token, too: kept answers go to the initiator and to who brought the request.
+#[test]
+fn kept_answers_are_not_for_other_servers_of_the_call() {
+    let mut shelf = shelf();
+    shelf.answer(request(1, "0"), 1);
+    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.actions();
+    let missing = Ping {
+        missing: vec![0],
+        ..ping(1, "0")
+    };
+    let (pong, others) = shelf.ask_over(missing.clone(), front());
+    assert_eq!(others, []);
+    let lost = pong.progress.expect("it is known").lost;
+    assert_eq!(lost, [0_u32; 0], "nor is it said to be lost");
+    let again = origin(7, node(1));
+    shelf.records.session_opened(again.session, again.peer);
+    let (_, others) = shelf.ask_over(missing, again);
+    assert!(matches!(others[..], [Action::Resend { session, .. }] if session == again.session));
+}
+
+/// Over another session the initiator shows the token of a call that came by a server: what comes by that server is
+/// answered straight from then on. Another server's requests prove themselves.
+#[test]
+fn who_shows_a_token_is_the_initiator_of_what_came_the_same_way() {
+    let mut shelf = shelf();
+    let initiator = node(1);
+    accept_over(&mut shelf, &delegated(1, "0.0"), front());
+    assert_eq!(shelf.records.way_direct(initiator, FRONT), None);
+    let forged = Ping {
+        token: Token::new(9),
+        ..ping(1, "0.0")
+    };
+    shelf.ask_over(forged, home());
+    assert_eq!(shelf.records.way_direct(initiator, FRONT), None);
+    shelf.ask(ping(1, "0.0"));
+    assert_eq!(shelf.records.way_direct(initiator, FRONT), Some(HOME));
+    assert_eq!(shelf.records.way_direct(node(2), FRONT), None);
+    assert_eq!(shelf.records.way_direct(initiator, Session(8)), None);
+    shelf.records.session_ended(HOME, Duration::ZERO);
+    assert_eq!(shelf.records.way_direct(initiator, FRONT), None);
+}
+
+/// Who brings a request knows its token, as it may have made it up: that proves nothing of requests that others bring.
+#[test]
+fn a_call_that_was_made_up_proves_nothing_of_others() {
+    let mut shelf = shelf();
+    accept_over(&mut shelf, &delegated(1, "0.0"), front());
+    let liar = origin(77, node(7));
+    shelf.records.session_opened(liar.session, liar.peer);
+    let made_up = other_token(delegated(2, "0.0"));
+    accept_over(&mut shelf, &made_up, liar);
+    let shown = Ping {
+        token: made_up.token,
+        ..ping(2, "0.0")
+    };
+    shelf.ask_over(shown, thief());
+    assert_eq!(shelf.records.way_direct(node(1), FRONT), None);
+    let fooled = shelf.records.way_direct(node(1), liar.session);
+    assert_eq!(fooled, Some(thief().session), "it fooled itself");
+}
+
+/// When the way that a request came is gone, who shows the token takes its place: the initiator itself, or, of a
+/// delegated request, any server. Whoever claims to be the initiator does not.
+#[test]
+fn the_way_back_is_where_the_token_is_shown() {
+    let mut shelf = shelf();
+    accept_over(&mut shelf, &delegated(1, "0.0"), front());
+    let way = |shelf: &Shelf| shelf.records.way_back(request(1, "0").call, token());
+    assert_eq!(way(&shelf), Some(FRONT));
+    let again = origin(8, node(5));
+    shelf.records.session_opened(again.session, again.peer);
+    shelf.ask_over(ping(1, "0.0"), again);
+    assert_eq!(way(&shelf), Some(FRONT), "it is still there");
+    shelf.records.session_ended(FRONT, Duration::ZERO);
+    let wrong = Ping {
+        token: Token::new(9),
+        ..ping(1, "0.0")
+    };
+    shelf.ask_over(wrong, thief());
+    assert_eq!(way(&shelf), Some(FRONT));
+    shelf.ask_over(ping(1, "0.0"), again);
+    assert_eq!(way(&shelf), Some(again.session));
+}
+
+/// A session that claims to be the initiator's is asked once to show the token, and is not shown it.
+#[test]
+fn who_claims_to_be_the_initiator_is_invited_to_prove_it() {
+    let mut shelf = shelf();
+    accept_over(&mut shelf, &delegated(1, "0.0"), front());
+    let own = node(50);
+    let named = (request(1, "0").call, token(), request(1, "0.0").id);
+    let mut invite = |claims: Origin| {
+        let claims = (claims.session, own);
+        shelf.records.invite(named, FRONT, claims)
+    };
+    assert_eq!(invite(front()), None, "it came there");
+    let pong = invite(thief()).expect("it is asked");
+    assert_eq!(invite(thief()), None, "once");
+    assert!(pong.announced && pong.progress.is_none());
+    assert_eq!(pong.token, Some(token().vouch(named.0, own)));
+    assert_ne!(pong.token, Some(token()));
+    assert_ne!(pong.token, Some(token().vouch(named.0, node(51))));
+    assert_ne!(pong.token, Some(Token::new(9).vouch(named.0, own)));
+    let other_call = request(2, "0").call;
+    assert_ne!(pong.token, Some(token().vouch(other_call, own)));
+}
+
+/// Whoever knows the token may still stop the call, wherever it says so.
+#[test]
+fn an_abort_needs_the_token_alone() {
+    let mut shelf = shelf();
+    accept_over(&mut shelf, &delegated(1, "0.0"), front());
+    let (_, actions) = shelf.ask_over(abort(1, "0.0"), thief());
+    assert_eq!(stopped(&actions).len(), 1);
+}
+
+/// To show the token is all that a server has asked for. It says nothing of the request, which might make its initiator ask
+/// for answers that are on their way by a relay.
+#[test]
+fn what_only_shows_the_token_is_not_answered() {
+    let mut shelf = shelf();
+    accept_over(&mut shelf, &delegated(1, "0.0"), front());
+    let shows = |id| Ping {
+        shows: true,
+        ..ping(1, id)
+    };
+    let now = Duration::ZERO;
+    let unknown = Ping {
+        token: Token::new(9),
+        ..shows("0.0")
+    };
+    assert!(!shelf.records.handle_ping(&unknown, home(), now));
+    assert_eq!(shelf.records.way_direct(node(1), FRONT), None);
+    assert!(shelf.records.handle_ping(&shows("0.0"), home(), now));
+    assert_eq!(shelf.records.way_direct(node(1), FRONT), Some(HOME));
+    assert_eq!(shelf.actions(), []);
+    // Now there is no relay any more: what could not be announced is told.
+    shelf.records.session_ended(HOME, now);
+    shelf.records.session_ended(FRONT, now);
+    shelf.actions();
+    let again = origin(9, node(1));
+    shelf.records.session_opened(again.session, again.peer);
+    let (pong, _) = shelf.ask_over(shows("0.0"), again);
+    assert!(pong.progress.is_some());
+}
+
+/// Two requests came over a connection that is gone. When the token is shown of one of them, the answers of both have a way;
+/// before, nobody is told that there is one, since who looks for it asks for the token again.
+#[test]
+fn a_token_that_is_shown_opens_the_way_of_the_whole_call() {
+    let mut shelf = shelf();
+    accept_over(&mut shelf, &delegated(1, "0.0"), front());
+    accept_over(&mut shelf, &delegated(1, "0.1"), front());
+    let now = Duration::ZERO;
+    shelf.records.session_ended(FRONT, now);
+    shelf.actions();
+    let shows = Ping {
+        shows: true,
+        ..ping(1, "0.1")
+    };
+    let call = shows.call;
+    let wrong = Ping {
+        token: Token::new(9),
+        ..shows.clone()
+    };
+    assert!(!shelf.records.handle_ping(&wrong, thief(), now));
+    assert!(shelf.records.handle_ping(&shows, home(), now));
+    assert_eq!(shelf.records.way_back(call, token()), Some(HOME));
+}
+
+/// So many others claim to be the initiator that their sessions are not told apart. When its own ends, it still hears of the
+/// answers that were lost with it.
+#[test]
+fn who_shares_a_line_with_others_hears_what_was_lost() {
+    let mut shelf = shelf();
+    for session in 100..120 {
+        let claims = origin(session, node(1));
+        shelf.records.session_opened(claims.session, claims.peer);
+        accept_over(&mut shelf, &other_token(request(session, "0")), claims);
+    }
+    shelf.answer(request(1, "0"), 7);
+    shelf.actions();
+    shelf.records.session_ended(HOME, Duration::ZERO);
+    let announced = |action: &Action| matches!(action, Action::Announce { pong, .. } if pong.call == request(1, "0").call);
+    assert!(shelf.actions().iter().any(announced));
+}
+
+/// A server that passes on requests has been connected for long; since then many strangers have said hello and left. Its
+/// connection breaks, it comes again and shows the token: answers have their way.
+#[test]
+fn strangers_that_say_hello_and_leave_do_not_take_the_way_of_a_server_that_comes_again() {
+    for strangers in [0, 1023, 1024] {
+        let mut shelf = shelf();
+        accept_over(&mut shelf, &delegated(1, "0.0"), front());
+        for stranger in 0..strangers {
+            let from = origin(1000 + stranger, node(10_000 + stranger));
+            shelf.records.session_opened(from.session, from.peer);
+            shelf.records.session_ended(from.session, Duration::ZERO);
+        }
+        shelf.records.session_ended(FRONT, Duration::ZERO);
+        let again = origin(5000, node(5));
+        shelf.records.session_opened(again.session, again.peer);
+        shelf.ask_over(ping(1, "0.0"), again);
+        let way = shelf.records.way_back(request(1, "0").call, token());
+        assert_eq!(way, Some(again.session), "{strangers} strangers");
+    }
+}

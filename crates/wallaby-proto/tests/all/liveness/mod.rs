@@ -1,0 +1,35 @@
+//! Tests of failure detection, abort and collection: a watch at the initiator, records at the servers.
+//!
+//! | module | what it checks |
+//! |---|---|
+//! | `asking`, `judging`, `stopping` | the client half, rule by rule (the numbers are those of PROTOCOL-NOTES) |
+//! | `rates` | how much the client half asks because servers say so |
+//! | `partial` | the client half of calls that go on without what is lost |
+//! | `remembering`, `recalling`, `refusing`, `limits`, `names` | the server half, rule by rule |
+//! | `claims` | the server half towards who only says that it is the initiator |
+//! | `roo` | the known defects of the thesis' implementation, one test each |
+//! | `random` | both halves in a small world with faults, against an oracle that saw everything |
+//!
+//! `WALLABY_CASES=20` runs twenty times as many random worlds; `WALLABY_SEED=7` runs only that one, and tells what
+//! happens.
+
+mod allocations;
+mod asking;
+mod claims;
+mod desk;
+mod judging;
+mod limits;
+mod names;
+mod onward;
+mod partial;
+mod random;
+mod rates;
+mod recalling;
+mod refusing;
+mod remembering;
+mod roo;
+mod shares;
+mod shelf;
+mod stopping;
+mod waiting;
+mod world;

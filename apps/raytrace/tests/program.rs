@@ -1,4 +1,5 @@
-//! `wallaby-raytrace` as its users run it: as a program, with servers that are processes.
+//! `wallaby-raytrace` as its users run it: as a program, with servers that are processes. Apart from other tests, whose pictures
+//! take the time in which one process notices that another has ended.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod common;

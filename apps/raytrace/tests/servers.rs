@@ -1,4 +1,5 @@
-//! What servers refuse, what happens when one is lost, and how many messages a path takes.
+//! What servers refuse, what happens when one is lost, and how many messages a path takes. Apart from other tests, whose
+//! pictures take the time that connections need.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod common;

@@ -1,5 +1,6 @@
 //! What users of the macros read when something is wrong, as golden files: `macro_errors/*/NAME.stderr` beside
 //! `NAME.rs`. `TRYBUILD=overwrite cargo test -p wallaby --test macro_errors` writes what is expected; review the diff.
+//! Apart from other tests, as cargo takes all of the machine.
 //!
 //! | folder | whose errors |
 //! |---|---|

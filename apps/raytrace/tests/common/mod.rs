@@ -1,5 +1,10 @@
 //! What the tests share: scenes, servers within the test, pictures in all forms, files that go.
-#![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each program uses a part of it; a test that fails says where"
+)]
 
 use glam::DVec3;
 use std::path::{Path, PathBuf};

@@ -9,6 +9,7 @@ mod project;
 use code::{before_tests, code_only, find};
 use project::{
     Crate, beside, headings, links, named_paths, pages, read, root, rust_fences, sources,
+    test_programs,
 };
 
 /// The project's crates, lowest layer first: a crate may depend only on those before it.
@@ -263,6 +264,30 @@ fn files_are_short() {
             )
         })
     }));
+}
+
+/// To link a program takes longer than most tests: a crate's tests are one, `all`, and what is apart has a reason.
+#[test]
+fn test_programs_say_why_they_are_apart() {
+    let sources = sources();
+    let mut problems = Vec::new();
+    for Crate { folder, .. } in Crate::all() {
+        let programs = test_programs(&folder, &sources);
+        if programs.len() == 1 {
+            continue;
+        }
+        for (path, text) in programs {
+            let mut page = text.lines().take_while(|line| line.starts_with("//!"));
+            if path.ends_with("/all/main.rs") || page.any(|line| line.contains("Apart from")) {
+                continue;
+            }
+            problems.push(format!(
+                "{path}: make it a module of {folder}/tests/all/main.rs, or begin a sentence of its \
+                 first comment with \"Apart from other tests\" and say why"
+            ));
+        }
+    }
+    report(problems);
 }
 
 /// A promise whose test was renamed or dropped is a promise that nobody keeps.

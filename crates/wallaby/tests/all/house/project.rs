@@ -36,6 +36,23 @@ pub(crate) fn sources() -> Vec<(String, String)> {
     files(".rs")
 }
 
+/// The programs among these sources that cargo makes of a crate's tests.
+pub(crate) fn test_programs<'a>(
+    folder: &str,
+    sources: &'a [(String, String)],
+) -> Vec<&'a (String, String)> {
+    let tests = format!("{folder}/tests/");
+    let is_program = |path: &str| {
+        let inside = path.strip_prefix(&tests);
+        inside.is_some_and(|path| match path.split_once('/') {
+            Some((_, rest)) => rest == "main.rs",
+            None => true,
+        })
+    };
+    let programs = sources.iter().filter(|(path, _)| is_program(path));
+    programs.collect()
+}
+
 /// Every page of the project, in the same way.
 pub(crate) fn pages() -> Vec<(String, String)> {
     files(".md")

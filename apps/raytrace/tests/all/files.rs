@@ -1,9 +1,7 @@
 //! Files of scenes: what is read of good ones, and what is said of bad ones.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod common;
-
-use common::Folder;
+use crate::common::Folder;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use glam::DVec3;
@@ -184,7 +182,7 @@ fn bytes_that_were_changed_never_stop_the_program() {
     let folder = Folder::new();
     let seed = 99;
     eprintln!("seed {seed}");
-    let mut numbers = common::Numbers(seed);
+    let mut numbers = crate::common::Numbers(seed);
     let obj = format!("{SQUARE}vn 0 0 1\nusemtl a\nf 1 2 3 4\nf -1//1 -2//1 -3//1\n").into_bytes();
     let [text, little, big] = ply_files();
     for (name, content) in [

@@ -2,10 +2,8 @@
 //! messages as their shape asks for.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod common;
-
-use common::cluster::Cluster;
-use common::{Expected, Reference, cluster, network, store};
+use crate::common::cluster::Cluster;
+use crate::common::{Expected, Reference, cluster, network, store};
 use serde_json::Value;
 use wallaby::{Code, Endpoint, Status};
 use wallaby_graph::census::Meter;

@@ -1,9 +1,7 @@
 //! Inserts, while queries go on, and after a restart.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod common;
-
-use common::{Reference, cluster, network, store};
+use crate::common::{Reference, cluster, network, store};
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

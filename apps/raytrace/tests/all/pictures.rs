@@ -1,9 +1,7 @@
 //! Pictures: the same to the byte, however they are made, and as bright as they have to be.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod common;
-
-use common::{cluster, cornell_box, picture_alone, picture_by, settings, staged};
+use crate::common::{cluster, cornell_box, picture_alone, picture_by, settings, staged};
 use glam::DVec3;
 use wallaby_raytrace::light::Sky;
 use wallaby_raytrace::picture::Picture;
@@ -73,7 +71,7 @@ async fn a_matt_sphere_in_an_even_sky_is_as_bright_as_its_albedo() {
         camera: Some("0,0,10/0,0,0/8".parse().unwrap()),
         ..Staging::default()
     };
-    let mut scene = common::scene("box:20000");
+    let mut scene = crate::common::scene("box:20000");
     // The green sphere alone, moved to the middle, and matt.
     let albedo = DVec3::new(0.8, 0.5, 0.2);
     scene.materials = vec![wallaby_raytrace::material::Material::new(
@@ -117,7 +115,7 @@ async fn a_matt_sphere_in_an_even_sky_is_as_bright_as_its_albedo() {
 
 #[tokio::test]
 async fn a_scene_without_light_is_lit_and_one_with_a_lamp_by_its_lamp() {
-    let folder = common::Folder::new();
+    let folder = crate::common::Folder::new();
     let mesh = folder.write(
         "a.obj",
         "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 2 3\nf 1 2 4\nf 1 3 4\nf 2 3 4\n",

@@ -1,9 +1,8 @@
 //! What the tests share: a graph that is looked at in the plainest way, and clusters.
 #![allow(
-    dead_code,
     unreachable_pub,
     clippy::unwrap_used,
-    reason = "each test file uses some of it; a test that fails says where"
+    reason = "nobody else sees it; a test that fails says where"
 )]
 
 pub mod cluster;

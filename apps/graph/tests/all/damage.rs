@@ -1,9 +1,7 @@
 //! Stores whose files are not as they were written: what a crash leaves is whole, all else is told.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod common;
-
-use common::{network, store};
+use crate::common::{network, store};
 use std::fs;
 use std::path::PathBuf;
 use tempfile::TempDir;

@@ -1,9 +1,7 @@
 //! Nearest hits beside those of a search that looks at every triangle.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod common;
-
-use common::{Numbers, cluster, cornell_box, scene};
+use crate::common::{Numbers, cluster, cornell_box, scene};
 use glam::{DVec3, Vec3};
 use wallaby_raytrace::light::Lights;
 use wallaby_raytrace::nearest;

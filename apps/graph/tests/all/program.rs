@@ -1,10 +1,8 @@
 //! `wallaby-graph` as its users run it: as a program, with servers that are processes.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod common;
-
-use common::files::{write_compressed, write_snapshot, write_streams};
-use common::{Reference, network, store};
+use crate::common::files::{write_compressed, write_snapshot, write_streams};
+use crate::common::{Reference, network, store};
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 use std::fs;

@@ -1,0 +1,5 @@
+//! The tests of this crate, a module for each subject, in one program: to link a program for each takes longer than to run them.
+//! `cargo test -p wallaby-cli --test all demo::` runs those of one module.
+
+mod demo;
+mod onc;

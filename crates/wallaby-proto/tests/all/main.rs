@@ -9,5 +9,6 @@ mod golden;
 mod allocations;
 mod counting;
 mod datagram;
+mod endpoint;
 mod liveness;
 mod protocol;

@@ -11,7 +11,7 @@ use wallaby_proto::error::{Failure, SendError};
 use wallaby_proto::wire::{MethodRef, ReplyTo, Request};
 use wallaby_proto::{CallId, Code, RequestId, Status, Token};
 
-use crate::world::{WINDOW, World, at, hello, udp};
+use crate::endpoint::world::{WINDOW, World, at, hello, udp};
 
 /// Long enough that a piece is a chunk of its own.
 const PIECE: usize = 8 << 10;

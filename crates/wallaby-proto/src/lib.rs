@@ -17,6 +17,7 @@
 //! | [`detach`](mod@detach) | messages that wait do not keep what was read with them |
 //! | [`items`] | items of one type in the body of a request |
 //! | [`datagram`] | the same over UDP: sessions, proof of address, repair of loss, congestion |
+//! | [`executor`] | which requests run, which wait, and which are refused |
 //! | [`endpoint`] | all of these together: a whole endpoint without IO, and a driver for it in a page |
 //! | [`mod@trace`] | the tree of hops of a call, as its initiator knows it |
 //! | [`carrier`] | one face of a connection and a session |
@@ -90,6 +91,7 @@ pub mod detach;
 pub mod dial;
 pub mod endpoint;
 pub mod error;
+pub mod executor;
 pub mod id;
 pub mod items;
 pub mod line;

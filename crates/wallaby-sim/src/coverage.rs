@@ -67,6 +67,8 @@ points! {
     RequestFolded: "request: its path is folded",
     RequestCarriesManifest: "request: carries a manifest",
     RequestRefused: "request: refused for want of room",
+    RequestQueued: "request: waited for its turn",
+    RequestQueueFull: "request: refused, as many waited as may",
     RequestDeadline: "request: stopped at its deadline",
     RequestUndelivered: "request: certainly not delivered",
     // How a branch ends.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use wallaby_proto::wire::{Child, Message, Pong};
 use wallaby_proto::{CallId, Facts, Manifest, Path, RequestId, Token};
 
-use crate::plan::{CallPlan, Fault, Plan, ROOMY};
+use crate::plan::{CallPlan, Fault, NodePlan, Plan};
 
 /// Times are told to the microsecond, and timers fire a little later.
 const PRECISION: Duration = Duration::from_micros(10);
@@ -390,7 +390,7 @@ fn is_prompt(plan: &Plan, call: &CallPlan, now: Duration) -> bool {
         }
     };
     let loses = links.loss + links.corruption > 0 && plan.nodes.iter().any(|node| node.udp);
-    let is_roomy = plan.nodes.iter().all(|node| node.requests >= ROOMY);
+    let is_roomy = plan.nodes.iter().all(NodePlan::is_roomy);
     links.is_wide() && is_roomy && !loses && !plan.faults.iter().any(disturbs)
 }
 

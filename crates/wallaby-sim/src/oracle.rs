@@ -14,7 +14,7 @@ use wallaby_proto::{CallId, NodeId, Path, RequestId, Status, Token};
 
 use crate::coverage::{Coverage, Point};
 use crate::detection::{Detection, Loss, Terms};
-use crate::plan::{Plan, ROOMY};
+use crate::plan::{NodePlan, Plan};
 use crate::rerun::Reruns;
 use crate::trail::{Flight, Item, Lives, Trail};
 use crate::weights::{Share, Sum};
@@ -565,7 +565,7 @@ impl Oracle {
     pub(crate) fn gave_up(&mut self, now: Duration, call: CallId, plan: &Plan, what: &str) {
         let lives = |record: &Record| record.outcome.is_none();
         // A small table may have forgotten the only request that knew where this one is.
-        let roomy = plan.nodes.iter().all(|node| node.requests >= ROOMY);
+        let roomy = plan.nodes.iter().all(NodePlan::is_roomy);
         if plan.faults.is_empty() && roomy && self.calls.get(&call).is_some_and(lives) {
             self.violate(now, Rule::FalseFailure, format!("{call}: {what}"));
         }

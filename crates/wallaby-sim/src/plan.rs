@@ -30,8 +30,10 @@ pub struct NodePlan {
     pub(crate) udp: bool,
     /// By how many millionths its clock is fast (or slow, if negative).
     pub(crate) drift: i64,
-    /// Most requests that run there at a time.
+    /// Most requests that are remembered there.
     pub(crate) requests: usize,
+    /// Most handlers that run there at a time, if these are few: then there is a short queue.
+    pub(crate) places: Option<usize>,
     /// Whether it keeps responses to send them again.
     pub(crate) keeps: bool,
     /// Whether the windows that it grants are small.
@@ -161,6 +163,13 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 const MS: Duration = Duration::from_millis(1);
 
+impl NodePlan {
+    /// Whether there is room for whatever comes.
+    pub(crate) fn is_roomy(&self) -> bool {
+        self.requests >= ROOMY && self.places.is_none()
+    }
+}
+
 impl Plan {
     /// The world that a seed names.
     pub fn random(seed: u64) -> Self {
@@ -183,14 +192,27 @@ impl Plan {
             plan.add_scene(&mut random);
         }
         let mut random = next(6);
-        if random.one_in(16) {
+        let crash = random.one_in(16);
+        if crash {
             plan.add_crash(&mut random);
         }
         let mut random = next(8);
-        if random.one_in(16) {
+        let lost_end = random.one_in(16);
+        if lost_end {
             plan.add_lost_end(&mut random);
         }
+        let mut random = next(9);
+        if random.one_in(8) && !crash && !lost_end {
+            plan.add_queues(&mut random);
+        }
         plan
+    }
+
+    /// Some servers run few handlers at a time.
+    fn add_queues(&mut self, random: &mut Random) {
+        for node in &mut self.nodes {
+            node.places = (random.one_in(2)).then(|| random.between(1, 3) as usize);
+        }
     }
 
     /// A world in which nothing goes wrong and no call is given up: every call must come to a good end, be its handlers
@@ -199,7 +221,7 @@ impl Plan {
         let mut plan = Self::random(seed);
         plan.faults.clear();
         for node in &mut plan.nodes {
-            node.requests = ROOMY;
+            (node.requests, node.places) = (ROOMY, None);
         }
         plan.calls
             .retain(|call| !call.roots.iter().any(Hop::is_stuck));
@@ -532,6 +554,7 @@ fn random_nodes(random: &mut Random) -> Vec<NodePlan> {
             } else {
                 ROOMY
             },
+            places: None,
             keeps: random.one_in(2),
             narrow: random.one_in(4),
             tardy: random.one_in(4),
@@ -770,9 +793,13 @@ impl fmt::Display for Plan {
             let narrow = if node.narrow { ", small windows" } else { "" };
             let tardy = if node.tardy { ", stops late" } else { "" };
             let (drift, requests) = (node.drift, node.requests);
+            let places = match node.places {
+                Some(places) => format!(", {places} handlers at a time"),
+                None => String::new(),
+            };
             writeln!(
                 f,
-                "node n{index}: {udp}, {reach}, clock {drift:+} ppm, {requests} requests at a time{narrow}{tardy}"
+                "node n{index}: {udp}, {reach}, clock {drift:+} ppm, {requests} requests remembered{places}{narrow}{tardy}"
             )?;
         }
         for (index, call) in self.calls.iter().enumerate() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use wallaby_proto::{CallId, NodeId, Path, RequestId};
 
 use crate::oracle::{Outcome, Rule, Violation};
-use crate::plan::{CallPlan, Plan, ROOMY};
+use crate::plan::{CallPlan, NodePlan, Plan};
 use crate::workload::Hop;
 
 /// All calls whose requests may be sent again.
@@ -148,7 +148,7 @@ impl Reruns {
 
     /// Nothing happens any more: all calls must have ended, and where nothing went wrong none of them may have failed.
     pub(crate) fn at_rest(&mut self, now: Duration, plan: &Plan) {
-        let calm = plan.faults.is_empty() && plan.nodes.iter().all(|node| node.requests >= ROOMY);
+        let calm = plan.faults.is_empty() && plan.nodes.iter().all(NodePlan::is_roomy);
         let failed = |(call, rerun): (&CallId, &Rerun)| {
             let failed = rerun.outcome == Some(Outcome::Failed) && !rerun.stuck;
             (failed && calm).then_some(*call)

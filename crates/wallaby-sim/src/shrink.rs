@@ -92,6 +92,7 @@ impl Search {
             smaller |= self.attempt(|plan| plan.nodes[node].tardy = false);
             smaller |= self.attempt(|plan| plan.nodes[node].udp = false);
             smaller |= self.attempt(|plan| plan.nodes[node].requests = ROOMY);
+            smaller |= self.attempt(|plan| plan.nodes[node].places = None);
             smaller |= self.attempt(|plan| plan.nodes[node].reach = Reach::Open);
         }
         smaller |= self.nodes();

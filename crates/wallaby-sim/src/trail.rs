@@ -11,7 +11,7 @@ use wallaby_proto::{NodeId, Path, RequestId};
 
 use crate::detection::{Loss, Lost};
 use crate::oracle::Place;
-use crate::plan::{CallPlan, Fault, NodePlan, Plan, ROOMY, Reach};
+use crate::plan::{CallPlan, Fault, NodePlan, Plan, Reach};
 
 /// The keep-alive's patience and what it waits before: a connection is given up that was silent for so long.
 const LONGEST_SILENCE: Duration = Duration::from_secs(13);
@@ -635,5 +635,5 @@ fn are_related(one: &Path, other: &Path) -> bool {
 
 fn is_small(plan: &Plan, node: u32) -> bool {
     let node: Option<&NodePlan> = plan.nodes.get(node as usize);
-    node.is_some_and(|node| node.requests < ROOMY)
+    node.is_some_and(|node| !node.is_roomy())
 }

@@ -17,11 +17,11 @@ use wallaby_proto::wire::{Budgets, PingSettings};
 use crate::client::CallInterceptor;
 use crate::endpoint::Endpoint;
 use crate::error::BindError;
-use crate::executor::ExecutorConfig;
 use crate::service::{Layer, Service};
 use crate::timer;
 use crate::transport::{self, Transport, Transports};
 use wallaby_proto::dial::DialPolicy;
+use wallaby_proto::executor::ExecutorConfig;
 use wallaby_proto::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 
 /// What an endpoint takes and keeps; see each field for what happens beyond it.

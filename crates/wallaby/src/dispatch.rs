@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use wallaby_proto::call::records::Admission;
 use wallaby_proto::connection::{BodyEvent, ConnectionError, Event, MethodDefinition};
+use wallaby_proto::executor::Admitted;
 use wallaby_proto::wire::{Message, MethodRef, Request};
 use wallaby_proto::{Address, Code, Status};
 
@@ -12,7 +13,6 @@ use crate::body::{Following, Received};
 use crate::driver::peer::{Dispatch, Peer};
 use crate::endpoint::Inner;
 use crate::error::ConnectError;
-use crate::executor::Admitted;
 use crate::handling::Handling;
 use crate::pipeline;
 use crate::pool::Opening;
@@ -161,7 +161,7 @@ impl Dispatcher {
         match served {
             Ok(served) => match self.endpoint.admit(&handling, &served.handler, payload) {
                 Admitted::Run(job) => job.start(),
-                Admitted::Queued => queued = true,
+                Admitted::Queued(_) => queued = true,
                 Admitted::Refused(_) => {}
             },
             Err(status) if ticket.is_some() => queued = method.unserved(handling, payload, &status),

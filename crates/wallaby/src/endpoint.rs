@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 use wallaby_proto::call::records::Remembered;
 use wallaby_proto::call::room::BranchRoom;
 use wallaby_proto::connection::{Bounds, Features, Hello, Limits as WireLimits, VERSION};
+use wallaby_proto::executor::{Executor, Load, Schedule};
 use wallaby_proto::wire::Message;
 use wallaby_proto::{Address, CallId, Code, NodeId, Status, Token};
 
@@ -31,7 +32,6 @@ use crate::client::{Caller, Outgoing};
 use crate::driver::peer::{Delayed, Peer};
 use crate::driver::port::Port;
 use crate::error::{BindError, ConnectError, Failure, ServeError, Undrained};
-use crate::executor::{Executor, Schedule};
 use crate::handling::Job;
 use crate::link::DelayLine;
 use crate::liveness::Liveness;
@@ -85,7 +85,7 @@ pub(crate) struct Inner {
     /// What typed clients send goes through this, if there is client middleware.
     calls: Mutex<Calls>,
     services: RwLock<HashMap<Arc<str>, Arc<Registered>>>,
-    executor: Executor<Job>,
+    executor: Mutex<Executor<Job>>,
     handlings: Mutex<Handlings>,
     me: Weak<Self>,
     /// What `next_look` counts from.
@@ -239,7 +239,8 @@ impl Endpoint {
 
     /// How many handlers run and how many requests wait for one.
     pub fn load(&self) -> (usize, usize) {
-        self.inner.executor.load()
+        let load = locked(&self.inner.executor).load();
+        (load.running, load.waiting)
     }
 
     /// What is remembered of requests that came here, running ones included.
@@ -344,7 +345,7 @@ impl Inner {
             runtime,
             calls: Mutex::default(),
             services: RwLock::default(),
-            executor: Executor::new(config.executor.clone()),
+            executor: Mutex::new(Executor::new(config.executor.clone())),
             handlings: Mutex::default(),
             me: inner.clone(),
             next_alarm: Mutex::default(),
@@ -383,7 +384,7 @@ impl Inner {
 
     /// Whether nothing runs here any more, and all that was sent has been written.
     fn is_drained(&self) -> bool {
-        let idle = self.executor.load() == (0, 0) && self.calls().len() == 0;
+        let idle = locked(&self.executor).load() == Load::default() && self.calls().len() == 0;
         idle && self.pool.open().iter().all(|peer| peer.is_idle())
     }
 

@@ -16,6 +16,7 @@ use wallaby_proto::call::allowance::Exhausted;
 use wallaby_proto::call::records::Ticket;
 use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::executor::Owner;
 use wallaby_proto::wire::{Budgets, Options, ReplyTo, Request, TraceRecord};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
 
@@ -25,7 +26,6 @@ use crate::call::CallShared;
 use crate::driver::peer::Peer;
 use crate::endpoint::Inner;
 use crate::error::SendError;
-use crate::executor::Owner;
 use crate::liveness;
 use crate::log;
 use crate::pipeline::Held;
@@ -71,7 +71,7 @@ pub(crate) struct Handling {
     /// The request's optional fields: what children inherit.
     pub(crate) options: Option<Box<Options>>,
     pub(crate) deadline: Instant,
-    arrived: Instant,
+    pub(crate) arrived: Instant,
     state: Mutex<State>,
     cancelled: AtomicBool,
     /// Made when the first message has to wait.
@@ -184,12 +184,13 @@ impl Handling {
 
     /// How long ago the call began, as far as hosts know.
     pub(crate) fn age(&self) -> Duration {
-        let before = self
-            .options
-            .as_ref()
-            .and_then(|options| options.age)
-            .unwrap_or_default();
-        before + self.arrived.elapsed()
+        self.age_on_arrival() + self.arrived.elapsed()
+    }
+
+    /// The same when the request arrived.
+    pub(crate) fn age_on_arrival(&self) -> Duration {
+        let options = self.options.as_ref();
+        options.and_then(|options| options.age).unwrap_or_default()
     }
 
     pub(crate) fn is_traced(&self) -> bool {

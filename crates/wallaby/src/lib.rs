@@ -41,7 +41,6 @@ mod dispatch;
 mod driver;
 mod endpoint;
 mod error;
-mod executor;
 mod fingerprint;
 mod handling;
 mod hedge;
@@ -82,7 +81,6 @@ pub use error::{
     AttemptsFailed, BindError, CallError, ConnectError, FailedAttempt, Failure, NoMore, SendError,
     ServeError, Undrained,
 };
-pub use executor::{ExecutorConfig, Schedule};
 pub use hedge::Hedge;
 pub use method::{Answer, Many, Method, One, RequestBody, Target};
 pub use metrics::Metrics;
@@ -99,6 +97,7 @@ pub use wallaby_proto::call::initiator::Violation;
 pub use wallaby_proto::call::records::Remembered;
 pub use wallaby_proto::call::watch::{Executed, Failure as Loss, FailureKind, Location, Step};
 pub use wallaby_proto::dial::{DialPolicy, DialRangeError};
+pub use wallaby_proto::executor::{ExecutorConfig, Schedule};
 pub use wallaby_proto::items::ItemError;
 pub use wallaby_proto::trace::{Hop, Timing, Trace};
 pub use wallaby_proto::wire::PingSettings;

@@ -13,6 +13,7 @@ use crate::connection::{
     Bounds, KeepAliveSettings, Limits as WireLimits, PartialLimits, StrangerLimits,
 };
 use crate::dial::DialPolicy;
+use crate::executor::ExecutorConfig;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::seal::ClusterKey;
 use crate::wire::{Budgets, PingSettings};
@@ -110,6 +111,10 @@ pub struct Config {
     pub requests_of_call: u32,
     /// How long a handler runs on whose initiator does not ask about it.
     pub initiator_timeout: Duration,
+    /// How many requests are handled at a time, how many wait, and in which order. For
+    /// [`Schedule::OldestCall`](crate::executor::Schedule::OldestCall) the hello that the shell makes must ask for
+    /// [`Features::AGE`](crate::connection::Features::AGE): otherwise nobody tells how old calls are.
+    pub executor: ExecutorConfig,
     /// Keys that the endpoints of a cluster share: the first seals, all verify.
     pub cluster_keys: Vec<ClusterKey>,
     /// Handles only requests that are sealed with one of them.
@@ -137,6 +142,7 @@ impl Default for Config {
             max_budgets: None,
             requests_of_call: records.requests_of_call,
             initiator_timeout: records.patience,
+            executor: ExecutorConfig::default(),
             cluster_keys: Vec::new(),
             require_seals: false,
             schemes: Schemes::default(),

@@ -241,7 +241,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Whether nobody needs a connection.
-    fn is_idle(&self, id: ConnId) -> bool {
+    pub(super) fn is_idle(&self, id: ConnId) -> bool {
         let Some(peer) = self.conns.get(id) else {
             return true;
         };
@@ -393,6 +393,9 @@ impl<P: Probe> Endpoint<P> {
             if is_dialled {
                 self.found_at(&at, hello.node);
             }
+        }
+        if self.draining {
+            self.say_that_it_drains(id);
         }
         self.pump(id);
         self.invite_claiming(id, hello.node);

@@ -32,7 +32,7 @@ pub struct RequestKey {
 /// What is to be done outside, or happened to the application's calls and requests.
 #[derive(Debug)]
 pub enum Output {
-    /// A request came and is to be handled: see [`Endpoint::take_request`](super::Endpoint::take_request).
+    /// A request came, there is a place for it, and it is to be handled: see [`Endpoint::take_request`](super::Endpoint::take_request).
     Run(RequestKey),
     /// There are answers of a call, or it has ended: told once until [`Endpoint::next_answer`](super::Endpoint::next_answer) has
     /// no more.

@@ -11,6 +11,7 @@
 //! | `calls`, `answers`, `watching`, `resending` | the initiator's side: calls, their answers, whether their servers live, what is sent again |
 //! | `requests`, `refused` | the server's side: what is handled, what it sends, what is refused |
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
+//! | `places`, `draining` | which requests run and which wait; how an endpoint comes to rest |
 //! | `sending`, `relaying` | which way messages take, what waits, what reaches nobody; what is passed on for others |
 //! | `conns`, `conn`, `streams` | connections: who is there, who makes room, how streams come and go |
 //! | `sockets` | UDP sockets: which one an address is dialled from, what comes and leaves by them |
@@ -132,7 +133,10 @@ mod calls;
 mod config;
 mod conn;
 mod conns;
+mod draining;
 mod event;
+mod handler_table;
+mod places;
 mod probe;
 mod refused;
 mod relaying;
@@ -152,17 +156,19 @@ pub use self::calls::CallOptions;
 pub use self::config::{Config, Limits, Schemes, Seeds};
 pub use self::conn::ConnId;
 pub use self::event::{Answer, CallKey, Closed, Incoming, Next, Outcome, Output, RequestKey};
+pub use self::places::Place;
 pub use self::probe::{Leaving, Note, Probe, Released};
 pub use self::requests::Handler;
 pub use self::resending::Resend;
 pub use self::sockets::{SocketId, reaches};
 pub use self::streams::Input;
+pub use crate::executor::Load;
 
 use self::bodies::Bodies;
 use self::call_table::Calls;
 use self::config::{Map, Seeded};
 use self::conn::{Conns, Parcel, Refused};
-use self::requests::Handlers;
+use self::handler_table::Handlers;
 use self::sockets::Sockets;
 use self::streams::StreamTimes;
 use self::watching::{BATCH, Farewell};
@@ -173,6 +179,7 @@ use crate::call::shares::Shares;
 use crate::call::waiting::{Waiting, WaitingLimits};
 use crate::connection::{Bounds, Dials, Event as News, Hello, MethodDefinition, Partials, Places};
 use crate::datagram::{SessionEvent, Settings};
+use crate::executor::Executor;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::wire::Message;
 use crate::{Address, CallId, Code, NodeId, RequestId, Status, Token};
@@ -194,6 +201,8 @@ pub struct Counters {
     pub connections_refused: u64,
     /// Streams broken off: their peer sent what the protocol does not say, or was silent for too long.
     pub connections_broken: u64,
+    /// Requests refused since as many wait as may.
+    pub requests_refused: u64,
     /// Requests that came twice, or for a call that is over.
     pub requests_dropped: u64,
     /// Times that an address which a peer had named was not dialled: it was a moment ago, or too many such addresses were.
@@ -237,7 +246,7 @@ pub struct Sizes {
 enum Alarm {
     /// The deadline of a call.
     Call(u64),
-    /// The deadline of a request that was put aside.
+    /// The deadline of a request that was put aside, or waits for its turn.
     Request(RequestKey),
     /// An initial request is sent again.
     Resend(u64, RequestId),
@@ -319,7 +328,8 @@ pub struct Endpoint<P = ()> {
     names: Map<Arc<str>, usize>,
     served: Vec<Served>,
     handlers: Handlers,
-    /// Of those that were put aside.
+    executor: Executor<RequestKey>,
+    /// Of those that were put aside, or wait for their turn.
     tickets: BTreeMap<Ticket, RequestKey>,
     bodies: Bodies,
 
@@ -341,6 +351,8 @@ pub struct Endpoint<P = ()> {
     untaken: usize,
     /// Bytes of initial requests that are kept to be sent again.
     kept: u64,
+    /// It finishes what it has begun, and begins nothing.
+    draining: bool,
 }
 
 impl Endpoint {
@@ -378,6 +390,7 @@ impl<P: Probe> Endpoint<P> {
         let fresh_for = config.ping.period.saturating_mul(9) / 8;
         let seeded = Seeded(seeds.tables);
         let answers = config.limits.waiting;
+        let executor = Executor::new(config.executor.clone());
         let relayed = usize::try_from(config.limits.relayed).unwrap_or(usize::MAX);
         Self {
             probe,
@@ -422,6 +435,7 @@ impl<P: Probe> Endpoint<P> {
             names: Map::with_hasher(seeded),
             served: Vec::new(),
             handlers: Handlers::default(),
+            executor,
             tickets: BTreeMap::new(),
             bodies: Bodies::default(),
             calls: Calls::default(),
@@ -434,6 +448,7 @@ impl<P: Probe> Endpoint<P> {
             local: VecDeque::new(),
             untaken: 0,
             kept: 0,
+            draining: false,
         }
     }
 

@@ -91,6 +91,10 @@ pub enum Leaving<'a> {
 /// Something that happens inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Note {
+    /// A request waits for its turn.
+    Queued,
+    /// A request is refused: as many wait as may.
+    QueueFull,
     /// A call is watched over from now on.
     Watched,
     /// A call is told that a connection with one of its servers has ended.

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::Endpoint;
 use super::bodies::{InBody, OutBody};
 use super::calls::most_to;
 use super::conn::{ConnId, Parcel, Refused, Times, Towards};
+use super::draining::shutting_down;
 use super::event::{Incoming, Output, RequestKey};
 use super::probe::{Note, Probe, Released as Seen};
 use super::sending::{Attempt, Manner, output};
-use super::{Alarm, Endpoint};
 use crate::call::allowance::Exhausted;
 use crate::call::records::{
     Admission, Frozen, Origin, Output as Standing, Sent, StopReason, Ticket,
@@ -19,6 +20,7 @@ use crate::call::records::{
 use crate::call::server::{Delegated, Inherited, Outbound, Released, Server, undelivered};
 use crate::connection::{Mark, MethodDefinition};
 use crate::error::SendError;
+use crate::executor::{Owner, Turn};
 use crate::numbers::{DEFAULT_DEADLINE, MESSAGE_COST, SMALL_ANSWER};
 use crate::seal::verify;
 use crate::wire::{
@@ -46,7 +48,7 @@ pub(super) struct Destination {
 pub struct Handler {
     pub(super) server: Server<Destination>,
     /// What records call it; `None` if it was refused.
-    ticket: Option<Ticket>,
+    pub(super) ticket: Option<Ticket>,
     /// The connection that it came over.
     pub(super) from: ConnId,
     pub(super) reply_to: ReplyTo,
@@ -54,29 +56,37 @@ pub struct Handler {
     /// The request's optional fields: what children inherit.
     pub(super) options: Option<Box<Options>>,
     /// When it has no time left, and when it came.
-    deadline: Duration,
+    pub(super) deadline: Duration,
     arrived: Duration,
+    /// When its handler took it.
+    began: Option<Duration>,
     /// Which of the methods served it calls.
     served: usize,
     /// What it was sent with, until its handler takes it.
-    payload: Bytes,
+    pub(super) payload: Bytes,
     /// What follows it; the handler's, once it has taken it.
-    body: Option<InBody>,
+    pub(super) body: Option<InBody>,
     /// Its initiator expects exactly one answer.
     owes_answer: bool,
     /// What was refused to the handler so that its request must not end as if all were well.
     refused: Option<Status>,
     exhausted: bool,
     /// Its key, unless it was refused at once.
-    key: Option<RequestKey>,
-    stage: Stage,
+    pub(super) key: Option<RequestKey>,
+    pub(super) stage: Stage,
+    /// It has one of the executor's places, which is free when it ends.
+    pub(super) placed: bool,
 }
 
 /// How far a handler is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// It was not taken yet.
     Waits,
+    /// It waits for its turn.
+    Queued(Turn),
+    /// It has waited for that, and was not taken yet.
+    Late,
     /// It runs.
     Runs,
     /// It was put aside, and the application may come back to it.
@@ -111,8 +121,13 @@ impl Handler {
         self.server.allowance().map(|known| known.left())
     }
 
+    /// Whose place it takes.
+    pub(super) fn owner(&self) -> Owner {
+        (self.from.session(), self.server.call().initiator)
+    }
+
     /// When it is stopped without a word of its initiator. Deadlines are rounded down on their way, by a thousandth.
-    fn given_up_at(&self) -> Duration {
+    pub(super) fn given_up_at(&self) -> Duration {
         let time = self.deadline.saturating_sub(self.arrived);
         self.deadline.saturating_add(time / 512 + BEHIND)
     }
@@ -121,69 +136,15 @@ impl Handler {
     fn was_put_aside(&self) -> bool {
         matches!(self.stage, Stage::Aside | Stage::Resumed)
     }
-}
 
-/// Requests that are handled.
-#[derive(Debug, Default)]
-pub(super) struct Handlers {
-    slots: Vec<(u32, Option<Box<Handler>>)>,
-    free: Vec<u32>,
-}
-
-impl Handlers {
-    /// A place for one: its key.
-    fn add(&mut self, mut handler: Box<Handler>) -> RequestKey {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push((0, None));
-            self.slots.len() as u32 - 1
-        });
-        let (generation, place) = &mut self.slots[slot as usize];
-        let generation = *generation;
-        let key = RequestKey { slot, generation };
-        handler.key = Some(key);
-        *place = Some(handler);
-        key
+    /// Whether its handler has what it was sent with.
+    fn was_taken(&self) -> bool {
+        !matches!(self.stage, Stage::Waits | Stage::Queued(_) | Stage::Late)
     }
 
-    fn get(&self, key: RequestKey) -> Option<&Handler> {
-        match self.slots.get(key.slot as usize)? {
-            (generation, handler) if *generation == key.generation => handler.as_deref(),
-            _ => None,
-        }
-    }
-
-    fn get_mut(&mut self, key: RequestKey) -> Option<&mut Handler> {
-        match self.slots.get_mut(key.slot as usize)? {
-            (generation, handler) if *generation == key.generation => handler.as_deref_mut(),
-            _ => None,
-        }
-    }
-
-    /// It is put back, or its key released, soon.
-    fn take(&mut self, key: RequestKey) -> Option<Box<Handler>> {
-        match self.slots.get_mut(key.slot as usize)? {
-            (generation, handler) if *generation == key.generation => handler.take(),
-            _ => None,
-        }
-    }
-
-    fn put(&mut self, key: RequestKey, handler: Box<Handler>) {
-        if let Some((_, place)) = self.slots.get_mut(key.slot as usize) {
-            *place = Some(handler);
-        }
-    }
-
-    /// The key is not used any more.
-    fn release(&mut self, key: RequestKey) {
-        if let Some((generation, place)) = self.slots.get_mut(key.slot as usize) {
-            *generation = generation.wrapping_add(1);
-            *place = None;
-            self.free.push(key.slot);
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+    /// Whether an abort finds it.
+    fn is_listed(&self) -> bool {
+        self.was_put_aside() || matches!(self.stage, Stage::Queued(_))
     }
 }
 
@@ -201,18 +162,28 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn admit(&mut self, from: ConnId, request: &mut Request) {
         let payload = std::mem::take(&mut request.payload);
         let body = request.body();
-        let judged = self.judge(from, request, payload.len());
+        let judged = self.judge(from, request);
         if let (Some(number), None | Some((_, Err(_)))) = (body, &judged) {
             self.stop_unread(from, number);
         }
         let Some((ticket, judged)) = judged else {
+            self.grant_request(from, payload.len());
             return;
         };
+        let owner = (from.session(), request.call.initiator);
+        let placed = judged.is_ok() && self.executor.try_run(owner);
+        if placed || judged.is_err() {
+            self.grant_request(from, payload.len());
+        }
         let served = judged.as_ref().map_or(0, |served| *served);
         let mut handler = self.handler(from, request, payload, ticket, served);
+        if judged.is_ok() {
+            handler.body = body.and_then(|number| self.begin_read(from, number));
+        }
         match judged {
+            Ok(_) if !placed => self.wait_for_place(handler),
             Ok(_) => {
-                handler.body = body.and_then(|number| self.begin_read(from, number));
+                handler.placed = true;
                 let key = self.handlers.add(handler);
                 self.outputs.push_back(Output::Run(key));
             }
@@ -225,12 +196,10 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         from: ConnId,
         request: &mut Request,
-        size: usize,
     ) -> Option<(Option<Ticket>, Result<usize, Status>)> {
         let MethodRef::Number(number) = request.method else {
             return None;
         };
-        self.grant_request(from, size)?;
         self.use_conn(from);
         let node = self.conns.get(from)?.node()?;
         if self.config.require_seals && !self.takes(from, request) {
@@ -253,6 +222,7 @@ impl<P: Probe> Endpoint<P> {
         };
         let methods = &self.conns.get(from)?.methods;
         let judged = match methods.get(number as usize) {
+            _ if self.draining => Err(shutting_down()),
             Some(Ok(served)) => Ok(*served),
             Some(Err(Refused(refused))) => Err(refused.1.clone()),
             None => Err(Status::new(Code::Internal, "its method was not named")),
@@ -278,6 +248,7 @@ impl<P: Probe> Endpoint<P> {
             options: request.options.take(),
             deadline: self.raw.saturating_add(time.min(LONGEST)),
             arrived: self.raw,
+            began: None,
             served,
             payload,
             body: None,
@@ -286,6 +257,7 @@ impl<P: Probe> Endpoint<P> {
             exhausted: false,
             key: None,
             stage: Stage::Waits,
+            placed: false,
         })
     }
 
@@ -342,8 +314,13 @@ impl<P: Probe> Endpoint<P> {
             self.fail(key, &stopped());
             return None;
         }
+        let handler = self.handlers.get(key)?;
+        if handler.stage == Stage::Late && !self.starts_late(key) {
+            return None;
+        }
+        let raw = self.raw;
         let handler = self.handlers.get_mut(key)?;
-        handler.stage = Stage::Runs;
+        (handler.stage, handler.began) = (Stage::Runs, Some(raw));
         Some(Incoming {
             method: handler.served,
             payload: std::mem::take(&mut handler.payload),
@@ -377,14 +354,7 @@ impl<P: Probe> Endpoint<P> {
         };
         self.flush_held(&mut handler);
         if !handler.was_put_aside() {
-            if let Some(ticket) = handler.ticket {
-                self.tickets.insert(ticket, key);
-            }
-            let alarm = (handler.given_up_at(), Alarm::Request(key));
-            self.alarms.insert(alarm);
-            if let Some(conn) = self.conns.get_mut(handler.from) {
-                conn.busy += 1;
-            }
+            self.list(key, &handler);
         }
         handler.stage = Stage::Aside;
         self.handlers.put(key, handler);
@@ -455,34 +425,32 @@ impl<P: Probe> Endpoint<P> {
     /// A request has ended: its key means nothing any more.
     fn release_key(&mut self, handler: &Handler) {
         let Some(key) = handler.key else { return };
-        if let Some(body) = handler.body.filter(|_| handler.stage == Stage::Waits) {
+        if let Some(body) = handler.body.filter(|_| !handler.was_taken()) {
             self.drop_body(body);
         }
         self.handlers.release(key);
-        if !handler.was_put_aside() {
-            return;
+        if handler.placed {
+            self.free_place(handler.owner());
         }
-        if let Some(ticket) = handler.ticket {
-            self.tickets.remove(&ticket);
-        }
-        self.alarms
-            .remove(&(handler.given_up_at(), Alarm::Request(key)));
-        if let Some(conn) = self.conns.get_mut(handler.from) {
-            conn.busy = conn.busy.saturating_sub(1);
-            self.may_rest(handler.from);
+        if handler.is_listed() {
+            self.leave_line(handler);
+            self.unlist(key, handler);
         }
     }
 
     pub(super) fn request_deadline(&mut self, key: RequestKey) {
-        let why = "the call's deadline passed before the request was done";
-        self.stop(key, Status::new(Code::DeadlineExceeded, why));
+        self.stop(key, too_late());
     }
 
-    /// A request that was put aside ends here and now.
+    /// A request that waits ends here and now.
     pub(super) fn stop(&mut self, key: RequestKey, status: Status) {
-        if let Some(handler) = self.handlers.take(key) {
-            let body = handler.body;
-            self.end_with(handler, &status);
+        let Some(handler) = self.handlers.take(key) else {
+            return;
+        };
+        let body = handler.body;
+        let is_known = handler.was_put_aside(); // else nobody waits for it
+        self.end_with(handler, &status);
+        if is_known {
             self.outputs
                 .push_back(Output::Stopped(key, Box::new(status)));
             if let Some(body) = body {
@@ -694,6 +662,9 @@ impl<P: Probe> Endpoint<P> {
             };
             return Err(SendError::TooLarge { size, limit, peer });
         }
+        if self.draining && matches!(sending, Sending::Onward(..)) {
+            return Err(SendError::Draining);
+        }
         if !self.may_wait_for(handler, &sending) && !self.would_leave(handler, &sending) {
             return Err(SendError::Full);
         }
@@ -814,7 +785,7 @@ impl<P: Probe> Endpoint<P> {
     /// A request ends with a status.
     #[cold]
     #[inline(never)]
-    fn end_with(&mut self, mut handler: Box<Handler>, status: &Status) {
+    pub(super) fn end_with(&mut self, mut handler: Box<Handler>, status: &Status) {
         if handler.server.has_ended() {
             if !(handler.exhausted && status.code() == Code::ResourceExhausted) {
                 self.counters.late_errors += 1;
@@ -1110,14 +1081,15 @@ impl<P: Probe> Endpoint<P> {
     #[inline(never)]
     fn make_record(&self, handler: &Handler) -> TraceRecord {
         let served = self.served.get(handler.served);
+        let began = handler.began.unwrap_or(self.raw);
         TraceRecord {
             request: handler.server.id(),
             node: self.node,
             server: self.address.clone(),
             method: served.map_or_else(String::new, |served| served.definition.name().to_string()),
             arrived_us: self.epoch.saturating_add(handler.arrived).as_micros() as u64,
-            queued_us: 0,
-            ran_us: self.raw.saturating_sub(handler.arrived).as_micros() as u64,
+            queued_us: began.saturating_sub(handler.arrived).as_micros() as u64,
+            ran_us: self.raw.saturating_sub(began).as_micros() as u64,
         }
     }
 }
@@ -1125,6 +1097,12 @@ impl<P: Probe> Endpoint<P> {
 #[cold]
 fn stopped() -> Status {
     Status::new(Code::Cancelled, StopReason::Aborted.to_string())
+}
+
+#[cold]
+pub(super) fn too_late() -> Status {
+    let why = "the call's deadline passed before the request was done";
+    Status::new(Code::DeadlineExceeded, why)
 }
 
 fn onward(
@@ -1157,7 +1135,7 @@ fn sent(message: &Message) -> Sent {
 }
 
 /// How old the call was when the request came, as far as hosts know.
-fn age(handler: &Handler) -> Duration {
+pub(super) fn age(handler: &Handler) -> Duration {
     let options = handler.options.as_ref();
     options.and_then(|options| options.age).unwrap_or_default()
 }

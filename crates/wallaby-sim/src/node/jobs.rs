@@ -51,6 +51,8 @@ impl Node {
         };
         let (call, id) = (handler.call(), handler.id());
         note!(context, self.index, "runs {id} of {call}");
+        let now = context.now();
+        context.oracle.progressed(now, call, id); // it may have waited for its turn
         let task = Task::from_payload(&incoming.payload).unwrap_or(Task::NOTHING);
         let job = Job {
             call,

@@ -372,6 +372,9 @@ fn config(plan: NodePlan, wire: Limits) -> Config {
         schemes: Schemes::new(["tcp", "udp"]),
         ..Config::default()
     };
+    if let Some(places) = plan.places {
+        (config.executor.concurrency, config.executor.queue) = (places, 2);
+    }
     if plan.keeps {
         // As little as may be for some: who asks each ping period is not given up for that.
         config.initiator_timeout = Duration::ZERO;

@@ -323,6 +323,8 @@ impl Node {
 
     fn noted(&mut self, note: Note, context: &mut Context<'_>) {
         let point = match note {
+            Note::Queued => Point::RequestQueued,
+            Note::QueueFull => Point::RequestQueueFull,
             Note::Watched => Point::Watched,
             Note::Disconnected => Point::WatchDisconnect,
             Note::Gone => Point::WatchGone,

@@ -5,13 +5,14 @@ use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::detach::detach;
+use wallaby_proto::executor::Admitted;
 use wallaby_proto::{Code, Status};
 
-use super::Inner;
+use super::{Inner, locked};
 use crate::error::ServeError;
-use crate::executor::Admitted;
 use crate::handling::{Handling, Job};
 use crate::service::{Handler, Registered, Service};
+use crate::timer::Instant;
 
 impl Inner {
     pub(super) fn services_mut(&self) -> RwLockWriteGuard<'_, HashMap<Arc<str>, Arc<Registered>>> {
@@ -79,18 +80,22 @@ impl Inner {
         handler: &Arc<dyn Handler>,
         payload: bytes::Bytes,
     ) -> Admitted<Job> {
-        let urgency = self.executor.urgency(|| handling.age(), handling.deadline);
         let job = Job {
             handling: Arc::clone(handling),
             handler: Arc::clone(handler),
             payload,
         };
-        let admission = (self.executor).admit(job, handling.owner(), urgency, |job| {
+        let since = |instant: Instant| instant.saturating_duration_since(self.epoch);
+        let (deadline, arrived) = (since(handling.deadline), since(handling.arrived));
+        let mut executor = locked(&self.executor);
+        let urgency = executor.urgency(|| handling.age_on_arrival(), deadline, arrived);
+        let admission = executor.admit(job, handling.owner(), urgency, |job| {
             detach(&mut job.payload);
         });
+        drop(executor);
         match &admission {
             Admitted::Run(_) => {}
-            Admitted::Queued => handling.enlist(),
+            Admitted::Queued(_) => handling.enlist(),
             Admitted::Refused(job) => self.refuse(job),
         }
         admission
@@ -100,14 +105,15 @@ impl Inner {
     #[inline(never)]
     fn refuse(&self, job: &Job) {
         self.meters.requests_refused.add();
-        let message = self.executor.why_refused(job.handling.owner());
+        let message = locked(&self.executor).why_refused(job.handling.owner());
         job.handling
             .fail(&Status::new(Code::ResourceExhausted, message));
     }
 
     /// A handler is done: the next request in the queue takes its place.
     pub(crate) fn release(handling: &Handling) {
-        if let Some(job) = handling.endpoint.executor.release(handling.owner()) {
+        let next = locked(&handling.endpoint.executor).release(handling.owner());
+        if let Some(job) = next {
             handling.endpoint.spawn_late(job);
         }
     }

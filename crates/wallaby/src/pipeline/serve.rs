@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
+use wallaby_proto::executor::Admitted;
 use wallaby_proto::{Code, Status};
 
 use super::head::{self, Head};
@@ -11,7 +12,6 @@ use super::tee;
 use crate::body::{Attached, Body};
 use crate::dispatch::shutting_down;
 use crate::endpoint::Inner;
-use crate::executor::Admitted;
 use crate::handling::{Destination, Handling, too_late};
 use crate::service::Registered;
 use crate::timer;
@@ -175,7 +175,7 @@ impl Stage {
             .admit(&handling, &served.handler, arguments);
         match admitted {
             Admitted::Run(job) => job.start(),
-            Admitted::Queued => handling.keep_until_start(held),
+            Admitted::Queued(_) => handling.keep_until_start(held),
             // Nobody here reads it: those behind are not to wait for that.
             Admitted::Refused(_) => {
                 drop(handling.take_body());

@@ -11,6 +11,7 @@ use wallaby_proto::connection::{
 use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, Settings};
 use wallaby_proto::dial::DialPolicy;
 use wallaby_proto::endpoint::{Config, Endpoint as Core, Limits, Schemes, Seeds};
+use wallaby_proto::executor::{ExecutorConfig, Schedule};
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{Budgets, PingSettings};
 use wallaby_proto::{Address, AddressError, NodeId};
@@ -160,6 +161,13 @@ impl Builder {
         self
     }
 
+    /// How many requests run or are put aside at a time, how many wait for that, and in which order. Default: see
+    /// [`ExecutorConfig`].
+    pub fn executor(mut self, executor: ExecutorConfig) -> Self {
+        self.config.executor = executor;
+        self
+    }
+
     /// How long a handler runs on whose initiator does not ask about it: see [`crate::Builder::initiator_timeout`].
     pub fn initiator_timeout(mut self, limit: Duration) -> Self {
         self.config.initiator_timeout = limit.min(PingSettings::LONGEST);
@@ -249,7 +257,10 @@ impl Builder {
             expected: None,
             address: (self.advertise)
                 .or_else(|| addresses.first().cloned().map(transport::advertised)),
-            features: Features::TIME,
+            features: match config.executor.schedule {
+                Schedule::OldestCall => Features::AGE.and(Features::TIME),
+                Schedule::Fifo | Schedule::EarliestDeadline => Features::TIME,
+            },
             limits: WireLimits {
                 message: config.limits.message,
                 requests: config.limits.requests.max(1),

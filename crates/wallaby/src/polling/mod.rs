@@ -62,7 +62,7 @@ use wallaby_proto::endpoint::{ConnId, Endpoint as Core, Input, Next, Outcome, Ou
 use wallaby_proto::{Address, Code, NodeId, RequestId, Status};
 
 pub use wallaby_proto::endpoint::{
-    Answer, CallKey, CallOptions, Counters, Limits, RequestKey, Sizes,
+    Answer, CallKey, CallOptions, Counters, Limits, Load, RequestKey, Sizes,
 };
 
 pub use self::builder::Builder;
@@ -228,6 +228,26 @@ impl<D: Datagrams> Endpoint<D> {
         self.core.sizes()
     }
 
+    /// How many requests run or are put aside, and how many wait for their turn: see [`Builder::executor`].
+    pub fn load(&self) -> Load {
+        self.core.load()
+    }
+
+    // Shutting down.
+
+    /// Begins to shut the endpoint down without loss: what is here is finished and answered, new requests are refused with the
+    /// status `Unavailable`, handlers cannot delegate any more, and connected peers send their next requests elsewhere. Turn it
+    /// until it [is drained](Self::is_drained), or for as long as that may take, then drop it.
+    pub fn drain(&mut self) {
+        self.look_at_clock();
+        self.core.drain();
+    }
+
+    /// Whether nothing runs or waits here, no call lives, and all that was sent has left.
+    pub fn is_drained(&self) -> bool {
+        self.core.is_drained()
+    }
+
     // Serving.
 
     /// Serves a method. The handler runs in [`turn`](Self::turn), and no other does meanwhile: what takes long is put aside
@@ -376,7 +396,7 @@ impl<D: Datagrams> Endpoint<D> {
     /// What happened next, if anything has.
     pub fn next_event(&mut self) -> Option<Event> {
         if self.told.is_empty() && self.core.has_output() {
-            self.drain();
+            self.follow();
         }
         loop {
             match self.told.pop_front()? {
@@ -477,7 +497,7 @@ impl<D: Datagrams> Endpoint<D> {
     fn receive(&mut self, wait: Wait) -> io::Result<()> {
         self.look_at_clock();
         let known = self.news;
-        self.drain();
+        self.follow();
         self.flush();
         let left = self.time_left();
         let due = self.now.saturating_add(left);
@@ -506,14 +526,14 @@ impl<D: Datagrams> Endpoint<D> {
         self.take_datagrams(received);
         self.serve_unread();
         let all = self.serve_streams(ready) & self.serve_rings();
-        self.drain();
+        self.follow();
         let empty = all && received < self.datagrams.batch();
         self.full_batches = if empty { 0 } else { self.full_batches + 1 };
         // What came to be due meanwhile is done in the next turn.
         if due <= self.now && (empty || self.full_batches >= BATCHES_UNTIL_TIME) {
             self.streams.accept_again(self.now);
             self.core.handle_timeout();
-            self.drain();
+            self.follow();
         }
         self.flush();
         Ok(())
@@ -526,14 +546,14 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// Does what the endpoint wants done, but for writing.
     #[inline]
-    fn drain(&mut self) {
+    fn follow(&mut self) {
         if self.core.has_output() {
-            self.drain_all();
+            self.follow_all();
         }
     }
 
     #[inline(never)]
-    fn drain_all(&mut self) {
+    fn follow_all(&mut self) {
         while let Some(output) = self.core.poll_output() {
             match output {
                 Output::Run(key) => self.run(key),
@@ -715,7 +735,7 @@ impl<D: Datagrams> Endpoint<D> {
     fn handle_stream(&mut self, id: ConnId, input: &mut BytesMut) -> bool {
         loop {
             let read = self.core.handle_input(id, input);
-            self.drain();
+            self.follow();
             match read {
                 Input::More => {}
                 Input::All => return false,
@@ -764,7 +784,7 @@ impl<D: Datagrams> Endpoint<D> {
         while let Some(id) = self.streams.unwritten.pop() {
             self.streams.write(&mut self.core, id);
             if self.core.has_output() {
-                self.drain(); // there is room for more now
+                self.follow(); // there is room for more now
             }
         }
         if self.has_datagrams() || self.is_full() {
@@ -839,7 +859,7 @@ impl<D: Datagrams> Drop for Endpoint<D> {
     fn drop(&mut self) {
         self.look_at_clock();
         self.core.close("the endpoint was closed");
-        self.drain();
+        self.follow();
         self.flush();
     }
 }

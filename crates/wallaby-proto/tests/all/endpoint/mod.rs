@@ -4,9 +4,14 @@
 //! |---|---|
 //! | `bodies` | bodies of requests: who reads and writes them, and how they end |
 //! | `sockets` | several UDP sockets: which one is dialled from, and what becomes of one that fails |
+//! | `places` | which requests run, which wait, in which order, and what ends those that wait |
+//! | `draining` | how an endpoint comes to rest |
 //!
-//! `world` carries what streams do; `sockets` carries datagrams itself.
+//! `world` carries what streams do; `sockets` carries datagrams itself, and `queues` is what the last two share.
 
 mod bodies;
+mod draining;
+mod places;
+mod queues;
 mod sockets;
 mod world;

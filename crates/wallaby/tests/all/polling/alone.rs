@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use wallaby::polling::{CallOptions, Endpoint, Event, RequestKey};
-use wallaby::{Address, CallError, Code, Failure, Many, Metadata, SendError, Status};
+use wallaby::{
+    Address, CallError, Code, ExecutorConfig, Failure, Many, Metadata, Schedule, SendError, Status,
+};
 
 use super::world::{Link, World};
 
@@ -420,6 +422,62 @@ fn what_cannot_be_done_is_refused_with_its_reason() {
     ));
     // An error that was ignored is the request's end all the same.
     assert_eq!(status(&answers[0]).code(), Code::FailedPrecondition);
+}
+
+/// What is put aside has a place, others wait for it, and both are finished by an endpoint that shuts down.
+#[test]
+fn requests_wait_for_their_turn_and_all_are_done_before_the_end() {
+    let world = World::new(91);
+    let mut client = world.bind(Endpoint::builder());
+    let executor = ExecutorConfig {
+        concurrency: 1,
+        queue: 1,
+        schedule: Schedule::OldestCall,
+    };
+    let mut server = world.bind(Endpoint::builder().executor(executor));
+    let aside: Rc<RefCell<Vec<RequestKey>>> = Rc::default();
+    let keys = aside.clone();
+    let serve = server.serve(&work::ONE, move |request, (_,)| {
+        keys.borrow_mut().push(request.hold());
+        Ok(())
+    });
+    serve.expect("no other has its name");
+    let call = |client: &mut Endpoint<Link>, server: &Endpoint<Link>| {
+        let target = work::one("hop".into());
+        let call = client.call(server.address(), target, &CallOptions::default());
+        call.expect("it is sent");
+    };
+    let refused = |client: &mut Endpoint<Link>, server: &mut Endpoint<Link>| {
+        let (answers, _) = outcome(&world, &mut [client, server]);
+        status(&answers[0]).code()
+    };
+    let answer = |server: &mut Endpoint<Link>| {
+        let key = aside.borrow_mut().pop().expect("one was put aside");
+        let request = server.request(key).expect("it has not ended");
+        let sent = request.respond(bytes::Bytes::from_static(b"\x03hop"));
+        sent.expect("it is sent");
+    };
+    (0..3).for_each(|_| call(&mut client, &server));
+    assert_eq!(
+        refused(&mut client, &mut server),
+        Code::ResourceExhausted,
+        "one runs and one waits"
+    );
+    assert_eq!((server.load().running, server.load().waiting), (1, 1));
+
+    server.drain();
+    call(&mut client, &server);
+    assert_eq!(refused(&mut client, &mut server), Code::Unavailable);
+    for left in [true, false] {
+        assert!(!server.is_drained());
+        answer(&mut server);
+        let (answers, _) = outcome(&world, &mut [&mut client, &mut server]);
+        assert_eq!(answers, [Ok("hop".to_owned())]);
+        assert_eq!(aside.borrow().len(), usize::from(left));
+    }
+    let nothing = world.event(&mut [&mut client, &mut server], 0, LONG);
+    assert_eq!(nothing, None);
+    assert!(server.is_drained());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use wallaby::polling::{CallOptions, Endpoint, Event, RequestKey, Wait};
-use wallaby::{Address, CallError, Code, ConnectError, Failure, FailureKind};
+use wallaby::{Address, CallError, Code, ConnectError, ExecutorConfig, Failure, FailureKind};
 
 use super::alone::{LONG, outcome, pair, work};
 use super::world::{Link, World};
@@ -358,7 +358,12 @@ fn calls_that_fail_together_take_several_turns() {
 #[test]
 fn very_many_calls_learn_that_their_server_is_another_life() {
     const CALLS: usize = 20_000;
-    let (world, mut client, mut server) = pair(33);
+    let (world, mut client, _) = pair(33);
+    let roomy = ExecutorConfig {
+        concurrency: 2 * CALLS,
+        ..ExecutorConfig::default()
+    };
+    let mut server = world.bind(Endpoint::builder().executor(roomy));
     let aside = serve_holding(&mut server);
     for _ in 0..CALLS {
         call(&mut client, server.address(), &CallOptions::default());

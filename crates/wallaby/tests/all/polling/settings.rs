@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wallaby::polling::{Builder, CallOptions, Endpoint, Event, Limits};
-use wallaby::{Budgets, DialPolicy};
+use wallaby::{Budgets, DialPolicy, ExecutorConfig};
 
 use super::alone::{LONG, work};
 use super::world::World;
@@ -50,12 +50,25 @@ const TIMED: [Timed; 12] = [
     |builder, time| limited(builder, |limits| limits.partials.period = time),
 ];
 
-const COUNTED: [Counted; 17] = [
+const COUNTED: [Counted; 19] = [
     |builder, count| builder.strangers(size(count), Duration::from_secs(1)),
     |builder, count| builder.remember(size(count), count),
     |builder, count| builder.max_depth(small(count)),
     |builder, count| builder.max_requests_of_call(small(count)),
     |builder, count| builder.shared_memory(size(count)),
+    |builder, count| {
+        builder.executor(ExecutorConfig {
+            concurrency: size(count),
+            ..ExecutorConfig::default()
+        })
+    },
+    |builder, count| {
+        builder.executor(ExecutorConfig {
+            concurrency: 1,
+            queue: size(count),
+            ..ExecutorConfig::default()
+        })
+    },
     |builder, count| {
         builder.max_budgets(Budgets {
             requests: small(count),

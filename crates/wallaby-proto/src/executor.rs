@@ -1,15 +1,11 @@
 //! Which requests run now, which wait, and which are refused.
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use wallaby_proto::NodeId;
-use wallaby_proto::call::records::Session;
-use wallaby_proto::call::shares::Shares;
-
-use crate::timer::Instant;
+use crate::call::records::Session;
+use crate::call::shares::Shares;
+use crate::id::NodeId;
 
 /// How many handlers run at a time, how many requests wait, and in which order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,24 +43,26 @@ pub enum Schedule {
     EarliestDeadline,
 }
 
-/// The connection that a request came over, and its initiator.
-pub(crate) type Owner = (Session, NodeId);
+/// How many handlers run, and how many requests wait for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Load {
+    /// Handlers that run, or have kept their places.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+}
 
-/// Admits jobs of type `J`.
+/// The connection that a request came over, and its initiator.
+pub type Owner = (Session, NodeId);
+
+/// Admits jobs of type `J`. All times are since its shell's clock began.
 ///
 /// Handlers that run and requests that wait are shared: see [`Shares`]. A place that becomes free goes to the connection with
 /// the fewest handlers that run, and of its initiators to the one with the fewest; who has its share waits even if there are
 /// places.
 #[derive(Debug)]
-pub(crate) struct Executor<J> {
+pub struct Executor<J> {
     config: ExecutorConfig,
-    /// What urgency counts from.
-    epoch: Instant,
-    state: Mutex<State<J>>,
-}
-
-#[derive(Debug)]
-struct State<J> {
     running: Shares,
     waiting: Shares,
     /// What waits, by connection, and these by whose turn it is. Whoever is first here has its share, or nothing would wait.
@@ -73,8 +71,15 @@ struct State<J> {
     arrivals: u64,
 }
 
-/// How many handlers run of an initiator or connection, then the urgency and arrival of what waits: the lowest is next.
-type Rank = (usize, u64, u64);
+/// How many handlers run of an initiator or connection, then the turn of what waits: the lowest is next.
+type Rank = (usize, Turn);
+
+/// When it is the turn of a job that waits, among those of the same owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Turn {
+    urgency: u64,
+    arrival: u64,
+}
 
 /// What waits of one connection, by initiator, and these by whose turn it is.
 #[derive(Debug)]
@@ -88,124 +93,94 @@ struct Line<J> {
 #[derive(Debug)]
 struct Queue<J> {
     rank: Rank,
-    jobs: BinaryHeap<Waiting<J>>,
+    jobs: BTreeMap<Turn, J>,
 }
 
 /// What became of a job.
-pub(crate) enum Admitted<J> {
+#[derive(Debug)]
+pub enum Admitted<J> {
     /// It runs now; [`Executor::release`] when it is done.
     Run(J),
-    /// It waits; a release returns it.
-    Queued,
+    /// It waits; a release returns it, unless it is [withdrawn](Executor::withdraw).
+    Queued(Turn),
     /// There is no room.
     Refused(J),
 }
 
 impl<J> Executor<J> {
-    pub(crate) fn new(config: ExecutorConfig) -> Self {
-        let state = State {
+    /// One that admits so many jobs.
+    pub fn new(config: ExecutorConfig) -> Self {
+        Self {
             running: Shares::new(config.concurrency.max(1)),
             waiting: Shares::new(config.queue),
             lines: BTreeMap::new(),
             order: BTreeSet::new(),
             arrivals: 0,
-        };
-        Self {
             config,
-            epoch: Instant::now(),
-            state: Mutex::new(state),
         }
     }
 
-    /// How urgent a request is that arrives now: smaller for what should run earlier. It is about points in time, so
+    /// How urgent a request is that arrives `now`: smaller for what should run earlier. It is about points in time, so
     /// that it does not matter when a request arrived.
-    pub(crate) fn urgency(&self, age: impl FnOnce() -> Duration, deadline: Instant) -> u64 {
+    pub fn urgency(
+        &self,
+        age: impl FnOnce() -> Duration,
+        deadline: Duration,
+        now: Duration,
+    ) -> u64 {
         let micros = |duration: Duration| duration.as_micros() as u64;
         match self.config.schedule {
             Schedule::Fifo => 0,
             // Calls may have begun before this endpoint did.
-            Schedule::OldestCall => {
-                (1 << 62) + micros(self.epoch.elapsed()) - micros(age()).min(1 << 62)
-            }
-            Schedule::EarliestDeadline => micros(deadline.saturating_duration_since(self.epoch)),
+            Schedule::OldestCall => (1 << 62) + micros(now) - micros(age()).min(1 << 62),
+            Schedule::EarliestDeadline => micros(deadline),
         }
     }
 
     /// Admits a job; `urgency` is smaller for what should run earlier. One that has to wait is told so by `waits`.
-    pub(crate) fn admit(
-        &self,
-        job: J,
-        owner: Owner,
-        urgency: u64,
-        waits: impl FnOnce(&mut J),
-    ) -> Admitted<J> {
-        let mut state = self.lock();
-        if state.running.try_take(owner.0, owner.1).is_ok() {
-            if !state.lines.is_empty() {
-                state.list(owner);
-            }
-            return Admitted::Run(job);
-        }
-        state.queue(job, owner, urgency, waits)
-    }
-
-    /// A job of this owner is done; returns the one that runs in its place.
-    pub(crate) fn release(&self, owner: Owner) -> Option<J> {
-        let mut state = self.lock();
-        let share = state.running.name(owner.0, owner.1);
-        state.running.give_back(share);
-        if state.lines.is_empty() {
-            return None;
-        }
-        state.list(owner);
-        state.next()
-    }
-
-    /// How many jobs run and how many wait.
-    pub(crate) fn load(&self) -> (usize, usize) {
-        let state = self.lock();
-        (state.running.taken(), state.waiting.taken())
-    }
-
-    /// Why a job of this owner was refused.
-    #[cold]
-    pub(crate) fn why_refused(&self, (session, initiator): Owner) -> String {
-        let mut state = self.lock();
-        let (running, waiting) = (state.running.taken(), state.waiting.taken());
-        if waiting >= self.config.queue {
-            return format!(
-                "{running} handlers run and {waiting} requests wait: no more are taken"
-            );
-        }
-        let share = state.waiting.name(session, initiator);
-        let own = state.waiting.taken_by_connection(share);
-        format!(
-            "{running} handlers run and {waiting} requests wait of {}, of this connection {own}: it has its share",
-            self.config.queue
-        )
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<J>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<J> State<J> {
-    #[inline(never)]
-    fn queue(
+    pub fn admit(
         &mut self,
         mut job: J,
         owner: Owner,
         urgency: u64,
         waits: impl FnOnce(&mut J),
     ) -> Admitted<J> {
-        let (session, initiator) = owner;
-        if self.waiting.try_take(session, initiator).is_err() {
+        if self.try_run(owner) {
+            return Admitted::Run(job);
+        }
+        if !self.has_room(owner) {
             return Admitted::Refused(job);
         }
         waits(&mut job);
+        Admitted::Queued(self.queue(job, owner, urgency))
+    }
+
+    /// Whether a job of this owner may run now: if so, it has a place.
+    #[inline]
+    pub fn try_run(&mut self, owner: Owner) -> bool {
+        let runs = self.running.try_take(owner.0, owner.1).is_ok();
+        if runs && !self.lines.is_empty() {
+            self.list(owner);
+        }
+        runs
+    }
+
+    /// Whether another job of this owner may wait.
+    pub fn has_room(&mut self, (session, initiator): Owner) -> bool {
+        let share = self.waiting.name(session, initiator);
+        self.waiting.has_room(share)
+    }
+
+    /// A job waits that may not run now, and may wait.
+    #[inline(never)]
+    pub fn queue(&mut self, job: J, owner: Owner, urgency: u64) -> Turn {
+        let (session, initiator) = owner;
+        self.waiting.take(session, initiator);
         self.arrivals += 1;
-        let arrival = self.arrivals;
+        let turn = Turn {
+            urgency,
+            arrival: self.arrivals,
+        };
         let line = self.lines.entry(session).or_insert_with(|| Line {
             rank: Rank::default(),
             queues: BTreeMap::new(),
@@ -213,15 +188,60 @@ impl<J> State<J> {
         });
         let queue = line.queues.entry(initiator).or_insert_with(|| Queue {
             rank: Rank::default(),
-            jobs: BinaryHeap::new(),
+            jobs: BTreeMap::new(),
         });
-        queue.jobs.push(Waiting {
-            urgency,
-            arrival,
-            job,
-        });
+        queue.jobs.insert(turn, job);
         self.list(owner);
-        Admitted::Queued
+        turn
+    }
+
+    /// A job does not wait any more. `None` if it did not.
+    #[inline(never)]
+    pub fn withdraw(&mut self, owner: Owner, turn: Turn) -> Option<J> {
+        let (session, initiator) = owner;
+        let line = self.lines.get_mut(&session)?;
+        let job = line.queues.get_mut(&initiator)?.jobs.remove(&turn)?;
+        let share = self.waiting.name(session, initiator);
+        self.waiting.give_back(share);
+        self.list(owner);
+        Some(job)
+    }
+
+    /// A job of this owner is done; returns the one that runs in its place.
+    #[inline]
+    pub fn release(&mut self, owner: Owner) -> Option<J> {
+        let share = self.running.name(owner.0, owner.1);
+        self.running.give_back(share);
+        if self.lines.is_empty() {
+            return None;
+        }
+        self.list(owner);
+        self.next()
+    }
+
+    /// How many jobs run and how many wait.
+    pub fn load(&self) -> Load {
+        Load {
+            running: self.running.taken(),
+            waiting: self.waiting.taken(),
+        }
+    }
+
+    /// Why a job of this owner was refused.
+    #[cold]
+    pub fn why_refused(&mut self, (session, initiator): Owner) -> String {
+        let Load { running, waiting } = self.load();
+        if waiting >= self.config.queue {
+            return format!(
+                "{running} handlers run and {waiting} requests wait: no more are taken"
+            );
+        }
+        let share = self.waiting.name(session, initiator);
+        let own = self.waiting.taken_by_connection(share);
+        format!(
+            "{running} handlers run and {waiting} requests wait of {}, of this connection {own}: it has its share",
+            self.config.queue
+        )
     }
 
     /// Something has changed of an owner: what runs of it, or what waits. If something waits, its turn may be another one.
@@ -233,75 +253,40 @@ impl<J> State<J> {
         let share = self.running.name(session, initiator);
         if let Some(queue) = line.queues.get_mut(&initiator) {
             line.order.remove(&(queue.rank, initiator));
-            if let Some(first) = queue.jobs.peek() {
-                let (urgency, arrival) = first.rank();
-                queue.rank = (self.running.taken_by(share), urgency, arrival);
+            if let Some((turn, _)) = queue.jobs.first_key_value() {
+                queue.rank = (self.running.taken_by(share), *turn);
                 line.order.insert((queue.rank, initiator));
             } else {
                 line.queues.remove(&initiator);
             }
         }
         self.order.remove(&(line.rank, session));
-        let Some(((_, urgency, arrival), first)) = line.order.first().copied() else {
+        let Some(((_, turn), first)) = line.order.first().copied() else {
             self.lines.remove(&session);
             return;
         };
         let share = self.running.name(session, first);
-        line.rank = (self.running.weight(share), urgency, arrival);
+        line.rank = (self.running.weight(share), turn);
         self.order.insert((line.rank, session));
     }
 
     /// What runs next, if somebody who waits may have another place.
     #[inline(never)]
     fn next(&mut self) -> Option<J> {
-        let ((weight, ..), session) = *self.order.first()?;
+        let ((weight, _), session) = *self.order.first()?;
         if !self.running.allows(weight) {
             return None;
         }
         let line = self.lines.get_mut(&session)?;
         let (_, initiator) = *line.order.first()?;
-        let first = line.queues.get_mut(&initiator)?.jobs.pop()?;
+        let (_, job) = line.queues.get_mut(&initiator)?.jobs.pop_first()?;
         self.running.take(session, initiator);
         let share = self.waiting.name(session, initiator);
         self.waiting.give_back(share);
         self.list((session, initiator));
-        Some(first.job)
+        Some(job)
     }
 }
-
-#[derive(Debug)]
-struct Waiting<J> {
-    urgency: u64,
-    arrival: u64,
-    job: J,
-}
-
-impl<J> Waiting<J> {
-    fn rank(&self) -> (u64, u64) {
-        (self.urgency, self.arrival)
-    }
-}
-
-/// The greatest is the most urgent: the heap yields it first.
-impl<J> Ord for Waiting<J> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.rank().cmp(&self.rank())
-    }
-}
-
-impl<J> PartialOrd for Waiting<J> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<J> PartialEq for Waiting<J> {
-    fn eq(&self, other: &Self) -> bool {
-        self.rank() == other.rank()
-    }
-}
-
-impl<J> Eq for Waiting<J> {}
 
 #[cfg(test)]
 mod tests {
@@ -317,6 +302,10 @@ mod tests {
         (Session(session), node)
     }
 
+    fn load(running: usize, waiting: usize) -> Load {
+        Load { running, waiting }
+    }
+
     fn executor<J>(concurrency: usize, queue: usize) -> Executor<J> {
         Executor::new(ExecutorConfig {
             concurrency,
@@ -327,7 +316,7 @@ mod tests {
 
     #[test]
     fn runs_up_to_the_limit_then_queues_then_refuses() {
-        let executor = Executor::new(ExecutorConfig {
+        let mut executor = Executor::new(ExecutorConfig {
             concurrency: 1,
             queue: 2,
             schedule: Schedule::OldestCall,
@@ -338,57 +327,48 @@ mod tests {
         ));
         assert!(matches!(
             executor.admit("later", owner(1), 5, |_| ()),
-            Admitted::Queued
+            Admitted::Queued(_)
         ));
         assert!(matches!(
             executor.admit("sooner", owner(1), 3, |_| ()),
-            Admitted::Queued
+            Admitted::Queued(_)
         ));
         assert!(matches!(
             executor.admit("refused", owner(1), 1, |_| ()),
             Admitted::Refused("refused")
         ));
-        assert_eq!(executor.load(), (1, 2));
+        assert_eq!(executor.load(), load(1, 2));
         assert_eq!(executor.release(owner(1)), Some("sooner"));
         assert_eq!(executor.release(owner(1)), Some("later"));
         assert_eq!(executor.release(owner(1)), None);
-        assert_eq!(executor.load(), (0, 0));
+        assert_eq!(executor.load(), Load::default());
     }
 
     #[test]
     fn urgency_does_not_depend_on_when_a_request_arrives() {
-        let schedule = |schedule| {
-            let config = ExecutorConfig {
+        let secs = Duration::from_secs;
+        let executor = |schedule| {
+            Executor::<()>::new(ExecutorConfig {
                 schedule,
                 ..ExecutorConfig::default()
-            };
-            Executor::<()> {
-                epoch: Instant::now() - Duration::from_secs(100),
-                ..Executor::new(config)
-            }
+            })
         };
-        let later = |executor: &Executor<()>| Executor::<()> {
-            epoch: executor.epoch - Duration::from_secs(10),
-            ..Executor::new(executor.config.clone())
-        };
-        let secs = Duration::from_secs;
+        let oldest = executor(Schedule::OldestCall);
+        let urgency = |age, now| oldest.urgency(|| secs(age), secs(7), secs(now));
+        assert!(urgency(5, 100) < urgency(12, 110));
+        assert!(urgency(5, 100) > urgency(18, 110));
+        assert!(urgency(1_000, 100) < urgency(999, 100));
 
-        let first = schedule(Schedule::OldestCall);
-        let ten_later = later(&first);
-        let deadline = Instant::now();
-        assert!(first.urgency(|| secs(5), deadline) < ten_later.urgency(|| secs(12), deadline));
-        assert!(first.urgency(|| secs(5), deadline) > ten_later.urgency(|| secs(18), deadline));
-        assert!(first.urgency(|| secs(1_000), deadline) < first.urgency(|| secs(999), deadline));
-
-        let executor = schedule(Schedule::EarliestDeadline);
+        let earliest = executor(Schedule::EarliestDeadline);
         let none = || unreachable!("the age does not matter");
-        assert!(executor.urgency(none, deadline) < executor.urgency(none, deadline + secs(1)));
-        assert_eq!(executor.urgency(none, executor.epoch - secs(1)), 0);
+        let urgency = |deadline, now| earliest.urgency(none, secs(deadline), secs(now));
+        assert!(urgency(7, 3) < urgency(8, 1));
+        assert_eq!(urgency(7, 3), urgency(7, 1));
     }
 
     #[test]
     fn equal_urgency_is_first_come_first_served() {
-        let executor = Executor::new(ExecutorConfig {
+        let mut executor = Executor::new(ExecutorConfig {
             concurrency: 1,
             queue: 9,
             schedule: Schedule::Fifo,
@@ -401,12 +381,12 @@ mod tests {
     }
 
     /// Offers so many jobs of an owner; how many run, how many wait, and how many were refused.
-    fn offer(executor: &Executor<Owner>, owner: Owner, count: usize) -> (usize, usize, usize) {
+    fn offer(executor: &mut Executor<Owner>, owner: Owner, count: usize) -> (usize, usize, usize) {
         let mut became = (0, 0, 0);
         for _ in 0..count {
             match executor.admit(owner, owner, 0, |_| ()) {
                 Admitted::Run(_) => became.0 += 1,
-                Admitted::Queued => became.1 += 1,
+                Admitted::Queued(_) => became.1 += 1,
                 Admitted::Refused(_) => became.2 += 1,
             }
         }
@@ -415,27 +395,31 @@ mod tests {
 
     #[test]
     fn handlers_that_hang_leave_room_for_others() {
-        let executor = executor(4096, 4096);
-        let (running, waiting, refused) = offer(&executor, owner(1), 100_000);
+        let mut executor = executor(4096, 4096);
+        let (running, waiting, refused) = offer(&mut executor, owner(1), 100_000);
         assert!((3500..3700).contains(&running), "{running}");
         assert!((3500..3700).contains(&waiting), "{waiting}");
         assert_eq!(running + waiting + refused, 100_000);
         assert!(executor.why_refused(owner(1)).contains("share"));
         for client in 2..100 {
-            assert_eq!(offer(&executor, owner(client), 3), (3, 0, 0), "{client}");
+            assert_eq!(
+                offer(&mut executor, owner(client), 3),
+                (3, 0, 0),
+                "{client}"
+            );
             // A place that was another's is not the greedy one's.
             let next: Vec<_> = (0..3).map(|_| executor.release(owner(client))).collect();
             assert_eq!(next, [None; 3]);
         }
         // What the greedy one gives back it gets again.
         assert_eq!(executor.release(owner(1)), Some(owner(1)));
-        assert_eq!(executor.load(), (running, waiting - 1));
+        assert_eq!(executor.load(), load(running, waiting - 1));
     }
 
     /// Jobs of one tick each: whoever has few gets all of them done, and no place is idle that could be used.
     #[test]
     fn many_short_jobs_of_one_client_do_not_delay_others() {
-        let executor = executor(64, 64);
+        let mut executor = executor(64, 64);
         let (mut running, mut good, mut of_greedy, mut most) = (Vec::new(), 0, 0, 0);
         for tick in 0..500 {
             for owner in std::mem::take(&mut running) {
@@ -463,21 +447,53 @@ mod tests {
 
     #[test]
     fn places_go_to_those_who_have_fewest() {
-        let executor = executor(8, 100);
-        assert_eq!(offer(&executor, owner(1), 20), (8, 12, 0));
-        assert_eq!(offer(&executor, owner(2), 3), (0, 3, 0));
-        assert_eq!(offer(&executor, behind(3, 30), 3), (0, 3, 0));
-        assert_eq!(offer(&executor, behind(3, 31), 1), (0, 1, 0));
+        let mut executor = executor(8, 100);
+        assert_eq!(offer(&mut executor, owner(1), 20), (8, 12, 0));
+        assert_eq!(offer(&mut executor, owner(2), 3), (0, 3, 0));
+        assert_eq!(offer(&mut executor, behind(3, 30), 3), (0, 3, 0));
+        assert_eq!(offer(&mut executor, behind(3, 31), 1), (0, 1, 0));
         let order: Vec<Owner> = (0..7).filter_map(|_| executor.release(owner(1))).collect();
         let [one, two] = [owner(1), owner(2)];
         let [first, second] = [behind(3, 30), behind(3, 31)];
         assert_eq!(order, [two, first, second, two, first, one, one]);
     }
 
+    #[test]
+    fn what_is_withdrawn_makes_room_and_is_passed_over() {
+        let mut executor = executor(1, 3);
+        let admit = |executor: &mut Executor<&'static str>, name, client| match executor.admit(
+            name,
+            owner(client),
+            0,
+            |_| (),
+        ) {
+            Admitted::Queued(turn) => Some(turn),
+            Admitted::Run(_) | Admitted::Refused(_) => None,
+        };
+        assert_eq!(admit(&mut executor, "runs", 1), None);
+        let [first, second] = ["first", "second"].map(|name| admit(&mut executor, name, 1));
+        let other = admit(&mut executor, "other", 2).expect("it waits");
+        let first = first.expect("it waits");
+        assert_eq!(executor.withdraw(owner(1), first), Some("first"));
+        assert_eq!(executor.withdraw(owner(1), first), None, "it is gone");
+        assert_eq!(executor.load(), load(1, 2));
+        assert!(admit(&mut executor, "third", 1).is_some(), "there is room");
+        assert_eq!(executor.withdraw(owner(2), other), Some("other"));
+        assert_eq!(executor.release(owner(1)), Some("second"));
+        assert_eq!(
+            executor.withdraw(owner(1), second.expect("it waited")),
+            None
+        );
+        assert_eq!(executor.release(owner(1)), Some("third"));
+        assert_eq!(executor.release(owner(1)), None);
+        assert_eq!(executor.load(), Load::default());
+        assert!(executor.lines.is_empty() && executor.order.is_empty());
+    }
+
     /// What waits is found by what it is waiting behind, not by looking through it.
     #[test]
     fn everything_that_waits_runs_in_the_end() {
-        let executor = executor(5, 1000);
+        let mut executor = executor(5, 1000);
         let mut running = Vec::new();
         let mut offered = 0;
         for round in 0..40 {
@@ -487,7 +503,7 @@ mod tests {
                     let owner = behind(session, initiator);
                     match executor.admit(owner, owner, round * 7 % 5, |_| ()) {
                         Admitted::Run(owner) => running.push(owner),
-                        Admitted::Queued => {}
+                        Admitted::Queued(_) => {}
                         Admitted::Refused(_) => panic!("there is room"),
                     }
                 }
@@ -499,8 +515,7 @@ mod tests {
             running.extend(executor.release(owner));
         }
         assert_eq!(done, offered);
-        assert_eq!(executor.load(), (0, 0));
-        let state = executor.lock();
-        assert!(state.lines.is_empty() && state.order.is_empty());
+        assert_eq!(executor.load(), Load::default());
+        assert!(executor.lines.is_empty() && executor.order.is_empty());
     }
 }

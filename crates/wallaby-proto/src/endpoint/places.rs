@@ -1,0 +1,136 @@
+//! Which requests have a place to run, and which wait for one.
+
+use super::event::{Output, RequestKey};
+use super::probe::{Note, Probe};
+use super::requests::{Handler, Stage, age, too_late};
+use super::{Alarm, Endpoint};
+use crate::detach::detach;
+use crate::executor::{Load, Owner};
+use crate::{Code, Status};
+
+/// A place of the executor, which a handler has that may go on after its request has ended: see
+/// [`Endpoint::keep_place`]. It is given back once, by [`Endpoint::release_place`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "the place is taken until it is given back"]
+pub struct Place(Owner);
+
+impl<P: Probe> Endpoint<P> {
+    /// Takes over the place that a request has. Whoever runs handlers that may go on after their request has ended does that, and
+    /// [gives it back](Self::release_place) when the handler is done. Otherwise the place is free when the request has ended.
+    /// `None` if it has none: it has ended, or somebody has taken its place over.
+    pub fn keep_place(&mut self, key: RequestKey) -> Option<Place> {
+        let handler = self.handlers.get_mut(key)?;
+        std::mem::take(&mut handler.placed).then(|| Place(handler.owner()))
+    }
+
+    /// Gives back what [`keep_place`](Self::keep_place) has returned: the next request that waits gets [`Output::Run`].
+    pub fn release_place(&mut self, place: Place) {
+        self.free_place(place.0);
+    }
+
+    /// How many handlers run and how many requests wait.
+    pub fn load(&self) -> Load {
+        self.executor.load()
+    }
+
+    /// A request for which there is no place waits, or is refused.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn wait_for_place(&mut self, mut handler: Box<Handler>) {
+        let owner = handler.owner();
+        if !self.executor.has_room(owner) {
+            self.counters.requests_refused += 1;
+            self.probe.notes(Note::QueueFull);
+            self.grant_request(handler.from, handler.payload.len());
+            if let Some(body) = handler.body {
+                self.drop_body(body);
+            }
+            let why = self.executor.why_refused(owner);
+            return self.end_with(handler, &Status::new(Code::ResourceExhausted, why));
+        }
+        self.probe.notes(Note::Queued);
+        detach(&mut handler.payload);
+        let urgency = (self.executor).urgency(|| age(&handler), handler.deadline, self.raw);
+        let key = self.handlers.add(handler);
+        let turn = self.executor.queue(key, owner, urgency);
+        if let Some(mut handler) = self.handlers.take(key) {
+            handler.stage = Stage::Queued(turn);
+            self.list(key, &handler);
+            self.handlers.put(key, handler);
+        }
+    }
+
+    /// A place is free: whose turn it is runs.
+    #[inline]
+    pub(super) fn free_place(&mut self, owner: Owner) {
+        if let Some(next) = self.executor.release(owner) {
+            self.run_late(next);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn run_late(&mut self, key: RequestKey) {
+        let Some(mut handler) = self.handlers.take(key) else {
+            return;
+        };
+        self.unlist(key, &handler);
+        (handler.stage, handler.placed) = (Stage::Late, true);
+        self.grant_request(handler.from, handler.payload.len());
+        self.handlers.put(key, handler);
+        self.outputs.push_back(Output::Run(key));
+    }
+
+    /// A request that has waited for its turn is to run: whether it still has time.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn starts_late(&mut self, key: RequestKey) -> bool {
+        let Some(handler) = self.handlers.get(key) else {
+            return false;
+        };
+        if handler.deadline <= self.raw {
+            self.fail(key, &too_late());
+            return false;
+        }
+        if let Some(ticket) = handler.ticket {
+            self.records.progressed(ticket, self.now);
+        }
+        true
+    }
+
+    /// A request that waits for its turn has ended.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn leave_line(&mut self, handler: &Handler) {
+        let Stage::Queued(turn) = handler.stage else {
+            return;
+        };
+        self.executor.withdraw(handler.owner(), turn);
+        self.grant_request(handler.from, handler.payload.len());
+    }
+
+    /// A request waits, for its turn or put aside: an abort and its deadline find it, and its connection is needed.
+    pub(super) fn list(&mut self, key: RequestKey, handler: &Handler) {
+        if let Some(ticket) = handler.ticket {
+            self.tickets.insert(ticket, key);
+        }
+        let alarm = (handler.given_up_at(), Alarm::Request(key));
+        self.alarms.insert(alarm);
+        if let Some(conn) = self.conns.get_mut(handler.from) {
+            conn.busy += 1;
+        }
+    }
+
+    /// It does not wait any more.
+    pub(super) fn unlist(&mut self, key: RequestKey, handler: &Handler) {
+        if let Some(ticket) = handler.ticket {
+            self.tickets.remove(&ticket);
+        }
+        self.alarms
+            .remove(&(handler.given_up_at(), Alarm::Request(key)));
+        if let Some(conn) = self.conns.get_mut(handler.from) {
+            conn.busy = conn.busy.saturating_sub(1);
+            self.may_rest(handler.from);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! How an endpoint comes to rest.
+
+use wallaby_proto::Code;
+use wallaby_proto::connection::Limits;
+use wallaby_proto::error::SendError;
+use wallaby_proto::executor::{ExecutorConfig, Schedule};
+
+use super::queues::{MS, World, at, executor};
+
+const WHY: &str = "this server is shutting down";
+
+#[test]
+fn what_was_begun_is_finished_and_nothing_begins() {
+    let mut world = World::new(executor(1, 2, Schedule::Fifo));
+    let next = world.add(ExecutorConfig::default(), Limits::default());
+    let [first, second] = ["a", "b"].map(|name| world.call(name));
+    let (key, what) = world.take();
+    assert!(!world.server().is_draining());
+    world.server().drain();
+    world.settle();
+    assert!(world.server().is_draining() && !world.server().is_drained());
+
+    let refused = world.call("c");
+    let status = world.status(refused);
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().contains(WHY), "{status}");
+
+    let method = world.method.clone();
+    let sent = world.server().delegate(key, at(next), &method, "d".into());
+    assert_eq!(sent, Err(SendError::Draining));
+    world.answer(key, &what);
+    assert!(!world.server().is_drained(), "one waits");
+    assert_eq!(world.run(), "b");
+    assert!(world.server().is_drained());
+    for (call, answer) in [(first, "a"), (second, "b")] {
+        assert_eq!(world.heard(call).answers, [answer]);
+    }
+}
+
+/// Who is there already sends no more over the old connection; who comes later learns it when it says who it is.
+#[test]
+fn peers_are_told() {
+    let mut world = World::new(ExecutorConfig::default());
+    world.call("a");
+    world.run();
+    assert_eq!(world.dials, 1);
+    world.server().drain();
+    world.settle();
+    for dials in 2..5 {
+        let refused = world.call("b");
+        assert_eq!(world.status(refused).code(), Code::Unavailable);
+        assert_eq!(world.dials, dials, "none is used again");
+    }
+}
+
+#[test]
+fn own_calls_and_output_come_to_an_end_first() {
+    let mut world = World::new(ExecutorConfig::default());
+    let call = world.call("a");
+    assert!(world.endpoints[1].load().running == 1 && !world.server().is_drained());
+    let client = &mut world.endpoints[0];
+    client.drain();
+    assert!(!client.is_drained(), "its call lives");
+    world.settle();
+    world.run();
+    assert_eq!(world.heard(call).answers, ["a"]);
+    assert!(world.endpoints[0].is_drained());
+}
+
+#[test]
+fn all_that_waits_can_be_stopped() {
+    let mut world = World::new(executor(2, 9, Schedule::Fifo));
+    let calls = ["a", "b", "c", "d"].map(|name| world.call(name));
+    let (aside, _) = world.take();
+    world.server().put_aside(aside);
+    world.server().returned(aside, Ok(()));
+    let untaken = world.next_run().expect("there is another place");
+    assert_eq!(world.load(), (2, 2));
+    world.server().drain();
+    world.server().stop_all();
+    world.settle();
+    for call in calls {
+        let status = world.status(call);
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(status.message().contains(WHY), "{status}");
+    }
+    assert!(world.server().take_request(untaken).is_none());
+    assert_eq!(world.next_run(), None, "nothing begins");
+    let [(stopped, _)] = &world.stopped[..] else {
+        panic!("only of one anybody knows: {:?}", world.stopped);
+    };
+    assert_eq!(*stopped, aside);
+    world.pass(MS);
+    assert!(world.server().is_drained());
+}

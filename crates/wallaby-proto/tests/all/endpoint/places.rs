@@ -1,0 +1,261 @@
+//! Which requests run, which wait, in which order, and what ends those that wait.
+
+use std::time::Duration;
+
+use wallaby_proto::Code;
+use wallaby_proto::connection::Limits;
+use wallaby_proto::endpoint::{BodyNext, CallOptions};
+use wallaby_proto::executor::{ExecutorConfig, Schedule};
+
+use super::queues::{MS, World, at, executor};
+
+fn within(seconds: u64) -> CallOptions {
+    let mut options = CallOptions::default();
+    options.deadline = Some(Duration::from_secs(seconds));
+    options
+}
+
+#[test]
+fn some_run_some_wait_and_one_more_is_refused() {
+    let mut world = World::new(executor(2, 2, Schedule::Fifo));
+    let calls = ["a", "b", "c", "d", "e"].map(|name| world.call(name));
+    assert_eq!(world.load(), (2, 2));
+    let status = world.status(calls[4]);
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    let why = "2 handlers run and 2 requests wait: no more are taken";
+    assert!(status.message().contains(why), "{status}");
+    assert_eq!(world.server().counters().requests_refused, 1);
+    for (name, load) in [("a", (2, 1)), ("b", (2, 0)), ("c", (1, 0)), ("d", (0, 0))] {
+        assert_eq!(world.run(), name);
+        assert_eq!(world.load(), load);
+    }
+    assert_eq!(world.next_run(), None);
+    assert_eq!(world.heard(calls[2]).answers, ["c"]);
+    assert_eq!(world.server().sizes().requests, 0);
+}
+
+#[test]
+fn the_first_who_came_is_first() {
+    let mut world = World::new(executor(1, 9, Schedule::Fifo));
+    for (name, time) in [("a", 10), ("b", 40), ("c", 20), ("d", 30)] {
+        world.call_with(name, 1, &within(time));
+    }
+    assert_eq!([(); 4].map(|()| world.run()), ["a", "b", "c", "d"]);
+}
+
+#[test]
+fn the_earliest_deadline_is_first() {
+    let mut world = World::new(executor(1, 9, Schedule::EarliestDeadline));
+    for (name, time) in [("first", 50), ("d", 40), ("b", 20), ("a", 10), ("c", 30)] {
+        world.call_with(name, 1, &within(time));
+    }
+    assert_eq!([(); 5].map(|()| world.run()), ["first", "a", "b", "c", "d"]);
+}
+
+/// Of two requests the later one belongs to the older call: another server had it before.
+#[test]
+fn the_oldest_call_is_first() {
+    for (schedule, order) in [
+        (Schedule::OldestCall, ["first", "old", "young"]),
+        (Schedule::Fifo, ["first", "young", "old"]),
+    ] {
+        let mut world = World::new(executor(1, 9, schedule));
+        let relay = world.add(ExecutorConfig::default(), Limits::default());
+        world.call_with("old", relay, &CallOptions::default());
+        world.pass(10 * MS);
+        world.call("first");
+        world.call("young");
+        world.pass(10 * MS);
+        let key = world.runs.entry(relay).or_default().remove(0);
+        let (endpoint, method) = (&mut world.endpoints[relay], world.method.clone());
+        let incoming = endpoint.take_request(key).expect("it is there");
+        let sent = endpoint.forward(key, at(1), &method, incoming.payload);
+        endpoint.returned(key, sent.map_err(Into::into));
+        world.settle();
+        assert_eq!([(); 3].map(|()| world.run()), order, "{schedule:?}");
+    }
+}
+
+#[test]
+fn an_abort_finds_what_waits() {
+    let mut world = World::new(executor(1, 2, Schedule::Fifo));
+    let [_, aborted, _] = ["a", "aborted", "b"].map(|name| world.call(name));
+    assert_eq!(world.load(), (1, 2));
+    world.endpoints[0].abort(aborted);
+    world.settle();
+    assert_eq!(world.load(), (1, 1));
+    world.call("there is room again");
+    let ran = [(); 3].map(|()| world.run());
+    assert_eq!(ran, ["a", "b", "there is room again"]);
+    assert_eq!(world.next_run(), None);
+    assert!(
+        world.stopped.is_empty(),
+        "nobody knew it: {:?}",
+        world.stopped
+    );
+    assert_eq!(world.load(), (0, 0));
+}
+
+#[test]
+fn what_waits_ends_at_its_deadline() {
+    let mut world = World::new(executor(1, 2, Schedule::Fifo));
+    let long = CallOptions::default();
+    world.call_with("a", 1, &long);
+    let late = world.call_with("late", 1, &within(1));
+    world.call_with("b", 1, &long);
+    // The server alone notices: its client sleeps.
+    world.pass_at(1100 * MS, &[1]);
+    assert_eq!(world.load(), (1, 1));
+    assert!(
+        world.stopped.is_empty(),
+        "nobody knew it: {:?}",
+        world.stopped
+    );
+    world.settle();
+    assert_eq!(world.status(late).code(), Code::DeadlineExceeded);
+    assert_eq!([(); 2].map(|()| world.run()), ["a", "b"]);
+    assert_eq!(world.next_run(), None);
+}
+
+/// Its deadline has passed, though not yet the moment when it is ended without a word of its initiator.
+#[test]
+fn what_has_no_time_left_does_not_run() {
+    let mut world = World::new(executor(1, 2, Schedule::Fifo));
+    let (key, _) = {
+        world.call("a");
+        world.take()
+    };
+    world.call_with("late", 1, &within(1));
+    world.call("b");
+    world.pass_at(1001 * MS, &[1]);
+    assert_eq!(world.load(), (1, 2));
+    world.answer(key, "a");
+    let late = world.next_run().expect("it is its turn");
+    assert!(world.server().take_request(late).is_none());
+    world.settle();
+    assert_eq!(world.load(), (1, 0));
+    assert_eq!(world.run(), "b");
+}
+
+/// Bytes that wait count against the window of their connection.
+#[test]
+fn credit_is_granted_when_a_request_leaves_the_queue() {
+    let limits = Limits {
+        requests: 4096,
+        ..Limits::default()
+    };
+    let payload = "x".repeat(1000);
+    for (concurrency, all) in [(100, true), (1, false)] {
+        let mut world = World::with(executor(concurrency, 100, Schedule::Fifo), limits);
+        for _ in 0..20 {
+            world.call(&payload);
+        }
+        let (running, waiting) = world.load();
+        assert_eq!(running + waiting == 20, all, "{running} and {waiting}");
+        (0..20).for_each(|_| drop(world.run()));
+        assert_eq!(world.next_run(), None);
+        assert_eq!(world.heard.len(), 20);
+    }
+}
+
+/// The credit of what leaves without having run is granted, too.
+#[test]
+fn credit_of_what_is_aborted_is_granted() {
+    let limits = Limits {
+        requests: 4096,
+        ..Limits::default()
+    };
+    let mut world = World::with(executor(1, 100, Schedule::Fifo), limits);
+    let payload = "x".repeat(1000);
+    world.call("runs");
+    for _ in 0..50 {
+        let call = world.call(&payload);
+        world.endpoints[0].abort(call);
+        world.settle();
+    }
+    world.call("last");
+    assert_eq!(world.load(), (1, 1));
+    assert_eq!([(); 2].map(|()| world.run()), ["runs", "last"]);
+}
+
+#[test]
+fn a_place_that_is_kept_is_given_back_later() {
+    let mut world = World::new(executor(1, 2, Schedule::Fifo));
+    world.call("a");
+    world.call("b");
+    let (key, what) = world.take();
+    let place = world.server().keep_place(key).expect("it has one");
+    assert_eq!(world.server().keep_place(key), None);
+    world.answer(key, &what);
+    assert_eq!((world.load(), world.next_run()), ((1, 1), None));
+    world.server().release_place(place);
+    world.settle();
+    assert_eq!(world.run(), "b");
+    assert_eq!(world.load(), (0, 0));
+    assert_eq!(world.server().keep_place(key), None, "it is over");
+}
+
+#[test]
+fn what_is_put_aside_has_its_place_until_it_ends() {
+    let mut world = World::new(executor(1, 2, Schedule::Fifo));
+    let first = world.call("a");
+    world.call("b");
+    let (key, _) = world.take();
+    world.server().put_aside(key);
+    world.server().returned(key, Ok(()));
+    world.settle();
+    assert_eq!((world.load(), world.next_run()), ((1, 1), None));
+    world.endpoints[0].abort(first);
+    world.settle();
+    assert_eq!(world.stopped.len(), 1);
+    assert_eq!(world.run(), "b");
+    assert_eq!(world.load(), (0, 0));
+}
+
+#[test]
+fn a_trace_tells_how_long_a_request_has_waited() {
+    let mut world = World::new(executor(1, 2, Schedule::Fifo));
+    world.call("a");
+    let mut options = CallOptions::default();
+    options.traced = true;
+    let traced = world.call_with("b", 1, &options);
+    world.pass(30 * MS);
+    world.run();
+    let (key, what) = world.take();
+    world.pass(20 * MS);
+    world.answer(key, &what);
+    let trace = world.heard(traced).trace.as_ref().expect("it was traced");
+    let timing = trace.hops.iter().find_map(|hop| hop.timing);
+    let timing = timing.expect("the server tells it");
+    assert_eq!((timing.queued, timing.ran), (30 * MS, 20 * MS));
+}
+
+/// Its sender writes meanwhile. If it is refused or ends in the queue, nobody reads that.
+#[test]
+fn a_body_waits_with_its_request() {
+    let mut world = World::new(executor(1, 2, Schedule::Fifo));
+    world.call("a");
+    let [waits, aborted, _refused] = ["waits", "aborted", "refused"].map(|name| {
+        let (client, method) = (&mut world.endpoints[0], world.method.clone());
+        let call = client.begin(&CallOptions::default()).expect("room");
+        let sent = client.send_with_body(call, &at(1), &method, name.into());
+        client.close_call(call);
+        world.settle();
+        (call, sent.expect("it is sent").1)
+    });
+    assert_eq!(world.load(), (1, 2));
+    assert_eq!(world.server().sizes().bodies, 2, "who is refused has none");
+    world.endpoints[0].abort(aborted.0);
+    world.settle();
+    assert_eq!(world.server().sizes().bodies, 1);
+    world.run();
+    let key = world.next_run().expect("it is its turn");
+    let incoming = world.server().take_request(key).expect("it lives");
+    let body = incoming.body.expect("it has one");
+    assert_eq!(world.server().read_body(body), BodyNext::Pending);
+    world.answer(key, "done");
+    world.server().drop_body(body);
+    world.settle();
+    assert_eq!(world.heard(waits.0).answers, ["done"]);
+    assert_eq!(world.server().sizes().bodies, 0);
+}

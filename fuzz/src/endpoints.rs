@@ -142,8 +142,6 @@ impl World {
                 Output::Run(key) => self.run(host, key),
                 Output::Call(call) => self.hear(host, call),
                 Output::Stopped(key, _) => self.nodes[host].aside.retain(|other| *other != key),
-                Output::Body(_) | Output::BodyRoom(_) => {} // none are sent
-                Output::Socket(..) | Output::Datagrams(_) => {} // nothing is dialled over UDP
                 Output::Dial(conn, to) => self.dial(host, conn, &to),
                 Output::Write(conn) => self.write(host, conn),
                 Output::Close(conn, closed) => {
@@ -157,6 +155,7 @@ impl World {
                         stream.closed = true;
                     }
                 }
+                _ => {} // nothing is dialled over UDP, no bodies are sent, and nobody waits
             }
         }
     }

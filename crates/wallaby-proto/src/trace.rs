@@ -22,6 +22,17 @@ pub struct Trace {
     pub hops: Vec<Hop>,
 }
 
+impl Trace {
+    /// The tree of a call of which nothing was sent.
+    pub fn empty(call: CallId) -> Self {
+        Self {
+            call,
+            elapsed: Duration::ZERO,
+            hops: Vec::new(),
+        }
+    }
+}
+
 /// One request of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {

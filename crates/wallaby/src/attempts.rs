@@ -28,7 +28,7 @@ use crate::timer::{self, Instant, Sleep};
 pub(crate) struct Policy {
     pub(crate) retry: Option<Retry>,
     pub(crate) hedge: Option<Hedge>,
-    pub(crate) resend: Option<Arc<Resend>>,
+    pub(crate) resend: Option<Resend>,
     pub(crate) budget: RetryBudget,
     pub(crate) others: Vec<Address>,
 }

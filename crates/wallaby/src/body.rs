@@ -1,37 +1,31 @@
 //! Bodies: bytes, as many as there are, that follow a request while it is handled already.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
 use thiserror::Error;
 use tokio::io::{AsyncRead, ReadBuf};
-use wallaby_proto::connection::{BodyEvent, BodyRefusal};
-use wallaby_proto::detach::detach;
+use wallaby_proto::connection::BodyRefusal;
+use wallaby_proto::endpoint::{BodyEnd, BodyNext, InBody, OutBody};
 use wallaby_proto::{Code, Status};
 
 use crate::blocking;
-use crate::driver::peer::Peer;
+use crate::driver::shared::Inner;
+use crate::driver::waiters::Wait;
 use crate::error::CallError;
 use crate::pipeline::Half;
 
 /// How much is read at a time from what a body is made of.
 const READ: usize = 32 * 1024;
 
-/// What arrives in shorter pieces than this is copied: each would keep all of the buffer alive that it arrived in.
-const PIECE: usize = 8 * 1024;
-
 /// So many chunks that nobody has read yet may keep their buffers.
 pub(crate) const AHEAD: usize = 4;
-
-/// Why a body is given up at both ends.
-pub(crate) const CALL_ENDED: &str = "its call has ended";
 
 /// Bytes of any number that follow a request on its connection, while it is handled already.
 ///
@@ -165,19 +159,16 @@ impl Body {
         Self::of(Source::Broken(error))
     }
 
-    /// One whose call has ended.
-    pub(crate) fn given_up() -> Self {
-        Self::broken(call_ended())
-    }
-
-    pub(crate) fn received(received: Received) -> Self {
-        Self::of(Source::Received(received))
+    /// What follows a request that has come.
+    pub(crate) fn received(endpoint: &Arc<Inner>, body: InBody) -> Self {
+        let endpoint = Arc::clone(endpoint);
+        Self::of(Source::Received(Received { endpoint, body }))
     }
 
     /// Whether its request was stopped, without reading; who asks is woken when it is.
     pub(crate) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<BodyError> {
         match &self.source {
-            Source::Received(received) => received.inbound.poll_over(cx),
+            Source::Received(received) => received.poll_over(cx),
             Source::Broken(error) => Poll::Ready(error.clone()),
             Source::Done | Source::Stream(_) | Source::Half(_) | Source::Failed(_) => Poll::Pending,
         }
@@ -357,61 +348,6 @@ impl<R: AsyncRead> Stream for Reading<R> {
     }
 }
 
-/// What follows a request that has come, as the request keeps it.
-#[derive(Debug)]
-pub(crate) struct Following {
-    /// Until the handler takes it.
-    unread: Option<Body>,
-    inbound: Arc<Inbound>,
-}
-
-impl Following {
-    pub(crate) fn new(received: Received) -> Self {
-        let inbound = Arc::clone(&received.inbound);
-        let unread = Some(Body::received(received));
-        Self { unread, inbound }
-    }
-
-    /// What its request's handler is to have of it.
-    pub(crate) fn put(&mut self, body: Body) {
-        self.unread = Some(body);
-    }
-
-    /// For whoever asks first.
-    pub(crate) fn take(&mut self) -> Option<Body> {
-        self.unread.take()
-    }
-
-    /// Its request was stopped: who takes it from now on gets an error. The rest is up to [`GivenUp::tell`], since it may
-    /// wake tasks and drop what others made.
-    pub(crate) fn give_up(&mut self) -> GivenUp {
-        let unread = self.unread.take();
-        if unread.is_some() {
-            self.unread = Some(Body::given_up());
-        }
-        let inbound = Arc::clone(&self.inbound);
-        GivenUp { unread, inbound }
-    }
-}
-
-/// A body whose request was stopped.
-pub(crate) struct GivenUp {
-    unread: Option<Body>,
-    inbound: Arc<Inbound>,
-}
-
-impl GivenUp {
-    /// Whoever reads it learns that its call has ended; if nobody does, its sender is stopped.
-    pub(crate) fn tell(self) {
-        self.inbound.give_up();
-        drop(self.unread);
-    }
-}
-
-fn call_ended() -> BodyError {
-    BodyError::Broken(CALL_ENDED.into())
-}
-
 /// A body on its way to a request: whoever sends the request takes it, once.
 #[derive(Debug, Clone)]
 pub(crate) struct Attached(Arc<Mutex<Option<Body>>>);
@@ -433,298 +369,149 @@ impl Attached {
     }
 }
 
-/// What has arrived of a body and waits for its reader; its connection knows it.
-#[derive(Debug, Default)]
-pub(crate) struct Inbound(Mutex<Waiting>);
-
-#[derive(Debug, Default)]
-struct Waiting {
-    chunks: VecDeque<Bytes>,
-    /// Short pieces behind those, together.
-    pieces: BytesMut,
-    end: Option<Result<(), BodyError>>,
-    /// Why its reader gets no more of it, though more may come.
-    over: Option<BodyError>,
-    reader: Option<Waker>,
-}
-
-impl Inbound {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Something of it has arrived; whether it has ended.
-    pub(crate) fn handle(&self, event: BodyEvent) -> bool {
-        let mut waiting = self.lock();
-        match event {
-            BodyEvent::Bytes(bytes) => waiting.push(bytes),
-            BodyEvent::Whole => waiting.end = Some(Ok(())),
-            BodyEvent::Broken(why) => waiting.end = Some(Err(BodyError::Broken(why))),
-        }
-        waiting.wake()
-    }
-
-    /// Its request was stopped.
-    pub(crate) fn give_up(&self) {
-        let mut waiting = self.lock();
-        waiting.over = Some(call_ended());
-        (waiting.chunks, waiting.pieces) = Default::default();
-        waiting.wake();
-    }
-
-    fn poll_over(&self, cx: &mut Context<'_>) -> Poll<BodyError> {
-        let mut waiting = self.lock();
-        match &waiting.over {
-            Some(over) => Poll::Ready(over.clone()),
-            None => {
-                waiting.reader = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-
-    /// Its connection has ended.
-    pub(crate) fn lost(&self, reason: &str) {
-        let mut waiting = self.lock();
-        let lost = || Err(BodyError::Lost(reason.to_owned()));
-        waiting.end.get_or_insert_with(lost);
-        waiting.wake();
-    }
-}
-
-impl Waiting {
-    /// Keeps what has arrived in about as much memory as it has bytes, however small the pieces are that it came in.
-    fn push(&mut self, mut bytes: Bytes) {
-        if self.over.is_some() {
-            return;
-        }
-        if bytes.len() < PIECE {
-            return self.pieces.extend_from_slice(&bytes);
-        }
-        if !self.pieces.is_empty() {
-            let pieces = std::mem::take(&mut self.pieces);
-            self.chunks.push_back(pieces.freeze());
-        }
-        if self.chunks.len() >= AHEAD {
-            detach(&mut bytes);
-        }
-        self.chunks.push_back(bytes);
-    }
-
-    fn pop(&mut self) -> Option<Bytes> {
-        let pieces = || std::mem::take(&mut self.pieces).freeze();
-        let next = self.chunks.pop_front().unwrap_or_else(pieces);
-        (!next.is_empty()).then_some(next)
-    }
-
-    fn wake(&mut self) -> bool {
-        self.reader.take().into_iter().for_each(Waker::wake);
-        self.end.is_some()
-    }
-}
-
-/// The reader's end of a body that arrives. Its connection is not idle as long as this lives.
-#[derive(Debug)]
+/// The reader's end of a body that arrives.
 pub(crate) struct Received {
-    inbound: Arc<Inbound>,
-    peer: Arc<Peer>,
-    number: u64,
-    /// Bytes that were taken and not granted anew.
-    taken: u64,
-    /// So many are worth granting.
-    worth: u64,
+    endpoint: Arc<Inner>,
+    body: InBody,
 }
 
 impl Received {
-    /// `limit` is how much of it may be under way.
-    pub(crate) fn new(inbound: Arc<Inbound>, peer: Arc<Peer>, number: u64, limit: u64) -> Self {
-        peer.hold();
-        Self {
-            inbound,
-            peer,
-            number,
-            taken: 0,
-            worth: (limit / 4).max(1),
-        }
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        self.endpoint
+            .enter(|core| match core.endpoint.read_body(self.body) {
+                BodyNext::Chunk(bytes) => Poll::Ready(Some(Ok(bytes))),
+                BodyNext::End(Ok(())) => Poll::Ready(None),
+                BodyNext::End(Err(end)) => Poll::Ready(Some(Err(end.into()))),
+                BodyNext::Pending => {
+                    core.wait(Wait::Read(self.body), cx.waker());
+                    Poll::Pending
+                }
+            })
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
-        let mut waiting = self.inbound.lock();
-        if let Some(over) = &waiting.over {
-            return Poll::Ready(Some(Err(over.clone())));
-        }
-        if let Some(chunk) = waiting.pop() {
-            let open = waiting.end.is_none();
-            drop(waiting);
-            self.taken += chunk.len() as u64;
-            if open && self.taken >= self.worth {
-                let taken = std::mem::take(&mut self.taken);
-                self.peer.grant_body(self.number, taken);
+    fn poll_over(&self, cx: &mut Context<'_>) -> Poll<BodyError> {
+        self.endpoint.enter(|core| {
+            if core.endpoint.is_given_up(self.body) {
+                return Poll::Ready(BodyError::Broken("its call has ended".into()));
             }
-            return Poll::Ready(Some(Ok(chunk)));
-        }
-        match &waiting.end {
-            Some(Ok(())) => Poll::Ready(None),
-            Some(Err(error)) => Poll::Ready(Some(Err(error.clone()))),
-            None => {
-                waiting.reader = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
+            core.wait(Wait::Read(self.body), cx.waker());
+            Poll::Pending
+        })
     }
 }
 
 impl Drop for Received {
     fn drop(&mut self) {
-        if self.inbound.lock().end.is_none() {
-            self.peer.stop_body(self.number);
-        }
-        self.peer.release();
-    }
-}
-
-/// Sends a body after its request, until it is whole, or its receiver wants no more, or `over` says why it is given up.
-pub(crate) async fn send(
-    mut body: Body,
-    peer: Arc<Peer>,
-    number: u64,
-    over: impl Future<Output = String>,
-) {
-    let _wanted = peer.want();
-    let mut over = pin!(over);
-    let mut going = pin!(go_on(&mut body, &peer, number));
-    let given_up = poll_fn(|cx| match going.as_mut().poll(cx) {
-        Poll::Ready(()) => Poll::Ready(None),
-        Poll::Pending => over.as_mut().poll(cx).map(Some),
-    })
-    .await;
-    if let Some(reason) = given_up {
-        break_off(&peer, number, &reason).await;
-    }
-}
-
-async fn go_on(body: &mut Body, peer: &Arc<Peer>, number: u64) {
-    while let Some(chunk) = next_while_wanted(body, peer, number).await {
-        let mut chunk = match chunk {
-            Ok(chunk) => chunk,
-            Err(error) => return break_off(peer, number, &error.into_reason()).await,
-        };
-        while !chunk.is_empty() {
-            let room = peer.room();
-            match peer.try_body(number, &mut chunk) {
-                Ok(()) => {}
-                Err(BodyRefusal::Blocked) => room.await,
-                Err(BodyRefusal::Stopped) => return,
-            }
-        }
-    }
-    end(peer, number, Ok(())).await;
-}
-
-/// The next chunk of a body; `None` at its end, and when its receiver wants no more.
-async fn next_while_wanted(
-    body: &mut Body,
-    peer: &Arc<Peer>,
-    number: u64,
-) -> Option<Result<Bytes, BodyError>> {
-    loop {
-        let mut changed = pin!(peer.room());
-        if !peer.wants_body(number) {
-            return None;
-        }
-        let next = poll_fn(|cx| match body.poll_chunk(cx) {
-            Poll::Ready(next) => Poll::Ready(Some(next)),
-            Poll::Pending => changed.as_mut().poll(cx).map(|()| None),
+        self.endpoint.enter(|core| {
+            core.endpoint.drop_body(self.body);
+            core.stop_waiting(Wait::Read(self.body));
         });
-        if let Some(next) = next.await {
-            return next;
+    }
+}
+
+impl From<BodyEnd> for BodyError {
+    fn from(end: BodyEnd) -> Self {
+        match end {
+            BodyEnd::Broken(why) => Self::Broken(why),
+            BodyEnd::Lost(why) => Self::Lost(why),
         }
     }
 }
 
-async fn break_off(peer: &Arc<Peer>, number: u64, reason: &str) {
-    end(peer, number, Err(reason)).await;
+/// Sends a body after its request, in a task of its own.
+pub(crate) fn spawn(endpoint: &Arc<Inner>, body: Body, out: OutBody) {
+    let sending = Sending {
+        endpoint: Arc::clone(endpoint),
+        out,
+        body,
+        is_over: false,
+    };
+    endpoint.runtime.spawn(sending.run());
 }
 
-async fn end(peer: &Arc<Peer>, number: u64, how: Result<(), &str>) {
-    loop {
-        let room = peer.room();
-        match peer.end_body(number, how) {
-            Err(BodyRefusal::Blocked) => room.await,
-            Ok(()) | Err(BodyRefusal::Stopped) => return,
-        }
-    }
+/// A body that is being sent.
+struct Sending {
+    endpoint: Arc<Inner>,
+    out: OutBody,
+    body: Body,
+    is_over: bool,
 }
 
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use super::*;
-
-    /// A buffer that something arrived in, and whether anybody still keeps it.
-    struct Buffer {
-        bytes: [u8; 2 * PIECE],
-        _kept: Arc<()>,
-    }
-
-    impl AsRef<[u8]> for Buffer {
-        fn as_ref(&self) -> &[u8] {
-            &self.bytes
-        }
-    }
-
-    #[test]
-    fn short_pieces_do_not_keep_their_buffers() {
-        let inbound = Inbound::default();
-        let kept = Arc::new(());
-        let mut expected = Vec::new();
-        for (round, len) in [1, 1, 7, PIECE, 1, 2 * PIECE, 3, 3].into_iter().enumerate() {
-            let buffer = Buffer {
-                bytes: [round as u8; 2 * PIECE],
-                _kept: Arc::clone(&kept),
+impl Sending {
+    /// Until it is whole, or nobody wants more of it.
+    async fn run(mut self) {
+        while let Some(chunk) = poll_fn(|cx| self.poll_source(cx)).await {
+            let mut chunk = match chunk {
+                Ok(chunk) => chunk,
+                Err(error) => return self.end(Err(error.into_reason())).await,
             };
-            expected.extend_from_slice(&buffer.bytes[..len]);
-            let buffer = Bytes::from_owner(buffer);
-            inbound.handle(BodyEvent::Bytes(buffer.slice(..len)));
-        }
-        // The two long ones are not copied.
-        assert_eq!(Arc::strong_count(&kept), 1 + 2);
-        let mut chunks = Vec::new();
-        while let Some(chunk) = inbound.lock().pop() {
-            chunks.push(chunk);
-        }
-        assert_eq!(chunks.concat(), expected);
-        assert_eq!(chunks.len(), 5, "pieces that arrive together are one");
-    }
-
-    /// As one that has read so far ahead that it must not read now.
-    #[test]
-    fn who_only_waits_for_its_end_is_woken_by_it() {
-        struct Woken(AtomicBool);
-        impl std::task::Wake for Woken {
-            fn wake(self: Arc<Self>) {
-                self.0.store(true, Ordering::Relaxed);
+            while !chunk.is_empty() {
+                let written = poll_fn(|cx| {
+                    self.poll_out(cx, |core, out| core.endpoint.write_body(out, &mut chunk))
+                });
+                if written.await.is_err() {
+                    self.is_over = true;
+                    return;
+                }
             }
         }
-        let inbound = Inbound::default();
-        inbound.handle(BodyEvent::Bytes(Bytes::from_static(&[1; PIECE])));
-        let woken = Arc::new(Woken(false.into()));
-        let waker = Waker::from(Arc::clone(&woken));
-        let mut context = Context::from_waker(&waker);
-        assert_eq!(inbound.poll_over(&mut context), Poll::Pending);
-        inbound.give_up();
-        assert!(woken.0.load(Ordering::Relaxed));
-        assert_eq!(inbound.poll_over(&mut context), Poll::Ready(call_ended()));
+        if !self.is_over {
+            self.end(Ok(())).await;
+        }
     }
 
-    #[test]
-    fn what_is_given_up_keeps_nothing() {
-        let inbound = Inbound::default();
-        inbound.handle(BodyEvent::Bytes(Bytes::from_static(&[1; PIECE])));
-        inbound.handle(BodyEvent::Bytes(Bytes::from_static(&[1])));
-        inbound.give_up();
-        inbound.handle(BodyEvent::Bytes(Bytes::from_static(&[2])));
-        assert_eq!(inbound.lock().pop(), None);
+    /// The next chunk; none at its end, and when nobody wants more.
+    fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if let Poll::Ready(next) = self.body.poll_chunk(cx) {
+            return Poll::Ready(next);
+        }
+        let wanted = self.endpoint.enter(|core| {
+            let wanted = core.endpoint.wants_body(self.out);
+            if wanted {
+                core.wait(Wait::Write(self.out), cx.waker());
+            }
+            wanted
+        });
+        match wanted {
+            true => Poll::Pending,
+            false => {
+                self.is_over = true;
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    async fn end(&mut self, how: Result<(), String>) {
+        let how = how.as_ref().copied().map_err(String::as_str);
+        let ended = poll_fn(|cx| self.poll_out(cx, |core, out| core.endpoint.end_body(out, how)));
+        let _ = ended.await;
+        self.is_over = true;
+    }
+
+    fn poll_out(
+        &mut self,
+        cx: &mut Context<'_>,
+        act: impl FnOnce(&mut crate::driver::shared::Core, OutBody) -> Result<(), BodyRefusal>,
+    ) -> Poll<Result<(), BodyRefusal>> {
+        self.endpoint.enter(|core| match act(core, self.out) {
+            Err(BodyRefusal::Blocked) => {
+                core.wait(Wait::Write(self.out), cx.waker());
+                Poll::Pending
+            }
+            done => Poll::Ready(done),
+        })
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let is_over = self.is_over;
+        self.endpoint.enter(|core| {
+            if !is_over {
+                core.endpoint
+                    .abandon_body(self.out, "its sender was shut down");
+            }
+            core.stop_waiting(Wait::Write(self.out));
+        });
     }
 }

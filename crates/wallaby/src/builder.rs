@@ -7,10 +7,9 @@ use std::time::Duration;
 use wallaby_proto::Address;
 use wallaby_proto::call::records::RecordLimits;
 use wallaby_proto::call::waiting::WaitingLimits;
-use wallaby_proto::connection::{
-    Bounds, KeepAliveSettings, PartialLimits, Partials, StrangerLimits,
-};
+use wallaby_proto::connection::{Bounds, KeepAliveSettings, PartialLimits, StrangerLimits};
 use wallaby_proto::datagram::Settings as SessionSettings;
+use wallaby_proto::endpoint::{self, Schemes};
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{Budgets, PingSettings};
 
@@ -49,7 +48,11 @@ pub struct Limits {
     /// Bytes that wait to be read by a peer, a connection; at least 128 KiB should. Beyond: nothing is read from it. If for the
     /// time of [`Builder::keep_alive`] it takes neither all that waits nor 4 KiB a second, the connection is closed. Default 1 MiB.
     pub output: usize,
-    /// Bytes of answers of other servers that wait to be passed on to their initiators, each with 64 bytes besides its
+    /// Bytes of requests that wait for a connection or for credit, and as many of answers, each with 64 bytes besides its payload;
+    /// of answers each connection and initiator has a share. Beyond: calls fail with [`Failure::Refused`](crate::Failure::Refused),
+    /// handlers wait with what they send. Default 256 MiB.
+    pub waiting: usize,
+    /// Bytes of answers of other servers that wait to be passed on to their initiators, each with 2 KiB besides its
     /// payload, all together. Beyond: they are dropped and counted as undeliverable; so are those for a connection that has
     /// its share of them. Default 64 MiB.
     pub relayed: u64,
@@ -85,6 +88,7 @@ impl Default for Limits {
             streams: wire.streams,
             partials: PartialLimits::default(),
             output: Bounds::default().output,
+            waiting: 256 << 20,
             relayed: 64 << 20,
             connections: 1024,
             calls: 1_000_000,
@@ -167,25 +171,46 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What connections hold for their peers.
-    pub(crate) fn bounds(&self) -> Bounds {
-        Bounds {
-            output: self.limits.output,
-            partials: Partials::new(self.limits.partials),
-        }
-    }
-
-    pub(crate) fn records(&self) -> RecordLimits {
-        RecordLimits {
-            requests: self.remembered,
-            // Each has a request that is remembered, or had one not long ago.
-            initiators: self.remembered.max(RecordLimits::default().initiators),
+    /// The settings of the endpoint without IO.
+    pub(crate) fn endpoint(&self) -> endpoint::Config {
+        let mut limits = endpoint::Limits::default();
+        limits.message = self.limits.message;
+        limits.requests = self.limits.requests;
+        limits.call = self.limits.call;
+        limits.connections = self.limits.connections;
+        limits.calls = self.limits.calls;
+        limits.branches = self.limits.branches;
+        limits.waiting = self.limits.waiting;
+        limits.relayed = self.limits.relayed;
+        limits.kept_call = self.limits.kept_call;
+        limits.kept = self.limits.kept;
+        limits.partials = self.limits.partials;
+        limits.output = self.limits.output;
+        let others = self.transports.schemes();
+        let schemes = transport::OWN.iter().copied().chain(others);
+        endpoint::Config {
+            limits,
+            default_deadline: self.default_deadline,
+            dial_timeout: self.dial_timeout,
+            dial_back_timeout: self.dial_back_timeout,
+            dial_policy: self.dial_policy.clone(),
+            strangers: self.strangers,
+            ping: self.ping,
+            keep_alive: self.keep_alive,
+            stall_limit: self.stall_limit,
+            remembered: self.remembered,
             kept_bytes: self.kept_bytes,
-            ping: DEFAULT_PING,
-            deadline: DEFAULT_DEADLINE,
+            max_depth: self.max_depth,
+            max_budgets: self.max_budgets,
             requests_of_call: self.requests_of_call,
-            patience: self.initiator_timeout,
-            ..RecordLimits::default()
+            initiator_timeout: self.initiator_timeout,
+            cluster_keys: self.cluster_keys.clone(),
+            require_seals: self.require_seals,
+            schemes: Schemes::new(schemes),
+            wayless: self.waiting,
+            keep_ended: true,
+            streams_first: self.same_host.is_some(),
+            executor: self.executor.clone(),
         }
     }
 }

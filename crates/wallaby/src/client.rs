@@ -14,14 +14,14 @@ use crate::body::{Attached, Body};
 use crate::budget::RetryBudget;
 use crate::call::{Call, CallOptions, CallShared, RawCall, Resend};
 use crate::codec::{Codec, CodecError};
-use crate::endpoint::{Endpoint, Inner};
+use crate::driver::shared::Inner;
+use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::handling::Handling;
 use crate::hedge::Hedge;
 use crate::method::{Answer, Method, Target};
 use crate::multicast::Multicast;
 use crate::retry::Retry;
-use crate::timer::Instant;
 
 /// An initial request that is about to leave, as interceptors see it.
 #[derive(Debug, Clone)]
@@ -99,17 +99,10 @@ impl Caller {
     }
 
     pub(crate) fn within(handling: &Arc<Handling>) -> Self {
-        let metadata = handling
-            .options
-            .as_ref()
-            .map(|options| options.metadata.clone())
-            .unwrap_or_default();
-        let options = CallOptions {
-            deadline: Some(handling.deadline.saturating_duration_since(Instant::now())),
-            traced: handling.is_traced(),
-            metadata,
-            ..CallOptions::default()
-        };
+        let mut options = CallOptions::default();
+        options.deadline = Some(handling.remaining());
+        options.traced = handling.traced;
+        options.metadata = handling.metadata.clone();
         Self {
             endpoint: Arc::clone(&handling.endpoint),
             open: None,
@@ -190,7 +183,7 @@ impl Caller {
     /// request. Who begins a call by hand knows what its requests were, and how much of it may be done again.
     pub fn begin(&self) -> RawCall {
         let call = match &self.refused {
-            None => Inner::begin_call(&self.endpoint, self.options()),
+            None => RawCall::new(CallShared::begin(&self.endpoint, self.options())),
             Some(refused) => self.failed(not_metadata(refused)),
         };
         self.adopt(call.shared());
@@ -252,14 +245,14 @@ impl Caller {
     /// A call that has failed before it began.
     #[cold]
     pub(crate) fn failed(&self, failure: Failure) -> RawCall {
-        let call = Inner::begin_call(&self.endpoint, Arc::default());
+        let call = RawCall::new(CallShared::begin(&self.endpoint, Arc::default()));
         call.fail(failure);
         call
     }
 
     /// A call that asks nobody anything.
     pub(crate) fn nothing(&self) -> RawCall {
-        let mut call = Inner::begin_call(&self.endpoint, Arc::default());
+        let mut call = RawCall::new(CallShared::begin(&self.endpoint, Arc::default()));
         call.close();
         call
     }
@@ -268,13 +261,8 @@ impl Caller {
     /// would else hear of them only by way of each other. Whether that works is of no importance otherwise.
     pub(crate) fn meet(&self, servers: &[Address]) {
         for server in servers {
-            if self.endpoint.pool.ready(server).is_none() {
-                let (endpoint, server) = (Arc::clone(&self.endpoint), server.clone());
-                self.endpoint.runtime.spawn(async move {
-                    if let Err(error) = endpoint.connect(&server).await {
-                        tracing::debug!(%error, "answers will have to find a way back");
-                    }
-                });
+            if let Err(error) = self.endpoint.enter(|core| core.endpoint.meet(server)) {
+                tracing::debug!(%error, "answers will have to find a way back");
             }
         }
     }
@@ -457,7 +445,7 @@ impl Client {
     /// [`Call::resent`] counts.
     #[must_use]
     pub fn resend(mut self, resend: Resend) -> Self {
-        self.change_policy().resend = Some(Arc::new(resend));
+        self.change_policy().resend = Some(resend);
         self
     }
 
@@ -591,13 +579,9 @@ impl Client {
 
     /// This client with the policy's way to send requests again among its options.
     fn with_resend(mut self, policy: &Policy) -> Self {
-        self.caller.change().resend = policy.resend.as_ref().map(|resend| {
-            let mut resend = Arc::clone(resend);
-            if !policy.others.is_empty() {
-                Arc::make_mut(&mut resend).others = policy.others.clone();
-            }
-            resend
-        });
+        let resend = policy.resend.clone();
+        self.caller.change().resend =
+            resend.map(|resend| resend.alternates(policy.others.iter().cloned()));
         self
     }
 

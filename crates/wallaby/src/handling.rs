@@ -1,4 +1,4 @@
-//! One request being handled: its place in the call, what its handler sends, and how it ends.
+//! One request that is handled: what its handler can ask and do, and how long the handler runs.
 
 use std::fmt;
 use std::future::Future;
@@ -7,43 +7,27 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
-use wallaby_proto::call::allowance::Exhausted;
-use wallaby_proto::call::records::Ticket;
-use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::executor::Owner;
-use wallaby_proto::wire::{Budgets, Options, ReplyTo, Request, TraceRecord};
-use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status, Token};
+use wallaby_proto::endpoint::{InBody, Lane, OutBody, Place, RequestKey};
+use wallaby_proto::wire::{Budgets, Metadata};
+use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status};
 
 use crate::blocking::panic_message;
-use crate::body::{Attached, Body, Following};
+use crate::body::{self, Attached, Body, BodyError};
 use crate::call::CallShared;
-use crate::driver::peer::Peer;
-use crate::endpoint::Inner;
+use crate::driver::shared::{Core, Inner};
+use crate::driver::waiters::Wait;
 use crate::error::SendError;
-use crate::liveness;
 use crate::log;
 use crate::pipeline::Held;
 use crate::request::RawRequest;
-use crate::service::{Handler, HandlerFuture};
+use crate::service::{Handler, HandlerFuture, Registered};
 use crate::timer::{self, Instant, Sleep};
-use wallaby_proto::numbers::DEFAULT_DEADLINE;
-
-mod passing;
-mod refused;
-mod sending;
-
-pub(crate) use self::sending::Delivery;
-use self::sending::Lanes;
-
-/// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule. On top of
-/// it comes what the deadline may have lost on its way: remaining times are rounded to a thousandth.
-const BEHIND: Duration = Duration::from_millis(10);
+use crate::transport::Identity;
 
 /// Where a delegated request goes.
 #[derive(Debug)]
@@ -54,147 +38,118 @@ pub(crate) struct Destination {
     pub(crate) body: Option<Attached>,
 }
 
-/// One request being handled.
-pub(crate) struct Handling {
-    pub(crate) endpoint: Arc<Inner>,
-    /// The connection that the request came over.
-    pub(crate) peer: Arc<Peer>,
-    pub(crate) method: Arc<MethodDefinition>,
-    pub(crate) call: CallId,
-    pub(crate) token: Token,
-    pub(crate) id: RequestId,
-    pub(crate) depth: u32,
-    reply_to: ReplyTo,
-    /// Its record; `None` if the request was refused.
-    pub(crate) ticket: Option<Ticket>,
-    oldest: u64,
-    /// The request's optional fields: what children inherit.
-    pub(crate) options: Option<Box<Options>>,
-    pub(crate) deadline: Instant,
-    pub(crate) arrived: Instant,
-    state: Mutex<State>,
-    cancelled: AtomicBool,
-    /// Made when the first message has to wait.
-    lanes: OnceLock<Box<Lanes>>,
-    /// Told when the request is stopped, and when nothing waits any more.
-    changed: Notify,
-    /// The endpoint knows that it waits for something, so that an abort finds it.
-    pub(crate) listed: AtomicBool,
-    /// Of one that came down a line of servers (see [`crate::pipeline`]): its bytes, which count against its connection's
-    /// window until it is over, since it is not passed on before there is a way.
-    pub(crate) in_line: Option<usize>,
+/// A message that a handler sends.
+#[derive(Debug)]
+pub(crate) enum Sending {
+    Answer(Bytes),
+    Onward(Destination, Bytes),
 }
 
-struct State {
-    server: Server<Destination>,
-    started: Option<Instant>,
+impl Sending {
+    fn lane(&self) -> Lane {
+        match self {
+            Self::Answer(_) => Lane::Answers,
+            Self::Onward(..) => Lane::Requests,
+        }
+    }
+}
+
+/// One request that is handled.
+pub(crate) struct Handling {
+    pub(crate) endpoint: Arc<Inner>,
+    key: RequestKey,
+    /// Who brought it.
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) delegator: Option<NodeId>,
+    method: Arc<MethodDefinition>,
+    /// The method of a message that came down a line, which is not the one that the request calls.
+    inner: OnceLock<Arc<MethodDefinition>>,
+    pub(crate) call: CallId,
+    pub(crate) id: RequestId,
+    pub(crate) depth: u32,
+    pub(crate) metadata: Metadata,
+    pub(crate) traced: bool,
+    pub(crate) deadline: Instant,
+    state: Mutex<State>,
     /// The handler is being polled: its latest message may be held back.
-    polling: bool,
+    polling: AtomicBool,
+    cancelled: AtomicBool,
+    /// Told when the request is stopped.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
     /// The request's handle was dropped.
     dropped: bool,
     /// A blocking handler runs: what it returns decides how the request ends.
     kept: bool,
-    /// The initiator expects exactly one answer.
-    owes_answer: bool,
+    /// Nothing more is done for it.
+    over: bool,
     /// Why the framework ended the request.
     stopped: Option<String>,
-    /// A budget was used up, which ended the request.
-    exhausted: bool,
-    /// What was refused to the handler so that its request must not end as if all were well, unless it says otherwise.
-    refused: Option<Box<Status>>,
     /// Calls that the handler made on behalf of this one.
     calls: Vec<Weak<CallShared>>,
     /// The handler's task, while it waits.
     task: Option<Waker>,
-    /// What follows the request.
-    body: Option<Box<Following>>,
-    /// The handler is done.
-    left: bool,
-    /// Stops a request that outlives its handler at its deadline.
-    watch: Option<AbortHandle>,
-    /// What its arguments take of what may be stored, while it waits for its turn.
-    held: Option<Box<Held>>,
+    /// What follows the request, until somebody takes it, and what the handler is to get of it.
+    body: Option<InBody>,
+    unread: Option<Body>,
+    /// What is to run when its turn has come.
+    job: Option<Waiting>,
+}
+
+/// A handler that waits for its turn.
+struct Waiting {
+    handler: Arc<dyn Handler>,
+    payload: Bytes,
+    /// What its arguments take of what may be stored.
+    held: Option<Held>,
 }
 
 impl Handling {
+    /// A request's turn has come.
     pub(crate) fn new(
-        endpoint: Arc<Inner>,
-        peer: Arc<Peer>,
-        method: Arc<MethodDefinition>,
-        request: &mut Request,
-        ticket: Option<Ticket>,
-        arrived: Instant,
-    ) -> Arc<Self> {
-        let time = request.time(DEFAULT_DEADLINE);
-        let server = Server::bounded(request, endpoint.config.max_budgets.as_ref());
-        peer.hold();
-        Arc::new(Self {
-            endpoint,
-            peer,
-            method,
-            call: request.call,
-            token: request.token,
-            id: request.id,
-            depth: request.depth,
-            reply_to: std::mem::replace(&mut request.reply_to, ReplyTo::Relay),
-            ticket,
-            oldest: request.oldest,
-            options: request.options.take(),
-            deadline: arrived + time.min(Duration::from_secs(365 * 86_400)),
-            arrived,
+        endpoint: &Arc<Inner>,
+        core: &Core,
+        (key, served): (RequestKey, &Registered),
+        body: Option<InBody>,
+    ) -> Option<Arc<Self>> {
+        let request = core.endpoint.request(key)?;
+        Some(Arc::new(Self {
+            endpoint: Arc::clone(endpoint),
+            key,
+            identity: core.identity(request.conn()),
+            delegator: core.endpoint.delegator(key),
+            method: Arc::clone(&served.definition),
+            inner: OnceLock::new(),
+            call: request.call(),
+            id: request.id(),
+            depth: request.depth(),
+            metadata: request.metadata().cloned().unwrap_or_default(),
+            traced: request.is_traced(),
+            deadline: endpoint.moment(request.deadline()),
             state: Mutex::new(State {
-                server,
-                started: None,
-                polling: false,
-                dropped: false,
-                kept: false,
-                owes_answer: false,
-                stopped: None,
-                exhausted: false,
-                refused: None,
-                calls: Vec::new(),
-                task: None,
-                body: None,
-                left: false,
-                watch: None,
-                held: None,
+                body,
+                ..State::default()
             }),
+            polling: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
-            lanes: OnceLock::new(),
             changed: Notify::new(),
-            listed: AtomicBool::new(false),
-            in_line: None,
-        })
-    }
-
-    /// Whose handler it takes.
-    pub(crate) fn owner(&self) -> Owner {
-        (liveness::session(&self.peer), self.call.initiator)
-    }
-
-    /// When it stops by itself.
-    pub(crate) fn end(&self) -> Instant {
-        let time = self.deadline.saturating_duration_since(self.arrived);
-        self.deadline + BEHIND + time / 512
+        }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long ago the call began, as far as hosts know.
-    pub(crate) fn age(&self) -> Duration {
-        self.age_on_arrival() + self.arrived.elapsed()
+    pub(crate) fn method(&self) -> &Arc<MethodDefinition> {
+        self.inner.get().unwrap_or(&self.method)
     }
 
-    /// The same when the request arrived.
-    pub(crate) fn age_on_arrival(&self) -> Duration {
-        let options = self.options.as_ref();
-        options.and_then(|options| options.age).unwrap_or_default()
-    }
-
-    pub(crate) fn is_traced(&self) -> bool {
-        self.lock().server.is_traced()
+    /// It came down a line, and calls this method.
+    pub(crate) fn set_method(&self, method: &Arc<MethodDefinition>) {
+        let _ = self.inner.set(Arc::clone(method));
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -225,59 +180,11 @@ impl Handling {
     fn make_span(&self) -> tracing::Span {
         tracing::debug_span!(
             "request",
-            method = self.method.name().as_ref(),
+            method = self.method().name().as_ref(),
             call = %self.call,
             request = %self.id,
             depth = self.depth,
         )
-    }
-
-    /// From now on an abort finds the request: it waits in the queue, or for something in its handler.
-    pub(crate) fn enlist(self: &Arc<Self>) {
-        let state = self.lock();
-        if state.left {
-            return;
-        }
-        self.endpoint.handling_waits(self);
-        drop(state);
-        // It may have been aborted while nobody could find it.
-        if let Some(ticket) = self.ticket
-            && !self.lock().server.has_ended()
-            && !self.endpoint.liveness.may_go_on(ticket)
-        {
-            let why = "the call was aborted by its initiator";
-            self.stop(&Status::new(Code::Cancelled, why));
-        }
-    }
-
-    /// The handler is done. A request that lives on elsewhere is still found by an abort, and stopped at its deadline.
-    pub(crate) fn leave(self: &Arc<Self>) {
-        let mut state = self.lock();
-        state.left = true;
-        if state.dropped || state.server.has_ended() {
-            self.endpoint.handling_ended(self);
-            return;
-        }
-        self.endpoint.handling_waits(self);
-        state.watch = Some(self.watch());
-    }
-
-    /// Stops the request at its deadline.
-    #[inline(never)]
-    fn watch(self: &Arc<Self>) -> AbortHandle {
-        let (end, watched) = (self.end(), Arc::downgrade(self));
-        let watch = self.endpoint.runtime.spawn(async move {
-            timer::sleep_until(end).await;
-            if let Some(handling) = watched.upgrade() {
-                handling.stop(&too_late());
-            }
-        });
-        watch.abort_handle()
-    }
-
-    /// The initiator expects exactly one answer to this request.
-    pub(crate) fn owe_answer(&self) {
-        self.lock().owes_answer = true;
     }
 
     /// A call that the handler makes on behalf of this one: it ends with it.
@@ -292,141 +199,190 @@ impl Handling {
         state.calls.push(Arc::downgrade(call));
     }
 
-    // What handlers do.
+    // What handlers send.
 
-    /// The handler sends a message after which more may follow. What has to wait is returned.
-    pub(crate) fn send(self: &Arc<Self>, message: Sending) -> Result<Option<Delivery>, SendError> {
-        let released = self.release(message)?;
-        Ok(self.dispatch_both(released))
-    }
-
-    /// Like `send`, but fails where that would wait.
-    pub(crate) fn try_send(self: &Arc<Self>, message: Sending) -> Result<(), SendError> {
-        if self.has_waiting(message.is_onward()) || !self.has_room(&message) {
-            return Err(SendError::Full);
-        }
-        let released = self.release(message)?;
-        drop(self.dispatch_both(released));
-        Ok(())
-    }
-
-    /// The handler sends its last message. What has to wait is returned.
-    pub(crate) fn send_last(
-        self: &Arc<Self>,
-        message: Sending,
-    ) -> Result<Option<Delivery>, SendError> {
-        message
-            .check(self)
-            .inspect_err(|error| self.note_refused(error, true))?;
-        let mut state = self.open()?;
-        if let Err(exhausted) = message.afford(&mut state.server) {
-            return Err(self.exhaust(state, exhausted));
-        }
-        let record = self.record(&state);
-        let released = match message {
-            Sending::Answer(payload) => state.server.respond(payload, record),
-            Sending::Onward(to, payload) => state.server.forward(to, payload, record),
-        };
-        drop(state);
-        Ok(self.dispatch(released))
-    }
-
-    /// A message was refused. The handler is told, and may do something else, unless that was the last it could do; and a
-    /// limit of the tree is not its own matter. Then the request ends with a status if the handler just lets it end: work
-    /// that was refused never looks done (PROTOCOL-NOTES 11).
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn note_refused(&self, error: &SendError, last: bool) {
-        if last || matches!(error, SendError::TooDeep { .. }) {
-            self.lock().refused = Some(Box::new(Status::from(error.clone())));
-        }
-    }
-
-    /// The message held back leaves now. What has to wait is returned.
-    pub(crate) fn flush(self: &Arc<Self>) -> Option<Delivery> {
-        let released = self.lock().server.flush();
-        self.dispatch_one(released?)
-    }
-
-    /// The handler ends the request with a status.
-    #[inline(never)]
-    pub(crate) fn fail(self: &Arc<Self>, status: &Status) {
-        let mut state = self.lock();
-        if state.server.has_ended() {
-            // What a handler says because it was stopped is no news.
-            if state.stopped.is_some() && status.code() == Code::Cancelled
-                || state.exhausted && status.code() == Code::ResourceExhausted
-            {
-                return;
+    /// Sends a message, perhaps the `last` one, and waits until it is accepted for sending. Before, it waits for earlier messages of
+    /// the same kind: so order is kept, little waits, and a handler that gives up waiting does so before its message has a number.
+    ///
+    /// `message` is empty once it was sent.
+    pub(crate) fn poll_send(
+        &self,
+        message: &mut Option<Sending>,
+        lane: &mut Option<Lane>,
+        last: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), SendError>> {
+        let own =
+            *lane.get_or_insert_with(|| message.as_ref().map_or(Lane::Answers, Sending::lane));
+        let (polling, cancelled) = (self.is_polling(), self.is_cancelled());
+        let mut body = None;
+        let sent = self.endpoint.enter(|core| {
+            let waits = core.endpoint.waits(self.key, own) && !cancelled;
+            if waits {
+                core.wait(Wait::Room(self.key, own), cx.waker());
+                return Poll::Pending;
             }
-            drop(state);
-            self.endpoint.meters.late_errors.add();
-            tracing::warn!(call = %self.call, request = %self.id, %status, "error after the request ended");
+            let Some(sending) = message.take() else {
+                return Poll::Ready(Ok(()));
+            };
+            let (server, size) = match &sending {
+                Sending::Answer(payload) => (None, payload.len()),
+                Sending::Onward(to, payload) => (Some(&to.server), payload.len()),
+            };
+            if !cancelled && core.endpoint.is_full_for(self.key, server, size) {
+                core.wait(Wait::Space, cx.waker());
+                *message = Some(sending);
+                return Poll::Pending;
+            }
+            let other = own.other();
+            let waited = core.endpoint.waits(self.key, other);
+            self.give(core, sending, last, &mut body)?;
+            if !polling && !last {
+                core.endpoint.flush(self.key);
+            }
+            // What was held back has left, too.
+            let waits = match core.endpoint.waits(self.key, own) {
+                true => own,
+                false if !waited && core.endpoint.waits(self.key, other) => other,
+                false => return Poll::Ready(Ok(())),
+            };
+            *lane = Some(waits);
+            core.wait(Wait::Room(self.key, waits), cx.waker());
+            Poll::Pending
+        });
+        self.send_body(body);
+        sent.map_err(|error| self.ended(error))
+    }
+
+    /// Sends a message after which more may follow, if it need not wait.
+    pub(crate) fn try_send(&self, message: Sending) -> Result<(), SendError> {
+        let polling = self.is_polling();
+        let mut body = None;
+        let sent = self.endpoint.enter(|core| {
+            if !core.endpoint.may_leave_now(self.key, message.server()) {
+                return Err(SendError::Full);
+            }
+            self.give(core, message, false, &mut body)?;
+            if !polling {
+                core.endpoint.flush(self.key);
+            }
+            Ok(())
+        });
+        self.send_body(body);
+        sent.map_err(|error| self.ended(error))
+    }
+
+    fn give(
+        &self,
+        core: &mut Core,
+        message: Sending,
+        last: bool,
+        body: &mut Option<(OutBody, Attached)>,
+    ) -> Result<(), SendError> {
+        let (key, endpoint) = (self.key, &mut core.endpoint);
+        match (message, last) {
+            (Sending::Answer(payload), false) => endpoint.reply(key, payload),
+            (Sending::Answer(payload), true) => endpoint.respond(key, payload),
+            (Sending::Onward(to, payload), last) => match (to.body, last) {
+                (None, false) => endpoint.delegate(key, to.server, &to.method, payload),
+                (None, true) => endpoint.forward(key, to.server, &to.method, payload),
+                (Some(attached), last) => {
+                    let server = to.server;
+                    let out =
+                        endpoint.delegate_with_body(key, server, &to.method, payload, last)?;
+                    *body = Some((out, attached));
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    /// A body follows a delegation, whether the handler goes on or not.
+    pub(crate) fn send_body(&self, body: Option<(OutBody, Attached)>) {
+        if let Some((out, attached)) = body {
+            let gone = || Body::broken(BodyError::Broken("it went with another request".into()));
+            let body = attached.take().unwrap_or_else(gone);
+            body::spawn(&self.endpoint, body, out);
+        }
+    }
+
+    /// A message failed before it was given to the endpoint.
+    #[cold]
+    pub(crate) fn note_refused(&self, error: &SendError, last: bool) {
+        self.endpoint
+            .ask(|core| core.endpoint.refuse_message(self.key, error, last));
+    }
+
+    /// Why nothing may be sent: of a request that was stopped, why that was.
+    #[cold]
+    fn ended(&self, error: SendError) -> SendError {
+        match (error, &self.lock().stopped) {
+            (SendError::Ended(_), Some(why)) => SendError::Ended(why.clone()),
+            (error, _) => error,
+        }
+    }
+
+    /// The message held back leaves now, and all that wait.
+    pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.endpoint.enter(|core| {
+            core.endpoint.flush(self.key);
+            for lane in [Lane::Answers, Lane::Requests] {
+                if core.endpoint.waits(self.key, lane) && !self.is_cancelled() {
+                    core.wait(Wait::Room(self.key, lane), cx.waker());
+                    return Poll::Pending;
+                }
+            }
+            Poll::Ready(())
+        })
+    }
+
+    fn is_polling(&self) -> bool {
+        self.polling.load(Ordering::Relaxed)
+    }
+
+    // How it ends.
+
+    /// The request ends with a status.
+    #[inline(never)]
+    pub(crate) fn fail(&self, status: &Status) {
+        let stopped = {
+            let mut state = self.lock();
+            state.over = true;
+            state.stopped.is_some()
+        };
+        // What a handler says because it was stopped is no news.
+        if stopped && status.code() == Code::Cancelled {
             return;
         }
-        let record = self.record(&state);
-        let status = status.clone().by(self.endpoint.address.as_ref());
-        let released = state.server.fail(&status, record);
-        drop(state);
-        self.endpoint.meters.statuses_sent.add();
-        tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
-        match released {
-            Outbound::Response(response) if self.ticket.is_none() => self.leave_refused(response),
-            released => drop(self.dispatch_one(released)),
+        let late = self.endpoint.enter(|core| {
+            let before = core.endpoint.late_errors();
+            core.endpoint.returned(self.key, Err(status.clone()));
+            core.forget_request(self.key);
+            core.endpoint.late_errors() > before
+        });
+        if late {
+            tracing::warn!(call = %self.call, request = %self.id, %status, "error after the request ended");
+        } else {
+            tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
         }
+        self.drop_body();
     }
 
-    /// A budget is used up: the request ends here and now, with a status (PROTOCOL-NOTES 11). Its handler is not cancelled:
-    /// what it has sent still waits for its turn.
-    #[cold]
-    #[inline(never)]
-    fn exhaust(
-        self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
-        exhausted: Exhausted,
-    ) -> SendError {
-        let record = self.record(&state);
-        let status = Status::from(exhausted).by(self.endpoint.address.as_ref());
-        let released = state.server.exhaust(&status, record);
-        state.exhausted = true;
-        drop(state);
-        let meters = &self.endpoint.meters;
-        meters.statuses_sent.add();
-        meters.budgets_exhausted.add();
-        tracing::debug!(call = %self.call, request = %self.id, %status, "a budget is used up");
-        drop(self.dispatch(released));
-        SendError::Exhausted(exhausted)
-    }
-
-    /// The runtime ends and takes the handler along: what it would have sent is missing.
-    #[cold]
-    fn cut_short(self: &Arc<Self>) {
-        if !self.lock().server.has_ended() {
-            let why = "its server shut down before its handler was done";
-            self.fail(&Status::new(Code::Unavailable, why));
-        }
-    }
-
-    /// The framework ends the request: abort, deadline. The handler learns of it and cannot send any more.
-    pub(crate) fn stop(self: &Arc<Self>, status: &Status) {
+    /// The endpoint has stopped the request. The handler learns of it and cannot send any more.
+    pub(crate) fn handle_stopped(&self, status: &Status) {
         let mut state = self.lock();
         if state.stopped.is_some() {
             return;
         }
+        tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
         state.stopped = Some(status.message().to_owned());
         let calls = std::mem::take(&mut state.calls);
-        let body = state.body.as_mut().map(|body| body.give_up());
-        let ended = state.server.has_ended();
+        let (task, job) = (state.task.take(), state.job.take());
         drop(state);
-        if let Some(body) = body {
-            body.tell();
-        }
-        if !ended {
-            self.fail(status);
-        }
         self.cancelled.store(true, Ordering::Release);
         self.changed.notify_waiters();
-        self.lock().task.take().into_iter().for_each(Waker::wake);
+        task.into_iter().for_each(Waker::wake);
+        drop(job);
         calls
             .iter()
             .filter_map(Weak::upgrade)
@@ -434,43 +390,26 @@ impl Handling {
     }
 
     /// The request's handle was dropped.
-    pub(crate) fn handle_dropped(self: &Arc<Self>) {
+    pub(crate) fn handle_dropped(&self) {
         let mut state = self.lock();
         state.dropped = true;
-        if let Some(watch) = state.watch.take() {
-            watch.abort();
-            self.endpoint.handling_ended(self);
+        let ends = !self.is_polling() && !state.kept;
+        drop(state);
+        if ends {
+            self.finish();
         }
-        let unread = state.body.as_mut().and_then(|body| body.take());
-        if !state.polling && !state.kept {
-            self.finish(state);
-        } else {
-            drop(state);
-        }
-        drop(unread);
     }
 
-    /// A body follows the request.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn attach(&self, body: Box<Following>) {
-        self.lock().body = Some(body);
-    }
-
-    /// The body that follows the request, for whoever asks first.
-    pub(crate) fn take_body(&self) -> Option<Body> {
-        self.lock().body.as_mut()?.take()
-    }
-
-    /// This is what its handler is to get of the body.
-    pub(crate) fn put_body(&self, body: Body) {
-        let mut state = self.lock();
-        // If its request was stopped meanwhile, there is one that says so.
-        if state.stopped.is_none()
-            && let Some(following) = &mut state.body
-        {
-            following.put(body);
+    /// Lets the request end: what it has sent last was the last.
+    fn finish(&self) {
+        if std::mem::replace(&mut self.lock().over, true) {
+            return;
         }
+        self.endpoint.enter(|core| {
+            core.endpoint.finish_request(self.key);
+            core.forget_request(self.key);
+        });
+        self.drop_body();
     }
 
     /// The request does not end before this is dropped, even if its handle is.
@@ -479,97 +418,129 @@ impl Handling {
         Keep(Arc::clone(self))
     }
 
-    /// Ends the request if nothing has ended it.
-    fn finish(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        if state.server.has_ended() {
-            return;
+    // The body that follows it.
+
+    /// The body that follows the request, for whoever asks first.
+    pub(crate) fn take_body(&self) -> Option<Body> {
+        let mut state = self.lock();
+        if let Some(unread) = state.unread.take() {
+            return Some(unread);
         }
-        if let Some(refused) = state.refused.take() {
-            return self.end_refused(state, *refused);
-        }
-        if state.owes_answer && !state.server.holds_back() {
-            drop(state);
-            let message = format!("{} ended without an answer", self.method.name());
-            self.fail(&Status::new(Code::Unanswered, message));
-            return;
-        }
-        let record = self.record(&state);
-        let released = state.server.finish(record);
+        let body = state.body.take()?;
         drop(state);
-        drop(self.dispatch_one(released));
+        Some(Body::received(&self.endpoint, body))
     }
 
-    /// The handler has let the request end after a refusal that it should not have ignored; what it sent before stays sent.
-    #[cold]
-    #[inline(never)]
-    fn end_refused(self: &Arc<Self>, mut state: MutexGuard<'_, State>, refused: Status) {
-        let record = self.record(&state);
-        let status = refused.by(self.endpoint.address.as_ref());
-        let released = state.server.exhaust(&status, record);
-        drop(state);
-        self.endpoint.meters.statuses_sent.add();
-        tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a refusal");
-        drop(self.dispatch(released));
+    /// This is what its handler is to get of the body.
+    pub(crate) fn put_body(&self, body: Body) {
+        let before = self.lock().unread.replace(body);
+        drop(before);
     }
 
-    fn release(
-        self: &Arc<Self>,
-        message: Sending,
-    ) -> Result<[Option<Outbound<Destination>>; 2], SendError> {
-        message
-            .check(self)
-            .inspect_err(|error| self.note_refused(error, false))?;
-        let mut state = self.open()?;
-        if let Err(exhausted) = message.afford(&mut state.server) {
-            return Err(self.exhaust(state, exhausted));
+    /// Nobody has taken it.
+    fn drop_body(&self) {
+        drop(self.take_body());
+    }
+
+    // Messages that came down a line.
+
+    /// The handler that this is for runs when its turn has come.
+    pub(crate) fn enqueue(
+        &self,
+        served: usize,
+        handler: &Arc<dyn Handler>,
+        payload: Bytes,
+        held: Option<Held>,
+    ) {
+        self.lock().job = Some(Waiting {
+            handler: Arc::clone(handler),
+            payload,
+            held,
+        });
+        let refused = self.endpoint.enter(|core| {
+            let refused = !core.endpoint.run_as(self.key, served);
+            if refused {
+                core.forget_request(self.key);
+            }
+            refused
+        });
+        // Nobody here reads it: those behind are not to wait for that.
+        if refused {
+            let job = self.lock().job.take();
+            drop(job);
+            self.drop_body();
         }
-        let polling = state.polling;
-        let server = &mut state.server;
-        let before = match message {
-            Sending::Answer(payload) => server.reply(payload),
-            Sending::Onward(to, payload) => server.delegate(to, payload),
-        };
-        // Outside the handler's own poll nobody would come back for a message held back.
-        let now = if polling { None } else { server.flush() };
-        Ok([before, now])
     }
 
-    fn open(&self) -> Result<MutexGuard<'_, State>, SendError> {
-        let state = self.lock();
-        if state.server.has_ended() {
-            let why = state
-                .stopped
-                .clone()
-                .unwrap_or_else(|| match state.exhausted {
-                    true => "a budget was used up".into(),
-                    false => "it was answered or failed before".into(),
-                });
-            return Err(SendError::Ended(why));
-        }
-        Ok(state)
+    /// Passes the request on to the next server of its line; `left` are to have it, that one included.
+    pub(crate) fn pass_on(&self, to: Destination, payload: Bytes, left: u32) {
+        let Destination {
+            server,
+            method,
+            body,
+        } = to;
+        let has_body = body.is_some();
+        let out = self.endpoint.enter(|core| {
+            let to = (server, &method);
+            core.endpoint.pass_on(self.key, to, payload, has_body, left)
+        });
+        self.send_body(out.zip(body));
     }
 
-    /// What a traced hop reports of itself when it ends.
-    fn record(&self, state: &State) -> Option<TraceRecord> {
-        state.server.is_traced().then(|| self.make_record(state))
+    /// Whether the request has ended: nothing may be sent for it any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.endpoint
+            .ask(|core| core.endpoint.has_finished(self.key))
     }
 
-    #[inline(never)]
-    fn make_record(&self, state: &State) -> TraceRecord {
-        let now = Instant::now();
-        let started = state.started.unwrap_or(now);
-        let arrived = SystemTime::now()
-            .checked_sub(now - self.arrived)
-            .unwrap_or(UNIX_EPOCH);
-        let micros = |duration: Duration| duration.as_micros() as u64;
-        TraceRecord {
-            request: self.id,
-            node: self.endpoint.node,
-            server: self.endpoint.address.clone(),
-            method: self.method.name().to_string(),
-            arrived_us: micros(arrived.duration_since(UNIX_EPOCH).unwrap_or_default()),
-            queued_us: micros(started.saturating_duration_since(self.arrived)),
-            ran_us: micros(now.saturating_duration_since(started)),
+    /// From now on an abort finds the request.
+    pub(crate) fn enlist(&self) {
+        self.endpoint
+            .enter(|core| core.endpoint.put_aside(self.key));
+    }
+
+    // What a handler can ask about its request.
+
+    /// Where its delegator says that it is reached.
+    pub(crate) fn delegator_address(&self) -> Option<Address> {
+        self.endpoint.ask(|core| {
+            let conn = core.endpoint.request(self.key)?.conn();
+            core.endpoint.peer_address(conn).cloned()
+        })
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// The handler says that it makes progress.
+    pub(crate) fn progress(&self) {
+        self.endpoint.enter(|core| core.endpoint.progress(self.key));
+    }
+
+    /// What the request may still use up, if its call's budgets are stated or this server has a maximum.
+    pub(crate) fn budgets(&self) -> Option<Budgets> {
+        (self.endpoint).ask(|core| core.endpoint.request(self.key)?.budgets())
+    }
+
+    /// So many delegations will come.
+    pub(crate) fn share_among(&self, times: u32) {
+        self.endpoint
+            .ask(|core| core.endpoint.share_delegations(self.key, times));
+    }
+
+    /// What a call on behalf of this request may use up, its initial requests included: a delegation's share.
+    pub(crate) fn share(&self) -> Option<Budgets> {
+        self.endpoint
+            .ask(|core| core.endpoint.share_for_call(self.key))
+    }
+}
+
+impl Sending {
+    fn server(&self) -> Option<&Address> {
+        match self {
+            Self::Answer(_) => None,
+            Self::Onward(to, _) => Some(&to.server),
         }
     }
 }
@@ -581,256 +552,176 @@ impl Drop for Keep {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.kept = false;
-        if state.dropped && !state.polling {
-            self.0.finish(state);
+        let ends = state.dropped && !self.0.is_polling();
+        drop(state);
+        if ends {
+            self.0.finish();
         }
     }
 }
 
-/// A message that a handler sends.
-#[derive(Debug)]
-pub(crate) enum Sending {
-    Answer(Bytes),
-    Onward(Destination, Bytes),
-}
-
-impl Sending {
-    /// Whether it goes to another server.
-    pub(crate) fn is_onward(&self) -> bool {
-        matches!(self, Self::Onward(..))
-    }
-
-    /// Takes what it costs from what the request may use up.
-    #[inline]
-    fn afford(&self, server: &mut Server<Destination>) -> Result<(), Exhausted> {
-        match self {
-            Self::Answer(payload) => server.afford_answer(payload.len()),
-            Self::Onward(..) => server.afford_request(),
-        }
-    }
-
-    fn check(&self, handling: &Handling) -> Result<(), SendError> {
-        let (Self::Answer(payload) | Self::Onward(_, payload)) = self;
-        let (size, limit) = (
-            payload.len() as u64,
-            handling.endpoint.config.limits.message,
-        );
-        if size > limit {
-            let peer = match self {
-                Self::Answer(_) => "the initiator".to_owned(),
-                Self::Onward(to, _) => to.server.to_string(),
-            };
-            return Err(SendError::TooLarge { size, limit, peer });
-        }
-        if self.is_onward() {
-            self.check_onward(handling)?;
-            if handling.endpoint.is_draining() {
-                return Err(SendError::Draining);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether it may go to another server.
-    fn check_onward(&self, handling: &Handling) -> Result<(), SendError> {
-        let Self::Onward(to, _) = self else {
-            return Ok(());
-        };
-        let (depth, limit) = (
-            handling.depth.saturating_add(1), // a peer may say anything
-            handling.endpoint.config.max_depth,
-        );
-        if !handling.endpoint.config.dial_policy.permits(&to.server) {
-            handling.endpoint.forbid(&to.server);
-            let server = to.server.clone();
-            return Err(SendError::Forbidden { server });
-        }
-        if depth > limit {
-            return Err(SendError::TooDeep { depth, limit });
-        }
-        Ok(())
-    }
-}
-
-/// A handler that runs.
-pub(crate) struct Run {
-    handling: Arc<Handling>,
-    span: tracing::Span,
-    future: HandlerFuture,
-    /// When the request must have ended, then when its handler counts as stuck; only once it is a task of its own.
-    alarm: Option<Sleep>,
-    /// The request was stopped and the handler has a little time left.
-    in_grace: bool,
-    /// It holds one of the executor's places.
-    placed: bool,
-    /// The handler has returned.
-    done: bool,
-}
-
-/// A request that waits for its handler.
+/// A request whose handler's turn has come.
 pub(crate) struct Job {
     pub(crate) handling: Arc<Handling>,
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) payload: Bytes,
+    /// Its place in the executor, until the handler is done.
+    pub(crate) place: Option<Place>,
 }
 
 impl Job {
+    /// The turn of a request has come which has run before: what passes it on.
+    pub(crate) fn go_on(handling: Arc<Handling>, core: &mut Core) -> Option<Self> {
+        if core.endpoint.take_request(handling.key).is_none() {
+            core.forget_request(handling.key);
+            return None;
+        }
+        let Waiting {
+            handler,
+            payload,
+            held,
+        } = handling.lock().job.take()?;
+        if let Some(held) = held {
+            crate::driver::effects::push(crate::driver::effects::Effect::Drop(Box::new(held)));
+        }
+        Some(Self {
+            place: core.endpoint.keep_place(handling.key),
+            handling,
+            handler,
+            payload,
+        })
+    }
+
     /// Begins to handle the request on this thread; a handler that waits for something becomes a task of its own.
     pub(crate) fn start(self) {
         let Self {
             handling,
             handler,
             payload,
+            place,
         } = self;
-        handling.begin();
+        handling.polling.store(true, Ordering::Relaxed);
         let span = handling.span();
         let request = RawRequest::new(Arc::clone(&handling), payload);
         let handled = span.in_scope(|| catch_unwind(AssertUnwindSafe(|| handler.handle(request))));
-        let future = match handled {
-            Ok(future) => future,
-            Err(panic) => {
-                handling.end_poll(Some(Err(panicked(&handling, &*panic))));
-                handling.leave();
-                Inner::release(&handling);
-                return;
-            }
-        };
         let mut run = Run {
+            future: None,
             handling,
             span,
-            future,
-            alarm: None,
-            in_grace: false,
-            placed: true,
+            grace: None,
+            place,
+            enlisted: false,
             done: false,
         };
+        match handled {
+            Ok(future) => run.future = Some(future),
+            Err(panic) => {
+                let status = run.panicked(&*panic);
+                return run.end_poll(Some(Err(status)));
+            }
+        }
         // The handler gets a real waker when the task polls it again.
         if run
             .poll_handler(&mut Context::from_waker(Waker::noop()))
             .is_pending()
         {
-            run.go_on();
+            let runtime = run.handling.endpoint.runtime.clone();
+            runtime.spawn(run);
         }
-    }
-
-    /// The same for a request that has waited in the queue, perhaps for too long.
-    pub(crate) fn start_late(self) {
-        let handling = &self.handling;
-        if handling.in_line.is_none() {
-            let size = std::iter::once(self.payload.len());
-            handling.peer.grant_requests(size);
-        }
-        drop(handling.lock().held.take());
-        if handling.remaining().is_zero() {
-            handling.stop(&too_late());
-        }
-        // One that is being stopped has ended already, though its handler may not have been told.
-        if handling.lock().stopped.is_some() {
-            handling.leave();
-            Inner::release(handling);
-            return;
-        }
-        self.start();
     }
 }
 
-impl Handling {
-    fn begin(&self) {
-        let mut state = self.lock();
-        state.polling = true;
-        if state.server.is_traced() {
-            state.started = Some(Instant::now());
-        }
-    }
-
-    /// The handler is polled again.
-    fn resume(&self, task: &Waker) {
-        if let Some(ticket) = self.ticket {
-            self.endpoint.liveness.progressed(ticket);
-        }
-        let mut state = self.lock();
-        state.polling = true;
-        if !state
-            .task
-            .as_ref()
-            .is_some_and(|known| known.will_wake(task))
-        {
-            state.task = Some(task.clone());
-        }
-    }
-
-    /// The handler's poll is over: what it held back leaves, and if it is done, its request ends.
-    fn end_poll(self: &Arc<Self>, result: Option<Result<(), Status>>) {
-        let mut state = self.lock();
-        state.polling = false;
-        match result {
-            Some(Err(status)) => {
-                drop(state);
-                self.fail(&status);
-            }
-            _ if state.dropped && !state.kept => self.finish(state),
-            _ => {
-                let released = state.server.flush();
-                drop(state);
-                drop(released.and_then(|outbound| self.dispatch_one(outbound)));
-            }
-        }
-    }
+/// A handler that runs.
+struct Run {
+    handling: Arc<Handling>,
+    span: tracing::Span,
+    future: Option<HandlerFuture>,
+    /// The request was stopped, and the handler has so much time left.
+    grace: Option<Sleep>,
+    place: Option<Place>,
+    /// An abort finds it.
+    enlisted: bool,
+    /// The handler has returned.
+    done: bool,
 }
 
 impl Run {
     fn poll_handler(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let future = &mut self.future;
+        let Some(future) = &mut self.future else {
+            return Poll::Ready(());
+        };
         let poll = || catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)));
         let result = match self.span.in_scope(poll) {
             Ok(Poll::Pending) => None,
             Ok(Poll::Ready(result)) => Some(result),
-            Err(panic) => Some(Err(panicked(&self.handling, &*panic))),
+            Err(panic) => Some(Err(self.panicked(&*panic))),
         };
-        self.done = result.is_some();
-        self.handling.end_poll(result);
-        if !self.done {
-            return Poll::Pending;
-        }
-        self.leave();
-        Poll::Ready(())
-    }
-
-    /// The handler waits for something: it becomes a task of its own.
-    #[inline(never)]
-    fn go_on(self) {
-        self.handling.enlist();
-        let runtime = self.handling.endpoint.runtime.clone();
-        runtime.spawn(self);
-    }
-
-    fn leave(&mut self) {
-        if std::mem::take(&mut self.placed) {
-            Inner::release(&self.handling);
+        let pending = result.is_none();
+        self.end_poll(result);
+        match pending {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
         }
     }
 
-    /// Stops the request at its deadline; a handler that goes on for too long after a stop gives up its place.
-    fn poll_alarm(&mut self, cx: &mut Context<'_>) {
+    fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> Status {
+        let status = Status::new(Code::Panicked, panic_message(panic));
+        self.handling
+            .endpoint
+            .ask(|core| core.endpoint.note_panic());
+        status
+    }
+
+    /// The handler's poll is over: what it held back leaves, and if it is done, its request ends.
+    fn end_poll(&mut self, result: Option<Result<(), Status>>) {
         let handling = &self.handling;
-        let alarm = self
-            .alarm
-            .get_or_insert_with(|| timer::sleep_until(handling.end()));
-        while self.placed {
-            if self.handling.is_cancelled() && !std::mem::replace(&mut self.in_grace, true) {
-                let grace = self.handling.endpoint.config.grace;
-                alarm.reset(Instant::now() + grace);
+        handling.polling.store(false, Ordering::Relaxed);
+        self.done = result.is_some();
+        let place = self.place.take_if(|_| result.is_some());
+        let failed = matches!(result, Some(Err(_)));
+        if let Some(Err(status)) = result {
+            handling.fail(&status);
+        }
+        let ends = {
+            let mut state = handling.lock();
+            let ends = !failed && state.dropped && !state.kept && !state.over;
+            state.over |= ends;
+            ends
+        };
+        let enlist = !failed && !ends && !std::mem::replace(&mut self.enlisted, true);
+        handling.endpoint.enter(|core| {
+            if ends {
+                core.endpoint.finish_request(handling.key);
+                core.forget_request(handling.key);
+            } else if enlist {
+                core.endpoint.put_aside(handling.key);
+            } else if !failed {
+                core.endpoint.flush(handling.key);
             }
-            if Pin::new(&mut *alarm).poll(cx).is_pending() {
-                return;
+            if let Some(place) = place {
+                core.endpoint.release_place(place);
             }
-            if self.in_grace {
-                self.placed = false;
-                self.handling.endpoint.meters.stuck.add();
-                Inner::release(&self.handling);
-                return;
-            }
-            self.handling.stop(&too_late());
+        });
+        if ends {
+            handling.drop_body();
+        }
+    }
+
+    /// A handler that goes on for too long after a stop gives up its place.
+    fn poll_grace(&mut self, cx: &mut Context<'_>) {
+        if self.place.is_none() || !self.handling.is_cancelled() {
+            return;
+        }
+        let endpoint = Arc::clone(&self.handling.endpoint);
+        let grace = endpoint.config.grace;
+        let grace = self
+            .grace
+            .get_or_insert_with(|| timer::sleep_until(Instant::now() + grace));
+        if Pin::new(grace).poll(cx).is_ready()
+            && let Some(place) = self.place.take()
+        {
+            endpoint.meters.stuck.add();
+            endpoint.enter(|core| core.endpoint.release_place(place));
         }
     }
 }
@@ -839,11 +730,23 @@ impl Future for Run {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.handling.resume(cx.waker());
+        let handling = Arc::clone(&self.handling);
+        {
+            let mut state = handling.lock();
+            if !state
+                .task
+                .as_ref()
+                .is_some_and(|known| known.will_wake(cx.waker()))
+            {
+                state.task = Some(cx.waker().clone());
+            }
+        }
+        handling.progress();
+        handling.polling.store(true, Ordering::Relaxed);
         if self.poll_handler(cx).is_ready() {
             return Poll::Ready(());
         }
-        self.poll_alarm(cx);
+        self.poll_grace(cx);
         Poll::Pending
     }
 }
@@ -851,33 +754,14 @@ impl Future for Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if !self.done {
-            self.handling.cut_short();
-        }
-        self.handling.leave();
-        self.leave();
-    }
-}
-
-impl Drop for Handling {
-    fn drop(&mut self) {
-        self.peer.release();
-        if let Some(size) = self.in_line {
-            // Later: whoever drops it may hold the peer's lock.
-            let peer = Arc::clone(&self.peer);
-            let grant = async move { peer.grant_requests(std::iter::once(size)) };
-            self.endpoint.runtime.spawn(grant);
+            // The runtime ends and takes the handler along: what it would have sent is missing.
+            if !self.handling.has_ended() {
+                let why = "its server shut down before its handler was done";
+                self.handling.fail(&Status::new(Code::Unavailable, why));
+            }
+            // Its place stays taken: whoever waits for it would only begin, and be taken along, too.
         }
     }
-}
-
-pub(crate) fn too_late() -> Status {
-    let why = "the call's deadline passed before the request was done";
-    Status::new(Code::DeadlineExceeded, why)
-}
-
-fn panicked(handling: &Handling, panic: &(dyn std::any::Any + Send)) -> Status {
-    handling.endpoint.meters.panics.add();
-    Status::new(Code::Panicked, panic_message(panic))
 }
 
 impl fmt::Debug for Handling {
@@ -885,51 +769,9 @@ impl fmt::Debug for Handling {
         write!(
             f,
             "Handling({} {} of {})",
-            self.method.name(),
+            self.method().name(),
             self.id,
             self.call
         )
-    }
-}
-
-/// What a handler can ask about its request.
-impl Handling {
-    pub(crate) fn remaining(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-
-    /// The handler says that it makes progress.
-    pub(crate) fn progress(&self) {
-        if let Some(ticket) = self.ticket {
-            self.endpoint.liveness.progressed(ticket);
-        }
-    }
-
-    /// What the request may still use up, if its call's budgets are stated or this server has a maximum.
-    pub(crate) fn budgets(&self) -> Option<Budgets> {
-        self.lock().server.allowance().map(|known| known.left())
-    }
-
-    /// So many delegations will come.
-    pub(crate) fn share_among(&self, times: u32) {
-        if let Some(allowance) = self.lock().server.allowance_mut() {
-            allowance.announce(times);
-        }
-    }
-
-    /// What a call on behalf of this request may use up, its initial requests included: a delegation's share.
-    pub(crate) fn share(&self) -> Option<Budgets> {
-        let mut state = self.lock();
-        let allowance = state.server.allowance_mut()?;
-        let initial = u32::from(allowance.spend_request().is_ok());
-        let share = allowance.share();
-        Some(Budgets {
-            requests: share.requests + initial,
-            ..share
-        })
-    }
-
-    pub(crate) fn delegator(&self) -> Option<NodeId> {
-        self.peer.node()
     }
 }

@@ -1,39 +1,60 @@
 //! Whether anybody listens to what is logged: what makes up events stays out of the way of calls.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
+use wallaby_proto::NodeId;
 
 /// Whether a subscriber may want events and spans of level DEBUG.
 pub(crate) fn debugs() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG
 }
 
-/// Lets one event a second through, and says how many it has held back since the last: what peers can cause must not fill
-/// the log.
+/// What the endpoint without IO counts and that somebody should know of. It is told once a second at most: what peers can cause must
+/// not fill the log.
 #[derive(Debug, Default)]
-pub(crate) struct Sparse {
-    /// When the next one may pass, in milliseconds of the endpoint.
-    next: AtomicU64,
-    held_back: AtomicU64,
+pub(crate) struct Watcher {
+    known: [u64; TROUBLES.len()],
+    /// When each may be told next.
+    next: [Duration; TROUBLES.len()],
 }
 
-impl Sparse {
-    /// Whether an event may be logged now, so long after the endpoint was made; then, how many were not.
-    pub(crate) fn pass(&self, now: Duration) -> Option<u64> {
-        let now = now.as_millis() as u64;
-        let next = self.next.load(Ordering::Relaxed);
-        let passes = now >= next
-            && self
-                .next
-                .compare_exchange(next, now + 1000, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
-        if passes {
-            return Some(self.held_back.swap(0, Ordering::Relaxed));
-        }
-        self.held_back.fetch_add(1, Ordering::Relaxed);
-        None
+/// Something that was counted, and how often since it was told last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    what: &'static str,
+    times: u64,
+}
+
+const TROUBLES: [&str; 5] = [
+    "messages without the token of their call were dropped",
+    "answers are undeliverable: no way leads to their initiators",
+    "requests were refused: they are not sealed with a key of the cluster",
+    "addresses were not dialled: the dial policy forbids them",
+    "connections were given up: their peers were silent",
+];
+
+impl Watcher {
+    /// What is to be told now.
+    pub(crate) fn look(
+        &mut self,
+        counted: [u64; TROUBLES.len()],
+        now: Duration,
+    ) -> Option<Trouble> {
+        let changed = (0..TROUBLES.len())
+            .find(|which| counted[*which] != self.known[*which] && now >= self.next[*which])?;
+        self.next[changed] = now.saturating_add(Duration::from_secs(1));
+        let before = std::mem::replace(&mut self.known[changed], counted[changed]);
+        Some(Trouble {
+            what: TROUBLES[changed],
+            times: counted[changed] - before,
+        })
+    }
+}
+
+impl Trouble {
+    pub(crate) fn tell(self, endpoint: NodeId) {
+        tracing::warn!(%endpoint, times = self.times, "{}", self.what);
     }
 }
 
@@ -42,13 +63,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_event_a_second_passes() {
-        let sparse = Sparse::default();
+    fn one_event_of_a_kind_a_second_passes() {
+        let mut watcher = Watcher::default();
         let at = Duration::from_millis;
-        assert_eq!(sparse.pass(at(5)), Some(0));
-        assert_eq!(sparse.pass(at(5)), None);
-        assert_eq!(sparse.pass(at(1004)), None);
-        assert_eq!(sparse.pass(at(1005)), Some(2));
-        assert_eq!(sparse.pass(at(9000)), Some(0));
+        let mut look = |counted, now| watcher.look(counted, at(now)).map(|told| told.times);
+        assert_eq!(look([0; 5], 5), None);
+        assert_eq!(look([1, 0, 0, 0, 0], 5), Some(1));
+        assert_eq!(look([2, 0, 0, 0, 0], 6), None);
+        assert_eq!(look([3, 0, 0, 0, 1], 1004), Some(1));
+        assert_eq!(look([3, 0, 0, 0, 1], 1005), Some(2));
+        assert_eq!(look([3, 0, 0, 0, 1], 9000), None);
     }
 }

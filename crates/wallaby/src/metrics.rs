@@ -2,128 +2,161 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use wallaby_proto::connection::Counters;
+use wallaby_proto::endpoint::Counters;
 
-macro_rules! metrics {
-    ($($(#[$doc:meta])+ $name:ident,)+) => {
-        /// A snapshot of what an endpoint has counted since its start.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-        #[non_exhaustive]
-        pub struct Metrics {
-            /// Messages sent: requests, responses and those of the protocol itself.
-            pub messages_sent: u64,
-            /// Messages received.
-            pub messages_received: u64,
-            /// Bytes written to transports, framing included.
-            pub bytes_sent: u64,
-            /// Bytes read from transports, framing included.
-            pub bytes_received: u64,
-            /// Times that a connection was taken to send something on; those that had to be opened first are among
-            /// [`Metrics::connections_opened`].
-            pub connections_used: u64,
-            $($(#[$doc])+ pub $name: u64,)+
-        }
-
-        /// The counters behind [`Metrics`].
-        #[derive(Debug, Default)]
-        pub(crate) struct Meters {
-            $(pub(crate) $name: Meter,)+
-        }
-
-        impl Meters {
-            /// A snapshot; `carried` is what all connections have, `used` is how often one was taken.
-            pub(crate) fn snapshot(&self, carried: Counters, used: u64) -> Metrics {
-                Metrics {
-                    messages_sent: carried.messages_sent,
-                    messages_received: carried.messages_received,
-                    bytes_sent: carried.bytes_sent,
-                    bytes_received: carried.bytes_received,
-                    connections_used: used,
-                    $($name: self.$name.get(),)+
-                }
-            }
-        }
-    };
-}
-
-metrics! {
+/// A snapshot of what an endpoint has counted since its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Messages sent: requests, responses and those of the protocol itself.
+    pub messages_sent: u64,
+    /// Messages received.
+    pub messages_received: u64,
+    /// Bytes written to transports, framing included.
+    pub bytes_sent: u64,
+    /// Bytes read from transports, framing included.
+    pub bytes_received: u64,
+    /// Times that a connection was taken to send a request on; those that had to be opened first are among
+    /// [`Metrics::connections_opened`].
+    pub connections_used: u64,
     /// Calls begun.
-    calls_started,
+    pub calls_started: u64,
     /// Calls that completed, with or without statuses.
-    calls_completed,
+    pub calls_completed: u64,
     /// Calls that failed.
-    calls_failed,
+    pub calls_failed: u64,
     /// Calls that their initiator gave up.
-    calls_aborted,
+    pub calls_aborted: u64,
     /// Calls made again after a failure, each time.
-    retries,
+    pub retries: u64,
     /// Second attempts made beside slow calls.
-    hedges,
+    pub hedges: u64,
     /// Those of them that delivered the answer.
-    hedges_won,
+    pub hedges_won: u64,
     /// Further attempts that were not made since the client's budget was used up.
-    retries_over_budget,
+    pub retries_over_budget: u64,
     /// Initial requests sent again, each time.
-    resends,
+    pub resends: u64,
     /// Calls, and further requests of them, that could not be kept to be sent again.
-    resends_unkept,
+    pub resends_unkept: u64,
     /// Requests that arrived.
-    requests_received,
+    pub requests_received: u64,
     /// Requests that had arrived before, or whose call was over: they were not handled.
-    requests_dropped,
+    pub requests_dropped: u64,
     /// Requests refused since the executor's queue was full.
-    requests_refused,
+    pub requests_refused: u64,
     /// Requests refused since they were not sealed by who has a cluster key.
-    unsealed_refused,
+    pub unsealed_refused: u64,
     /// Requests ended here since they, or a maximum of this endpoint, allowed no more requests, responses, bytes or hops.
-    budgets_exhausted,
+    pub budgets_exhausted: u64,
     /// Responses that were delivered to a call here, statuses included.
-    responses_received,
+    pub responses_received: u64,
     /// Statuses among them.
-    statuses_received,
+    pub statuses_received: u64,
     /// Statuses that ended requests here.
-    statuses_sent,
+    pub statuses_sent: u64,
     /// Handlers that panicked.
-    panics,
+    pub panics: u64,
     /// Errors of handlers whose request had ended before.
-    late_errors,
+    pub late_errors: u64,
     /// Handlers that went on for long after their request was stopped, and gave up their place in the executor.
-    stuck,
+    pub stuck: u64,
     /// Responses passed on for initiators that cannot be dialled.
-    relayed,
+    pub relayed: u64,
     /// Pings passed on for initiators that cannot reach a server.
-    pings_passed,
+    pub pings_passed: u64,
     /// Responses that waited since no way led to their initiator.
-    waited_for_ways,
+    pub waited_for_ways: u64,
     /// Responses that no way led to their initiator for, and messages that 255 servers had passed on towards it.
-    undeliverable,
+    pub undeliverable: u64,
     /// Responses that had arrived before.
-    duplicates_dropped,
+    pub duplicates_dropped: u64,
     /// Responses to calls that are over.
-    late_dropped,
+    pub late_dropped: u64,
     /// Times that an address was not dialled since the dial policy forbids it.
-    dials_forbidden,
+    pub dials_forbidden: u64,
     /// Times that an address which a peer had named was not dialled: it was a moment ago, or too many such addresses were.
-    dials_held,
+    pub dials_held: u64,
     /// Messages to calls of this endpoint that did not show the call's token, or announced a request of a call that it has
     /// not made yet.
-    forged_dropped,
+    pub forged_dropped: u64,
     /// Pings and aborts about requests that are not known here: they came too early or too late, or did not show the token
     /// of the call.
-    unknown_pings,
+    pub unknown_pings: u64,
     /// Connections opened, by either side.
-    connections_opened,
+    pub connections_opened: u64,
     /// Streams that came in and were not opened: the handshake of their transport failed or took too long.
-    accepts_failed,
+    pub accepts_failed: u64,
     /// Connections that ended.
-    connections_ended,
+    pub connections_ended: u64,
     /// Connections among them that were given up since the peer was silent.
-    connections_silent,
+    pub connections_silent: u64,
     /// Strangers whose connection was closed: they did not say who they are, or over `udp:` nothing at all, for too long or
     /// while too many others did.
-    strangers_dismissed,
+    pub strangers_dismissed: u64,
     /// Connections among them that were closed to make room for others: those used least recently.
-    connections_evicted,
+    pub connections_evicted: u64,
+}
+
+/// What the shell counts itself.
+#[derive(Debug, Default)]
+pub(crate) struct Meters {
+    pub(crate) retries: Meter,
+    pub(crate) hedges: Meter,
+    pub(crate) hedges_won: Meter,
+    pub(crate) retries_over_budget: Meter,
+    pub(crate) stuck: Meter,
+    pub(crate) accepts_failed: Meter,
+}
+
+impl Meters {
+    /// A snapshot with what the endpoint without IO has counted.
+    pub(crate) fn snapshot(&self, counted: &Counters) -> Metrics {
+        Metrics {
+            messages_sent: counted.carried.messages_sent,
+            messages_received: counted.carried.messages_received,
+            bytes_sent: counted.carried.bytes_sent,
+            bytes_received: counted.carried.bytes_received,
+            connections_used: counted.connections_used,
+            calls_started: counted.calls_started,
+            calls_completed: counted.calls_completed,
+            calls_failed: counted.calls_failed,
+            calls_aborted: counted.calls_aborted,
+            retries: self.retries.get(),
+            hedges: self.hedges.get(),
+            hedges_won: self.hedges_won.get(),
+            retries_over_budget: self.retries_over_budget.get(),
+            resends: counted.resends,
+            resends_unkept: counted.resends_unkept,
+            requests_received: counted.requests_received,
+            requests_dropped: counted.requests_dropped,
+            requests_refused: counted.requests_refused,
+            unsealed_refused: counted.unsealed_refused,
+            budgets_exhausted: counted.budgets_exhausted,
+            responses_received: counted.responses_received,
+            statuses_received: counted.statuses_received,
+            statuses_sent: counted.statuses_sent,
+            panics: counted.panics,
+            late_errors: counted.late_errors,
+            stuck: self.stuck.get(),
+            relayed: counted.relayed,
+            pings_passed: counted.pings_passed,
+            waited_for_ways: counted.waited_for_ways,
+            undeliverable: counted.undeliverable,
+            duplicates_dropped: counted.duplicates_dropped,
+            late_dropped: counted.late_dropped,
+            dials_forbidden: counted.dials_forbidden,
+            dials_held: counted.dials_held,
+            forged_dropped: counted.forged_dropped,
+            unknown_pings: counted.unknown_pings,
+            connections_opened: counted.connections_opened,
+            accepts_failed: self.accepts_failed.get(),
+            connections_ended: counted.connections_ended,
+            connections_silent: counted.connections_silent,
+            strangers_dismissed: counted.strangers_dismissed,
+            connections_evicted: counted.connections_evicted,
+        }
+    }
 }
 
 /// A number that only grows.

@@ -2,15 +2,16 @@
 
 use std::borrow::Borrow;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::endpoint::Lane;
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, NodeId, RequestId, Status};
 
@@ -19,9 +20,8 @@ use crate::body::{Attached, Body};
 use crate::client::Caller;
 use crate::codec::{Codec, Postcard};
 use crate::error::SendError;
-use crate::handling::{Delivery, Destination, Handling, Keep, Sending};
+use crate::handling::{Destination, Handling, Keep, Sending};
 use crate::method::{Answer, Many, One, Target};
-use crate::timer::Instant;
 use crate::transport::Identity;
 
 /// A request whose payloads are bytes: what [`Request`] is built on, for tools, gateways and other formats.
@@ -30,11 +30,23 @@ use crate::transport::Identity;
 pub struct RawRequest {
     handling: Arc<Handling>,
     payload: Bytes,
+    /// Dropping it does not end the request.
+    detached: bool,
 }
 
 impl RawRequest {
     pub(crate) fn new(handling: Arc<Handling>, payload: Bytes) -> Self {
-        Self { handling, payload }
+        Self {
+            handling,
+            payload,
+            detached: false,
+        }
+    }
+
+    /// The request goes on without this.
+    pub(crate) fn detach(mut self) -> (Arc<Handling>, Bytes) {
+        self.detached = true;
+        (Arc::clone(&self.handling), self.take_payload())
     }
 
     pub(crate) fn handling(&self) -> &Handling {
@@ -58,7 +70,7 @@ impl RawRequest {
 
     /// The method's name, `package.Service/method`.
     pub fn method(&self) -> &str {
-        self.handling.method.name()
+        self.handling.method().name()
     }
 
     /// The call that the request belongs to.
@@ -83,13 +95,13 @@ impl RawRequest {
 
     /// The endpoint that sent this request: the initiator, or the server before.
     pub fn delegator(&self) -> Option<NodeId> {
-        self.handling.delegator()
+        self.handling.delegator
     }
 
     /// Who sent this request, as far as the transport that brought it has proven: the initiator, or the server before. What
     /// they say of others, as of the initiator, they may invent.
     pub fn identity(&self) -> &Identity {
-        &self.handling.peer.identity
+        &self.handling.identity
     }
 
     /// Who made the call, if that is proven: only where the initiator itself sent this request.
@@ -100,18 +112,12 @@ impl RawRequest {
 
     /// The call's metadata.
     pub fn metadata(&self) -> &Metadata {
-        static NONE: std::sync::LazyLock<Metadata> = std::sync::LazyLock::new(Metadata::default);
-        self.handling
-            .options
-            .as_ref()
-            .map_or(&NONE, |options| &options.metadata)
+        &self.handling.metadata
     }
 
     /// How much time remains until the call's deadline.
     pub fn remaining(&self) -> Duration {
-        self.handling
-            .deadline
-            .saturating_duration_since(Instant::now())
+        self.handling.remaining()
     }
 
     /// Whether the request was stopped: the call was aborted, or its deadline passed. Nothing can be sent any more.
@@ -230,9 +236,7 @@ impl RawRequest {
 
     /// Sends the message that is held back because it might be the last one.
     pub async fn flush(&self) {
-        if let Some(delivery) = self.handling.flush() {
-            delivery.await;
-        }
+        poll_fn(|cx| self.handling.poll_flush(cx)).await;
     }
 
     /// Ends the request with a status.
@@ -243,7 +247,9 @@ impl RawRequest {
 
 impl Drop for RawRequest {
     fn drop(&mut self) {
-        self.handling.handle_dropped();
+        if !self.detached {
+            self.handling.handle_dropped();
+        }
     }
 }
 
@@ -260,20 +266,28 @@ impl fmt::Debug for RawRequest {
 #[must_use = "a message leaves when this is awaited"]
 struct Departure<R> {
     request: R,
-    message: Option<Result<Sending, SendError>>,
+    /// Until it was sent.
+    message: Option<Sending>,
+    /// Why there is none.
+    error: Option<SendError>,
+    /// In which direction it goes, once that is known.
+    lane: Option<Lane>,
     /// The message ends the request.
     last: bool,
-    /// For an earlier message, or for this one to be accepted.
-    wait: Option<Delivery>,
 }
 
 impl<R: Borrow<RawRequest> + Unpin> Departure<R> {
     fn of(request: R, message: Result<Sending, SendError>, last: bool) -> Self {
+        let (message, error) = match message {
+            Ok(message) => (Some(message), None),
+            Err(error) => (None, Some(error)),
+        };
         Self {
             request,
-            message: Some(message),
+            message,
+            error,
+            lane: None,
             last,
-            wait: None,
         }
     }
 }
@@ -282,39 +296,19 @@ impl<R: Borrow<RawRequest> + Unpin> Future for Departure<R> {
     type Output = Result<(), SendError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            if let Some(wait) = &mut self.wait {
-                ready!(wait.as_mut().poll(cx));
-                self.wait = None;
-            }
-            let Some(message) = self.message.take() else {
-                return Poll::Ready(Ok(()));
-            };
-            let handling = &self.request.borrow().handling;
-            let message = match message {
-                Ok(message) => message,
-                Err(error) => {
-                    handling.note_refused(&error, self.last);
-                    return Poll::Ready(Err(error));
-                }
-            };
-            let onward = message.is_onward();
-            if handling.has_waiting(onward) && !handling.is_cancelled() {
-                let ready = Arc::clone(handling).ready(onward);
-                self.message = Some(Ok(message));
-                self.wait = Some(ready);
-                continue;
-            }
-            let delivery = if self.last {
-                handling.send_last(message)
-            } else {
-                handling.send(message)
-            };
-            match delivery? {
-                None => return Poll::Ready(Ok(())),
-                delivery => self.wait = delivery,
-            }
+        let Self {
+            request,
+            message,
+            error,
+            lane,
+            last,
+        } = &mut *self;
+        let handling = &(*request).borrow().handling;
+        if let Some(error) = error.take() {
+            handling.note_refused(&error, *last);
+            return Poll::Ready(Err(error));
         }
+        handling.poll_send(message, lane, *last, cx)
     }
 }
 
@@ -357,9 +351,6 @@ pub struct Request<A, C = Postcard> {
 
 impl<A: Answer, C> Request<A, C> {
     pub(crate) fn new(raw: RawRequest) -> Self {
-        if A::ONE {
-            raw.handling.owe_answer();
-        }
         Self {
             raw,
             types: PhantomData,

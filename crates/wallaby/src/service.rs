@@ -82,6 +82,8 @@ pub struct Service {
 pub(crate) struct Registered {
     pub(crate) definition: Arc<MethodDefinition>,
     pub(crate) handler: Arc<dyn Handler>,
+    /// Its initiators expect exactly one answer.
+    pub(crate) one: bool,
 }
 
 impl Service {
@@ -114,7 +116,7 @@ impl Service {
                 Err(error) => Box::pin(ready(Err(undecodable(&error)))),
             }
         };
-        self.raw(Arc::clone(method.definition()), Boxed(handler))
+        self.push(Arc::clone(method.definition()), Boxed(handler), A::ONE)
     }
 
     /// Adds a method whose handler blocks: it runs on a pool of threads that grows and shrinks with need.
@@ -163,15 +165,20 @@ impl Service {
                 Err(status) => Box::pin(ready(Err(status))),
             }
         };
-        self.raw(Arc::clone(method.definition()), Boxed(handler))
+        self.push(Arc::clone(method.definition()), Boxed(handler), A::ONE)
     }
 
     /// Adds a method with payloads as bytes.
     #[must_use]
-    pub fn raw(mut self, definition: Arc<MethodDefinition>, handler: impl Handler) -> Self {
+    pub fn raw(self, definition: Arc<MethodDefinition>, handler: impl Handler) -> Self {
+        self.push(definition, handler, false)
+    }
+
+    fn push(mut self, definition: Arc<MethodDefinition>, handler: impl Handler, one: bool) -> Self {
         self.methods.push(Registered {
             definition,
             handler: Arc::new(handler),
+            one,
         });
         self
     }
@@ -184,13 +191,6 @@ impl fmt::Debug for Service {
             .field("name", &self.name)
             .field("methods", &methods.collect::<Vec<_>>())
             .finish()
-    }
-}
-
-impl Registered {
-    /// See [`check`].
-    pub(crate) fn check(&self, caller: &MethodDefinition) -> Result<(), Status> {
-        self.definition.check(caller)
     }
 }
 

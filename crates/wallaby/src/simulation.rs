@@ -51,11 +51,13 @@ pub(crate) fn set_alarm(at: Instant, target: Target) -> Result<Key, Target> {
     }
     let key = ALARMS.with_borrow_mut(|alarms| alarms.add(at, target));
     // A host that crashes takes its tasks along: their alarms stay behind, unheard, like those of a process that died.
-    tokio::spawn(async move {
-        tokio::time::sleep_until(at).await;
-        let due = with_alarms(|alarms| alarms.remove(&key));
-        due.flatten().into_iter().for_each(|due| due.wake(at));
-    });
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(async move {
+            tokio::time::sleep_until(at).await;
+            let due = with_alarms(|alarms| alarms.remove(&key));
+            due.flatten().into_iter().for_each(|due| due.wake(at));
+        });
+    }
     Ok(key)
 }
 

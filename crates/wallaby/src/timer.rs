@@ -16,7 +16,7 @@ pub(crate) use std::time::Instant;
 #[cfg(feature = "turmoil")]
 pub(crate) use tokio::time::Instant; // the system's clock, except in simulations
 
-use crate::endpoint::Inner;
+use crate::driver::shared::Inner;
 
 /// What is longer is taken for this: it can be added to any moment, and nobody waits for its end.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);

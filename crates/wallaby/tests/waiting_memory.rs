@@ -100,8 +100,9 @@ async fn requests_wait() {
             initiator: NodeId::new(9).expect("not zero"),
             sequence,
         };
-        raw.send_request(request(call, b"\x01x"), heap::MANY.definition())
-            .await;
+        let mut sent = request(call, b"\x01x");
+        sent.oldest = 1; // all of them live
+        raw.send_request(sent, heap::MANY.definition()).await;
         send_beside(&mut raw).await;
         let seen = sequence as usize;
         until(|| server.load() == (1, seen - 1)).await;

@@ -544,7 +544,7 @@ impl Connection {
     /// The same for a peer that has just said who it is, and for which there is no room: if this side's hello was not written
     /// yet, it is not, so that the peer knows that nothing of it was taken.
     pub fn refuse(&mut self, reason: &str) {
-        if self.counters.bytes_sent == 0 {
+        if self.counters.bytes_sent == 0 && !self.output.was_taken() {
             self.output = Output::default();
         }
         self.close(reason);
@@ -574,6 +574,15 @@ impl Connection {
             self.add_parts();
         }
         self.output.waiting()
+    }
+
+    /// The same, taken out in exchange for a buffer whose bytes were written: so nobody need be kept from sending while it is
+    /// written. [`advance`](Self::advance) says how much was.
+    pub fn take_output(&mut self, buffer: &mut Vec<u8>) {
+        if !self.outbox.is_empty() {
+            self.add_parts();
+        }
+        self.output.take(buffer);
     }
 
     #[inline(never)]
@@ -619,9 +628,9 @@ impl Connection {
         self.output.len()
     }
 
-    /// Whether there is something to write now.
+    /// Whether there is something to write now that was not taken.
     pub fn has_output(&self) -> bool {
-        !self.output.is_empty() || self.next_part().is_some()
+        self.output.has_waiting() || self.next_part().is_some()
     }
 
     /// Whether large messages are leaving, so that [`set_time`](Self::set_time) is of use before output is asked for.

@@ -13,6 +13,8 @@ const KEPT: usize = 1024 * 1024;
 pub(super) struct Output {
     bytes: Vec<u8>,
     written: usize,
+    /// Bytes that were taken to be written, and are not known to be.
+    taken: usize,
 }
 
 impl Output {
@@ -21,22 +23,45 @@ impl Output {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.bytes.len() - self.written
+        self.taken + self.bytes.len() - self.written
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// So many bytes were written.
+    /// Whether something waits that was not taken.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.bytes.len() > self.written
+    }
+
+    /// Whether some of it may have been written.
+    pub(super) fn was_taken(&self) -> bool {
+        self.taken > 0
+    }
+
+    /// All that waits, in exchange for an empty buffer: until [`advance`](Self::advance) it counts as not written.
+    pub(super) fn take(&mut self, buffer: &mut Vec<u8>) {
+        buffer.clear();
+        if self.written > 0 {
+            self.bytes.drain(..self.written);
+            self.written = 0;
+        }
+        std::mem::swap(&mut self.bytes, buffer);
+        self.taken += buffer.len();
+    }
+
+    /// So many bytes were written, those that were taken first.
     pub(super) fn advance(&mut self, written: usize) {
         assert!(written <= self.len(), "no more was written than waited");
-        self.written += written;
-        if self.is_empty() {
+        let of_taken = written.min(self.taken);
+        self.taken -= of_taken;
+        self.written += written - of_taken;
+        if !self.has_waiting() {
             self.bytes.clear();
             self.bytes.shrink_to(KEPT);
             self.written = 0;
-        } else if self.written >= WORTH_MOVING && self.written >= self.len() {
+        } else if self.written >= WORTH_MOVING && self.written >= self.bytes.len() - self.written {
             self.bytes.drain(..self.written);
             self.written = 0;
         }

@@ -4,13 +4,13 @@ use super::Endpoint;
 use super::conn::ConnId;
 use super::event::{Answer, CallKey, Output};
 use super::probe::Probe;
-use crate::RequestId;
 use crate::call::initiator::{Arrival, Violation};
 use crate::call::taken::AnswerLimits;
 use crate::connection::{ConnectionError, MAX_CALLS};
 use crate::detach::{FEW, detach};
 use crate::error::Failure;
 use crate::wire::{Message, Response};
+use crate::{Path, RequestId};
 
 impl<P: Probe> Endpoint<P> {
     /// An answer over a session is out of the way. What had come of a call that has ended was granted then.
@@ -50,7 +50,12 @@ impl<P: Probe> Endpoint<P> {
             self.counters.late_dropped += 1;
             return;
         };
-        if !call.may_answer(shown, from) {
+        let path = match &*message {
+            Message::Response(response) => response.request.path,
+            Message::End(end) => end.request.path,
+            _ => Path::ROOT,
+        };
+        if !call.may_answer(shown, from, &path) {
             self.counters.forged_dropped += 1;
             return;
         }
@@ -112,6 +117,7 @@ impl<P: Probe> Endpoint<P> {
         };
         match call.initiator.handle_response(response)? {
             Arrival::Duplicate | Arrival::Contradiction => {
+                self.counters.duplicates_dropped += 1;
                 // One that was sent again has cost the call's credit like any other.
                 if let Some(from) = from {
                     self.note_arrival(from, sequence, response.payload.len())?;
@@ -120,6 +126,8 @@ impl<P: Probe> Endpoint<P> {
                 Ok(())
             }
             Arrival::New => {
+                self.counters.responses_received += 1;
+                self.counters.statuses_received += u64::from(response.status);
                 if let Some(traced) = &mut call.traced {
                     let after = self.raw.saturating_sub(traced.begun);
                     traced.answered.insert(response.request.path, after);
@@ -159,8 +167,24 @@ impl<P: Probe> Endpoint<P> {
     /// An answer waits for the application.
     fn keep_answer(&mut self, sequence: u64, answer: Answer) {
         if let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.taken) {
-            call.answers.push(answer);
-            self.untaken += 1;
+            match &mut call.order {
+                None => {
+                    call.answers.push(answer);
+                    self.untaken += 1;
+                }
+                Some(order) => {
+                    let path = answer.request.path;
+                    let mut next = order.arrive(answer);
+                    if next.is_none() {
+                        return;
+                    }
+                    while let Some(answer) = next {
+                        call.answers.push(answer);
+                        self.untaken += 1;
+                        next = order.next(path);
+                    }
+                }
+            }
             if !std::mem::replace(&mut call.told, true) {
                 self.outputs.push_back(Output::Call(CallKey(sequence)));
             }

@@ -7,9 +7,8 @@ use std::time::Duration;
 use crate::call::allowance::Allowance;
 use crate::call::initiator::Initiator;
 use crate::call::taken::Answers;
-use crate::call::watch::Watch;
+use crate::call::watch::{Failure as Loss, Watch};
 use crate::connection::{Mark, MethodDefinition, Refusal};
-use crate::datagram::MAX_MESSAGE;
 use crate::wire::{Budgets, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request};
 use crate::{Address, CallId, NodeId, Path, RequestId, Token};
 use bytes::Bytes;
@@ -17,6 +16,7 @@ use bytes::Bytes;
 use super::bodies::OutBody;
 use super::conn::{ConnId, Parcel, Towards};
 use super::event::{Answer, CallKey, Next, Outcome, Output};
+use super::order::Order;
 use super::probe::{Note, Probe};
 use super::resending::{Resend, Resending};
 use super::streams::Place;
@@ -50,6 +50,10 @@ pub struct CallOptions {
     pub traced: bool,
     /// Whether its initial requests are sent again below which something was lost.
     pub resend: Option<Resend>,
+    /// Whether the answers of each branch are told in the order in which they were sent.
+    pub in_order: bool,
+    /// Whether what is lost ends it only when nothing else is missing.
+    pub partial: bool,
 }
 
 /// One call.
@@ -65,6 +69,8 @@ pub(super) struct Call {
     pub(super) roots: Line<Root>,
     /// It has come to its outcome; what still runs is being stopped.
     pub(super) ended: bool,
+    /// The application waits until an initial request is sent.
+    pub(super) wants_sent: bool,
     /// What answers cost of the call's credit.
     pub(super) credit: Answers,
     pub(super) watch: Option<Box<Watch>>,
@@ -81,6 +87,10 @@ pub(super) struct Call {
     pub(super) traced: Option<Box<Traced>>,
     /// What is kept of one that may be sent again.
     pub(super) resending: Option<Box<Resending>>,
+    /// Of one whose answers are told in order.
+    pub(super) order: Option<Box<Order>>,
+    /// Of one that goes on without what is lost.
+    pub(super) partial: Option<Box<Partial>>,
     /// Answers that the application has not taken, and how the call ended.
     pub(super) answers: Line<Answer>,
     pub(super) outcome: Option<Outcome>,
@@ -98,10 +108,16 @@ pub(super) struct Traced {
     /// When it began, and when it ended.
     pub(super) begun: Duration,
     pub(super) ended: Option<Duration>,
-    /// The methods of its initial requests.
-    pub(super) methods: Vec<Arc<str>>,
     /// When each branch's latest response arrived, since it began.
     pub(super) answered: BTreeMap<Path, Duration>,
+}
+
+/// What is known of a call that goes on without what is lost.
+#[derive(Debug, Default)]
+pub(super) struct Partial {
+    /// Where the servers of its line are, behind the first.
+    pub(super) line: Vec<Address>,
+    pub(super) losses: Vec<Loss>,
 }
 
 /// An initial request.
@@ -109,6 +125,7 @@ pub(super) struct Traced {
 pub(super) struct Root {
     pub(super) request: RequestId,
     pub(super) server: Address,
+    pub(super) method: Arc<MethodDefinition>,
     /// Where it went out, and how far that must be written for it.
     pub(super) session: Option<ConnId>,
     pub(super) mark: Mark,
@@ -133,21 +150,39 @@ impl Call {
     }
 
     /// Whether who sent an answer shows that it may: by the call's token, or by the session of one of its requests.
-    pub(super) fn may_answer(&self, shown: Option<Token>, from: Option<ConnId>) -> bool {
+    pub(super) fn may_answer(
+        &self,
+        shown: Option<Token>,
+        from: Option<ConnId>,
+        path: &Path,
+    ) -> bool {
         match (shown, from) {
             (Some(shown), _) => shown == self.token,
             (None, Some(from)) => {
-                let resending = self.resending.as_ref();
-                let earlier = resending.is_some_and(|before| before.earlier.contains(&from));
-                earlier || self.roots.iter().any(|root| root.session == Some(from))
+                // The initial request at or above this place is the likeliest: a call may have thousands.
+                let likely = path.initial_index();
+                let likely = likely.and_then(|index| self.roots.get(index as usize));
+                let is_over = |root: &Root| root.session == Some(from);
+                likely.is_some_and(is_over)
+                    || self.roots.iter().any(is_over)
+                    || self.was_sent_over(from)
             }
             (None, None) => false,
         }
     }
 
+    /// Whether an earlier attempt of a request went out over this connection.
+    #[cold]
+    fn was_sent_over(&self, conn: ConnId) -> bool {
+        let resending = self.resending.as_ref();
+        resending.is_some_and(|before| before.earlier.contains(&conn))
+    }
+
     /// A missing request in words.
     fn describe(&self, request: RequestId) -> String {
-        let Some(root) = self.roots.iter().find(|root| root.request == request) else {
+        let root = request.path.initial_index();
+        let root = root.and_then(|index| self.roots.get(index as usize));
+        let Some(root) = root.filter(|root| root.request == request) else {
             let watch = self.watch.as_ref();
             return match watch.and_then(|watch| watch.server_of(&self.initiator, request)) {
                 Some(server) => format!("request {request} at {server}"),
@@ -173,6 +208,9 @@ impl<P: Probe> Endpoint<P> {
     /// If there are as many calls as may be.
     pub fn begin(&mut self, options: &CallOptions) -> Result<CallKey, Failure> {
         let limit = self.config.limits.calls;
+        if self.closed {
+            return Err(Failure::Closed);
+        }
         if self.calls.len().max(self.calls.over) >= limit {
             return Err(Failure::TooManyCalls { limit });
         }
@@ -190,6 +228,7 @@ impl<P: Probe> Endpoint<P> {
         let deadline = self.raw.saturating_add(time);
         let allowance = options.budgets.map(|all| Box::new(Allowance::new(all)));
         let special = *options != CallOptions::default();
+        self.counters.calls_started += 1;
         let raw = self.raw;
         let mut initiator = Initiator::new(id, token, budgets);
         initiator.count_in(&self.branches);
@@ -201,6 +240,7 @@ impl<P: Probe> Endpoint<P> {
             options: special.then(|| Box::new(options.clone())),
             roots: Line::default(),
             ended: false,
+            wants_sent: false,
             credit: Answers::default(),
             watch: None,
             watch_due: None,
@@ -212,11 +252,12 @@ impl<P: Probe> Endpoint<P> {
                 Box::new(Traced {
                     begun: raw,
                     ended: None,
-                    methods: Vec::new(),
                     answered: BTreeMap::new(),
                 })
             }),
             resending: (options.resend.clone()).map(|policy| Box::new(Resending::new(policy))),
+            order: options.in_order.then(Box::default),
+            partial: options.partial.then(Box::default),
             answers: Line::default(),
             outcome: None,
             told: false,
@@ -248,7 +289,23 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<RequestId, Failure> {
-        let sent = self.try_initial(key, server, method, payload, None);
+        self.send_with(key, server, method, payload, None)
+    }
+
+    /// The same with metadata of its own in place of the call's, if there are any.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_with(
+        &mut self,
+        key: CallKey,
+        server: &Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        metadata: Option<&Metadata>,
+    ) -> Result<RequestId, Failure> {
+        let sent = self.try_initial(key, server, method, payload, metadata, None);
         if let Err(failure) = &sent {
             self.end_call(key.0, Err(failure.clone()));
         }
@@ -256,7 +313,8 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Sends an initial request of a call, which a body follows: see [`write_body`](Self::write_body). It can be read once, so the
-    /// request is sent once, whatever the call says of [`Resend`].
+    /// request is sent once, whatever the call says of [`Resend`]. With metadata of its own if there are any, as
+    /// [`send_with`](Self::send_with).
     ///
     /// # Errors
     ///
@@ -267,9 +325,10 @@ impl<P: Probe> Endpoint<P> {
         server: &Address,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
+        metadata: Option<&Metadata>,
     ) -> Result<(RequestId, OutBody), Failure> {
         let body = self.bodies.begin_root(call.0);
-        match self.try_initial(call, server, method, payload, Some(body)) {
+        match self.try_initial(call, server, method, payload, metadata, Some(body)) {
             Ok(request) => Ok((request, body)),
             Err(failure) => {
                 self.forget_body(body);
@@ -285,10 +344,10 @@ impl<P: Probe> Endpoint<P> {
         server: &Address,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
+        metadata: Option<&Metadata>,
         body: Option<OutBody>,
     ) -> Result<RequestId, Failure> {
         let oldest = self.calls.oldest();
-        let limit = self.config.limits.message;
         let (call, raw) = (self.calls.get_mut(key.0), self.raw);
         let Some(call) = call.filter(|call| !call.ended && !call.initiator.is_closed()) else {
             return Err(Failure::Closed);
@@ -300,7 +359,7 @@ impl<P: Probe> Endpoint<P> {
             let server = server.clone();
             return Err(not_sent(ConnectError::NoTransport { server }));
         }
-        let limit = most_to(server, limit);
+        let limit = self.config.longest_to(server);
         if size > limit {
             let server = server.clone();
             return Err(Failure::TooLarge {
@@ -312,19 +371,18 @@ impl<P: Probe> Endpoint<P> {
         }
         if !self.config.dial_policy.permits_call(server) {
             let server = server.clone();
+            self.counters.dials_forbidden += 1;
             return Err(not_sent(ConnectError::Forbidden { server }));
         }
         call.roots.push(Root {
             request: id,
             server: server.clone(),
+            method: Arc::clone(method),
             session: None,
             mark: Mark::Written(0),
             node: None,
             lost: false,
         });
-        if let Some(traced) = &mut call.traced {
-            traced.methods.push(Arc::clone(method.name()));
-        }
         let budgets = call.share();
         let mut request = Request {
             call: call.initiator.call(),
@@ -340,7 +398,7 @@ impl<P: Probe> Endpoint<P> {
             traced: call.traced.is_some(),
             compressed: false,
             waited: Duration::ZERO,
-            options: call.request_options(budgets, self.config.ping),
+            options: call.request_options(budgets, self.config.ping, metadata),
             method: MethodRef::Number(0),
             payload,
         };
@@ -425,17 +483,12 @@ impl<P: Probe> Endpoint<P> {
     fn trace_of(&self, call: &Call) -> Trace {
         let begun = call.deadline.saturating_sub(call.time);
         let ended = call.traced.as_ref().and_then(|traced| traced.ended);
-        let method = |index: usize| Some(Arc::clone(call.traced.as_ref()?.methods.get(index)?));
-        let roots = call
-            .roots
-            .iter()
-            .enumerate()
-            .map(|(index, root)| trace::Root {
-                path: root.request.path,
-                server: root.server.clone(),
-                method: method(index).unwrap_or_else(|| "".into()),
-                node: root.node,
-            });
+        let roots = call.roots.iter().map(|root| trace::Root {
+            path: root.request.path,
+            server: root.server.clone(),
+            method: Arc::clone(root.method.name()),
+            node: root.node,
+        });
         let roots: Vec<trace::Root> = roots.collect();
         let answered = call.traced.iter().flat_map(|traced| traced.answered.iter());
         let answered: Vec<(Path, Duration)> = answered.map(|(path, at)| (*path, *at)).collect();
@@ -453,13 +506,19 @@ impl<P: Probe> Endpoint<P> {
             self.untaken -= 1;
             match answer.from {
                 Some(from) => self.credit(from, key.0, answer.payload.len()),
-                None => call.own = call.own.saturating_sub(cost_of(answer.payload.len())),
+                None => {
+                    call.own = call.own.saturating_sub(cost_of(answer.payload.len()));
+                    self.note_space();
+                }
             }
             return Next::Answer(answer);
         }
-        if call.outcome.is_none() {
+        let Some(outcome) = &call.outcome else {
             call.told = false;
             return Next::Pending;
+        };
+        if self.config.keep_ended {
+            return Next::Ended(outcome.clone());
         }
         if call.traced.is_some() {
             return self.take_trace(key);
@@ -492,6 +551,66 @@ impl<P: Probe> Endpoint<P> {
         self.calls.peek(key.0).is_none_or(|call| call.ended)
     }
 
+    /// How a call has ended; `None` while it goes on, and once it is forgotten.
+    pub fn outcome(&self, key: CallKey) -> Option<&Outcome> {
+        self.calls.peek(key.0)?.outcome.as_ref()
+    }
+
+    /// What is known of a call's tree.
+    pub fn tree(&mut self, key: CallKey) -> Option<&mut Initiator> {
+        Some(&mut self.calls.kept(key.0)?.initiator)
+    }
+
+    /// What a call has gone on without ([`CallOptions::partial`]).
+    pub fn losses(&self, key: CallKey) -> &[Loss] {
+        let partial = self
+            .calls
+            .peek(key.0)
+            .and_then(|call| call.partial.as_ref());
+        partial.map_or(&[], |partial| &partial.losses)
+    }
+
+    /// A call that goes on without what is lost goes down a line: these are its servers, behind the first. Said before it is
+    /// watched over.
+    pub fn note_line(&mut self, key: CallKey, servers: &[Address]) {
+        let partial = self
+            .calls
+            .kept(key.0)
+            .and_then(|call| call.partial.as_mut());
+        if let Some(partial) = partial {
+            partial.line = servers.to_vec();
+        }
+    }
+
+    /// Whether anything of a call may have left this endpoint.
+    pub fn was_sent(&self, key: CallKey) -> bool {
+        let call = self.calls.peek(key.0);
+        call.is_some_and(|call| call.roots.iter().any(|root| root.session.is_some()))
+    }
+
+    /// Whether a connection has taken this initial request of a call. If not, [`Output::Sent`] tells when one is taken, or
+    /// the call has ended.
+    pub fn is_sent(&mut self, key: CallKey, request: RequestId) -> bool {
+        let Some(call) = self.calls.kept(key.0) else {
+            return true;
+        };
+        let is_sent = call.root(request).is_none_or(|root| root.session.is_some());
+        call.wants_sent |= !is_sent;
+        is_sent
+    }
+
+    /// How many times initial requests of a call were sent again.
+    pub fn resent(&self, key: CallKey) -> u32 {
+        let call = self.calls.peek(key.0);
+        let resending = call.and_then(|call| call.resending.as_ref());
+        resending.map_or(0, |resending| resending.resent())
+    }
+
+    /// A call has failed for a reason of the application's, before it was sent perhaps.
+    pub fn fail_call(&mut self, key: CallKey, failure: Failure) {
+        self.end_call(key.0, Err(failure));
+    }
+
     /// Whether anything of a call may still run.
     pub fn is_live(&self, key: CallKey) -> bool {
         self.calls.get(key.0).is_some()
@@ -506,7 +625,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The application learns that there is something to take of a call.
-    fn tell_of(&mut self, sequence: u64) {
+    pub(super) fn tell_of(&mut self, sequence: u64) {
         if let Some(call) = self.calls.kept(sequence)
             && !call.taken
             && !std::mem::replace(&mut call.told, true)
@@ -549,7 +668,21 @@ impl<P: Probe> Endpoint<P> {
         let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.ended) else {
             return;
         };
+        let loss = call.partial.as_ref();
+        let loss = loss.and_then(|partial| partial.losses.first());
+        let outcome = match (outcome, loss) {
+            (Ok(()), Some(loss)) => Err(Failure::Lost(Box::new(loss.clone()))),
+            (outcome, _) => outcome,
+        };
+        match &outcome {
+            Ok(()) => self.counters.calls_completed += 1,
+            Err(Failure::Aborted) => self.counters.calls_aborted += 1,
+            Err(_) => self.counters.calls_failed += 1,
+        }
         call.ended = true;
+        if std::mem::take(&mut call.wants_sent) {
+            self.outputs.push_back(Output::Sent(CallKey(sequence)));
+        }
         if let Some(traced) = &mut call.traced {
             traced.ended = Some(self.raw);
         }
@@ -598,6 +731,10 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         self.calls.finish(sequence);
+        self.note_space();
+        if self.config.keep_ended && self.calls.peek(sequence).is_some() {
+            self.outputs.push_back(Output::Settled(CallKey(sequence)));
+        }
         while let Some((_, first)) = self.fresh.front()
             && self.calls.get(*first).is_none()
         {
@@ -660,6 +797,9 @@ impl<P: Probe> Endpoint<P> {
             peer.carried_calls = true;
             peer.busy += 1;
         }
+        if std::mem::take(&mut call.wants_sent) {
+            self.outputs.push_back(Output::Sent(CallKey(sequence)));
+        }
         if std::mem::take(&mut call.waits_for_root) {
             self.watch_at(sequence, Some(self.now));
         }
@@ -706,8 +846,9 @@ impl Call {
     }
 
     pub(super) fn root(&mut self, request: RequestId) -> Option<&mut Root> {
-        let mut roots = self.roots.iter_mut();
-        roots.find(|root| root.request.path == request.path)
+        let index = request.path.initial_index()? as usize;
+        let root = self.roots.get_mut(index)?;
+        (root.request.path == request.path).then_some(root)
     }
 
     fn share(&mut self) -> Option<Budgets> {
@@ -724,9 +865,11 @@ impl Call {
         &self,
         budgets: Option<Budgets>,
         ping: PingSettings,
+        metadata: Option<&Metadata>,
     ) -> Option<Box<Options>> {
         let ping = Some(self.ping(ping)).filter(|ping| *ping != DEFAULT_PING);
-        let metadata = self.options.as_ref().map(|options| &options.metadata);
+        let own = self.options.as_ref().map(|options| &options.metadata);
+        let metadata = metadata.or(own);
         let metadata = metadata.filter(|metadata| !metadata.is_empty());
         if metadata.is_none() && budgets.is_none() && ping.is_none() {
             return None;
@@ -758,13 +901,5 @@ fn refused(request: RequestId, to: &Address, refusal: Refusal) -> Failure {
             server,
             reason: refusal.to_string(),
         },
-    }
-}
-
-/// The longest message to an address.
-pub(super) fn most_to(to: &Address, limit: u64) -> u64 {
-    match to {
-        Address::Udp(_) => limit.min(MAX_MESSAGE as u64),
-        _ => limit,
     }
 }

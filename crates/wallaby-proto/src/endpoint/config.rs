@@ -9,9 +9,11 @@ use siphasher::sip::SipHasher13;
 
 use crate::Address;
 use crate::call::records::RecordLimits;
+use crate::call::waiting::WaitingLimits;
 use crate::connection::{
     Bounds, KeepAliveSettings, Limits as WireLimits, PartialLimits, StrangerLimits,
 };
+use crate::datagram::MAX_MESSAGE;
 use crate::dial::DialPolicy;
 use crate::executor::ExecutorConfig;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
@@ -121,6 +123,14 @@ pub struct Config {
     pub require_seals: bool,
     /// The schemes of the addresses that the shell dials.
     pub schemes: Schemes,
+    /// How many answers wait to which no way leads, and for how long.
+    pub wayless: WaitingLimits,
+    /// Addresses of datagrams are dialled as those of streams are ([`Output::Dial`](super::Output::Dial)): the shell may know a better
+    /// way there, or says [`dial_datagrams`](super::Endpoint::dial_datagrams).
+    pub streams_first: bool,
+    /// Calls that have ended are kept, for their outcomes and traces, until the shell [forgets](super::Endpoint::forget) them. Else
+    /// they go when their outcome was taken.
+    pub keep_ended: bool,
 }
 
 impl Default for Config {
@@ -146,6 +156,19 @@ impl Default for Config {
             cluster_keys: Vec::new(),
             require_seals: false,
             schemes: Schemes::default(),
+            wayless: WaitingLimits::default(),
+            streams_first: false,
+            keep_ended: false,
+        }
+    }
+}
+
+impl Config {
+    /// The longest message to an address. Of one that is only dialled as datagrams if no stream leads there this turns out later.
+    pub(super) fn longest_to(&self, to: &Address) -> u64 {
+        match to {
+            Address::Udp(_) if !self.streams_first => self.limits.message.min(MAX_MESSAGE as u64),
+            _ => self.limits.message,
         }
     }
 }
@@ -161,7 +184,7 @@ impl Schemes {
     }
 
     /// Whether this address has one of them.
-    pub fn lead_to(&self, address: &Address) -> bool {
+    pub(super) fn lead_to(&self, address: &Address) -> bool {
         let scheme = address.scheme();
         self.0.iter().any(|known| **known == *scheme)
     }

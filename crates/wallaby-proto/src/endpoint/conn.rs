@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bodies::{Followed, OutBody};
+use super::event::{Lane, RequestKey};
 use super::relaying::Relayed;
 use crate::call::records::{Passage, Sent, Session, Ticket};
 use crate::call::shares::Share;
@@ -88,6 +89,17 @@ impl Conns {
         }
         *place = Some(Box::new(peer));
         id
+    }
+
+    /// A connection goes over something else from now on.
+    pub(super) fn change(&mut self, id: ConnId, link: Link) {
+        let Some(conn) = self.get_mut(id) else { return };
+        let before = std::mem::replace(&mut conn.way, link);
+        self.streams -= usize::from(matches!(before, Link::Stream(_)));
+        if let Some(Link::Session(socket, session)) = self.get(id).map(|conn| &conn.way) {
+            let session = (*socket, *session);
+            self.sessions.insert(session, id);
+        }
     }
 
     pub(super) fn remove(&mut self, id: ConnId) -> Option<Box<Conn>> {
@@ -231,6 +243,8 @@ pub(super) struct Room {
     pub(super) answers: Option<(Share, usize)>,
     /// What it belongs to, if it is passed on for another server: that has room of its own.
     pub(super) relayed: Option<(CallId, Token)>,
+    /// The request whose message waits, so that it sends no other in this direction.
+    pub(super) of: Option<(RequestKey, Lane)>,
 }
 
 /// A message on its way out.
@@ -246,6 +260,8 @@ pub(super) struct Parcel {
     pub(super) passage: Option<Passage>,
     /// Those of a request onward.
     pub(super) times: Option<Times>,
+    /// The request that sent it, and in which direction.
+    pub(super) of: Option<(RequestKey, Lane)>,
     /// What is to follow a request.
     pub(super) body: Option<OutBody>,
     pub(super) moves: u8,
@@ -333,11 +349,10 @@ impl Conn {
         self.at.clone().or(told).unwrap_or_else(nobody)
     }
 
-    /// Whether a message that stands there has not left this endpoint yet; nothing is known of those in datagrams, which are
-    /// sent again by themselves.
-    pub(super) fn is_writing(&self, mark: Mark) -> bool {
-        match (self.stream(), mark) {
-            (Some(stream), Mark::Written(mark)) => stream.connection.counters().bytes_sent < mark,
+    /// Whether a message that stands there has not left this endpoint yet.
+    pub(super) fn is_writing(&self, sockets: &Sockets, mark: Mark) -> bool {
+        match (self.way.peek(sockets), mark) {
+            (Some(carrier), Mark::Written(mark)) => carrier.progress().0 < mark,
             (Some(_), Mark::Parts(_)) => true,
             (None, _) => false,
         }
@@ -391,7 +406,11 @@ impl Queues {
     }
 
     pub(super) fn push(&mut self, mut parcel: Parcel) {
-        parcel.message.detach();
+        // Initial requests are the application's: nothing that arrived is kept for them.
+        let is_initial = parcel.released.is_none() && parcel.method.is_some();
+        if !is_initial {
+            parcel.message.detach();
+        }
         match &parcel.message {
             Message::Request(_) if parcel.body.is_some() => self.followed.push_back(parcel),
             Message::Request(_) => self.requests.push_back(parcel),
@@ -421,6 +440,7 @@ impl Parcel {
             released: None,
             passage: None,
             times: None,
+            of: None,
             body: None,
             moves: 0,
             room: Room::default(),

@@ -85,6 +85,11 @@ impl<P: Probe> Endpoint<P> {
         self.conns.get(id)?.node
     }
 
+    /// Where the peer of a connection says that it is reached.
+    pub fn peer_address(&self, id: ConnId) -> Option<&Address> {
+        self.conns.get(id)?.hello()?.address.as_ref()
+    }
+
     /// How many open connections there are with a life.
     pub(super) fn connections_with(&self, node: NodeId) -> usize {
         self.by_node.get(&node).map_or(0, Vec::len)
@@ -102,6 +107,52 @@ impl<P: Probe> Endpoint<P> {
                 }
                 Some(Carrier::Stream(&mut stream.connection))
             }
+        }
+    }
+
+    /// Waits for a connection with a server, which is dialled if need be: `None` if there is one already. Of the other ones
+    /// [`Output::Connected`] tells what became of them.
+    ///
+    /// # Errors
+    ///
+    /// If it is not dialled.
+    pub fn connect(&mut self, to: &Address) -> Result<Option<ConnId>, ConnectError> {
+        self.reachable(to)?;
+        if !self.config.dial_policy.permits_call(to) {
+            self.counters.dials_forbidden += 1;
+            let server = to.clone();
+            return Err(ConnectError::Forbidden { server });
+        }
+        let id = match self.conn_at(to) {
+            Some(id) if self.conns.get(id).is_some_and(|conn| conn.node.is_some()) => {
+                return Ok(None);
+            }
+            Some(id) => id,
+            None => self.dial(to, None, NamedBy::Application)?,
+        };
+        self.connecting.insert(id);
+        Ok(Some(id))
+    }
+
+    /// Connects to a server that will have something to say, if there is no connection yet.
+    ///
+    /// # Errors
+    ///
+    /// If it is not dialled.
+    pub fn meet(&mut self, to: &Address) -> Result<(), ConnectError> {
+        self.connect(to).map(drop)
+    }
+
+    /// Whether connections are being opened.
+    pub fn is_opening(&self) -> bool {
+        !self.opening.is_empty()
+    }
+
+    /// Whoever waits for a connection learns what became of it.
+    fn tell_connected(&mut self, id: ConnId, result: Result<(), &ConnectError>) {
+        if self.connecting.remove(&id) {
+            let result = result.map_err(|error| Box::new(error.clone()));
+            self.outputs.push_back(Output::Connected(id, result));
         }
     }
 
@@ -133,12 +184,19 @@ impl<P: Probe> Endpoint<P> {
         expected: Option<NodeId>,
         named_by: NamedBy,
     ) -> Result<ConnId, ConnectError> {
+        if self.closed {
+            let reason = "this endpoint was closed".into();
+            let server = to.clone();
+            return Err(ConnectError::Unreachable { server, reason });
+        }
         self.make_room().map_err(|limit| ConnectError::TooMany {
             server: to.clone(),
             limit,
         })?;
         let way = match to {
-            Address::Udp(at) => self.dial_session(*at, expected, named_by)?,
+            Address::Udp(at) if !self.config.streams_first => {
+                self.dial_session(*at, expected, named_by)?
+            }
             _ => {
                 let me = Arc::clone(&self.hello);
                 let connection = Connection::dial(me, expected).bounded(&self.bounds);
@@ -155,7 +213,9 @@ impl<P: Probe> Endpoint<P> {
         let id = self.conns.insert(peer);
         self.places.settle(id, usefulness);
         self.open_until(id, patience);
-        if !matches!(to, Address::Udp(_)) {
+        let conn = self.conns.get_mut(id).and_then(Conn::stream_mut);
+        if let Some(stream) = conn {
+            stream.named_by = named_by;
             self.outputs
                 .push_back(Output::Dial(id, Box::new(to.clone())));
             self.begin_stream(id);
@@ -168,6 +228,24 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         Ok(id)
+    }
+
+    /// A stream that was to be opened to an address of datagrams ([`Config::streams_first`](super::Config::streams_first)) is a
+    /// session over these instead.
+    pub fn dial_datagrams(&mut self, id: ConnId) {
+        let conn = self.conns.get(id);
+        let (Some(stream), Some(Address::Udp(at))) = (
+            conn.and_then(Conn::stream),
+            conn.and_then(|conn| conn.at.clone()),
+        ) else {
+            return;
+        };
+        let expected = conn.and_then(|conn| conn.dialled).flatten();
+        match self.dial_session(at, expected, stream.named_by) {
+            Ok(link) => self.conns.change(id, link),
+            Err(error) => self.remove_conn(id, error),
+        }
+        self.settle();
     }
 
     /// Opens a session.
@@ -216,6 +294,7 @@ impl<P: Probe> Endpoint<P> {
             let next = self.places.next_for_room(&mut search, usefulness);
             let id = next.ok_or(limit)?;
             if self.is_idle(id) {
+                self.counters.connections_evicted += 1;
                 self.close_conn(id, ROOM_NEEDED);
             }
         }
@@ -247,7 +326,11 @@ impl<P: Probe> Endpoint<P> {
         };
         let carrier = peer.way.peek(&self.sockets);
         let rests = carrier.is_none_or(|carrier| carrier.is_idle());
-        peer.busy == 0 && peer.until.is_none() && peer.queues.is_none() && rests
+        peer.busy == 0
+            && !self.connecting.contains(&id)
+            && peer.until.is_none()
+            && peer.queues.is_none()
+            && rests
     }
 
     /// Somebody has connected, and must show soon that it wants something. If there are too many of these, the oldest goes.
@@ -375,6 +458,7 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         self.probe.opened(id, hello);
+        self.counters.connections_opened += 1;
         peer.hello = Some(Arc::clone(hello));
         peer.node = Some(hello.node);
         let until = peer.until.take();
@@ -399,8 +483,12 @@ impl<P: Probe> Endpoint<P> {
         }
         self.pump(id);
         self.invite_claiming(id, hello.node);
-        if is_dialled && !is_stream {
+        let is_awaited = self.connecting.contains(&id);
+        if is_dialled && !is_stream && !is_awaited {
             self.end_unused(id);
+        }
+        if is_awaited {
+            self.tell_connected(id, Ok(()));
         }
     }
 
@@ -439,6 +527,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// A session has ended.
     pub(super) fn session_ended(&mut self, session: (SocketId, SessionId), ended: &Ended) {
+        if self.sockets.peek(session.0, session.1).is_none() {
+            self.counters.carried += ended.counters;
+        }
         let Some(id) = self.conns.over(session) else {
             return; // this side has closed it
         };
@@ -500,6 +591,11 @@ impl<P: Probe> Endpoint<P> {
         };
         self.not_opening(id, peer.until);
         self.places.leave(id);
+        if let Some(carrier) = peer.way.peek(&self.sockets) {
+            self.counters.carried += carrier.counters();
+        }
+        self.counters.connections_ended += u64::from(peer.node.is_some());
+        self.tell_connected(id, Err(&error));
         if let Some(at) = &peer.at
             && self.dialled_back.get(at) == Some(&id)
         {

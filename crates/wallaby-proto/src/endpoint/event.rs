@@ -16,6 +16,11 @@ use crate::{Address, RequestId, Status};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallKey(pub(super) u64);
 
+impl CallKey {
+    /// No call.
+    pub const NONE: Self = Self(0);
+}
+
 impl fmt::Display for CallKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -29,6 +34,13 @@ pub struct RequestKey {
     pub(super) generation: u32,
 }
 
+impl RequestKey {
+    /// Its place among those that are handled: less than the number that ever were at once, and of no other one.
+    pub fn slot(self) -> usize {
+        self.slot as usize
+    }
+}
+
 /// What is to be done outside, or happened to the application's calls and requests.
 #[derive(Debug)]
 pub enum Output {
@@ -37,8 +49,20 @@ pub enum Output {
     /// There are answers of a call, or it has ended: told once until [`Endpoint::next_answer`](super::Endpoint::next_answer) has
     /// no more.
     Call(CallKey),
+    /// A connection has taken an initial request that [`Endpoint::is_sent`](super::Endpoint::is_sent) was asked about, or its call
+    /// has ended.
+    Sent(CallKey),
+    /// Nothing of a call runs any more, as far as its servers can be reached: told of calls that are kept
+    /// ([`Config::keep_ended`](super::Config::keep_ended)).
+    Settled(CallKey),
     /// A request that was put aside has ended: it was aborted, or had no time left. Its initiator is told this in its name.
     Stopped(RequestKey, Box<Status>),
+    /// No message of this direction waits any more of a request: see [`Endpoint::waits`](super::Endpoint::waits).
+    Room(RequestKey, Lane),
+    /// Something may be taken that was refused before for want of room ([`SendError::Full`](crate::error::SendError::Full)).
+    Space,
+    /// A connection that [`Endpoint::connect`](super::Endpoint::connect) waits for is open, or why it is not.
+    Connected(ConnId, Result<(), Box<ConnectError>>),
     /// There is something to read of a body that follows a request: told once until
     /// [`Endpoint::read_body`](super::Endpoint::read_body) has had nothing, and when its request is stopped.
     Body(InBody),
@@ -59,6 +83,25 @@ pub enum Output {
     Datagrams(SocketId),
     /// A stream has ended or is ended here: nothing more is heard of it. These are its last words.
     Close(ConnId, Box<Closed>),
+}
+
+/// A direction in which a request sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lane {
+    /// Answers, to the initiator.
+    Answers,
+    /// Delegations, to other servers.
+    Requests,
+}
+
+impl Lane {
+    /// The other one.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Answers => Self::Requests,
+            Self::Requests => Self::Answers,
+        }
+    }
 }
 
 /// How a stream has ended.
@@ -104,6 +147,7 @@ pub struct Answer {
     pub request: RequestId,
     /// Its number among the answers of its branch.
     pub index: u32,
+    /// A status came in place of an answer; [`payload`](Self::payload) reads it.
     pub(super) status: bool,
     pub(super) payload: Bytes,
     /// The connection that it came over.

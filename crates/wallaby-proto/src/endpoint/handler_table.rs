@@ -1,64 +1,120 @@
 //! The table of requests that are handled or wait for it, by their keys.
 
-use super::event::RequestKey;
+use super::event::{Lane, RequestKey};
 use super::requests::{Handler, Stage};
 
 /// Requests that are handled.
 #[derive(Debug, Default)]
 pub(super) struct Handlers {
-    slots: Vec<(u32, Option<Box<Handler>>)>,
+    slots: Vec<Slot>,
     free: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    /// How many of the request's messages wait, in each direction.
+    waiting: [u32; 2],
+    /// An answer of it has waited for a way in vain: no other holds it up.
+    wayless: bool,
+    handler: Option<Box<Handler>>,
 }
 
 impl Handlers {
     /// A place for one: its key.
     pub(super) fn add(&mut self, mut handler: Box<Handler>) -> RequestKey {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push((0, None));
+            self.slots.push(Slot::default());
             self.slots.len() as u32 - 1
         });
-        let (generation, place) = &mut self.slots[slot as usize];
-        let generation = *generation;
+        let place = &mut self.slots[slot as usize];
+        let generation = place.generation;
         let key = RequestKey { slot, generation };
         handler.key = Some(key);
-        *place = Some(handler);
+        place.handler = Some(handler);
         key
     }
 
+    fn slot(&self, key: RequestKey) -> Option<&Slot> {
+        let slot = self.slots.get(key.slot as usize)?;
+        (slot.generation == key.generation).then_some(slot)
+    }
+
+    fn slot_mut(&mut self, key: RequestKey) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(key.slot as usize)?;
+        (slot.generation == key.generation).then_some(slot)
+    }
+
     pub(super) fn get(&self, key: RequestKey) -> Option<&Handler> {
-        match self.slots.get(key.slot as usize)? {
-            (generation, handler) if *generation == key.generation => handler.as_deref(),
-            _ => None,
-        }
+        self.slot(key)?.handler.as_deref()
     }
 
     pub(super) fn get_mut(&mut self, key: RequestKey) -> Option<&mut Handler> {
-        match self.slots.get_mut(key.slot as usize)? {
-            (generation, handler) if *generation == key.generation => handler.as_deref_mut(),
-            _ => None,
-        }
+        self.slot_mut(key)?.handler.as_deref_mut()
     }
 
     /// It is put back, or its key released, soon.
     pub(super) fn take(&mut self, key: RequestKey) -> Option<Box<Handler>> {
-        match self.slots.get_mut(key.slot as usize)? {
-            (generation, handler) if *generation == key.generation => handler.take(),
-            _ => None,
-        }
+        self.slot_mut(key)?.handler.take()
     }
 
     pub(super) fn put(&mut self, key: RequestKey, handler: Box<Handler>) {
-        if let Some((_, place)) = self.slots.get_mut(key.slot as usize) {
-            *place = Some(handler);
+        if let Some(slot) = self.slot_mut(key) {
+            slot.handler = Some(handler);
         }
     }
 
     /// The key is not used any more.
     pub(super) fn release(&mut self, key: RequestKey) {
-        if let Some((generation, place)) = self.slots.get_mut(key.slot as usize) {
-            *generation = generation.wrapping_add(1);
-            *place = None;
+        if let Some(slot) = self.slot_mut(key) {
+            *slot = Slot {
+                generation: key.generation.wrapping_add(1),
+                ..Slot::default()
+            };
             self.free.push(key.slot);
+        }
+    }
+
+    /// A message of this request waits.
+    pub(super) fn begin_wait(&mut self, (key, lane): (RequestKey, Lane)) {
+        if let Some(slot) = self.slot_mut(key) {
+            slot.waiting[lane as usize] += 1;
+        }
+    }
+
+    /// One waits no longer; whether it was the last one of its direction.
+    pub(super) fn end_wait(&mut self, (key, lane): (RequestKey, Lane)) -> bool {
+        let Some(slot) = self.slot_mut(key) else {
+            return false;
+        };
+        let waiting = &mut slot.waiting[lane as usize];
+        let was_last = *waiting == 1;
+        *waiting = waiting.saturating_sub(1);
+        was_last
+    }
+
+    /// In which directions messages of a request wait.
+    pub(super) fn waiting(&self, key: RequestKey) -> impl Iterator<Item = Lane> + use<> {
+        let waiting = [Lane::Answers, Lane::Requests].map(|lane| (lane, self.waits(key, lane)));
+        waiting
+            .into_iter()
+            .filter_map(|(lane, waits)| waits.then_some(lane))
+    }
+
+    pub(super) fn waits(&self, key: RequestKey, lane: Lane) -> bool {
+        let slot = self.slot(key);
+        slot.is_some_and(|slot| slot.waiting[lane as usize] > 0)
+    }
+
+    /// Whether answers of this request hold it up while they wait for a way.
+    pub(super) fn waits_for_way(&self, key: RequestKey) -> bool {
+        self.slot(key).is_some_and(|slot| !slot.wayless)
+    }
+
+    /// One has waited for a way in vain.
+    pub(super) fn note_wayless(&mut self, key: RequestKey) {
+        if let Some(slot) = self.slot_mut(key) {
+            slot.wayless = true;
         }
     }
 
@@ -68,10 +124,7 @@ impl Handlers {
 
     /// Those in such a stage.
     pub(super) fn those(&self, which: impl Fn(Stage) -> bool) -> impl Iterator<Item = RequestKey> {
-        let handlers = self
-            .slots
-            .iter()
-            .filter_map(|(_, handler)| handler.as_ref());
+        let handlers = self.slots.iter().filter_map(|slot| slot.handler.as_ref());
         let those = handlers.filter(move |handler| which(handler.stage));
         those.filter_map(|handler| handler.key)
     }

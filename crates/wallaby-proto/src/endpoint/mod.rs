@@ -86,9 +86,7 @@
 //!                     }
 //!                 },
 //!                 Output::Close(conn, _) => drop(streams.remove(&conn)),
-//!                 Output::Stopped(..) => {} // nothing is put aside here
-//!                 Output::Body(_) | Output::BodyRoom(_) => {} // nobody sends any
-//!                 Output::Socket(..) | Output::Datagrams(_) => {} // nor dialled over UDP
+//!                 _ => {} // nothing is put aside here, nor dialled over UDP
 //!             }
 //!         }
 //!     }
@@ -136,6 +134,7 @@ mod conns;
 mod draining;
 mod event;
 mod handler_table;
+mod order;
 mod places;
 mod probe;
 mod refused;
@@ -155,7 +154,7 @@ pub use self::bodies::{BodyEnd, BodyNext, InBody, OutBody};
 pub use self::calls::CallOptions;
 pub use self::config::{Config, Limits, Schemes, Seeds};
 pub use self::conn::ConnId;
-pub use self::event::{Answer, CallKey, Closed, Incoming, Next, Outcome, Output, RequestKey};
+pub use self::event::{Answer, CallKey, Closed, Incoming, Lane, Next, Outcome, Output, RequestKey};
 pub use self::places::Place;
 pub use self::probe::{Leaving, Note, Probe, Released};
 pub use self::requests::Handler;
@@ -176,8 +175,10 @@ use crate::call::clock::{Clock, earliest};
 use crate::call::records::{RecordLimits, Records, Remembered, Ticket, written_next};
 use crate::call::room::BranchRoom;
 use crate::call::shares::Shares;
-use crate::call::waiting::{Waiting, WaitingLimits};
-use crate::connection::{Bounds, Dials, Event as News, Hello, MethodDefinition, Partials, Places};
+use crate::call::waiting::Waiting;
+use crate::connection::{
+    Bounds, Counters as Carried, Dials, Event as News, Hello, MethodDefinition, Partials, Places,
+};
 use crate::datagram::{SessionEvent, Settings};
 use crate::executor::Executor;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
@@ -201,8 +202,6 @@ pub struct Counters {
     pub connections_refused: u64,
     /// Streams broken off: their peer sent what the protocol does not say, or was silent for too long.
     pub connections_broken: u64,
-    /// Requests refused since as many wait as may.
-    pub requests_refused: u64,
     /// Requests that came twice, or for a call that is over.
     pub requests_dropped: u64,
     /// Times that an address which a peer had named was not dialled: it was a moment ago, or too many such addresses were.
@@ -213,6 +212,52 @@ pub struct Counters {
     pub forged_dropped: u64,
     /// Answers dropped: their call was over.
     pub late_dropped: u64,
+    /// Answers dropped: they had arrived before.
+    pub duplicates_dropped: u64,
+    /// Calls begun.
+    pub calls_started: u64,
+    /// Calls that completed, with or without statuses.
+    pub calls_completed: u64,
+    /// Calls that failed.
+    pub calls_failed: u64,
+    /// Calls that were given up.
+    pub calls_aborted: u64,
+    /// Initial requests sent again, each time.
+    pub resends: u64,
+    /// Calls, and further requests of them, that could not be kept to be sent again.
+    pub resends_unkept: u64,
+    /// Requests that arrived.
+    pub requests_received: u64,
+    /// Requests refused since the executor's queue was full.
+    pub requests_refused: u64,
+    /// Requests ended here since they, or a maximum of this endpoint, allowed no more requests, responses, bytes or hops.
+    pub budgets_exhausted: u64,
+    /// Responses that were delivered to a call here, statuses included.
+    pub responses_received: u64,
+    /// Statuses among them.
+    pub statuses_received: u64,
+    /// Statuses that ended requests here.
+    pub statuses_sent: u64,
+    /// Pings passed on for initiators that cannot reach a server.
+    pub pings_passed: u64,
+    /// Responses that waited since no way led to their initiator.
+    pub waited_for_ways: u64,
+    /// Times that an address was not dialled since the dial policy forbids it.
+    pub dials_forbidden: u64,
+    /// Pings and aborts about requests that are not known here.
+    pub unknown_pings: u64,
+    /// Connections opened, by either side.
+    pub connections_opened: u64,
+    /// Connections that ended which had been open.
+    pub connections_ended: u64,
+    /// Connections among them whose peer was silent.
+    pub connections_silent: u64,
+    /// Connections among them that were closed to make room for others.
+    pub connections_evicted: u64,
+    /// Times that a connection was taken to send something on.
+    pub connections_used: u64,
+    /// Messages and bytes that connections have carried.
+    pub carried: Carried,
     /// Answers and reports of other servers that were passed on towards their initiators.
     pub relayed: u64,
     /// Answers dropped: no way leads to their initiator, or too many wait for one.
@@ -260,6 +305,8 @@ struct Served {
     definition: Arc<MethodDefinition>,
     /// Its initiators expect exactly one answer.
     one: bool,
+    /// Its requests go down a line of servers: they are handed out at once, whatever runs and also while the endpoint is drained.
+    line: bool,
 }
 
 /// One participant, client and server at once, without IO.
@@ -351,6 +398,12 @@ pub struct Endpoint<P = ()> {
     untaken: usize,
     /// Bytes of initial requests that are kept to be sent again.
     kept: u64,
+    /// A message was refused for want of room.
+    full: bool,
+    /// Connections that the shell waits for.
+    connecting: BTreeSet<ConnId>,
+    /// It begins nothing any more.
+    closed: bool,
     /// It finishes what it has begun, and begins nothing.
     draining: bool,
 }
@@ -387,6 +440,7 @@ impl<P: Probe> Endpoint<P> {
             partials: Partials::new(config.limits.partials),
         };
         let branches = BranchRoom::new(config.limits.branches);
+        let wayless = Waiting::new(config.wayless);
         let fresh_for = config.ping.period.saturating_mul(9) / 8;
         let seeded = Seeded(seeds.tables);
         let answers = config.limits.waiting;
@@ -428,7 +482,7 @@ impl<P: Probe> Endpoint<P> {
             answers_waiting: Shares::new(answers),
             relayed: Shares::new(relayed),
             relaying: BTreeMap::new(),
-            wayless: Waiting::new(WaitingLimits::default()),
+            wayless,
             used: 0,
             records: Records::new(limits, seeds.records),
             written_next: Duration::ZERO,
@@ -448,8 +502,39 @@ impl<P: Probe> Endpoint<P> {
             local: VecDeque::new(),
             untaken: 0,
             kept: 0,
+            full: false,
+            connecting: BTreeSet::new(),
+            closed: false,
             draining: false,
         }
+    }
+
+    /// The time of the latest [`set_time`](Self::set_time).
+    pub fn time(&self) -> Duration {
+        self.raw
+    }
+
+    /// How many answers were delivered to calls.
+    pub fn answers_received(&self) -> u64 {
+        self.counters.responses_received
+    }
+
+    /// How many errors of handlers came after their requests had ended.
+    pub fn late_errors(&self) -> u64 {
+        self.counters.late_errors
+    }
+
+    /// What an operator should know of: messages without the token of their call, answers that are undeliverable, requests without a
+    /// seal, addresses that are forbidden, peers that were silent. How often each happened.
+    pub fn troubles(&self) -> [u64; 5] {
+        let counters = &self.counters;
+        [
+            counters.forged_dropped,
+            counters.undeliverable,
+            counters.unsealed_refused,
+            counters.dials_forbidden,
+            counters.connections_silent,
+        ]
     }
 
     /// Who looks on.
@@ -470,7 +555,14 @@ impl<P: Probe> Endpoint<P> {
     /// What it has counted.
     pub fn counters(&self) -> Counters {
         let datagrams = self.sockets.counts();
+        let mut carried = self.counters.carried;
+        for (_, conn) in self.conns.iter() {
+            if let Some(carrier) = conn.way.peek(&self.sockets) {
+                carried += carrier.counters();
+            }
+        }
         Counters {
+            carried,
             datagrams_received: datagrams.received,
             datagrams_sent: datagrams.sent,
             datagrams_dropped: datagrams.dropped,
@@ -541,6 +633,9 @@ impl<P: Probe> Endpoint<P> {
     /// When something has to be done next, by the shell's clock; `None` is never. Nothing is to be done at once if
     /// [`poll_output`](Self::poll_output) has said so since the last entry.
     pub fn poll_timeout(&mut self) -> Option<Duration> {
+        if self.closed {
+            return None;
+        }
         let due = self.due();
         self.clock.arm(due);
         let machines = due.map(|due| self.clock.raw(due));
@@ -593,13 +688,13 @@ impl<P: Probe> Endpoint<P> {
     #[inline]
     fn is_unsettled(&self) -> bool {
         let told = self.farewells.is_empty() && self.local.is_empty();
-        let gates = self.sockets.have_events();
-        !told || gates || self.records.has_actions() || self.bodies.has_freed()
+        let told = told && !self.bodies.has_freed();
+        !told || self.sockets.have_events() || self.records.has_actions()
     }
 
     /// Follows up what datagrams and the application's verbs have brought, and what the endpoint has told itself.
     #[inline]
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         if self.is_unsettled() {
             self.settle_all();
         }
@@ -693,13 +788,47 @@ impl<P: Probe> Endpoint<P> {
     /// Serves a method from now on; returns its place among those served. `one`: its initiators expect exactly one answer. `None`
     /// if one of this name is served already.
     pub fn serve(&mut self, definition: Arc<MethodDefinition>, one: bool) -> Option<usize> {
+        self.serve_as(definition, one, false)
+    }
+
+    /// The same for one whose requests go down a line of servers: they are handed out at once, and the handler says when it is the
+    /// turn of the method that they are for: [`run_as`](Self::run_as). With a cluster's key they must be sealed, since whoever has
+    /// one seals what it passes on.
+    pub fn serve_line(&mut self, definition: Arc<MethodDefinition>) -> Option<usize> {
+        self.serve_as(definition, false, true)
+    }
+
+    /// Whether a method of this name is served.
+    pub fn serves(&self, name: &str) -> bool {
+        self.names.contains_key(name)
+    }
+
+    /// Which of the methods served a caller means.
+    ///
+    /// # Errors
+    ///
+    /// The status that refuses its requests.
+    pub fn method(&self, caller: &MethodDefinition) -> Result<usize, Status> {
+        self.find_method(caller).map_err(|refused| refused.0.1)
+    }
+
+    fn serve_as(
+        &mut self,
+        definition: Arc<MethodDefinition>,
+        one: bool,
+        line: bool,
+    ) -> Option<usize> {
         let name = Arc::clone(definition.name());
         if self.names.contains_key(&name) {
             return None;
         }
         let position = self.served.len();
         self.names.insert(name, position);
-        self.served.push(Served { definition, one });
+        self.served.push(Served {
+            definition,
+            one,
+            line,
+        });
         self.look_up_again();
         Some(position)
     }

@@ -60,6 +60,39 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
+    /// A request that came down a line is to be handled as one of another method: [`Output::Run`] tells when it is its turn, with
+    /// nothing to take but the turn. `false` if it has ended, or is refused now since as many wait as may.
+    pub fn run_as(&mut self, key: RequestKey, served: usize) -> bool {
+        let one = self.served.get(served).is_some_and(|served| served.one);
+        let Some(mut handler) = self.handlers.take(key) else {
+            return false;
+        };
+        handler.expect(served, one);
+        let (owner, is_listed) = (handler.owner(), handler.is_listed());
+        if self.executor.try_run(owner) {
+            if is_listed {
+                self.unlist(key, &handler);
+            }
+            (handler.stage, handler.placed) = (Stage::Waits, true);
+            self.handlers.put(key, handler);
+            self.outputs.push_back(Output::Run(key));
+            return true;
+        }
+        if !self.executor.has_room(owner) {
+            self.counters.requests_refused += 1;
+            let why = self.executor.why_refused(owner);
+            self.end_with(handler, &Status::new(Code::ResourceExhausted, why));
+            return false;
+        }
+        let urgency = (self.executor).urgency(|| age(&handler), handler.deadline, self.raw);
+        handler.stage = Stage::Queued(self.executor.queue(key, owner, urgency));
+        if !is_listed {
+            self.list(key, &handler);
+        }
+        self.handlers.put(key, handler);
+        true
+    }
+
     /// A place is free: whose turn it is runs.
     #[inline]
     pub(super) fn free_place(&mut self, owner: Owner) {

@@ -67,6 +67,7 @@ impl<P: Probe> Endpoint<P> {
         let Outbound::Response(mut response) = Server::<()>::new(request).fail(status, None) else {
             return;
         };
+        self.counters.statuses_sent += 1;
         match self.hand_response(from, &mut response, false) {
             Ok(mark) if self.is_blocked(from) => {
                 let passage = self.records.refused(&refused, self.now);

@@ -279,9 +279,15 @@ impl<P: Probe> Endpoint<P> {
         parcel.message.detach();
         let came = self.records.way_back(call, token);
         let came = came.unwrap_or(Session(0)); // it was forgotten
+        // A request waits for a way once, so that its handler is not held up for each of its answers.
+        parcel.room.of = parcel.of.filter(|of| self.handlers.waits_for_way(of.0));
+        if let Some(of) = parcel.room.of {
+            self.handlers.begin_wait(of);
+        }
         let put = self.wayless.put((awaited, came), payload, parcel, self.now);
-        if let Err((_, parcel)) = put {
-            self.drop_answer(parcel);
+        match put {
+            Ok(_) => self.counters.waited_for_ways += 1,
+            Err((_, parcel)) => self.drop_answer(parcel),
         }
     }
 
@@ -292,8 +298,9 @@ impl<P: Probe> Endpoint<P> {
         }
         let waiting = std::iter::from_fn(|| self.wayless.take(call, token));
         let waiting: Vec<Parcel> = waiting.collect();
-        for parcel in waiting {
+        for mut parcel in waiting {
             self.probe.notes(Note::FoundWay);
+            self.end_wait(parcel.room.of.take());
             self.post(parcel);
         }
     }
@@ -331,6 +338,9 @@ impl<P: Probe> Endpoint<P> {
     /// Answers that have waited for too long.
     pub(super) fn give_up_wayless(&mut self) {
         while let Some(parcel) = self.wayless.expired(self.now) {
+            if let Some((request, _)) = parcel.of {
+                self.handlers.note_wayless(request);
+            }
             self.drop_answer(parcel);
         }
     }
@@ -355,6 +365,7 @@ impl<P: Probe> Endpoint<P> {
             self.probe.notes(Note::Dropped);
             self.counters.undeliverable += 1;
         }
+        self.end_wait(parcel.room.of.take());
         self.leave_relayed(&mut parcel);
         if let Towards::Onward(relayed) = &parcel.towards {
             self.credit_relayed(parcel.message.call(), relayed);
@@ -373,6 +384,7 @@ fn distance(message: &Message) -> u32 {
         Message::Response(response) => response.distance,
         Message::End(end) => end.distance,
         Message::Pong(pong) => pong.distance,
-        _ => 0,
+        Message::Trace(report) => report.distance,
+        Message::Request(_) | Message::Ping(_) => 0,
     }
 }

@@ -1,5 +1,7 @@
 //! The server's side: which requests are handled, what they send, and how they end.
 
+mod verbs;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,25 +9,17 @@ use bytes::Bytes;
 
 use super::Endpoint;
 use super::bodies::{InBody, OutBody};
-use super::calls::most_to;
-use super::conn::{ConnId, Parcel, Refused, Times, Towards};
+use super::conn::{ConnId, Refused};
 use super::draining::shutting_down;
 use super::event::{Incoming, Output, RequestKey};
-use super::probe::{Note, Probe, Released as Seen};
-use super::sending::{Attempt, Manner, output};
-use crate::call::allowance::Exhausted;
-use crate::call::records::{
-    Admission, Frozen, Origin, Output as Standing, Sent, StopReason, Ticket,
-};
-use crate::call::server::{Delegated, Inherited, Outbound, Released, Server, undelivered};
-use crate::connection::{Mark, MethodDefinition};
-use crate::error::SendError;
+use super::probe::Probe;
+use crate::call::records::{Admission, Origin, StopReason, Ticket};
+use crate::call::server::Server;
+use crate::connection::MethodDefinition;
 use crate::executor::{Owner, Turn};
-use crate::numbers::{DEFAULT_DEADLINE, MESSAGE_COST, SMALL_ANSWER};
+use crate::numbers::DEFAULT_DEADLINE;
 use crate::seal::verify;
-use crate::wire::{
-    Budgets, Child, Message, Metadata, MethodRef, Options, ReplyTo, Request, Response, TraceRecord,
-};
+use crate::wire::{Budgets, Message, Metadata, MethodRef, Options, ReplyTo, Request, Response};
 use crate::{Address, CallId, Code, NodeId, RequestId, Status};
 
 /// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule.
@@ -41,6 +35,8 @@ pub(super) struct Destination {
     pub(super) method: Arc<MethodDefinition>,
     /// What follows it.
     pub(super) body: Option<OutBody>,
+    /// Why it must not go there, though it has a place in the tree already.
+    pub(super) refused: Option<Box<Status>>,
 }
 
 /// One request that is handled.
@@ -106,6 +102,21 @@ impl Handler {
         self.server.id()
     }
 
+    /// The connection that it came over, which may have ended meanwhile.
+    pub fn conn(&self) -> ConnId {
+        self.from
+    }
+
+    /// When its call's deadline passes, by the shell's clock.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Whether it reports its timings.
+    pub fn is_traced(&self) -> bool {
+        self.server.is_traced()
+    }
+
     /// How many hops led here: 0 if the initiator sent it.
     pub fn depth(&self) -> u32 {
         self.server.depth()
@@ -137,22 +148,15 @@ impl Handler {
         matches!(self.stage, Stage::Aside | Stage::Resumed)
     }
 
-    /// Whether its handler has what it was sent with.
-    fn was_taken(&self) -> bool {
-        !matches!(self.stage, Stage::Waits | Stage::Queued(_) | Stage::Late)
+    /// From now on it calls this method, whose initiators expect exactly `one` answer or not.
+    pub(super) fn expect(&mut self, served: usize, one: bool) {
+        (self.served, self.owes_answer) = (served, one);
     }
 
     /// Whether an abort finds it.
-    fn is_listed(&self) -> bool {
+    pub(super) fn is_listed(&self) -> bool {
         self.was_put_aside() || matches!(self.stage, Stage::Queued(_))
     }
-}
-
-/// A message that a handler sends.
-#[derive(Debug)]
-enum Sending {
-    Answer(Bytes),
-    Onward(Destination, Bytes),
 }
 
 impl<P: Probe> Endpoint<P> {
@@ -160,6 +164,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// A request came: it is to be handled, or refused.
     pub(super) fn admit(&mut self, from: ConnId, request: &mut Request) {
+        self.counters.requests_received += 1;
         let payload = std::mem::take(&mut request.payload);
         let body = request.body();
         let judged = self.judge(from, request);
@@ -171,19 +176,21 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         let owner = (from.session(), request.call.initiator);
-        let placed = judged.is_ok() && self.executor.try_run(owner);
-        if placed || judged.is_err() {
+        let served = judged.as_ref().map_or(0, |served| *served);
+        let line = judged.is_ok() && self.is_line(served);
+        let placed = judged.is_ok() && !line && self.executor.try_run(owner);
+        let waits = judged.is_ok() && !line && !placed;
+        if !waits {
             self.grant_request(from, payload.len());
         }
-        let served = judged.as_ref().map_or(0, |served| *served);
         let mut handler = self.handler(from, request, payload, ticket, served);
-        if judged.is_ok() {
-            handler.body = body.and_then(|number| self.begin_read(from, number));
+        if let (Some(number), Ok(_)) = (body, &judged) {
+            handler.body = self.begin_read(from, number);
         }
         match judged {
-            Ok(_) if !placed => self.wait_for_place(handler),
+            Ok(_) if waits => self.wait_for_place(handler),
             Ok(_) => {
-                handler.placed = true;
+                handler.placed = placed;
                 let key = self.handlers.add(handler);
                 self.outputs.push_back(Output::Run(key));
             }
@@ -202,7 +209,13 @@ impl<P: Probe> Endpoint<P> {
         };
         self.use_conn(from);
         let node = self.conns.get(from)?.node()?;
-        if self.config.require_seals && !self.takes(from, request) {
+        let methods = &self.conns.get(from)?.methods;
+        let served = methods.get(number as usize);
+        let served = served.and_then(|served| served.as_ref().ok().copied());
+        let line = served.is_some_and(|served| self.is_line(served));
+        // Nothing goes down a line in a cluster's name that did not come from it.
+        let sealed = self.config.require_seals || line && !self.config.cluster_keys.is_empty();
+        if sealed && !self.takes(from, request) {
             return None;
         }
         let origin = Origin {
@@ -222,12 +235,16 @@ impl<P: Probe> Endpoint<P> {
         };
         let methods = &self.conns.get(from)?.methods;
         let judged = match methods.get(number as usize) {
-            _ if self.draining => Err(shutting_down()),
+            _ if self.draining && !line => Err(shutting_down()),
             Some(Ok(served)) => Ok(*served),
             Some(Err(Refused(refused))) => Err(refused.1.clone()),
             None => Err(Status::new(Code::Internal, "its method was not named")),
         };
         Some((Some(ticket), judged))
+    }
+
+    fn is_line(&self, served: usize) -> bool {
+        self.served.get(served).is_some_and(|served| served.line)
     }
 
     fn handler(
@@ -353,6 +370,9 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         self.flush_held(&mut handler);
+        if matches!(handler.stage, Stage::Queued(_)) {
+            return self.handlers.put(key, handler); // it waits for another turn
+        }
         if !handler.was_put_aside() {
             self.list(key, &handler);
         }
@@ -365,7 +385,11 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether a request's call was aborted: of one that was not put aside then nobody was told.
     fn was_stopped(&self, key: RequestKey) -> bool {
-        let ticket = self.handlers.get(key).and_then(|handler| handler.ticket);
+        let goes_on = self
+            .handlers
+            .get(key)
+            .filter(|handler| !handler.server.has_ended());
+        let ticket = goes_on.and_then(|handler| handler.ticket);
         ticket.is_some_and(|ticket| !self.records.may_delegate(ticket))
     }
 
@@ -425,9 +449,13 @@ impl<P: Probe> Endpoint<P> {
     /// A request has ended: its key means nothing any more.
     fn release_key(&mut self, handler: &Handler) {
         let Some(key) = handler.key else { return };
-        if let Some(body) = handler.body.filter(|_| !handler.was_taken()) {
+        if let Some(body) = handler.body.filter(|_| handler.began.is_none()) {
             self.drop_body(body);
         }
+        // Who waits for that waits for nothing.
+        let waiting = self.handlers.waiting(key);
+        self.outputs
+            .extend(waiting.map(|lane| Output::Room(key, lane)));
         self.handlers.release(key);
         if handler.placed {
             self.free_place(handler.owner());
@@ -447,9 +475,12 @@ impl<P: Probe> Endpoint<P> {
         let Some(handler) = self.handlers.take(key) else {
             return;
         };
-        let body = handler.body;
-        let is_known = handler.was_put_aside(); // else nobody waits for it
-        self.end_with(handler, &status);
+        let (body, is_known) = (handler.body, handler.began.is_some()); // else nobody waits for it
+        if handler.server.has_ended() {
+            self.release_key(&handler); // its handler goes on, that is all
+        } else {
+            self.end_with(handler, &status);
+        }
         if is_known {
             self.outputs
                 .push_back(Output::Stopped(key, Box::new(status)));
@@ -457,639 +488,6 @@ impl<P: Probe> Endpoint<P> {
                 self.give_body_up(body);
             }
             self.break_bodies_of_request(key);
-        }
-    }
-
-    // What handlers send.
-
-    /// Sends an answer to the initiator; more may follow.
-    ///
-    /// # Errors
-    ///
-    /// If it is too large, exceeds a budget, or too much waits already ([`SendError::Full`]); or the request has ended.
-    pub fn reply(&mut self, key: RequestKey, payload: Bytes) -> Result<(), SendError> {
-        self.with(key, |endpoint, handler| {
-            endpoint.send_more(handler, Sending::Answer(payload))
-        })
-    }
-
-    /// Sends the last answer and ends the request.
-    ///
-    /// # Errors
-    ///
-    /// As [`reply`](Self::reply); unless its handler returns a status, the request then ends with the one that the error becomes.
-    pub fn respond(&mut self, key: RequestKey, payload: Bytes) -> Result<(), SendError> {
-        self.with(key, |endpoint, handler| {
-            endpoint.send_last(handler, Sending::Answer(payload))
-        })
-    }
-
-    /// Hands work to another server, which answers the initiator directly; more may follow. A server that cannot be reached shows as
-    /// a status among the call's answers.
-    ///
-    /// # Errors
-    ///
-    /// If the request is too large, too deep in the tree, or exceeds a budget; if the server's address is not permitted or of a
-    /// scheme that is not dialled; if too much waits already; or the request has ended.
-    pub fn delegate(
-        &mut self,
-        key: RequestKey,
-        server: Address,
-        method: &Arc<MethodDefinition>,
-        payload: Bytes,
-    ) -> Result<(), SendError> {
-        let sending = onward(server, method, payload, None);
-        self.with(key, |endpoint, handler| {
-            endpoint.send_more(handler, sending)
-        })
-    }
-
-    /// Hands the rest of the work to another server and ends the request: a tail call.
-    ///
-    /// # Errors
-    ///
-    /// As [`delegate`](Self::delegate), and what [`respond`](Self::respond) says of them.
-    pub fn forward(
-        &mut self,
-        key: RequestKey,
-        server: Address,
-        method: &Arc<MethodDefinition>,
-        payload: Bytes,
-    ) -> Result<(), SendError> {
-        let sending = onward(server, method, payload, None);
-        self.with(key, |endpoint, handler| {
-            endpoint.send_last(handler, sending)
-        })
-    }
-
-    /// Hands work to another server, with a body that follows the request, whether the handler goes on or not: see
-    /// [`write_body`](Self::write_body). If it is the `last` message the request ends, as by [`forward`](Self::forward).
-    ///
-    /// # Errors
-    ///
-    /// As [`delegate`](Self::delegate) and [`forward`](Self::forward). That bodies do not go over `udp:` shows as a status among
-    /// the call's answers.
-    pub fn delegate_with_body(
-        &mut self,
-        request: RequestKey,
-        server: Address,
-        method: &Arc<MethodDefinition>,
-        payload: Bytes,
-        last: bool,
-    ) -> Result<OutBody, SendError> {
-        let deadline = self.handlers.get(request).map(|handler| handler.deadline);
-        let body = self.begin_onward(request, deadline.unwrap_or(self.raw));
-        let sending = onward(server, method, payload, Some(body));
-        let sent = self.with(request, |endpoint, handler| match last {
-            true => endpoint.send_last(handler, sending),
-            false => endpoint.send_more(handler, sending),
-        });
-        match sent {
-            Ok(()) => Ok(body),
-            Err(error) => {
-                self.forget_body(body);
-                Err(error)
-            }
-        }
-    }
-
-    /// Sends the message that is held back because it might be the last one.
-    pub fn flush(&mut self, key: RequestKey) {
-        if let Some(mut handler) = self.handlers.take(key) {
-            self.flush_held(&mut handler);
-            self.handlers.put(key, handler);
-        }
-    }
-
-    /// Ends a request with a status.
-    pub fn fail(&mut self, key: RequestKey, status: &Status) {
-        if let Some(handler) = self.handlers.take(key) {
-            self.end_with(handler, status);
-        }
-    }
-
-    /// A message of a handler failed before it was given to the endpoint; whether it was to be the `last` one.
-    pub fn refuse_message(&mut self, key: RequestKey, error: &SendError, last: bool) {
-        if let Some(handler) = self.handlers.get_mut(key) {
-            note_refused(handler, error, last);
-        }
-    }
-
-    fn with(
-        &mut self,
-        key: RequestKey,
-        send: impl FnOnce(&mut Self, &mut Handler) -> Result<(), SendError>,
-    ) -> Result<(), SendError> {
-        let Some(mut handler) = self.handlers.take(key) else {
-            return Err(SendError::Ended("it is over".into()));
-        };
-        let sent = send(self, &mut handler);
-        self.handlers.put(key, handler);
-        sent
-    }
-
-    /// A message after which more may follow.
-    fn send_more(&mut self, handler: &mut Handler, sending: Sending) -> Result<(), SendError> {
-        let sending = self
-            .check(handler, sending)
-            .inspect_err(|error| note_refused(handler, error, false))?;
-        let released = match sending {
-            Checked::Answer(payload) => {
-                let afforded = handler.server.afford_answer(payload.len());
-                afforded.map(|()| handler.server.reply(payload))
-            }
-            Checked::Onward(to, payload) => {
-                let afforded = handler.server.afford_request();
-                afforded.map(|()| handler.server.delegate(to, payload))
-            }
-        };
-        match released {
-            Ok(Some(released)) => {
-                self.leave_one(handler, released);
-                Ok(())
-            }
-            Ok(None) => Ok(()),
-            Err(exhausted) => Err(self.exhaust(handler, exhausted)),
-        }
-    }
-
-    /// The last message.
-    fn send_last(&mut self, handler: &mut Handler, sending: Sending) -> Result<(), SendError> {
-        let sending = self
-            .check(handler, sending)
-            .inspect_err(|error| note_refused(handler, error, true))?;
-        let afforded = match &sending {
-            Checked::Answer(payload) => handler.server.afford_answer(payload.len()),
-            Checked::Onward(..) => handler.server.afford_request(),
-        };
-        if let Err(exhausted) = afforded {
-            return Err(self.exhaust(handler, exhausted));
-        }
-        let record = self.record(handler);
-        let released = match sending {
-            Checked::Answer(payload) => handler.server.respond(payload, record),
-            Checked::Onward(to, payload) => handler.server.forward(to, payload, record),
-        };
-        self.leave(handler, released);
-        Ok(())
-    }
-
-    /// The message held back leaves now.
-    fn flush_held(&mut self, handler: &mut Handler) {
-        if let Some(released) = handler.server.flush() {
-            self.leave_one(handler, released);
-        }
-    }
-
-    fn check(&mut self, handler: &Handler, sending: Sending) -> Result<Checked, SendError> {
-        if handler.server.has_ended() {
-            let why = if handler.exhausted {
-                "a budget was used up"
-            } else {
-                "it was answered or failed before"
-            };
-            return Err(SendError::Ended(why.into()));
-        }
-        let (Sending::Answer(payload) | Sending::Onward(_, payload)) = &sending;
-        let (size, mut limit) = (payload.len() as u64, self.config.limits.message);
-        if let Sending::Onward(to, _) = &sending {
-            limit = most_to(&to.server, limit);
-        }
-        if size > limit {
-            let peer = match &sending {
-                Sending::Answer(_) => "the initiator".to_owned(),
-                Sending::Onward(to, _) => to.server.to_string(),
-            };
-            return Err(SendError::TooLarge { size, limit, peer });
-        }
-        if self.draining && matches!(sending, Sending::Onward(..)) {
-            return Err(SendError::Draining);
-        }
-        if !self.may_wait_for(handler, &sending) && !self.would_leave(handler, &sending) {
-            return Err(SendError::Full);
-        }
-        let (to, payload) = match sending {
-            Sending::Answer(payload) => return Ok(Checked::Answer(payload)),
-            Sending::Onward(to, payload) => (to, payload),
-        };
-        if !self.config.dial_policy.permits(&to.server) {
-            return Err(SendError::Forbidden { server: to.server });
-        }
-        let (depth, limit) = (
-            handler.server.depth().saturating_add(1),
-            self.config.max_depth,
-        );
-        if depth > limit {
-            return Err(SendError::TooDeep { depth, limit });
-        }
-        if !self.config.schemes.lead_to(&to.server) {
-            return Err(SendError::NoTransport { server: to.server });
-        }
-        Ok(Checked::Onward(to, payload))
-    }
-
-    /// Whether a message may wait, if it must.
-    fn may_wait_for(&mut self, handler: &Handler, sending: &Sending) -> bool {
-        match sending {
-            Sending::Onward(_, payload) => self.has_room(payload.len()),
-            Sending::Answer(_) if handler.server.call().initiator == self.node => {
-                self.takes_own(handler.server.call().sequence)
-            }
-            Sending::Answer(payload) => {
-                let cost = payload.len() + MESSAGE_COST as usize;
-                self.answers_waiting.is_plenty(cost) || self.may_have(handler, cost)
-            }
-        }
-    }
-
-    /// Whether an answer of this request may take so much of the room for those that wait.
-    #[cold]
-    fn may_have(&mut self, handler: &Handler, cost: usize) -> bool {
-        let initiator = handler.server.call().initiator;
-        let way = self.way_of(handler).unwrap_or(handler.from);
-        let share = self.answers_waiting.name(way.session(), initiator);
-        self.answers_waiting.has_room_for(share, cost)
-    }
-
-    /// Whether a message would leave at once, as far as can be told: then it needs no room to wait.
-    #[cold]
-    fn would_leave(&mut self, handler: &Handler, sending: &Sending) -> bool {
-        let call = handler.server.call();
-        let (way, waits) = match sending {
-            Sending::Answer(_) if call.initiator == self.node => return false,
-            Sending::Answer(_) => {
-                let way = self.way_of(handler);
-                let peer = way.and_then(|id| self.conns.get(id));
-                (
-                    way,
-                    peer.is_none_or(|peer| {
-                        peer.holds_answers((call, Some(handler.server.token())))
-                    }),
-                )
-            }
-            Sending::Onward(to, _) => {
-                let way = self.conn_at(&to.server);
-                let peer = way.and_then(|id| self.conns.get(id));
-                let followed = to.body.is_some();
-                (way, peer.is_none_or(|peer| peer.holds_requests(followed)))
-            }
-        };
-        let carrier = way.and_then(|id| self.carrier(id));
-        !waits
-            && carrier.is_some_and(|carrier| match sending {
-                Sending::Answer(_) => carrier.takes_responses(call),
-                Sending::Onward(..) => carrier.takes_requests(),
-            })
-    }
-
-    /// A budget is used up: the request ends here and now, with a status (PROTOCOL-NOTES 11).
-    #[cold]
-    fn exhaust(&mut self, handler: &mut Handler, exhausted: Exhausted) -> SendError {
-        let record = self.record(handler);
-        let status = self.own(Status::from(exhausted));
-        let released = handler.server.exhaust(&status, record);
-        handler.exhausted = true;
-        self.leave(handler, released);
-        SendError::Exhausted(exhausted)
-    }
-
-    /// The handler lets its request end.
-    fn finish(&mut self, mut handler: Box<Handler>) {
-        if !handler.server.has_ended() {
-            self.finish_open(&mut handler);
-        }
-        self.release_key(&handler);
-    }
-
-    fn finish_open(&mut self, handler: &mut Handler) {
-        let record = self.record(handler);
-        if let Some(refused) = handler.refused.take() {
-            let released = handler.server.exhaust(&self.own(refused), record);
-            return self.leave(handler, released);
-        }
-        let last = if handler.owes_answer && !handler.server.holds_back() {
-            let name = self
-                .served
-                .get(handler.served)
-                .map_or("the request", |served| served.definition.name());
-            let message = format!("{name} ended without an answer");
-            handler
-                .server
-                .fail(&self.own(Status::new(Code::Unanswered, message)), record)
-        } else {
-            handler.server.finish(record)
-        };
-        self.leave_one(handler, last);
-    }
-
-    /// A request ends with a status.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn end_with(&mut self, mut handler: Box<Handler>, status: &Status) {
-        if handler.server.has_ended() {
-            if !(handler.exhausted && status.code() == Code::ResourceExhausted) {
-                self.counters.late_errors += 1;
-            }
-        } else {
-            let record = self.record(&handler);
-            let last = handler.server.fail(&self.own(status.clone()), record);
-            self.leave_one(&handler, last);
-            if let Some(key) = handler.key.filter(|_| !self.bodies.is_empty()) {
-                self.end_held_bodies(key);
-            }
-        }
-        self.release_key(&handler);
-    }
-
-    // How it leaves.
-
-    fn leave(&mut self, handler: &Handler, released: Released<Destination>) {
-        if let Some(before) = released.before {
-            self.leave_as(handler, *before, false);
-        }
-        self.leave_as(handler, released.last, true);
-    }
-
-    fn leave_one(&mut self, handler: &Handler, outbound: Outbound<Destination>) {
-        self.leave_as(handler, outbound, handler.server.has_ended());
-    }
-
-    /// A message leaves; whether it is the last one.
-    fn leave_as(&mut self, handler: &Handler, outbound: Outbound<Destination>, last: bool) {
-        let seen = match &outbound {
-            Outbound::Response(response) => Seen::Response(response),
-            Outbound::End(end) => Seen::End(end),
-            Outbound::Request(delegated) => {
-                Seen::Request(delegated.id, &delegated.to.server, &delegated.payload)
-            }
-        };
-        let by = (handler.server.call(), handler.server.id());
-        self.probe.released(by, seen, last);
-        match outbound {
-            Outbound::Response(response) => {
-                let small =
-                    response.last && response.index == 0 && response.payload.len() <= SMALL_ANSWER;
-                self.send_answer(handler, Message::Response(response), small);
-            }
-            Outbound::End(end) => self.send_answer(handler, Message::End(end), true),
-            Outbound::Request(delegated) => self.send_onward(handler, delegated),
-        }
-    }
-
-    /// The open connection by which answers of a request go straight to its initiator.
-    fn way_of(&mut self, handler: &Handler) -> Option<ConnId> {
-        let initiator = handler.server.call().initiator;
-        self.way_back(initiator, handler.from, |core| {
-            core.initiator_address(&handler.reply_to, handler.from)
-        })
-    }
-
-    fn send_answer(&mut self, handler: &Handler, mut message: Message, small: bool) {
-        let initiator = handler.server.call().initiator;
-        if initiator == self.node {
-            let output = output(handler.from, 0);
-            self.note_released(handler.ticket, &message, Some(output));
-            self.note_own(&message);
-            return self.local.push_back(message);
-        }
-        let own = handler.reply_to == ReplyTo::Peer;
-        if let Some(id) = self.way_of(handler) {
-            let direct = own && id == handler.from;
-            let manner = Manner {
-                direct,
-                counted: !(direct && small),
-                oldest: handler.oldest,
-                ticket: handler.ticket,
-            };
-            if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
-                return match handler.ticket {
-                    Some(_) => self.note_left_for(id, handler.ticket, &message, mark),
-                    None => self.note_refusal_taken(handler, id, mark),
-                };
-            }
-        }
-        self.note_released(handler.ticket, &message, None);
-        let sent = sent(&message);
-        let towards = Towards::Initiator {
-            address: self.initiator_address(&handler.reply_to, handler.from),
-            came: handler.from,
-            own,
-            small,
-            oldest: handler.oldest,
-        };
-        let mut parcel = Parcel::new(message, towards);
-        match handler.ticket {
-            Some(ticket) => parcel.released = Some((ticket, sent)),
-            None => parcel.passage = self.tell_of_refusal(handler),
-        }
-        self.post(parcel);
-    }
-
-    /// An answer was taken by a connection.
-    fn note_left_for(&mut self, id: ConnId, ticket: Option<Ticket>, message: &Message, mark: Mark) {
-        match mark {
-            Mark::Written(mark) => self.note_released(ticket, message, Some(output(id, mark))),
-            Mark::Parts(_) => {
-                self.note_released(ticket, message, None);
-                let released = ticket.map(|ticket| (ticket, sent(message)));
-                self.note_placed(id, released, mark);
-            }
-        }
-    }
-
-    /// The record of a request learns of an answer, and where it stands in a session's output.
-    fn note_released(
-        &mut self,
-        ticket: Option<Ticket>,
-        message: &Message,
-        output: Option<Standing>,
-    ) {
-        let Some(ticket) = ticket else { return };
-        match message {
-            Message::Response(response) => self
-                .records
-                .response_released(ticket, response, output, self.now),
-            Message::End(end) => self.records.end_released(ticket, end, output, self.now),
-            _ => {}
-        }
-    }
-
-    fn send_onward(&mut self, handler: &Handler, delegated: Delegated<Destination>) {
-        let known = self.conn_at(&delegated.to.server);
-        let node = known.and_then(|id| self.conns.get(id)?.node());
-        let child = Child {
-            server: delegated.to.server.clone(),
-            node,
-        };
-        let noted = match handler.ticket {
-            Some(ticket) => {
-                let quiet = self.records.quiet(ticket, self.now);
-                let oldest = self.records.oldest(ticket);
-                let noted = self
-                    .records
-                    .delegation_released(ticket, &delegated, child, None, self.now);
-                noted.map(|()| (ticket, quiet, oldest))
-            }
-            None => Err(Frozen::Aborted),
-        };
-        let (call, token) = (handler.server.call(), handler.server.token());
-        let mut inherited = Inherited {
-            reply_to: self.onward_reply_to(handler),
-            deadline: Some(handler.deadline.saturating_sub(self.raw)),
-            oldest: handler.oldest,
-            options: (handler.options.as_ref()).map(|options| Box::new(options.inherited())),
-        };
-        if let Ok((_, quiet, oldest)) = noted {
-            inherited.oldest = oldest.unwrap_or(handler.oldest);
-            if quiet.is_some() {
-                inherited.options.get_or_insert_default().quiet = quiet;
-            }
-        }
-        let (to, mut request) =
-            delegated.into_request(call, token, MethodRef::Number(0), inherited);
-        if let Some(body) = to.body {
-            request.options.get_or_insert_default().body = Some(0); // its number is the connection's business
-            self.bodies.released(body);
-        }
-        let ticket = match noted {
-            Ok((ticket, ..)) => ticket,
-            Err(frozen) => {
-                self.probe.notes(Note::RefusedDelegation);
-                let status = frozen.status();
-                let why = (status.code(), status.message());
-                if let Some(body) = to.body {
-                    self.body_over(body);
-                }
-                return self.answer_over(&request, &to.server, (None, handler.from), why);
-            }
-        };
-        let released = Some((ticket, Sent::Delegation));
-        let times = Some(Times {
-            born: handler.arrived.saturating_sub(age(handler)),
-            until: handler.deadline,
-        });
-        if let Some(id) = known
-            && self
-                .conns
-                .get(id)
-                .is_some_and(|peer| !peer.holds_requests(to.body.is_some()))
-        {
-            let towards = Towards::Server(to.server.clone());
-            let (method, body) = ((&to.method, &towards), to.body);
-            match self.attempt_request(id, &mut request, method, (released, times), body) {
-                Attempt::Waits => {}
-                Attempt::Sent | Attempt::Settled => return,
-            }
-        }
-        let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to.server));
-        parcel.method = Some(to.method);
-        parcel.body = to.body;
-        (parcel.released, parcel.times) = (released, times);
-        self.post(parcel);
-    }
-
-    /// Where servers further on send their answers.
-    fn onward_reply_to(&self, handler: &Handler) -> ReplyTo {
-        match &handler.reply_to {
-            ReplyTo::Peer => match self.initiator_address(&handler.reply_to, handler.from) {
-                Some(address) => ReplyTo::At(address),
-                None => ReplyTo::Relay,
-            },
-            other => other.clone(),
-        }
-    }
-
-    /// Where the initiator of a request that came over this session says that it is reached.
-    pub(super) fn initiator_address(&self, reply_to: &ReplyTo, from: ConnId) -> Option<Address> {
-        match reply_to {
-            ReplyTo::Peer => self.conns.get(from)?.hello()?.address.clone(),
-            ReplyTo::At(address) => Some(address.clone()),
-            ReplyTo::Relay => None,
-        }
-    }
-
-    /// A status in the name of a request onward that certainly did not reach its server.
-    #[cold]
-    pub(super) fn answer_for(
-        &mut self,
-        request: &Request,
-        to: &Address,
-        released: Option<(Ticket, Sent)>,
-        why: (Code, &str),
-    ) {
-        let came = released.and_then(|(ticket, _)| self.records.came(ticket));
-        let came = came.or_else(|| self.records.way_back(request.call, request.token));
-        let came = came.map_or(ConnId::NOBODY, |session| ConnId::from_number(session.0));
-        self.answer_over(request, to, (released, came), why);
-    }
-
-    /// The same of a request that came of one over this connection: along which its status goes back, if it must.
-    fn answer_over(
-        &mut self,
-        request: &Request,
-        to: &Address,
-        (released, came): (Option<(Ticket, Sent)>, ConnId),
-        (code, why): (Code, &str),
-    ) {
-        let status = Status::new(code, why).by(Some(to));
-        let response = undelivered(request, &status);
-        self.probe.replaced(&response);
-        let mut parcel_of = None;
-        if let (Some((ticket, _)), Some(server)) = (released, self.address.clone()) {
-            let own = Child {
-                server,
-                node: Some(self.node),
-            };
-            let stands_in = self
-                .records
-                .delegation_undelivered(ticket, request, own, self.now);
-            if let Some(ticket) = stands_in {
-                self.records
-                    .response_released(ticket, &response, None, self.now);
-                parcel_of = Some((ticket, Sent::Response(response.index)));
-            }
-        }
-        let initiator = request.call.initiator;
-        if initiator == self.node {
-            return self.local.push_back(Message::Response(response));
-        }
-        let address = match &request.reply_to {
-            ReplyTo::At(address) => Some(address.clone()),
-            ReplyTo::Peer | ReplyTo::Relay => None,
-        };
-        let towards = Towards::Initiator {
-            address,
-            came,
-            own: false,
-            small: false,
-            oldest: request.oldest,
-        };
-        let mut parcel = Parcel::new(Message::Response(response), towards);
-        parcel.released = parcel_of;
-        self.post(parcel);
-    }
-
-    /// What a traced hop reports of itself when it ends.
-    fn record(&self, handler: &Handler) -> Option<TraceRecord> {
-        handler
-            .server
-            .is_traced()
-            .then(|| self.make_record(handler))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn make_record(&self, handler: &Handler) -> TraceRecord {
-        let served = self.served.get(handler.served);
-        let began = handler.began.unwrap_or(self.raw);
-        TraceRecord {
-            request: handler.server.id(),
-            node: self.node,
-            server: self.address.clone(),
-            method: served.map_or_else(String::new, |served| served.definition.name().to_string()),
-            arrived_us: self.epoch.saturating_add(handler.arrived).as_micros() as u64,
-            queued_us: began.saturating_sub(handler.arrived).as_micros() as u64,
-            ran_us: self.raw.saturating_sub(began).as_micros() as u64,
         }
     }
 }
@@ -1105,45 +503,8 @@ pub(super) fn too_late() -> Status {
     Status::new(Code::DeadlineExceeded, why)
 }
 
-fn onward(
-    server: Address,
-    method: &Arc<MethodDefinition>,
-    payload: Bytes,
-    body: Option<OutBody>,
-) -> Sending {
-    let method = Arc::clone(method);
-    let to = Destination {
-        server,
-        method,
-        body,
-    };
-    Sending::Onward(to, payload)
-}
-
-/// A message that may be sent.
-enum Checked {
-    Answer(Bytes),
-    Onward(Destination, Bytes),
-}
-
-/// What records call an answer.
-fn sent(message: &Message) -> Sent {
-    match message {
-        Message::Response(response) => Sent::Response(response.index),
-        _ => Sent::End,
-    }
-}
-
 /// How old the call was when the request came, as far as hosts know.
 pub(super) fn age(handler: &Handler) -> Duration {
     let options = handler.options.as_ref();
     options.and_then(|options| options.age).unwrap_or_default()
-}
-
-/// A message was refused: what the request ends with if its handler lets it end all the same.
-#[cold]
-fn note_refused(handler: &mut Handler, error: &SendError, last: bool) {
-    if last || matches!(error, SendError::TooDeep { .. }) {
-        handler.refused = Some(Status::from(error.clone()));
-    }
 }

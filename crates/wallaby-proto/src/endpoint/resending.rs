@@ -37,7 +37,7 @@ pub struct Resend {
 
 impl Resend {
     /// Up to so many times, 1 to 32, all initial requests of a call together.
-    pub fn new(times: u32) -> Self {
+    pub fn deterministic(times: u32) -> Self {
         Self {
             times: times.clamp(1, MOST),
             alternates: Vec::new(),
@@ -91,6 +91,11 @@ impl Resending {
         }
     }
 
+    /// How many times requests were sent again.
+    pub(super) fn resent(&self) -> u32 {
+        self.times
+    }
+
     /// How many times requests may be sent again.
     pub(super) fn times(&self) -> u32 {
         match self.unkept {
@@ -137,6 +142,7 @@ impl<P: Probe> Endpoint<P> {
         let fits = resending.bytes + size <= limits.kept_call && self.kept + size <= limits.kept;
         if resending.unkept || !fits {
             resending.unkept = true;
+            self.counters.resends_unkept += 1;
             return self.release_kept(sequence);
         }
         (resending.bytes, self.kept) = (resending.bytes + size, self.kept + size);
@@ -187,6 +193,7 @@ impl<P: Probe> Endpoint<P> {
             return self.end_call(sequence, Err(Failure::Lost(failure)));
         }
         resending.times += 1;
+        self.counters.resends += 1;
         resending.earlier.extend(conn);
         let error = format!("request {} {}", failure.request, failure.kind);
         resending.failed.push(FailedAttempt { server, error });

@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::records::{Output, Sent, Ticket};
+use crate::call::records::{Output as Standing, Sent, Ticket};
 use crate::call::server::make_too_large;
 use crate::call::watch::Location;
 use crate::connection::{Features, Mark, MethodDefinition, NamedBy, Refusal};
@@ -15,6 +15,7 @@ use crate::{Address, CallId, Code, NodeId, RequestId};
 use super::Endpoint;
 use super::bodies::OutBody;
 use super::conn::{Conn, ConnId, Parcel, Room, Times, Towards};
+use super::event::{Lane, Output, RequestKey};
 use super::probe::{Leaving, Note, Probe};
 use super::streams::Place;
 use crate::error::ConnectError;
@@ -133,8 +134,28 @@ impl<P: Probe> Endpoint<P> {
                 parcel.room.requests = cost;
             }
         }
+        if let Some(of) = parcel.of {
+            self.handlers.begin_wait(of);
+            parcel.room.of = Some(of);
+        }
         if let Some(conn) = self.conns.get_mut(id) {
             conn.queues().push(parcel);
+        }
+    }
+
+    /// A message of this request waits no longer.
+    pub(super) fn end_wait(&mut self, of: Option<(RequestKey, Lane)>) {
+        if let Some(of) = of
+            && self.handlers.end_wait(of)
+        {
+            self.outputs.push_back(Output::Room(of.0, of.1));
+        }
+    }
+
+    /// There is room again for what was refused before, if anything was.
+    pub(super) fn note_space(&mut self) {
+        if std::mem::take(&mut self.full) {
+            self.outputs.push_back(Output::Space);
         }
     }
 
@@ -211,6 +232,7 @@ impl<P: Probe> Endpoint<P> {
             .map(|address| (address, self.reachable(address)))
         {
             Some((address, _)) if !self.config.dial_policy.permits(address) => {
+                self.counters.dials_forbidden += 1;
                 ConnectError::Forbidden {
                     server: address.clone(),
                 }
@@ -308,6 +330,8 @@ impl<P: Probe> Endpoint<P> {
     /// A message does not wait for this connection any more.
     pub(super) fn leave_queue(&mut self, id: ConnId, room: Room) {
         self.waiting -= room.requests;
+        self.end_wait(room.of);
+        self.note_space();
         if let Some((share, cost)) = room.answers {
             self.answers_waiting.give_back_all(share, cost);
         }
@@ -345,6 +369,7 @@ impl<P: Probe> Endpoint<P> {
             released,
             passage,
             times,
+            of,
             body,
             moves,
             room: _,
@@ -419,6 +444,7 @@ impl<P: Probe> Endpoint<P> {
             released,
             passage,
             times,
+            of,
             body,
             moves,
             room: Room::default(),
@@ -532,6 +558,7 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn use_conn(&mut self, id: ConnId) {
         if let Some(peer) = self.conns.get_mut(id) {
             (peer.used, peer.useful) = (self.used, true);
+            self.counters.connections_used += 1;
         }
     }
 
@@ -729,8 +756,8 @@ fn gone() -> ConnectError {
 }
 
 /// Where a message stands.
-pub(super) fn output(id: ConnId, mark: u64) -> Output {
-    Output {
+pub(super) fn output(id: ConnId, mark: u64) -> Standing {
+    Standing {
         session: id.session(),
         mark,
     }

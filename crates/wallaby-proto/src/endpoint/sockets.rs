@@ -251,6 +251,7 @@ impl<P: Probe> Endpoint<P> {
     pub fn handle_datagram(&mut self, socket: SocketId, from: SocketAddr, datagram: Bytes) {
         if let Some(socket) = self.sockets.all.get_mut(socket.index())
             && !socket.has_failed
+            && !self.closed
         {
             socket.gate.handle_datagram(self.raw, from, datagram);
         }
@@ -267,12 +268,17 @@ impl<P: Probe> Endpoint<P> {
     /// from it. One that was to be opened for a dial is told of again with the next dial that needs it.
     pub fn handle_socket_failed(&mut self, socket: SocketId, why: String) {
         let of_it = |(id, conn): (ConnId, &Conn)| match conn.way {
-            Link::Session(by, _) if by == socket => Some((id, self.has_left(conn))),
+            Link::Session(by, session) if by == socket => {
+                let session = self.sockets.peek(by, session);
+                let carried = session.map(|session| session.counters());
+                Some((id, self.has_left(conn), carried.unwrap_or_default()))
+            }
             _ => None,
         };
         let ended: Vec<_> = self.conns.iter().filter_map(of_it).collect();
         self.sockets.fail(socket);
-        for (id, left) in ended {
+        for (id, left, carried) in ended {
+            self.counters.carried += carried;
             if let Some((left, confirmed)) = left {
                 self.records.written(id.session(), left);
                 if let Some(confirmed) = confirmed {

@@ -12,8 +12,8 @@ use super::probe::Probe;
 use super::sending::output;
 use crate::call::clock::earliest;
 use crate::call::records::{Passage, Sent, Ticket};
-use crate::connection::{Connection, ConnectionError, KeepAlive};
-use crate::error::ConnectError;
+use crate::connection::{Connection, ConnectionError, KeepAlive, NamedBy};
+use crate::error::{ConnectError, Failure};
 use crate::{Address, RequestId};
 
 /// Most messages that are handled of one stream's input at a time.
@@ -38,6 +38,8 @@ pub(super) struct Stream {
     /// Messages that travel in parts and whose places are waited for, by number.
     pub(super) large: Vec<(u64, Place)>,
     keep_alive: KeepAlive,
+    /// Who has named its address, if it was dialled.
+    pub(super) named_by: NamedBy,
 }
 
 /// Whoever waits for the place of a large message in the output.
@@ -91,6 +93,7 @@ impl Stream {
             left: 0,
             large: Vec::new(),
             keep_alive: KeepAlive::default(),
+            named_by: NamedBy::Application,
         }
     }
 }
@@ -104,6 +107,9 @@ impl<P: Probe> Endpoint<P> {
         let stream = Box::new(Stream::new(connection));
         let id = self.welcome(Link::Stream(stream), None);
         self.begin_stream(id);
+        if self.closed {
+            self.close_conn(id, "the endpoint was closed");
+        }
         id
     }
 
@@ -174,6 +180,19 @@ impl<P: Probe> Endpoint<P> {
         stream.connection.output()
     }
 
+    /// The same, taken out in exchange for a buffer whose bytes were written: a shell behind a lock need not hold it while it
+    /// writes. What was taken counts as not written until [`advance`](Self::advance) says so.
+    pub fn take_output(&mut self, id: ConnId, buffer: &mut Vec<u8>) {
+        let raw = self.raw;
+        buffer.clear();
+        if let Some(stream) = self.stream_mut(id) {
+            if stream.connection.keeps_pace() {
+                stream.connection.set_time(raw);
+            }
+            stream.connection.take_output(buffer);
+        }
+    }
+
     /// So many bytes of [`output`](Self::output) were written; whether there is more.
     pub fn advance(&mut self, id: ConnId, written: usize) -> bool {
         let Some(stream) = self.stream_mut(id) else {
@@ -206,6 +225,12 @@ impl<P: Probe> Endpoint<P> {
         takes_input
     }
 
+    /// Whether input of a stream is taken: see [`Input::Held`].
+    pub fn takes_input(&self, id: ConnId) -> bool {
+        let stream = self.conns.get(id).and_then(Conn::stream);
+        stream.is_none_or(|stream| stream.connection.takes_input())
+    }
+
     /// A stream takes nothing more; what its peer has sent before is still read.
     pub fn handle_write_failed(&mut self, id: ConnId) {
         self.going_away(id);
@@ -230,11 +255,29 @@ impl<P: Probe> Endpoint<P> {
         self.conns.get(id).map_or_else(nobody, Conn::server)
     }
 
-    /// Tells all peers that this endpoint is gone: nothing more is to be done but to write that.
+    /// Tells all peers that this endpoint is gone, and begins nothing any more: its calls fail with
+    /// [`Failure::Closed`], and connections end with their last words.
     pub fn close(&mut self, reason: &str) {
-        for id in self.conns.ids() {
-            self.say_goodbye(id, reason);
+        if std::mem::replace(&mut self.closed, true) {
+            return;
         }
+        for id in self.conns.ids() {
+            self.close_conn(id, reason);
+        }
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let (calls, on) = self.calls.batch(from, usize::MAX);
+            for sequence in calls {
+                self.end_call(sequence, Err(Failure::Closed));
+            }
+            next = on;
+        }
+        self.farewells.clear();
+    }
+
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.closed
     }
 
     // How they begin and end.
@@ -381,7 +424,10 @@ impl<P: Probe> Endpoint<P> {
                     waits |= something;
                     self.note_output(id);
                 }
-                Err(error) => self.break_stream(id, error),
+                Err(error) => {
+                    self.counters.connections_silent += 1;
+                    self.break_stream(id, error);
+                }
             }
         }
         let next = settings.interval().filter(|_| waits);

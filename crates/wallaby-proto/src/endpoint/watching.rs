@@ -6,7 +6,7 @@ use crate::call::records::{Action as RecordAction, Origin, Sent, Session, invita
 use crate::call::watch::{self, Action, Location, Source, Watch, WatchSettings};
 use crate::connection::{Mark, NamedBy};
 use crate::wire::{Message, Ping, Pong, ReplyTo};
-use crate::{Address, Code, NodeId, RequestId, Status, Token};
+use crate::{Address, Code, NodeId, Path, RequestId, Status, Token};
 
 use super::Endpoint;
 use super::calls::Root;
@@ -61,7 +61,11 @@ impl<P: Probe> Endpoint<P> {
             }
             self.fresh.pop_front();
             self.set_deadline(sequence);
-            self.look_at_call(sequence);
+            // One with a longer period of its own is not asked about before that.
+            match begun.saturating_add(self.period_of(sequence)) {
+                due if due > now => self.watch_at(sequence, Some(due)),
+                _ => self.look_at_call(sequence),
+            }
         }
         let due = self.watched.range(..=(now, u64::MAX));
         let due: Vec<u64> = due.map(|(_, sequence)| *sequence).take(BATCH).collect();
@@ -79,13 +83,13 @@ impl<P: Probe> Endpoint<P> {
         match &mut call.watch {
             None => self.begin_watch(sequence),
             Some(watch) => {
-                let conns = &self.conns;
+                let (conns, sockets) = (&self.conns, &self.sockets);
                 // What this endpoint itself still keeps no server can know.
                 let kept = |root: &&Root| match root.session {
                     None => !watch.is_winding_down(),
                     Some(id) => {
                         let peer = conns.get(id).filter(|_| !root.lost);
-                        peer.is_some_and(|peer| peer.is_writing(root.mark))
+                        peer.is_some_and(|peer| peer.is_writing(sockets, root.mark))
                     }
                 };
                 let kept: Vec<RequestId> = call
@@ -118,7 +122,7 @@ impl<P: Probe> Endpoint<P> {
             ping,
             stall: call.stall_limit(self.config.stall_limit),
             retries: call.resending().map_or(0, |resending| resending.times()),
-            partial: false,
+            partial: call.partial.is_some(),
         };
         let servers = call.roots.iter().map(|root| Location {
             address: Some(root.server.clone()),
@@ -126,12 +130,20 @@ impl<P: Probe> Endpoint<P> {
         });
         let servers: Vec<Location> = servers.collect();
         self.probe.notes(Note::Watched);
-        call.watch = Some(Box::new(Watch::new(
-            &mut call.initiator,
-            settings,
-            servers,
-            now,
-        )));
+        let mut watch = Watch::new(&mut call.initiator, settings, servers, now);
+        if let Some(partial) = &call.partial {
+            let (id, token) = (call.initiator.call(), call.token);
+            let next = |path: &Path| Some(path.child(0, id, token));
+            let places = std::iter::successors(Some(Path::FIRST), next).skip(1);
+            for (path, server) in places.zip(&partial.line) {
+                let at = Location {
+                    address: Some(server.clone()),
+                    node: None,
+                };
+                watch.place(&mut call.initiator, path, at, now);
+            }
+        }
+        call.watch = Some(Box::new(watch));
     }
 
     /// The call has failed or was given up: what still runs is stopped. Whether anything may still run.
@@ -140,6 +152,9 @@ impl<P: Probe> Endpoint<P> {
         let Some(call) = self.calls.get(sequence) else {
             return false;
         };
+        if self.closed {
+            return false;
+        }
         if call.watch.is_none() {
             if call.roots.iter().all(|root| root.session.is_none()) {
                 return false;
@@ -199,13 +214,38 @@ impl<P: Probe> Endpoint<P> {
                     attempt,
                     failure,
                 }) => self.begin_again(sequence, request, attempt, failure),
-                Some(Action::Lost(_)) => {}
+                Some(Action::Lost(loss)) => {
+                    if let Some(call) = self.calls.get_mut(sequence)
+                        && let Some(partial) = &mut call.partial
+                    {
+                        partial.losses.push(*loss);
+                    }
+                }
                 None => break,
             }
+        }
+        if let Some(call) = self.calls.get(sequence) {
+            if call.initiator.has_adopted() {
+                self.tell_of(sequence);
+            }
+            self.end_without_losses(sequence);
         }
         let call = self.calls.get(sequence);
         let due = call.and_then(|call| call.watch.as_ref()?.next_timeout());
         self.watch_at(sequence, due);
+    }
+
+    /// Of a call that goes on without what is lost perhaps nothing else is missing.
+    fn end_without_losses(&mut self, sequence: u64) {
+        let call = self.calls.get(sequence).filter(|call| !call.ended);
+        let is_over = call.is_some_and(|call| {
+            let partial = call.partial.as_ref();
+            partial.is_some_and(|partial| !partial.losses.is_empty())
+                && call.initiator.is_complete()
+        });
+        if is_over {
+            self.end_call(sequence, Ok(()));
+        }
     }
 
     /// An answer was shown to the initiator.
@@ -242,7 +282,7 @@ impl<P: Probe> Endpoint<P> {
         }
         let shown = pong.token.filter(|_| !is_vouched);
         let asked = from.is_some_and(|from| call.pinged.contains(&from));
-        if !asked && !call.may_answer(shown, from) {
+        if !asked && !call.may_answer(shown, from, &pong.request.path) {
             self.counters.forged_dropped += 1;
             return;
         }
@@ -410,6 +450,7 @@ impl<P: Probe> Endpoint<P> {
         };
         let permitted =
             named_by == NamedBy::Application || self.config.dial_policy.permits(address);
+        self.counters.dials_forbidden += u64::from(!permitted);
         let (at, wanted) = (at.clone(), to.node);
         let held = match self.conn_at(&at) {
             None if permitted => self.may_dial(&at, wanted, named_by).err(),
@@ -562,6 +603,7 @@ impl<P: Probe> Endpoint<P> {
                 _ => false,
             };
             if !held {
+                self.counters.pings_passed += 1;
                 let towards = Towards::Asked(next, met);
                 self.post(Parcel::new(Message::Ping(ping.clone()), towards));
             }
@@ -583,6 +625,8 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn act_on_records(&mut self, action: RecordAction) {
         match action {
             RecordAction::Pong { session, mut pong } => {
+                let is_known = pong.progress.is_some() || pong.writing;
+                self.counters.unknown_pings += u64::from(!is_known);
                 self.probe.tells(&mut pong);
                 self.attempt_control(ConnId::from_number(session.0), Message::Pong(pong));
             }

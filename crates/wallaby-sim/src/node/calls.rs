@@ -109,7 +109,7 @@ impl Node {
         if context.is(Broken::NoWatch) {
             (options.deadline, options.ping) = (Some(FOR_EVER.timeout), Some(FOR_EVER));
         }
-        options.resend = (plan.retries > 0).then(|| endpoint::Resend::new(plan.retries));
+        options.resend = (plan.retries > 0).then(|| endpoint::Resend::deterministic(plan.retries));
         let Ok(key) = self.endpoint.begin(&options) else {
             unreachable!("a few calls are within any limit")
         };

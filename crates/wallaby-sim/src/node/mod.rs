@@ -245,12 +245,12 @@ impl Node {
                 Output::Run(request) => self.run(request, context),
                 Output::Call(call) => self.look_at_call(call, context),
                 Output::Stopped(request, status) => self.stopped(request, &status, context),
-                Output::Body(_) | Output::BodyRoom(_) => {} // none are sent
                 Output::Socket(udp, _) => self.udp = Some(udp),
                 Output::Datagrams(udp) => self.transmit(udp, context),
                 Output::Dial(conn, to) => self.dial(conn, &to, context),
                 Output::Write(conn) => self.write(conn, context),
                 Output::Close(conn, closed) => self.close(conn, &closed, context),
+                _ => {} // no bodies are sent, and none of the others is asked for
             }
         }
     }

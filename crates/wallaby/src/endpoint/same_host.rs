@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wallaby_proto::Address;
 
-use crate::endpoint::Inner;
+use crate::driver::shared::Inner;
 use crate::timer::{self, Instant};
 use crate::transport::{self, Opened};
 
@@ -29,7 +29,7 @@ pub(super) fn socket(folder: &str, address: &Address) -> Option<Address> {
 
 impl Inner {
     /// A stream to a server of this host that offers shared memory; `None` if it does not, or not as it should.
-    pub(super) async fn dial_same_host(&self, server: &Address) -> Option<Opened> {
+    pub(crate) async fn dial_same_host(&self, server: &Address) -> Option<Opened> {
         let socket = socket(self.config.same_host.as_deref()?, server)?;
         if let Address::Shm(path) = &socket
             && !Path::new(&**path).exists()

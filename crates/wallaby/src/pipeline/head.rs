@@ -34,11 +34,6 @@ pub(crate) fn definition() -> &'static Arc<MethodDefinition> {
     &DEFINITION
 }
 
-/// Whether requests of this method go down a line.
-pub(crate) fn is_line(method: &MethodDefinition) -> bool {
-    method.name().as_ref() == NAME
-}
-
 /// A head as it is on the wire; arguments follow it if `following` is 0.
 #[derive(Serialize, Deserialize)]
 struct Written {
@@ -183,8 +178,6 @@ mod tests {
         let method = definition();
         assert_eq!(method.name().as_ref(), "wallaby.Pipeline/pass");
         assert_eq!((method.codec(), method.answer()), ("postcard", 0));
-        assert!(is_line(method));
-        assert!(!is_line(&head().method));
     }
 
     #[test]

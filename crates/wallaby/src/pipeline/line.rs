@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use wallaby_proto::Path;
 use wallaby_proto::call::initiator::{BranchView, Initiator};
 
-use crate::call::CallShared;
+use crate::call::{CallShared, Ids};
 
 /// The places of a line's servers in the tree of its call.
 #[derive(Debug)]
@@ -59,10 +59,13 @@ impl Places {
 
     /// What the tree says of each server.
     pub(super) fn told(&mut self, call: &CallShared) -> Vec<Told> {
-        call.look_at_tree(|tree| self.told_by(tree, call))
+        let servers = self.places.len();
+        let ids = call.ids();
+        let told = call.look_at_tree(|tree| self.told_by(tree, &ids));
+        told.unwrap_or_else(|| vec![Told::Open; servers])
     }
 
-    fn told_by(&mut self, tree: &Initiator, call: &CallShared) -> Vec<Told> {
+    fn told_by(&mut self, tree: &Initiator, ids: &Ids) -> Vec<Told> {
         let own = |place: &Path| match tree.branch_view(place) {
             Some(branch) if branch.undelivered => Told::Undelivered,
             Some(branch) if has_ended(&branch) => Told::Whole,
@@ -73,7 +76,7 @@ impl Places {
             let Ok(owner) = self.above(&branch.path, tree) else {
                 continue;
             };
-            if told[owner] == Told::Whole && !is_whole(&branch, tree, call) {
+            if told[owner] == Told::Whole && !is_whole(&branch, tree, ids) {
                 told[owner] = Told::Open;
             }
         }
@@ -95,14 +98,14 @@ impl Places {
     }
 
     fn branch(&self, position: usize, call: &CallShared) -> Option<BranchView> {
-        call.look_at_tree(|tree| tree.branch_view(&self.places[position]))
+        call.look_at_tree(|tree| tree.branch_view(&self.places[position]))?
     }
 }
 
 /// Whether a branch has ended, and its children are known.
-fn is_whole(branch: &BranchView, tree: &Initiator, call: &CallShared) -> bool {
+fn is_whole(branch: &BranchView, tree: &Initiator, ids: &Ids) -> bool {
     let requests = branch.facts.map_or(0, |facts| facts.requests);
-    let mut children = (0..requests).map(|index| call.child_of(&branch.path, index));
+    let mut children = (0..requests).map(|index| ids.child_of(&branch.path, index));
     has_ended(branch) && children.all(|child| tree.branch_view(&child).is_some())
 }
 

@@ -20,9 +20,9 @@ use bytes::Bytes;
 use wallaby_proto::{Address, Path, RequestId};
 
 use self::head::Head;
-pub(crate) use self::head::{definition, is_line};
+pub(crate) use self::head::definition;
 pub use self::outcome::{Pipeline, TargetOutcome};
-pub(crate) use self::serve::{Held, Store, arrive};
+pub(crate) use self::serve::{Arriving, Held, Store};
 pub use self::settings::{Forwarding, PipelineSettings};
 pub(crate) use self::tee::Half;
 use crate::body::{Attached, Body};

@@ -167,7 +167,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
             let placed = places.above(&path, tree);
             placed.inspect_err(|_| tree.note_adopted(true))
         });
-        match placed {
+        match placed.unwrap_or(Err(path)) {
             Ok(position) => self.deliver(position, &path, answer),
             Err(place) => self.unplaced.entry(place).or_default().push(answer),
         }
@@ -180,6 +180,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
         }
         let call = self.call.shared();
         let adopted = call.look_at_tree(|tree| tree.take_adopted());
+        let adopted = adopted.unwrap_or_default();
         for place in &adopted {
             let answers = self.unplaced.remove(place).into_iter().flatten();
             answers.for_each(|answer| self.take(answer));

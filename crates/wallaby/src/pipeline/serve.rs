@@ -1,48 +1,43 @@
 //! A server of a line: passes on what arrives, and has its own handler run.
 
+use std::future::{Future, poll_fn, ready};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::executor::Admitted;
 use wallaby_proto::{Code, Status};
 
 use super::head::{self, Head};
 use super::tee;
 use crate::body::{Attached, Body};
-use crate::dispatch::shutting_down;
-use crate::endpoint::Inner;
-use crate::handling::{Destination, Handling, too_late};
-use crate::service::Registered;
-use crate::timer;
+use crate::driver::shared::Inner;
+use crate::handling::{Destination, Handling};
+use crate::request::RawRequest;
+use crate::service::{Handler, HandlerFuture, Registered};
 
-/// A message has come down a line: it goes on at once, and the handler that it is for gets it, if there is one. Whether
-/// it counts against the window of its connection until it is over.
-#[cold]
-#[inline(never)]
-pub(crate) fn arrive(mut handling: Arc<Handling>, payload: &Bytes) -> bool {
-    let head = match Head::read(payload) {
-        Ok(head) => head,
-        Err(status) => {
-            handling.fail(&status);
-            return false;
-        }
-    };
-    // Nobody else knows it yet.
-    if let Some(handling) = Arc::get_mut(&mut handling) {
-        handling.method = Arc::clone(&head.method);
-        handling.in_line = Some(payload.len());
+/// Handles messages that come down lines: they go on at once, and the handlers that they are for get them, if there are any.
+pub(crate) struct Arriving;
+
+impl Handler for Arriving {
+    fn handle(&self, request: RawRequest) -> HandlerFuture {
+        let (handling, payload) = request.detach();
+        Box::pin(ready(match Head::read(&payload) {
+            Ok(head) => {
+                handling.set_method(&head.method);
+                go_on(handling, head)
+            }
+            Err(status) => Err(status),
+        }))
     }
-    let counts = handling.in_line.is_some();
-    go_on(handling, head);
-    counts
 }
 
-fn go_on(handling: Arc<Handling>, head: Head) {
+fn go_on(handling: Arc<Handling>, head: Head) -> Result<(), Status> {
     let body = handling.take_body();
     if body.is_none() && head.has_body() {
         let why = "a message down a line whose bytes do not follow";
-        return handling.fail(&Status::new(Code::InvalidArgument, why));
+        return Err(Status::new(Code::InvalidArgument, why));
     }
     let served = served(&handling.endpoint, &head);
     let stage = Stage {
@@ -54,12 +49,16 @@ fn go_on(handling: Arc<Handling>, head: Head) {
         Some(body) if stage.head.store => stage.store_and_forward(body),
         body => stage.cut_through(body),
     }
+    Ok(())
 }
 
 /// Who handles it here.
-fn served(endpoint: &Inner, head: &Head) -> Result<Arc<Registered>, Status> {
-    if endpoint.is_draining() {
-        return Err(shutting_down());
+fn served(endpoint: &Inner, head: &Head) -> Result<(usize, Arc<Registered>), Status> {
+    if endpoint.ask(|core| core.endpoint.is_draining()) {
+        return Err(Status::new(
+            Code::Unavailable,
+            "this server is shutting down",
+        ));
     }
     let limit = endpoint.config.limits.message;
     let size = head.following;
@@ -78,7 +77,7 @@ const GROWTH: u64 = 16;
 struct Stage {
     handling: Arc<Handling>,
     head: Head,
-    served: Result<Arc<Registered>, Status>,
+    served: Result<(usize, Arc<Registered>), Status>,
 }
 
 impl Stage {
@@ -161,27 +160,16 @@ impl Stage {
             head,
             served,
         } = self;
-        let served = match served {
+        let (place, served) = match served {
             // It was stopped, or what passing it on costs is not there: then its handler does nothing, either.
-            Ok(_) if handling.has_ended() => return handling.leave(),
+            Ok(_) if handling.has_ended() => return,
             Ok(served) => served,
             Err(status) => return end(&handling, &status),
         };
         if let (true, Some(body)) = (head.body, body) {
             handling.put_body(body);
         }
-        let admitted = handling
-            .endpoint
-            .admit(&handling, &served.handler, arguments);
-        match admitted {
-            Admitted::Run(job) => job.start(),
-            Admitted::Queued(_) => handling.keep_until_start(held),
-            // Nobody here reads it: those behind are not to wait for that.
-            Admitted::Refused(_) => {
-                drop(handling.take_body());
-                handling.leave();
-            }
-        }
+        handling.enqueue(place, &served.handler, arguments, held);
     }
 
     /// Does what waits for bytes, until the request is stopped.
@@ -191,10 +179,12 @@ impl Stage {
         let runtime = handling.endpoint.runtime.clone();
         let work = work(self);
         runtime.spawn(async move {
-            if timer::timeout_at(handling.end(), work).await.is_none() {
-                handling.stop(&too_late());
-                handling.leave();
-            }
+            let (mut work, mut stopped) = (pin!(work), pin!(handling.cancelled()));
+            poll_fn(|cx| match stopped.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(()),
+                Poll::Pending => work.as_mut().poll(cx),
+            })
+            .await;
         });
     }
 }
@@ -204,7 +194,6 @@ fn end(handling: &Arc<Handling>, status: &Status) {
     if !handling.has_ended() {
         handling.fail(status);
     }
-    handling.leave();
 }
 
 /// Bytes that an endpoint keeps of messages which came down lines, until they are whole.

@@ -568,6 +568,12 @@ impl<D: Datagrams> Endpoint<D> {
                 Output::Datagrams(_) => {} // they leave at the end of the turn
                 Output::Dial(id, to) => self.streams.dial(&mut self.core, id, &to, self.ring),
                 Output::Close(id, closed) => self.streams.close(id, &closed),
+                // Nobody is kept waiting here.
+                Output::Settled(_)
+                | Output::Sent(_)
+                | Output::Room(..)
+                | Output::Space
+                | Output::Connected(..) => {}
             }
         }
     }

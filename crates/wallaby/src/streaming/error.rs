@@ -55,11 +55,10 @@ pub(super) struct Origin {
 
 impl Origin {
     pub(super) fn of(handling: &Handling) -> Self {
-        let hello = handling.peer.hello();
         Self {
-            method: Arc::clone(handling.method.name()),
-            peer: hello.map(|hello| hello.node),
-            server: hello.and_then(|hello| hello.address.clone()),
+            method: Arc::clone(handling.method().name()),
+            peer: handling.delegator,
+            server: handling.delegator_address(),
         }
     }
 }

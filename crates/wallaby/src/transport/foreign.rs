@@ -215,6 +215,11 @@ impl Transports {
         Ok(())
     }
 
+    /// Their schemes.
+    pub(crate) fn schemes(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|one| one.schemes()).copied()
+    }
+
     /// The one for such addresses.
     pub(crate) fn of(&self, address: &OtherAddress) -> Option<&dyn Transport> {
         let scheme = address.scheme();

@@ -59,6 +59,15 @@ pub(crate) const SCHEMES: &str = if cfg!(target_os = "linux") {
     "tcp://"
 };
 
+/// The same without `://`, and with `mem`.
+pub(crate) const OWN: &[&str] = if cfg!(target_os = "linux") {
+    &["mem", "tcp", "udp", "unix", "shm"]
+} else if cfg!(unix) {
+    &["mem", "tcp", "unix"]
+} else {
+    &["mem", "tcp"]
+};
+
 /// How many bytes a ring in shared memory may hold, one a direction: a power of two within this.
 pub(crate) const RING: RangeInclusive<usize> = 4 << 10..=16 << 20;
 

@@ -32,10 +32,6 @@ impl Socket {
         match self.0 {}
     }
 
-    pub(crate) fn reaches(&self, _: SocketAddr) -> bool {
-        match self.0 {}
-    }
-
     pub(crate) fn outbox(&self) -> Outbox {
         match self.0 {}
     }

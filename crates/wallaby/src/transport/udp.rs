@@ -55,11 +55,6 @@ impl Socket {
         }
     }
 
-    /// Whether datagrams of this socket may get to this address.
-    pub(crate) fn reaches(&self, to: SocketAddr) -> bool {
-        wallaby_proto::endpoint::reaches(self.local(), to)
-    }
-
     /// Where what is sent through it is gathered.
     pub(crate) fn outbox(&self) -> Outbox {
         match self {

@@ -16,6 +16,7 @@ mod credit;
 mod deadlines;
 mod descriptors;
 mod dial_policy;
+mod ends;
 mod events;
 mod executor;
 mod half_open;

@@ -90,6 +90,7 @@ async fn requests_beyond_the_window_close_the_connection() {
         let most = (10_000 + 65_536 + 64) / 966;
         for sequence in 1..=most + 1 {
             let mut sent = request(call(sequence), text());
+            sent.oldest = 1; // all of them live
             let accepted = peer.connection.send_request(&mut sent, &one());
             accepted.expect("it has granted that to itself");
             peer.flush().await;

@@ -451,26 +451,3 @@ async fn a_failed_dial_for_an_initiator_is_not_everybodys() {
     })
     .await;
 }
-
-/// A dial that takes too long is an answer to those only who have waited for as long.
-#[tokio::test]
-async fn who_joined_a_dial_late_has_its_time_all_the_same() {
-    patience(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = Address::Tcp(listener.local_addr().expect("it is bound"));
-        let builder = Endpoint::builder().dial_timeout(Duration::from_millis(200));
-        let client = builder.bind().await.expect("there is a runtime");
-        let work = work::at(&client, &address);
-        let mut first = work.one("first".into());
-        let (mute, _) = listener.accept().await.expect("it dials");
-        let second = work.one("second".into());
-        let failed = failure(first.answer().await);
-        assert!(matches!(failed, Failure::NotSent { .. }), "{failed}");
-        let mut peer = Raw::accept(&listener, hello(7)).await;
-        let request = peer.request().await;
-        peer.send_response(response(request.call, None, &[0])).await;
-        assert_eq!(second.await.expect("an answer"), "");
-        drop(mute);
-    })
-    .await;
-}

@@ -396,7 +396,7 @@ async fn a_restart_at_the_same_address_is_noticed() {
         }
         let answer = work.one("3 1".into()).await;
         assert_eq!(answer.expect("an answer"), "3 from 0");
-        until(|| client.metrics().connections_ended == 1).await;
+        until(|| client.metrics().connections_ended >= 1).await;
     })
     .await;
 }

@@ -372,7 +372,7 @@ fn bodies_do_not_go_over_udp() {
     let endpoint = world.endpoint(0);
     let call = endpoint.begin(&CallOptions::default()).expect("room");
     let to = wallaby_proto::Address::Udp(udp(1));
-    let sent = endpoint.send_with_body(call, &to, &method, Bytes::new());
+    let sent = endpoint.send_with_body(call, &to, &method, Bytes::new(), None);
     let (_, out) = sent.expect("it waits for a session");
     world.turn_all();
     let (_, ended) = outcome(&mut world, 0);
@@ -393,7 +393,7 @@ fn bodies_do_not_go_over_udp() {
     world.turn_all();
     let sent = world
         .endpoint(0)
-        .send_with_body(call, &to, &method, Bytes::new());
+        .send_with_body(call, &to, &method, Bytes::new(), None);
     assert!(matches!(sent, Err(Failure::Refused { .. })), "{sent:?}");
     assert_eq!(bodies(&world), [0, 0]);
 }
@@ -405,7 +405,7 @@ fn the_body_of_a_request_that_is_refused_is_stopped() {
     let unknown = std::sync::Arc::new(unknown.expect("a legal name"));
     let endpoint = world.endpoint(0);
     let call = endpoint.begin(&CallOptions::default()).expect("room");
-    let sent = endpoint.send_with_body(call, &at(1), &unknown, Bytes::new());
+    let sent = endpoint.send_with_body(call, &at(1), &unknown, Bytes::new(), None);
     let (_, out) = sent.expect("it is sent");
     // The call may have further requests: it does not end yet.
     world.turn_all();
@@ -519,7 +519,7 @@ fn a_body_that_nobody_takes_is_stopped_when_its_request_ends() {
 fn a_request_with_a_body_is_never_sent_again() {
     let mut world = World::new(2);
     let mut options = CallOptions::default();
-    options.resend = Some(Resend::new(3));
+    options.resend = Some(Resend::deterministic(3));
     let (_, out) = world.call_with(0, 1, Bytes::new(), &options);
     world.turn_all();
     let (_, body) = world.take(1);

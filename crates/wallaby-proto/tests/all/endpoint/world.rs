@@ -136,7 +136,7 @@ impl World {
         let method = Arc::clone(&self.method);
         let endpoint = self.endpoint(from);
         let call = endpoint.begin(options).expect("room");
-        let sent = endpoint.send_with_body(call, &at(to), &method, payload);
+        let sent = endpoint.send_with_body(call, &at(to), &method, payload, None);
         endpoint.close_call(call);
         (call, sent.expect("it is sent").1)
     }
@@ -288,6 +288,8 @@ impl World {
             }
             Output::Socket(_, to) => panic!("its socket reaches {to}"),
             Output::Datagrams(socket) => self.transmit(host, socket),
+            Output::Settled(_) | Output::Sent(_) | Output::Room(..) | Output::Space => {}
+            Output::Connected(..) => {}
             Output::Dial(conn, to) => {
                 let there = (0..self.hosts.len()).find(|there| at(*there) == *to);
                 let stream = self.streams.len();

@@ -1,0 +1,873 @@
+//! What handlers send, and how it leaves.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{Destination, Handler, age};
+use crate::call::allowance::Exhausted;
+use crate::call::records::{Frozen, Output as Standing, Sent, Ticket};
+use crate::call::server::{Delegated, Inherited, Outbound, Released, undelivered};
+use crate::connection::{Mark, MethodDefinition};
+use crate::endpoint::Endpoint;
+use crate::endpoint::bodies::OutBody;
+use crate::endpoint::conn::{ConnId, Parcel, Times, Towards};
+use crate::endpoint::event::{Lane, RequestKey};
+use crate::endpoint::probe::{Note, Probe, Released as Seen};
+use crate::endpoint::sending::{Attempt, Manner, output};
+use crate::error::SendError;
+use crate::numbers::{MESSAGE_COST, SMALL_ANSWER};
+use crate::wire::{Budgets, Child, Message, MethodRef, ReplyTo, Request, TraceRecord};
+use crate::{Address, Code, Status};
+
+/// A message that a handler sends.
+#[derive(Debug)]
+enum Sending {
+    Answer(Bytes),
+    Onward(Destination, Bytes),
+}
+
+/// A message that may be sent.
+enum Checked {
+    Answer(Bytes),
+    Onward(Destination, Bytes),
+}
+
+impl<P: Probe> Endpoint<P> {
+    /// Sends an answer to the initiator; more may follow.
+    ///
+    /// # Errors
+    ///
+    /// If it is too large, exceeds a budget, or too much waits already ([`SendError::Full`]); or the request has ended.
+    pub fn reply(&mut self, key: RequestKey, payload: Bytes) -> Result<(), SendError> {
+        self.with(key, |endpoint, handler| {
+            endpoint.send_more(handler, Sending::Answer(payload))
+        })
+    }
+
+    /// Sends the last answer and ends the request.
+    ///
+    /// # Errors
+    ///
+    /// As [`reply`](Self::reply); unless its handler returns a status, the request then ends with the one that the error becomes.
+    pub fn respond(&mut self, key: RequestKey, payload: Bytes) -> Result<(), SendError> {
+        self.with(key, |endpoint, handler| {
+            endpoint.send_last(handler, Sending::Answer(payload))
+        })
+    }
+
+    /// Hands work to another server, which answers the initiator directly; more may follow. A server that cannot be reached shows as
+    /// a status among the call's answers.
+    ///
+    /// # Errors
+    ///
+    /// If the request is too large, too deep in the tree, or exceeds a budget; if the server's address is not permitted or of a
+    /// scheme that is not dialled; if too much waits already; or the request has ended.
+    pub fn delegate(
+        &mut self,
+        key: RequestKey,
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<(), SendError> {
+        let sending = onward(server, method, payload, None);
+        self.with(key, |endpoint, handler| {
+            endpoint.send_more(handler, sending)
+        })
+    }
+
+    /// Hands the rest of the work to another server and ends the request: a tail call.
+    ///
+    /// # Errors
+    ///
+    /// As [`delegate`](Self::delegate), and what [`respond`](Self::respond) says of them.
+    pub fn forward(
+        &mut self,
+        key: RequestKey,
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Result<(), SendError> {
+        let sending = onward(server, method, payload, None);
+        self.with(key, |endpoint, handler| {
+            endpoint.send_last(handler, sending)
+        })
+    }
+
+    /// Whether a message with a payload of so many bytes, to this server or to the initiator, finds no room now. If so,
+    /// [`Output::Space`](crate::endpoint::Output::Space) tells when it may.
+    pub fn is_full_for(
+        &mut self,
+        key: RequestKey,
+        server: Option<&Address>,
+        payload: usize,
+    ) -> bool {
+        let cost = payload + MESSAGE_COST as usize;
+        let is_plenty = match server {
+            Some(_) => self.has_room(payload),
+            None => self.answers_waiting.is_plenty(cost),
+        };
+        let handler = self.handlers.get(key);
+        let is_own = handler.is_some_and(|handler| handler.server.call().initiator == self.node);
+        if is_plenty && !is_own {
+            return false;
+        }
+        self.finds_no_room(key, server, cost)
+    }
+
+    #[cold]
+    fn finds_no_room(&mut self, key: RequestKey, server: Option<&Address>, cost: usize) -> bool {
+        let Some(handler) = self.handlers.take(key) else {
+            return false;
+        };
+        let call = handler.server.call();
+        let fits = match server {
+            Some(server) => {
+                self.has_room(cost - MESSAGE_COST as usize) || self.takes_request(server, false)
+            }
+            None if call.initiator == self.node => self.takes_own(call.sequence),
+            None => {
+                self.answers_waiting.is_plenty(cost)
+                    || self.may_have(&handler, cost)
+                    || self.takes_answer(&handler)
+            }
+        };
+        self.handlers.put(key, handler);
+        self.full |= !fits;
+        !fits
+    }
+
+    /// Whether a message would leave at once, as far as can be told, and none waits before it.
+    pub fn may_leave_now(&mut self, key: RequestKey, server: Option<&Address>) -> bool {
+        let lane = match server {
+            Some(_) => Lane::Requests,
+            None => Lane::Answers,
+        };
+        if self.waits(key, lane) {
+            return false;
+        }
+        let Some(handler) = self.handlers.take(key) else {
+            return true; // that it has ended is told when it is sent
+        };
+        let call = handler.server.call();
+        let may = match server {
+            None if call.initiator == self.node => self.takes_own(call.sequence),
+            None => {
+                let conn = self.way_of(&handler);
+                !self.is_open(conn) || self.takes_answer(&handler)
+            }
+            Some(server) => {
+                let conn = self.conn_at(server);
+                !self.is_open(conn) || self.takes_request(server, false)
+            }
+        };
+        self.handlers.put(key, handler);
+        may
+    }
+
+    fn is_open(&self, conn: Option<ConnId>) -> bool {
+        conn.and_then(|id| self.conns.get(id)?.node).is_some()
+    }
+
+    /// Whether an answer of this request would leave at once.
+    fn takes_answer(&mut self, handler: &Handler) -> bool {
+        let call = handler.server.call();
+        let way = self.way_of(handler);
+        let peer = way.and_then(|id| self.conns.get(id));
+        let shown = Some(handler.server.token());
+        let waits = peer.is_none_or(|peer| peer.holds_answers((call, shown)));
+        let carrier = way.and_then(|id| self.carrier(id));
+        !waits && carrier.is_some_and(|carrier| carrier.takes_responses(call))
+    }
+
+    /// Whether a request to this server would leave at once.
+    fn takes_request(&mut self, server: &Address, followed: bool) -> bool {
+        let way = self.conn_at(server);
+        let peer = way.and_then(|id| self.conns.get(id));
+        let waits = peer.is_none_or(|peer| peer.holds_requests(followed));
+        let carrier = way.and_then(|id| self.carrier(id));
+        !waits && carrier.is_some_and(|carrier| carrier.takes_requests())
+    }
+
+    /// Whether messages of a request wait that were sent in this direction. Whoever does not send the next one before
+    /// [`Output::Room`](crate::endpoint::Output::Room) keeps their order and has few that wait.
+    pub fn waits(&self, key: RequestKey, lane: Lane) -> bool {
+        self.handlers.waits(key, lane)
+    }
+
+    /// Hands work to another server, with a body that follows the request, whether the handler goes on or not: see
+    /// [`write_body`](Self::write_body). If it is the `last` message the request ends, as by [`forward`](Self::forward).
+    ///
+    /// # Errors
+    ///
+    /// As [`delegate`](Self::delegate) and [`forward`](Self::forward). That bodies do not go over `udp:` shows as a status among
+    /// the call's answers.
+    pub fn delegate_with_body(
+        &mut self,
+        request: RequestKey,
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        last: bool,
+    ) -> Result<OutBody, SendError> {
+        let deadline = self.handlers.get(request).map(|handler| handler.deadline);
+        let body = self.begin_onward(request, deadline.unwrap_or(self.raw));
+        let sending = onward(server, method, payload, Some(body));
+        let sent = self.with(request, |endpoint, handler| match last {
+            true => endpoint.send_last(handler, sending),
+            false => endpoint.send_more(handler, sending),
+        });
+        match sent {
+            Ok(()) => Ok(body),
+            Err(error) => {
+                self.forget_body(body);
+                Err(error)
+            }
+        }
+    }
+
+    /// Sends the message that is held back because it might be the last one.
+    pub fn flush(&mut self, key: RequestKey) {
+        if let Some(mut handler) = self.handlers.take(key) {
+            self.flush_held(&mut handler);
+            self.handlers.put(key, handler);
+        }
+    }
+
+    /// Lets a request end that was put aside: what it has sent last was the last.
+    pub fn finish_request(&mut self, key: RequestKey) {
+        if let Some(handler) = self.handlers.take(key) {
+            self.finish(handler);
+        }
+    }
+
+    /// Whether a request has sent its last message, or was never known.
+    pub fn has_finished(&self, key: RequestKey) -> bool {
+        let handler = self.handlers.get(key);
+        handler.is_none_or(|handler| handler.server.has_ended())
+    }
+
+    /// What a call on behalf of a request may use up, its initial requests included: a delegation's share.
+    pub fn share_for_call(&mut self, key: RequestKey) -> Option<Budgets> {
+        let allowance = self.handlers.get_mut(key)?.server.allowance_mut()?;
+        let initial = u32::from(allowance.spend_request().is_ok());
+        let share = allowance.share();
+        Some(Budgets {
+            requests: share.requests + initial,
+            ..share
+        })
+    }
+
+    /// Ends a request with a status.
+    pub fn fail(&mut self, key: RequestKey, status: &Status) {
+        if let Some(handler) = self.handlers.take(key) {
+            self.end_with(handler, status);
+        }
+    }
+
+    /// A message of a handler failed before it was given to the endpoint; whether it was to be the `last` one.
+    pub fn refuse_message(&mut self, key: RequestKey, error: &SendError, last: bool) {
+        if let Some(handler) = self.handlers.get_mut(key) {
+            note_refused(handler, error, last);
+        }
+    }
+
+    fn with(
+        &mut self,
+        key: RequestKey,
+        send: impl FnOnce(&mut Self, &mut Handler) -> Result<(), SendError>,
+    ) -> Result<(), SendError> {
+        let Some(mut handler) = self.handlers.take(key) else {
+            return Err(SendError::Ended("it is over".into()));
+        };
+        let sent = send(self, &mut handler);
+        self.handlers.put(key, handler);
+        sent
+    }
+
+    /// A message after which more may follow.
+    fn send_more(&mut self, handler: &mut Handler, sending: Sending) -> Result<(), SendError> {
+        let sending = self
+            .check(handler, sending)
+            .inspect_err(|error| note_refused(handler, error, false))?;
+        let released = match sending {
+            Checked::Answer(payload) => {
+                let afforded = handler.server.afford_answer(payload.len());
+                afforded.map(|()| handler.server.reply(payload))
+            }
+            Checked::Onward(to, payload) => {
+                let afforded = handler.server.afford_request();
+                afforded.map(|()| handler.server.delegate(to, payload))
+            }
+        };
+        match released {
+            Ok(Some(released)) => {
+                self.leave_one(handler, released);
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(exhausted) => Err(self.exhaust(handler, exhausted)),
+        }
+    }
+
+    /// The last message.
+    fn send_last(&mut self, handler: &mut Handler, sending: Sending) -> Result<(), SendError> {
+        let sending = self
+            .check(handler, sending)
+            .inspect_err(|error| note_refused(handler, error, true))?;
+        let afforded = match &sending {
+            Checked::Answer(payload) => handler.server.afford_answer(payload.len()),
+            Checked::Onward(..) => handler.server.afford_request(),
+        };
+        if let Err(exhausted) = afforded {
+            return Err(self.exhaust(handler, exhausted));
+        }
+        let record = self.record(handler);
+        let released = match sending {
+            Checked::Answer(payload) => handler.server.respond(payload, record),
+            Checked::Onward(to, payload) => handler.server.forward(to, payload, record),
+        };
+        self.leave(handler, released);
+        Ok(())
+    }
+
+    /// The message held back leaves now.
+    pub(super) fn flush_held(&mut self, handler: &mut Handler) {
+        if let Some(released) = handler.server.flush() {
+            self.leave_one(handler, released);
+        }
+    }
+
+    fn check(&mut self, handler: &Handler, sending: Sending) -> Result<Checked, SendError> {
+        if handler.server.has_ended() {
+            let why = if handler.exhausted {
+                "a budget was used up"
+            } else {
+                "it was answered or failed before"
+            };
+            return Err(SendError::Ended(why.into()));
+        }
+        let (Sending::Answer(payload) | Sending::Onward(_, payload)) = &sending;
+        let (size, mut limit) = (payload.len() as u64, self.config.limits.message);
+        if let Sending::Onward(to, _) = &sending {
+            limit = self.config.longest_to(&to.server);
+        }
+        if size > limit {
+            let peer = match &sending {
+                Sending::Answer(_) => "the initiator".to_owned(),
+                Sending::Onward(to, _) => to.server.to_string(),
+            };
+            return Err(SendError::TooLarge { size, limit, peer });
+        }
+        if self.draining && matches!(sending, Sending::Onward(..)) {
+            return Err(SendError::Draining);
+        }
+        if !self.may_wait_for(handler, &sending) && !self.would_leave(handler, &sending) {
+            self.full = true;
+            return Err(SendError::Full);
+        }
+        let (to, payload) = match sending {
+            Sending::Answer(payload) => return Ok(Checked::Answer(payload)),
+            Sending::Onward(to, payload) => (to, payload),
+        };
+        self.check_onward(handler, &to.server)?;
+        Ok(Checked::Onward(to, payload))
+    }
+
+    /// Whether anything may go to this server.
+    fn check_onward(&mut self, handler: &Handler, server: &Address) -> Result<(), SendError> {
+        if !self.config.dial_policy.permits(server) {
+            self.counters.dials_forbidden += 1;
+            let server = server.clone();
+            return Err(SendError::Forbidden { server });
+        }
+        let (depth, limit) = (
+            handler.server.depth().saturating_add(1),
+            self.config.max_depth,
+        );
+        if depth > limit {
+            return Err(SendError::TooDeep { depth, limit });
+        }
+        if !self.config.schemes.lead_to(server) {
+            let server = server.clone();
+            return Err(SendError::NoTransport { server });
+        }
+        Ok(())
+    }
+
+    /// Passes a request on to the next server of its line: its first delegation, whatever its handler does afterwards, so that the
+    /// initiator can tell by its place which server it is. It goes on even while this endpoint is drained. `left` servers are still
+    /// to have it, the next one included: each may use up as much. If it may not go there, a status in the next server's name says
+    /// that it did not.
+    pub fn pass_on(
+        &mut self,
+        key: RequestKey,
+        (server, method): (Address, &Arc<MethodDefinition>),
+        payload: Bytes,
+        followed: bool,
+        left: u32,
+    ) -> Option<OutBody> {
+        let mut handler = self.handlers.take(key)?;
+        if handler.server.has_ended() {
+            self.handlers.put(key, handler);
+            return None;
+        }
+        if let Some(allowance) = handler.server.allowance_mut() {
+            allowance.announce_line(left);
+        }
+        if let Err(exhausted) = handler.server.afford_request() {
+            self.exhaust(&mut handler, exhausted);
+            self.handlers.put(key, handler);
+            return None;
+        }
+        let refused = self.check_onward(&handler, &server).err();
+        let refused = refused.map(|why| Box::new(Status::from(why)));
+        let body = followed && refused.is_none();
+        let body = body.then(|| self.begin_onward(key, handler.deadline));
+        let to = Destination {
+            server,
+            method: Arc::clone(method),
+            body,
+            refused,
+        };
+        // Nothing was held back: it is the first. One that may be sent again is released at once.
+        let released = handler.server.delegate(to, payload);
+        if let Some(released) = released.or_else(|| handler.server.flush()) {
+            self.leave_one(&handler, released);
+        }
+        self.handlers.put(key, handler);
+        body
+    }
+
+    /// Whether a message may wait, if it must.
+    fn may_wait_for(&mut self, handler: &Handler, sending: &Sending) -> bool {
+        match sending {
+            Sending::Onward(_, payload) => self.has_room(payload.len()),
+            Sending::Answer(_) if handler.server.call().initiator == self.node => {
+                self.takes_own(handler.server.call().sequence)
+            }
+            Sending::Answer(payload) => {
+                let cost = payload.len() + MESSAGE_COST as usize;
+                self.answers_waiting.is_plenty(cost) || self.may_have(handler, cost)
+            }
+        }
+    }
+
+    /// Whether an answer of this request may take so much of the room for those that wait.
+    #[cold]
+    fn may_have(&mut self, handler: &Handler, cost: usize) -> bool {
+        let initiator = handler.server.call().initiator;
+        let way = self.way_of(handler).unwrap_or(handler.from);
+        let share = self.answers_waiting.name(way.session(), initiator);
+        self.answers_waiting.has_room_for(share, cost)
+    }
+
+    /// Whether a message would leave at once, as far as can be told: then it needs no room to wait.
+    #[cold]
+    fn would_leave(&mut self, handler: &Handler, sending: &Sending) -> bool {
+        match sending {
+            Sending::Answer(_) if handler.server.call().initiator == self.node => false,
+            Sending::Answer(_) => self.takes_answer(handler),
+            Sending::Onward(to, _) => self.takes_request(&to.server, to.body.is_some()),
+        }
+    }
+
+    /// A budget is used up: the request ends here and now, with a status (PROTOCOL-NOTES 11).
+    #[cold]
+    fn exhaust(&mut self, handler: &mut Handler, exhausted: Exhausted) -> SendError {
+        let record = self.record(handler);
+        self.counters.budgets_exhausted += 1;
+        self.counters.statuses_sent += 1;
+        let status = self.own(Status::from(exhausted));
+        let released = handler.server.exhaust(&status, record);
+        handler.exhausted = true;
+        self.leave(handler, released);
+        SendError::Exhausted(exhausted)
+    }
+
+    /// The handler lets its request end.
+    pub(super) fn finish(&mut self, mut handler: Box<Handler>) {
+        if !handler.server.has_ended() {
+            self.finish_open(&mut handler);
+        }
+        self.release_key(&handler);
+    }
+
+    fn finish_open(&mut self, handler: &mut Handler) {
+        let record = self.record(handler);
+        if let Some(refused) = handler.refused.take() {
+            self.counters.statuses_sent += 1;
+            let released = handler.server.exhaust(&self.own(refused), record);
+            return self.leave(handler, released);
+        }
+        let last = if handler.owes_answer && !handler.server.holds_back() {
+            let name = self
+                .served
+                .get(handler.served)
+                .map_or("the request", |served| served.definition.name());
+            let message = format!("{name} ended without an answer");
+            self.counters.statuses_sent += 1;
+            handler
+                .server
+                .fail(&self.own(Status::new(Code::Unanswered, message)), record)
+        } else {
+            handler.server.finish(record)
+        };
+        self.leave_one(handler, last);
+    }
+
+    /// A request ends with a status.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::endpoint) fn end_with(&mut self, mut handler: Box<Handler>, status: &Status) {
+        if handler.server.has_ended() {
+            if !(handler.exhausted && status.code() == Code::ResourceExhausted) {
+                self.counters.late_errors += 1;
+            }
+        } else {
+            let record = self.record(&handler);
+            self.counters.statuses_sent += 1;
+            let last = handler.server.fail(&self.own(status.clone()), record);
+            self.leave_one(&handler, last);
+            if let Some(key) = handler.key.filter(|_| !self.bodies.is_empty()) {
+                self.end_held_bodies(key);
+            }
+        }
+        self.release_key(&handler);
+    }
+
+    // How it leaves.
+
+    fn leave(&mut self, handler: &Handler, released: Released<Destination>) {
+        if let Some(before) = released.before {
+            self.leave_as(handler, *before, false);
+        }
+        self.leave_as(handler, released.last, true);
+    }
+
+    fn leave_one(&mut self, handler: &Handler, outbound: Outbound<Destination>) {
+        self.leave_as(handler, outbound, handler.server.has_ended());
+    }
+
+    /// A message leaves; whether it is the last one.
+    fn leave_as(&mut self, handler: &Handler, outbound: Outbound<Destination>, last: bool) {
+        let seen = match &outbound {
+            Outbound::Response(response) => Seen::Response(response),
+            Outbound::End(end) => Seen::End(end),
+            Outbound::Request(delegated) => {
+                Seen::Request(delegated.id, &delegated.to.server, &delegated.payload)
+            }
+        };
+        let by = (handler.server.call(), handler.server.id());
+        self.probe.released(by, seen, last);
+        match outbound {
+            Outbound::Response(response) => {
+                let small =
+                    response.last && response.index == 0 && response.payload.len() <= SMALL_ANSWER;
+                self.send_answer(handler, Message::Response(response), small);
+            }
+            Outbound::End(end) => self.send_answer(handler, Message::End(end), true),
+            Outbound::Request(delegated) => self.send_onward(handler, delegated),
+        }
+    }
+
+    /// The open connection by which answers of a request go straight to its initiator.
+    fn way_of(&mut self, handler: &Handler) -> Option<ConnId> {
+        let initiator = handler.server.call().initiator;
+        self.way_back(initiator, handler.from, |core| {
+            core.initiator_address(&handler.reply_to, handler.from)
+        })
+    }
+
+    fn send_answer(&mut self, handler: &Handler, mut message: Message, small: bool) {
+        let initiator = handler.server.call().initiator;
+        if initiator == self.node {
+            let output = output(handler.from, 0);
+            self.note_released(handler.ticket, &message, Some(output));
+            self.note_own(&message);
+            return self.local.push_back(message);
+        }
+        let own = handler.reply_to == ReplyTo::Peer;
+        if let Some(id) = self.way_of(handler) {
+            let direct = own && id == handler.from;
+            let manner = Manner {
+                direct,
+                counted: !(direct && small),
+                oldest: handler.oldest,
+                ticket: handler.ticket,
+            };
+            if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
+                return match handler.ticket {
+                    Some(_) => self.note_left_for(id, handler.ticket, &message, mark),
+                    None => self.note_refusal_taken(handler, id, mark),
+                };
+            }
+        }
+        self.note_released(handler.ticket, &message, None);
+        let sent = sent(&message);
+        let towards = Towards::Initiator {
+            address: self.initiator_address(&handler.reply_to, handler.from),
+            came: handler.from,
+            own,
+            small,
+            oldest: handler.oldest,
+        };
+        let mut parcel = Parcel::new(message, towards);
+        parcel.of = handler.key.map(|key| (key, Lane::Answers));
+        match handler.ticket {
+            Some(ticket) => parcel.released = Some((ticket, sent)),
+            None => parcel.passage = self.tell_of_refusal(handler),
+        }
+        self.post(parcel);
+    }
+
+    /// An answer was taken by a connection.
+    fn note_left_for(&mut self, id: ConnId, ticket: Option<Ticket>, message: &Message, mark: Mark) {
+        match mark {
+            Mark::Written(mark) => self.note_released(ticket, message, Some(output(id, mark))),
+            Mark::Parts(_) => {
+                self.note_released(ticket, message, None);
+                let released = ticket.map(|ticket| (ticket, sent(message)));
+                self.note_placed(id, released, mark);
+            }
+        }
+    }
+
+    /// The record of a request learns of an answer, and where it stands in a session's output.
+    fn note_released(
+        &mut self,
+        ticket: Option<Ticket>,
+        message: &Message,
+        output: Option<Standing>,
+    ) {
+        let Some(ticket) = ticket else { return };
+        match message {
+            Message::Response(response) => self
+                .records
+                .response_released(ticket, response, output, self.now),
+            Message::End(end) => self.records.end_released(ticket, end, output, self.now),
+            _ => {}
+        }
+    }
+
+    fn send_onward(&mut self, handler: &Handler, delegated: Delegated<Destination>) {
+        let known = self.conn_at(&delegated.to.server);
+        let node = known.and_then(|id| self.conns.get(id)?.node());
+        let child = Child {
+            server: delegated.to.server.clone(),
+            node,
+        };
+        let noted = match handler.ticket {
+            Some(ticket) => {
+                let quiet = self.records.quiet(ticket, self.now);
+                let oldest = self.records.oldest(ticket);
+                let noted = self
+                    .records
+                    .delegation_released(ticket, &delegated, child, None, self.now);
+                noted.map(|()| (ticket, quiet, oldest))
+            }
+            None => Err(Frozen::Aborted),
+        };
+        let (call, token) = (handler.server.call(), handler.server.token());
+        let mut inherited = Inherited {
+            reply_to: self.onward_reply_to(handler),
+            deadline: Some(handler.deadline.saturating_sub(self.raw)),
+            oldest: handler.oldest,
+            options: (handler.options.as_ref()).map(|options| Box::new(options.inherited())),
+        };
+        if let Ok((_, quiet, oldest)) = noted {
+            inherited.oldest = oldest.unwrap_or(handler.oldest);
+            if quiet.is_some() {
+                inherited.options.get_or_insert_default().quiet = quiet;
+            }
+        }
+        let (to, mut request) =
+            delegated.into_request(call, token, MethodRef::Number(0), inherited);
+        if let Some(body) = to.body {
+            request.options.get_or_insert_default().body = Some(0); // its number is the connection's business
+            self.bodies.released(body);
+        }
+        let ticket = match noted {
+            Ok((ticket, ..)) => ticket,
+            Err(frozen) => {
+                self.probe.notes(Note::RefusedDelegation);
+                let status = frozen.status();
+                let why = (status.code(), status.message());
+                if let Some(body) = to.body {
+                    self.body_over(body);
+                }
+                return self.answer_over(&request, &to.server, (None, handler.from), why);
+            }
+        };
+        let released = Some((ticket, Sent::Delegation));
+        if let Some(refused) = &to.refused {
+            let why = (refused.code(), refused.message());
+            return self.answer_over(&request, &to.server, (released, handler.from), why);
+        }
+        let times = Some(Times {
+            born: handler.arrived.saturating_sub(age(handler)),
+            until: handler.deadline,
+        });
+        if let Some(id) = known
+            && self
+                .conns
+                .get(id)
+                .is_some_and(|peer| !peer.holds_requests(to.body.is_some()))
+        {
+            let towards = Towards::Server(to.server.clone());
+            let (method, body) = ((&to.method, &towards), to.body);
+            match self.attempt_request(id, &mut request, method, (released, times), body) {
+                Attempt::Waits => {}
+                Attempt::Sent | Attempt::Settled => return,
+            }
+        }
+        let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to.server));
+        parcel.method = Some(to.method);
+        parcel.of = handler.key.map(|key| (key, Lane::Requests));
+        parcel.body = to.body;
+        (parcel.released, parcel.times) = (released, times);
+        self.post(parcel);
+    }
+
+    /// Where servers further on send their answers.
+    fn onward_reply_to(&self, handler: &Handler) -> ReplyTo {
+        match &handler.reply_to {
+            ReplyTo::Peer => match self.initiator_address(&handler.reply_to, handler.from) {
+                Some(address) => ReplyTo::At(address),
+                None => ReplyTo::Relay,
+            },
+            other => other.clone(),
+        }
+    }
+
+    /// Where the initiator of a request that came over this session says that it is reached.
+    pub(in crate::endpoint) fn initiator_address(
+        &self,
+        reply_to: &ReplyTo,
+        from: ConnId,
+    ) -> Option<Address> {
+        match reply_to {
+            ReplyTo::Peer => self.conns.get(from)?.hello()?.address.clone(),
+            ReplyTo::At(address) => Some(address.clone()),
+            ReplyTo::Relay => None,
+        }
+    }
+
+    /// A status in the name of a request onward that certainly did not reach its server.
+    #[cold]
+    pub(in crate::endpoint) fn answer_for(
+        &mut self,
+        request: &Request,
+        to: &Address,
+        released: Option<(Ticket, Sent)>,
+        why: (Code, &str),
+    ) {
+        let came = released.and_then(|(ticket, _)| self.records.came(ticket));
+        let came = came.or_else(|| self.records.way_back(request.call, request.token));
+        let came = came.map_or(ConnId::NOBODY, |session| ConnId::from_number(session.0));
+        self.answer_over(request, to, (released, came), why);
+    }
+
+    /// The same of a request that came of one over this connection: along which its status goes back, if it must.
+    fn answer_over(
+        &mut self,
+        request: &Request,
+        to: &Address,
+        (released, came): (Option<(Ticket, Sent)>, ConnId),
+        (code, why): (Code, &str),
+    ) {
+        let status = Status::new(code, why).by(Some(to));
+        self.counters.statuses_sent += 1;
+        let response = undelivered(request, &status);
+        self.probe.replaced(&response);
+        let mut parcel_of = None;
+        if let (Some((ticket, _)), Some(server)) = (released, self.address.clone()) {
+            let own = Child {
+                server,
+                node: Some(self.node),
+            };
+            let stands_in = self
+                .records
+                .delegation_undelivered(ticket, request, own, self.now);
+            if let Some(ticket) = stands_in {
+                self.records
+                    .response_released(ticket, &response, None, self.now);
+                parcel_of = Some((ticket, Sent::Response(response.index)));
+            }
+        }
+        let initiator = request.call.initiator;
+        if initiator == self.node {
+            return self.local.push_back(Message::Response(response));
+        }
+        let address = match &request.reply_to {
+            ReplyTo::At(address) => Some(address.clone()),
+            ReplyTo::Peer | ReplyTo::Relay => None,
+        };
+        let towards = Towards::Initiator {
+            address,
+            came,
+            own: false,
+            small: false,
+            oldest: request.oldest,
+        };
+        let mut parcel = Parcel::new(Message::Response(response), towards);
+        parcel.released = parcel_of;
+        self.post(parcel);
+    }
+
+    /// What a traced hop reports of itself when it ends.
+    fn record(&self, handler: &Handler) -> Option<TraceRecord> {
+        handler
+            .server
+            .is_traced()
+            .then(|| self.make_record(handler))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_record(&self, handler: &Handler) -> TraceRecord {
+        let served = self.served.get(handler.served);
+        let began = handler.began.unwrap_or(self.raw);
+        TraceRecord {
+            request: handler.server.id(),
+            node: self.node,
+            server: self.address.clone(),
+            method: served.map_or_else(String::new, |served| served.definition.name().to_string()),
+            arrived_us: self.epoch.saturating_add(handler.arrived).as_micros() as u64,
+            queued_us: began.saturating_sub(handler.arrived).as_micros() as u64,
+            ran_us: self.raw.saturating_sub(began).as_micros() as u64,
+        }
+    }
+}
+
+fn onward(
+    server: Address,
+    method: &Arc<MethodDefinition>,
+    payload: Bytes,
+    body: Option<OutBody>,
+) -> Sending {
+    let method = Arc::clone(method);
+    let to = Destination {
+        server,
+        method,
+        body,
+        refused: None,
+    };
+    Sending::Onward(to, payload)
+}
+
+/// What records call an answer.
+fn sent(message: &Message) -> Sent {
+    match message {
+        Message::Response(response) => Sent::Response(response.index),
+        _ => Sent::End,
+    }
+}
+
+/// A message was refused: what the request ends with if its handler lets it end all the same.
+#[cold]
+fn note_refused(handler: &mut Handler, error: &SendError, last: bool) {
+    if last || matches!(error, SendError::TooDeep { .. }) {
+        handler.refused = Some(Status::from(error.clone()));
+    }
+}

@@ -1,0 +1,194 @@
+//! What is done when an endpoint's lock is free: waking, running handlers, dialling, writing.
+//!
+//! Effects are gathered on the thread that has entered an endpoint, and done in the order of their causes when it has left the
+//! lock. What they set off, here or at other endpoints of this process, comes behind them. Handlers run when the rest is done.
+//! Bytes are written at the end, a connection at a time: so what handlers send leaves together.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
+
+use tokio::sync::oneshot;
+use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::endpoint::{Closed, ConnId, SocketId};
+use wallaby_proto::{Address, CallId, NodeId, Status};
+
+use super::port::Port;
+use super::shared::{Inner, locked};
+use super::stream::Stream;
+use crate::call::Outcome;
+use crate::error::ConnectError;
+use crate::handling::{Handling, Job};
+use crate::log::Trouble;
+
+/// Something to be done.
+pub(crate) enum Effect {
+    Wake(Waker),
+    /// A request was stopped, with this status.
+    Stop(Arc<Handling>, Box<Status>),
+    /// A stream is to be opened.
+    Dial(Arc<Inner>, ConnId, Address),
+    /// A socket is to be opened from which this address is reached.
+    Open(Arc<Inner>, SocketId, std::net::SocketAddr),
+    /// A stream has ended.
+    Close(Arc<Stream>, Box<Closed>),
+    /// A connection that somebody waits for is open, or why it is not.
+    Connected(
+        oneshot::Sender<Result<(), ConnectError>>,
+        Result<(), ConnectError>,
+    ),
+    /// A call sends a request to this server: somebody wants to read that.
+    Sends(CallId, Arc<MethodDefinition>, Address),
+    /// A call has ended: somebody wants to read that.
+    Ended(CallId, Outcome),
+    /// Something that an operator should know.
+    Trouble(NodeId, Trouble),
+    /// Somebody's value, whose drop may do anything.
+    Drop(Box<dyn Any + Send>),
+}
+
+/// Where something is to be written.
+enum Output {
+    Stream(Arc<Inner>, Arc<Stream>),
+    Port(Arc<Inner>, Arc<Port>),
+}
+
+thread_local! {
+    static EFFECTS: RefCell<Effects> = const { RefCell::new(Effects::new()) };
+}
+
+/// For threads that end: what they keep of an endpoint may be dropped when their own effects are gone.
+static LAST: Mutex<Effects> = Mutex::new(Effects::new());
+
+/// Effects of a thread.
+struct Effects {
+    /// Who is inside, one within the other: the outermost does all of it.
+    depth: u32,
+    list: VecDeque<Effect>,
+    /// Handlers whose turn has come.
+    runs: VecDeque<Job>,
+    outputs: VecDeque<Output>,
+}
+
+impl Effects {
+    const fn new() -> Self {
+        Self {
+            depth: 0,
+            list: VecDeque::new(),
+            runs: VecDeque::new(),
+            outputs: VecDeque::new(),
+        }
+    }
+}
+
+/// Does something with the effects of this thread.
+fn with<R>(act: impl FnOnce(&mut Effects) -> R) -> R {
+    match EFFECTS.try_with(|_| ()) {
+        Ok(()) => EFFECTS.with_borrow_mut(act),
+        Err(_) => act(&mut locked(&LAST)),
+    }
+}
+
+/// To be done as soon as this thread has left the endpoints that it is in.
+pub(crate) fn push(effect: Effect) {
+    with(|effects| effects.list.push_back(effect));
+}
+
+/// A handler's turn has come.
+pub(crate) fn run(job: Job) {
+    with(|effects| effects.runs.push_back(job));
+}
+
+/// Something is to be written to a stream.
+pub(super) fn write(endpoint: &Arc<Inner>, stream: &Arc<Stream>) {
+    let output = Output::Stream(Arc::clone(endpoint), Arc::clone(stream));
+    with(|effects| effects.outputs.push_back(output));
+}
+
+/// Datagrams are to be sent from a socket.
+pub(super) fn send(endpoint: &Arc<Inner>, port: &Arc<Port>) {
+    let output = Output::Port(Arc::clone(endpoint), Arc::clone(port));
+    with(|effects| effects.outputs.push_back(output));
+}
+
+/// Somebody enters: what there is to do is done when the outermost has left.
+pub(super) struct Inside;
+
+impl Inside {
+    pub(super) fn enter() -> Self {
+        with(|effects| effects.depth += 1);
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let outermost = with(|effects| {
+            let outermost = effects.depth == 1;
+            // It stays inside until all is done: what comes meanwhile is done in turn.
+            effects.depth -= u32::from(!outermost);
+            outermost
+        });
+        if outermost {
+            let _leave = Leave;
+            while do_next() {}
+        }
+    }
+}
+
+/// Also if something panics.
+struct Leave;
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        with(|effects| effects.depth -= 1);
+    }
+}
+
+/// What is next.
+enum Next {
+    Effect(Effect),
+    Run(Job),
+    Output(Output),
+}
+
+/// Does what is next; whether there was something.
+fn do_next() -> bool {
+    let next = with(|effects| {
+        let effect = effects.list.pop_front().map(Next::Effect);
+        let next = effect.or_else(|| effects.runs.pop_front().map(Next::Run));
+        next.or_else(|| effects.outputs.pop_front().map(Next::Output))
+    });
+    match next {
+        Some(Next::Effect(effect)) => effect.perform(),
+        Some(Next::Run(job)) => job.start(),
+        Some(Next::Output(Output::Stream(endpoint, stream))) => stream.flush(&endpoint),
+        Some(Next::Output(Output::Port(endpoint, port))) => port.flush(&endpoint),
+        None => return false,
+    }
+    true
+}
+
+impl Effect {
+    fn perform(self) {
+        match self {
+            Self::Wake(task) => task.wake(),
+            Self::Stop(handling, status) => handling.handle_stopped(&status),
+            Self::Dial(endpoint, conn, to) => endpoint.dial(conn, to),
+            Self::Open(endpoint, socket, towards) => endpoint.open_socket(socket, towards),
+            Self::Close(stream, closed) => {
+                tracing::debug!(peer = %stream.identity, why = %closed.why, "connection ended");
+                stream.close(&closed.last_words);
+            }
+            Self::Connected(waits, result) => drop(waits.send(result)),
+            Self::Sends(call, method, server) => {
+                tracing::debug!(%call, method = method.name().as_ref(), %server, "sends");
+            }
+            Self::Ended(call, outcome) => tracing::debug!(%call, ?outcome, "ended"),
+            Self::Trouble(endpoint, trouble) => trouble.tell(endpoint),
+            Self::Drop(value) => drop(value),
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! The endpoint behind its lock, and everything that its parts share.
+//!
+//! Nobody calls the system, runs a handler, wakes a task or drops somebody's value while the lock is held: see
+//! [`effects`](super::effects). Payloads are the exception: what frees one (`Bytes::from_owner`) must not call the endpoint.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use wallaby_proto::endpoint::{ConnId, Endpoint as Proto, Lane, Output, RequestKey, SocketId};
+use wallaby_proto::{Address, Code, NodeId, Status};
+
+use super::effects::{self, Effect, Inside};
+use super::port::Port;
+use super::stream::{Delayed, Stream};
+use super::streams::Listening;
+use super::waiters::{Wait, Waiters};
+use crate::builder::Config;
+use crate::call::Outcome;
+use crate::error::ConnectError;
+use crate::handling::{Handling, Job};
+use crate::link::DelayLine;
+use crate::log::{self, Watcher};
+use crate::metrics::Meters;
+use crate::pipeline::Store;
+use crate::service::Registered;
+use crate::timer::{self, Epoch, Instant};
+use crate::transport::Identity;
+
+/// After so long without a sign of life peers close their connections, unless they are set otherwise.
+const AWAY: Duration = Duration::from_secs(10);
+
+/// A runtime looks at its sockets in the first turn; in the next ones connections read: what came, and that they ended.
+const LISTENING_TURNS: u32 = 4;
+
+/// Timers of sessions that are due before so much time has passed wait until then: most are for what comes meanwhile.
+const SOON: Duration = Duration::from_millis(5);
+
+/// What all parts of an endpoint share.
+pub(crate) struct Inner {
+    pub(crate) node: NodeId,
+    /// Where others reach this endpoint.
+    pub(crate) address: Option<Address>,
+    pub(crate) config: Config,
+    pub(crate) meters: Meters,
+    pub(crate) runtime: Handle,
+    pub(super) me: Weak<Self>,
+    /// What the endpoint's time counts from.
+    epoch: Epoch,
+    core: Mutex<Core>,
+    /// When the endpoint is looked at next, in microseconds; `u64::MAX` if never.
+    alarm: AtomicU64,
+    /// When the runtime was last seen to drive connections, in microseconds.
+    listened: AtomicU64,
+    /// What messages that came down lines take until they are whole.
+    pub(crate) stored: Store,
+    pub(super) delay: Option<Arc<DelayLine<Delayed>>>,
+    pub(crate) listeners: Mutex<Vec<(Arc<Listening>, AbortHandle)>>,
+}
+
+/// The endpoint, and what its shell knows by the keys that it gives.
+pub(crate) struct Core {
+    pub(crate) endpoint: Proto,
+    pub(crate) waiters: Waiters,
+    /// Who waits for connections.
+    connecting: Vec<(ConnId, oneshot::Sender<Result<(), ConnectError>>)>,
+    streams: Slots<ConnId, Streaming>,
+    handlings: Slots<RequestKey, Arc<Handling>>,
+    pub(super) ports: Vec<(SocketId, Arc<Port>)>,
+    /// Methods in the order in which the endpoint knows them.
+    pub(crate) served: Vec<Arc<Registered>>,
+    watcher: Watcher,
+}
+
+/// How far a stream is.
+pub(super) enum Streaming {
+    /// It is being opened; by this task, once that has begun.
+    Opening(Option<AbortHandle>),
+    Open(Arc<Stream>),
+}
+
+/// Values by keys with small slots; a value of another key that had the same slot is not found.
+struct Slots<K, V>(Vec<Option<(K, V)>>);
+
+impl<K: Copy + PartialEq, V> Slots<K, V> {
+    fn get(&self, slot: usize, key: K) -> Option<&V> {
+        match self.0.get(slot)? {
+            Some((known, value)) if *known == key => Some(value),
+            _ => None,
+        }
+    }
+
+    fn put(&mut self, slot: usize, key: K, value: V) -> Option<V> {
+        if slot >= self.0.len() {
+            self.0.resize_with(slot + 1, || None);
+        }
+        self.0[slot].replace((key, value)).map(|before| before.1)
+    }
+
+    fn take(&mut self, slot: usize, key: K) -> Option<V> {
+        let place = self.0.get_mut(slot)?;
+        place
+            .take_if(|(known, _)| *known == key)
+            .map(|taken| taken.1)
+    }
+}
+
+impl Inner {
+    pub(crate) fn new(
+        endpoint: Proto,
+        config: Config,
+        delay: Option<Arc<DelayLine<Delayed>>>,
+        runtime: Handle,
+    ) -> Arc<Self> {
+        let (node, address) = (endpoint.node(), endpoint.address().cloned());
+        Arc::new_cyclic(|me| Self {
+            node,
+            address,
+            config,
+            meters: Meters::default(),
+            runtime,
+            me: me.clone(),
+            epoch: Epoch::now(),
+            core: Mutex::new(Core {
+                endpoint,
+                waiters: Waiters::default(),
+                connecting: Vec::new(),
+                streams: Slots(Vec::new()),
+                handlings: Slots(Vec::new()),
+                ports: Vec::new(),
+                served: Vec::new(),
+                watcher: Watcher::default(),
+            }),
+            alarm: AtomicU64::new(u64::MAX),
+            listened: AtomicU64::new(0),
+            stored: Store::default(),
+            delay,
+            listeners: Mutex::default(),
+        })
+    }
+
+    /// Does something with the endpoint, and what that sets off.
+    ///
+    /// What is done inside must not call the endpoint again.
+    pub(crate) fn enter<R>(self: &Arc<Self>, act: impl FnOnce(&mut Core) -> R) -> R {
+        let _inside = Inside::enter();
+        let now = self.epoch.elapsed();
+        let mut core = self.lock();
+        core.endpoint.set_time(now);
+        core.endpoint.begin_turn();
+        let result = act(&mut core);
+        core.drain(self);
+        if core.endpoint.has_sessions() {
+            core.endpoint.put_off_timers(now.saturating_add(SOON));
+        }
+        let due = core.endpoint.poll_timeout();
+        drop(core);
+        if let Some(due) = due {
+            self.look_by(due);
+        }
+        result
+    }
+
+    /// Only asks the endpoint something.
+    pub(crate) fn ask<R>(&self, ask: impl FnOnce(&mut Core) -> R) -> R {
+        ask(&mut self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The endpoint's time at this moment, and the moment of a time of it.
+    pub(crate) fn moment(&self, time: Duration) -> Instant {
+        self.epoch.after(time)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.ask(|core| core.endpoint.is_closed())
+    }
+
+    // When something is due.
+
+    /// The endpoint is looked at by then.
+    fn look_by(&self, due: Duration) {
+        let micros = u64::try_from(due.as_micros()).unwrap_or(u64::MAX);
+        if micros < self.alarm.load(Ordering::Acquire) {
+            self.set_alarm(micros);
+        }
+    }
+
+    #[inline(never)]
+    fn set_alarm(&self, micros: u64) {
+        if self.alarm.fetch_min(micros, Ordering::AcqRel) > micros {
+            // Not before the endpoint's own time, which has nanoseconds.
+            let at = self
+                .epoch
+                .after(Duration::from_micros(micros.saturating_add(1)));
+            timer::wake_endpoint(self.me.clone(), at);
+        }
+    }
+
+    /// The timer's thread says that it is so late. What is due is looked at where connections are driven, so that a runtime that
+    /// was blocked has read what arrived meanwhile before silence is judged (PROTOCOL-NOTES 20).
+    pub(crate) fn alarm(&self, now: Instant) {
+        let alarm = self.alarm.load(Ordering::Acquire);
+        if alarm == u64::MAX || now < self.epoch.after(Duration::from_micros(alarm)) {
+            return; // an earlier alarm took its place
+        }
+        self.alarm.store(u64::MAX, Ordering::Release);
+        if let Some(endpoint) = self.me.upgrade() {
+            self.runtime.spawn(async move { endpoint.look() });
+        }
+    }
+
+    fn look(self: &Arc<Self>) {
+        self.note_listening();
+        self.enter(|core| core.endpoint.handle_timeout());
+    }
+
+    // Whether the runtime listens.
+
+    /// Connections are driven.
+    pub(super) fn note_listening(&self) {
+        let micros = self.epoch.elapsed().as_micros() as u64;
+        self.listened.store(micros, Ordering::Release);
+    }
+
+    /// Whether the runtime may have been blocked for so long that peers believe this endpoint dead, and have closed their connections
+    /// without its having noticed.
+    pub(crate) fn was_away(&self) -> bool {
+        let silence = self.config.keep_alive.timeout.min(AWAY) / 4;
+        let listened = Duration::from_micros(self.listened.load(Ordering::Acquire));
+        self.epoch.elapsed().saturating_sub(listened) > silence
+    }
+
+    /// Lets the runtime look at its sockets, and connections take what has arrived meanwhile.
+    pub(crate) async fn listen(&self) {
+        for _ in 0..LISTENING_TURNS {
+            tokio::task::yield_now().await;
+        }
+        self.note_listening();
+    }
+}
+
+impl Core {
+    /// Hands on what the endpoint wants done.
+    fn drain(&mut self, shell: &Arc<Inner>) {
+        while let Some(output) = self.endpoint.poll_output() {
+            match output {
+                Output::Run(key) => self.run(shell, key),
+                Output::Call(key) => {
+                    self.wake(Wait::Answer(key));
+                    if log::debugs()
+                        && let Some(ended) = self.endpoint.outcome(key)
+                    {
+                        let id = self.endpoint.call_id(key);
+                        effects::push(Effect::Ended(id, Outcome::from(ended)));
+                    }
+                }
+                Output::Write(conn) => {
+                    if let Some(stream) = self.stream(conn) {
+                        effects::write(shell, stream);
+                    }
+                }
+                Output::Datagrams(socket) => {
+                    if let Some(port) = self.port(socket) {
+                        effects::send(shell, port);
+                    }
+                }
+                output => self.follow(shell, output),
+            }
+        }
+        let (troubles, now) = (self.endpoint.troubles(), self.endpoint.time());
+        if let Some(trouble) = self.watcher.look(troubles, now) {
+            effects::push(Effect::Trouble(shell.node, trouble));
+        }
+    }
+
+    /// The same for what is rare.
+    #[inline(never)]
+    fn follow(&mut self, shell: &Arc<Inner>, output: Output) {
+        match output {
+            Output::Settled(key) => self.wake(Wait::Settled(key)),
+            Output::Sent(key) => self.wake(Wait::Sent(key)),
+            Output::Stopped(key, status) => {
+                self.wake(Wait::Room(key, Lane::Answers));
+                self.wake(Wait::Room(key, Lane::Requests));
+                if let Some(handling) = self.handlings.take(key.slot(), key) {
+                    effects::push(Effect::Stop(handling, status));
+                }
+            }
+            Output::Room(key, lane) => self.wake(Wait::Room(key, lane)),
+            Output::Space => self.wake(Wait::Space),
+            Output::Body(body) => self.wake(Wait::Read(body)),
+            Output::BodyRoom(body) => self.wake(Wait::Write(body)),
+            Output::Connected(conn, result) => {
+                let result = result.map_err(|error| *error);
+                for (_, waits) in self.connecting.extract_if(.., |waits| waits.0 == conn) {
+                    effects::push(Effect::Connected(waits, result.clone()));
+                }
+            }
+            Output::Dial(conn, to) => {
+                self.put_stream(conn, Streaming::Opening(None));
+                effects::push(Effect::Dial(Arc::clone(shell), conn, *to));
+            }
+            Output::Socket(socket, towards) => {
+                effects::push(Effect::Open(Arc::clone(shell), socket, towards));
+            }
+            Output::Close(conn, closed) => match self.streams.take(conn.slot(), conn) {
+                Some(Streaming::Open(stream)) => {
+                    effects::push(Effect::Close(stream, closed));
+                }
+                Some(Streaming::Opening(Some(task))) => task.abort(),
+                Some(Streaming::Opening(None)) | None => {}
+            },
+            Output::Run(_) | Output::Call(_) | Output::Write(_) | Output::Datagrams(_) => {}
+        }
+    }
+
+    /// Whoever waits for this is woken when the lock is free.
+    fn wake(&mut self, what: Wait) {
+        self.waiters
+            .take(what)
+            .for_each(|task| effects::push(Effect::Wake(task)));
+    }
+
+    /// A task waits for this.
+    pub(crate) fn wait(&mut self, what: Wait, task: &Waker) {
+        if let Some(before) = self.waiters.wait(what, task) {
+            effects::push(Effect::Drop(Box::new(before)));
+        }
+    }
+
+    /// Nobody waits for this any more.
+    pub(crate) fn stop_waiting(&mut self, what: Wait) {
+        for task in self.waiters.take(what) {
+            effects::push(Effect::Drop(Box::new(task)));
+        }
+    }
+
+    // Requests.
+
+    /// A request's turn has come.
+    fn run(&mut self, shell: &Arc<Inner>, key: RequestKey) {
+        if let Some(handling) = self.handlings.get(key.slot(), key) {
+            let handling = Arc::clone(handling);
+            return Job::go_on(handling, self).map_or((), effects::run);
+        }
+        let Some(incoming) = self.endpoint.take_request(key) else {
+            return;
+        };
+        let Some(served) = self.served.get(incoming.method).map(Arc::clone) else {
+            let status = Status::new(Code::Unavailable, "the endpoint was closed");
+            return self.endpoint.fail(key, &status);
+        };
+        let Some(handling) = Handling::new(shell, self, (key, &served), incoming.body) else {
+            return;
+        };
+        let job = Job {
+            handling: Arc::clone(&handling),
+            handler: Arc::clone(&served.handler),
+            payload: incoming.payload,
+            place: self.endpoint.keep_place(key),
+        };
+        if let Some(before) = self.handlings.put(key.slot(), key, handling) {
+            effects::push(Effect::Drop(Box::new(before)));
+        }
+        effects::run(job);
+    }
+
+    /// A request has ended.
+    pub(crate) fn forget_request(&mut self, key: RequestKey) {
+        if let Some(handling) = self.handlings.take(key.slot(), key) {
+            effects::push(Effect::Drop(Box::new(handling)));
+        }
+    }
+
+    // Connections.
+
+    /// Whoever waits for a connection is told what becomes of it.
+    pub(crate) fn connect(
+        &mut self,
+        server: &Address,
+    ) -> Result<Option<oneshot::Receiver<Result<(), ConnectError>>>, ConnectError> {
+        let Some(conn) = self.endpoint.connect(server)? else {
+            return Ok(None);
+        };
+        let (waits, told) = oneshot::channel();
+        self.connecting.push((conn, waits));
+        Ok(Some(told))
+    }
+
+    /// Who has brought what comes over a connection, as far as that is proven.
+    pub(crate) fn identity(&self, conn: ConnId) -> Arc<Identity> {
+        static NOBODY: LazyLock<Arc<Identity>> = LazyLock::new(Arc::default);
+        let stream = self.stream(conn);
+        stream.map_or_else(
+            || Arc::clone(&NOBODY),
+            |stream| Arc::clone(&stream.identity),
+        )
+    }
+
+    pub(super) fn stream(&self, conn: ConnId) -> Option<&Arc<Stream>> {
+        match self.streams.get(conn.slot(), conn)? {
+            Streaming::Open(stream) => Some(stream),
+            Streaming::Opening(_) => None,
+        }
+    }
+
+    pub(super) fn put_stream(&mut self, conn: ConnId, stream: Streaming) {
+        if let Some(before) = self.streams.put(conn.slot(), conn, stream) {
+            effects::push(Effect::Drop(Box::new(before)));
+        }
+    }
+
+    /// This task opens a stream; whether that is still to be opened.
+    pub(super) fn opens(&mut self, conn: ConnId, task: AbortHandle) -> bool {
+        let is_opening = self.is_opening(conn);
+        if is_opening {
+            self.put_stream(conn, Streaming::Opening(Some(task)));
+        }
+        is_opening
+    }
+
+    /// Whether a stream is still to be opened.
+    pub(super) fn is_opening(&self, conn: ConnId) -> bool {
+        let stream = self.streams.get(conn.slot(), conn);
+        matches!(stream, Some(Streaming::Opening(_)))
+    }
+
+    pub(super) fn port(&self, socket: SocketId) -> Option<&Arc<Port>> {
+        let port = self.ports.iter().find(|port| port.0 == socket)?;
+        Some(&port.1)
+    }
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("node", &self.node).finish()
+    }
+}

@@ -1,0 +1,475 @@
+//! A stream: read by one task, written by whoever has something to write.
+
+use std::cell::Cell;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use wallaby_proto::endpoint::{ConnId, Input as Taken};
+
+use super::effects::Inside;
+use super::shared::Inner;
+use crate::link::DelayLine;
+use crate::transport::udp::Socket;
+use crate::transport::{Identity, StreamReader, StreamWriter};
+
+/// Least and most room for one read from the transport. A small room is used over and over and stays in the cache.
+const READ: (usize, usize) = (2 * 1024, 64 * 1024);
+
+/// Reads handled before other tasks get their turn. The second mostly finds that nothing more is there; where much
+/// arrives, whoever waits for some of it goes first.
+const READS_A_TURN: usize = 2;
+
+/// A stream that is open.
+pub(crate) struct Stream {
+    pub(super) id: ConnId,
+    /// What its transport has proven of its peer.
+    pub(super) identity: Arc<Identity>,
+    writer: StreamWriter,
+    out: Mutex<Out>,
+    /// Several answers came at once: what those who waited for them send next is written together, in the reader's next turn,
+    /// which comes after theirs.
+    gathering: AtomicBool,
+    /// The endpoint takes no more input before more of the output is written.
+    held: AtomicBool,
+    ended: AtomicBool,
+    /// The reader, while it waits.
+    reader: Mutex<Option<Waker>>,
+}
+
+/// What is being written.
+#[derive(Default)]
+struct Out {
+    /// Taken from the endpoint; the first `written` bytes of it have left.
+    bytes: Vec<u8>,
+    written: usize,
+    /// The transport takes no more now; the reader waits for it.
+    blocked: bool,
+    /// Bytes whose delay is over and that did not fit yet (only with an emulated link).
+    late: BytesMut,
+}
+
+/// What leaves after the emulated delay of a link.
+pub(crate) enum Delayed {
+    /// Bytes of a stream.
+    Bytes { stream: Arc<Stream>, bytes: Bytes },
+    /// A datagram.
+    Datagram {
+        socket: Arc<Socket>,
+        to: SocketAddr,
+        datagram: Bytes,
+    },
+}
+
+impl Delayed {
+    /// The emulated link of an endpoint, if it has one.
+    pub(crate) fn link(
+        delay: Option<Duration>,
+        bandwidth: Option<NonZeroU64>,
+    ) -> io::Result<Option<Arc<DelayLine<Self>>>> {
+        let line = match (delay, bandwidth) {
+            (None, None) => return Ok(None),
+            (Some(delay), None) => DelayLine::new(delay, Self::arrive),
+            (delay, Some(bandwidth)) => {
+                DelayLine::with_bandwidth(delay.unwrap_or_default(), bandwidth, Self::arrive)
+            }
+        };
+        Ok(Some(Arc::new(line?)))
+    }
+
+    /// It has reached the end of the link.
+    fn arrive(self) {
+        match self {
+            Self::Bytes { stream, bytes } => stream.arrive_late(&bytes),
+            Self::Datagram {
+                socket,
+                to,
+                datagram,
+            } => {
+                let _ = socket.send(&datagram, to); // lost if there is no room, as in networks
+            }
+        }
+    }
+}
+
+impl Stream {
+    pub(super) fn new(id: ConnId, identity: Identity, writer: StreamWriter) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            identity: Arc::new(identity),
+            writer,
+            out: Mutex::default(),
+            gathering: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            reader: Mutex::default(),
+        })
+    }
+
+    fn out(&self) -> MutexGuard<'_, Out> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = reader.clone();
+        reader.into_iter().for_each(Waker::wake);
+    }
+
+    // Writing.
+
+    /// Writes what the endpoint has for it, as much as the transport takes now.
+    pub(super) fn flush(self: &Arc<Self>, endpoint: &Arc<Inner>) {
+        if self.gathering.load(Ordering::Acquire) {
+            return; // the reader does it
+        }
+        // What this sets off comes when the output is free again.
+        let _inside = Inside::enter();
+        let mut out = self.out();
+        if out.blocked || self.ended.load(Ordering::Acquire) {
+            return;
+        }
+        loop {
+            let written = std::mem::take(&mut out.written);
+            let bytes = &mut out.bytes;
+            let takes_input = endpoint.enter(|core| {
+                let core = &mut core.endpoint;
+                if written > 0 {
+                    core.advance(self.id, written);
+                }
+                core.take_output(self.id, bytes);
+                bytes
+                    .is_empty()
+                    .then(|| core.handle_written(self.id, false))
+            });
+            if let Some(takes_input) = takes_input {
+                return self.note_input(takes_input);
+            }
+            match self.write(endpoint, &mut out) {
+                Ok(true) => {}
+                Ok(false) => return self.block(endpoint, &mut out),
+                Err(error) => return self.fail(endpoint, &error),
+            }
+        }
+    }
+
+    /// The transport takes no more: the reader goes on when it does.
+    fn block(self: &Arc<Self>, endpoint: &Arc<Inner>, out: &mut Out) {
+        out.blocked = true;
+        let written = std::mem::take(&mut out.written);
+        out.bytes.drain(..written);
+        let takes_input = endpoint.enter(|core| {
+            core.endpoint.advance(self.id, written);
+            core.endpoint.handle_written(self.id, true)
+        });
+        self.note_input(takes_input);
+        self.wake();
+    }
+
+    fn fail(self: &Arc<Self>, endpoint: &Arc<Inner>, error: &io::Error) {
+        tracing::debug!(peer = %self.identity, %error, "a connection takes nothing more");
+        endpoint.enter(|core| core.endpoint.handle_write_failed(self.id));
+    }
+
+    /// Whether the endpoint takes input of this peer now.
+    fn note_input(&self, takes: bool) {
+        if takes && self.held.swap(false, Ordering::AcqRel) {
+            self.wake();
+        }
+    }
+
+    /// Writes what was taken; whether the transport took all of it.
+    fn write(self: &Arc<Self>, endpoint: &Inner, out: &mut Out) -> io::Result<bool> {
+        if let Some(delay) = &endpoint.delay {
+            return self.write_delayed(delay, out);
+        }
+        while out.written < out.bytes.len() {
+            match self.writer.try_write(&out.bytes[out.written..]) {
+                Ok(written) => out.written += written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// With an emulated link, output goes to the delay line and comes back as late bytes.
+    #[cold]
+    fn write_delayed(
+        self: &Arc<Self>,
+        delay: &DelayLine<Delayed>,
+        out: &mut Out,
+    ) -> io::Result<bool> {
+        let bytes = Bytes::copy_from_slice(&out.bytes[out.written..]);
+        for piece in delay.pieces(bytes.len()) {
+            let size = piece.len();
+            let piece = Delayed::Bytes {
+                stream: Arc::clone(self),
+                bytes: bytes.slice(piece),
+            };
+            if delay.send_bytes(piece, size).is_err() {
+                return Err(io::Error::other("the emulated link is full"));
+            }
+        }
+        out.written = out.bytes.len();
+        Ok(true)
+    }
+
+    /// Bytes of an emulated link have reached its end.
+    fn arrive_late(&self, bytes: &[u8]) {
+        let mut out = self.out();
+        out.late.extend_from_slice(bytes);
+        let blocked = self.write_late(&mut out);
+        drop(out);
+        if blocked {
+            self.wake();
+        }
+    }
+
+    /// As a network does: what the connection has to say meanwhile is none of its business. Whether some of it does not fit.
+    fn write_late(&self, out: &mut Out) -> bool {
+        while !out.late.is_empty() {
+            match self.writer.try_write(&out.late) {
+                Ok(written) => drop(out.late.split_to(written)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+        false
+    }
+
+    /// Ends it; this is still said if the transport takes it.
+    pub(super) fn close(&self, last_words: &[u8]) {
+        let mut out = self.out();
+        if out.late.is_empty() {
+            let written = out.written;
+            let _ = self
+                .writer
+                .try_write(&out.bytes[written..])
+                .and_then(|more| {
+                    match written + more == out.bytes.len() && !last_words.is_empty() {
+                        true => self.writer.try_write(last_words),
+                        false => Ok(0),
+                    }
+                });
+        }
+        (out.bytes, out.written) = (Vec::new(), 0);
+        self.ended.store(true, Ordering::Release);
+        drop(out);
+        self.wake();
+    }
+
+    // Reading.
+
+    /// Reads until the stream ends.
+    pub(super) async fn drive(self: Arc<Self>, mut reader: StreamReader, endpoint: Arc<Inner>) {
+        let endpoint = {
+            let weak = Arc::downgrade(&endpoint);
+            drop(endpoint);
+            weak
+        };
+        let mut input = Input {
+            bytes: BytesMut::new(),
+            room: READ.0,
+            unread: false,
+        };
+        poll_fn(|cx| {
+            let Some(endpoint) = endpoint.upgrade() else {
+                return Poll::Ready(());
+            };
+            let mut scratch = SCRATCH.take();
+            // A connection in the midst of a frame has a buffer of its own.
+            if input.bytes.is_empty() {
+                std::mem::swap(&mut scratch, &mut input.bytes);
+            }
+            let end = self.poll(cx, &mut reader, &mut input, &endpoint);
+            if input.bytes.is_empty() && input.room == READ.0 {
+                std::mem::swap(&mut scratch, &mut input.bytes);
+                input.bytes = BytesMut::new();
+            }
+            SCRATCH.set(scratch);
+            end
+        })
+        .await;
+        self.writer.shutdown();
+    }
+
+    fn poll(
+        self: &Arc<Self>,
+        cx: &mut Context<'_>,
+        reader: &mut StreamReader,
+        input: &mut Input,
+        endpoint: &Arc<Inner>,
+    ) -> Poll<()> {
+        {
+            let mut known = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+            if !known
+                .as_ref()
+                .is_some_and(|known| known.will_wake(cx.waker()))
+            {
+                *known = Some(cx.waker().clone());
+            }
+        }
+        if self.gathering.swap(false, Ordering::AcqRel) {
+            self.flush(endpoint);
+        }
+        if self.ended.load(Ordering::Acquire) {
+            return Poll::Ready(());
+        }
+        self.poll_write(cx, endpoint);
+        for _ in 0..READS_A_TURN {
+            if self.held.load(Ordering::Acquire) {
+                return Poll::Pending; // until the transport takes something
+            }
+            if !std::mem::take(&mut input.unread) {
+                let why = match ready!(input.poll_read(reader, cx)) {
+                    Ok(0) => Some("the peer closed it".to_owned()),
+                    Ok(_) => None,
+                    Err(error) => Some(format!("cannot read: {error}")),
+                };
+                if let Some(why) = why {
+                    self.end(endpoint, input, why);
+                    return Poll::Ready(());
+                }
+            }
+            self.handle_input(endpoint, input);
+            if self.ended.load(Ordering::Acquire) {
+                return Poll::Ready(());
+            }
+            if self.gathering.load(Ordering::Acquire) {
+                break; // what this turn's messages set off goes first
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Goes on writing if the transport takes something again.
+    fn poll_write(self: &Arc<Self>, cx: &mut Context<'_>, endpoint: &Arc<Inner>) {
+        loop {
+            let mut out = self.out();
+            if !out.blocked && out.late.is_empty() {
+                return;
+            }
+            match self.writer.poll_writable(cx) {
+                Poll::Pending => return,
+                Poll::Ready(Err(error)) => {
+                    out.late.clear();
+                    let was_blocked = std::mem::take(&mut out.blocked);
+                    drop(out);
+                    if was_blocked {
+                        self.fail(endpoint, &error);
+                    }
+                    return;
+                }
+                Poll::Ready(Ok(())) => {}
+            }
+            if self.write_late(&mut out) || !out.blocked {
+                continue;
+            }
+            match self.write(endpoint, &mut out) {
+                Ok(true) => {
+                    out.blocked = false;
+                    drop(out);
+                    self.flush(endpoint);
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    out.blocked = false;
+                    drop(out);
+                    return self.fail(endpoint, &error);
+                }
+            }
+        }
+    }
+
+    fn handle_input(self: &Arc<Self>, endpoint: &Arc<Inner>, input: &mut Input) {
+        endpoint.note_listening();
+        loop {
+            let bytes = &mut input.bytes;
+            let taken = endpoint.enter(|core| {
+                let answers = core.endpoint.answers_received();
+                let taken = core.endpoint.handle_input(self.id, bytes);
+                // Whoever waits for them has something to send next, often.
+                if core.endpoint.answers_received() - answers > 1 {
+                    self.gathering.store(true, Ordering::Release);
+                }
+                taken
+            });
+            match taken {
+                Taken::More => {}
+                Taken::Held => {
+                    input.unread = true;
+                    self.held.store(true, Ordering::Release);
+                    // It may have been written since.
+                    if endpoint.ask(|core| core.endpoint.takes_input(self.id)) {
+                        self.held.store(false, Ordering::Release);
+                    }
+                    return;
+                }
+                Taken::All => return,
+                Taken::Ended => {
+                    self.ended.store(true, Ordering::Release);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Nothing more comes. What was held back is handled before.
+    fn end(self: &Arc<Self>, endpoint: &Arc<Inner>, input: &mut Input, why: String) {
+        let bytes = &mut input.bytes;
+        endpoint.enter(|core| {
+            while core.endpoint.handle_input(self.id, bytes) == Taken::More {}
+            core.endpoint.handle_ended(self.id, why);
+        });
+    }
+}
+
+thread_local! {
+    /// What streams read into, one after the other: so it stays in the cache, and those that are idle have no memory of their own
+    /// for it.
+    static SCRATCH: Cell<BytesMut> = Cell::default();
+}
+
+/// Where arriving bytes gather.
+struct Input {
+    bytes: BytesMut,
+    /// Room for the next read: grows while reads fill it.
+    room: usize,
+    /// Some of it was not handled, since too much waits to be written.
+    unread: bool,
+}
+
+impl Input {
+    fn poll_read(
+        &mut self,
+        reader: &mut StreamReader,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if self.bytes.capacity() - self.bytes.len() < self.room {
+            self.bytes.reserve(2 * self.room);
+        }
+        let read = ready!(reader.poll_read(cx, &mut self.bytes))?;
+        if read >= self.room {
+            self.room = (self.room * 2).min(READ.1);
+        } else if read < self.room / 4 {
+            self.room = (self.room / 2).max(READ.0);
+        }
+        Poll::Ready(Ok(read))
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({:?}, {})", self.id, self.identity)
+    }
+}

@@ -1,0 +1,164 @@
+//! How streams begin: dialled for the endpoint, or accepted.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use wallaby_proto::Address;
+use wallaby_proto::endpoint::ConnId;
+
+use super::effects;
+use super::shared::{Inner, Streaming, locked};
+use super::stream::Stream;
+use crate::error::{ConnectError, dial_failed};
+use crate::timer::{self, Instant};
+use crate::transport::{self, Accepted, Incoming, Opened, StreamListener};
+
+/// Where streams come in, until the endpoint is closed.
+pub(crate) type Listening = Mutex<Option<StreamListener>>;
+
+/// How long nothing is accepted after that has failed: out of file descriptors, most likely, and trying again at once would only
+/// burn the processor.
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Inner {
+    /// Opens a stream for the endpoint.
+    pub(super) fn dial(self: &Arc<Self>, conn: ConnId, to: Address) {
+        let endpoint = Arc::clone(self);
+        self.open(conn, async move {
+            match endpoint.dial_stream(conn, &to).await {
+                Ok(Some(stream)) => endpoint.begin(conn, stream),
+                Ok(None) => {}
+                Err(why) => endpoint.enter(|core| core.endpoint.handle_dial_failed(conn, why)),
+            }
+        });
+    }
+
+    /// Does what opens a stream, as long as the endpoint wants it.
+    fn open(self: &Arc<Self>, conn: ConnId, opening: impl Future<Output = ()> + Send + 'static) {
+        let (begin, begun) = tokio::sync::oneshot::channel();
+        let task = self.runtime.spawn(async move {
+            // Not before it can be found to be aborted.
+            if begun.await.is_ok() {
+                opening.await;
+            }
+        });
+        if self.enter(|core| core.opens(conn, task.abort_handle())) {
+            let _ = begin.send(());
+        }
+    }
+
+    /// The stream; `None` if it goes over datagrams after all.
+    async fn dial_stream(
+        self: &Arc<Self>,
+        conn: ConnId,
+        to: &Address,
+    ) -> Result<Option<Opened>, ConnectError> {
+        if let Some(stream) = self.dial_same_host(to).await {
+            return Ok(Some(stream));
+        }
+        if matches!(to, Address::Udp(_)) {
+            self.enter(|core| core.endpoint.dial_datagrams(conn));
+            return Ok(None);
+        }
+        let stream = transport::dial(to, self.config.ring, &self.config.transports).await;
+        let stream = stream.ok_or_else(|| ConnectError::NoTransport { server: to.clone() })?;
+        stream.map(Some).map_err(|error| dial_failed(to, &error))
+    }
+
+    /// A stream is open: from now on it is driven by a task of its own.
+    fn begin(self: &Arc<Self>, conn: ConnId, opened: Opened) {
+        let Opened {
+            reader,
+            writer,
+            identity,
+        } = opened;
+        let stream = Stream::new(conn, identity, writer);
+        let wanted = self.enter(|core| {
+            let wanted = core.is_opening(conn);
+            if wanted {
+                core.put_stream(conn, Streaming::Open(Arc::clone(&stream)));
+                // What there was to write before was told when nobody could.
+                effects::write(self, &stream);
+            }
+            wanted
+        });
+        match wanted {
+            true => drop(self.runtime.spawn(stream.drive(reader, Arc::clone(self)))),
+            false => stream.close(&[]),
+        }
+    }
+
+    /// Accepts streams until the endpoint is closed.
+    pub(crate) async fn accept(inner: Weak<Self>, listening: Arc<Listening>) {
+        loop {
+            let accepted = poll_fn(|cx| match locked(&listening).as_mut() {
+                Some(listener) => listener.poll_accept(cx).map(Some),
+                None => Poll::Ready(None),
+            });
+            let (Some(accepted), Some(endpoint)) = (accepted.await, inner.upgrade()) else {
+                return;
+            };
+            match accepted {
+                Ok(Incoming::Open(stream)) => endpoint.let_in(stream),
+                Ok(Incoming::Opening(accepted)) => endpoint.open_accepted(accepted),
+                Err(error) => {
+                    tracing::error!(%error, "cannot accept a connection");
+                    timer::sleep_until(Instant::now() + PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn let_in(self: &Arc<Self>, opened: Opened) {
+        let Opened {
+            reader,
+            writer,
+            identity,
+        } = opened;
+        let stream = self.enter(|core| {
+            let conn = core.endpoint.handle_accepted();
+            let stream = Stream::new(conn, identity, writer);
+            core.put_stream(conn, Streaming::Open(Arc::clone(&stream)));
+            stream
+        });
+        self.runtime.spawn(stream.drive(reader, Arc::clone(self)));
+    }
+
+    /// Waits for what the transport of an accepted stream has to do first, as long as it has its place among the strangers.
+    fn open_accepted(self: &Arc<Self>, accepted: Accepted) {
+        let conn = self.enter(|core| {
+            let conn = core.endpoint.handle_accepted();
+            core.put_stream(conn, Streaming::Opening(None));
+            conn
+        });
+        let endpoint = Arc::clone(self);
+        let not_accepted = NotAccepted(Some(Arc::clone(self)));
+        self.open(conn, async move {
+            let mut not_accepted = not_accepted;
+            match accepted.await {
+                Ok(stream) => {
+                    not_accepted.0 = None;
+                    endpoint.begin(conn, stream.into());
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    tracing::warn!(reason, "a stream that came in was not accepted");
+                    endpoint.enter(|core| core.endpoint.handle_ended(conn, reason));
+                }
+            }
+        });
+    }
+}
+
+/// A stream that came in does not become a connection, unless this is taken back.
+struct NotAccepted(Option<Arc<Inner>>);
+
+impl Drop for NotAccepted {
+    fn drop(&mut self) {
+        if let Some(endpoint) = &self.0 {
+            endpoint.meters.accepts_failed.add();
+        }
+    }
+}

@@ -320,7 +320,8 @@ impl Seat {
         };
         let connected = 2 * seats * descriptors;
         limit("file descriptors", usage.fds, fresh.fds + connected + 8);
-        limit("threads", usage.threads, fresh.threads + 2);
+        // One for timers, and two that read the input: tokio begins another one if the last has not quite ended.
+        limit("threads", usage.threads, fresh.threads + 3);
         if idle {
             limit("tasks", health.tasks, self.fresh_tasks + 4 * seats + 8);
         }

@@ -2,7 +2,7 @@
 //!
 //! A [`Tls`] is a [transport](wallaby::transport) that an endpoint is given. It proves by its certificate who it is, verifies
 //! who it dials by the host in the address, and with [`Builder::mutual`] takes connections only of those whose certificate it
-//! trusts. Handlers see the names of a peer's certificate by [`wallaby::Request::identity`].
+//! trusts. Handlers see the names of a peer's certificate by [`wallaby::RequestInfo::identity`].
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -31,7 +31,7 @@ pub(crate) const AHEAD: usize = 4;
 ///
 /// As the last argument of a method it is declared in its service. To any other method the initiator attaches one with the call
 /// ([`crate::Client::call_with_body`], [`crate::RawCall::send_with_body`]), a handler with a delegation
-/// ([`crate::Target::with_body`]), and a handler takes that of its request ([`crate::Request::take_body`]). It is read as a
+/// ([`crate::Target::with_body`]), and a handler takes that of its request ([`crate::RequestInfo::take_body`]). It is read as a
 /// stream of chunks, or as [`AsyncRead`]; items of one type are a [`crate::Streaming`]. Where chunks end says nothing. A body that a handler has received may go on with a
 /// delegation: what arrives is then passed on, without being kept.
 ///

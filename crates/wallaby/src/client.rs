@@ -75,7 +75,7 @@ pub trait CallInterceptor: Send + Sync + 'static {
     fn outgoing(&self, outgoing: &mut Outgoing) -> Result<(), Status>;
 }
 
-/// Makes calls for an endpoint, or on behalf of a request (see [`crate::Request::call`]).
+/// Makes calls for an endpoint, or on behalf of a request (see [`crate::RequestInfo::call`]).
 #[derive(Clone)]
 pub struct Caller {
     endpoint: Arc<Inner>,
@@ -394,7 +394,7 @@ impl Client {
     /// What the tree of each call may use up, 65,536 requests, 1,048,576 responses, 1 TiB and 4,096 hops if nothing is said.
     ///
     /// The call fails when more comes. Budgets that are said also travel with the call's requests, and servers split them
-    /// among what they delegate (see [`crate::RawRequest::share_among`]), so that the tree ends even if nobody stops it; a
+    /// among what they delegate (see [`crate::RequestInfo::share_among`]), so that the tree ends even if nobody stops it; a
     /// tree that is not announced may find the share of a branch too small before the whole is used up.
     #[must_use]
     pub fn budgets(mut self, budgets: Budgets) -> Self {

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,44 +25,13 @@ use crate::handling::{Destination, Handling, Keep, Sending};
 use crate::method::{Answer, Many, One, Target};
 use crate::transport::Identity;
 
-/// A request whose payloads are bytes: what [`Request`] is built on, for tools, gateways and other formats.
-///
-/// The request ends when this is dropped, wherever that happens; the call goes on wherever it was delegated to.
-pub struct RawRequest {
-    handling: Arc<Handling>,
-    payload: Bytes,
-    /// Dropping it does not end the request.
-    detached: bool,
+/// What can be asked about a request, and what can be said of it besides what it sends: [`RawRequest`] and [`Request`] give
+/// it to handlers.
+pub struct RequestInfo {
+    pub(crate) handling: Arc<Handling>,
 }
 
-impl RawRequest {
-    pub(crate) fn new(handling: Arc<Handling>, payload: Bytes) -> Self {
-        Self {
-            handling,
-            payload,
-            detached: false,
-        }
-    }
-
-    /// The request goes on without this.
-    pub(crate) fn detach(mut self) -> (Arc<Handling>, Bytes) {
-        self.detached = true;
-        (Arc::clone(&self.handling), self.take_payload())
-    }
-
-    pub(crate) fn handling(&self) -> &Handling {
-        &self.handling
-    }
-
-    pub(crate) fn take_payload(&mut self) -> Bytes {
-        std::mem::take(&mut self.payload)
-    }
-
-    /// The arguments.
-    pub fn payload(&self) -> &Bytes {
-        &self.payload
-    }
-
+impl RequestInfo {
     /// The body that follows the request, if one does; `None` once it was taken. One that nobody has taken is stopped when
     /// the request ends.
     pub fn take_body(&self) -> Option<Body> {
@@ -160,6 +130,47 @@ impl RawRequest {
     pub fn call(&self) -> Caller {
         Caller::within(&self.handling)
     }
+}
+
+impl fmt::Debug for RequestInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.handling.fmt(f)
+    }
+}
+
+/// A request whose payloads are bytes: what [`Request`] is built on, for tools, gateways and other formats.
+///
+/// The request ends when this is dropped, wherever that happens; the call goes on wherever it was delegated to.
+pub struct RawRequest {
+    info: RequestInfo,
+    payload: Bytes,
+    /// Dropping it does not end the request.
+    detached: bool,
+}
+
+impl RawRequest {
+    pub(crate) fn new(handling: Arc<Handling>, payload: Bytes) -> Self {
+        Self {
+            info: RequestInfo { handling },
+            payload,
+            detached: false,
+        }
+    }
+
+    /// The request goes on without this.
+    pub(crate) fn detach(mut self) -> (Arc<Handling>, Bytes) {
+        self.detached = true;
+        (Arc::clone(&self.handling), self.take_payload())
+    }
+
+    pub(crate) fn take_payload(&mut self) -> Bytes {
+        std::mem::take(&mut self.payload)
+    }
+
+    /// The arguments.
+    pub fn payload(&self) -> &Bytes {
+        &self.payload
+    }
 
     /// Sends an answer to the initiator; more may follow.
     ///
@@ -242,6 +253,14 @@ impl RawRequest {
     /// Ends the request with a status.
     pub fn fail(self, status: &Status) {
         self.handling.fail(status);
+    }
+}
+
+impl Deref for RawRequest {
+    type Target = RequestInfo;
+
+    fn deref(&self) -> &RequestInfo {
+        &self.info
     }
 }
 
@@ -372,91 +391,11 @@ impl<A: Answer, C> Request<A, C> {
     }
 }
 
-/// What a handler can ask about its request.
-impl<A, C> Request<A, C> {
-    /// See [`RawRequest::take_body`].
-    pub fn take_body(&self) -> Option<Body> {
-        self.raw.take_body()
-    }
+impl<A, C> Deref for Request<A, C> {
+    type Target = RequestInfo;
 
-    /// See [`RawRequest::method`].
-    pub fn method(&self) -> &str {
-        self.raw.method()
-    }
-
-    /// See [`RawRequest::call_id`].
-    pub fn call_id(&self) -> CallId {
-        self.raw.call_id()
-    }
-
-    /// See [`RawRequest::id`].
-    pub fn id(&self) -> RequestId {
-        self.raw.id()
-    }
-
-    /// See [`RawRequest::depth`].
-    pub fn depth(&self) -> u32 {
-        self.raw.depth()
-    }
-
-    /// See [`RawRequest::initiator`].
-    pub fn initiator(&self) -> NodeId {
-        self.raw.initiator()
-    }
-
-    /// See [`RawRequest::delegator`].
-    pub fn delegator(&self) -> Option<NodeId> {
-        self.raw.delegator()
-    }
-
-    /// See [`RawRequest::identity`].
-    pub fn identity(&self) -> &Identity {
-        self.raw.identity()
-    }
-
-    /// See [`RawRequest::initiator_identity`].
-    pub fn initiator_identity(&self) -> Option<&Identity> {
-        self.raw.initiator_identity()
-    }
-
-    /// See [`RawRequest::metadata`].
-    pub fn metadata(&self) -> &Metadata {
-        self.raw.metadata()
-    }
-
-    /// See [`RawRequest::remaining`].
-    pub fn remaining(&self) -> Duration {
-        self.raw.remaining()
-    }
-
-    /// See [`RawRequest::is_cancelled`].
-    pub fn is_cancelled(&self) -> bool {
-        self.raw.is_cancelled()
-    }
-
-    /// See [`RawRequest::cancelled`].
-    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<A, C> {
-        self.raw.cancelled()
-    }
-
-    /// See [`RawRequest::progress`].
-    pub fn progress(&self) {
-        self.raw.progress();
-    }
-
-    /// See [`RawRequest::budgets`].
-    pub fn budgets(&self) -> Option<Budgets> {
-        self.raw.budgets()
-    }
-
-    /// See [`RawRequest::share_among`].
-    pub fn share_among(&self, times: u32) {
-        self.raw.share_among(times);
-    }
-
-    /// See [`RawRequest::call`].
-    pub fn call(&self) -> Caller {
-        self.raw.call()
+    fn deref(&self) -> &RequestInfo {
+        &self.raw
     }
 }
 

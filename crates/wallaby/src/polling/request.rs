@@ -90,7 +90,7 @@ impl<'a> RawRequest<'a> {
     }
 
     /// Says how many delegations will come, so that each gets an equal part of the budgets: see
-    /// [`crate::RawRequest::share_among`].
+    /// [`crate::RequestInfo::share_among`].
     pub fn share_among(&mut self, times: u32) {
         self.core.share_delegations(self.key, times);
     }

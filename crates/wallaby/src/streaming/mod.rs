@@ -132,7 +132,7 @@ impl<T, C> Streaming<T, C> {
 
     /// What follows this request.
     pub(crate) fn received(body: Body, request: &RawRequest) -> Self {
-        let handling = request.handling();
+        let handling = &request.handling;
         Self::of(Source::Received(Box::new(Arriving {
             body,
             chunk: Bytes::new(),

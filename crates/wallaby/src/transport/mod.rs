@@ -2,7 +2,7 @@
 //!
 //! Wallaby's own transports are `tcp:`, `udp:`, `unix:`, `shm:` and `mem:`. Others come in from outside by the trait
 //! [`Transport`], streams only; `wallaby-tls` is one. A transport only moves bytes, and says by an [`Identity`] what it has
-//! proven of the peer: handlers see that beside the peer's node id ([`crate::Request::identity`]).
+//! proven of the peer: handlers see that beside the peer's node id ([`crate::RequestInfo::identity`]).
 
 // Framing, handshake and credit are `wallaby_proto::connection`; over datagrams (`udp`) all that and more is
 // `wallaby_proto::datagram`.

@@ -16,6 +16,7 @@ use wallaby_proto::wire::{Budgets, PingSettings};
 use crate::client::CallInterceptor;
 use crate::endpoint::Endpoint;
 use crate::error::BindError;
+use crate::intercept::Interceptor;
 use crate::service::{Layer, Service};
 use crate::timer;
 use crate::transport::{self, Transport, Transports};
@@ -131,6 +132,7 @@ pub(crate) struct Config {
     pub(crate) same_host: Option<Box<str>>,
     pub(crate) executor: ExecutorConfig,
     pub(crate) layers: Vec<Arc<dyn Layer>>,
+    pub(crate) interceptors: Vec<Arc<dyn Interceptor>>,
     pub(crate) call_interceptors: Vec<Arc<dyn CallInterceptor>>,
     pub(crate) transports: Transports,
 }
@@ -164,6 +166,7 @@ impl Default for Config {
             same_host: None,
             executor: ExecutorConfig::default(),
             layers: Vec::new(),
+            interceptors: Vec::new(),
             call_interceptors: Vec::new(),
             transports: Transports::default(),
         }
@@ -351,7 +354,7 @@ impl Builder {
 
     /// How long a handler may make no progress before calls of this endpoint count it as stuck and fail. Not limited by
     /// default: a handler makes progress by what it sends, when something it waited for has come, and by saying so
-    /// ([`crate::Request::progress`]).
+    /// ([`crate::RequestInfo::progress`]).
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.config.stall_limit = Some(limit);
         self
@@ -452,6 +455,13 @@ impl Builder {
     /// Puts a handler around all handlers of the endpoint; the one added last is outermost.
     pub fn layer(mut self, layer: impl Layer) -> Self {
         self.config.layers.push(Arc::new(layer));
+        self
+    }
+
+    /// Asks this interceptor about requests before they are handled, whatever service they are for; the one added last is asked
+    /// first.
+    pub fn interceptor(mut self, interceptor: impl Interceptor) -> Self {
+        self.config.interceptors.push(Arc::new(interceptor));
         self
     }
 

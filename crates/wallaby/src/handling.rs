@@ -1,5 +1,6 @@
 //! One request that is handled: what its handler can ask and do, and how long the handler runs.
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +13,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::Notify;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{InBody, Lane, OutBody, Place, RequestKey};
+use wallaby_proto::detach::detach;
+use wallaby_proto::endpoint::{Handler as Request, InBody, Lane, OutBody, Place, RequestKey};
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status};
 
@@ -22,6 +24,7 @@ use crate::call::CallShared;
 use crate::driver::shared::{Core, Inner};
 use crate::driver::waiters::Wait;
 use crate::error::SendError;
+use crate::intercept::{Extensions, Interceptor};
 use crate::log;
 use crate::pipeline::Held;
 use crate::request::RawRequest;
@@ -69,7 +72,7 @@ pub(crate) struct Handling {
     pub(crate) depth: u32,
     pub(crate) metadata: Metadata,
     pub(crate) traced: bool,
-    pub(crate) deadline: Instant,
+    pub(crate) extensions: Extensions,
     state: Mutex<State>,
     /// The handler is being polled: its latest message may be held back.
     polling: AtomicBool,
@@ -78,8 +81,8 @@ pub(crate) struct Handling {
     changed: Notify,
 }
 
-#[derive(Default)]
 struct State {
+    deadline: Instant,
     /// The request's handle was dropped.
     dropped: bool,
     /// A blocking handler runs: what it returns decides how the request ends.
@@ -99,12 +102,33 @@ struct State {
     job: Option<Waiting>,
 }
 
-/// A handler that waits for its turn.
-struct Waiting {
-    handler: Arc<dyn Handler>,
-    payload: Bytes,
+/// A handler that waits for its turn, or for interceptors to decide about that.
+pub(crate) struct Waiting {
+    /// Which of the methods served it is for.
+    pub(crate) served: usize,
+    pub(crate) registered: Arc<Registered>,
+    pub(crate) payload: Bytes,
     /// What its arguments take of what may be stored.
-    held: Option<Held>,
+    pub(crate) held: Option<Held>,
+    /// How many interceptors were not asked yet.
+    unasked: usize,
+}
+
+impl Waiting {
+    pub(crate) fn new(
+        served: usize,
+        registered: Arc<Registered>,
+        payload: Bytes,
+        held: Option<Held>,
+    ) -> Self {
+        Self {
+            served,
+            unasked: registered.interceptors.len(),
+            registered,
+            payload,
+            held,
+        }
+    }
 }
 
 impl Handling {
@@ -128,10 +152,18 @@ impl Handling {
             depth: request.depth(),
             metadata: request.metadata().cloned().unwrap_or_default(),
             traced: request.is_traced(),
-            deadline: endpoint.moment(request.deadline()),
+            extensions: Extensions::default(),
             state: Mutex::new(State {
+                deadline: endpoint.moment(request.deadline()),
+                dropped: false,
+                kept: false,
+                over: false,
+                stopped: None,
+                calls: Vec::new(),
+                task: None,
                 body,
-                ..State::default()
+                unread: None,
+                job: None,
             }),
             polling: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
@@ -167,7 +199,7 @@ impl Handling {
     }
 
     /// The span in which its handler runs, for those who subscribe to tracing.
-    fn span(&self) -> tracing::Span {
+    pub(crate) fn span(&self) -> tracing::Span {
         if log::debugs() {
             self.make_span()
         } else {
@@ -442,21 +474,54 @@ impl Handling {
         drop(self.take_body());
     }
 
+    // Who decides about it before it runs.
+
+    /// The next interceptor to be asked, the outermost first.
+    pub(crate) fn next_interceptor(&self) -> Option<Arc<dyn Interceptor>> {
+        let mut state = self.lock();
+        let job = state.job.as_mut()?;
+        job.unasked = job.unasked.checked_sub(1)?;
+        let next = job.registered.interceptors.get(job.unasked);
+        next.map(Arc::clone)
+    }
+
+    /// Somebody wants to wait before that is decided: from now on an abort and the deadline find the request.
+    pub(crate) fn wait_for_admission(&self) {
+        if let Some(job) = &mut self.lock().job {
+            detach(&mut job.payload);
+        }
+        self.enlist();
+    }
+
+    /// Its arguments, until its handler runs.
+    pub(crate) fn arguments(&self) -> Bytes {
+        let state = self.lock();
+        state
+            .job
+            .as_ref()
+            .map_or_else(Bytes::new, |job| job.payload.clone())
+    }
+
+    pub(crate) fn set_arguments(&self, payload: Bytes) {
+        if let Some(job) = &mut self.lock().job {
+            job.payload = payload;
+        }
+    }
+
     // Messages that came down a line.
 
-    /// The handler that this is for runs when its turn has come.
-    pub(crate) fn enqueue(
-        &self,
-        served: usize,
-        handler: &Arc<dyn Handler>,
-        payload: Bytes,
-        held: Option<Held>,
-    ) {
-        self.lock().job = Some(Waiting {
-            handler: Arc::clone(handler),
-            payload,
-            held,
-        });
+    /// This is to be done for it in place of what was to be done before.
+    pub(crate) fn reroute(&self, job: Waiting) {
+        let before = self.lock().job.replace(job);
+        drop(before);
+    }
+
+    /// Its handler runs when its turn has come.
+    pub(crate) fn enqueue(&self) {
+        let served = self.lock().job.as_ref().map(|job| job.served);
+        let Some(served) = served else {
+            return; // it was stopped
+        };
         let refused = self.endpoint.enter(|core| {
             let refused = !core.endpoint.run_as(self.key, served);
             if refused {
@@ -510,7 +575,25 @@ impl Handling {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+        let deadline = self.lock().deadline;
+        deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// It has no more time than this.
+    pub(crate) fn shorten_deadline(&self, left: Duration) {
+        let deadline = self.endpoint.enter(|core| {
+            core.endpoint.shorten_deadline(self.key, left);
+            core.endpoint.request(self.key).map(Request::deadline)
+        });
+        if let Some(deadline) = deadline {
+            self.lock().deadline = self.endpoint.moment(deadline);
+        }
+    }
+
+    /// Something that is done for it has panicked.
+    pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> Status {
+        self.endpoint.ask(|core| core.endpoint.note_panic());
+        Status::new(Code::Panicked, panic_message(panic))
     }
 
     /// The handler says that it makes progress.
@@ -577,9 +660,10 @@ impl Job {
             return None;
         }
         let Waiting {
-            handler,
+            registered,
             payload,
             held,
+            ..
         } = handling.lock().job.take()?;
         if let Some(held) = held {
             crate::driver::effects::push(crate::driver::effects::Effect::Drop(Box::new(held)));
@@ -587,7 +671,7 @@ impl Job {
         Some(Self {
             place: core.endpoint.keep_place(handling.key),
             handling,
-            handler,
+            handler: Arc::clone(&registered.handler),
             payload,
         })
     }
@@ -616,7 +700,7 @@ impl Job {
         match handled {
             Ok(future) => run.future = Some(future),
             Err(panic) => {
-                let status = run.panicked(&*panic);
+                let status = run.handling.panicked(&*panic);
                 return run.end_poll(Some(Err(status)));
             }
         }
@@ -654,7 +738,7 @@ impl Run {
         let result = match self.span.in_scope(poll) {
             Ok(Poll::Pending) => None,
             Ok(Poll::Ready(result)) => Some(result),
-            Err(panic) => Some(Err(self.panicked(&*panic))),
+            Err(panic) => Some(Err(self.handling.panicked(&*panic))),
         };
         let pending = result.is_none();
         self.end_poll(result);
@@ -662,14 +746,6 @@ impl Run {
             true => Poll::Pending,
             false => Poll::Ready(()),
         }
-    }
-
-    fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> Status {
-        let status = Status::new(Code::Panicked, panic_message(panic));
-        self.handling
-            .endpoint
-            .ask(|core| core.endpoint.note_panic());
-        status
     }
 
     /// The handler's poll is over: what it held back leaves, and if it is done, its request ends.

@@ -24,6 +24,7 @@
 //! | [`Trace`], [`Metrics`] | the tree of hops of a call, and what an endpoint counts |
 
 pub mod codec;
+pub mod intercept;
 pub mod link;
 #[cfg(target_os = "linux")]
 pub mod polling;

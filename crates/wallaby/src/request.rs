@@ -22,16 +22,29 @@ use crate::client::Caller;
 use crate::codec::{Codec, Postcard};
 use crate::error::SendError;
 use crate::handling::{Destination, Handling, Keep, Sending};
+use crate::intercept::Extensions;
 use crate::method::{Answer, Many, One, Target};
 use crate::transport::Identity;
 
 /// What can be asked about a request, and what can be said of it besides what it sends: [`RawRequest`] and [`Request`] give
 /// it to handlers.
+#[derive(Clone)]
 pub struct RequestInfo {
     pub(crate) handling: Arc<Handling>,
 }
 
 impl RequestInfo {
+    pub(crate) fn new(handling: &Arc<Handling>) -> Self {
+        Self {
+            handling: Arc::clone(handling),
+        }
+    }
+
+    /// What interceptors have put there for its handler.
+    pub fn extensions(&self) -> &Extensions {
+        &self.handling.extensions
+    }
+
     /// The body that follows the request, if one does; `None` once it was taken. One that nobody has taken is stopped when
     /// the request ends.
     pub fn take_body(&self) -> Option<Body> {

@@ -9,6 +9,7 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::{Code, Status};
 
 use crate::codec::Codec;
+use crate::intercept::Interceptor;
 use crate::method::{Answer, Method, RequestBody};
 use crate::request::{RawRequest, Request};
 
@@ -76,6 +77,7 @@ pub trait Layer: Send + Sync + 'static {
 pub struct Service {
     name: &'static str,
     pub(crate) methods: Vec<Registered>,
+    pub(crate) interceptors: Vec<Arc<dyn Interceptor>>,
 }
 
 /// A method that an endpoint serves.
@@ -84,6 +86,8 @@ pub(crate) struct Registered {
     pub(crate) handler: Arc<dyn Handler>,
     /// Its initiators expect exactly one answer.
     pub(crate) one: bool,
+    /// Who is asked about its requests, the last one first.
+    pub(crate) interceptors: Box<[Arc<dyn Interceptor>]>,
 }
 
 impl Service {
@@ -92,6 +96,7 @@ impl Service {
         Self {
             name,
             methods: Vec::new(),
+            interceptors: Vec::new(),
         }
     }
 
@@ -174,11 +179,20 @@ impl Service {
         self.push(definition, handler, false)
     }
 
+    /// Asks this interceptor about requests of all methods of the service, whenever they were added. Of several the one added
+    /// last is asked first, and those of the endpoint before all of them.
+    #[must_use]
+    pub fn interceptor(mut self, interceptor: impl Interceptor) -> Self {
+        self.interceptors.push(Arc::new(interceptor));
+        self
+    }
+
     fn push(mut self, definition: Arc<MethodDefinition>, handler: impl Handler, one: bool) -> Self {
         self.methods.push(Registered {
             definition,
             handler: Arc::new(handler),
             one,
+            interceptors: Box::default(),
         });
         self
     }

@@ -305,8 +305,18 @@ struct Served {
     definition: Arc<MethodDefinition>,
     /// Its initiators expect exactly one answer.
     one: bool,
-    /// Its requests go down a line of servers: they are handed out at once, whatever runs and also while the endpoint is drained.
-    line: bool,
+    entry: Entry,
+}
+
+/// When requests of a method are handed out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    /// When there is a place for them.
+    Placed,
+    /// At once: somebody is to decide first whether they get one.
+    Ahead,
+    /// The same also while the endpoint is drained: they go down a line of servers.
+    Line,
 }
 
 /// One participant, client and server at once, without IO.
@@ -788,14 +798,21 @@ impl<P: Probe> Endpoint<P> {
     /// Serves a method from now on; returns its place among those served. `one`: its initiators expect exactly one answer. `None`
     /// if one of this name is served already.
     pub fn serve(&mut self, definition: Arc<MethodDefinition>, one: bool) -> Option<usize> {
-        self.serve_as(definition, one, false)
+        self.serve_as(definition, one, Entry::Placed)
+    }
+
+    /// The same for one whose requests are handed out at once, whatever runs, for somebody to decide what becomes of them:
+    /// [`run_as`](Self::run_as) says when they are to have a place. What they take of their connection's credit is not free
+    /// before.
+    pub fn serve_ahead(&mut self, definition: Arc<MethodDefinition>, one: bool) -> Option<usize> {
+        self.serve_as(definition, one, Entry::Ahead)
     }
 
     /// The same for one whose requests go down a line of servers: they are handed out at once, and the handler says when it is the
     /// turn of the method that they are for: [`run_as`](Self::run_as). With a cluster's key they must be sealed, since whoever has
     /// one seals what it passes on.
     pub fn serve_line(&mut self, definition: Arc<MethodDefinition>) -> Option<usize> {
-        self.serve_as(definition, false, true)
+        self.serve_as(definition, false, Entry::Line)
     }
 
     /// Whether a method of this name is served.
@@ -816,7 +833,7 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         definition: Arc<MethodDefinition>,
         one: bool,
-        line: bool,
+        entry: Entry,
     ) -> Option<usize> {
         let name = Arc::clone(definition.name());
         if self.names.contains_key(&name) {
@@ -827,7 +844,7 @@ impl<P: Probe> Endpoint<P> {
         self.served.push(Served {
             definition,
             one,
-            line,
+            entry,
         });
         self.look_up_again();
         Some(position)

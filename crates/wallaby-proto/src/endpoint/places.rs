@@ -60,13 +60,18 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// A request that came down a line is to be handled as one of another method: [`Output::Run`] tells when it is its turn, with
-    /// nothing to take but the turn. `false` if it has ended, or is refused now since as many wait as may.
+    /// A request that was handed out [ahead](Self::serve_ahead), or came down a [line](Self::serve_line), is to have a place, as
+    /// one of this method: [`Output::Run`] tells when it is its turn, with nothing to take but the turn. `false` if it has ended,
+    /// or is refused now since as many wait as may.
     pub fn run_as(&mut self, key: RequestKey, served: usize) -> bool {
         let one = self.served.get(served).is_some_and(|served| served.one);
         let Some(mut handler) = self.handlers.take(key) else {
             return false;
         };
+        if handler.server.has_ended() {
+            self.finish(handler);
+            return false;
+        }
         handler.expect(served, one);
         let (owner, is_listed) = (handler.owner(), handler.is_listed());
         if self.executor.try_run(owner) {
@@ -74,6 +79,7 @@ impl<P: Probe> Endpoint<P> {
                 self.unlist(key, &handler);
             }
             (handler.stage, handler.placed) = (Stage::Waits, true);
+            self.grant_owed(&mut handler);
             self.handlers.put(key, handler);
             self.outputs.push_back(Output::Run(key));
             return true;
@@ -109,7 +115,7 @@ impl<P: Probe> Endpoint<P> {
         };
         self.unlist(key, &handler);
         (handler.stage, handler.placed) = (Stage::Late, true);
-        self.grant_request(handler.from, handler.payload.len());
+        self.grant_owed(&mut handler);
         self.handlers.put(key, handler);
         self.outputs.push_back(Output::Run(key));
     }
@@ -139,7 +145,13 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         self.executor.withdraw(handler.owner(), turn);
-        self.grant_request(handler.from, handler.payload.len());
+    }
+
+    /// A request has left the queue: its sender may send as much again.
+    fn grant_owed(&mut self, handler: &mut Handler) {
+        if let Some(payload) = handler.owed.take() {
+            self.grant_request(handler.from, payload);
+        }
     }
 
     /// A request waits, for its turn or put aside: an abort and its deadline find it, and its connection is needed.

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Endpoint;
 use super::bodies::{InBody, OutBody};
 use super::conn::{ConnId, Refused};
 use super::draining::shutting_down;
 use super::event::{Incoming, Output, RequestKey};
 use super::probe::Probe;
+use super::{Alarm, Endpoint, Entry};
 use crate::call::records::{Admission, Origin, StopReason, Ticket};
 use crate::call::server::Server;
 use crate::connection::MethodDefinition;
@@ -60,6 +60,8 @@ pub struct Handler {
     served: usize,
     /// What it was sent with, until its handler takes it.
     pub(super) payload: Bytes,
+    /// How long the payload is whose credit is granted when it leaves the queue.
+    pub(super) owed: Option<usize>,
     /// What follows it; the handler's, once it has taken it.
     pub(super) body: Option<InBody>,
     /// Its initiator expects exactly one answer.
@@ -177,13 +179,16 @@ impl<P: Probe> Endpoint<P> {
         };
         let owner = (from.session(), request.call.initiator);
         let served = judged.as_ref().map_or(0, |served| *served);
-        let line = judged.is_ok() && self.is_line(served);
-        let placed = judged.is_ok() && !line && self.executor.try_run(owner);
-        let waits = judged.is_ok() && !line && !placed;
-        if !waits {
+        let entry = self.served.get(served).map(|served| served.entry);
+        let entry = entry.filter(|_| judged.is_ok());
+        let placed = entry == Some(Entry::Placed) && self.executor.try_run(owner);
+        let waits = entry == Some(Entry::Placed) && !placed;
+        let owed = (waits || entry == Some(Entry::Ahead)).then_some(payload.len());
+        if owed.is_none() {
             self.grant_request(from, payload.len());
         }
         let mut handler = self.handler(from, request, payload, ticket, served);
+        handler.owed = owed;
         if let (Some(number), Ok(_)) = (body, &judged) {
             handler.body = self.begin_read(from, number);
         }
@@ -244,7 +249,8 @@ impl<P: Probe> Endpoint<P> {
     }
 
     fn is_line(&self, served: usize) -> bool {
-        self.served.get(served).is_some_and(|served| served.line)
+        let served = self.served.get(served);
+        served.is_some_and(|served| served.entry == Entry::Line)
     }
 
     fn handler(
@@ -268,6 +274,7 @@ impl<P: Probe> Endpoint<P> {
             began: None,
             served,
             payload,
+            owed: None,
             body: None,
             owes_answer: self.served.get(served).is_some_and(|served| served.one),
             refused: None,
@@ -438,6 +445,24 @@ impl<P: Probe> Endpoint<P> {
         })
     }
 
+    /// A request has no more time than this from now on, nor has what it leads to; it never has more than before.
+    pub fn shorten_deadline(&mut self, key: RequestKey, left: Duration) {
+        let until = self.raw.saturating_add(left);
+        let Some(mut handler) = self.handlers.take(key) else {
+            return;
+        };
+        if until < handler.deadline {
+            let before = (handler.given_up_at(), Alarm::Request(key));
+            handler.deadline = until;
+            if handler.is_listed() {
+                self.alarms.remove(&before);
+                let alarm = (handler.given_up_at(), Alarm::Request(key));
+                self.alarms.insert(alarm);
+            }
+        }
+        self.handlers.put(key, handler);
+    }
+
     /// Says how many delegations of a request will come: each gets an equal part of its budgets, if these are stated.
     pub fn share_delegations(&mut self, key: RequestKey, times: u32) {
         let handler = self.handlers.get_mut(key);
@@ -457,6 +482,9 @@ impl<P: Probe> Endpoint<P> {
         self.outputs
             .extend(waiting.map(|lane| Output::Room(key, lane)));
         self.handlers.release(key);
+        if let Some(payload) = handler.owed {
+            self.grant_request(handler.from, payload);
+        }
         if handler.placed {
             self.free_place(handler.owner());
         }

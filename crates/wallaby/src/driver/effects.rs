@@ -21,11 +21,14 @@ use super::stream::Stream;
 use crate::call::Outcome;
 use crate::error::ConnectError;
 use crate::handling::{Handling, Job};
+use crate::intercept::Asking;
 use crate::log::Trouble;
 
 /// Something to be done.
 pub(crate) enum Effect {
     Wake(Waker),
+    /// Interceptors are asked about a request.
+    Ask(Arc<Handling>),
     /// A request was stopped, with this status.
     Stop(Arc<Handling>, Box<Status>),
     /// A stream is to be opened.
@@ -175,6 +178,7 @@ impl Effect {
     fn perform(self) {
         match self {
             Self::Wake(task) => task.wake(),
+            Self::Ask(handling) => Asking::begin(handling),
             Self::Stop(handling, status) => handling.handle_stopped(&status),
             Self::Dial(endpoint, conn, to) => endpoint.dial(conn, to),
             Self::Open(endpoint, socket, towards) => endpoint.open_socket(socket, towards),

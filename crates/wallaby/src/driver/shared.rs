@@ -23,7 +23,7 @@ use super::waiters::{Wait, Waiters};
 use crate::builder::Config;
 use crate::call::Outcome;
 use crate::error::ConnectError;
-use crate::handling::{Handling, Job};
+use crate::handling::{Handling, Job, Waiting};
 use crate::link::DelayLine;
 use crate::log::{self, Watcher};
 use crate::metrics::Meters;
@@ -362,16 +362,21 @@ impl Core {
         let Some(handling) = Handling::new(shell, self, (key, &served), incoming.body) else {
             return;
         };
-        let job = Job {
-            handling: Arc::clone(&handling),
-            handler: Arc::clone(&served.handler),
-            payload: incoming.payload,
-            place: self.endpoint.keep_place(key),
-        };
+        if served.interceptors.is_empty() {
+            effects::run(Job {
+                handling: Arc::clone(&handling),
+                handler: Arc::clone(&served.handler),
+                payload: incoming.payload,
+                place: self.endpoint.keep_place(key),
+            });
+        } else {
+            let job = Waiting::new(incoming.method, served, incoming.payload, None);
+            handling.reroute(job);
+            effects::push(Effect::Ask(Arc::clone(&handling)));
+        }
         if let Some(before) = self.handlings.put(key.slot(), key, handling) {
             effects::push(Effect::Drop(Box::new(before)));
         }
-        effects::run(job);
     }
 
     /// A request has ended.

@@ -22,6 +22,7 @@ impl Inner {
                     definition,
                     handler,
                     one: false,
+                    interceptors: Box::default(),
                 }));
             }
         });
@@ -48,7 +49,13 @@ impl Inner {
                 let name = method.definition.name();
                 let wrap = |inner, layer: &Arc<dyn crate::service::Layer>| layer.wrap(name, inner);
                 let handler = self.config.layers.iter().fold(method.handler, wrap);
-                Registered { handler, ..method }
+                let all = (service.interceptors.iter()).chain(&self.config.interceptors);
+                let asked = all.filter(|interceptor| interceptor.concerns(&method.definition));
+                Registered {
+                    handler,
+                    interceptors: asked.map(Arc::clone).collect(),
+                    ..method
+                }
             })
             .collect();
         self.enter(|core| {
@@ -62,7 +69,11 @@ impl Inner {
             }
             for method in methods {
                 let definition = Arc::clone(&method.definition);
-                if core.endpoint.serve(definition, method.one).is_some() {
+                let served = match method.interceptors.is_empty() {
+                    true => core.endpoint.serve(definition, method.one),
+                    false => core.endpoint.serve_ahead(definition, method.one),
+                };
+                if served.is_some() {
                     core.served.push(Arc::new(method));
                 }
             }

@@ -1,10 +1,8 @@
 //! A server of a line: passes on what arrives, and has its own handler run.
 
-use std::future::{Future, poll_fn, ready};
-use std::pin::pin;
+use std::future::{Future, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::{Code, Status};
@@ -13,7 +11,8 @@ use super::head::{self, Head};
 use super::tee;
 use crate::body::{Attached, Body};
 use crate::driver::shared::Inner;
-use crate::handling::{Destination, Handling};
+use crate::handling::{Destination, Handling, Waiting};
+use crate::intercept::{Asking, until_stopped};
 use crate::request::RawRequest;
 use crate::service::{Handler, HandlerFuture, Registered};
 
@@ -169,7 +168,8 @@ impl Stage {
         if let (true, Some(body)) = (head.body, body) {
             handling.put_body(body);
         }
-        handling.enqueue(place, &served.handler, arguments, held);
+        handling.reroute(Waiting::new(place, served, arguments, held));
+        Asking::begin(handling);
     }
 
     /// Does what waits for bytes, until the request is stopped.
@@ -178,14 +178,7 @@ impl Stage {
         handling.enlist();
         let runtime = handling.endpoint.runtime.clone();
         let work = work(self);
-        runtime.spawn(async move {
-            let (mut work, mut stopped) = (pin!(work), pin!(handling.cancelled()));
-            poll_fn(|cx| match stopped.as_mut().poll(cx) {
-                Poll::Ready(()) => Poll::Ready(()),
-                Poll::Pending => work.as_mut().poll(cx),
-            })
-            .await;
-        });
+        runtime.spawn(async move { until_stopped(&handling, work).await });
     }
 }
 

@@ -22,6 +22,7 @@ mod executor;
 mod half_open;
 mod hostile_peer;
 mod house;
+mod intercept;
 mod large_messages;
 mod limits;
 mod link;

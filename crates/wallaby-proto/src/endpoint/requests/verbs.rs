@@ -486,7 +486,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The handler lets its request end.
-    pub(super) fn finish(&mut self, mut handler: Box<Handler>) {
+    pub(in crate::endpoint) fn finish(&mut self, mut handler: Box<Handler>) {
         if !handler.server.has_ended() {
             self.finish_open(&mut handler);
         }

@@ -1,9 +1,10 @@
 //! Which requests run, which wait, in which order, and what ends those that wait.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use wallaby_proto::Code;
-use wallaby_proto::connection::Limits;
+use wallaby_proto::connection::{Limits, MethodDefinition};
 use wallaby_proto::endpoint::{BodyNext, CallOptions};
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
 
@@ -258,4 +259,114 @@ fn a_body_waits_with_its_request() {
     world.settle();
     assert_eq!(world.heard(waits.0).answers, ["done"]);
     assert_eq!(world.server().sizes().bodies, 0);
+}
+
+/// A world whose clients call a method of the server whose requests are handed out ahead.
+fn ahead(concurrency: usize, queue: usize, limits: Limits) -> World {
+    let mut world = World::with(executor(concurrency, queue, Schedule::Fifo), limits);
+    let asked = MethodDefinition::new("test.Work/asked", "raw", 0, 0).expect("a name");
+    world.method = Arc::new(asked);
+    let method = Arc::clone(&world.method);
+    assert_eq!(world.server().serve_ahead(method, true), Some(1));
+    world
+}
+
+#[test]
+fn what_is_handed_out_ahead_gets_a_place_when_somebody_says_so() {
+    let mut world = ahead(1, 1, Limits::default());
+    let calls = ["a", "b", "c"].map(|name| world.call(name));
+    let taken = [(); 3].map(|()| world.take());
+    assert_eq!(taken.clone().map(|(_, what)| what), ["a", "b", "c"]);
+    assert_eq!(world.load(), (0, 0), "nobody has said that they are to run");
+    let [a, b, c] = taken.map(|(key, _)| key);
+    assert!(world.server().run_as(a, 1) && world.server().run_as(b, 1));
+    assert_eq!(world.load(), (1, 1));
+    assert!(!world.server().run_as(c, 1));
+    world.settle();
+    assert_eq!(world.status(calls[2]).code(), Code::ResourceExhausted);
+    for (key, what, load) in [(a, "a", (1, 0)), (b, "b", (0, 0))] {
+        assert_eq!(world.next_run(), Some(key));
+        assert!(world.server().take_request(key).is_some());
+        world.answer(key, what);
+        assert_eq!(world.load(), load);
+    }
+    assert_eq!(world.heard(calls[1]).answers, ["b"]);
+    assert_eq!(world.server().sizes().requests, 0);
+}
+
+/// Whoever decides about a request may refuse it, and an abort and the deadline find what was put aside meanwhile.
+#[test]
+fn what_is_handed_out_ahead_may_end_before_it_has_a_place() {
+    let mut world = ahead(1, 1, Limits::default());
+    let long = CallOptions::default();
+    let [refused, aborted] = ["refused", "aborted"].map(|what| world.call_with(what, 1, &long));
+    world.call_with("late", 1, &within(1));
+    let [first, second, third] = [(); 3].map(|()| world.take().0);
+    let status = wallaby_proto::Status::new(Code::PermissionDenied, "no");
+    world.server().returned(first, Err(status));
+    world.server().put_aside(second);
+    world.server().put_aside(third);
+    world.endpoints[0].abort(aborted);
+    world.settle();
+    world.pass_at(1100 * MS, &[1]);
+    world.settle();
+    assert_eq!(world.status(refused).code(), Code::PermissionDenied);
+    let stopped: Vec<_> = world.stopped.iter().map(|(key, _)| *key).collect();
+    assert_eq!(stopped, [second, third]);
+    assert!(!world.server().run_as(second, 1));
+    assert_eq!(world.server().sizes().requests, 0);
+}
+
+/// The less time of the two counts, also where the request is among those that are found.
+#[test]
+fn a_deadline_may_be_shortened() {
+    let mut world = ahead(1, 1, Limits::default());
+    let call = world.call_with("a", 1, &within(5));
+    let (key, _) = world.take();
+    let before = world.server().remaining(key);
+    world.server().shorten_deadline(key, 7000 * MS);
+    assert_eq!(world.server().remaining(key), before);
+    world.server().put_aside(key);
+    world.server().shorten_deadline(key, 1000 * MS);
+    assert_eq!(world.server().remaining(key), 1000 * MS);
+    world.pass_at(1100 * MS, &[1]);
+    world.settle();
+    assert_eq!(world.status(call).code(), Code::DeadlineExceeded);
+}
+
+/// Requests about which nobody has decided count against the window of their connection.
+#[test]
+fn credit_is_granted_when_a_request_was_decided_about() {
+    let limits = Limits {
+        requests: 4096,
+        ..Limits::default()
+    };
+    let mut world = ahead(100, 100, limits);
+    let payload = "x".repeat(1000);
+    for _ in 0..20 {
+        world.call(&payload);
+    }
+    let mut decided = 0;
+    while let Some(key) = world.next_run() {
+        let waiting = world.runs.entry(1).or_default().len();
+        assert!(waiting < 5, "{waiting} more are taken");
+        world.server().take_request(key).expect("it lives");
+        match decided % 2 {
+            0 => {
+                assert!(world.server().run_as(key, 1));
+                world.settle();
+                let runs = world.runs.entry(1).or_default();
+                let runs = runs.extract_if(.., |run| *run == key).count();
+                assert_eq!(runs, 1, "it has a place");
+                world.server().take_request(key).expect("it lives");
+                world.answer(key, "done");
+            }
+            _ => {
+                world.server().returned(key, Ok(()));
+                world.settle();
+            }
+        }
+        decided += 1;
+    }
+    assert_eq!(decided, 20);
 }
